@@ -1,0 +1,59 @@
+//! What the user side tells the programs before they are loaded. Both structs are read-only globals:
+//! the verifier treats their fields as constants and prunes what they switch off.
+
+/// Byte offsets of kernel struct fields, from the running kernel's BTF.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
+pub struct Offsets {
+    pub sk_buff_sk: u32,
+    pub sk_buff_dev: u32,
+    pub sk_buff_len: u32,
+    pub sk_buff_data_len: u32,
+    pub sk_buff_head: u32,
+    pub sk_buff_end: u32,
+    pub sk_buff_mark: u32,
+    pub sk_buff_cb: u32,
+    pub sk_buff_network_header: u32,
+    pub sk_buff_transport_header: u32,
+    pub skb_shared_info_gso_segs: u32,
+    pub tcp_skb_cb_seq: u32,
+    pub tcp_skb_cb_tcp_gso_segs: u32,
+    pub net_device_ifindex: u32,
+    pub net_device_nd_net: u32,
+    pub net_ns_inum: u32,
+    pub sock_skc_family: u32,
+    pub sock_skc_state: u32,
+    pub sock_skc_addrpair: u32,
+    pub sock_skc_portpair: u32,
+    pub sock_skc_net: u32,
+    pub sock_skc_v6_daddr: u32,
+    pub sock_skc_v6_rcv_saddr: u32,
+    pub sock_sk_lock_owned: u32,
+    pub sock_sk_receive_queue: u32,
+    pub tcp_sock_rcv_nxt: u32,
+    pub tcp_sock_copied_seq: u32,
+    pub tcp_sock_snd_nxt: u32,
+    pub tcp_sock_write_seq: u32,
+}
+
+/// What to trace and show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Settings {
+    /// Not 0: only packets of the processes in the PIDS map.
+    pub filter_pid: u32,
+    /// Not 0: only packets with one end's port in the PORTS map.
+    pub filter_port: u32,
+    /// Not 0: packets without application data get lines too.
+    pub control: u32,
+    /// Bytes in the ring buffer above which the reader is woken at once instead of by its timer.
+    pub wakeup_bytes: u32,
+}
+
+// SAFETY: `repr(C)`, 32-bit integers only.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Offsets {}
+// SAFETY: `repr(C)`, 32-bit integers only.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Settings {}

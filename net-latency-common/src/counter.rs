@@ -1,0 +1,86 @@
+//! Counters that the kernel side keeps: what happened to packets that became no line, and the ledger of
+//! those that wait.
+
+/// What is counted. The discriminant indexes [`Counters::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Finished packets whose record found no room in the ring buffer.
+    RingFull,
+    /// Packets that could not be followed, because a map was full.
+    MapFull,
+    /// A stage or a write call could not be stored, because a map was full: a line with a gap.
+    StampLost,
+    /// Received data whose way through the stack was not seen whole: taken by the application
+    /// without a matching segment (resynchronisations, not packets).
+    UnmatchedIn,
+    /// Received data segments that arrived again while the first copy waited; no line of their own.
+    DuplicateIn,
+    /// Received data segments still unread when their socket was destroyed.
+    UnreadIn,
+    /// Packets that TCP sent and that never reached a device queue (dropped on the way, or queued elsewhere).
+    UnfinishedOut,
+    /// Sent data segments whose write call was not seen, so that app-tcp is unknown.
+    UnmatchedOut,
+    /// No loss: received segments that began to wait for the application.
+    SegmentStored,
+    /// No loss: segments that stopped waiting, because the application took them or their socket went.
+    SegmentTaken,
+}
+
+impl Counter {
+    /// All counters, in the order of their discriminants.
+    pub const ALL: [Self; 10] = [
+        Self::RingFull,
+        Self::MapFull,
+        Self::StampLost,
+        Self::UnmatchedIn,
+        Self::DuplicateIn,
+        Self::UnreadIn,
+        Self::UnfinishedOut,
+        Self::UnmatchedOut,
+        Self::SegmentStored,
+        Self::SegmentTaken,
+    ];
+}
+
+/// One CPU's counters, or their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// Values by [`Counter`].
+    pub values: [u64; Counter::ALL.len()],
+}
+
+impl Counters {
+    /// The value of `counter`.
+    #[must_use]
+    pub const fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// What was counted between `earlier` and this.
+    #[must_use]
+    pub fn since(mut self, earlier: &Self) -> Self {
+        for (value, earlier) in self.values.iter_mut().zip(earlier.values) {
+            *value = value.saturating_sub(earlier);
+        }
+        self
+    }
+}
+
+// SAFETY: `repr(C)`, an array of integers.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Counters {}
+
+#[cfg(test)]
+mod tests {
+    use super::Counter;
+
+    #[test]
+    fn all_is_in_the_order_of_discriminants() {
+        for (index, counter) in Counter::ALL.into_iter().enumerate() {
+            assert_eq!(counter as usize, index);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Everything that the kernel side and the user side of net-latency must agree on: the record of a
+//! finished packet, the configuration that the user side writes into the programs before they are
+//! loaded, and the names of counters, flags and maps.
+//!
+//! All types are `#[repr(C)]` without padding, so that a record is valid whatever bytes it holds.
+
+#![no_std]
+
+mod config;
+mod counter;
+mod record;
+
+pub use config::{Offsets, Settings};
+pub use counter::{Counter, Counters};
+pub use record::{
+    AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS,
+    IPPROTO_TCP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+};
+
+/// Name of the ring buffer that carries [`PacketRecord`]s.
+pub const RECORDS_MAP: &str = "RECORDS";
+/// Name of the per-CPU array with one [`Counters`] element.
+pub const COUNTERS_MAP: &str = "COUNTERS";
+/// Name of the set of process ids to show; used when [`Settings::filter_pid`] is not 0.
+pub const PIDS_MAP: &str = "PIDS";
+/// Name of the set of ports to show; used when [`Settings::filter_port`] is not 0.
+pub const PORTS_MAP: &str = "PORTS";
+/// Name of the map of received segments that the application has not taken.
+pub const SEGMENTS_MAP: &str = "SEGMENTS";
+/// Sizes in bytes of a key and a value of [`SEGMENTS_MAP`], which the user side only counts.
+pub const SEGMENT_KEY_SIZE: usize = 24;
+/// See [`SEGMENT_KEY_SIZE`].
+pub const SEGMENT_SIZE: usize = 40;
+/// Name of the [`Offsets`] global.
+pub const OFFSETS_GLOBAL: &str = "OFFSETS";
+/// Name of the [`Settings`] global.
+pub const SETTINGS_GLOBAL: &str = "SETTINGS";

@@ -1,0 +1,94 @@
+//! The record of one finished packet, as it travels through the ring buffer.
+
+/// Length of a task's `comm`, the closing NUL included (`TASK_COMM_LEN` in the kernel).
+pub const COMM_LEN: usize = 16;
+
+/// IP version 4, as in [`PacketRecord::family`].
+pub const AF_INET: u32 = 2;
+/// IP version 6, as in [`PacketRecord::family`].
+pub const AF_INET6: u32 = 10;
+/// TCP, as in [`PacketRecord::protocol`].
+pub const IPPROTO_TCP: u8 = 6;
+
+/// Number of stages a packet crosses.
+pub const STAMPS: usize = 4;
+/// Index in [`PacketRecord::stamps`]: driver (in) or device queue (out).
+pub const STAMP_DRV: usize = 0;
+/// Index in [`PacketRecord::stamps`]: IP.
+pub const STAMP_IP: usize = 1;
+/// Index in [`PacketRecord::stamps`]: TCP (or UDP).
+pub const STAMP_TRANSPORT: usize = 2;
+/// Index in [`PacketRecord::stamps`]: the application.
+pub const STAMP_APP: usize = 3;
+
+/// The packet carries no application data: SYN, FIN, RST, pure ACK or probe.
+pub const FLAG_CONTROL: u16 = 1 << 0;
+/// The transport had sent these bytes before.
+pub const FLAG_RETRANS: u16 = 1 << 1;
+/// Received as several segments that GRO merged.
+pub const FLAG_GRO: u16 = 1 << 2;
+/// Several copies of the segment arrived before it was read, so that no stamp is known to be its own.
+pub const FLAG_AMBIGUOUS: u16 = 1 << 3;
+
+/// Which way a packet goes, seen from this machine's applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Direction {
+    /// From a device to an application.
+    In = 0,
+    /// From an application to a device.
+    Out = 1,
+}
+
+/// One finished packet. Unknown stamps, ids and names are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PacketRecord {
+    /// When the packet crossed each stage, in ns of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`); index with
+    /// the `STAMP_` constants; 0 where unknown.
+    pub stamps: [u64; STAMPS],
+    /// Source address of the packet in network order; an IPv4 address fills the first four bytes.
+    pub saddr: [u8; 16],
+    /// Destination address, in the form of `saddr`.
+    pub daddr: [u8; 16],
+    /// Name of the task, as the kernel has it: any bytes, ended by NUL.
+    pub comm: [u8; COMM_LEN],
+    /// Process (thread group) id in the initial PID namespace; 0 where unknown.
+    pub pid: u32,
+    /// Thread id in the initial PID namespace; 0 where unknown.
+    pub tid: u32,
+    /// Payload bytes.
+    pub len: u32,
+    /// TCP sequence number of the first payload byte.
+    pub seq: u32,
+    /// Index of the device, in the namespace of `netns`.
+    pub ifindex: u32,
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// `skb->mark` at the last stage at which the packet was seen.
+    pub mark: u32,
+    /// Source port in host order.
+    pub sport: u16,
+    /// Destination port in host order.
+    pub dport: u16,
+    /// Number of segments that the packet holds (GRO, GSO); at least 1.
+    pub segs: u16,
+    /// CPU at the completion.
+    pub cpu: u16,
+    /// `FLAG_` bits.
+    pub flags: u16,
+    /// [`Direction`] as a number.
+    pub direction: u8,
+    /// [`IPPROTO_TCP`].
+    pub protocol: u8,
+    /// [`AF_INET`] or [`AF_INET6`].
+    pub family: u32,
+    /// Always 0; makes the size a multiple of 8.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<PacketRecord>() == 128, "records have no padding");
+
+// SAFETY: `repr(C)`, no padding (asserted above), every bit pattern of every field is valid.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for PacketRecord {}

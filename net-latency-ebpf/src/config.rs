@@ -1,0 +1,40 @@
+//! The read-only globals that the user side fills before loading. Their map is frozen, so that the
+//! verifier knows every value (`bpf_map_direct_read`, Linux 5.5): an offset is a constant and a
+//! branch that a setting switches off is no code at all.
+
+use net_latency_common::{Offsets, Settings};
+
+/// Field offsets of the running kernel.
+#[unsafe(no_mangle)]
+pub static OFFSETS: Offsets = ZERO_OFFSETS;
+
+/// What to trace and show.
+#[unsafe(no_mangle)]
+pub static SETTINGS: Settings = Settings { filter_pid: 0, filter_port: 0, control: 0, wakeup_bytes: 0 };
+
+// SAFETY: all fields are integers.
+const ZERO_OFFSETS: Offsets = unsafe { core::mem::zeroed() };
+
+/// The value that a field of these statics has when the program runs; hence volatile, since it is not
+/// the one in this object.
+#[inline(always)]
+pub(crate) fn constant(field: &'static u32) -> u32 {
+    // SAFETY: a reference is readable, and nothing writes to these statics.
+    unsafe { core::ptr::read_volatile(field) }
+}
+
+/// The offset named by an `Offsets` field.
+macro_rules! offset {
+    ($field:ident) => {
+        $crate::config::constant(&$crate::config::OFFSETS.$field) as usize
+    };
+}
+pub(crate) use offset;
+
+/// The setting named by a `Settings` field.
+macro_rules! setting {
+    ($field:ident) => {
+        $crate::config::constant(&$crate::config::SETTINGS.$field)
+    };
+}
+pub(crate) use setting;

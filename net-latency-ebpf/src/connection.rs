@@ -1,0 +1,192 @@
+//! What is kept per TCP socket. Every hook that touches a connection runs under the socket's lock
+//! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
+//! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
+
+use crate::{
+    maps::CONNECTIONS,
+    memory::Memory,
+    socket::{Ends, Identity, Socket},
+    task::Task,
+};
+use net_latency_common::Counter;
+
+/// A write call of a socket: `seq` is that of the first byte it wrote.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct WriteKey {
+    /// Address of the socket.
+    pub socket: u64,
+    /// Sequence number of the first byte.
+    pub seq: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// A write call.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Write {
+    /// When the application called, ns.
+    pub at: u64,
+    /// Who called.
+    pub task: Task,
+    /// Where the following write call starts, if `has_next`.
+    pub next: u32,
+    /// Whether there was a following call.
+    pub has_next: u32,
+}
+
+/// How far the packet that is on its way from TCP to the device has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Progress {
+    /// Nothing is on its way.
+    Idle = 0,
+    /// `__tcp_transmit_skb` was entered.
+    Transmit = 1,
+    /// TCP let it go.
+    Transport = 2,
+    /// IP output.
+    Output = 3,
+}
+
+/// Whose bytes a sent packet holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Author {
+    /// Not known.
+    Unknown = 0,
+    /// The task of `Connection::write`.
+    Writer = 1,
+    /// The last task that used the socket: kernel-made segments.
+    User = 2,
+}
+
+/// The packet on its way from TCP to the device. There is one at most: the way is synchronous and the
+/// socket locked.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Transmit {
+    /// Address of the clone that goes down the stack.
+    pub(crate) skb: u64,
+    pub(crate) app: u64,
+    pub(crate) transport: u64,
+    pub(crate) ip: u64,
+    pub(crate) seq: u32,
+    pub(crate) len: u32,
+    pub(crate) segs: u16,
+    pub(crate) flags: u16,
+    pub(crate) family: u32,
+    pub(crate) progress: Progress,
+    pub(crate) author: Author,
+}
+
+/// One TCP socket.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Connection {
+    /// Address of the socket, which is a mere number here: a global function takes no pointers.
+    pub(crate) address: u64,
+    pub(crate) identity: Identity,
+    pub(crate) ends: Ends,
+    /// The last task that read or wrote.
+    pub(crate) user: Task,
+    /// The write call that holds the next bytes to be sent for the first time, if `has_write`.
+    pub(crate) write: Write,
+    /// Where it starts.
+    pub(crate) write_start: u32,
+    /// Where the newest write call starts.
+    pub(crate) last_write: u32,
+    pub(crate) has_write: u32,
+    /// Whether more than one process wrote to this socket.
+    pub(crate) several_writers: u32,
+    pub(crate) transmit: Transmit,
+    /// Sequence number at which the next segment starts that has no line yet, if `read_known`.
+    pub(crate) read_next: u32,
+    pub(crate) read_known: u32,
+    /// Everything before this number the application took at `taken_at` or, before `late_until`, at
+    /// `late_at`: then one run of a program was not enough for all lines of that call.
+    pub(crate) taken_until: u32,
+    pub(crate) late_until: u32,
+    pub(crate) taken_at: u64,
+    pub(crate) late_at: u64,
+    pub(crate) is_late: u32,
+    reserved: u32,
+}
+
+/// A connection about which nothing is known. A global, because a program's stack has no room for it
+/// beside all else.
+#[unsafe(no_mangle)]
+static BLANK: Connection = Connection {
+    address: 0,
+    identity: Identity::NONE,
+    ends: Ends { family: 0, reserved: 0, addresses: [0; 4] },
+    user: Task::UNKNOWN,
+    write: Write { at: 0, task: Task::UNKNOWN, next: 0, has_next: 0 },
+    write_start: 0,
+    last_write: 0,
+    has_write: 0,
+    several_writers: 0,
+    transmit: Transmit {
+        skb: 0,
+        app: 0,
+        transport: 0,
+        ip: 0,
+        seq: 0,
+        len: 0,
+        segs: 0,
+        flags: 0,
+        family: 0,
+        progress: Progress::Idle,
+        author: Author::Unknown,
+    },
+    read_next: 0,
+    read_known: 0,
+    taken_until: 0,
+    late_until: 0,
+    taken_at: 0,
+    late_at: 0,
+    is_late: 0,
+    reserved: 0,
+};
+
+/// The connection at the address of `socket`, whichever life of that address it belongs to.
+#[inline(always)]
+pub(crate) fn find<M: Memory>(socket: Socket<M>) -> Option<&'static mut Connection> {
+    at(socket.address())
+}
+
+/// The connection of the socket at `address`.
+#[inline(always)]
+pub(crate) fn at(address: u64) -> Option<&'static mut Connection> {
+    let connection = CONNECTIONS.get_ptr_mut(address)?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs; the socket's lock keeps
+    // others away (see the module's head).
+    Some(unsafe { &mut *connection })
+}
+
+/// The connection of the socket with this identity; an older life of its address is forgotten.
+#[inline(always)]
+pub(crate) fn find_or_new<M: Memory>(
+    socket: Socket<M>,
+    identity: Identity,
+) -> Result<&'static mut Connection, Counter> {
+    if let Some(connection) = find(socket)
+        && connection.identity == identity
+    {
+        return Ok(connection);
+    }
+    CONNECTIONS.insert(socket.address(), &BLANK, 0).map_err(|_| Counter::MapFull)?;
+    let connection = find(socket).ok_or(Counter::MapFull)?;
+    connection.address = socket.address();
+    connection.identity = identity;
+    connection.ends = socket.ends();
+    Ok(connection)
+}
+
+/// Forgets a socket that the kernel destroys.
+#[inline(always)]
+pub(crate) fn remove<M: Memory>(socket: Socket<M>) {
+    // An entry that is not there, evicted meanwhile, is as good as removed.
+    let _ = CONNECTIONS.remove(socket.address());
+}

@@ -1,0 +1,38 @@
+//! Counting what became no line.
+
+use net_latency_common::Counter;
+
+use crate::maps::COUNTERS;
+
+/// Adds `n` to this CPU's `counter`.
+#[inline(always)]
+pub(crate) fn add(counter: Counter, n: u64) {
+    if let Some(counters) = COUNTERS.get_ptr_mut(0) {
+        // SAFETY: index 0 of a per-CPU array is valid; only this CPU writes here, and a program that
+        // interrupts another on the same CPU can lose an increment at worst.
+        unsafe { (*counters).values[counter as usize] += n };
+    }
+}
+
+/// Adds one to this CPU's `counter`.
+#[inline(always)]
+pub fn one(counter: Counter) {
+    add(counter, 1);
+}
+
+/// What a counter is called in the kernel side's own log.
+#[must_use]
+pub const fn name(counter: Counter) -> &'static str {
+    match counter {
+        Counter::RingFull => "ring buffer full",
+        Counter::MapFull => "map full, packet not followed",
+        Counter::StampLost => "map full, stage not stored",
+        Counter::UnmatchedIn => "read without a matching segment",
+        Counter::DuplicateIn => "segment arrived again",
+        Counter::UnreadIn => "unread at close",
+        Counter::UnfinishedOut => "sent but not queued to a device",
+        Counter::UnmatchedOut => "sent without a matching write",
+        Counter::SegmentStored => "segment waits",
+        Counter::SegmentTaken => "segment taken",
+    }
+}

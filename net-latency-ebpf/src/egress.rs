@@ -1,0 +1,278 @@
+//! The way out: application, TCP, IP, device queue.
+//!
+//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, so that
+//! the packet is followed by its socket, which is locked all the way; the clone's address is learnt
+//! at the first hook below and checked at the others. Which write call a segment belongs to follows
+//! from sequence numbers: calls and first transmissions both go through them in order.
+
+use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, PacketRecord};
+
+use crate::{
+    Outcome, before,
+    config::setting,
+    connection::{self, Author, Connection, Progress, Write, WriteKey},
+    count,
+    emit::{addresses, cpu, emit},
+    filter,
+    maps::WRITES,
+    memory::{Memory, copy_words},
+    now,
+    skb::Skb,
+    socket::Socket,
+    task::Task,
+};
+
+/// Write calls that one transmission may step over: those whose bytes went out with the segment before.
+const MAX_WRITES_PER_RUN: u32 = 128;
+
+/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
+#[inline(always)]
+pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let identity = socket.identity();
+    if !filter::ports(identity.remote_port(), identity.local_port()) {
+        return Ok(());
+    }
+    let at = now();
+    let task = Task::current();
+    let connection = connection::find_or_new(socket, identity)?;
+    let start = tcp.write_seq();
+    connection.user = task;
+    let write = Write { at, task, next: 0, has_next: 0 };
+
+    if connection.has_write == 0 || tcp.snd_nxt() == start {
+        // Nothing waits before these bytes, or nothing whose call was seen.
+        if connection.has_write != 0 && connection.write.task.pid() != task.pid() {
+            connection.several_writers = 1;
+        }
+        connection.write = write;
+        connection.write_start = start;
+        connection.last_write = start;
+        connection.has_write = 1;
+        return Ok(());
+    }
+    if connection.write.task.pid() != task.pid() {
+        connection.several_writers = 1;
+    }
+    if connection.last_write == start {
+        // The call before this one wrote nothing; this one takes its place.
+        if connection.write_start == start {
+            connection.write = write;
+            return Ok(());
+        }
+        return insert(socket, start, &write);
+    }
+    insert(socket, start, &write)?;
+    if connection.write.has_next == 0 {
+        connection.write.next = start;
+        connection.write.has_next = 1;
+    } else {
+        let last = WriteKey { socket: socket.address(), seq: connection.last_write, reserved: 0 };
+        let last = WRITES.get_ptr_mut(&last).ok_or(Counter::StampLost)?;
+        // SAFETY: the socket's lock keeps others away.
+        unsafe {
+            (*last).next = start;
+            (*last).has_next = 1;
+        }
+    }
+    connection.last_write = start;
+    Ok(())
+}
+
+#[inline(always)]
+fn insert<M: Memory>(socket: Socket<M>, seq: u32, write: &Write) -> Outcome {
+    let key = WriteKey { socket: socket.address(), seq, reserved: 0 };
+    WRITES.insert(&key, write, 0).map_err(|_| Counter::StampLost)
+}
+
+/// TCP transmits a segment of its send queue, or one it made itself (`__tcp_transmit_skb`).
+#[inline(always)]
+pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
+    // Headers come later: this is the payload.
+    let len = skb.len();
+    if len == 0 && setting!(control) == 0 {
+        return Ok(());
+    }
+    let identity = socket.identity();
+    let connection = match connection::find(socket) {
+        // Another life of that address may have left a writer who has nothing to do with these bytes.
+        Some(connection) if connection.identity == identity => connection,
+        // Nobody has used this socket since tracing began, so that no process can be named.
+        _ if !filter::pid(0) => return Ok(()),
+        _ if !filter::ports(identity.remote_port(), identity.local_port()) => return Ok(()),
+        _ => connection::find_or_new(socket, identity)?,
+    };
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    if connection.transmit.progress != Progress::Idle {
+        count::one(Counter::UnfinishedOut);
+        connection.transmit.progress = Progress::Idle;
+    }
+    let seq = skb.tcp_cb_seq();
+    let mut outcome = Ok(());
+    let mut flags = 0;
+    let (app, author);
+    if len == 0 {
+        flags |= FLAG_CONTROL;
+        app = now();
+        author = Author::User;
+        if socket.owned_by_task() {
+            connection.user = Task::current();
+        }
+    } else {
+        if before(seq, tcp.snd_nxt()) {
+            flags |= FLAG_RETRANS;
+        } else {
+            outcome = advance(socket, connection, seq);
+        }
+        (app, author) = origin(connection, seq);
+        if app == 0 && flags & FLAG_RETRANS == 0 {
+            outcome = Err(Counter::UnmatchedOut);
+        }
+    }
+    let pid = match author {
+        Author::Writer => connection.write.task.pid(),
+        Author::User => connection.user.pid(),
+        Author::Unknown => 0,
+    };
+    if !filter::pid(pid) {
+        return Ok(());
+    }
+    let transmit = &mut connection.transmit;
+    transmit.app = app;
+    // The other fields are written on the way, this one perhaps not.
+    transmit.ip = 0;
+    transmit.seq = seq;
+    transmit.len = len;
+    let segs = skb.tcp_cb_segments();
+    transmit.segs = if segs > 1 { segs } else { 1 };
+    transmit.flags = flags;
+    transmit.author = author;
+    transmit.progress = Progress::Transmit;
+    outcome
+}
+
+/// Moves the cursor to the write call that holds `seq`.
+#[inline(always)]
+fn advance<M: Memory>(socket: Socket<M>, connection: &mut Connection, seq: u32) -> Outcome {
+    let mut key = WriteKey { socket: socket.address(), seq: 0, reserved: 0 };
+    for _ in 0..MAX_WRITES_PER_RUN {
+        if connection.has_write == 0 || connection.write.has_next == 0 || before(seq, connection.write.next) {
+            return Ok(());
+        }
+        key.seq = connection.write.next;
+        let Some(next) = WRITES.get_ptr(&key) else {
+            // Evicted. Nothing is known until a call finds all bytes sent.
+            connection.has_write = 0;
+            return Err(Counter::UnmatchedOut);
+        };
+        // SAFETY: the socket's lock keeps others away.
+        unsafe { copy_words(next, &raw mut connection.write) };
+        connection.write_start = key.seq;
+        // It is there: found above.
+        let _ = WRITES.remove(&key);
+    }
+    Ok(())
+}
+
+/// When, and by whom, the byte at `seq` was written.
+#[inline(always)]
+fn origin(connection: &Connection, seq: u32) -> (u64, Author) {
+    if connection.has_write == 0 {
+        return (0, Author::Unknown);
+    }
+    let write = &connection.write;
+    let is_before = before(seq, connection.write_start);
+    let is_behind = write.has_next != 0 && !before(seq, write.next);
+    if !is_before && !is_behind {
+        (write.at, Author::Writer)
+    } else if connection.several_writers == 0 {
+        // Another call, but there is only one process that calls.
+        (0, Author::Writer)
+    } else {
+        (0, Author::Unknown)
+    }
+}
+
+/// TCP lets a packet go: the first hook that sees the clone.
+#[inline(always)]
+pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> Outcome {
+    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let transmit = &mut connection.transmit;
+    if transmit.progress == Progress::Transmit {
+        transmit.skb = skb.address();
+        transmit.transport = now();
+        transmit.family = family;
+        transmit.progress = Progress::Transport;
+    }
+    Ok(())
+}
+
+/// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb changes nothing.
+#[inline(always)]
+pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
+    let socket = skb.socket();
+    if socket.address() == 0 {
+        return Ok(());
+    }
+    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let transmit = &mut connection.transmit;
+    if transmit.progress == Progress::Transport && transmit.skb == skb.address() {
+        transmit.ip = now();
+        transmit.progress = Progress::Output;
+    }
+    Ok(())
+}
+
+/// The packet is handed to a device's queue (tracepoint `net_dev_queue`): its line is complete.
+#[inline(always)]
+pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
+    let socket = skb.socket();
+    if socket.address() == 0 {
+        return Ok(());
+    }
+    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let transmit = &mut connection.transmit;
+    if transmit.progress == Progress::Idle
+        || transmit.progress == Progress::Transmit
+        || transmit.skb != skb.address()
+    {
+        return Ok(());
+    }
+    transmit.progress = Progress::Idle;
+    let drv = now();
+    let ends = &connection.ends;
+    let (ifindex, _) = skb.device();
+    let mark = skb.mark();
+    let identity = &connection.identity;
+    let transmit = &connection.transmit;
+    emit(|| {
+        let (saddr, daddr) = addresses(ends, Direction::Out);
+        let task = match transmit.author {
+            Author::Writer => connection.write.task,
+            Author::User => connection.user,
+            Author::Unknown => Task::UNKNOWN,
+        };
+        PacketRecord {
+            stamps: [drv, transmit.ip, transmit.transport, transmit.app],
+            saddr,
+            daddr,
+            comm: task.comm(),
+            pid: task.pid(),
+            tid: if transmit.app == 0 { 0 } else { task.tid() },
+            len: transmit.len,
+            seq: transmit.seq,
+            ifindex,
+            netns: identity.netns,
+            mark,
+            sport: identity.local_port(),
+            dport: identity.remote_port(),
+            segs: transmit.segs,
+            cpu: cpu(),
+            flags: transmit.flags,
+            direction: Direction::Out as u8,
+            protocol: IPPROTO_TCP,
+            family: transmit.family,
+            reserved: 0,
+        }
+    })
+}

@@ -1,0 +1,46 @@
+//! Handing finished packets to the user side.
+
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use net_latency_common::{AF_INET, Counter, Direction, PacketRecord};
+
+use crate::{Outcome, config::setting, maps::RECORDS, socket::Ends};
+
+/// Puts one record into the ring buffer. `record` runs once there is room, so that it is built in place.
+#[inline(always)]
+pub(crate) fn emit(record: impl FnOnce() -> PacketRecord) -> Outcome {
+    let mut entry = RECORDS.reserve::<PacketRecord>(0).ok_or(Counter::RingFull)?;
+    entry.write(record());
+    // A wakeup costs thousands of instructions, so the reader comes by a timer of its own, and is woken
+    // only when the buffer fills faster than that.
+    let waiting = RECORDS.query(u64::from(BPF_RB_AVAIL_DATA));
+    let flags =
+        if waiting < u64::from(setting!(wakeup_bytes)) { BPF_RB_NO_WAKEUP } else { BPF_RB_FORCE_WAKEUP };
+    entry.submit(u64::from(flags));
+    Ok(())
+}
+
+/// Source and destination address of a packet between `ends`, as [`PacketRecord`] has them.
+#[inline(always)]
+pub(crate) fn addresses(ends: &Ends, direction: Direction) -> ([u8; 16], [u8; 16]) {
+    let [a, b, c, d] = ends.addresses;
+    let (remote, local) =
+        if ends.family == AF_INET { ([a & 0xffff_ffff, 0], [a >> 32, 0]) } else { ([a, b], [c, d]) };
+    let (remote, local) = (bytes(remote), bytes(local));
+    match direction {
+        Direction::In => (remote, local),
+        Direction::Out => (local, remote),
+    }
+}
+
+#[inline(always)]
+fn bytes(words: [u64; 2]) -> [u8; 16] {
+    // SAFETY: same size, and any bytes are valid.
+    unsafe { core::mem::transmute(words) }
+}
+
+/// The CPU this runs on.
+#[inline(always)]
+pub(crate) fn cpu() -> u16 {
+    // SAFETY: the helper takes nothing and has no side effect.
+    unsafe { aya_ebpf::helpers::bpf_get_smp_processor_id() as u16 }
+}

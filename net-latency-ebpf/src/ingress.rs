@@ -1,0 +1,402 @@
+//! The way in: driver, IP, TCP, application.
+//!
+//! Up to TCP a packet is followed by the address of its skb: every hook by which an skb enters the
+//! stack starts that address anew. From TCP on it is followed by connection and sequence number, since
+//! `tcp_try_coalesce` and friends free the skb and keep its bytes.
+
+use core::ptr;
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use net_latency_common::{
+    AF_INET, Counter, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord,
+    SEGMENT_KEY_SIZE, SEGMENT_SIZE,
+};
+
+use crate::{
+    Outcome, before,
+    config::setting,
+    connection::{self, Connection},
+    count,
+    emit::{addresses, cpu, emit},
+    filter,
+    maps::{ARRIVALS, SEGMENTS},
+    memory::Memory,
+    now,
+    skb::Skb,
+    socket::{Ends, Socket},
+    task::Task,
+};
+
+/// Lines that one run of a program gives at most: far more than an skb can absorb. What a call takes
+/// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
+const MAX_SEGMENTS_PER_RUN: u32 = 512;
+
+/// What a step along the waiting segments found.
+const DONE: u32 = 0;
+const TOOK: u32 = 1;
+const MISSED: u32 = 2;
+
+/// A received packet before the transport has it. Stamps in ns, 0 where unknown.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Arrival {
+    drv: u64,
+    ip: u64,
+}
+
+/// A received segment by connection and position.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct SegmentKey {
+    /// Both addresses: an IPv4 pair itself, an IPv6 pair mixed into 64 bits.
+    addresses: u64,
+    remote_port: u16,
+    local_port: u16,
+    seq: u32,
+    netns: u32,
+    family: u32,
+}
+
+/// A received segment that the application has not taken.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Segment {
+    drv: u64,
+    ip: u64,
+    transport: u64,
+    len: u32,
+    ifindex: u32,
+    mark: u32,
+    segs: u16,
+    flags: u16,
+}
+
+const _: () = assert!(size_of::<SegmentKey>() == SEGMENT_KEY_SIZE, "the user side names the size");
+const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
+
+impl SegmentKey {
+    /// The key of a connection's segments, but for `seq`.
+    #[inline(always)]
+    fn of(connection: &Connection) -> Self {
+        let identity = &connection.identity;
+        Self::new(&connection.ends, identity.remote_port(), identity.local_port(), identity.netns)
+    }
+
+    #[inline(always)]
+    fn new(ends: &Ends, remote_port: u16, local_port: u16, netns: u32) -> Self {
+        Self { addresses: mix(ends), remote_port, local_port, seq: 0, netns, family: ends.family }
+    }
+}
+
+#[inline(always)]
+fn mix(ends: &Ends) -> u64 {
+    // The 64-bit FNV prime; any odd constant with bits all over spreads as well.
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let [a, b, c, d] = ends.addresses;
+    if ends.family == AF_INET {
+        return a;
+    }
+    let mut sum = a;
+    for word in [b, c, d] {
+        sum = (sum ^ (sum >> 29)).wrapping_mul(PRIME).wrapping_add(word);
+    }
+    sum
+}
+
+/// An skb enters the stack from its driver: its address starts a new life.
+#[inline(always)]
+pub fn arrived<M: Memory>(skb: Skb<M>) -> Outcome {
+    let arrival = Arrival { drv: now(), ip: 0 };
+    match ARRIVALS.get_ptr_mut(skb.address()) {
+        // SAFETY: an skb is in one CPU's hands at a time.
+        Some(entry) => unsafe { *entry = arrival },
+        None => ARRIVALS.insert(skb.address(), arrival, 0).map_err(|_| Counter::StampLost)?,
+    }
+    Ok(())
+}
+
+/// IP receives an skb.
+#[inline(always)]
+pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
+    let ip = now();
+    match ARRIVALS.get_ptr_mut(skb.address()) {
+        // SAFETY: as in `arrived`.
+        Some(entry) => unsafe { (*entry).ip = ip },
+        None => {
+            ARRIVALS.insert(skb.address(), Arrival { drv: 0, ip }, 0).map_err(|_| Counter::StampLost)?;
+        }
+    }
+    Ok(())
+}
+
+/// The stamps of an skb, which from now on belong to no packet.
+#[inline(always)]
+fn take_arrival<M: Memory>(skb: Skb<M>) -> Arrival {
+    let none = Arrival { drv: 0, ip: 0 };
+    let Some(entry) = ARRIVALS.get_ptr_mut(skb.address()) else { return none };
+    // SAFETY: as in `arrived`; how it copies: `copy_words`.
+    unsafe {
+        let arrival = *entry;
+        ptr::write_volatile(&raw mut (*entry).drv, 0);
+        ptr::write_volatile(&raw mut (*entry).ip, 0);
+        arrival
+    }
+}
+
+/// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
+#[inline(always)]
+pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
+    let Arrival { drv, ip } = take_arrival(skb);
+    let Some(header) = skb.tcp_header() else { return Ok(()) };
+    let len = skb.len();
+    if len < header.len {
+        return Ok(());
+    }
+    let len = len - header.len;
+    if len == 0 && setting!(control) == 0 || !filter::ports(header.source, header.destination) {
+        return Ok(());
+    }
+    let transport = now();
+    let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
+    let (ifindex, netns) = skb.device();
+    let merged = skb.gro_segments();
+    let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
+    let mark = skb.mark();
+
+    if len == 0 {
+        // Nobody takes it, so that no process can be named.
+        if !filter::pid(0) {
+            return Ok(());
+        }
+        return emit(|| {
+            let (saddr, daddr) = addresses(&ends, Direction::In);
+            PacketRecord {
+                stamps: [drv, ip, transport, 0],
+                saddr,
+                daddr,
+                comm: Task::UNKNOWN.comm(),
+                pid: 0,
+                tid: 0,
+                len,
+                seq: header.seq,
+                ifindex,
+                netns,
+                mark,
+                sport: header.source,
+                dport: header.destination,
+                segs,
+                cpu: cpu(),
+                flags: flags | FLAG_CONTROL,
+                direction: Direction::In as u8,
+                protocol: IPPROTO_TCP,
+                family,
+                reserved: 0,
+            }
+        });
+    }
+
+    let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
+    key.seq = header.seq;
+    let mut segment = Segment { drv, ip, transport, len, ifindex, mark, segs, flags };
+    if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
+        count::one(Counter::SegmentStored);
+        return Ok(());
+    }
+    if SEGMENTS.get_ptr(&key).is_none() {
+        return Err(Counter::MapFull);
+    }
+    // A copy of a segment that waits. If the socket (known here by early demux) has accepted all its
+    // bytes, the first copy is the one that will be read. Else either copy may be.
+    if let Some(tcp) = skb.socket().tcp()
+        && !before(tcp.rcv_nxt(), header.seq.wrapping_add(len))
+    {
+        return Err(Counter::DuplicateIn);
+    }
+    segment.flags |= FLAG_AMBIGUOUS;
+    SEGMENTS.insert(&key, &segment, 0).map_err(|_| Counter::MapFull)?;
+    Err(Counter::DuplicateIn)
+}
+
+/// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
+#[inline(always)]
+pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let copied = tcp.copied_seq();
+    let identity = socket.identity();
+    if !filter::ports(identity.remote_port(), identity.local_port()) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    if connection.read_known == 0 {
+        connection.read_next = first_unread(socket, copied);
+        connection.read_known = 1;
+    }
+    if !before(connection.read_next, copied) {
+        return Ok(());
+    }
+    // Without an owner this is a kernel consumer in softirq, and the task only what it interrupted.
+    let task = if socket.owned_by_task() { Task::current() } else { Task::UNKNOWN };
+    if connection.is_late != 0 && connection.user.ids != task.ids {
+        // The rest was another task's, who can't be named any more.
+        connection.read_next = connection.late_until;
+        connection.is_late = 0;
+        count::one(Counter::UnmatchedIn);
+    }
+    connection.user = task;
+    connection.taken_at = now();
+    connection.taken_until = copied;
+    walk(socket, connection)
+}
+
+/// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.
+#[inline(always)]
+fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
+    match socket.first_received() {
+        Some(skb) => {
+            let seq = skb.tcp_cb_seq();
+            if before(seq, copied) { seq } else { copied }
+        }
+        None => copied,
+    }
+}
+
+/// Gives the lines of all segments that start before `taken_until`.
+#[inline(always)]
+fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
+    let address = connection.address;
+    let mut found = TOOK;
+    for _ in 0..MAX_SEGMENTS_PER_RUN {
+        found = take_step(address);
+        if found != TOOK {
+            break;
+        }
+    }
+    let until = connection.taken_until;
+    let mut outcome = Ok(());
+    if found == MISSED {
+        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
+        let start = first_unread(socket, until);
+        connection.read_next = if before(connection.read_next, start) { start } else { until };
+        outcome = Err(Counter::UnmatchedIn);
+    }
+    let is_behind = before(connection.read_next, until);
+    if is_behind && connection.is_late != 0 && before(connection.read_next, connection.late_until) {
+        // Not even the earlier rest is through; what this call took as well would get a wrong time.
+        connection.read_next = until;
+        connection.is_late = 0;
+        return Err(Counter::UnmatchedIn);
+    }
+    connection.is_late = u32::from(is_behind);
+    connection.late_until = until;
+    connection.late_at = connection.taken_at;
+    outcome
+}
+
+/// One step along the waiting segments of the socket at `address`: the next one gets its line.
+///
+/// A global function, which the verifier checks once by itself instead of once per turn of the loop
+/// around it (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_step(address: u64) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    let next = connection.read_next;
+    if !before(next, connection.taken_until) {
+        return DONE;
+    }
+    let mut key = SegmentKey::of(connection);
+    key.seq = next;
+    let Some(entry) = SEGMENTS.get_ptr(&key) else { return MISSED };
+    // SAFETY: the entry was written before the segment reached the socket, and only the holder of the
+    // socket's lock removes it.
+    let segment = unsafe { &*entry };
+    let task = &connection.user;
+    if filter::pid(task.pid()) {
+        let app = if connection.is_late != 0 && before(next, connection.late_until) {
+            connection.late_at
+        } else {
+            connection.taken_at
+        };
+        if let Err(counter) = emit(|| received(&connection.ends, &key, segment, app, task)) {
+            count::one(counter);
+        }
+    }
+    connection.read_next = next.wrapping_add(segment.len);
+    remove(&key);
+    TOOK
+}
+
+/// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
+/// Global for the reason that [`take_step`] is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn drop_step(address: u64) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    let mut key = SegmentKey::of(connection);
+    key.seq = connection.read_next;
+    let Some(entry) = SEGMENTS.get_ptr(&key) else { return DONE };
+    // SAFETY: as in `take_step`.
+    connection.read_next = key.seq.wrapping_add(unsafe { (*entry).len });
+    remove(&key);
+    count::one(Counter::UnreadIn);
+    TOOK
+}
+
+#[inline(always)]
+fn remove(key: &SegmentKey) {
+    if SEGMENTS.remove(key).is_ok() {
+        count::one(Counter::SegmentTaken);
+    }
+}
+
+#[inline(always)]
+fn received(ends: &Ends, key: &SegmentKey, segment: &Segment, app: u64, task: &Task) -> PacketRecord {
+    let (saddr, daddr) = addresses(ends, Direction::In);
+    let stamps = if segment.flags & FLAG_AMBIGUOUS == 0 {
+        [segment.drv, segment.ip, segment.transport, app]
+    } else {
+        [0, 0, 0, app]
+    };
+    PacketRecord {
+        stamps,
+        saddr,
+        daddr,
+        comm: task.comm(),
+        pid: task.pid(),
+        tid: task.tid(),
+        len: segment.len,
+        seq: key.seq,
+        ifindex: segment.ifindex,
+        netns: key.netns,
+        mark: segment.mark,
+        sport: key.remote_port,
+        dport: key.local_port,
+        segs: segment.segs,
+        cpu: cpu(),
+        flags: segment.flags,
+        direction: Direction::In as u8,
+        protocol: IPPROTO_TCP,
+        family: ends.family,
+        reserved: 0,
+    }
+}
+
+/// The kernel destroys a socket: what was taken gets its lines, the rest is counted.
+#[inline(always)]
+pub fn closed<M: Memory>(socket: Socket<M>) -> Outcome {
+    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let mut outcome = Ok(());
+    if connection.is_late != 0 {
+        outcome = walk(socket, connection);
+    }
+    if connection.read_known != 0 {
+        let address = connection.address;
+        for _ in 0..MAX_SEGMENTS_PER_RUN {
+            if drop_step(address) != TOOK {
+                break;
+            }
+        }
+    }
+    connection::remove(socket);
+    outcome
+}

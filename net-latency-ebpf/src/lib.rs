@@ -1,0 +1,54 @@
+//! Kernel side of net-latency: what every hook does, the same for fentry, kprobe and tracepoints.
+//!
+//! `main.rs` declares the programs; each is a thin wrapper around one function of [`ingress`] or
+//! [`egress`], instantiated for the way its context lets it read kernel memory ([`memory`]).
+//! A function returns `Err(Counter)` when a packet became no line, or a poorer one, for that reason.
+
+#![no_std]
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "handing a key or a value over by value copies it onto the stack, which has 512 bytes"
+)]
+
+pub mod config;
+pub mod connection;
+pub mod count;
+pub mod egress;
+mod emit;
+mod filter;
+pub mod ingress;
+mod maps;
+pub mod memory;
+pub mod skb;
+pub mod socket;
+mod task;
+
+/// How a hook ended: nothing to say, or what to count.
+pub type Outcome = Result<(), net_latency_common::Counter>;
+
+/// Now, in ns of `CLOCK_MONOTONIC`.
+#[inline(always)]
+fn now() -> u64 {
+    // SAFETY: the helper takes nothing and has no side effect.
+    unsafe { aya_ebpf::helpers::bpf_ktime_get_ns() }
+}
+
+/// Whether TCP sequence number `a` comes before `b` (`before()` in include/net/tcp.h).
+#[inline(always)]
+fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::before;
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert!(before(1, 2));
+        assert!(!before(2, 2));
+        assert!(!before(3, 2));
+        assert!(before(u32::MAX, 5));
+        assert!(!before(5, u32::MAX));
+    }
+}

@@ -1,0 +1,148 @@
+//! The programs: one thin wrapper per hook and backend. Which of them are loaded, and to what they are
+//! attached, is decided by the user side from what the running kernel has.
+
+#![no_std]
+#![no_main]
+#![expect(
+    missing_docs,
+    unreachable_pub,
+    reason = "the program macros generate public functions of their own"
+)]
+
+use aya_ebpf::{
+    EbpfContext,
+    macros::{btf_tracepoint, fentry, kprobe, raw_tracepoint},
+    programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext},
+};
+use aya_log_ebpf::debug;
+use net_latency_common::{AF_INET, AF_INET6};
+use net_latency_ebpf::{
+    Outcome, count, egress, ingress,
+    memory::{Direct, Probed},
+    skb::Skb,
+    socket::Socket,
+};
+
+/// Every program ends here: counted, and told to whoever asked for the kernel side's log.
+#[inline(always)]
+fn end<C: EbpfContext>(context: &C, outcome: Outcome) -> u32 {
+    if let Err(counter) = outcome {
+        count::one(counter);
+        debug!(context, "{}", count::name(counter));
+    }
+    0
+}
+
+/// Argument `n` of a probed function; null if there is none, which every read survives.
+#[inline(always)]
+fn register(context: &ProbeContext, n: usize) -> *const u8 {
+    context.arg(n).unwrap_or(core::ptr::null())
+}
+
+/// Declares the fentry and the kprobe form of a hook on a function: which logic, which arguments.
+macro_rules! on_function {
+    ($(#[$doc:meta])* $fentry:ident, $kprobe:ident,
+     $module:ident::$logic:ident($($kind:ident $n:literal),+ $(; $extra:expr)?)) => {
+        $(#[$doc])*
+        #[fentry]
+        pub fn $fentry(context: FEntryContext) -> u32 {
+            end(&context, $module::$logic::<Direct>($($kind::new(context.arg($n)),)+ $($extra)?))
+        }
+        $(#[$doc])*
+        #[kprobe]
+        pub fn $kprobe(context: ProbeContext) -> u32 {
+            end(&context, $module::$logic::<Probed>($($kind::new(register(&context, $n)),)+ $($extra)?))
+        }
+    };
+}
+
+/// Declares the BTF and the raw form of a hook on a tracepoint.
+macro_rules! on_tracepoint {
+    ($(#[$doc:meta])* $btf:ident, $raw:ident, $module:ident::$logic:ident($kind:ident)) => {
+        $(#[$doc])*
+        #[btf_tracepoint]
+        pub fn $btf(context: BtfTracePointContext) -> i32 {
+            end(&context, $module::$logic::<Direct>($kind::new(context.arg(0)))) as i32
+        }
+        $(#[$doc])*
+        #[raw_tracepoint]
+        pub fn $raw(context: RawTracePointContext) -> i32 {
+            end(&context, $module::$logic::<Probed>($kind::new(context.arg(0)))) as i32
+        }
+    };
+}
+
+/// An skb enters the stack. It reads no memory, so that one program serves any number of tracepoints.
+#[raw_tracepoint]
+pub fn raw_arrived(context: RawTracePointContext) -> i32 {
+    end(&context, ingress::arrived::<Probed>(Skb::new(context.arg(0)))) as i32
+}
+
+on_function!(
+    /// `ip_rcv_core(skb, net)` or `ip_rcv(skb, …)`.
+    fentry_in_ip4, kprobe_in_ip4, ingress::at_ip(Skb 0)
+);
+on_function!(
+    /// `ip6_rcv_core(skb, dev, net)` or `ipv6_rcv(skb, …)`.
+    fentry_in_ip6, kprobe_in_ip6, ingress::at_ip(Skb 0)
+);
+on_function!(
+    /// `tcp_v4_rcv(skb)`.
+    fentry_in_tcp4, kprobe_in_tcp4, ingress::at_transport(Skb 0; AF_INET)
+);
+on_function!(
+    /// `tcp_v6_rcv(skb)`.
+    fentry_in_tcp6, kprobe_in_tcp6, ingress::at_transport(Skb 0; AF_INET6)
+);
+on_tracepoint!(
+    /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
+    btf_in_app, raw_in_app, ingress::taken(Socket)
+);
+on_tracepoint!(
+    /// `tcp_destroy_sock(sk)`.
+    btf_closed, raw_closed, ingress::closed(Socket)
+);
+on_function!(
+    /// `tcp_sendmsg_locked(sk, msg, size)`.
+    fentry_out_app, kprobe_out_app, egress::written(Socket 0)
+);
+on_function!(
+    /// `do_tcp_sendpages(sk, page, offset, size, flags)`: sendfile and splice up to Linux 6.4.
+    fentry_out_pages, kprobe_out_pages, egress::written(Socket 0)
+);
+on_function!(
+    /// `__tcp_transmit_skb(sk, skb, clone_it, gfp_mask, rcv_nxt)`.
+    fentry_out_transmit, kprobe_out_transmit, egress::transmitted(Socket 0, Skb 1)
+);
+on_function!(
+    /// `tcp_v4_send_check(sk, skb)` or `__ip_queue_xmit(sk, skb, …)`.
+    fentry_out_tcp4, kprobe_out_tcp4, egress::at_transport(Socket 0, Skb 1; AF_INET)
+);
+on_function!(
+    /// `tcp_v6_send_check(sk, skb)` or `inet6_csk_xmit(sk, skb, …)`.
+    fentry_out_tcp6, kprobe_out_tcp6, egress::at_transport(Socket 0, Skb 1; AF_INET6)
+);
+on_function!(
+    /// `ip_output(net, sk, skb)`.
+    fentry_out_ip4, kprobe_out_ip4, egress::at_ip(Skb 2)
+);
+on_function!(
+    /// `ip6_output(net, sk, skb)`.
+    fentry_out_ip6, kprobe_out_ip6, egress::at_ip(Skb 2)
+);
+on_tracepoint!(
+    /// `net_dev_queue(skb)`.
+    btf_out_drv, raw_out_drv, egress::queued(Skb)
+);
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // No program panics: the verifier refuses one that could come here, this being an endless loop.
+    loop {}
+}
+
+/// The tracing helpers are for programs under a GPL-compatible licence.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,0 +1,45 @@
+//! All maps. Every one is bounded and preallocated; those that follow packets and sockets evict what
+//! was used least recently, so that what the kernel dropped unseen cannot fill them.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
+};
+use net_latency_common::Counters;
+
+use crate::{
+    connection::{Connection, Write, WriteKey},
+    ingress::{Arrival, Segment, SegmentKey},
+};
+
+/// Finished packets, on their way to the user side.
+#[map]
+pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+
+/// Received packets between driver and transport, by the address of their skb.
+#[map]
+pub(crate) static ARRIVALS: LruHashMap<u64, Arrival> = LruHashMap::with_max_entries(8192, 0);
+
+/// Received segments that the application has not taken yet.
+#[map]
+pub(crate) static SEGMENTS: LruHashMap<SegmentKey, Segment> = LruHashMap::with_max_entries(32768, 0);
+
+/// TCP sockets in use, by address.
+#[map]
+pub(crate) static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(8192, 0);
+
+/// Write calls whose bytes wait behind other unsent bytes.
+#[map]
+pub(crate) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_entries(16384, 0);
+
+/// Why packets became no line.
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
+
+/// Processes to show.
+#[map]
+pub(crate) static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Ports to show.
+#[map]
+pub(crate) static PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);

@@ -1,0 +1,147 @@
+//! Fields of `struct sk_buff` and the headers in its data.
+
+use core::marker::PhantomData;
+
+use net_latency_common::{AF_INET, AF_INET6};
+
+use crate::{
+    config::offset,
+    memory::{Memory, probe},
+    socket::Socket,
+};
+
+/// A `struct sk_buff` in kernel memory.
+#[derive(Clone, Copy)]
+pub struct Skb<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// What the TCP header of a received packet says.
+#[derive(Clone, Copy)]
+pub(crate) struct TcpHeader {
+    /// Source port, host order.
+    pub(crate) source: u16,
+    /// Destination port, host order.
+    pub(crate) destination: u16,
+    /// Sequence number of the first payload byte (a SYN takes one number itself).
+    pub(crate) seq: u32,
+    /// Header length in bytes.
+    pub(crate) len: u32,
+}
+
+impl<M: Memory> Skb<M> {
+    /// The skb that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, memory: PhantomData }
+    }
+
+    /// Its address: who it is while it lives, and no longer.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.pointer as u64
+    }
+
+    #[inline(always)]
+    fn field<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: `pointer` is a live skb (the hook's argument) and the offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    /// Bytes from `skb->data` on.
+    #[inline(always)]
+    pub(crate) fn len(self) -> u32 {
+        self.field(offset!(sk_buff_len))
+    }
+
+    #[inline(always)]
+    pub(crate) fn mark(self) -> u32 {
+        self.field(offset!(sk_buff_mark))
+    }
+
+    /// The socket that owns the skb; null if none.
+    #[inline(always)]
+    pub(crate) fn socket(self) -> Socket<M> {
+        Socket::new(self.field(offset!(sk_buff_sk)))
+    }
+
+    /// Index of the device, and inode number of its network namespace.
+    #[inline(always)]
+    pub(crate) fn device(self) -> (u32, u32) {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        if device.is_null() {
+            return (0, 0);
+        }
+        // SAFETY: a live skb holds its device; offsets from BTF.
+        unsafe {
+            let net: *const u8 = M::read(device, offset!(net_device_nd_net));
+            (M::read(device, offset!(net_device_ifindex)), M::read(net, offset!(net_ns_inum)))
+        }
+    }
+
+    /// `TCP_SKB_CB(skb)->seq`: valid while TCP owns the skb.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_seq(self) -> u32 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_seq))
+    }
+
+    /// `tcp_skb_pcount(skb)`: the segments this skb will be on the wire; valid while TCP owns the skb.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_segments(self) -> u16 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs))
+    }
+
+    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one.
+    #[inline(always)]
+    pub(crate) fn gro_segments(self) -> u16 {
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        // `skb->end` is an offset on 64-bit kernels (NET_SKBUFF_DATA_USES_OFFSET).
+        let end: u32 = self.field(offset!(sk_buff_end));
+        // SAFETY: packet memory, any address survives.
+        unsafe { probe(head.wrapping_add(end as usize + offset!(skb_shared_info_gso_segs))) }
+    }
+
+    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in the linear part.
+    #[inline(always)]
+    pub(crate) fn tcp_header(self) -> Option<TcpHeader> {
+        const MIN_LEN: u32 = 20;
+        let len = self.len();
+        let paged: u32 = self.field(offset!(sk_buff_data_len));
+        if len.wrapping_sub(paged) < MIN_LEN {
+            return None;
+        }
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        let words: [u32; 5] = unsafe { probe(head.wrapping_add(usize::from(start))) };
+        let [ports, seq, _, control, _] = words.map(u32::from_be);
+        let syn = control >> 17 & 1;
+        Some(TcpHeader {
+            source: (ports >> 16) as u16,
+            destination: ports as u16,
+            seq: seq.wrapping_add(syn),
+            len: control >> 28 << 2,
+        })
+    }
+
+    /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.
+    #[inline(always)]
+    pub(crate) fn addresses(self, family: u32) -> [u64; 4] {
+        const V4_SOURCE: usize = 12;
+        const V6_SOURCE: usize = 8;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_network_header));
+        let header = head.wrapping_add(usize::from(start));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe {
+            if family == AF_INET {
+                [probe(header.wrapping_add(V4_SOURCE)), 0, 0, 0]
+            } else {
+                debug_assert!(family == AF_INET6);
+                probe(header.wrapping_add(V6_SOURCE))
+            }
+        }
+    }
+}

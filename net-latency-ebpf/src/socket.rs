@@ -1,0 +1,180 @@
+//! Fields of `struct sock` and `struct tcp_sock`.
+
+use core::marker::PhantomData;
+
+use net_latency_common::{AF_INET, AF_INET6};
+
+use crate::{config::offset, memory::Memory, skb::Skb};
+
+/// A `struct sock` in kernel memory, or null.
+#[derive(Clone, Copy)]
+pub struct Socket<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// A `struct tcp_sock`.
+#[derive(Clone, Copy)]
+pub(crate) struct TcpSocket<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// What tells one life of a socket's address from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Identity {
+    /// `skc_addrpair`: remote and local IPv4 address.
+    addresses: u64,
+    /// `skc_portpair`: remote port in network order, local one in host order.
+    ports: u32,
+    /// Inode number of the network namespace.
+    pub(crate) netns: u32,
+}
+
+impl Identity {
+    /// No socket's.
+    pub(crate) const NONE: Self = Self { addresses: 0, ports: 0, netns: 0 };
+
+    #[inline(always)]
+    pub(crate) fn remote_port(&self) -> u16 {
+        u16::from_be(self.ports as u16)
+    }
+
+    #[inline(always)]
+    pub(crate) fn local_port(&self) -> u16 {
+        (self.ports >> 16) as u16
+    }
+}
+
+/// The two ends of a connection.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ends {
+    /// `AF_INET` also for an IPv4-mapped IPv6 socket.
+    pub(crate) family: u32,
+    pub(crate) reserved: u32,
+    /// Remote, then local address in network order; an IPv4 pair in `[0]`, as in the IP header of a
+    /// received packet.
+    pub(crate) addresses: [u64; 4],
+}
+
+impl<M: Memory> Socket<M> {
+    /// The socket that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, memory: PhantomData }
+    }
+
+    /// Its address.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.pointer as u64
+    }
+
+    #[inline(always)]
+    fn field<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: `pointer` is a live socket (the hook's argument, or owner of a live skb) and the
+        // offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn identity(self) -> Identity {
+        let net: *const u8 = self.field(offset!(sock_skc_net));
+        Identity {
+            addresses: self.field(offset!(sock_skc_addrpair)),
+            ports: self.field(offset!(sock_skc_portpair)),
+            // SAFETY: a socket holds its namespace.
+            netns: unsafe { M::read(net, offset!(net_ns_inum)) },
+        }
+    }
+
+    /// Whether a task holds the socket's lock. Then a hook that works on this socket runs on behalf of
+    /// that task: a softirq that finds the socket owned leaves the work to the backlog
+    /// (`sock_owned_by_user` in `tcp_v4_rcv` and in the timers).
+    #[inline(always)]
+    pub(crate) fn owned_by_task(self) -> bool {
+        self.field::<u32>(offset!(sock_sk_lock_owned)) != 0
+    }
+
+    /// The first skb of the receive queue.
+    #[inline(always)]
+    pub(crate) fn first_received(self) -> Option<Skb<M>> {
+        // struct sk_buff_head: next, prev, qlen.
+        const QLEN: usize = 16;
+        let queue = offset!(sock_sk_receive_queue);
+        if self.field::<u32>(queue + QLEN) == 0 {
+            return None;
+        }
+        Some(Skb::new(self.field(queue)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn ends(self) -> Ends {
+        // The last 32 bits before the IPv4 address in ::ffff:a.b.c.d, as a little-endian load sees them.
+        const MAPPED: u32 = 0xffff_0000;
+        let family: u16 = self.field(offset!(sock_skc_family));
+        if u32::from(family) == AF_INET6 {
+            let [remote_high, remote_low] = self.address_v6(offset!(sock_skc_v6_daddr));
+            if remote_high != 0 || remote_low as u32 != MAPPED {
+                let [local_high, local_low] = self.address_v6(offset!(sock_skc_v6_rcv_saddr));
+                return Ends {
+                    family: AF_INET6,
+                    reserved: 0,
+                    addresses: [remote_high, remote_low, local_high, local_low],
+                };
+            }
+        }
+        Ends { family: AF_INET, reserved: 0, addresses: [self.field(offset!(sock_skc_addrpair)), 0, 0, 0] }
+    }
+
+    #[inline(always)]
+    fn address_v6(self, offset: usize) -> [u64; 2] {
+        [self.field(offset), self.field(offset + 8)]
+    }
+
+    /// The socket as a TCP socket, if it is a full one.
+    #[inline(always)]
+    pub(crate) fn tcp(self) -> Option<TcpSocket<M>> {
+        if self.pointer.is_null() {
+            return None;
+        }
+        // SAFETY: not null, and a socket.
+        let pointer = unsafe { M::tcp_sock(self.pointer) };
+        if pointer.is_null() { None } else { Some(TcpSocket { pointer, memory: PhantomData }) }
+    }
+}
+
+impl<M: Memory> TcpSocket<M> {
+    #[inline(always)]
+    fn field(self, offset: usize) -> u32 {
+        // SAFETY: a live TCP socket, offsets from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    /// The next sequence number expected from the peer.
+    #[inline(always)]
+    pub(crate) fn rcv_nxt(self) -> u32 {
+        self.field(offset!(tcp_sock_rcv_nxt))
+    }
+
+    /// The first sequence number that the application has not taken.
+    #[inline(always)]
+    pub(crate) fn copied_seq(self) -> u32 {
+        self.field(offset!(tcp_sock_copied_seq))
+    }
+
+    /// The first sequence number never sent.
+    #[inline(always)]
+    pub(crate) fn snd_nxt(self) -> u32 {
+        self.field(offset!(tcp_sock_snd_nxt))
+    }
+
+    /// The sequence number that the next written byte gets.
+    #[inline(always)]
+    pub(crate) fn write_seq(self) -> u32 {
+        self.field(offset!(tcp_sock_write_seq))
+    }
+}

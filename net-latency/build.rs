@@ -1,0 +1,43 @@
+//! Builds the kernel side, so that the user side can carry it in its own binary.
+
+use std::{env, path::Path};
+
+use anyhow::{Context as _, bail};
+use aya_build::{Package, Toolchain};
+
+#[path = "../xtask/src/setup/bpf_toolchain.rs"]
+mod bpf_toolchain;
+
+fn main() -> anyhow::Result<()> {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=../xtask/src/setup/bpf_toolchain.rs");
+    println!("cargo:rerun-if-env-changed={}", bpf_toolchain::OVERRIDE);
+
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("this package has no workspace")?;
+    let tools = workspace.join("target/tools/bin");
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let path: Vec<_> = std::iter::once(tools).chain(env::split_paths(&inherited)).collect();
+    if !path.iter().any(|directory| directory.join("bpf-linker").is_file()) {
+        bail!("bpf-linker is not installed: run `cargo xtask build`, which installs it and builds");
+    }
+
+    // SAFETY: the build script has no other thread that could read the environment meanwhile.
+    unsafe {
+        env::set_var("PATH", env::join_paths(path)?);
+        // A compiler that is not a nightly builds `core` for the BPF target only when told so.
+        env::set_var("RUSTC_BOOTSTRAP", "1");
+        // What the inner cargo says is repeated as warnings at every build: let it be real warnings only.
+        env::set_var("CARGO_TERM_QUIET", "true");
+        // Nor that rustup takes cargo from another toolchain where this one has none.
+        env::set_var("RUSTUP_LOG", "warn");
+    }
+
+    let root_dir = workspace.join("net-latency-ebpf");
+    let package = Package {
+        name: "net-latency-ebpf",
+        root_dir: root_dir.to_str().context("the path of the workspace is not UTF-8")?,
+        ..Package::default()
+    };
+    aya_build::build_ebpf([package], Toolchain::Custom(&bpf_toolchain::choose()))
+}

@@ -1,0 +1,76 @@
+//! From the kernel side's maps to typed records and counters.
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use net_latency_common::{Counter, Counters, PacketRecord};
+
+use crate::probes::attach::Maps;
+
+/// Reads what the kernel side has to say.
+pub struct Capture {
+    maps: Maps,
+}
+
+impl Capture {
+    /// Reads from `maps`.
+    #[must_use]
+    pub fn new(maps: Maps) -> Self {
+        Self { maps }
+    }
+
+    /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
+    ///
+    /// # Errors
+    /// If this process has no descriptor left.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.maps.records.as_fd().try_clone_to_owned()
+    }
+
+    /// Hands the oldest waiting record to `take`; `None` if none waits.
+    ///
+    /// # Errors
+    /// If the record has another size than ours: the two sides don't belong together.
+    pub fn next<T>(&mut self, take: impl FnOnce(&PacketRecord) -> T) -> Result<Option<T>> {
+        let Some(item) = self.maps.records.next() else { return Ok(None) };
+        let bytes: &[u8] = &item;
+        let record = bytes.as_ptr().cast::<PacketRecord>();
+        ensure!(
+            bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
+            "the kernel side sent a record of {} bytes",
+            bytes.len()
+        );
+        // SAFETY: as large and as aligned as a record, and every bit pattern is one.
+        Ok(Some(take(unsafe { &*record })))
+    }
+
+    /// The counters, summed over all CPUs.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn counters(&self) -> Result<Counters> {
+        let per_cpu = self.maps.counters.get(&0, 0).context("reading the kernel side's counters")?;
+        let mut sum = Counters::default();
+        for counters in per_cpu.iter() {
+            for (total, value) in sum.values.iter_mut().zip(counters.values) {
+                *total += value;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Received segments that were evicted before the application took them: stored, and neither taken
+    /// nor still waiting. Right only once everything is detached.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show the counters.
+    pub fn evicted_in(&self) -> Result<u64> {
+        let counters = self.counters()?;
+        let waiting = self.maps.segments.keys().filter(Result::is_ok).count() as u64;
+        let accounted = counters.get(Counter::SegmentTaken) + waiting;
+        Ok(counters.get(Counter::SegmentStored).saturating_sub(accounted))
+    }
+}

@@ -1,0 +1,314 @@
+//! The command line: what clap reads, and what it means once checked against this machine.
+
+mod process;
+mod values;
+
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use net_latency_common::Direction;
+
+use crate::clock::Zone;
+use crate::error::Failure;
+use crate::output::Format;
+
+const EXAMPLES: &str = "\
+Examples:
+  net-latency --pid 19550                  the packets of one process
+  net-latency --port 443 --direction in    what comes in from, or for, port 443
+  net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency check                        can this kernel be traced, and how
+
+Exit codes:
+  0  done (Ctrl-C and a closed pipe included)
+  1  failed while running
+  2  usage
+  3  this kernel or user can't trace";
+
+/// Shows, live and per packet, where the time went between driver, IP, TCP and application
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES, args_conflicts_with_subcommands = true, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    view: Option<ViewArguments>,
+    #[command(flatten)]
+    stream: StreamArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum ViewArguments {
+    /// Show which hook serves each stage on this kernel, or why it can't be traced
+    Check {
+        /// How to hook into the kernel
+        #[arg(long, value_enum, default_value_t)]
+        backend: Backend,
+    },
+}
+
+#[derive(Debug, Args)]
+struct StreamArguments {
+    /// Only packets of this process (repeatable)
+    #[arg(short, long = "pid", value_name = "PID", help_heading = "Packets")]
+    #[arg(value_parser = values::parse_pid)]
+    pids: Vec<u32>,
+    /// Only packets with this port at either end (repeatable)
+    #[arg(long = "port", value_name = "PORT", help_heading = "Packets")]
+    #[arg(value_parser = values::parse_port)]
+    ports: Vec<u16>,
+    /// Only packets that come in, or only those that go out
+    #[arg(long, value_enum, help_heading = "Packets")]
+    direction: Option<DirectionArgument>,
+    /// Also packets without data: SYN, FIN, RST, pure ACKs and probes
+    #[arg(long, help_heading = "Packets")]
+    control: bool,
+
+    /// Form of the lines
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    format: Format,
+    /// Append the lines to this file instead of writing them to standard output
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    output: Option<PathBuf>,
+    /// Show times in UTC instead of local time
+    #[arg(long, help_heading = "Output")]
+    utc: bool,
+    /// No messages on standard error but errors: no footer
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+    /// Addresses, lengths and flags on text lines, and diagnostics of the kernel side (-vv: more)
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
+    verbose: u8,
+
+    /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
+    #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
+    duration: Option<Duration>,
+    /// Stop after this many lines
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = values::parse_count, help_heading = "End")]
+    count: Option<NonZeroU64>,
+
+    /// How to hook into the kernel
+    #[arg(long, value_enum, default_value_t, help_heading = "Tracing")]
+    backend: Backend,
+    /// Size of the ring buffer between kernel and user side: 512K, 4M, …
+    #[arg(long, value_name = "SIZE", value_parser = values::parse_buffer, default_value = "4M")]
+    #[arg(help_heading = "Tracing")]
+    buffer: u32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DirectionArgument {
+    In,
+    Out,
+}
+
+/// How to hook into the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// The cheapest that this kernel has
+    #[default]
+    Auto,
+    /// BTF trampolines
+    Fentry,
+    /// Breakpoints or ftrace
+    Kprobe,
+}
+
+/// What to do, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// Stream lines.
+    Stream(StreamConfig),
+    /// Say how this kernel can be traced.
+    Check {
+        /// The backend that was asked for.
+        backend: Backend,
+    },
+}
+
+/// What to trace, how to show it and when to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Processes (thread-group ids) to show, each once; all if empty.
+    pub pids: Vec<u32>,
+    /// Ports to show, each once; all if empty.
+    pub ports: Vec<u16>,
+    /// The only direction to show.
+    pub direction: Option<Direction>,
+    /// Show packets without application data too.
+    pub control: bool,
+    /// Form of the lines.
+    pub format: Format,
+    /// File to append lines to; standard output if `None`.
+    pub output: Option<PathBuf>,
+    /// Whose time the lines show.
+    pub zone: Zone,
+    /// Nothing on stderr but errors.
+    pub quiet: bool,
+    /// 0: lines only; 1: details on text lines and the kernel side's diagnostics; 2 or more: debugging.
+    pub verbosity: u8,
+    /// Time after which to stop.
+    pub duration: Option<Duration>,
+    /// Number of lines after which to stop.
+    pub count: Option<NonZeroU64>,
+    /// How to hook into the kernel.
+    pub backend: Backend,
+    /// Size of the ring buffer in bytes: a power of two, a multiple of the page size.
+    pub buffer_bytes: u32,
+}
+
+/// Reads and checks the command line of this process. Help, version and what clap itself finds wrong
+/// are printed and end the process.
+///
+/// # Errors
+/// A usage failure if what is asked for can't be on this machine.
+pub fn from_env() -> Result<Config, Failure> {
+    Arguments::parse().resolve(Path::new("/proc"))
+}
+
+/// The command line's definition, for what is generated from it.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+impl Arguments {
+    fn resolve(self, proc: &Path) -> Result<Config, Failure> {
+        let stream = match self.view {
+            Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            None => self.stream,
+        };
+        process::check_pids(&stream.pids, proc)?;
+        Ok(Config::Stream(StreamConfig {
+            pids: unique(stream.pids),
+            ports: unique(stream.ports),
+            direction: stream.direction.map(|direction| match direction {
+                DirectionArgument::In => Direction::In,
+                DirectionArgument::Out => Direction::Out,
+            }),
+            control: stream.control,
+            format: stream.format,
+            output: stream.output,
+            zone: if stream.utc { Zone::UTC } else { Zone::Local },
+            quiet: stream.quiet,
+            verbosity: stream.verbose,
+            duration: stream.duration,
+            count: stream.count,
+            backend: stream.backend,
+            buffer_bytes: stream.buffer,
+        }))
+    }
+}
+
+fn unique<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Config, String> {
+        let arguments = ["net-latency"].iter().chain(arguments);
+        let arguments = Arguments::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        arguments.resolve(Path::new("/proc")).map_err(|failure| failure.to_string())
+    }
+
+    fn stream(arguments: &[&str]) -> StreamConfig {
+        match parse(arguments) {
+            Ok(Config::Stream(config)) => config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        let help = command().term_width(80).render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert_snapshot!(help);
+    }
+
+    #[test]
+    fn without_arguments_everything_is_shown() {
+        assert_eq!(
+            stream(&[]),
+            StreamConfig {
+                pids: vec![],
+                ports: vec![],
+                direction: None,
+                control: false,
+                format: Format::Text,
+                output: None,
+                zone: Zone::Local,
+                quiet: false,
+                verbosity: 0,
+                duration: None,
+                count: None,
+                backend: Backend::Auto,
+                buffer_bytes: 4 << 20,
+            }
+        );
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
+                         --utc -q -vv --duration 10s -n 3 --backend kprobe --buffer 512K";
+        let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            config,
+            StreamConfig {
+                pids: vec![],
+                ports: vec![80, 443],
+                direction: Some(Direction::Out),
+                control: true,
+                format: Format::Json,
+                output: Some(PathBuf::from("lines")),
+                zone: Zone::UTC,
+                quiet: true,
+                verbosity: 2,
+                duration: Some(Duration::from_secs(10)),
+                count: NonZeroU64::new(3),
+                backend: Backend::Kprobe,
+                buffer_bytes: 512 << 10,
+            }
+        );
+    }
+
+    #[test]
+    fn check_has_its_own_backend() {
+        assert_eq!(parse(&["check"]), Ok(Config::Check { backend: Backend::Auto }));
+        assert_eq!(parse(&["check", "--backend", "fentry"]), Ok(Config::Check { backend: Backend::Fentry }));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_remedy() {
+        let wrong: [&[&str]; 9] = [
+            &["--pid", "0"],
+            &["--pid", "firefox"],
+            &["--port", "70000"],
+            &["--direction", "up"],
+            &["--duration", "10"],
+            &["--count", "0"],
+            &["--buffer", "3M"],
+            &["--frobnicate"],
+            &["--pid", "1", "check"],
+        ];
+        let mut messages = String::new();
+        for arguments in wrong {
+            let message = parse(arguments).expect_err("makes no sense");
+            messages += message.split("\n\nUsage:").next().expect("a first part");
+            messages += "\n\n";
+        }
+        assert_snapshot!(messages);
+    }
+}

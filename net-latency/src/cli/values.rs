@@ -1,0 +1,136 @@
+//! Values with units: durations and sizes.
+
+use std::{num::NonZeroU64, str::FromStr, time::Duration};
+
+/// Units of durations in ns, the longest first.
+const UNITS: [(&str, u64); 5] =
+    [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+
+/// Largest ring buffer, in bytes. Its memory is allocated at once and can't be swapped out.
+const MAX_BUFFER: u32 = 1 << 30;
+
+/// A whole number and a unit: `250us`, `1ms`, `10s`, `2m`, `1h`. Not 0.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text);
+    let wrong = || "write a whole number and a unit: 250us, 1ms, 10s, 2m or 1h".to_owned();
+    let (_, unit_ns) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    let number: u64 = parse_digits(number).ok_or_else(wrong)?;
+    match number.checked_mul(unit_ns) {
+        Some(0) => Err("it must be longer than 0".to_owned()),
+        Some(ns) => Ok(Duration::from_nanos(ns)),
+        None => Err("it is longer than the 584 years that can be measured".to_owned()),
+    }
+}
+
+/// A size in bytes for the ring buffer, with K, M or G for powers of 1024.
+pub(super) fn parse_buffer(text: &str) -> Result<u32, String> {
+    let (number, unit) = split(text);
+    let wrong = || "write a whole number of bytes, or one with K, M or G: 512K, 4M or 16M".to_owned();
+    let shift = match unit {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = parse_digits(number).ok_or_else(wrong)?;
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(MAX_BUFFER);
+    number
+        .checked_mul(1 << shift)
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .filter(|bytes| bytes.is_power_of_two() && (page..=MAX_BUFFER).contains(bytes))
+        .ok_or_else(|| {
+            format!("it must be a power of two from {}K to 1G, such as 512K, 4M or 16M", page >> 10)
+        })
+}
+
+/// A process id.
+pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
+    positive(text).ok_or_else(|| "write a process id, such as 19550; `pidof NAME` finds one".to_owned())
+}
+
+/// A port, in host order.
+pub(super) fn parse_port(text: &str) -> Result<u16, String> {
+    positive(text).ok_or_else(|| "write a port from 1 to 65535".to_owned())
+}
+
+/// A number of lines.
+pub(super) fn parse_count(text: &str) -> Result<NonZeroU64, String> {
+    text.parse().map_err(|_| "write a whole number, 1 or more".to_owned())
+}
+
+fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|number| *number != T::default())
+}
+
+fn split(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// `None` for no digits and for too many.
+fn parse_digits(digits: &str) -> Option<u64> {
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The shortest text that [`parse_duration`] reads as `ns`, a multiple of 1 us.
+    fn write_duration(ns: u64) -> String {
+        let (name, unit) =
+            UNITS.into_iter().find(|(_, unit)| ns.is_multiple_of(*unit)).expect("a multiple of 1 us");
+        format!("{}{name}", ns / unit)
+    }
+
+    #[test]
+    fn durations_read_as_in_the_contract() {
+        let read = |text| parse_duration(text).map(|duration| duration.as_micros());
+        assert_eq!(read("250us"), Ok(250));
+        assert_eq!(read("1ms"), Ok(1_000));
+        assert_eq!(read("10s"), Ok(10_000_000));
+        assert_eq!(read("2m"), Ok(120_000_000));
+        assert_eq!(read("1h"), Ok(3_600_000_000));
+    }
+
+    #[test]
+    fn other_durations_are_refused() {
+        for text in ["", "10", "s", "1 s", "-1s", "+1s", "1.5s", "1S", "1sec", "0s", "1h30m", "١s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert!(parse_duration("99999999999999h").expect_err("too long").contains("584 years"));
+    }
+
+    #[test]
+    fn buffers_are_powers_of_two_of_whole_pages() {
+        assert_eq!(parse_buffer("512K"), Ok(512 << 10));
+        assert_eq!(parse_buffer("4M"), Ok(4 << 20));
+        assert_eq!(parse_buffer("16m"), Ok(16 << 20));
+        assert_eq!(parse_buffer("1G"), Ok(1 << 30));
+        assert_eq!(parse_buffer("1048576"), Ok(1 << 20));
+        for text in ["", "K", "0", "3M", "2K", "1", "2G", "4MB", "-4M", "99999999999999999G", "4 M"] {
+            assert!(parse_buffer(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn durations_are_read_as_they_are_written(us in 1..u64::MAX / 1_000) {
+            let ns = us * 1_000;
+            prop_assert_eq!(parse_duration(&write_duration(ns)), Ok(Duration::from_nanos(ns)));
+        }
+
+        #[test]
+        fn every_unit_multiplies(number in 1..1_000_000u64, unit in 0..UNITS.len()) {
+            let (name, ns) = UNITS[unit];
+            prop_assert_eq!(parse_duration(&format!("{number}{name}")), Ok(Duration::from_nanos(number * ns)));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".*") {
+            let _unused = (parse_duration(&text), parse_buffer(&text));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Names of network devices by index.
+
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _};
+
+/// Room for a device's name, the closing NUL included (`IF_NAMESIZE`).
+const NAME_LEN: usize = libc::IF_NAMESIZE;
+
+/// A cache of the names of the devices in this process's network namespace. Devices of other
+/// namespaces can't be asked for from here and have no name.
+#[derive(Debug)]
+pub struct Devices {
+    /// Inode number of our namespace.
+    netns: Option<u32>,
+    names: HashMap<u32, Option<Name>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    bytes: [u8; NAME_LEN],
+    len: usize,
+}
+
+impl Devices {
+    /// An empty cache.
+    #[must_use]
+    pub fn new() -> Self {
+        let netns = fs::metadata("/proc/self/ns/net").ok().and_then(|data| u32::try_from(data.ino()).ok());
+        Self { netns, names: HashMap::new() }
+    }
+
+    /// The name of the device with this index in the namespace with this inode number.
+    pub fn name(&mut self, netns: u32, ifindex: u32) -> Option<&[u8]> {
+        if Some(netns) != self.netns {
+            return None;
+        }
+        let name = self.names.entry(ifindex).or_insert_with(|| look_up(ifindex));
+        name.as_ref().map(|name| &name.bytes[..name.len])
+    }
+
+    /// Forgets all names: devices come, go and are renamed.
+    pub fn refresh(&mut self) {
+        self.names.clear();
+    }
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn look_up(ifindex: u32) -> Option<Name> {
+    let mut bytes = [0; NAME_LEN];
+    // SAFETY: the buffer has the room that the function asks for.
+    let found = unsafe { libc::if_indextoname(ifindex, bytes.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return None;
+    }
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME_LEN);
+    Some(Name { bytes, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_its_name_here_and_none_elsewhere() {
+        let mut devices = Devices::new();
+        let here = devices.netns.expect("/proc is mounted");
+        // Linux registers loopback first in every namespace (`LOOPBACK_IFINDEX`).
+        assert_eq!(devices.name(here, 1), Some(b"lo".as_slice()));
+        assert_eq!(devices.name(here.wrapping_add(1), 1), None);
+        assert_eq!(devices.name(here, u32::MAX), None);
+    }
+}

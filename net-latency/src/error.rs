@@ -1,0 +1,79 @@
+//! How a run fails, and the exit code that says so.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// Why a run ends without success. Each reads as one sentence that says what to do where that is known.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line asks for something that can't be.
+    Usage(String),
+    /// This kernel, or this user on it, can't trace.
+    CannotTrace(String),
+    /// Something failed while running.
+    Runtime(anyhow::Error),
+}
+
+impl Failure {
+    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Runtime(_) => 1,
+            Self::Usage(_) => 2,
+            Self::CannotTrace(_) => 3,
+        }
+    }
+}
+
+/// The process's exit code for how it went, after telling stderr about a failure.
+#[must_use]
+pub fn report(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Where stderr is closed the exit code has to do.
+            let _ = writeln!(io::stderr(), "net-latency: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(sentence) | Self::CannotTrace(sentence) => f.write_str(sentence),
+            // `#`: the causes too, on the same line.
+            Self::Runtime(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Runtime(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::Failure;
+
+    #[test]
+    fn exit_codes_are_those_of_the_interface() {
+        assert_eq!(Failure::from(anyhow!("x")).exit_code(), 1);
+        assert_eq!(Failure::Usage(String::new()).exit_code(), 2);
+        assert_eq!(Failure::CannotTrace(String::new()).exit_code(), 3);
+    }
+
+    #[test]
+    fn causes_stay_on_the_line() {
+        let failure = Failure::from(anyhow!("map full").context("cannot attach"));
+        assert_eq!(failure.to_string(), "cannot attach: map full");
+    }
+}

@@ -1,0 +1,324 @@
+//! A finished packet as the views and the output forms see it: typed, and with what only the user
+//! side knows (wall-clock time, device name).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use net_latency_common::{
+    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP,
+    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+};
+
+/// Number of columns of a line: the ways between neighbouring stages.
+pub const COLUMNS: usize = STAMPS - 1;
+
+/// Stages in the order in which a packet crosses them, as indices of [`PacketRecord::stamps`].
+const ORDER_IN: [usize; STAMPS] = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP];
+const ORDER_OUT: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV];
+
+/// Flags that the kernel side sets, by name. The names are part of the interface.
+const FLAG_NAMES: [(u16, &str); 4] =
+    [(FLAG_CONTROL, "control"), (FLAG_RETRANS, "retrans"), (FLAG_GRO, "gro"), (FLAG_AMBIGUOUS, "ambiguous")];
+
+/// Names of the columns of a direction, in display order.
+#[must_use]
+pub fn columns(direction: Direction) -> [&'static str; COLUMNS] {
+    match direction {
+        Direction::In => ["drv-ip", "ip-tcp", "tcp-app"],
+        Direction::Out => ["app-tcp", "tcp-ip", "ip-drv"],
+    }
+}
+
+/// When the packet was finished: its latest known stamp, in ns of `CLOCK_MONOTONIC`; 0 if it has none.
+#[must_use]
+pub fn completion_ns(record: &PacketRecord) -> u64 {
+    record.stamps.into_iter().max().unwrap_or(0)
+}
+
+/// A finished packet. Cheap to copy; borrows the record from the ring buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    record: &'a PacketRecord,
+    wall_ns: i64,
+    ifname: Option<&'a [u8]>,
+}
+
+impl<'a> Event<'a> {
+    /// `wall_ns` is [`completion_ns`] mapped to ns since 1970 in UTC; `ifname` is the name of the
+    /// record's device, as the kernel has it (any bytes).
+    #[must_use]
+    pub fn new(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
+        Self { record, wall_ns, ifname }
+    }
+
+    /// The record as the kernel side wrote it, for the fields that need no interpretation.
+    #[must_use]
+    pub fn record(&self) -> &'a PacketRecord {
+        self.record
+    }
+
+    /// Completion in ns since 1970, UTC.
+    #[must_use]
+    pub fn wall_ns(&self) -> i64 {
+        self.wall_ns
+    }
+
+    /// Completion in ns of `CLOCK_MONOTONIC`.
+    #[must_use]
+    pub fn completion_ns(&self) -> u64 {
+        completion_ns(self.record)
+    }
+
+    /// Name of the device, where known.
+    #[must_use]
+    pub fn ifname(&self) -> Option<&'a [u8]> {
+        self.ifname.filter(|name| !name.is_empty())
+    }
+
+    /// Which way the packet went.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        if self.record.direction == Direction::In as u8 { Direction::In } else { Direction::Out }
+    }
+
+    /// Time in ns that column `column` (0, 1, 2 in display order) took; `None` if one of its two stages
+    /// is unknown, or if the stamps contradict each other.
+    #[must_use]
+    pub fn stage(&self, column: usize) -> Option<u64> {
+        self.between(column, column + 1)
+    }
+
+    /// All columns in display order, in ns.
+    #[must_use]
+    pub fn stages(&self) -> [Option<u64>; COLUMNS] {
+        std::array::from_fn(|column| self.stage(column))
+    }
+
+    /// Time in ns from the first to the last stage; `None` unless both are known.
+    #[must_use]
+    pub fn total_ns(&self) -> Option<u64> {
+        self.between(0, STAMPS - 1)
+    }
+
+    fn between(&self, from: usize, to: usize) -> Option<u64> {
+        let order = match self.direction() {
+            Direction::In => &ORDER_IN,
+            Direction::Out => &ORDER_OUT,
+        };
+        let stamp = |place: usize| {
+            let stamp = self.record.stamps[*order.get(place)?];
+            (stamp != 0).then_some(stamp)
+        };
+        // A later stage stamped before an earlier one can't be this packet's: unknown, not a number.
+        stamp(to)?.checked_sub(stamp(from)?)
+    }
+
+    /// Process id, where known.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        (self.record.pid != 0).then_some(self.record.pid)
+    }
+
+    /// Thread id, where known.
+    #[must_use]
+    pub fn tid(&self) -> Option<u32> {
+        (self.record.tid != 0).then_some(self.record.tid)
+    }
+
+    /// Name of the task up to its NUL, where known. The task chose it: it may hold any bytes.
+    #[must_use]
+    pub fn comm(&self) -> Option<&'a [u8]> {
+        let comm = &self.record.comm;
+        let end = comm.iter().position(|&byte| byte == 0).unwrap_or(comm.len());
+        (end > 0).then(|| &comm[..end])
+    }
+
+    /// Source address of the packet, whatever its direction.
+    #[must_use]
+    pub fn saddr(&self) -> IpAddr {
+        self.address(&self.record.saddr)
+    }
+
+    /// Destination address of the packet, whatever its direction.
+    #[must_use]
+    pub fn daddr(&self) -> IpAddr {
+        self.address(&self.record.daddr)
+    }
+
+    fn address(&self, bytes: &[u8; 16]) -> IpAddr {
+        if self.record.family == AF_INET6 {
+            IpAddr::V6(Ipv6Addr::from(*bytes))
+        } else {
+            let [a, b, c, d, ..] = *bytes;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+    }
+
+    /// The packet carries no application data.
+    #[must_use]
+    pub fn is_control(&self) -> bool {
+        self.record.flags & FLAG_CONTROL != 0
+    }
+
+    /// The packet carries application data, and a column of it is unknown. (A control packet never
+    /// reaches the application, so what it lacks says nothing.)
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        !self.is_control() && self.stages().contains(&None)
+    }
+
+    /// Names of the packet's flags.
+    pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let flags = self.record.flags;
+        let partial = self.is_partial().then_some("partial");
+        FLAG_NAMES.into_iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name).chain(partial)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    //! Records that the tests of the output forms share.
+
+    use net_latency_common::{AF_INET, AF_INET6, Direction, IPPROTO_TCP, PacketRecord};
+
+    /// 2022-03-02 16:01:36.123456789 UTC in ns.
+    pub(crate) const WALL_NS: i64 = 1_646_236_896_123_456_789;
+
+    pub(crate) fn comm(name: &[u8]) -> [u8; 16] {
+        let mut comm = [0; 16];
+        comm[..name.len()].copy_from_slice(name);
+        comm
+    }
+
+    fn v4(a: [u8; 4]) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&a);
+        bytes
+    }
+
+    /// The first line of the contract: 23 us, 34 us, 189 us, each with a rest below 1 us.
+    pub(crate) fn incoming() -> PacketRecord {
+        PacketRecord {
+            stamps: [1_000_000, 1_023_999, 1_058_000, 1_247_500],
+            saddr: v4([192, 0, 2, 7]),
+            daddr: v4([198, 51, 100, 20]),
+            comm: comm(b"firefox"),
+            pid: 19550,
+            tid: 19561,
+            len: 1448,
+            seq: 4_000_000_123,
+            ifindex: 2,
+            netns: 4_026_531_840,
+            mark: 0,
+            sport: 443,
+            dport: 51324,
+            segs: 1,
+            cpu: 3,
+            flags: 0,
+            direction: Direction::In as u8,
+            protocol: IPPROTO_TCP,
+            family: AF_INET,
+            reserved: 0,
+        }
+    }
+
+    /// The second line of the contract: 3 us, 7 us, 2 us.
+    pub(crate) fn outgoing() -> PacketRecord {
+        let incoming = incoming();
+        PacketRecord {
+            stamps: [1_012_000, 1_010_000, 1_003_000, 1_000_000],
+            saddr: incoming.daddr,
+            daddr: incoming.saddr,
+            sport: incoming.dport,
+            dport: incoming.sport,
+            direction: Direction::Out as u8,
+            ..incoming
+        }
+    }
+
+    /// `record` between two IPv6 hosts.
+    pub(crate) fn v6(record: PacketRecord) -> PacketRecord {
+        let address = |last| [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+        PacketRecord { saddr: address(1), daddr: address(2), family: AF_INET6, ..record }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(record: &PacketRecord) -> Event<'_> {
+        Event::new(record, fixtures::WALL_NS, None)
+    }
+
+    #[test]
+    fn columns_follow_the_packet() {
+        let record = fixtures::incoming();
+        assert_eq!(event(&record).stages(), [Some(23_999), Some(34_001), Some(189_500)]);
+        let record = fixtures::outgoing();
+        assert_eq!(event(&record).stages(), [Some(3_000), Some(7_000), Some(2_000)]);
+    }
+
+    #[test]
+    fn an_unknown_stamp_makes_its_neighbours_unknown_and_nothing_else() {
+        let mut record = fixtures::incoming();
+        record.stamps[STAMP_IP] = 0;
+        assert_eq!(event(&record).stages(), [None, None, Some(189_500)]);
+        assert_eq!(event(&record).total_ns(), Some(247_500));
+        record.stamps[STAMP_DRV] = 0;
+        assert_eq!(event(&record).total_ns(), None);
+        assert_eq!(event(&record).flags().collect::<Vec<_>>(), ["partial"]);
+    }
+
+    #[test]
+    fn stamps_out_of_order_give_no_number() {
+        let mut record = fixtures::incoming();
+        record.stamps[STAMP_IP] = record.stamps[STAMP_DRV] - 1;
+        assert_eq!(event(&record).stage(0), None);
+        assert!(event(&record).is_partial());
+    }
+
+    #[test]
+    fn the_columns_end_with_the_last() {
+        assert_eq!(event(&fixtures::incoming()).stage(COLUMNS), None);
+    }
+
+    #[test]
+    fn completion_is_the_latest_stamp() {
+        assert_eq!(event(&fixtures::incoming()).completion_ns(), 1_247_500);
+        assert_eq!(event(&fixtures::outgoing()).completion_ns(), 1_012_000);
+    }
+
+    #[test]
+    fn control_packets_are_never_partial() {
+        let mut record = fixtures::incoming();
+        record.stamps[STAMP_APP] = 0;
+        record.flags = FLAG_CONTROL | FLAG_RETRANS;
+        assert_eq!(event(&record).flags().collect::<Vec<_>>(), ["control", "retrans"]);
+    }
+
+    #[test]
+    fn zero_ids_and_empty_names_are_unknown() {
+        let mut record = fixtures::incoming();
+        record.pid = 0;
+        record.tid = 0;
+        record.comm = [0; 16];
+        let event = Event::new(&record, 0, Some(b""));
+        assert_eq!((event.pid(), event.tid(), event.comm(), event.ifname()), (None, None, None, None));
+    }
+
+    #[test]
+    fn comm_ends_at_its_nul_or_at_the_end_of_the_field() {
+        let mut record = fixtures::incoming();
+        assert_eq!(event(&record).comm(), Some(&b"firefox"[..]));
+        record.comm = [b'x'; 16];
+        assert_eq!(event(&record).comm(), Some(&[b'x'; 16][..]));
+    }
+
+    #[test]
+    fn addresses_follow_the_family() {
+        let record = fixtures::incoming();
+        assert_eq!(event(&record).saddr().to_string(), "192.0.2.7");
+        let record = fixtures::v6(record);
+        assert_eq!(event(&record).daddr().to_string(), "2001:db8::2");
+    }
+}

@@ -1,0 +1,68 @@
+//! Where the fields lie that the kernel side reads.
+
+use net_latency_common::Offsets;
+
+use super::btf::{Btf, BtfError};
+
+/// The structs at which the paths below begin.
+const STRUCTS: [&str; 8] =
+    ["sk_buff", "skb_shared_info", "tcp_skb_cb", "net_device", "net", "sock", "tcp_sock", "bpf_link_info"];
+
+/// Whether a type's name is one that [`offsets`] looks at.
+#[must_use]
+pub fn is_wanted(name: &[u8]) -> bool {
+    STRUCTS.iter().any(|wanted| wanted.as_bytes() == name)
+}
+
+/// Fills each named field of [`Offsets`] from the path beside it.
+macro_rules! offsets {
+    ($btf:expr, $($field:ident: $path:literal,)+) => {
+        Offsets { $($field: $btf.offset($path)?,)+ }
+    };
+}
+
+/// All offsets for the running kernel.
+///
+/// # Errors
+/// [`BtfError::NoField`] names the first field that this kernel doesn't have.
+pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
+    Ok(offsets! { btf,
+        sk_buff_sk: "sk_buff.sk",
+        sk_buff_dev: "sk_buff.dev",
+        sk_buff_len: "sk_buff.len",
+        sk_buff_data_len: "sk_buff.data_len",
+        sk_buff_head: "sk_buff.head",
+        sk_buff_end: "sk_buff.end",
+        sk_buff_mark: "sk_buff.mark",
+        sk_buff_cb: "sk_buff.cb",
+        sk_buff_network_header: "sk_buff.network_header",
+        sk_buff_transport_header: "sk_buff.transport_header",
+        skb_shared_info_gso_segs: "skb_shared_info.gso_segs",
+        tcp_skb_cb_seq: "tcp_skb_cb.seq",
+        tcp_skb_cb_tcp_gso_segs: "tcp_skb_cb.tcp_gso_segs",
+        net_device_ifindex: "net_device.ifindex",
+        net_device_nd_net: "net_device.nd_net.net",
+        net_ns_inum: "net.ns.inum",
+        sock_skc_family: "sock.__sk_common.skc_family",
+        sock_skc_state: "sock.__sk_common.skc_state",
+        sock_skc_addrpair: "sock.__sk_common.skc_addrpair",
+        sock_skc_portpair: "sock.__sk_common.skc_portpair",
+        sock_skc_net: "sock.__sk_common.skc_net.net",
+        sock_skc_v6_daddr: "sock.__sk_common.skc_v6_daddr",
+        sock_skc_v6_rcv_saddr: "sock.__sk_common.skc_v6_rcv_saddr",
+        sock_sk_lock_owned: "sock.sk_lock.owned",
+        sock_sk_receive_queue: "sock.sk_receive_queue",
+        tcp_sock_rcv_nxt: "tcp_sock.rcv_nxt",
+        tcp_sock_copied_seq: "tcp_sock.copied_seq",
+        tcp_sock_snd_nxt: "tcp_sock.snd_nxt",
+        tcp_sock_write_seq: "tcp_sock.write_seq",
+    })
+}
+
+/// Whether the kernel counts the calls that a kprobe's program missed. It does so since Linux 6.7
+/// (`bpf_prog_inc_misses_counters` in `trace_call_bpf`), which shows in BTF by the field that the same
+/// series of changes gave to the links of kprobes.
+#[must_use]
+pub fn counts_missed_kprobes(btf: &Btf<'_>) -> bool {
+    btf.offset("bpf_link_info.perf_event.kprobe.missed").is_ok()
+}

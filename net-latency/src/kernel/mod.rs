@@ -1,0 +1,40 @@
+//! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
+
+pub mod btf;
+pub mod layout;
+pub mod prerequisites;
+
+use std::{fs, io};
+
+use crate::error::Failure;
+
+/// Where the kernel shows its BTF.
+pub const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+
+/// The kernel's BTF as bytes.
+///
+/// # Errors
+/// A failure that says what is missing, where the kernel shows none or this user may not read it.
+pub fn read_btf() -> Result<Vec<u8>, Failure> {
+    let remedy =
+        "a kernel built with CONFIG_DEBUG_INFO_BTF=y is needed (all current distribution kernels are)";
+    match fs::read(BTF_PATH) {
+        Ok(bytes) if !bytes.is_empty() => Ok(bytes),
+        Ok(_) => Err(Failure::CannotTrace(format!(
+            "this kernel shows no BTF type information in {BTF_PATH}; {remedy}"
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::CannotTrace(format!(
+            "this kernel has no BTF type information ({BTF_PATH}); {remedy}"
+        ))),
+        Err(error) => Err(Failure::CannotTrace(format!(
+            "cannot read the kernel's BTF type information in {BTF_PATH}: {error}; run net-latency as root"
+        ))),
+    }
+}
+
+/// The kernel's release, as `uname -r` prints it.
+#[must_use]
+pub fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "of unknown release".to_owned(), |text| text.trim_end().to_owned())
+}

@@ -1,0 +1,30 @@
+//! net-latency: shows, live and per packet, where the time went between driver, IP, TCP and application.
+//!
+//! Data flows one way: hooks in the kernel → ring buffer → [`capture`] → [`event`] → [`views`] → [`output`].
+
+pub mod capture;
+pub mod cli;
+pub mod clock;
+pub mod devices;
+pub mod error;
+pub mod event;
+pub mod kernel;
+pub mod kernel_log;
+pub mod output;
+pub mod probes;
+pub mod summary;
+pub mod views;
+
+use std::process::ExitCode;
+
+use cli::Config;
+
+/// The whole program: reads the command line, does what it says, and gives the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let outcome = cli::from_env().and_then(|config| match config {
+        Config::Stream(config) => views::stream::run(&config),
+        Config::Check { backend } => views::check::run(backend),
+    });
+    error::report(outcome)
+}

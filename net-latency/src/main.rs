@@ -1,0 +1,5 @@
+//! The net-latency command.
+
+fn main() -> std::process::ExitCode {
+    net_latency::main()
+}

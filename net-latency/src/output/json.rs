@@ -1,0 +1,231 @@
+//! The JSON form: one object a line, its fields in a fixed order. What is unknown is `null`.
+//!
+//! Names (of tasks and devices) are strings whatever bytes they hold: invalid UTF-8 reads as U+FFFD, and
+//! characters that could act on a terminal are written as `\uNNNN`, which parsers give back unchanged.
+
+use std::fmt::{self, Display, Write as _};
+use std::io;
+
+use net_latency_common::{AF_INET6, Direction};
+use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
+use serde_json::ser::Formatter;
+
+use super::{Options, is_printable_beyond_ascii};
+use crate::clock::{TimeStyle, TimeText};
+use crate::event::{COLUMNS, Event};
+
+#[derive(Debug)]
+pub(super) struct JsonWriter {
+    time: TimeText,
+    /// Text of the current event's time; kept for its memory.
+    ts: Vec<u8>,
+}
+
+impl JsonWriter {
+    pub(super) fn new(options: &Options) -> Self {
+        Self { time: TimeText::new(options.zone, TimeStyle::Rfc3339), ts: Vec::new() }
+    }
+
+    pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        self.ts.clear();
+        self.time.write(event.wall_ns(), &mut self.ts);
+        let object = Object { ts: &self.ts, event };
+        object
+            .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
+            .expect("memory can be written, and all keys are strings");
+        out.push(b'\n');
+    }
+}
+
+/// Names of the stage fields; they are part of the interface.
+fn stage_fields(direction: Direction) -> [&'static str; COLUMNS] {
+    match direction {
+        Direction::In => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
+        Direction::Out => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
+    }
+}
+
+struct Object<'a> {
+    ts: &'a [u8],
+    event: &'a Event<'a>,
+}
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let event = self.event;
+        let record = event.record();
+        let direction = event.direction();
+        let mut object = serializer.serialize_struct("Event", 25)?;
+        object.serialize_field("ts", &Name(self.ts))?;
+        object.serialize_field(
+            "dir",
+            match direction {
+                Direction::In => "in",
+                Direction::Out => "out",
+            },
+        )?;
+        object.serialize_field("proto", "tcp")?;
+        object.serialize_field("ipver", &if record.family == AF_INET6 { 6 } else { 4 })?;
+        object.serialize_field("pid", &event.pid())?;
+        object.serialize_field("tid", &event.tid())?;
+        object.serialize_field("comm", &event.comm().map(Name))?;
+        object.serialize_field("saddr", &event.saddr())?;
+        object.serialize_field("sport", &record.sport)?;
+        object.serialize_field("daddr", &event.daddr())?;
+        object.serialize_field("dport", &record.dport)?;
+        object.serialize_field("len", &record.len)?;
+        object.serialize_field("seq", &record.seq)?;
+        object.serialize_field("segs", &record.segs)?;
+        for (name, stage) in stage_fields(direction).into_iter().zip(event.stages()) {
+            object.serialize_field(name, &stage)?;
+        }
+        object.serialize_field("total_ns", &event.total_ns())?;
+        object.serialize_field("ifname", &event.ifname().map(Name))?;
+        object.serialize_field("netns", &(record.netns != 0).then_some(record.netns))?;
+        object.serialize_field("mark", &record.mark)?;
+        object.serialize_field("cpu", &record.cpu)?;
+        object.serialize_field("flags", &Flags(event))?;
+        object.end()
+    }
+}
+
+struct Flags<'a>(&'a Event<'a>);
+
+impl Serialize for Flags<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut flags = serializer.serialize_seq(None)?;
+        for flag in self.0.flags() {
+            flags.serialize_element(flag)?;
+        }
+        flags.end()
+    }
+}
+
+/// Bytes of somebody's choice as a string.
+struct Name<'a>(&'a [u8]);
+
+impl Serialize for Name<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(self.0) {
+            Ok(name) => serializer.serialize_str(name),
+            Err(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            if !chunk.invalid().is_empty() {
+                f.write_char(char::REPLACEMENT_CHARACTER)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compact JSON that also escapes what JSON would let through to a terminal.
+struct TerminalSafe;
+
+impl Formatter for TerminalSafe {
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let unsafe_here = |c: char| c == '\u{7f}' || (!c.is_ascii() && !is_printable_beyond_ascii(c));
+        let mut rest = fragment;
+        while let Some((index, c)) = rest.char_indices().find(|(_, c)| unsafe_here(*c)) {
+            writer.write_all(&rest.as_bytes()[..index])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[index + c.len_utf8()..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use net_latency_common::{FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP, STAMP_IP};
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::clock::Zone;
+    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, v6};
+    use crate::output::tests::{any_name, any_record};
+
+    fn line(record: &PacketRecord, ifname: Option<&[u8]>) -> String {
+        let mut out = Vec::new();
+        let options = Options { zone: Zone::UTC, details: false, colour: true };
+        JsonWriter::new(&options).write(&Event::new(record, WALL_NS, ifname), &mut out);
+        String::from_utf8(out).expect("JSON is UTF-8")
+    }
+
+    #[test]
+    fn both_directions_have_their_fields_in_order() {
+        assert_snapshot!(line(&incoming(), Some(b"eth0")));
+        let record = PacketRecord { flags: FLAG_RETRANS | FLAG_GRO, segs: 3, mark: 7, ..v6(outgoing()) };
+        assert_snapshot!(line(&record, Some(b"wlan0")));
+    }
+
+    #[test]
+    fn unknown_is_null() {
+        let mut record = incoming();
+        record.stamps[STAMP_IP] = 0;
+        record.stamps[STAMP_APP] = 0;
+        record.comm = [0; 16];
+        record.pid = 0;
+        record.tid = 0;
+        record.netns = 0;
+        assert_snapshot!(line(&record, None));
+        record.flags = FLAG_CONTROL;
+        assert!(line(&record, None).ends_with("\"flags\":[\"control\"]}\n"));
+    }
+
+    #[test]
+    fn hostile_names_are_valid_and_do_nothing() {
+        let names: [&[u8]; 4] = [
+            b"\x1b[2J\"\\\n\x7f",
+            b"\xc2\x9b\xe2\x80\xae\xff",
+            "火狐 é".as_bytes(),
+            b"\xf3\xa0\x80\x81\xe2\x80",
+        ];
+        let mut found = String::new();
+        for name in names {
+            let text = line(&PacketRecord { comm: comm(name), ..incoming() }, None);
+            let (_, rest) = text.split_once("\"comm\":").expect("field");
+            found += rest.split_once(",\"saddr\"").expect("next field").0;
+            found.push('\n');
+            let value: Value = serde_json::from_str(&text).expect("valid JSON");
+            assert_eq!(value["comm"], String::from_utf8_lossy(name).as_ref());
+        }
+        assert_snapshot!(found);
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_parses_back(record in any_record(), ifname in any_name()) {
+            let event = Event::new(&record, WALL_NS, Some(&ifname));
+            let text = line(&record, Some(&ifname));
+            prop_assert!(text.len() <= crate::output::LONGEST_LINE);
+            let body = text.strip_suffix('\n').expect("ends with a newline");
+            prop_assert!(!body.chars().any(char::is_control));
+            let value: Value = serde_json::from_str(body).expect("valid JSON");
+            for (field, stage) in stage_fields(event.direction()).into_iter().zip(event.stages()) {
+                prop_assert_eq!(&value[field], &Value::from(stage));
+            }
+            prop_assert_eq!(&value["total_ns"], &Value::from(event.total_ns()));
+            let comm = event.comm().map(String::from_utf8_lossy);
+            prop_assert_eq!(&value["comm"], &Value::from(comm.map(String::from)));
+            prop_assert_eq!(&value["ifname"], &Value::from(event.ifname().map(|name| String::from_utf8_lossy(name).into_owned())));
+            prop_assert_eq!(&value["saddr"], &Value::from(event.saddr().to_string()));
+            prop_assert_eq!(&value["seq"], &Value::from(record.seq));
+            prop_assert_eq!(&value["pid"], &Value::from(event.pid()));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The forms in which events are shown, one file per form, and the place where the lines go.
+
+mod json;
+mod sink;
+
+mod text;
+
+use std::ffi::OsStr;
+
+use clap::ValueEnum;
+
+use crate::clock::Zone;
+use crate::event::Event;
+
+pub use sink::{LONGEST_LINE, Sink, SinkError};
+
+/// A form of the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A line to read
+    #[default]
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// What the forms can vary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whose time the lines show.
+    pub zone: Zone,
+    /// Text: addresses, lengths, device and flags behind the PID. (JSON always has them.)
+    pub details: bool,
+    /// Text: terminal colours.
+    pub colour: bool,
+}
+
+/// Turns events into lines of one form.
+#[derive(Debug)]
+pub struct Writer(Form);
+
+#[derive(Debug)]
+enum Form {
+    Text(text::TextWriter),
+    Json(json::JsonWriter),
+}
+
+impl Writer {
+    /// A writer of lines in `format`.
+    #[must_use]
+    pub fn new(format: Format, options: &Options) -> Self {
+        Self(match format {
+            Format::Text => Form::Text(text::TextWriter::new(options)),
+            Format::Json => Form::Json(json::JsonWriter::new(options)),
+        })
+    }
+
+    /// Appends the line of `event`, its newline included, to `out`. Allocates nothing as long as `out`
+    /// has room.
+    pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        match &mut self.0 {
+            Form::Text(writer) => writer.write(event, out),
+            Form::Json(writer) => writer.write(event, out),
+        }
+    }
+}
+
+/// Whether lines get colours: on a terminal, unless `no_color` and `term` (the environment's `NO_COLOR`
+/// and `TERM`) speak against it.
+#[must_use]
+pub fn colour_wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
+/// Whether a character beyond ASCII can be shown as it is: no control, format (bidirectional overrides,
+/// zero width, …), unassigned or private character, and no combining mark that would change its
+/// neighbour. `char::escape_debug` has the tables.
+fn is_printable_beyond_ascii(c: char) -> bool {
+    c.escape_debug().eq([c])
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use net_latency_common::PacketRecord;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::event::fixtures;
+
+    /// Names as an ill-wisher would choose them: any bytes without NUL, often those that mean something.
+    pub(super) fn any_name() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![1..=255u8, proptest::sample::select(&b"\x1b\n\\x,|-\"' \x7f"[..]), 32..127u8,];
+        let bytes = proptest::collection::vec(byte, 1..16);
+        let text = proptest::collection::vec(any::<char>(), 1..16).prop_map(|chars| {
+            let mut bytes = String::from_iter(chars).into_bytes();
+            // As the kernel cuts it, in the middle of a character if need be.
+            bytes.truncate(15);
+            bytes.retain(|&byte| byte != 0);
+            bytes
+        });
+        prop_oneof![bytes, text.prop_filter("not empty", |name| !name.is_empty())]
+    }
+
+    /// Records with any content, also such as the kernel side never makes.
+    pub(super) fn any_record() -> impl Strategy<Value = PacketRecord> {
+        let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
+        let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
+        let numbers = any::<(u32, u32, u32, u32, u32, u32)>();
+        ([stamp(), stamp(), stamp(), stamp()], any_name(), ends, numbers, any::<(u16, u16, u16, bool)>())
+            .prop_map(|(stamps, name, (saddr, daddr, sport, dport, v6), numbers, (segs, cpu, flags, out))| {
+                let (pid, tid, len, seq, netns, mark) = numbers;
+                PacketRecord {
+                    stamps,
+                    saddr,
+                    daddr,
+                    comm: fixtures::comm(&name),
+                    pid,
+                    tid,
+                    len,
+                    seq,
+                    netns,
+                    mark,
+                    sport,
+                    dport,
+                    segs,
+                    cpu,
+                    flags,
+                    direction: u8::from(out),
+                    family: if v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET },
+                    ..fixtures::incoming()
+                }
+            })
+    }
+
+    #[test]
+    fn colour_only_on_a_terminal_that_wants_it() {
+        let set = |value: &'static str| Some(OsStr::new(value));
+        assert!(colour_wanted(true, None, set("xterm")));
+        assert!(colour_wanted(true, set(""), None));
+        assert!(!colour_wanted(true, set("1"), set("xterm")));
+        assert!(!colour_wanted(true, None, set("dumb")));
+        assert!(!colour_wanted(false, None, set("xterm")));
+    }
+
+    #[test]
+    fn characters_that_act_are_not_printable() {
+        for c in [
+            '\u{9b}', '\u{85}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}', '\u{e000}',
+            '\u{301}',
+        ] {
+            assert!(!is_printable_beyond_ascii(c), "{c:?}");
+        }
+        for c in ['é', '火', 'ß', 'Ж'] {
+            assert!(is_printable_beyond_ascii(c), "{c:?}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The text form: a line to read, and still safe to parse.
+//!
+//! Times are whole microseconds, rounded down. Names (of tasks and devices) can be chosen by anybody, so
+//! whatever could act on a terminal, end the line or be taken for another part of it is written in C's
+//! way as `\xNN`, byte by byte: control and format characters, invalid UTF-8, the backslash itself, and
+//! the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
+
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use net_latency_common::Direction;
+
+use super::{Options, is_printable_beyond_ascii};
+use crate::clock::{TimeStyle, TimeText};
+use crate::event::{COLUMNS, Event, columns};
+
+const DIM: &[u8] = b"\x1b[2m";
+const BOLD: &[u8] = b"\x1b[1m";
+const PLAIN: &[u8] = b"\x1b[0m";
+
+#[derive(Debug)]
+pub(super) struct TextWriter {
+    time: TimeText,
+    details: bool,
+    colour: bool,
+}
+
+impl TextWriter {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            time: TimeText::new(options.zone, TimeStyle::Calendar),
+            details: options.details,
+            colour: options.colour,
+        }
+    }
+
+    pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        self.paint(DIM, out);
+        self.time.write(event.wall_ns(), out);
+        self.paint(PLAIN, out);
+        out.extend_from_slice(match event.direction() {
+            Direction::In => b" |I| ",
+            Direction::Out => b" |O| ",
+        });
+        self.write_columns(event, out);
+        out.extend_from_slice(b". | Proc ");
+        write_name(event.comm(), out);
+        out.extend_from_slice(b", PID ");
+        match event.pid() {
+            Some(pid) => write_number(pid, out),
+            None => out.push(b'-'),
+        }
+        if self.details {
+            write_details(event, out);
+        }
+        out.push(b'\n');
+    }
+
+    fn write_columns(&self, event: &Event<'_>, out: &mut Vec<u8>) {
+        let stages = event.stages();
+        let longest = longest(&stages);
+        for (column, (name, stage)) in columns(event.direction()).into_iter().zip(stages).enumerate() {
+            if column > 0 {
+                out.extend_from_slice(b", ");
+            }
+            let bold = longest == Some(column);
+            if bold {
+                self.paint(BOLD, out);
+            }
+            out.extend_from_slice(name.as_bytes());
+            match stage {
+                Some(ns) => {
+                    out.extend_from_slice(b": ");
+                    write_number(ns / 1000, out);
+                    out.extend_from_slice(b" us");
+                }
+                None => out.extend_from_slice(b": -"),
+            }
+            if bold {
+                self.paint(PLAIN, out);
+            }
+        }
+    }
+
+    fn paint(&self, code: &[u8], out: &mut Vec<u8>) {
+        if self.colour {
+            out.extend_from_slice(code);
+        }
+    }
+}
+
+/// Index of the longest known column; the first of equals.
+fn longest(stages: &[Option<u64>; COLUMNS]) -> Option<usize> {
+    (0..COLUMNS).filter(|&column| stages[column].is_some()).rev().max_by_key(|&column| stages[column])
+}
+
+fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
+    let record = event.record();
+    out.extend_from_slice(b" | flow ");
+    write_end(event.saddr(), record.sport, out);
+    out.extend_from_slice(b" > ");
+    write_end(event.daddr(), record.dport, out);
+    out.extend_from_slice(b" | len ");
+    write_number(record.len, out);
+    out.extend_from_slice(b" | seq ");
+    write_number(record.seq, out);
+    out.extend_from_slice(b" | segs ");
+    write_number(record.segs, out);
+    out.extend_from_slice(b" | dev ");
+    write_name(event.ifname(), out);
+    for (index, flag) in event.flags().enumerate() {
+        out.extend_from_slice(if index == 0 { b" | flags " } else { b"," });
+        out.extend_from_slice(flag.as_bytes());
+    }
+}
+
+fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+fn write_end(address: IpAddr, port: u16, out: &mut Vec<u8>) {
+    write!(out, "{}", SocketAddr::new(address, port)).expect("memory can be written");
+}
+
+/// Writes a name so that nothing in it acts or separates; see the head of this module.
+fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
+    let Some(name) = name else {
+        out.push(b'-');
+        return;
+    };
+    if name == b"-" {
+        write_escaped(name, out);
+        return;
+    }
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let plain = match c {
+                '\\' | ',' | '|' => false,
+                ' '..='~' => true,
+                _ => is_printable_beyond_ascii(c),
+            };
+            let mut bytes = [0; 4];
+            let bytes = c.encode_utf8(&mut bytes).as_bytes();
+            if plain {
+                out.extend_from_slice(bytes);
+            } else {
+                write_escaped(bytes, out);
+            }
+        }
+        write_escaped(chunk.invalid(), out);
+    }
+}
+
+fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use net_latency_common::{
+        FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP, STAMP_IP,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::Zone;
+    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, v6};
+    use crate::output::tests::{any_name, any_record};
+
+    const PLAIN_LINE: Options = Options { zone: Zone::UTC, details: false, colour: false };
+    const DETAILS: Options = Options { details: true, ..PLAIN_LINE };
+    const COLOUR: Options = Options { colour: true, ..PLAIN_LINE };
+
+    fn line_on(record: &PacketRecord, ifname: Option<&[u8]>, options: &Options) -> String {
+        let mut out = Vec::new();
+        TextWriter::new(options).write(&Event::new(record, WALL_NS, ifname), &mut out);
+        String::from_utf8(out).expect("text is UTF-8 whatever the names are")
+    }
+
+    fn line(record: &PacketRecord, options: &Options) -> String {
+        line_on(record, Some(b"eth0"), options)
+    }
+
+    #[test]
+    fn both_directions_read_as_in_the_contract() {
+        assert_eq!(
+            line(&incoming(), &PLAIN_LINE),
+            "Wed Mar  2 16:01:36 |I| drv-ip: 23 us, ip-tcp: 34 us, tcp-app: 189 us. | Proc firefox, PID 19550\n"
+        );
+        assert_eq!(
+            line(&outgoing(), &PLAIN_LINE),
+            "Wed Mar  2 16:01:36 |O| app-tcp: 3 us, tcp-ip: 7 us, ip-drv: 2 us. | Proc firefox, PID 19550\n"
+        );
+    }
+
+    #[test]
+    fn unknown_is_a_dash() {
+        let mut record = incoming();
+        record.stamps[STAMP_IP] = 0;
+        assert_snapshot!(line(&record, &PLAIN_LINE));
+        let mut record = outgoing();
+        record.stamps[STAMP_APP] = 0;
+        record.comm = [0; 16];
+        record.pid = 0;
+        assert_snapshot!(line_on(&record, None, &DETAILS));
+    }
+
+    #[test]
+    fn details_follow_the_pid() {
+        let mut record = outgoing();
+        record.segs = 12;
+        record.flags = FLAG_RETRANS | FLAG_GRO | FLAG_AMBIGUOUS;
+        assert_snapshot!(line(&record, &DETAILS));
+        assert_snapshot!(line(&v6(incoming()), &DETAILS));
+        let mut record = incoming();
+        record.stamps[STAMP_APP] = 0;
+        record.flags = FLAG_CONTROL;
+        assert_snapshot!(line(&record, &DETAILS));
+    }
+
+    #[test]
+    fn hostile_names_do_nothing() {
+        let mut lines = String::new();
+        for name in [
+            &b"\x1b[2J\x1b]0;x\x07"[..],
+            b"a\nWed |I| x",
+            b"x, PID 1 | y",
+            b"\"q' \\x1b `$(x)`",
+            b"\xc2\x9b31m\xe2\x80\xae\xff\xe2\x80",
+            "火狐 é".as_bytes(),
+            b"-",
+            b"Web Content",
+        ] {
+            let text = line_on(&PacketRecord { comm: comm(name), ..incoming() }, None, &PLAIN_LINE);
+            lines += text.split_once(" | ").expect("process").1;
+        }
+        assert_snapshot!(lines);
+        assert_snapshot!(line_on(&incoming(), Some(b"e\x1b|x"), &DETAILS));
+    }
+
+    #[test]
+    fn colour_marks_the_time_and_the_longest_column() {
+        assert_snapshot!(line(&incoming(), &COLOUR).replace('\x1b', "ESC"));
+        let unknown = PacketRecord { stamps: [0; 4], ..incoming() };
+        assert_snapshot!(line(&unknown, &COLOUR).replace('\x1b', "ESC"));
+    }
+
+    #[test]
+    fn the_first_of_equals_is_the_longest() {
+        assert_eq!(longest(&[Some(5), Some(7), Some(7)]), Some(1));
+        assert_eq!(longest(&[None, Some(0), None]), Some(1));
+        assert_eq!(longest(&[None; 3]), None);
+    }
+
+    /// The name that [`write_name`] has written, as bytes.
+    fn unescape(text: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut parts = text.split("\\x");
+        bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+        for part in parts {
+            let (hex, rest) = part.split_at(2);
+            bytes.push(u8::from_str_radix(hex, 16).expect("two hexadecimal digits"));
+            bytes.extend_from_slice(rest.as_bytes());
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_printable_and_can_be_read_back(name in any_name()) {
+            let mut out = Vec::new();
+            write_name(Some(&name), &mut out);
+            let text = String::from_utf8(out).expect("UTF-8");
+            prop_assert!(!text.chars().any(|c| c.is_control() || matches!(c, ',' | '|')), "{text:?}");
+            prop_assert!(text != "-");
+            prop_assert_eq!(unescape(&text), name);
+        }
+
+        #[test]
+        fn any_line_says_what_the_record_says(record in any_record(), ifname in any_name()) {
+            let event = Event::new(&record, WALL_NS, Some(&ifname));
+            let text = line_on(&record, Some(&ifname), &DETAILS);
+            prop_assert!(text.len() <= crate::output::LONGEST_LINE);
+            let body = text.strip_suffix('\n').expect("ends with a newline");
+            prop_assert!(!body.chars().any(char::is_control));
+
+            let mut parts = body.split(" | ");
+            let columns_part = parts.next().expect("columns").split_once("| ").expect("direction").1;
+            for ((column, name), part) in columns(event.direction()).into_iter().enumerate()
+                .zip(columns_part.trim_end_matches('.').split(", "))
+            {
+                let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).expect("name");
+                let expected = event.stage(column).map(|ns| ns / 1000);
+                let read = value.strip_suffix(" us").map(|us| us.parse().expect("a number"));
+                prop_assert_eq!(read, expected);
+                prop_assert!(read.is_some() || value == "-");
+            }
+            let (proc, pid) = parts.next().expect("process").split_once(", PID ").expect("PID");
+            let comm = unescape(proc.strip_prefix("Proc ").expect("Proc"));
+            prop_assert_eq!(&comm, event.comm().unwrap_or(b"-"));
+            prop_assert_eq!(pid.parse().ok(), event.pid());
+            let seq = format!("seq {}", record.seq);
+            prop_assert!(parts.any(|part| part == seq));
+        }
+    }
+}

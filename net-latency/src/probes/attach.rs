@@ -1,0 +1,308 @@
+//! Loading the kernel side and attaching it, by fentry or by kprobe.
+
+use std::{
+    os::fd::{AsFd as _, AsRawFd as _},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Btf, Ebpf, EbpfLoader, Endianness,
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    programs::{BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint},
+};
+use net_latency_common::{
+    COUNTERS_MAP, Counters, OFFSETS_GLOBAL, PIDS_MAP, PORTS_MAP, RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE,
+    SEGMENTS_MAP, SETTINGS_GLOBAL, Settings,
+};
+
+use super::{
+    plan::{Choice, Plan},
+    table::Mechanism,
+};
+use crate::{cli::Backend, error::Failure};
+
+/// The kernel side as an object file, built by build.rs.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
+
+/// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
+const NO_LOG_BYTES: u32 = 4096;
+
+/// What to load the kernel side with.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Processes to show; all if empty.
+    pub pids: Vec<u32>,
+    /// Ports to show; all if empty.
+    pub ports: Vec<u16>,
+    /// Packets without data too.
+    pub control: bool,
+    /// Bytes of the ring buffer.
+    pub buffer_bytes: u32,
+    /// Level of the kernel side's log, 0 for none (`aya_log::Level` as a number).
+    pub log_level: u8,
+}
+
+/// The attached kernel side. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Probes {
+    ebpf: Ebpf,
+    mechanism: Mechanism,
+    /// Whether this kernel counts the calls that programs of this mechanism missed.
+    counts_missed: bool,
+}
+
+/// The maps that are read while tracing and, the last time, after everything is detached.
+pub struct Maps {
+    /// Finished packets.
+    pub records: RingBuf<MapData>,
+    /// Counters per CPU.
+    pub counters: PerCpuArray<MapData, Counters>,
+    /// Received segments that wait.
+    pub segments: HashMap<MapData, [u8; SEGMENT_KEY_SIZE], [u8; SEGMENT_SIZE]>,
+}
+
+/// Attaches everything that `plan` names, by the first mechanism of `backend` that works. On failure
+/// nothing stays attached.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] with what the kernel said.
+pub fn attach(plan: &Plan, btf: &[u8], backend: Backend, request: &Request) -> Result<Probes, Failure> {
+    // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Memlock,
+        rustix::process::Rlimit { current: None, maximum: None },
+    );
+    let mechanisms: &[Mechanism] = match backend {
+        Backend::Auto => &[Mechanism::Fentry, Mechanism::Kprobe],
+        Backend::Fentry => &[Mechanism::Fentry],
+        Backend::Kprobe => &[Mechanism::Kprobe],
+    };
+    let mut reasons = Vec::new();
+    for &mechanism in mechanisms {
+        match attach_by(plan, btf, mechanism, request) {
+            Ok(probes) => return Ok(probes),
+            Err(error) => reasons.push(format!("{} fails: {}", mechanism.name(), one_line(&error))),
+        }
+    }
+    let remedy = match backend {
+        Backend::Auto => {
+            "a kernel with CONFIG_KPROBE_EVENTS=y, or with BTF trampolines \
+             (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y), is needed"
+        }
+        Backend::Fentry => "try --backend kprobe",
+        Backend::Kprobe => "try --backend fentry, or a kernel with CONFIG_KPROBE_EVENTS=y",
+    };
+    Err(Failure::CannotTrace(format!("the kernel refuses to be traced: {}; {remedy}", reasons.join("; "))))
+}
+
+/// Where the kernel offers kprobes: its event source, or the file for older ways.
+const KPROBES: [&str; 3] = [
+    "/sys/bus/event_source/devices/kprobe",
+    "/sys/kernel/tracing/kprobe_events",
+    "/sys/kernel/debug/tracing/kprobe_events",
+];
+
+/// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
+fn one_line(error: &anyhow::Error) -> String {
+    const STATISTICS: [&str; 4] = ["processed ", "verification time", "stack depth", "mark_precise"];
+    let text = format!("{error:#}");
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(':'));
+    let first = lines.next().unwrap_or_default();
+    let head = first.split(" Verifier output:").next().unwrap_or(first);
+    match lines.rfind(|line| !STATISTICS.iter().any(|word| line.starts_with(word))) {
+        Some(verdict) => format!("{head} ({verdict})"),
+        None => head.trim_end_matches('.').to_owned(),
+    }
+}
+
+fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes> {
+    ensure!(
+        mechanism != Mechanism::Kprobe || KPROBES.iter().any(|path| Path::new(path).exists()),
+        "this kernel has no kprobes"
+    );
+    let settings = Settings {
+        filter_pid: u32::from(!request.pids.is_empty()),
+        filter_port: u32::from(!request.ports.is_empty()),
+        control: u32::from(request.control),
+        wakeup_bytes: request.buffer_bytes / 4,
+    };
+    let mut loader = EbpfLoader::new();
+    loader
+        // The object has no relocations against the kernel's types: offsets come by OFFSETS.
+        .btf(None)
+        .override_global(OFFSETS_GLOBAL, &plan.offsets, true)
+        .override_global(SETTINGS_GLOBAL, &settings, true)
+        .override_global(aya_log::LEVEL, &request.log_level, false)
+        .map_max_entries(RECORDS_MAP, request.buffer_bytes);
+    if request.log_level == 0 {
+        loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
+    }
+    let ebpf = loader.load(OBJECT).context("loading the programs")?;
+    let mut probes = Probes {
+        ebpf,
+        mechanism,
+        counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
+    };
+    probes.fill(PIDS_MAP, request.pids.iter().copied())?;
+    probes.fill(PORTS_MAP, request.ports.iter().copied().map(u32::from))?;
+
+    let types = match mechanism {
+        Mechanism::Fentry => {
+            Some(Btf::parse(btf, Endianness::default()).context("reading the kernel's BTF")?)
+        }
+        Mechanism::Kprobe => None,
+    };
+    // Everything is loaded before anything is attached, so that the stages start close together.
+    for choice in &plan.choices {
+        probes
+            .load(choice, types.as_ref())
+            .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
+    }
+    for choice in plan.choices.iter().rev() {
+        probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
+    }
+    Ok(probes)
+}
+
+impl Probes {
+    /// How the functions are hooked.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// The loaded kernel side, for its log.
+    pub fn ebpf_mut(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
+    /// Takes the maps out, which outlive the programs then.
+    ///
+    /// # Errors
+    /// If one is not there: they were taken before.
+    pub fn take_maps(&mut self) -> Result<Maps> {
+        let mut take = |name: &'static str| self.ebpf.take_map(name).context(name);
+        Ok(Maps {
+            records: take(RECORDS_MAP)?.try_into()?,
+            counters: take(COUNTERS_MAP)?.try_into()?,
+            segments: take(SEGMENTS_MAP)?.try_into()?,
+        })
+    }
+
+    /// How often the kernel skipped one of the programs, because it or another was already running on
+    /// that CPU; `None` where the kernel does not count that (before Linux 5.12, for kprobes before 6.7).
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        if !self.counts_missed {
+            return None;
+        }
+        self.ebpf
+            .programs()
+            .filter_map(|(_, program)| program.fd().ok())
+            .map(|fd| recursion_misses(fd.as_fd().as_raw_fd()))
+            .sum()
+    }
+
+    fn fill(&mut self, name: &str, keys: impl Iterator<Item = u32>) -> Result<()> {
+        let map = self.ebpf.map_mut(name).context("a map is missing")?;
+        let mut set: HashMap<_, u32, u8> = HashMap::try_from(map)?;
+        for key in keys {
+            set.insert(key, 1, 0).context("the filter has too many values; at most 1024 are allowed")?;
+        }
+        Ok(())
+    }
+
+    /// The program of a hook that this mechanism uses.
+    fn program(&mut self, choice: &Choice) -> Result<&mut Program> {
+        let name = choice.hook.programs.of(self.mechanism);
+        self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
+    }
+
+    fn load(&mut self, choice: &Choice, types: Option<&Btf>) -> Result<()> {
+        let target = choice.targets[0];
+        match (self.program(choice)?, types) {
+            (Program::FEntry(program), Some(types)) => program.load(target, types)?,
+            (Program::BtfTracePoint(program), Some(types)) => program.load(target, types)?,
+            (Program::KProbe(program), _) => program.load()?,
+            (Program::RawTracePoint(program), _) => program.load()?,
+            (program, _) => anyhow::bail!("programs of type {:?} are not used here", program.prog_type()),
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, choice: &Choice) -> Result<()> {
+        let program = self.program(choice)?;
+        for target in &choice.targets {
+            attach_program(program, target)?;
+        }
+        Ok(())
+    }
+}
+
+fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(program) => FEntry::attach(program).map(drop),
+        Program::BtfTracePoint(program) => BtfTracePoint::attach(program).map(drop),
+        Program::KProbe(program) => KProbe::attach(program, target, 0).map(drop),
+        Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
+}
+
+/// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
+fn recursion_misses(program: std::os::fd::RawFd) -> Option<u64> {
+    // Offsets in `struct bpf_prog_info` (include/uapi/linux/bpf.h), which only ever grows.
+    const RECURSION_MISSES: usize = 208;
+    const INFO_LEN: usize = RECURSION_MISSES + 8;
+    const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+
+    #[repr(C)]
+    struct Attributes {
+        fd: u32,
+        info_len: u32,
+        info: u64,
+    }
+    let mut info = [0u64; INFO_LEN / 8];
+    let mut attributes = Attributes {
+        fd: u32::try_from(program).ok()?,
+        info_len: INFO_LEN as u32,
+        info: info.as_mut_ptr() as u64,
+    };
+    // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses, and `info` has room for
+    // `info_len` bytes; all its counts are 0, so that the kernel writes through no pointer in it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attributes, size_of::<Attributes>())
+    };
+    (result == 0 && attributes.info_len as usize >= INFO_LEN).then(|| info[RECURSION_MISSES / 8])
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::one_line;
+
+    #[test]
+    fn the_verifiers_verdict_is_taken_from_its_log() {
+        let log = "the BPF_PROG_LOAD syscall returned Invalid argument (os error 22). Verifier output: 0: R1=ctx()\n\
+                   ; if x {\n 12: (85) call 4\n\
+                   R2 invalid mem access 'scalar'\n\
+                   verification time 70 usec\nstack depth 8\n\
+                   processed 13 insns (limit 1000000)\n: Invalid argument (os error 22)";
+        let error = anyhow!("{log}").context("loading tcp_v4_rcv");
+        assert_eq!(
+            one_line(&error),
+            "loading tcp_v4_rcv: the BPF_PROG_LOAD syscall returned Invalid argument (os error 22). \
+             (R2 invalid mem access 'scalar')"
+        );
+    }
+
+    #[test]
+    fn an_error_without_a_log_stays_as_it_is() {
+        assert_eq!(
+            one_line(&anyhow!("Operation not permitted").context("loading")),
+            "loading: Operation not permitted"
+        );
+    }
+}

@@ -1,0 +1,6 @@
+//! The hooks: which there are ([`table`]), which of them this kernel has ([`plan`]), and attaching them
+//! ([`attach`]).
+
+pub mod attach;
+pub mod plan;
+pub mod table;

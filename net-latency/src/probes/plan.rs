@@ -1,0 +1,158 @@
+//! Which hooks to attach on the running kernel, and where.
+
+use net_latency_common::{Direction, Offsets};
+
+use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, Programs};
+use crate::{
+    error::Failure,
+    kernel::{btf::Btf, layout},
+};
+
+/// A hook and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The hook.
+    pub hook: Hook,
+    /// Functions or tracepoints to attach it to: those of its candidates that this kernel has.
+    pub targets: Vec<&'static str>,
+}
+
+impl Choice {
+    /// By what kind of program `mechanism` hooks this.
+    #[must_use]
+    pub const fn means(&self, mechanism: Mechanism) -> &'static str {
+        match self.hook.programs {
+            Programs::Function { .. } => mechanism.name(),
+            Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => "tracepoint",
+        }
+    }
+}
+
+/// All that the kernel's BTF says about how to trace it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Hooks with their targets, in the order of [`HOOKS`].
+    pub choices: Vec<Choice>,
+    /// Field offsets.
+    pub offsets: Offsets,
+    /// Whether the kernel counts calls that a kprobe's program missed.
+    pub counts_missed_kprobes: bool,
+}
+
+impl Plan {
+    /// Plans for one direction, or both, from the bytes of the kernel's BTF.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] names what this kernel lacks.
+    pub fn new(btf: &[u8], direction: Option<Direction>) -> Result<Self, Failure> {
+        let unreadable = |error| {
+            Failure::CannotTrace(format!(
+                "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
+            ))
+        };
+        let btf = Btf::parse(btf, is_wanted).map_err(unreadable)?;
+        let has = |hook: &Hook, name: &str| match hook.programs {
+            Programs::Function { .. } => btf.has_function(name),
+            Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => btf.has_tracepoint(name),
+        };
+        Ok(Self {
+            choices: choose(direction, has).map_err(|hook| {
+                Failure::CannotTrace(format!(
+                    "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
+                    hook.candidates.join(", "),
+                    hook.stage.name()
+                ))
+            })?,
+            offsets: layout::offsets(&btf).map_err(unreadable)?,
+            counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
+        })
+    }
+}
+
+/// Takes from the table what `has` confirms; the hook that can't be served is the error.
+fn choose(direction: Option<Direction>, has: impl Fn(&Hook, &str) -> bool) -> Result<Vec<Choice>, Hook> {
+    let mut choices = Vec::new();
+    for hook in HOOKS.into_iter().chain([CLOSE]) {
+        if direction.is_some() && hook.direction.is_some() && hook.direction != direction {
+            continue;
+        }
+        let mut targets = hook.candidates.iter().copied().filter(|name| has(&hook, name));
+        let targets: Vec<_> = match hook.programs {
+            Programs::AllTracepoints { .. } => targets.collect(),
+            _ => targets.next().into_iter().collect(),
+        };
+        if !targets.is_empty() {
+            choices.push(Choice { hook, targets });
+        } else if hook.absence == Absence::Fatal {
+            return Err(hook);
+        }
+    }
+    Ok(choices)
+}
+
+fn is_wanted(name: &[u8]) -> bool {
+    let tracepoint = name.strip_prefix(b"btf_trace_");
+    layout::is_wanted(name)
+        || HOOKS
+            .iter()
+            .chain([&CLOSE])
+            .flat_map(|hook| hook.candidates)
+            .any(|candidate| candidate.as_bytes() == name || Some(candidate.as_bytes()) == tracepoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Functions that some kernels of the matrix lack, as recorded on each.
+    const LACKING: [(&str, &[&str]); 4] = [
+        ("5.10", &[]),
+        ("6.1", &[]),
+        ("6.12", &["do_tcp_sendpages"]),
+        ("7.2", &["do_tcp_sendpages", "tcp_v4_send_check", "tcp_v6_send_check"]),
+    ];
+
+    fn chosen(direction: Option<Direction>, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
+        choose(direction, |_, name| !lacking.contains(&name))
+    }
+
+    #[test]
+    fn every_kernel_of_the_matrix_is_served() {
+        for (kernel, lacking) in LACKING {
+            let targets: Vec<String> = chosen(None, lacking)
+                .unwrap_or_else(|hook| panic!("{kernel} lacks {hook:?}"))
+                .iter()
+                .map(|choice| format!("{} {}", choice.hook.stage.name(), choice.targets.join(" ")))
+                .collect();
+            insta::assert_snapshot!(format!("hooks_{kernel}"), targets.join("\n"));
+        }
+    }
+
+    #[test]
+    fn a_stage_without_a_hook_is_an_error() {
+        assert_eq!(chosen(None, &["tcp_v4_rcv"]).unwrap_err().candidates, ["tcp_v4_rcv"]);
+    }
+
+    #[test]
+    fn one_direction_leaves_the_other_alone() {
+        for (direction, other) in [(Direction::In, Direction::Out), (Direction::Out, Direction::In)] {
+            let choices = chosen(Some(direction), &[]).unwrap();
+            assert!(choices.iter().all(|choice| choice.hook.direction != Some(other)));
+            assert!(choices.iter().any(|choice| choice.hook == CLOSE));
+        }
+    }
+
+    #[test]
+    fn no_program_stands_twice_in_the_table() {
+        let mut seen = HashSet::new();
+        for hook in HOOKS.into_iter().chain([CLOSE]) {
+            let programs: HashSet<_> =
+                [Mechanism::Fentry, Mechanism::Kprobe].map(|mechanism| hook.programs.of(mechanism)).into();
+            for program in programs {
+                assert!(seen.insert(program), "{program}");
+            }
+        }
+    }
+}

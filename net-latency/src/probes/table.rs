@@ -1,0 +1,198 @@
+//! The stage table: every hook as data. Names of programs are those in `net-latency-ebpf/src/main.rs`.
+
+use net_latency_common::Direction;
+
+/// The stage that a hook stamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Driver (in), device queue (out).
+    Drv,
+    /// IP.
+    Ip,
+    /// TCP.
+    Tcp,
+    /// The application.
+    App,
+    /// No stage: a socket's end, which frees what is kept of it.
+    Close,
+}
+
+impl Stage {
+    /// Its name, as in the columns of a line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drv => "drv",
+            Self::Ip => "ip",
+            Self::Tcp => "tcp",
+            Self::App => "app",
+            Self::Close => "close",
+        }
+    }
+}
+
+/// How the functions are hooked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// BTF trampolines.
+    Fentry,
+    /// Kprobes.
+    Kprobe,
+}
+
+impl Mechanism {
+    /// Its name, as `--backend` takes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
+        }
+    }
+}
+
+/// The programs of a hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// On the first function of the candidates that the kernel has.
+    Function {
+        /// Name of the fentry program.
+        fentry: &'static str,
+        /// Name of the kprobe program.
+        kprobe: &'static str,
+    },
+    /// On the first tracepoint of the candidates that the kernel has.
+    Tracepoint {
+        /// Name of the program with BTF types.
+        btf: &'static str,
+        /// Name of the program without.
+        raw: &'static str,
+    },
+    /// On every tracepoint of the candidates that the kernel has: one raw program serves both backends.
+    AllTracepoints {
+        /// Name of the program.
+        raw: &'static str,
+    },
+}
+
+impl Programs {
+    /// Name of the program that `mechanism` uses.
+    #[must_use]
+    pub const fn of(self, mechanism: Mechanism) -> &'static str {
+        match (self, mechanism) {
+            (Self::Function { fentry, .. }, Mechanism::Fentry) => fentry,
+            (Self::Function { kprobe, .. }, Mechanism::Kprobe) => kprobe,
+            (Self::Tracepoint { btf, .. }, Mechanism::Fentry) => btf,
+            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe) | (Self::AllTracepoints { raw }, _) => raw,
+        }
+    }
+}
+
+/// What is lost on a kernel that has none of a hook's candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// The stage: this kernel can't be traced.
+    Fatal,
+    /// Nothing: newer kernels do without that function.
+    Harmless,
+}
+
+/// One hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// The way whose packets it sees; `None` for both.
+    pub direction: Option<Direction>,
+    /// The stage.
+    pub stage: Stage,
+    /// Functions or tracepoints that serve, best first.
+    pub candidates: &'static [&'static str],
+    /// What runs there.
+    pub programs: Programs,
+    /// What its absence means.
+    pub absence: Absence,
+}
+
+const IN: Option<Direction> = Some(Direction::In);
+const OUT: Option<Direction> = Some(Direction::Out);
+
+const fn function(
+    direction: Option<Direction>,
+    stage: Stage,
+    candidates: &'static [&'static str],
+    fentry: &'static str,
+    kprobe: &'static str,
+) -> Hook {
+    Hook {
+        direction,
+        stage,
+        candidates,
+        programs: Programs::Function { fentry, kprobe },
+        absence: Absence::Fatal,
+    }
+}
+
+const fn tracepoint(
+    direction: Option<Direction>,
+    stage: Stage,
+    candidates: &'static [&'static str],
+    btf: &'static str,
+    raw: &'static str,
+) -> Hook {
+    Hook {
+        direction,
+        stage,
+        candidates,
+        programs: Programs::Tracepoint { btf, raw },
+        absence: Absence::Fatal,
+    }
+}
+
+/// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
+/// first, so that no packet meets a late stage's hook without having met the early ones'.
+pub const HOOKS: [Hook; 14] = [
+    // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
+    // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
+    Hook {
+        direction: IN,
+        stage: Stage::Drv,
+        candidates: &[
+            "netif_rx",
+            "napi_gro_receive_entry",
+            "napi_gro_frags_entry",
+            "netif_receive_skb_entry",
+            "netif_receive_skb_list_entry",
+        ],
+        programs: Programs::AllTracepoints { raw: "raw_arrived" },
+        absence: Absence::Fatal,
+    },
+    // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
+    function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4"),
+    function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
+    function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
+    function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6"),
+    tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
+    function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app"),
+    Hook {
+        direction: OUT,
+        stage: Stage::App,
+        candidates: &["do_tcp_sendpages"],
+        programs: Programs::Function { fentry: "fentry_out_pages", kprobe: "kprobe_out_pages" },
+        // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
+        absence: Absence::Harmless,
+    },
+    function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit"),
+    function(
+        OUT,
+        Stage::Tcp,
+        &["tcp_v4_send_check", "__ip_queue_xmit"],
+        "fentry_out_tcp4",
+        "kprobe_out_tcp4",
+    ),
+    function(OUT, Stage::Tcp, &["tcp_v6_send_check", "inet6_csk_xmit"], "fentry_out_tcp6", "kprobe_out_tcp6"),
+    function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4"),
+    function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6"),
+    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv", "raw_out_drv"),
+];
+
+/// Frees what is kept of a socket when the kernel destroys it.
+pub const CLOSE: Hook = tracepoint(None, Stage::Close, &["tcp_destroy_sock"], "btf_closed", "raw_closed");

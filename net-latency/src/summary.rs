@@ -1,0 +1,375 @@
+//! What a run has seen, as the footer that closes it: counts, percentiles and every kind of loss.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use net_latency_common::{Counter, Counters, Direction};
+
+use crate::event::{COLUMNS, Event, columns};
+
+/// Longest time that a histogram tells apart from longer ones, in ns: 1 h.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+/// Percentiles are right to within 1 %; each further digit would take 8 times the memory.
+const DIGITS: u8 = 2;
+
+/// Packets that became no line, or a line with gaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// What the kernel side counted, summed over all CPUs.
+    pub counters: Counters,
+    /// Received segments that newer ones pushed out of a full map before they were read.
+    pub evicted_in: u64,
+    /// Calls of hooks that the kernel skipped; `None` where it doesn't count them.
+    pub missed_probes: Option<u64>,
+    /// Lines that the reader of the output did not take in time at the end.
+    pub unwritten: u64,
+}
+
+/// One kind of loss, how often it happened, and what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Times it happened.
+    pub count: u64,
+    /// Whether each time is a packet whose line is missing.
+    pub is_lost_line: bool,
+    /// What was lost and, where there is one, the remedy.
+    pub meaning: &'static str,
+}
+
+impl Losses {
+    /// All kinds, those that did not happen included.
+    pub fn kinds(&self) -> impl Iterator<Item = Loss> {
+        let counted = Counter::ALL.into_iter().filter_map(|counter| {
+            let (is_lost_line, meaning) = describe(counter)?;
+            Some(Loss { count: self.counters.get(counter), is_lost_line, meaning })
+        });
+        let evicted = Loss {
+            count: self.evicted_in,
+            is_lost_line: true,
+            meaning: "received segments were pushed out by newer ones: unread for too long, or dropped by TCP",
+        };
+        let missed = Loss {
+            count: self.missed_probes.unwrap_or(0),
+            is_lost_line: false,
+            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
+        };
+        let unwritten = Loss {
+            count: self.unwritten,
+            is_lost_line: true,
+            meaning: "lines were not taken by the reader of the output at the end",
+        };
+        counted.chain([evicted, missed, unwritten])
+    }
+
+    /// Lines that are missing: lines shown and these together are the finished packets.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.kinds().filter(|loss| loss.is_lost_line).map(|loss| loss.count).sum()
+    }
+}
+
+/// Whether it costs a line each time, and its words; `None` for what is no loss.
+fn describe(counter: Counter) -> Option<(bool, &'static str)> {
+    let words = match counter {
+        Counter::SegmentStored | Counter::SegmentTaken => return None,
+        Counter::RingFull => {
+            (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
+        }
+        Counter::MapFull => (true, "packets found the table of packets in flight full: a filter helps"),
+        Counter::StampLost => {
+            (false, "stages or write calls found their table full: lines have gaps; a filter helps")
+        }
+        Counter::UnmatchedIn => (
+            false,
+            "times an application took bytes whose segment was not seen (connections in progress at the start)",
+        ),
+        Counter::DuplicateIn => {
+            (false, "received segments were copies of one still unread: no line of their own")
+        }
+        Counter::UnreadIn => (false, "received segments were never read: their socket was closed first"),
+        Counter::UnfinishedOut => (false, "sent packets never reached a device queue: dropped on the way"),
+        Counter::UnmatchedOut => {
+            (false, "sent segments were written before tracing began: their app-tcp is unknown")
+        }
+    };
+    Some(words)
+}
+
+/// Times of one column.
+#[derive(Debug)]
+struct Times {
+    histogram: Histogram<u64>,
+    /// Exact, as the histogram's own is not.
+    max_ns: u64,
+    /// Data packets whose time here is unknown.
+    unknown: u64,
+}
+
+impl Times {
+    fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are valid");
+        Self { histogram, max_ns: 0, unknown: 0 }
+    }
+
+    fn add(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// A histogram answers with the end of a bucket, which may lie beyond anything that was seen.
+    fn quantile(&self, quantile: f64) -> u64 {
+        self.histogram.value_at_quantile(quantile).min(self.max_ns)
+    }
+}
+
+/// What one direction has seen.
+#[derive(Debug)]
+struct Side {
+    packets: u64,
+    columns: [Times; COLUMNS],
+    total: Times,
+}
+
+impl Side {
+    fn new() -> Self {
+        Self { packets: 0, columns: std::array::from_fn(|_| Times::new()), total: Times::new() }
+    }
+
+    fn record(&mut self, event: &Event<'_>) {
+        self.packets += 1;
+        let times = self.columns.iter_mut().chain([&mut self.total]);
+        for (times, ns) in times.zip(event.stages().into_iter().chain([event.total_ns()])) {
+            match ns {
+                Some(ns) => times.add(ns),
+                // What a control packet lacks, it never had.
+                None if event.is_control() => {}
+                None => times.unknown += 1,
+            }
+        }
+    }
+}
+
+/// Accumulates the packets of a run. Its size does not depend on their number (about 300 KiB).
+#[derive(Debug)]
+pub struct Summary {
+    incoming: Side,
+    outgoing: Side,
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Summary {
+    /// A run that has seen nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { incoming: Side::new(), outgoing: Side::new() }
+    }
+
+    /// Counts a packet that got its line.
+    pub fn record(&mut self, event: &Event<'_>) {
+        match event.direction() {
+            Direction::In => self.incoming.record(event),
+            Direction::Out => self.outgoing.record(event),
+        }
+    }
+
+    /// Packets so far, both directions.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.incoming.packets + self.outgoing.packets
+    }
+
+    /// Writes the footer of a run that took `elapsed`.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write_footer(
+        &self,
+        elapsed: Duration,
+        losses: &Losses,
+        out: &mut impl io::Write,
+    ) -> io::Result<()> {
+        write!(
+            out,
+            "net-latency: {} packets in, {} out in {}; {} lost",
+            self.incoming.packets,
+            self.outgoing.packets,
+            Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
+            losses.lines()
+        )?;
+        if losses.missed_probes.is_none() {
+            write!(out, " (this kernel does not count skipped calls)")?;
+        }
+        writeln!(out)?;
+        if self.packets() > 0 {
+            writeln!(out, "  {:13}{:>10}{:>10}{:>10}", "", "p50", "p99", "max")?;
+        }
+        for (direction, name, side) in
+            [(Direction::In, "in", &self.incoming), (Direction::Out, "out", &self.outgoing)]
+        {
+            write_side(direction, name, side, out)?;
+        }
+        for loss in losses.kinds().filter(|loss| loss.count > 0) {
+            writeln!(out, "  {} {}", loss.count, loss.meaning)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_side(direction: Direction, name: &str, side: &Side, out: &mut impl io::Write) -> io::Result<()> {
+    if side.packets == 0 {
+        return Ok(());
+    }
+    let columns = columns(direction).into_iter().zip(&side.columns).chain([("total", &side.total)]);
+    for (row, (column, times)) in columns.enumerate() {
+        write!(out, "  {:4}{column:9}", if row == 0 { name } else { "" })?;
+        if times.histogram.is_empty() {
+            write!(out, "{:>10}{:>10}{:>10}", "-", "-", "-")?;
+        } else {
+            for ns in [times.quantile(0.5), times.quantile(0.99), times.max_ns] {
+                write!(out, "{:>10}", Human(ns).to_string())?;
+            }
+        }
+        if times.unknown > 0 {
+            write!(out, "  unknown for {}", times.unknown)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// A time in ns, for people: three digits and a unit, rounded to the nearest.
+struct Human(u64);
+
+impl Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0;
+        // The bounds are where rounding to three digits reaches the next unit.
+        let (unit, name) = match ns {
+            ..1_000 => return write!(f, "{ns} ns"),
+            1_000..999_500 => (1_000, "us"),
+            999_500..999_500_000 => (1_000_000, "ms"),
+            _ => (1_000_000_000, "s"),
+        };
+        // Whole numbers all the way: thousandths of the unit, then steps of the last digit shown.
+        let thousandths = u128::from(ns) * 1_000 / unit;
+        let (step, decimals) = match thousandths {
+            ..9_995 => (10, 2),
+            9_995..99_950 => (100, 1),
+            _ => (1_000, 0),
+        };
+        let steps = (thousandths + step / 2) / step;
+        let scale = 1_000 / step;
+        write!(f, "{}", steps / scale)?;
+        if decimals > 0 {
+            write!(f, ".{:0decimals$}", steps % scale)?;
+        }
+        write!(f, " {name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use net_latency_common::{FLAG_CONTROL, PacketRecord, STAMP_APP, STAMP_DRV};
+
+    use super::*;
+    use crate::event::fixtures::{incoming, outgoing};
+
+    fn footer(summary: &Summary, losses: &Losses) -> String {
+        let mut out = Vec::new();
+        summary.write_footer(Duration::from_millis(12_345), losses, &mut out).expect("memory can be written");
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    fn seen(records: &[PacketRecord]) -> Summary {
+        let mut summary = Summary::new();
+        for record in records {
+            summary.record(&Event::new(record, 0, None));
+        }
+        summary
+    }
+
+    const NO_LOSS: Losses = Losses {
+        counters: Counters { values: [0; Counter::ALL.len()] },
+        evicted_in: 0,
+        missed_probes: Some(0),
+        unwritten: 0,
+    };
+
+    #[test]
+    fn nothing_seen_is_one_line() {
+        assert_snapshot!(footer(&Summary::new(), &NO_LOSS));
+    }
+
+    #[test]
+    fn both_directions_have_percentiles() {
+        let mut records = vec![outgoing()];
+        for n in 1..=1000 {
+            let base = incoming();
+            let [drv, ip, tcp, app] = base.stamps;
+            records
+                .push(PacketRecord { stamps: [drv, ip + n, tcp + n * 1_000, app + n * n * 1_000], ..base });
+        }
+        assert_snapshot!(footer(&seen(&records), &NO_LOSS));
+    }
+
+    #[test]
+    fn unknown_times_are_counted_but_not_those_that_never_were() {
+        let mut partial = outgoing();
+        partial.stamps[STAMP_APP] = 0;
+        let mut drv_missing = incoming();
+        drv_missing.stamps[STAMP_DRV] = 0;
+        let mut control = incoming();
+        control.stamps[STAMP_APP] = 0;
+        control.flags = FLAG_CONTROL;
+        assert_snapshot!(footer(&seen(&[partial, drv_missing, control]), &NO_LOSS));
+    }
+
+    #[test]
+    fn every_loss_is_named() {
+        let values = std::array::from_fn(|index| index as u64 + 1);
+        let losses =
+            Losses { counters: Counters { values }, evicted_in: 20, missed_probes: Some(30), unwritten: 40 };
+        assert_eq!(losses.lines(), 1 + 2 + 20 + 40);
+        assert_snapshot!(footer(&seen(&[incoming()]), &losses));
+        assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
+    }
+
+    #[test]
+    fn a_percentile_is_never_beyond_the_maximum() {
+        let mut times = Times::new();
+        times.add(1_000_001);
+        assert_eq!(times.quantile(0.99), 1_000_001);
+        times.add(u64::MAX);
+        assert_eq!(times.max_ns, u64::MAX);
+        assert!(times.quantile(0.99) >= LONGEST_NS);
+    }
+
+    #[test]
+    fn people_read_three_digits() {
+        let read = [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1.00 us"),
+            (9_994, "9.99 us"),
+            (9_995, "10.0 us"),
+            (99_949, "99.9 us"),
+            (99_950, "100 us"),
+            (999_499, "999 us"),
+            (999_500, "1.00 ms"),
+            (12_345_678_901, "12.3 s"),
+            (3_600_000_000_000, "3600 s"),
+            (u64::MAX, "18446744074 s"),
+        ];
+        for (ns, text) in read {
+            assert_eq!(Human(ns).to_string(), text, "{ns}");
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The stream of lines, one per finished packet: attaches, reads until told to stop, detaches, and says
+//! what was seen and what was lost.
+
+use std::{
+    env,
+    future::pending,
+    io::{self, Write as _},
+    ops::{ControlFlow, RangeInclusive},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use aya_log::EbpfLogger;
+use net_latency_common::{Counters, PacketRecord};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    signal::unix::{Signal, SignalKind, signal},
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use crate::{
+    capture::Capture,
+    cli::StreamConfig,
+    clock::{Clock, monotonic_ns},
+    devices::Devices,
+    error::Failure,
+    event::{Event, completion_ns},
+    kernel::{self, prerequisites},
+    kernel_log::KernelLog,
+    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    probes::{
+        attach::{self, Request},
+        plan::Plan,
+    },
+    summary::{Losses, Summary},
+};
+
+/// How often the ring buffer is read when it doesn't fill quickly; lines show within 100 ms.
+const TICK: Duration = Duration::from_millis(50);
+/// Ticks between looks at what changes slowly: losses, names of devices.
+const TICKS_PER_SECOND: u32 = 20;
+/// Records read before signals get their turn.
+const BATCH: usize = 16_384;
+/// How long a reader of our output may take nothing before we go back to our signals.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The same at the very end, for what is still there.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a run ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A signal, the time or the number of lines asked for, or the processes are over.
+    Done,
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+/// Runs the stream to its end.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
+pub fn run(config: &StreamConfig) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(stream(config))
+}
+
+async fn stream(config: &StreamConfig) -> Result<(), Failure> {
+    // What can fail without touching the kernel comes first.
+    let sink = Sink::open(config.output.as_deref())?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut processes = Processes::watch(&config.pids)?;
+    prerequisites::check()?;
+    let btf = kernel::read_btf()?;
+    let plan = Plan::new(&btf, config.direction)?;
+
+    let request = Request {
+        pids: config.pids.clone(),
+        ports: config.ports.clone(),
+        control: config.control,
+        buffer_bytes: config.buffer_bytes,
+        log_level: match config.verbosity {
+            0 => 0,
+            1 => aya_log::Level::Debug as u8,
+            _ => aya_log::Level::Trace as u8,
+        },
+    };
+    let mut probes = attach::attach(&plan, &btf, config.backend, &request)?;
+    drop(btf);
+    let log = if config.verbosity > 0 {
+        Some(
+            EbpfLogger::init_with_logger(probes.ebpf_mut(), KernelLog)
+                .context("cannot read the kernel side's log")?,
+        )
+    } else {
+        None
+    };
+    let capture = Capture::new(probes.take_maps()?);
+    // Attaching took a while, in which packets met some of the hooks only.
+    let (from_ns, before) = (monotonic_ns(), capture.counters()?);
+    if !config.quiet {
+        // A closed stderr is no reason not to trace.
+        let _ =
+            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", probes.mechanism().name());
+    }
+
+    let mut stream = Stream {
+        options: config,
+        writer: Writer::new(
+            config.format,
+            &Options {
+                zone: config.zone,
+                details: config.verbosity > 0,
+                colour: colour_wanted(
+                    sink.is_terminal(),
+                    env::var_os("NO_COLOR").as_deref(),
+                    env::var_os("TERM").as_deref(),
+                ),
+            },
+        ),
+        sink,
+        capture,
+        log,
+        devices: Devices::new(),
+        summary: Summary::new(),
+        span: from_ns..=u64::MAX,
+        before,
+        reported: 0,
+    };
+    let started = Instant::now();
+    let mut outcome = stream.trace(&mut signals, &mut processes, config.duration).await;
+
+    // Detaching takes a while too. What is finished by now met all hooks; the rest is not shown.
+    stream.span = from_ns..=monotonic_ns();
+    let mut losses = stream.losses()?;
+    losses.missed_probes = probes.missed();
+    let elapsed = started.elapsed();
+    drop(probes);
+    if let Ok(End::Done) = outcome {
+        match stream.finish() {
+            Ok(left) => losses.unwritten = left,
+            Err(end) => outcome = end,
+        }
+    }
+    losses.evicted_in = stream.capture.evicted_in()?;
+    if !config.quiet {
+        // Whoever closed stderr doesn't want to know.
+        let _ = stream.summary.write_footer(elapsed, &losses, &mut io::stderr().lock());
+    }
+    outcome.map(drop)
+}
+
+struct Stream<'a> {
+    options: &'a StreamConfig,
+    writer: Writer,
+    sink: Sink,
+    capture: Capture,
+    log: Option<EbpfLogger<KernelLog>>,
+    devices: Devices,
+    summary: Summary,
+    /// Completions, in ns of `CLOCK_MONOTONIC`, that are shown: while every hook was attached.
+    span: RangeInclusive<u64>,
+    /// What had been counted when that began.
+    before: Counters,
+    /// Lost lines that stderr has been told of.
+    reported: u64,
+}
+
+impl Stream<'_> {
+    /// Reads and writes until something ends the run.
+    async fn trace(
+        &mut self,
+        signals: &mut Signals,
+        processes: &mut Processes,
+        duration: Option<Duration>,
+    ) -> Result<End, Failure> {
+        let filling =
+            self.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let over = async {
+            match duration {
+                Some(duration) => sleep(duration).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(over);
+        let mut ticks = 0u32;
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(End::Done),
+                () = &mut over => return Ok(End::Done),
+                ended = processes.all_ended() => {
+                    ended?;
+                    return Ok(End::Done);
+                }
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if let Some(log) = &mut self.log {
+                        log.flush();
+                    }
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        self.devices.refresh();
+                        self.report_losses()?;
+                    }
+                    if self.sink.reader_gone() {
+                        return Ok(End::Closed);
+                    }
+                }
+            }
+            match self.drain(PATIENCE) {
+                Ok(ControlFlow::Continue(_)) => {}
+                Ok(ControlFlow::Break(())) => return Ok(End::Done),
+                Err(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Writes the lines of the records that wait, a batch at most; breaks when there are as many lines as
+    /// were asked for, and else tells whether it got through. The error is how the run ends.
+    fn drain(&mut self, patience: Duration) -> Result<ControlFlow<(), bool>, Result<End, Failure>> {
+        let clock = Clock::sample();
+        let mut through = false;
+        for _ in 0..BATCH {
+            if self.options.count.is_some_and(|count| self.summary.packets() >= count.get()) {
+                self.flush(patience)?;
+                return Ok(ControlFlow::Break(()));
+            }
+            if !self.sink.has_room() && !self.flush(patience)? {
+                // Its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
+                return Ok(ControlFlow::Continue(false));
+            }
+            let (devices, writer, summary, sink) =
+                (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
+            let next = self.capture.next(|record: &PacketRecord| {
+                let completion_ns = completion_ns(record);
+                if !self.span.contains(&completion_ns) {
+                    return;
+                }
+                let wall_ns = clock.to_utc_ns(completion_ns);
+                let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex));
+                writer.write(&event, sink.buffer());
+                summary.record(&event);
+            });
+            match next {
+                Ok(Some(())) => {}
+                Ok(None) => {
+                    through = true;
+                    break;
+                }
+                Err(error) => return Err(Err(error.into())),
+            }
+        }
+        let written = self.flush(patience)?;
+        Ok(ControlFlow::Continue(through && written))
+    }
+
+    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        self.sink.flush(patience).map_err(|error| match error {
+            SinkError::Closed => Ok(End::Closed),
+            failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+        })
+    }
+
+    /// After everything is detached: the lines of what is left. Returns how many records nobody took.
+    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        let deadline = Instant::now() + LAST_PATIENCE;
+        loop {
+            match self.drain(PATIENCE)? {
+                ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(0),
+                ControlFlow::Continue(false) if Instant::now() < deadline => {}
+                ControlFlow::Continue(false) => break,
+            }
+        }
+        let mut left = self.sink.buffer().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let span = &self.span;
+        let shown = |record: &PacketRecord| span.contains(&completion_ns(record));
+        while let Some(shown) = self.capture.next(shown).map_err(|error| Err(error.into()))? {
+            left += u64::from(shown);
+        }
+        Ok(left)
+    }
+
+    /// Tells stderr while running that lines are being lost.
+    fn report_losses(&mut self) -> Result<(), Failure> {
+        let lost = self.losses()?.lines();
+        if lost > self.reported && !self.options.quiet {
+            let new = lost - self.reported;
+            let _ = writeln!(
+                io::stderr(),
+                "net-latency: {new} lines lost just now: a larger --buffer, or a filter, helps"
+            );
+        }
+        self.reported = lost;
+        Ok(())
+    }
+
+    /// What the kernel side has counted so far.
+    fn losses(&self) -> Result<Losses, Failure> {
+        Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
+    }
+}
+
+/// The signals that end a run.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// The processes that were asked for: when the last has ended, so does the run.
+struct Processes {
+    running: Vec<AsyncFd<OwnedFd>>,
+    any: bool,
+}
+
+impl Processes {
+    /// Fails if one has ended since the command line was checked.
+    fn watch(pids: &[u32]) -> Result<Self, Failure> {
+        let mut running = Vec::new();
+        for &pid in pids {
+            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let opened =
+                raw.context("no such process id").and_then(|raw| Ok(pidfd_open(raw, PidfdFlags::empty())?));
+            match opened.and_then(|fd| Ok(readable(fd)?)) {
+                Ok(fd) => running.push(fd),
+                Err(error) => {
+                    return Err(Failure::Usage(format!(
+                        "cannot watch process {pid}: {error}; is it still running?"
+                    )));
+                }
+            }
+        }
+        Ok(Self { any: !running.is_empty(), running })
+    }
+
+    /// Returns when all have ended; never if none was asked for. Safe to call again after being dropped.
+    async fn all_ended(&mut self) -> Result<(), Failure> {
+        if !self.any {
+            return pending().await;
+        }
+        while let Some(process) = self.running.last() {
+            let _ready = process.readable().await.context("cannot wait for the traced process")?;
+            self.running.pop();
+        }
+        Ok(())
+    }
+}
+
+/// Something to wait for until `fd` is readable.
+fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned by what is returned, which keeps it open and gives it to nobody.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}

@@ -1,0 +1,127 @@
+//! Every way to end: clean, with a footer and the right exit code, and nothing left in the kernel.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::Case;
+use crate::{
+    leftovers::Kernel,
+    lines,
+    net::{Path, Version},
+    peers::Pair,
+    process::{PATIENCE, until},
+    tool::{Backend, Launch, Outcome, Sink},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("ends_by_sigint", |backend| by_signal(backend, Signal::SIGINT)),
+    ("ends_by_sigterm", |backend| by_signal(backend, Signal::SIGTERM)),
+    ("ends_by_sigkill", by_sigkill),
+    ("ends_by_duration", by_duration),
+    ("ends_by_count", by_count),
+    ("ends_by_closed_pipe", by_closed_pipe),
+    ("ends_by_full_disk", by_full_disk),
+];
+
+/// A file system of 64 KiB that the guest has for this.
+const SMALL: &str = "/small";
+
+fn connect() -> Result<Pair> {
+    Pair::connect(&Path::loopback(Version::V4)?)
+}
+
+/// What every end but SIGKILL has in common.
+fn expect_clean(outcome: &Outcome, code: i32, before: &Kernel) -> Result<()> {
+    outcome.expect_code(code)?;
+    outcome.lost().context("the footer")?;
+    before.expect_restored().map_err(|error| outcome.fault(format_args!("{error:#}"), &[]))
+}
+
+fn by_signal(backend: Backend, signal: Signal) -> Result<()> {
+    let before = Kernel::now()?;
+    let tool = Launch::new(backend).start()?;
+    Kernel::now()?.expect_more_than(&before)?;
+    let mut pair = connect()?;
+    pair.converse(50, 200)?;
+    tool.signal(signal)?;
+    let outcome = tool.wait()?;
+    expect_clean(&outcome, 0, &before)?;
+    let lines = outcome.lines()?;
+    // Whatever was seen before the signal is written, not dropped with the buffer.
+    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
+    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
+    Ok(())
+}
+
+fn by_sigkill(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let tool = Launch::new(backend).start()?;
+    Kernel::now()?.expect_more_than(&before)?;
+    connect()?.converse(50, 200)?;
+    tool.signal(Signal::SIGKILL)?;
+    tool.wait()?;
+    before.expect_restored()
+}
+
+fn by_duration(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let tool = Launch::new(backend).args(&["--duration", "1s"]).start()?;
+    expect_clean(&tool.wait()?, 0, &before)
+}
+
+fn by_count(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let tool = Launch::new(backend).args(&["--count", "10"]).start()?;
+    connect()?.converse(50, 200)?;
+    let outcome = tool.wait()?;
+    expect_clean(&outcome, 0, &before)?;
+    let lines = outcome.lines()?;
+    ensure!(lines.len() == 10, outcome.fault(format_args!("{} lines, not 10", lines.len()), &lines));
+    Ok(())
+}
+
+/// As with `| head -3`.
+fn by_closed_pipe(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let mut tool = Launch::new(backend).sink(Sink::Pipe).start()?;
+    let mut pipe = BufReader::new(tool.stdout()?);
+    let mut pair = connect()?;
+    pair.converse(10, 200)?;
+    let mut text = String::new();
+    for _ in 0..3 {
+        ensure!(pipe.read_line(&mut text)? > 0, "the pipe ended after: {text}");
+    }
+    lines::parse(&text)?;
+    drop(pipe);
+    // It can notice only when there is something to write.
+    until(PATIENCE, || {
+        pair.converse(10, 200)?;
+        Ok(!tool.is_running()?)
+    })
+    .context("the tool goes on although its pipe is closed")?;
+    expect_clean(&tool.wait()?, 0, &before)
+}
+
+fn by_full_disk(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let file = PathBuf::from(SMALL).join(format!("{backend}.json"));
+    let mut tool = Launch::new(backend).sink(Sink::At(file)).start()?;
+    let mut pair = connect()?;
+    until(PATIENCE, || {
+        pair.converse(100, 200)?;
+        Ok(!tool.is_running()?)
+    })
+    .context("the tool goes on although its disk is full")?;
+    let outcome = tool.wait()?;
+    expect_clean(&outcome, 1, &before)?;
+    let said = outcome.stderr.join("\n").to_lowercase();
+    ensure!(said.contains("no space") || said.contains("full"), outcome.fault("it does not say why", &[]));
+    let lines = outcome.lines()?;
+    ensure!(!lines.is_empty(), outcome.fault("nothing was written before the disk was full", &[]));
+    Ok(())
+}

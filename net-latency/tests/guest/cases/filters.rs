@@ -1,0 +1,150 @@
+//! What is asked for is shown, all of it, and nothing else.
+
+use anyhow::{Result, ensure};
+
+use super::{Case, prerequisites::expect_sentence};
+use crate::{
+    leftovers::Kernel,
+    lines::{Dir, Line},
+    net::{Path, Version},
+    oracle::{self, Conversation},
+    peers::Pair,
+    tool::{Backend, Launch, Outcome, run},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("pid", pid),
+    ("two_pids", two_pids),
+    ("pid_that_does_not_exist", pid_that_does_not_exist),
+    ("port", port),
+    ("direction", direction),
+    ("control", control),
+];
+
+const ROUNDS: u32 = 500;
+const LEN: u32 = 200;
+
+/// Two pairs that talk at the same time, seen by a tool with the arguments that `choose` makes of them.
+fn two_pairs(
+    backend: Backend,
+    choose: impl FnOnce(&Pair, &Pair) -> Vec<String>,
+) -> Result<(Pair, Pair, Outcome, Vec<Line>)> {
+    let (first, second) = (Path::loopback(Version::V4)?, Path::loopback(Version::V6)?);
+    let (mut first, mut second) = (Pair::connect(&first)?, Pair::connect(&second)?);
+    let tool = Launch::new(backend).args(&choose(&first, &second)).start()?;
+    first.begin(ROUNDS, LEN)?;
+    second.begin(ROUNDS, LEN)?;
+    first.finish()?;
+    second.finish()?;
+    let outcome = tool.stop()?;
+    let lines = outcome.lines()?;
+    Ok((first, second, outcome, lines))
+}
+
+fn expect_only(outcome: &Outcome, lines: &[Line], wanted: impl Fn(&Line) -> bool) -> Result<()> {
+    let other = lines.iter().filter(|line| !wanted(line));
+    ensure!(other.clone().next().is_none(), outcome.fault("lines that were not asked for", other));
+    Ok(())
+}
+
+/// The client's share of a conversation: what it wrote and what it read.
+fn expect_client(outcome: &Outcome, conversation: &Conversation) -> Result<()> {
+    let Conversation { requests_out, replies_in, .. } = conversation;
+    oracle::expect_stream(outcome, "requests out", requests_out, ROUNDS as usize, LEN)?;
+    oracle::expect_stream(outcome, "replies in", replies_in, ROUNDS as usize, LEN)
+}
+
+fn pid(backend: Backend) -> Result<()> {
+    let arguments = |first: &Pair, _: &Pair| vec!["--pid".to_owned(), first.client.pid().to_string()];
+    let (first, _second, outcome, lines) = two_pairs(backend, arguments)?;
+    expect_only(&outcome, &lines, |line| line.pid == Some(first.client.pid()))?;
+    for conversation in oracle::check(&outcome, &[&first])? {
+        expect_client(&outcome, &conversation)?;
+    }
+    Ok(())
+}
+
+fn two_pids(backend: Backend) -> Result<()> {
+    let arguments = |first: &Pair, second: &Pair| {
+        vec![format!("--pid={}", first.client.pid()), format!("--pid={}", second.client.pid())]
+    };
+    let (first, second, outcome, lines) = two_pairs(backend, arguments)?;
+    let wanted = [Some(first.client.pid()), Some(second.client.pid())];
+    expect_only(&outcome, &lines, |line| wanted.contains(&line.pid))?;
+    for conversation in oracle::check(&outcome, &[&first, &second])? {
+        expect_client(&outcome, &conversation)?;
+    }
+    Ok(())
+}
+
+/// Above the highest PID that any kernel gives, so it can't come to exist either.
+const NO_PID: &str = "999999999";
+
+fn pid_that_does_not_exist(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let refusal = run(None, &["--backend", &backend.to_string(), "--pid", NO_PID])?;
+    ensure!(refusal.code == Some(2), "exit code {:?}, not 2; it said:\n{}", refusal.code, refusal.stderr);
+    ensure!(refusal.stdout.is_empty(), "it printed:\n{}", refusal.stdout);
+    expect_sentence(&refusal.stderr)?;
+    ensure!(refusal.stderr.contains(NO_PID), "the PID is not named: {}", refusal.stderr);
+    before.expect_restored()
+}
+
+fn port(backend: Backend) -> Result<()> {
+    let arguments = |first: &Pair, _: &Pair| vec!["--port".to_owned(), first.far.port().to_string()];
+    let (first, _second, outcome, lines) = two_pairs(backend, arguments)?;
+    let port = first.far.port();
+    expect_only(&outcome, &lines, |line| line.sport == port || line.dport == port)?;
+    for conversation in oracle::check(&outcome, &[&first])? {
+        conversation.expect_rounds(&outcome, ROUNDS as usize, LEN)?;
+    }
+    Ok(())
+}
+
+fn direction(backend: Backend) -> Result<()> {
+    for (dir, name) in [(Dir::In, "in"), (Dir::Out, "out")] {
+        let arguments = |_: &Pair, _: &Pair| vec!["--direction".to_owned(), name.to_owned()];
+        let (first, second, outcome, lines) = two_pairs(backend, arguments)?;
+        expect_only(&outcome, &lines, |line| line.dir == dir)?;
+        for conversation in oracle::check(&outcome, &[&first, &second])? {
+            let shown = match dir {
+                Dir::In => [&conversation.requests_in, &conversation.replies_in],
+                Dir::Out => [&conversation.requests_out, &conversation.replies_out],
+            };
+            for lines in shown {
+                oracle::expect_stream(&outcome, name, lines, ROUNDS as usize, LEN)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Segments without data have lines only when asked for, and then say what they are.
+fn control(backend: Backend) -> Result<()> {
+    for asked in [false, true] {
+        let arguments: &[&str] = if asked { &["--control"] } else { &[] };
+        let tool = Launch::new(backend).args(arguments).start()?;
+        let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+        pair.converse(20, LEN)?;
+        pair.close()?;
+        let outcome = tool.stop()?;
+        for conversation in oracle::check(&outcome, &[&pair])? {
+            conversation.expect_rounds(&outcome, 20, LEN)?;
+        }
+        let lines = outcome.lines()?;
+        let control = lines.iter().filter(|line| pair.owns(line) && line.is("control"));
+        if !asked {
+            ensure!(control.clone().next().is_none(), outcome.fault("control lines, not asked for", control));
+            continue;
+        }
+        let out = control.clone().filter(|line| line.dir == Dir::Out);
+        // SYN, the handshake's ACK and FIN one way; SYN/ACK and FIN the other way.
+        let near = out.clone().filter(|line| pair.is_request(line)).count();
+        let far = out.filter(|line| pair.is_reply(line)).count();
+        ensure!(
+            near >= 3 && far >= 2,
+            outcome.fault(format_args!("only {near} and {far} control lines out"), control)
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! The traffic is what the cases take it for: shown without the tool.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{
+    net::{Path, Version},
+    peers::{CLIENT, Pair, SERVER},
+};
+
+/// A check's name and what it does.
+type Check = (&'static str, fn() -> Result<()>);
+
+pub(crate) const CASES: &[Check] = &[
+    ("every_path_carries_a_conversation", every_path_carries_a_conversation),
+    ("netem_delays", netem_delays),
+    ("small_segments_coalesce", small_segments_coalesce),
+    ("a_small_window_limits", a_small_window_limits),
+    ("a_peer_has_its_name", a_peer_has_its_name),
+];
+
+fn every_path_carries_a_conversation() -> Result<()> {
+    for version in [Version::V4, Version::V6] {
+        for path in [Path::loopback(version)?, Path::veth(version)?] {
+            let mut pair = Pair::connect(&path)?;
+            pair.converse(100, 200)?;
+            ensure!(pair.client.ask("data-segments-out")? == 100, "not 100 requests");
+            ensure!(pair.server.ask("data-segments-out")? == 100, "not 100 replies");
+            pair.close()?;
+        }
+    }
+    Ok(())
+}
+
+fn netem_delays() -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    path.delay(Duration::from_millis(20))?;
+    let mut pair = Pair::connect(&path)?;
+    let start = Instant::now();
+    pair.converse(10, 200)?;
+    let taken = start.elapsed();
+    ensure!(taken >= Duration::from_millis(200), "10 rounds with a delay of 20 ms took only {taken:?}");
+    Ok(())
+}
+
+fn small_segments_coalesce() -> Result<()> {
+    for version in [Version::V4, Version::V6] {
+        for path in [Path::private_loopback(version)?, Path::veth(version)?] {
+            let path = path.without_tail_loss_probes()?;
+            let mut pair = Pair::connect(&path)?;
+            let written = pair.client.ask("write-small 300")?;
+            ensure!(pair.client.ask("data-segments-out")? == 300, "not one segment for each write");
+            let merged = path.far(coalesced)?;
+            ensure!(merged >= 150, "only {merged} of 300 segments coalesced");
+            ensure!(pair.server.ask(&format!("read {written} 65536 0"))? == written, "not all was read");
+        }
+    }
+    Ok(())
+}
+
+fn a_small_window_limits() -> Result<()> {
+    for version in [Version::V4, Version::V6] {
+        let path = Path::loopback(version)?;
+        let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+        pair.server.ask("receive-buffer 4096")?;
+        pair.open(&path)?;
+        pair.client.ask("send-buffer 1048576")?;
+        pair.client.ask("write 262144")?;
+        let within = pair.client.ask("data-segments-out")?;
+        pair.server.ask("read 262144 4096 20")?;
+        let after = pair.client.ask("data-segments-out")?;
+        ensure!(within * 4 < after, "{within} segments within the call, {after} in all");
+    }
+    Ok(())
+}
+
+fn a_peer_has_its_name() -> Result<()> {
+    let name = b"\x1b[31m\"x\"\n,\t\x07|";
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, name, SERVER)?;
+    // Both have answered something then, and so have named themselves.
+    pair.open(&path)?;
+    for (peer, name) in [(&pair.client, &name[..]), (&pair.server, SERVER)] {
+        let comm = fs::read(format!("/proc/{}/comm", peer.pid()))?;
+        ensure!(comm.strip_suffix(b"\n") == Some(name), "named {comm:?}, not {name:?}");
+    }
+    Ok(())
+}
+
+/// How many segments TCP has appended to another on a receive queue in the calling thread's namespace.
+pub(crate) fn coalesced() -> Result<u64> {
+    let counters = fs::read_to_string("/proc/thread-self/net/netstat")?;
+    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().context("no TcpExt")?, lines.next().context("no TcpExt values")?);
+    let position = names.split(' ').position(|name| name == "TCPRcvCoalesce").context("no TCPRcvCoalesce")?;
+    Ok(values.split(' ').nth(position).context("fewer values than names")?.parse()?)
+}

@@ -1,0 +1,42 @@
+//! The cases, one file per theme.
+
+mod check;
+mod conversation;
+mod ends;
+mod filters;
+pub(crate) mod harness;
+mod netem;
+mod output;
+pub(crate) mod prerequisites;
+mod readers;
+mod volume;
+
+use anyhow::Result;
+
+use crate::tool::Backend;
+
+/// A case's name and what it does.
+pub(crate) type Case = (&'static str, fn(Backend) -> Result<()>);
+
+/// All cases that run once per backend.
+pub(crate) fn all() -> impl Iterator<Item = Case> {
+    [
+        check::CASES,
+        conversation::CASES,
+        readers::CASES,
+        netem::CASES,
+        filters::CASES,
+        volume::CASES,
+        output::CASES,
+        ends::CASES,
+        prerequisites::CASES,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+}
+
+/// Whether a case means anything with that backend.
+pub(crate) fn applies(name: &str, backend: Backend) -> bool {
+    name != prerequisites::NO_KPROBES || backend == Backend::Kprobe
+}

@@ -1,0 +1,101 @@
+//! Runs a program as if on a machine, or for a user, that lacks something.
+//!
+//! A process of its own takes away what it is told and then becomes the program, so that nothing else
+//! is affected.
+
+use std::{
+    env, fs, io,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+
+/// First argument of the process that confines itself.
+pub(crate) const ROLE: &str = "confine";
+
+/// A user without any capability.
+pub(crate) const NOBODY: &str = "nobody";
+/// Root without `CAP_SYS_ADMIN`, `CAP_PERFMON` and `CAP_BPF`.
+pub(crate) const NO_CAPABILITIES: &str = "no-capabilities";
+/// Root without `CAP_SYS_ADMIN` and `CAP_BPF`.
+pub(crate) const NO_BPF: &str = "no-bpf";
+/// Root without `CAP_SYS_ADMIN` and `CAP_PERFMON`.
+pub(crate) const NO_PERFMON: &str = "no-perfmon";
+/// A kernel that does not show its type information.
+pub(crate) const NO_BTF: &str = "no-btf";
+/// A kernel without kprobes.
+pub(crate) const NO_KPROBES: &str = "no-kprobes";
+
+// Of linux/capability.h.
+const CAP_SYS_ADMIN: libc::c_ulong = 21;
+const CAP_PERFMON: libc::c_ulong = 38;
+const CAP_BPF: libc::c_ulong = 39;
+
+/// Mounted over what must not be seen.
+const NOTHING: &str = "/tmp/net-latency-nothing";
+
+/// `program`, to be run without what `kind` takes away.
+pub(crate) fn command(kind: &str, program: &Path) -> Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(ROLE).arg(kind).arg(program);
+    Ok(command)
+}
+
+/// The process that confines itself and becomes the program.
+pub(crate) fn main() -> ExitCode {
+    let Err(error) = confine();
+    eprintln!("cannot confine: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn confine() -> Result<std::convert::Infallible> {
+    let mut arguments = env::args_os().skip(2);
+    let kind = arguments.next().context("no kind")?;
+    let mut command = Command::new(arguments.next().context("no program")?);
+    command.args(arguments);
+    match kind.to_str().context("kind")? {
+        NOBODY => {
+            command.uid(65534).gid(65534);
+        }
+        NO_CAPABILITIES => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF])?,
+        NO_BPF => drop_capabilities(&[CAP_SYS_ADMIN, CAP_BPF])?,
+        NO_PERFMON => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON])?,
+        NO_BTF => hide(&["/sys/kernel/btf"])?,
+        NO_KPROBES => {
+            hide(&["/sys/kernel/tracing", "/sys/kernel/debug", "/sys/bus/event_source/devices/kprobe"])?;
+        }
+        _ => bail!("unknown kind"),
+    }
+    Err(command.exec()).context("exec")
+}
+
+/// Root's capabilities after exec are what is left in the bounding set.
+fn drop_capabilities(capabilities: &[libc::c_ulong]) -> Result<()> {
+    for capability in capabilities {
+        // SAFETY: this prctl takes numbers only.
+        let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, *capability, 0, 0, 0) };
+        if result != 0 {
+            return Err(io::Error::last_os_error()).context("PR_CAPBSET_DROP");
+        }
+    }
+    Ok(())
+}
+
+/// Covers each of the directories by an empty one, for this process and what it becomes.
+fn hide(directories: &[&str]) -> Result<()> {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).context("unshare(CLONE_NEWNS)")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("making mounts private")?;
+    fs::create_dir_all(NOTHING)?;
+    for directory in directories.iter().filter(|directory| Path::new(directory).exists()) {
+        mount(Some(NOTHING), *directory, none, MsFlags::MS_BIND, none)
+            .with_context(|| format!("hiding {directory}"))?;
+    }
+    Ok(())
+}

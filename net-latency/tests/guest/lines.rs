@@ -1,0 +1,127 @@
+//! The JSON form, one value per line.
+
+use std::{fmt, net::IpAddr};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use chrono::{DateTime, FixedOffset};
+use serde_json::Value;
+
+/// Fields that every TCP line has, the stages aside.
+const COMMON: [&str; 19] = [
+    "ts", "dir", "proto", "ipver", "pid", "tid", "comm", "saddr", "sport", "daddr", "dport", "len", "seq",
+    "segs", "total_ns", "ifname", "netns", "mark", "flags",
+];
+
+/// The stage fields in the order in which a packet crosses them.
+const IN: [&str; 3] = ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"];
+const OUT: [&str; 3] = ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"];
+
+/// Which way a packet went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Dir {
+    In,
+    Out,
+}
+
+impl Dir {
+    /// The names of its stages.
+    pub(crate) fn stages(self) -> [&'static str; 3] {
+        match self {
+            Self::In => IN,
+            Self::Out => OUT,
+        }
+    }
+}
+
+impl fmt::Display for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::In => "in",
+            Self::Out => "out",
+        })
+    }
+}
+
+/// One packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) raw: String,
+    pub(crate) ts: DateTime<FixedOffset>,
+    pub(crate) dir: Dir,
+    pub(crate) ipver: u64,
+    pub(crate) pid: Option<u32>,
+    pub(crate) comm: Option<String>,
+    pub(crate) saddr: IpAddr,
+    pub(crate) sport: u16,
+    pub(crate) daddr: IpAddr,
+    pub(crate) dport: u16,
+    pub(crate) len: u32,
+    pub(crate) seq: u32,
+    pub(crate) segs: u32,
+    /// In the order in which the packet crosses them.
+    pub(crate) stages: [Option<u64>; 3],
+    pub(crate) total: Option<u64>,
+    pub(crate) flags: Vec<String>,
+}
+
+impl Line {
+    pub(crate) fn is(&self, flag: &str) -> bool {
+        self.flags.iter().any(|set| set == flag)
+    }
+
+    fn parse(raw: &str) -> Result<Self> {
+        let value: Value = serde_json::from_str(raw)?;
+        let dir = match value["dir"].as_str() {
+            Some("in") => Dir::In,
+            Some("out") => Dir::Out,
+            _ => bail!("dir is neither in nor out"),
+        };
+        for field in COMMON.iter().chain(["cpu"].iter()).chain(dir.stages().iter()) {
+            ensure!(value.get(field).is_some(), "field {field} is missing");
+        }
+        ensure!(value["proto"] == "tcp", "proto is not tcp");
+        let text = |field: &str| value[field].as_str().with_context(|| format!("{field} is not a string"));
+        let flags = value["flags"].as_array().context("flags is not an array")?.iter();
+        let flags = flags.map(|flag| flag.as_str().map(str::to_owned).context("a flag is not a string"));
+        let mut stages = [None; 3];
+        for (stage, field) in stages.iter_mut().zip(dir.stages()) {
+            *stage = number(&value, field)?;
+        }
+        Ok(Self {
+            raw: raw.to_owned(),
+            ts: DateTime::parse_from_rfc3339(text("ts")?).context("ts is not RFC 3339")?,
+            dir,
+            ipver: known(&value, "ipver")?,
+            pid: number(&value, "pid")?.map(u32::try_from).transpose()?,
+            comm: value["comm"].as_str().map(str::to_owned),
+            saddr: text("saddr")?.parse().context("saddr")?,
+            sport: known(&value, "sport")?.try_into()?,
+            daddr: text("daddr")?.parse().context("daddr")?,
+            dport: known(&value, "dport")?.try_into()?,
+            len: known(&value, "len")?.try_into()?,
+            seq: known(&value, "seq")?.try_into()?,
+            segs: known(&value, "segs")?.try_into()?,
+            stages,
+            total: number(&value, "total_ns")?,
+            flags: flags.collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// `null`, or a number that is not negative.
+fn number(value: &Value, field: &str) -> Result<Option<u64>> {
+    match &value[field] {
+        Value::Null => Ok(None),
+        value => value.as_u64().map(Some).with_context(|| format!("{field} is no whole number from 0 on")),
+    }
+}
+
+fn known(value: &Value, field: &str) -> Result<u64> {
+    number(value, field)?.with_context(|| format!("{field} is null"))
+}
+
+/// Parses whole lines: the last one must be ended too.
+pub(crate) fn parse(text: &str) -> Result<Vec<Line>> {
+    ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut: {:?}", text.lines().last());
+    text.lines().map(|raw| Line::parse(raw).with_context(|| format!("not a line: {raw:?}"))).collect()
+}

@@ -1,0 +1,82 @@
+//! What net-latency promises, shown with real TCP traffic on a real kernel.
+//!
+//! Runs as root on a kernel that can be traced, normally in a guest (`cargo xtask test`). The traffic
+//! comes from processes of this same binary (see `peers`), so that each has a PID and a name of its own.
+
+mod cases;
+mod confine;
+mod leftovers;
+mod lines;
+mod net;
+mod oracle;
+mod peers;
+mod process;
+mod tool;
+
+use std::{env, process::ExitCode};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tool::Backend;
+
+/// Set to 1 by whoever knows that this is root on a kernel that can be traced.
+const GUEST: &str = "NET_LATENCY_GUEST";
+
+fn main() -> ExitCode {
+    match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
+        Some(peers::ROLE) => peers::main(),
+        Some(confine::ROLE) => confine::main(),
+        _ => libtest_mimic::run(&Arguments::from_args(), trials()).exit_code(),
+    }
+}
+
+fn trials() -> Vec<Trial> {
+    let able = env::var_os(GUEST).is_some_and(|value| value == "1");
+    let trial = |name: String, run: Box<dyn FnOnce() -> anyhow::Result<()> + Send>| {
+        let trial = Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:#}"))));
+        if able {
+            trial
+        } else {
+            trial.with_ignored_flag(true).with_kind("needs root on a traceable kernel: cargo xtask test")
+        }
+    };
+    let mut trials = Vec::new();
+    for (name, case) in cases::harness::CASES {
+        trials.push(trial(format!("harness::{name}"), Box::new(*case)));
+    }
+    for backend in Backend::ALL {
+        for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
+            trials.push(trial(format!("{backend}::{name}"), Box::new(move || judge(backend, case))));
+        }
+    }
+    // Lockdown can't be lifted before the next boot, so nothing may come after it.
+    let (name, case) = cases::prerequisites::LOCKDOWN;
+    trials.push(trial(format!("last::{name}"), Box::new(case)));
+    trials
+}
+
+/// Runs a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
+/// verdict, so there is another try, twice at most; a run without a line too few has to come.
+///
+/// The kernel skips a kprobe's program while another runs on the same CPU (`trace_call_bpf`), which a softirq
+/// brings about, and an fentry program while itself runs there (`__bpf_prog_enter_recur`, Linux 5.12), which
+/// preemption brings about (7.2 and PREEMPT_RT preempt tasks in such a program).
+fn judge(backend: Backend, case: fn(Backend) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    const RETRIES: u32 = 2;
+    let skipped = |error: &anyhow::Error| {
+        let text = format!("{error:#}");
+        text.contains("were skipped by the kernel")
+            // Kernels that don't count skip kprobes alike; fentry programs they don't skip at all.
+            || backend == Backend::Kprobe && text.contains("does not count skipped calls")
+    };
+    let mut outcome = case(backend);
+    for _ in 0..RETRIES {
+        match &outcome {
+            Err(error) if skipped(error) => {
+                println!("{backend}: once more, since the kernel skipped calls: {error}");
+                outcome = case(backend);
+            }
+            _ => break,
+        }
+    }
+    outcome
+}

@@ -1,0 +1,276 @@
+//! Network namespaces, veth links and netem, by rtnetlink: the guest has no `ip` or `tc` that can.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::{AsFd as _, AsRawFd as _, RawFd},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nix::{
+    net::if_::if_nametoindex,
+    sched::{CloneFlags, setns, unshare},
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+            sockopt,
+        },
+        time::{TimeVal, TimeValLike as _},
+    },
+};
+
+/// The end of the link in the client's namespace.
+const NEAR: &str = "nl-near";
+/// The end of the link in the server's namespace.
+const FAR: &str = "nl-far";
+
+/// A network namespace, which lives as long as something refers to it.
+pub(crate) struct Namespace(File);
+
+impl Namespace {
+    fn new() -> Result<Self> {
+        on_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
+            Ok(Self(File::open("/proc/thread-self/ns/net")?))
+        })
+    }
+
+    /// Runs `work` inside. What it starts stays there.
+    fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        on_thread(|| {
+            setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).context("setns")?;
+            work()
+        })
+    }
+}
+
+/// Namespaces belong to threads; a short-lived one leaves the caller's alone.
+fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("a helper thread panicked"))?
+}
+
+/// The IP version of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    V4,
+    V6,
+}
+
+/// What lies between a client and a server.
+pub(crate) enum Path {
+    /// A loopback device, the caller's or that of a namespace.
+    Loopback { inside: Option<Namespace>, version: Version },
+    /// A veth link between two namespaces.
+    Veth { near: Namespace, far: Namespace, version: Version },
+}
+
+impl Path {
+    pub(crate) fn loopback(version: Version) -> Result<Self> {
+        set_up("lo")?;
+        Ok(Self::Loopback { inside: None, version })
+    }
+
+    /// The loopback device of a new namespace, for cases that change how TCP works there.
+    pub(crate) fn private_loopback(version: Version) -> Result<Self> {
+        let inside = Namespace::new()?;
+        inside.inside(|| set_up("lo"))?;
+        Ok(Self::Loopback { inside: Some(inside), version })
+    }
+
+    /// Keeps the client's TCP from probing for a lost tail when an acknowledgement is only delayed.
+    /// Segments that were received are then not sent again while their reader sleeps.
+    pub(crate) fn without_tail_loss_probes(self) -> Result<Self> {
+        self.near(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0")?))?;
+        Ok(self)
+    }
+
+    pub(crate) fn veth(version: Version) -> Result<Self> {
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        near.inside(|| create_veth(far.0.as_raw_fd()))?;
+        let path = Self::Veth { near, far, version };
+        let (near, far) = path.addresses();
+        // Both ends up before an address: without a carrier IPv6 would not take it into use at once.
+        path.near(|| set_up(NEAR))?;
+        path.far(|| set_up(FAR))?;
+        path.near(|| add_address(NEAR, near))?;
+        path.far(|| add_address(FAR, far))?;
+        Ok(path)
+    }
+
+    /// Delays what the client's end of a veth link sends.
+    pub(crate) fn delay(&self, delay: Duration) -> Result<()> {
+        self.near(|| add_netem(NEAR, delay))
+    }
+
+    /// The client's and the server's address.
+    pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
+        match self {
+            Self::Loopback { version: Version::V4, .. } => {
+                (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into())
+            }
+            Self::Loopback { version: Version::V6, .. } => {
+                (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into())
+            }
+            Self::Veth { version: Version::V4, .. } => {
+                (Ipv4Addr::new(10, 77, 0, 1).into(), Ipv4Addr::new(10, 77, 0, 2).into())
+            }
+            Self::Veth { version: Version::V6, .. } => (
+                Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1).into(),
+                Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2).into(),
+            ),
+        }
+    }
+
+    /// Runs `work` in the client's namespace.
+    pub(crate) fn near<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        match self {
+            Self::Loopback { inside: None, .. } => work(),
+            Self::Loopback { inside: Some(near), .. } | Self::Veth { near, .. } => near.inside(work),
+        }
+    }
+
+    /// Runs `work` in the server's namespace.
+    pub(crate) fn far<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        match self {
+            Self::Loopback { inside: None, .. } => work(),
+            Self::Loopback { inside: Some(far), .. } | Self::Veth { far, .. } => far.inside(work),
+        }
+    }
+}
+
+// Of linux/if_link.h, linux/veth.h, linux/pkt_sched.h and linux/rtnetlink.h, where libc has them not.
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const TC_H_ROOT: u32 = u32::MAX;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_NETEM_LATENCY64: u16 = 10;
+
+/// More than any case has in flight.
+const NETEM_LIMIT: u32 = 100_000;
+
+fn create_veth(peer_namespace: RawFd) -> Result<()> {
+    let mut request = Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    request.link(0, 0);
+    request.attribute(libc::IFLA_IFNAME, NEAR.as_bytes());
+    request.nested(libc::IFLA_LINKINFO, |request| {
+        request.attribute(IFLA_INFO_KIND, b"veth");
+        request.nested(IFLA_INFO_DATA, |request| {
+            request.nested(VETH_INFO_PEER, |request| {
+                request.link(0, 0);
+                request.attribute(libc::IFLA_IFNAME, FAR.as_bytes());
+                request.attribute(libc::IFLA_NET_NS_FD, &peer_namespace.to_ne_bytes());
+            });
+        });
+    });
+    request.perform().context("creating a veth link")
+}
+
+fn set_up(name: &str) -> Result<()> {
+    let mut request = Request::new(libc::RTM_NEWLINK, 0);
+    request.link(if_nametoindex(name)?, libc::IFF_UP.try_into()?);
+    request.perform().with_context(|| format!("setting {name} up"))
+}
+
+fn add_address(name: &str, address: IpAddr) -> Result<()> {
+    let (family, prefix, bytes) = match address {
+        IpAddr::V4(address) => (libc::AF_INET, 24, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6, 64, address.octets().to_vec()),
+    };
+    let mut request = Request::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    let flags = u8::try_from(libc::IFA_F_NODAD)?;
+    request.put(&[u8::try_from(family)?, prefix, flags, 0]);
+    request.put(&if_nametoindex(name)?.to_ne_bytes());
+    request.attribute(libc::IFA_LOCAL, &bytes);
+    request.attribute(libc::IFA_ADDRESS, &bytes);
+    request.perform().with_context(|| format!("giving {name} the address {address}"))
+}
+
+fn add_netem(name: &str, delay: Duration) -> Result<()> {
+    let mut request = Request::new(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
+    // struct tcmsg: family, interface, handle, parent, info.
+    request.put(&[0; 4]);
+    request.put(&if_nametoindex(name)?.to_ne_bytes());
+    request.put(&0_u32.to_ne_bytes());
+    request.put(&TC_H_ROOT.to_ne_bytes());
+    request.put(&0_u32.to_ne_bytes());
+    request.attribute(TCA_KIND, b"netem");
+    let delay = i64::try_from(delay.as_nanos())?;
+    request.nested(TCA_OPTIONS, |request| {
+        // struct tc_netem_qopt: latency (given below, exactly), limit, loss, gap, duplicate, jitter.
+        for field in [0, NETEM_LIMIT, 0, 0, 0, 0] {
+            request.put(&field.to_ne_bytes());
+        }
+        request.attribute(TCA_NETEM_LATENCY64, &delay.to_ne_bytes());
+    });
+    request.perform().with_context(|| format!("delaying {name}"))
+}
+
+/// One rtnetlink request.
+struct Request(Vec<u8>);
+
+impl Request {
+    fn new(kind: u16, flags: libc::c_int) -> Self {
+        // struct nlmsghdr: length (set when sent), type, flags, sequence number, port.
+        let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags).unwrap_or(u16::MAX);
+        let mut request = Self(vec![0; 4]);
+        request.0.extend_from_slice(&kind.to_ne_bytes());
+        request.0.extend_from_slice(&flags.to_ne_bytes());
+        request.put(&[0; 8]);
+        request
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    /// Appends a `struct ifinfomsg`.
+    fn link(&mut self, index: u32, up: u32) {
+        self.put(&[0; 4]);
+        self.put(&index.to_ne_bytes());
+        // Flags, and which of them to change.
+        self.put(&up.to_ne_bytes());
+        self.put(&up.to_ne_bytes());
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.nested(kind, |request| request.0.extend_from_slice(value));
+        self.put(&[]);
+    }
+
+    fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
+        let start = self.0.len();
+        self.put(&[0; 4]);
+        fill(self);
+        let len = u16::try_from(self.0.len() - start).unwrap_or(u16::MAX);
+        self.0[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+        self.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
+    }
+
+    /// Sends it in the calling thread's namespace and waits for the kernel's answer.
+    fn perform(mut self) -> Result<()> {
+        let len = u32::try_from(self.0.len())?;
+        self.0[..4].copy_from_slice(&len.to_ne_bytes());
+        let netlink = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            SockProtocol::NetlinkRoute,
+        )?;
+        setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(10))?;
+        send(netlink.as_raw_fd(), &self.0, MsgFlags::empty())?;
+        let mut answer = [0; 4096];
+        let len = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        // struct nlmsgerr after the header: 0, or an errno made negative.
+        let Some(code) = answer[..len].get(16..20) else { bail!("rtnetlink answers with {len} bytes") };
+        match i32::from_ne_bytes(code.try_into()?) {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(-code).into()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What holds for every set of lines, whatever the case.
+
+use std::collections::HashSet;
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    lines::{Dir, Line},
+    peers::{Pair, Peer},
+    tool::Outcome,
+};
+
+/// Checks each line of `pairs` and returns them, pair by pair, without retransmissions.
+pub(crate) fn check(outcome: &Outcome, pairs: &[&Pair]) -> Result<Vec<Conversation>> {
+    let lines = outcome.lines()?;
+    pairs.iter().map(|pair| Conversation::check(outcome, &lines, pair)).collect()
+}
+
+/// The lines of one connection that carry data, retransmissions aside.
+pub(crate) struct Conversation {
+    pub(crate) requests_out: Vec<Line>,
+    pub(crate) requests_in: Vec<Line>,
+    pub(crate) replies_out: Vec<Line>,
+    pub(crate) replies_in: Vec<Line>,
+    /// Segments that TCP sent again.
+    pub(crate) retransmissions: Vec<Line>,
+}
+
+impl Conversation {
+    fn check(outcome: &Outcome, lines: &[Line], pair: &Pair) -> Result<Self> {
+        let own: Vec<&Line> = lines.iter().filter(|line| pair.owns(line)).collect();
+        let mut seen = HashSet::new();
+        let sent_again: HashSet<_> =
+            own.iter().filter(|line| line.is("retrans")).map(|line| (line.sport, line.seq)).collect();
+        for line in &own {
+            let fault = |what: &str| outcome.fault(what, [*line]);
+            let version = if pair.near.is_ipv4() { 4 } else { 6 };
+            ensure!(line.ipver == version, fault("wrong IP version"));
+            ensure!(line.segs >= 1, fault("a packet of no segment"));
+            ensure!(line.is("control") == (line.len == 0), fault("control is exactly what has no payload"));
+            let (start, end) = outcome.span;
+            ensure!(line.ts >= start && line.ts <= end, fault("time stamp outside the run"));
+            let span = u64::try_from((end - start).num_nanoseconds().unwrap_or(i64::MAX))?;
+            ensure!(line.total.is_none_or(|total| total <= span), fault("took longer than the run"));
+
+            if line.is("control") {
+                continue;
+            }
+            let peer = sender_or_reader(pair, line);
+            ensure!(line.pid == Some(peer.pid()), fault(&format!("not PID {}", peer.pid())));
+            ensure!(line.comm.as_deref() == Some(&*peer.comm()), fault(&format!("not {:?}", peer.comm())));
+            // Of a segment that arrived twice no stamp is known to be its own.
+            if !(line.dir == Dir::In && sent_again.contains(&(line.sport, line.seq))) {
+                let [Some(first), Some(second), Some(third)] = line.stages else {
+                    return Err(fault("a stage is unknown"));
+                };
+                ensure!(
+                    line.total == Some(first + second + third),
+                    fault("total is not the sum of the stages")
+                );
+                ensure!(line.total != Some(0), fault("took no time at all"));
+            }
+            let again = !seen.insert((line.dir, line.sport, line.seq));
+            ensure!(!again || line.is("retrans"), fault("the same segment twice"));
+        }
+        ensure!(!own.is_empty(), outcome.fault("no line of this connection", lines));
+        let pick = |dir: Dir, request: bool| {
+            let wanted = |line: &&&Line| {
+                line.dir == dir
+                    && pair.is_request(line) == request
+                    && !line.is("control")
+                    && !line.is("retrans")
+            };
+            own.iter().filter(wanted).map(|line| (**line).clone()).collect()
+        };
+        Ok(Self {
+            requests_out: pick(Dir::Out, true),
+            requests_in: pick(Dir::In, true),
+            replies_out: pick(Dir::Out, false),
+            replies_in: pick(Dir::In, false),
+            retransmissions: own
+                .iter()
+                .filter(|line| line.is("retrans"))
+                .map(|line| (*line).clone())
+                .collect(),
+        })
+    }
+
+    /// Exactly `rounds` requests and replies, out and in, each one segment of `len` bytes, none missing.
+    pub(crate) fn expect_rounds(&self, outcome: &Outcome, rounds: usize, len: u32) -> Result<()> {
+        for (what, lines) in [
+            ("requests out", &self.requests_out),
+            ("requests in", &self.requests_in),
+            ("replies out", &self.replies_out),
+            ("replies in", &self.replies_in),
+        ] {
+            expect_stream(outcome, what, lines, rounds, len)?;
+        }
+        Ok(())
+    }
+}
+
+/// Exactly `count` segments of `len` bytes that follow upon each other.
+pub(crate) fn expect_stream(
+    outcome: &Outcome,
+    what: &str,
+    lines: &[Line],
+    count: usize,
+    len: u32,
+) -> Result<()> {
+    ensure!(lines.len() == count, outcome.fault(format_args!("{} {what}, not {count}", lines.len()), lines));
+    let other = lines.iter().filter(|line| line.len != len);
+    ensure!(other.clone().next().is_none(), outcome.fault(format_args!("{what} not of {len} bytes"), other));
+    for pair in lines.windows(2) {
+        let next = pair[0].seq.wrapping_add(pair[0].len);
+        ensure!(
+            pair[1].seq == next,
+            outcome.fault(format_args!("{what} do not follow upon each other"), pair)
+        );
+    }
+    Ok(())
+}
+
+/// The end whose process a line must name: who wrote the bytes, or who took them.
+fn sender_or_reader<'a>(pair: &'a Pair, line: &Line) -> &'a Peer {
+    if pair.is_request(line) == (line.dir == Dir::Out) { &pair.client } else { &pair.server }
+}
+
+/// Payload bytes of all lines together.
+pub(crate) fn bytes(lines: &[Line]) -> u64 {
+    lines.iter().map(|line| u64::from(line.len)).sum()
+}
+
+/// The middle value of one stage.
+pub(crate) fn median(lines: &[Line], stage: usize) -> u64 {
+    let mut values: Vec<_> = lines.iter().filter_map(|line| line.stages[stage]).collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

@@ -1,0 +1,363 @@
+//! The two ends of a conversation, each a process of its own that does what it is told.
+//!
+//! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
+//! one line, `ok …` or `error …`. It ends when its standard input does.
+
+use std::{
+    env,
+    ffi::{CString, OsStr, OsString},
+    io::{self, BufRead as _, Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::AsRawFd as _,
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
+    process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::{
+    prctl,
+    socket::{setsockopt, sockopt},
+};
+
+use crate::{
+    lines::Line,
+    net::Path,
+    process::{Lines, PATIENCE, until},
+};
+
+/// First argument of a peer process.
+pub(crate) const ROLE: &str = "peer";
+
+/// Name of the process that connects.
+pub(crate) const CLIENT: &[u8] = b"nl-client";
+/// Name of the process that accepts.
+pub(crate) const SERVER: &[u8] = b"nl-server";
+
+/// The peer process as its parent sees it. Killed when dropped.
+pub(crate) struct Peer {
+    child: Child,
+    commands: ChildStdin,
+    answers: Lines,
+    comm: OsString,
+    patience: Duration,
+}
+
+impl Peer {
+    /// Starts a peer with that name in the calling thread's network namespace.
+    fn spawn(comm: &[u8]) -> Result<Self> {
+        let comm = OsStr::from_bytes(comm);
+        let mut child = Command::new(env::current_exe()?)
+            .arg(ROLE)
+            .arg(comm)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a peer")?;
+        let commands = child.stdin.take().context("stdin is a pipe")?;
+        let answers = Lines::follow(child.stdout.take().context("stdout is a pipe")?);
+        Ok(Self { child, commands, answers, comm: comm.to_owned(), patience: PATIENCE })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The name, as a JSON line can show it.
+    pub(crate) fn comm(&self) -> String {
+        self.comm.to_string_lossy().into_owned()
+    }
+
+    /// Gives a command without waiting for the answer; [`Self::answer`] does.
+    pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.commands, "{command}").with_context(|| format!("peer does not take {command:?}"))
+    }
+
+    /// The number that answers the oldest command that is not answered yet.
+    pub(crate) fn answer(&self) -> Result<u64> {
+        let comm = self.comm();
+        let line = self.answers.next(self.patience).with_context(|| format!("peer {comm}"))?;
+        let line = line.with_context(|| format!("peer {comm} has ended"))?;
+        match line.split_once(' ') {
+            Some(("ok", number)) => Ok(number.parse()?),
+            _ => bail!("peer {comm}: {line}"),
+        }
+    }
+
+    /// Gives a command and waits for its answer.
+    pub(crate) fn ask(&mut self, command: &str) -> Result<u64> {
+        self.tell(command)?;
+        self.answer().with_context(|| format!("asked to {command:?}"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Fails only when it has ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A client and a server, connected.
+pub(crate) struct Pair {
+    pub(crate) client: Peer,
+    pub(crate) server: Peer,
+    /// The client's address and port.
+    pub(crate) near: SocketAddr,
+    /// The server's address and port.
+    pub(crate) far: SocketAddr,
+}
+
+impl Pair {
+    /// Two new peers that are connected over `path`.
+    pub(crate) fn connect(path: &Path) -> Result<Self> {
+        let mut pair = Self::prepare(path, CLIENT, SERVER)?;
+        pair.open(path)?;
+        Ok(pair)
+    }
+
+    /// Two new peers, the server listening, without a connection yet.
+    pub(crate) fn prepare(path: &Path, client: &[u8], server: &[u8]) -> Result<Self> {
+        let (client, mut server) = (path.near(|| Peer::spawn(client))?, path.far(|| Peer::spawn(server))?);
+        let (near, far) = path.addresses();
+        let port = server.ask(&format!("listen {far}"))?.try_into()?;
+        Ok(Self { client, server, near: SocketAddr::new(near, 0), far: SocketAddr::new(far, port) })
+    }
+
+    /// Connects prepared peers.
+    pub(crate) fn open(&mut self, path: &Path) -> Result<()> {
+        let port = self.client.ask(&format!("connect {} {}", path.addresses().1, self.far.port()))?;
+        self.near.set_port(port.try_into()?);
+        self.server.ask("accept")?;
+        Ok(())
+    }
+
+    /// `rounds` requests of `len` bytes, each answered by as many bytes, without a pause.
+    pub(crate) fn converse(&mut self, rounds: u32, len: u32) -> Result<()> {
+        self.begin(rounds, len)?;
+        self.finish()
+    }
+
+    /// Starts what [`Self::converse`] does.
+    pub(crate) fn begin(&mut self, rounds: u32, len: u32) -> Result<()> {
+        self.server.tell(&format!("serve {rounds} {len} 0"))?;
+        self.client.tell(&format!("request {rounds} {len}"))
+    }
+
+    /// Waits for the end of what [`Self::begin`] started.
+    pub(crate) fn finish(&self) -> Result<()> {
+        self.client.answer().context("requesting")?;
+        self.server.answer().context("serving")?;
+        Ok(())
+    }
+
+    /// How long the whole of a conversation may take.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.client.patience = patience;
+        self.server.patience = patience;
+    }
+
+    /// Closes both ends, the client's first.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.client.ask("close")?;
+        self.server.ask("close")?;
+        Ok(())
+    }
+
+    /// Whether the packet went from the client to the server.
+    pub(crate) fn is_request(&self, line: &Line) -> bool {
+        self.near == SocketAddr::new(line.saddr, line.sport)
+            && self.far == SocketAddr::new(line.daddr, line.dport)
+    }
+
+    /// Whether the packet went from the server to the client.
+    pub(crate) fn is_reply(&self, line: &Line) -> bool {
+        self.far == SocketAddr::new(line.saddr, line.sport)
+            && self.near == SocketAddr::new(line.daddr, line.dport)
+    }
+
+    /// Whether the packet is one of this connection's.
+    pub(crate) fn owns(&self, line: &Line) -> bool {
+        self.is_request(line) || self.is_reply(line)
+    }
+}
+
+/// The peer process itself.
+pub(crate) fn main() -> ExitCode {
+    match obey() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peer: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey() -> Result<()> {
+    let comm = env::args_os().nth(2).context("a peer needs a name")?.into_vec();
+    prctl::set_name(&CString::new(comm)?)?;
+    let mut role = Role::default();
+    for command in io::stdin().lock().lines() {
+        let command = command?;
+        match role.perform(&command.split(' ').collect::<Vec<_>>()) {
+            Ok(number) => println!("ok {number}"),
+            Err(error) => println!("error {command:?}: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
+/// What a peer holds.
+#[derive(Default)]
+struct Role {
+    listener: Option<TcpListener>,
+    stream: Option<TcpStream>,
+}
+
+impl Role {
+    fn perform(&mut self, command: &[&str]) -> Result<u64> {
+        match command {
+            ["listen", address] => {
+                let listener = TcpListener::bind((address.parse::<IpAddr>()?, 0))?;
+                let port = listener.local_addr()?.port();
+                self.listener = Some(listener);
+                Ok(port.into())
+            }
+            ["accept"] => {
+                let (stream, _) = self.listener.as_ref().context("not listening")?.accept()?;
+                self.take(stream)
+            }
+            ["connect", address, port] => {
+                self.take(TcpStream::connect((address.parse::<IpAddr>()?, port.parse()?))?)
+            }
+            // Inherited by the connections accepted later, whose window follows from it.
+            ["receive-buffer", bytes] => {
+                let listener = self.listener.as_ref().context("not listening")?;
+                setsockopt(listener, sockopt::RcvBuf, &bytes.parse()?)?;
+                Ok(0)
+            }
+            ["send-buffer", bytes] => {
+                setsockopt(self.stream()?, sockopt::SndBufForce, &bytes.parse()?)?;
+                Ok(0)
+            }
+            ["serve", rounds, len, sleep_ms] => {
+                self.serve(rounds.parse()?, len.parse()?, milliseconds(sleep_ms)?)
+            }
+            ["request", rounds, len] => self.request(rounds.parse()?, len.parse()?),
+            ["write", bytes] => {
+                let bytes = bytes.parse()?;
+                self.stream()?.write_all(&vec![b'w'; bytes])?;
+                Ok(bytes.try_into()?)
+            }
+            ["write-small", writes] => self.write_small(writes.parse()?),
+            ["read", bytes, chunk, sleep_ms] => {
+                self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
+            }
+            ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
+            ["close"] => {
+                self.stream = None;
+                Ok(0)
+            }
+            _ => bail!("unknown command"),
+        }
+    }
+
+    fn take(&mut self, stream: TcpStream) -> Result<u64> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let port = stream.local_addr()?.port();
+        self.stream = Some(stream);
+        Ok(port.into())
+    }
+
+    fn stream(&self) -> Result<&TcpStream> {
+        self.stream.as_ref().context("not connected")
+    }
+
+    fn serve(&self, rounds: u64, len: usize, pause: Duration) -> Result<u64> {
+        let mut stream = self.stream()?;
+        let mut message = vec![0; len];
+        for _ in 0..rounds {
+            if !pause.is_zero() {
+                sleep(pause);
+            }
+            stream.read_exact(&mut message)?;
+            stream.write_all(&message)?;
+        }
+        Ok(rounds)
+    }
+
+    fn request(&self, rounds: u64, len: usize) -> Result<u64> {
+        let mut stream = self.stream()?;
+        let mut message = vec![b'r'; len];
+        for _ in 0..rounds {
+            stream.write_all(&message)?;
+            stream.read_exact(&mut message)?;
+        }
+        Ok(rounds)
+    }
+
+    fn write_small(&self, writes: u64) -> Result<u64> {
+        let mut stream = self.stream()?;
+        let message = [b's'; 150];
+        let mut bytes = 0;
+        for write in 0..writes {
+            // More than the congestion window of a new connection would share segments.
+            if write % 8 == 0 {
+                until(PATIENCE, || Ok(tcp_info(stream, UNACKED)? == 0))?;
+            }
+            let len = 50 + write * 37 % 101;
+            stream.write_all(&message[..usize::try_from(len)?])?;
+            bytes += len;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&self, bytes: u64, chunk: usize, pause: Duration) -> Result<u64> {
+        let mut stream = self.stream()?;
+        let mut buffer = vec![0; chunk];
+        let mut seen = 0;
+        while seen < bytes {
+            sleep(pause);
+            let read = stream.read(&mut buffer)?;
+            ensure!(read > 0, "the other end closed after {seen} bytes");
+            seen += u64::try_from(read)?;
+        }
+        Ok(seen)
+    }
+}
+
+fn milliseconds(text: &str) -> Result<Duration> {
+    Ok(Duration::from_millis(text.parse()?))
+}
+
+/// Where the kernel's `struct tcp_info` has `tcpi_unacked`.
+const UNACKED: usize = 24;
+/// Where it has `tcpi_data_segs_out`, past the end of libc's copy of the struct.
+const DATA_SEGMENTS_OUT: usize = 156;
+
+/// A field of `TCP_INFO`: what the kernel says itself, to check the tool against.
+fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
+    let mut info = [0_u8; DATA_SEGMENTS_OUT + 4];
+    let mut len = libc::socklen_t::try_from(info.len())?;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error()).context("TCP_INFO");
+    }
+    ensure!(usize::try_from(len)? == info.len(), "TCP_INFO is too short: {len}");
+    Ok(u32::from_ne_bytes(info[offset..offset + 4].try_into()?))
+}

@@ -1,0 +1,304 @@
+//! The tool under test, run as a user runs it.
+
+use std::{
+    env, fmt,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio, id},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use chrono::{DateTime, Utc};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use regex_lite::Regex;
+
+use crate::{
+    confine,
+    lines::{Line, parse},
+    process::{Lines, PATIENCE, wait},
+};
+
+/// Where the tool is, when not beside this test.
+const PATH: &str = "NET_LATENCY";
+
+/// The beginning of the line that says that everything is attached.
+const READY: &str = "net-latency: tracing";
+
+/// How the tool hooks into the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Fentry,
+    Kprobe,
+}
+
+impl Backend {
+    pub(crate) const ALL: [Self; 2] = [Self::Fentry, Self::Kprobe];
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
+        })
+    }
+}
+
+/// A path under /tmp that is this run's alone and is removed with the value.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(env::temp_dir().join(format!("net-latency-test-{}-{number}-{name}", id())))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Not there when the tool never opened it; /tmp is the guest's, so nothing else matters.
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// Where the tool's lines go.
+pub(crate) enum Sink {
+    /// `-o` and a file of this run.
+    File(Scratch),
+    /// `-o` and a file that the case chose.
+    At(PathBuf),
+    /// Standard output redirected to a file, as the shell does it.
+    Redirected(Scratch),
+    /// Standard output as a pipe that the case reads.
+    Pipe,
+}
+
+/// What to run.
+pub(crate) struct Launch {
+    backend: Backend,
+    format: &'static str,
+    arguments: Vec<String>,
+    sink: Sink,
+    timezone: Option<&'static str>,
+}
+
+impl Launch {
+    pub(crate) fn new(backend: Backend) -> Self {
+        let sink = Sink::File(Scratch::new("lines"));
+        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None }
+    }
+
+    pub(crate) fn args<S: ToString>(mut self, arguments: &[S]) -> Self {
+        self.arguments.extend(arguments.iter().map(S::to_string));
+        self
+    }
+
+    pub(crate) fn text(mut self) -> Self {
+        self.format = "text";
+        self
+    }
+
+    pub(crate) fn sink(mut self, sink: Sink) -> Self {
+        self.sink = sink;
+        self
+    }
+
+    pub(crate) fn timezone(mut self, timezone: &'static str) -> Self {
+        self.timezone = Some(timezone);
+        self
+    }
+
+    /// Runs the tool and returns once it says that it traces.
+    pub(crate) fn start(self) -> Result<Tool> {
+        let mut command = Command::new(path());
+        command.args(["--backend", &self.backend.to_string(), "--format", self.format]);
+        command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
+        if let Some(timezone) = self.timezone {
+            command.env("TZ", timezone);
+        }
+        let file = match self.sink {
+            Sink::File(scratch) => {
+                command.arg("-o").arg(scratch.path()).stdout(Stdio::null());
+                Some(scratch)
+            }
+            Sink::At(path) => {
+                command.arg("-o").arg(&path).stdout(Stdio::null());
+                Some(Scratch(path))
+            }
+            Sink::Redirected(scratch) => {
+                command.stdout(File::create(scratch.path())?);
+                Some(scratch)
+            }
+            Sink::Pipe => {
+                command.stdout(Stdio::piped());
+                None
+            }
+        };
+        let since = SystemTime::now();
+        let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
+        let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
+        let mut tool = Tool { child, stderr, said: Vec::new(), file, since };
+        while let Some(line) = tool.stderr.next(PATIENCE).context("waiting until the tool traces")? {
+            let ready = line.starts_with(READY);
+            tool.said.push(line);
+            if ready {
+                return Ok(tool);
+            }
+        }
+        bail!("the tool ended before it traced:\n{}", tool.said.join("\n"))
+    }
+}
+
+/// The running tool. Killed when dropped.
+pub(crate) struct Tool {
+    child: Child,
+    stderr: Lines,
+    said: Vec<String>,
+    file: Option<Scratch>,
+    since: SystemTime,
+}
+
+impl Tool {
+    /// Where its lines go.
+    pub(crate) fn file(&self) -> Result<&Path> {
+        Ok(self.file.as_ref().context("the lines go to a pipe")?.path())
+    }
+
+    /// Its standard output, with [`Sink::Pipe`].
+    pub(crate) fn stdout(&mut self) -> Result<ChildStdout> {
+        self.child.stdout.take().context("the lines go to a file")
+    }
+
+    /// Whether it has not ended yet.
+    pub(crate) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
+    }
+
+    /// Ends it as Ctrl-C does; it must end well.
+    pub(crate) fn stop(self) -> Result<Outcome> {
+        self.signal(Signal::SIGINT)?;
+        let outcome = self.wait()?;
+        outcome.expect_code(0)?;
+        outcome.lost()?;
+        Ok(outcome)
+    }
+
+    /// Waits for it to end by itself.
+    pub(crate) fn wait(mut self) -> Result<Outcome> {
+        let status = wait(&mut self.child, PATIENCE)
+            .map_err(|error| anyhow!("{error:#}; it said:\n{}", self.said.join("\n")))?;
+        self.said.extend(self.stderr.rest()?);
+        let data = match &self.file {
+            Some(file) => fs::read(file.path()).context("reading the tool's lines")?,
+            None => Vec::new(),
+        };
+        let span = (DateTime::from(self.since), DateTime::from(SystemTime::now()));
+        Ok(Outcome { status, stderr: self.said.clone(), data, span })
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        // Fails when it has ended, which is the normal case.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// How a run ended and what it left.
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    /// All lines of standard error.
+    pub(crate) stderr: Vec<String>,
+    /// All bytes of the output file.
+    pub(crate) data: Vec<u8>,
+    /// Wall-clock time before the start and after the end.
+    pub(crate) span: (DateTime<Utc>, DateTime<Utc>),
+}
+
+impl Outcome {
+    /// An error that shows the first of the lines at fault and what the tool said.
+    pub(crate) fn fault<'a>(
+        &self,
+        what: impl fmt::Display,
+        lines: impl IntoIterator<Item = &'a Line>,
+    ) -> anyhow::Error {
+        let lines: Vec<_> = lines.into_iter().take(5).map(|line| line.raw.as_str()).collect();
+        anyhow!(
+            "{what}\nfirst lines concerned:\n{}\nexit: {}\nstderr:\n{}",
+            lines.join("\n"),
+            self.status,
+            self.stderr.join("\n")
+        )
+    }
+
+    /// Fails unless the tool ended with `code`.
+    pub(crate) fn expect_code(&self, code: i32) -> Result<()> {
+        ensure!(self.status.code() == Some(code), self.fault(format_args!("exit code is not {code}"), []));
+        Ok(())
+    }
+
+    /// The footer's figure of lost lines, which every clean end shows.
+    pub(crate) fn lost(&self) -> Result<u64> {
+        let figure = Regex::new(r"(\d+)\D*\blost\b")?;
+        let ready = self.stderr.iter().position(|line| line.starts_with(READY));
+        let footer = self.stderr.iter().skip(ready.map_or(0, |ready| ready + 1));
+        let found = footer.rev().find_map(|line| figure.captures(line)?.get(1)?.as_str().parse().ok());
+        found.ok_or_else(|| self.fault("no footer with a number before the word lost", []))
+    }
+
+    /// The output as text, which it must be.
+    pub(crate) fn text(&self) -> Result<&str> {
+        std::str::from_utf8(&self.data).context("the output is not UTF-8")
+    }
+
+    /// The output parsed as JSON lines, each of them whole.
+    pub(crate) fn lines(&self) -> Result<Vec<Line>> {
+        parse(self.text()?).map_err(|error| self.fault(format_args!("{error:#}"), []))
+    }
+}
+
+/// What a run says that does not get as far as tracing.
+pub(crate) struct Refusal {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs the tool to its end, which must come by itself, optionally confined.
+pub(crate) fn run(confinement: Option<&str>, arguments: &[&str]) -> Result<Refusal> {
+    let mut command = match confinement {
+        Some(kind) => confine::command(kind, &path())?,
+        None => Command::new(path()),
+    };
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
+    let stdout = Lines::follow(child.stdout.take().context("stdout is a pipe")?);
+    let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
+    let ended = wait(&mut child, Duration::from_secs(60));
+    if ended.is_err() {
+        child.kill()?;
+        child.wait()?;
+    }
+    let (stdout, stderr) = (stdout.rest()?.join("\n"), stderr.rest()?.join("\n"));
+    let status = ended.map_err(|error| anyhow!("{error:#}; it said:\n{stderr}"))?;
+    Ok(Refusal { code: status.code(), stdout, stderr })
+}
+
+fn path() -> PathBuf {
+    env::var_os(PATH).map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_net-latency")), PathBuf::from)
+}

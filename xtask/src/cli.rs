@@ -1,0 +1,80 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{guest::demo, setup::kernels::Series};
+
+/// Builds, runs, tests and packages net-latency, and installs what that takes.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Install everything that the other tasks need
+    Setup,
+    /// Build the tool
+    Build,
+    /// Build the tool and run it as root, in a guest where this kernel can't be traced
+    Run(RunArgs),
+    /// Check format and lints, run all tests, on this machine and in guests
+    Test(TestArgs),
+    /// Boot a guest with the tool in it, for a command or a shell
+    Vm(VmArgs),
+    /// Build the static binary target/dist/net-latency
+    Dist,
+    /// Remove what xtask keeps below target/
+    Clean,
+    /// Make TCP traffic; started by the guest's init
+    #[command(hide = true)]
+    GuestDemo {
+        #[arg(value_enum)]
+        role: demo::Role,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Run in a guest with this kernel, even if this machine's kernel can be traced
+    #[arg(long, value_name = "KERNEL", num_args = 0..=1, default_missing_value = "6.12", conflicts_with = "host")]
+    pub(crate) vm: Option<Series>,
+    /// Run on this machine's kernel or not at all
+    #[arg(long)]
+    pub(crate) host: bool,
+    /// Arguments of net-latency
+    #[arg(last = true)]
+    pub(crate) args: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Test on this kernel only (repeatable)
+    #[arg(long = "kernel", value_name = "KERNEL")]
+    pub(crate) kernels: Vec<Series>,
+    /// Leave the guest tests out
+    #[arg(long, conflicts_with = "kernels")]
+    pub(crate) no_guest: bool,
+    /// Run only tests whose name contains this
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VmArgs {
+    /// The kernel: 5.10, 6.1, 6.12, 7.2 or rt
+    pub(crate) kernel: Series,
+    /// Put this file into the guest's /bin (repeatable)
+    #[arg(long = "add", value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// End the guest after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+    /// What to run instead of a shell
+    #[arg(last = true)]
+    pub(crate) command: Vec<OsString>,
+}

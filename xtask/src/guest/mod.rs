@@ -1,0 +1,9 @@
+//! Guests: what is in them, how they are booted, and what their first process does.
+
+pub(crate) mod demo;
+pub(crate) mod init;
+pub(crate) mod qemu;
+
+mod console;
+mod image;
+mod terminal;

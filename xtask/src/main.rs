@@ -1,0 +1,56 @@
+//! Setup, build, run, test and package net-latency: `cargo xtask help`.
+//!
+//! Linked statically, the same program is the init of the guests that it boots.
+
+mod build;
+mod cli;
+mod guest;
+mod paths;
+mod process;
+mod run;
+mod setup;
+mod test;
+mod vm;
+
+use std::{fs, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::Parser as _;
+use cli::{Cli, Task};
+use setup::{Needs, kernels::Series};
+
+fn main() -> ExitCode {
+    if guest::init::is_me() {
+        guest::init::main();
+    }
+    let result = match Cli::parse().task {
+        Task::Setup => setup::ensure(&Needs::guests(Series::all())).map(|()| ExitCode::SUCCESS),
+        Task::Build => build(build::tool),
+        Task::Run(args) => run::run(args),
+        Task::Test(args) => test::run(&args),
+        Task::Vm(args) => vm::run(args),
+        Task::Dist => build(build::dist),
+        Task::Clean => clean().map(|()| ExitCode::SUCCESS),
+        Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn build(build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode> {
+    setup::ensure(&Needs::build())?;
+    println!("{}", build()?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn clean() -> Result<()> {
+    for directory in [paths::tools(), paths::kernels(), paths::guest(), paths::dist()] {
+        if directory.exists() {
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("can't remove {}", directory.display()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Where things are: the workspace, and what xtask keeps below its `target/`.
+
+use std::path::{Path, PathBuf};
+
+/// The only target that the tool is shipped for; also the guest's.
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member of the workspace")
+}
+
+/// A path below `target/` of the workspace.
+fn below_target(path: &str) -> PathBuf {
+    workspace().join("target").join(path)
+}
+
+/// Programs needed for building and testing that are kept out of the system.
+pub(crate) fn tools() -> PathBuf {
+    below_target("tools")
+}
+
+/// Kernels and their modules, one directory per series.
+pub(crate) fn kernels() -> PathBuf {
+    below_target("kernels")
+}
+
+/// Initramfs images of running guests.
+pub(crate) fn guest() -> PathBuf {
+    below_target("guest")
+}
+
+/// What is given to users.
+pub(crate) fn dist() -> PathBuf {
+    below_target("dist")
+}

@@ -1,0 +1,181 @@
+//! Packages of this system, and packages that are only unpacked.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    process::{as_root, quietly, step, succeeds},
+    setup::sources::Mirrors,
+};
+
+/// The system's own apt.
+#[derive(Debug, Default)]
+pub(crate) struct Apt {
+    updated: bool,
+}
+
+impl Apt {
+    /// Whether this system has apt at all.
+    pub(crate) fn exists() -> bool {
+        succeeds(Command::new("apt-get").arg("--version"))
+    }
+
+    /// Whether a package is installed.
+    pub(crate) fn is_installed(package: &str) -> bool {
+        let query = Command::new("dpkg-query").args(["-W", "-f=${db:Status-Status}", package]).output();
+        query.is_ok_and(|output| output.stdout == b"installed")
+    }
+
+    /// Whether a package could be installed.
+    pub(crate) fn has(&mut self, package: &str) -> Result<bool> {
+        self.update()?;
+        Ok(succeeds(Command::new("apt-cache").args(["show", "--no-all-versions", package])))
+    }
+
+    /// Installs packages.
+    pub(crate) fn install(&mut self, packages: &[&str]) -> Result<()> {
+        if packages.is_empty() {
+            return Ok(());
+        }
+        if !Self::exists() {
+            bail!(
+                "this system has no apt; install what these Debian packages hold by other means: {}",
+                packages.join(", ")
+            );
+        }
+        self.update()?;
+        step(&format!("installing {}", packages.join(", ")), || {
+            let mut command = as_root("env");
+            command.args([
+                "DEBIAN_FRONTEND=noninteractive",
+                "apt-get",
+                "-q",
+                "-y",
+                "-o",
+                "DPkg::Lock::Timeout=300",
+            ]);
+            command.args(["install", "--no-install-recommends"]).args(packages);
+            quietly(
+                &mut command,
+                &format!("install these packages by hand, then run again: {}", packages.join(" ")),
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Downloads a package of this system's sources into a directory and unpacks it there.
+    pub(crate) fn unpack(&mut self, package: &str, directory: &Path) -> Result<()> {
+        if !Self::exists() {
+            bail!("this system has no apt to download {package} with");
+        }
+        self.update()?;
+        fresh(directory)?;
+        let mut command = Command::new("apt-get");
+        command.args(["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(directory);
+        quietly(&mut command, "is the network reachable, and does apt-get update succeed?")?;
+        extract(&debs(directory)?, directory)
+    }
+
+    fn update(&mut self) -> Result<()> {
+        if !self.updated {
+            step("refreshing the package lists", || {
+                let mut command = as_root("apt-get");
+                command.args(["-q", "-o", "DPkg::Lock::Timeout=300", "update"]);
+                quietly(&mut command, "is the network reachable, and are the apt sources right?")
+            })?;
+            self.updated = true;
+        }
+        Ok(())
+    }
+}
+
+/// An apt with sources, lists and caches of its own: it sees all Debian releases and leaves the system alone.
+#[derive(Debug)]
+pub(crate) struct PrivateApt {
+    directory: PathBuf,
+}
+
+impl PrivateApt {
+    /// Sets it up in a directory and fetches the lists of these suites.
+    pub(crate) fn new(directory: PathBuf, suites: &[&str]) -> Result<Self> {
+        if !Apt::exists() {
+            bail!(
+                "this system has no apt to download Debian's kernels with; use a Debian or Ubuntu machine or container"
+            );
+        }
+        fresh(&directory)?;
+        for part in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(directory.join(part))
+                .context("can't create the directories of a private apt")?;
+        }
+        fs::write(directory.join("sources.list"), Mirrors::of_this_machine()?.list(suites))?;
+        let apt = Self { directory };
+        quietly(
+            apt.command("apt-get").arg("update"),
+            "is the network reachable, and does the mirror that apt uses carry all Debian releases?",
+        )?;
+        Ok(apt)
+    }
+
+    /// The names of packages that match a pattern.
+    pub(crate) fn search(&self, pattern: &str) -> Result<Vec<String>> {
+        let found = quietly(self.command("apt-cache").args(["search", "--names-only", pattern]), "")?;
+        Ok(found.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+    }
+
+    /// Downloads packages into a new directory and returns their files.
+    pub(crate) fn download(&self, packages: &[String], directory: &Path) -> Result<Vec<PathBuf>> {
+        fresh(directory)?;
+        let mut command = self.command("apt-get");
+        quietly(command.arg("download").args(packages).current_dir(directory), "is the network reachable?")?;
+        debs(directory)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let mut option = |name: &str, value: &str| {
+            command.arg("-o").arg(format!("{name}={value}"));
+        };
+        let inside = |part: &str| self.directory.join(part).display().to_string();
+        option("Dir::Etc::sourcelist", &inside("sources.list"));
+        option("Dir::Etc::sourceparts", "/dev/null");
+        option("Dir::Etc::preferences", "/dev/null");
+        option("Dir::Etc::preferencesparts", "/dev/null");
+        option("Dir::State::Lists", &inside("lists"));
+        option("Dir::Cache", &inside("cache"));
+        option("Acquire::Languages", "none");
+        option("APT::Sandbox::User", "root");
+        command.arg("-q");
+        command
+    }
+}
+
+/// Unpacks packages without installing them.
+pub(crate) fn extract(debs: &[PathBuf], directory: &Path) -> Result<()> {
+    for deb in debs {
+        quietly(Command::new("dpkg").arg("-x").arg(deb).arg(directory), "is there space left on this disk?")?;
+    }
+    Ok(())
+}
+
+fn debs(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).with_context(|| format!("can't list {}", directory.display()))?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    Ok(paths
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
+        .collect())
+}
+
+/// Makes an empty directory, whatever an interrupted run left there.
+fn fresh(directory: &Path) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| format!("can't remove {}", directory.display()))?;
+    }
+    fs::create_dir_all(directory).with_context(|| format!("can't create {}", directory.display()))
+}
