@@ -97,8 +97,9 @@ fn run_tests(command: &mut Command, summary: &mut Summary) -> Result<()> {
         output += &line;
         output.push('\n');
     }
-    let success = child.wait()?.success();
-    summary.add_run("tests on this machine", &output, success);
+    // Without a code a signal ended it.
+    let status = child.wait()?.code().unwrap_or(-1);
+    summary.add_run("tests on this machine", &output, status);
     Ok(())
 }
 
@@ -149,7 +150,7 @@ fn report(kernel: Series, result: Result<(Outcome, String)>, took: Duration, sum
     match result {
         Ok((Outcome::Exited(status), output)) => {
             text += &output;
-            summary.add_run(&name, &output, status == 0);
+            summary.add_run(&name, &output, status.into());
         }
         Ok((Outcome::Died { reason, tail }, output)) => {
             text += &format!("{output}\nthe guest died: {reason}; its console's last lines:\n{tail}\n");

@@ -125,15 +125,11 @@ fn run_command() -> Result<u8> {
     command.envs(environment.iter().filter(|(name, _)| *name != DATA_PORT && *name != DEMO).copied());
     command.stdin(console.try_clone()?).stderr(console.try_clone()?);
     command.stdout(if data.is_some() { Stdio::piped() } else { console.try_clone()?.into() });
-    // SAFETY: both are system calls alone; nothing is allocated and no lock is taken.
-    unsafe {
-        // Ctrl-C on the console is for the command and its children.
-        command.pre_exec(|| {
-            setsid()?;
-            ioctl_tiocsctty(rustix::stdio::stdin())?;
-            Ok(())
-        });
-    }
+    // Ctrl-C on the console is for the command and its children; it can't end the first process. That one leads
+    // the session, since the end of a session's leader hangs its terminal up, which throws away the output that
+    // the serial port hasn't sent yet (tty_ldisc_hangup).
+    setsid().context("can't lead a session")?;
+    ioctl_tiocsctty(&console).context("can't take the console as terminal")?;
     writeln!(&console, "{}", Marker::Started)?;
     // Children of this process look for programs where the command would.
     // SAFETY: no other thread runs yet that could read the environment.

@@ -28,13 +28,13 @@ impl Summary {
 
     /// Counts the tests of a finished run. One that failed otherwise than by its tests is a failure by itself,
     /// and so is one that reports no result.
-    pub(crate) fn add_run(&mut self, what: &str, output: &str, success: bool) {
+    pub(crate) fn add_run(&mut self, what: &str, output: &str, status: i32) {
         let counts = self.add_counts(output);
         if counts.programs == 0 {
-            self.fail(what, "no test result");
-        } else if !success && counts.failed == 0 {
+            self.fail(what, &format!("no test result; exit status {status}"));
+        } else if status != 0 && counts.failed == 0 {
             self.fail(what, "failed, though no test did: a program didn't build or died");
-        } else if success && counts.failed > 0 {
+        } else if status == 0 && counts.failed > 0 {
             self.fail(what, "reports success in spite of failed tests");
         }
     }
@@ -94,31 +94,31 @@ mod tests {
         test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\r\n";
     const BAD: &str = "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
 
-    fn summed(output: &str, success: bool) -> String {
+    fn summed(output: &str, status: i32) -> String {
         let mut summary = Summary::default();
-        summary.add_run("run", output, success);
+        summary.add_run("run", output, status);
         summary.to_string()
     }
 
     #[test]
     fn result_lines_add_up() {
         assert_eq!(Counts::of(&format!("{GOOD}{BAD}")), Counts { programs: 3, passed: 17, failed: 2 });
-        assert_eq!(summed(GOOD, true), "13 passed, 0 failed");
-        assert_eq!(summed(BAD, false), "4 passed, 2 failed");
+        assert_eq!(summed(GOOD, 0), "13 passed, 0 failed");
+        assert_eq!(summed(BAD, 101), "4 passed, 2 failed");
     }
 
     #[test]
     fn a_run_that_fails_without_a_failed_test_counts() {
-        assert_eq!(summed(GOOD, false), "13 passed, 1 failed");
+        assert_eq!(summed(GOOD, 101), "13 passed, 1 failed");
     }
 
     #[test]
     fn a_run_without_a_result_is_a_failure() {
-        assert_eq!(summed("", true), "0 passed, 1 failed");
+        assert_eq!(summed("", 0), "0 passed, 1 failed");
     }
 
     #[test]
     fn a_lie_is_a_failure() {
-        assert_eq!(summed(BAD, true), "4 passed, 3 failed");
+        assert_eq!(summed(BAD, 0), "4 passed, 3 failed");
     }
 }
