@@ -9,6 +9,8 @@ pub const AF_INET: u32 = 2;
 pub const AF_INET6: u32 = 10;
 /// TCP, as in [`PacketRecord::protocol`].
 pub const IPPROTO_TCP: u8 = 6;
+/// UDP, as in [`PacketRecord::protocol`].
+pub const IPPROTO_UDP: u8 = 17;
 
 /// Number of stages a packet crosses.
 pub const STAMPS: usize = 4;
@@ -47,6 +49,9 @@ pub struct PacketRecord {
     /// When the packet crossed each stage, in ns of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`); index with
     /// the `STAMP_` constants; 0 where unknown.
     pub stamps: [u64; STAMPS],
+    /// A stamp besides, 0 where there is none. Out, of a retransmission: when these bytes were first sent.
+    /// In, of a packet that entered the stack more than once (host device, then container's): its last entry.
+    pub other: u64,
     /// Source address of the packet in network order; an IPv4 address fills the first four bytes.
     pub saddr: [u8; 16],
     /// Destination address, in the form of `saddr`.
@@ -59,7 +64,7 @@ pub struct PacketRecord {
     pub tid: u32,
     /// Payload bytes.
     pub len: u32,
-    /// TCP sequence number of the first payload byte.
+    /// TCP sequence number of the first payload byte; 0 for UDP.
     pub seq: u32,
     /// Index of the device, in the namespace of `netns`.
     pub ifindex: u32,
@@ -79,7 +84,7 @@ pub struct PacketRecord {
     pub flags: u16,
     /// [`Direction`] as a number.
     pub direction: u8,
-    /// [`IPPROTO_TCP`].
+    /// [`IPPROTO_TCP`] or [`IPPROTO_UDP`].
     pub protocol: u8,
     /// [`AF_INET`] or [`AF_INET6`].
     pub family: u32,
@@ -87,7 +92,7 @@ pub struct PacketRecord {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<PacketRecord>() == 128, "records have no padding");
+const _: () = assert!(size_of::<PacketRecord>() == 136, "records have no padding");
 
 // SAFETY: `repr(C)`, no padding (asserted above), every bit pattern of every field is valid.
 #[cfg(feature = "user")]

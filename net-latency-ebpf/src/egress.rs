@@ -254,6 +254,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
         };
         PacketRecord {
             stamps: [drv, transmit.ip, transmit.transport, transmit.app],
+            other: 0,
             saddr,
             daddr,
             comm: task.comm(),

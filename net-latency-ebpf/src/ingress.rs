@@ -172,6 +172,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
             let (saddr, daddr) = addresses(&ends, Direction::In);
             PacketRecord {
                 stamps: [drv, ip, transport, 0],
+                other: 0,
                 saddr,
                 daddr,
                 comm: Task::UNKNOWN.comm(),
@@ -359,6 +360,7 @@ fn received(ends: &Ends, key: &SegmentKey, segment: &Segment, app: u64, task: &T
     };
     PacketRecord {
         stamps,
+        other: 0,
         saddr,
         daddr,
         comm: task.comm(),

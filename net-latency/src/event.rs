@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
-    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP,
-    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP, PacketRecord,
+    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
 
 /// Number of columns of a line: the ways between neighbouring stages.
@@ -19,12 +19,34 @@ const ORDER_OUT: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_
 const FLAG_NAMES: [(u16, &str); 4] =
     [(FLAG_CONTROL, "control"), (FLAG_RETRANS, "retrans"), (FLAG_GRO, "gro"), (FLAG_AMBIGUOUS, "ambiguous")];
 
-/// Names of the columns of a direction, in display order.
+/// What carries a packet's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// Names of the columns of a line, in display order.
 #[must_use]
-pub fn columns(direction: Direction) -> [&'static str; COLUMNS] {
-    match direction {
-        Direction::In => ["drv-ip", "ip-tcp", "tcp-app"],
-        Direction::Out => ["app-tcp", "tcp-ip", "ip-drv"],
+pub fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
+    match (direction, protocol) {
+        (Direction::In, Protocol::Tcp) => ["drv-ip", "ip-tcp", "tcp-app"],
+        (Direction::In, Protocol::Udp) => ["drv-ip", "ip-udp", "udp-app"],
+        (Direction::Out, Protocol::Tcp) => ["app-tcp", "tcp-ip", "ip-drv"],
+        (Direction::Out, Protocol::Udp) => ["app-udp", "udp-ip", "ip-drv"],
     }
 }
 
@@ -78,6 +100,36 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn direction(&self) -> Direction {
         if self.record.direction == Direction::In as u8 { Direction::In } else { Direction::Out }
+    }
+
+    /// What carries the packet's data.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        if self.record.protocol == IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp }
+    }
+
+    /// TCP sequence number of the first payload byte.
+    #[must_use]
+    pub fn seq(&self) -> Option<u32> {
+        (self.protocol() == Protocol::Tcp).then_some(self.record.seq)
+    }
+
+    /// Of a retransmission: how long before it these bytes were first sent, in ns.
+    #[must_use]
+    pub fn first_send_age_ns(&self) -> Option<u64> {
+        let first =
+            (self.direction() == Direction::Out && self.record.other != 0).then_some(self.record.other)?;
+        let now = self.record.stamps[STAMP_TRANSPORT];
+        (now != 0).then(|| now.checked_sub(first))?
+    }
+
+    /// Of a received packet that entered the stack more than once: from its last entry to IP, in ns.
+    #[must_use]
+    pub fn last_drv_ip_ns(&self) -> Option<u64> {
+        let last =
+            (self.direction() == Direction::In && self.record.other != 0).then_some(self.record.other)?;
+        let ip = self.record.stamps[STAMP_IP];
+        (ip != 0).then(|| ip.checked_sub(last))?
     }
 
     /// Time in ns that column `column` (0, 1, 2 in display order) took; `None` if one of its two stages
@@ -178,7 +230,7 @@ impl<'a> Event<'a> {
 pub(crate) mod fixtures {
     //! Records that the tests of the output forms share.
 
-    use net_latency_common::{AF_INET, AF_INET6, Direction, IPPROTO_TCP, PacketRecord};
+    use net_latency_common::{AF_INET, AF_INET6, Direction, IPPROTO_TCP, IPPROTO_UDP, PacketRecord};
 
     /// 2022-03-02 16:01:36.123456789 UTC in ns.
     pub(crate) const WALL_NS: i64 = 1_646_236_896_123_456_789;
@@ -199,6 +251,7 @@ pub(crate) mod fixtures {
     pub(crate) fn incoming() -> PacketRecord {
         PacketRecord {
             stamps: [1_000_000, 1_023_999, 1_058_000, 1_247_500],
+            other: 0,
             saddr: v4([192, 0, 2, 7]),
             daddr: v4([198, 51, 100, 20]),
             comm: comm(b"firefox"),
@@ -233,6 +286,11 @@ pub(crate) mod fixtures {
             direction: Direction::Out as u8,
             ..incoming
         }
+    }
+
+    /// `record` as a datagram.
+    pub(crate) fn udp(record: PacketRecord) -> PacketRecord {
+        PacketRecord { protocol: IPPROTO_UDP, seq: 0, ..record }
     }
 
     /// `record` between two IPv6 hosts.
@@ -275,6 +333,17 @@ mod tests {
         record.stamps[STAMP_IP] = record.stamps[STAMP_DRV] - 1;
         assert_eq!(event(&record).stage(0), None);
         assert!(event(&record).is_partial());
+    }
+
+    #[test]
+    fn the_other_stamp_means_what_the_direction_says() {
+        let mut record = fixtures::outgoing();
+        assert_eq!((event(&record).first_send_age_ns(), event(&record).last_drv_ip_ns()), (None, None));
+        record.other = record.stamps[STAMP_TRANSPORT] - 700;
+        assert_eq!((event(&record).first_send_age_ns(), event(&record).last_drv_ip_ns()), (Some(700), None));
+        let mut record = fixtures::incoming();
+        record.other = record.stamps[STAMP_IP] - 300;
+        assert_eq!((event(&record).first_send_age_ns(), event(&record).last_drv_ip_ns()), (None, Some(300)));
     }
 
     #[test]

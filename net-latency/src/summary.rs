@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use net_latency_common::{Counter, Counters, Direction};
 
-use crate::event::{COLUMNS, Event, columns};
+use crate::event::{COLUMNS, Event, Protocol, columns};
 
 /// Longest time that a histogram tells apart from longer ones, in ns: 1 h.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -151,11 +151,10 @@ impl Side {
     }
 }
 
-/// Accumulates the packets of a run. Its size does not depend on their number (about 300 KiB).
+/// Accumulates the packets of a run. Its size does not depend on their number (about 600 KiB).
 #[derive(Debug)]
 pub struct Summary {
-    incoming: Side,
-    outgoing: Side,
+    sides: [(Direction, Protocol, Side); 4],
 }
 
 impl Default for Summary {
@@ -168,21 +167,33 @@ impl Summary {
     /// A run that has seen nothing.
     #[must_use]
     pub fn new() -> Self {
-        Self { incoming: Side::new(), outgoing: Side::new() }
+        let ways = [
+            (Direction::In, Protocol::Tcp),
+            (Direction::Out, Protocol::Tcp),
+            (Direction::In, Protocol::Udp),
+            (Direction::Out, Protocol::Udp),
+        ];
+        Self { sides: ways.map(|(direction, protocol)| (direction, protocol, Side::new())) }
     }
 
     /// Counts a packet that got its line.
     pub fn record(&mut self, event: &Event<'_>) {
-        match event.direction() {
-            Direction::In => self.incoming.record(event),
-            Direction::Out => self.outgoing.record(event),
+        let way = (event.direction(), event.protocol());
+        for (direction, protocol, side) in &mut self.sides {
+            if (*direction, *protocol) == way {
+                side.record(event);
+            }
         }
     }
 
     /// Packets so far, both directions.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.incoming.packets + self.outgoing.packets
+        self.packets_of(Direction::In) + self.packets_of(Direction::Out)
+    }
+
+    fn packets_of(&self, way: Direction) -> u64 {
+        self.sides.iter().filter(|(direction, ..)| *direction == way).map(|(_, _, side)| side.packets).sum()
     }
 
     /// Writes the footer of a run that took `elapsed`.
@@ -198,8 +209,8 @@ impl Summary {
         write!(
             out,
             "net-latency: {} packets in, {} out in {}; {} lost",
-            self.incoming.packets,
-            self.outgoing.packets,
+            self.packets_of(Direction::In),
+            self.packets_of(Direction::Out),
             Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
             losses.lines()
         )?;
@@ -210,10 +221,8 @@ impl Summary {
         if self.packets() > 0 {
             writeln!(out, "  {:13}{:>10}{:>10}{:>10}", "", "p50", "p99", "max")?;
         }
-        for (direction, name, side) in
-            [(Direction::In, "in", &self.incoming), (Direction::Out, "out", &self.outgoing)]
-        {
-            write_side(direction, name, side, out)?;
+        for (direction, protocol, side) in &self.sides {
+            write_side(*direction, *protocol, side, out)?;
         }
         for loss in losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
@@ -222,11 +231,20 @@ impl Summary {
     }
 }
 
-fn write_side(direction: Direction, name: &str, side: &Side, out: &mut impl io::Write) -> io::Result<()> {
+fn write_side(
+    direction: Direction,
+    protocol: Protocol,
+    side: &Side,
+    out: &mut impl io::Write,
+) -> io::Result<()> {
     if side.packets == 0 {
         return Ok(());
     }
-    let columns = columns(direction).into_iter().zip(&side.columns).chain([("total", &side.total)]);
+    let name = match direction {
+        Direction::In => "in",
+        Direction::Out => "out",
+    };
+    let columns = columns(direction, protocol).into_iter().zip(&side.columns).chain([("total", &side.total)]);
     for (row, (column, times)) in columns.enumerate() {
         write!(out, "  {:4}{column:9}", if row == 0 { name } else { "" })?;
         if times.histogram.is_empty() {

@@ -12,7 +12,7 @@ use serde_json::ser::Formatter;
 
 use super::{Options, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
-use crate::event::{COLUMNS, Event};
+use crate::event::{COLUMNS, Event, Protocol};
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
@@ -38,10 +38,12 @@ impl JsonWriter {
 }
 
 /// Names of the stage fields; they are part of the interface.
-fn stage_fields(direction: Direction) -> [&'static str; COLUMNS] {
-    match direction {
-        Direction::In => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
-        Direction::Out => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
+fn stage_fields(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
+    match (direction, protocol) {
+        (Direction::In, Protocol::Tcp) => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
+        (Direction::In, Protocol::Udp) => ["drv_ip_ns", "ip_udp_ns", "udp_app_ns"],
+        (Direction::Out, Protocol::Tcp) => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
+        (Direction::Out, Protocol::Udp) => ["app_udp_ns", "udp_ip_ns", "ip_drv_ns"],
     }
 }
 
@@ -55,7 +57,7 @@ impl Serialize for Object<'_> {
         let event = self.event;
         let record = event.record();
         let direction = event.direction();
-        let mut object = serializer.serialize_struct("Event", 25)?;
+        let mut object = serializer.serialize_struct("Event", 27)?;
         object.serialize_field("ts", &Name(self.ts))?;
         object.serialize_field(
             "dir",
@@ -64,7 +66,7 @@ impl Serialize for Object<'_> {
                 Direction::Out => "out",
             },
         )?;
-        object.serialize_field("proto", "tcp")?;
+        object.serialize_field("proto", event.protocol().name())?;
         object.serialize_field("ipver", &if record.family == AF_INET6 { 6 } else { 4 })?;
         object.serialize_field("pid", &event.pid())?;
         object.serialize_field("tid", &event.tid())?;
@@ -74,9 +76,9 @@ impl Serialize for Object<'_> {
         object.serialize_field("daddr", &event.daddr())?;
         object.serialize_field("dport", &record.dport)?;
         object.serialize_field("len", &record.len)?;
-        object.serialize_field("seq", &record.seq)?;
+        object.serialize_field("seq", &event.seq())?;
         object.serialize_field("segs", &record.segs)?;
-        for (name, stage) in stage_fields(direction).into_iter().zip(event.stages()) {
+        for (name, stage) in stage_fields(direction, event.protocol()).into_iter().zip(event.stages()) {
             object.serialize_field(name, &stage)?;
         }
         object.serialize_field("total_ns", &event.total_ns())?;
@@ -85,6 +87,8 @@ impl Serialize for Object<'_> {
         object.serialize_field("mark", &record.mark)?;
         object.serialize_field("cpu", &record.cpu)?;
         object.serialize_field("flags", &Flags(event))?;
+        object.serialize_field("first_send_age_ns", &event.first_send_age_ns())?;
+        object.serialize_field("last_drv_ip_ns", &event.last_drv_ip_ns())?;
         object.end()
     }
 }
@@ -156,7 +160,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Zone;
-    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, v6};
+    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
     use crate::output::tests::{any_name, any_record};
 
     fn line(record: &PacketRecord, ifname: Option<&[u8]>) -> String {
@@ -169,6 +173,8 @@ mod tests {
     #[test]
     fn both_directions_have_their_fields_in_order() {
         assert_snapshot!(line(&incoming(), Some(b"eth0")));
+        assert_snapshot!(line(&udp(incoming()), None));
+        assert_snapshot!(line(&udp(PacketRecord { other: 1_000_500, ..outgoing() }), None));
         let record = PacketRecord { flags: FLAG_RETRANS | FLAG_GRO, segs: 3, mark: 7, ..v6(outgoing()) };
         assert_snapshot!(line(&record, Some(b"wlan0")));
     }
@@ -184,7 +190,7 @@ mod tests {
         record.netns = 0;
         assert_snapshot!(line(&record, None));
         record.flags = FLAG_CONTROL;
-        assert!(line(&record, None).ends_with("\"flags\":[\"control\"]}\n"));
+        assert!(line(&record, None).contains("\"flags\":[\"control\"],"));
     }
 
     #[test]
@@ -216,7 +222,7 @@ mod tests {
             let body = text.strip_suffix('\n').expect("ends with a newline");
             prop_assert!(!body.chars().any(char::is_control));
             let value: Value = serde_json::from_str(body).expect("valid JSON");
-            for (field, stage) in stage_fields(event.direction()).into_iter().zip(event.stages()) {
+            for (field, stage) in stage_fields(event.direction(), event.protocol()).into_iter().zip(event.stages()) {
                 prop_assert_eq!(&value[field], &Value::from(stage));
             }
             prop_assert_eq!(&value["total_ns"], &Value::from(event.total_ns()));

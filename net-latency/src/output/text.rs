@@ -59,7 +59,9 @@ impl TextWriter {
     fn write_columns(&self, event: &Event<'_>, out: &mut Vec<u8>) {
         let stages = event.stages();
         let longest = longest(&stages);
-        for (column, (name, stage)) in columns(event.direction()).into_iter().zip(stages).enumerate() {
+        for (column, (name, stage)) in
+            columns(event.direction(), event.protocol()).into_iter().zip(stages).enumerate()
+        {
             if column > 0 {
                 out.extend_from_slice(b", ");
             }
@@ -102,8 +104,10 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     write_end(event.daddr(), record.dport, out);
     out.extend_from_slice(b" | len ");
     write_number(record.len, out);
-    out.extend_from_slice(b" | seq ");
-    write_number(record.seq, out);
+    if let Some(seq) = event.seq() {
+        out.extend_from_slice(b" | seq ");
+        write_number(seq, out);
+    }
     out.extend_from_slice(b" | segs ");
     write_number(record.segs, out);
     out.extend_from_slice(b" | dev ");
@@ -168,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Zone;
-    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, v6};
+    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
     use crate::output::tests::{any_name, any_record};
 
     const PLAIN_LINE: Options = Options { zone: Zone::UTC, details: false, colour: false };
@@ -216,6 +220,8 @@ mod tests {
         record.flags = FLAG_RETRANS | FLAG_GRO | FLAG_AMBIGUOUS;
         assert_snapshot!(line(&record, &DETAILS));
         assert_snapshot!(line(&v6(incoming()), &DETAILS));
+        assert_snapshot!(line(&udp(incoming()), &DETAILS));
+        assert_snapshot!(line(&udp(outgoing()), &PLAIN_LINE));
         let mut record = incoming();
         record.stamps[STAMP_APP] = 0;
         record.flags = FLAG_CONTROL;
@@ -290,7 +296,7 @@ mod tests {
 
             let mut parts = body.split(" | ");
             let columns_part = parts.next().expect("columns").split_once("| ").expect("direction").1;
-            for ((column, name), part) in columns(event.direction()).into_iter().enumerate()
+            for ((column, name), part) in columns(event.direction(), event.protocol()).into_iter().enumerate()
                 .zip(columns_part.trim_end_matches('.').split(", "))
             {
                 let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).expect("name");

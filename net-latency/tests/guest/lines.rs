@@ -6,15 +6,31 @@ use anyhow::{Context as _, Result, bail, ensure};
 use chrono::{DateTime, FixedOffset};
 use serde_json::Value;
 
-/// Fields that every TCP line has, the stages aside.
-const COMMON: [&str; 19] = [
-    "ts", "dir", "proto", "ipver", "pid", "tid", "comm", "saddr", "sport", "daddr", "dport", "len", "seq",
-    "segs", "total_ns", "ifname", "netns", "mark", "flags",
+/// Fields that every line has, the stages aside.
+const COMMON: [&str; 22] = [
+    "ts",
+    "dir",
+    "proto",
+    "ipver",
+    "pid",
+    "tid",
+    "comm",
+    "saddr",
+    "sport",
+    "daddr",
+    "dport",
+    "len",
+    "seq",
+    "segs",
+    "total_ns",
+    "ifname",
+    "netns",
+    "mark",
+    "cpu",
+    "flags",
+    "first_send_age_ns",
+    "last_drv_ip_ns",
 ];
-
-/// The stage fields in the order in which a packet crosses them.
-const IN: [&str; 3] = ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"];
-const OUT: [&str; 3] = ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"];
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,13 +39,20 @@ pub(crate) enum Dir {
     Out,
 }
 
-impl Dir {
-    /// The names of its stages.
-    pub(crate) fn stages(self) -> [&'static str; 3] {
-        match self {
-            Self::In => IN,
-            Self::Out => OUT,
-        }
+/// What carries a packet's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Proto {
+    Tcp,
+    Udp,
+}
+
+/// The stage fields in the order in which a packet crosses them.
+pub(crate) fn stages(dir: Dir, proto: Proto) -> [&'static str; 3] {
+    match (dir, proto) {
+        (Dir::In, Proto::Tcp) => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
+        (Dir::In, Proto::Udp) => ["drv_ip_ns", "ip_udp_ns", "udp_app_ns"],
+        (Dir::Out, Proto::Tcp) => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
+        (Dir::Out, Proto::Udp) => ["app_udp_ns", "udp_ip_ns", "ip_drv_ns"],
     }
 }
 
@@ -48,19 +71,27 @@ pub(crate) struct Line {
     pub(crate) raw: String,
     pub(crate) ts: DateTime<FixedOffset>,
     pub(crate) dir: Dir,
+    pub(crate) proto: Proto,
     pub(crate) ipver: u64,
     pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
     pub(crate) comm: Option<String>,
     pub(crate) saddr: IpAddr,
     pub(crate) sport: u16,
     pub(crate) daddr: IpAddr,
     pub(crate) dport: u16,
     pub(crate) len: u32,
+    /// 0 of a datagram, which has none.
     pub(crate) seq: u32,
     pub(crate) segs: u32,
     /// In the order in which the packet crosses them.
     pub(crate) stages: [Option<u64>; 3],
     pub(crate) total: Option<u64>,
+    pub(crate) ifname: Option<String>,
+    pub(crate) netns: Option<u64>,
+    pub(crate) mark: u64,
+    pub(crate) first_send_age: Option<u64>,
+    pub(crate) last_drv_ip: Option<u64>,
     pub(crate) flags: Vec<String>,
 }
 
@@ -76,33 +107,45 @@ impl Line {
             Some("out") => Dir::Out,
             _ => bail!("dir is neither in nor out"),
         };
-        for field in COMMON.iter().chain(["cpu"].iter()).chain(dir.stages().iter()) {
+        let proto = match value["proto"].as_str() {
+            Some("tcp") => Proto::Tcp,
+            Some("udp") => Proto::Udp,
+            _ => bail!("proto is neither tcp nor udp"),
+        };
+        for field in COMMON.iter().chain(&stages(dir, proto)) {
             ensure!(value.get(field).is_some(), "field {field} is missing");
         }
-        ensure!(value["proto"] == "tcp", "proto is not tcp");
+        ensure!(value["seq"].is_null() == (proto == Proto::Udp), "seq is TCP's");
         let text = |field: &str| value[field].as_str().with_context(|| format!("{field} is not a string"));
         let flags = value["flags"].as_array().context("flags is not an array")?.iter();
         let flags = flags.map(|flag| flag.as_str().map(str::to_owned).context("a flag is not a string"));
-        let mut stages = [None; 3];
-        for (stage, field) in stages.iter_mut().zip(dir.stages()) {
+        let mut times = [None; 3];
+        for (stage, field) in times.iter_mut().zip(stages(dir, proto)) {
             *stage = number(&value, field)?;
         }
         Ok(Self {
             raw: raw.to_owned(),
             ts: DateTime::parse_from_rfc3339(text("ts")?).context("ts is not RFC 3339")?,
             dir,
+            proto,
             ipver: known(&value, "ipver")?,
             pid: number(&value, "pid")?.map(u32::try_from).transpose()?,
+            tid: number(&value, "tid")?.map(u32::try_from).transpose()?,
             comm: value["comm"].as_str().map(str::to_owned),
             saddr: text("saddr")?.parse().context("saddr")?,
             sport: known(&value, "sport")?.try_into()?,
             daddr: text("daddr")?.parse().context("daddr")?,
             dport: known(&value, "dport")?.try_into()?,
             len: known(&value, "len")?.try_into()?,
-            seq: known(&value, "seq")?.try_into()?,
+            seq: number(&value, "seq")?.unwrap_or(0).try_into()?,
             segs: known(&value, "segs")?.try_into()?,
-            stages,
+            stages: times,
             total: number(&value, "total_ns")?,
+            ifname: value["ifname"].as_str().map(str::to_owned),
+            netns: number(&value, "netns")?,
+            mark: known(&value, "mark")?,
+            first_send_age: number(&value, "first_send_age_ns")?,
+            last_drv_ip: number(&value, "last_drv_ip_ns")?,
             flags: flags.collect::<Result<_>>()?,
         })
     }

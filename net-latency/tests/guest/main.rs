@@ -13,8 +13,9 @@ mod peers;
 mod process;
 mod tool;
 
-use std::{env, process::ExitCode};
+use std::{env, process::ExitCode, sync::Arc};
 
+use cases::truth::Session;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tool::Backend;
 
@@ -25,11 +26,15 @@ fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some(peers::ROLE) => peers::main(),
         Some(confine::ROLE) => confine::main(),
-        _ => libtest_mimic::run(&Arguments::from_args(), trials()).exit_code(),
+        _ => {
+            let arguments = Arguments::from_args();
+            let trials = trials(&arguments);
+            libtest_mimic::run(&arguments, trials).exit_code()
+        }
     }
 }
 
-fn trials() -> Vec<Trial> {
+fn trials(arguments: &Arguments) -> Vec<Trial> {
     let able = env::var_os(GUEST).is_some_and(|value| value == "1");
     let trial = |name: String, run: Box<dyn FnOnce() -> anyhow::Result<()> + Send>| {
         let trial = Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:#}"))));
@@ -45,7 +50,21 @@ fn trials() -> Vec<Trial> {
     }
     for backend in Backend::ALL {
         for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
-            trials.push(trial(format!("{backend}::{name}"), Box::new(move || judge(backend, case))));
+            let judged = move || judge(backend, case(backend), || case(backend));
+            trials.push(trial(format!("{backend}::{name}"), Box::new(judged)));
+        }
+        for theme in cases::truth::THEMES {
+            let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
+            let names = theme.scenarios.iter().map(|scenario| scenario.name);
+            // A run of the tool that many share plays those alone that are asked for.
+            let is_wanted =
+                |name: &&str| arguments.filter.as_ref().is_none_or(|filter| full_name(name).contains(filter));
+            let session = Arc::new(Session::new(backend, theme, names.clone().filter(is_wanted).collect()));
+            for name in names {
+                let session = Arc::clone(&session);
+                let judged = move || judge(backend, session.judge(name), || session.judge_alone(name));
+                trials.push(trial(full_name(name), Box::new(judged)));
+            }
         }
     }
     // Lockdown can't be lifted before the next boot, so nothing may come after it.
@@ -54,13 +73,17 @@ fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Runs a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
+/// The verdict on a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
 /// verdict, so there is another try, twice at most; a run without a line too few has to come.
 ///
 /// The kernel skips a kprobe's program while another runs on the same CPU (`trace_call_bpf`), which a softirq
 /// brings about, and an fentry program while itself runs there (`__bpf_prog_enter_recur`, Linux 5.12), which
 /// preemption brings about (7.2 and PREEMPT_RT preempt tasks in such a program).
-fn judge(backend: Backend, case: fn(Backend) -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn judge(
+    backend: Backend,
+    mut outcome: anyhow::Result<()>,
+    mut again: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     const RETRIES: u32 = 2;
     let skipped = |error: &anyhow::Error| {
         let text = format!("{error:#}");
@@ -68,12 +91,11 @@ fn judge(backend: Backend, case: fn(Backend) -> anyhow::Result<()>) -> anyhow::R
             // Kernels that don't count skip kprobes alike; fentry programs they don't skip at all.
             || backend == Backend::Kprobe && text.contains("does not count skipped calls")
     };
-    let mut outcome = case(backend);
     for _ in 0..RETRIES {
         match &outcome {
             Err(error) if skipped(error) => {
                 println!("{backend}: once more, since the kernel skipped calls: {error}");
-                outcome = case(backend);
+                outcome = again();
             }
             _ => break,
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use anyhow::{Result, ensure};
 
 use crate::{
-    lines::{Dir, Line},
+    lines::{Dir, Line, Proto},
     peers::{Pair, Peer},
     tool::Outcome,
 };
@@ -27,7 +27,8 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    fn check(outcome: &Outcome, lines: &[Line], pair: &Pair) -> Result<Self> {
+    /// Checks each line of `pair` among `lines`.
+    pub(crate) fn check(outcome: &Outcome, lines: &[Line], pair: &Pair) -> Result<Self> {
         let own: Vec<&Line> = lines.iter().filter(|line| pair.owns(line)).collect();
         let mut seen = HashSet::new();
         let sent_again: HashSet<_> =
@@ -36,6 +37,16 @@ impl Conversation {
             let fault = |what: &str| outcome.fault(what, [*line]);
             let version = if pair.near.is_ipv4() { 4 } else { 6 };
             ensure!(line.ipver == version, fault("wrong IP version"));
+            ensure!(line.proto == Proto::Tcp, fault("not TCP"));
+            ensure!(line.netns.is_some(), fault("a socket without a network namespace"));
+            ensure!(line.mark == 0, fault("a mark that nobody set"));
+            ensure!(line.ifname.as_deref() != Some(""), fault("a device without a name"));
+            let is_sent_again = line.dir == Dir::Out && line.is("retrans");
+            ensure!(
+                line.first_send_age.is_none() || is_sent_again,
+                fault("sent before, but no retransmission")
+            );
+            ensure!(line.last_drv_ip.is_none(), fault("entered twice, where it can't"));
             ensure!(line.segs >= 1, fault("a packet of no segment"));
             ensure!(line.is("control") == (line.len == 0), fault("control is exactly what has no payload"));
             let (start, end) = outcome.span;
@@ -59,6 +70,7 @@ impl Conversation {
                     fault("total is not the sum of the stages")
                 );
                 ensure!(line.total != Some(0), fault("took no time at all"));
+                ensure!(line.tid.is_some(), fault("no thread, though its call is known"));
             }
             let again = !seen.insert((line.dir, line.sport, line.seq));
             ensure!(!again || line.is("retrans"), fault("the same segment twice"));

@@ -9,6 +9,7 @@ mod netem;
 mod output;
 pub(crate) mod prerequisites;
 mod readers;
+pub(crate) mod truth;
 mod volume;
 
 use anyhow::Result;

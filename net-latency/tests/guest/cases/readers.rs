@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{Case, harness::coalesced};
 use crate::{
-    lines::Dir,
+    lines::{Dir, Proto, stages},
     net::{Path, Version},
     oracle::{self, bytes, median},
     peers::{CLIENT, Pair, SERVER},
@@ -47,7 +47,7 @@ fn slow_reader(backend: Backend) -> Result<()> {
         let wait = median(lines, 2);
         for stage in [0, 1] {
             let other = median(lines, stage);
-            let name = Dir::In.stages()[stage];
+            let name = stages(Dir::In, Proto::Tcp)[stage];
             ensure!(
                 other < wait / 10,
                 outcome.fault(format_args!("median {name} of {other} has the wait"), lines)
