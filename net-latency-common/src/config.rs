@@ -6,14 +6,17 @@
 #[repr(C)]
 #[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
 pub struct Offsets {
+    pub sk_buff_next: u32,
     pub sk_buff_sk: u32,
     pub sk_buff_dev: u32,
     pub sk_buff_len: u32,
     pub sk_buff_data_len: u32,
     pub sk_buff_head: u32,
+    pub sk_buff_data: u32,
     pub sk_buff_end: u32,
     pub sk_buff_mark: u32,
     pub sk_buff_cb: u32,
+    pub sk_buff_protocol: u32,
     pub sk_buff_network_header: u32,
     pub sk_buff_transport_header: u32,
     pub skb_shared_info_gso_segs: u32,
@@ -29,12 +32,14 @@ pub struct Offsets {
     pub sock_skc_net: u32,
     pub sock_skc_v6_daddr: u32,
     pub sock_skc_v6_rcv_saddr: u32,
+    pub sock_sk_protocol: u32,
     pub sock_sk_lock_owned: u32,
     pub sock_sk_receive_queue: u32,
     pub tcp_sock_rcv_nxt: u32,
     pub tcp_sock_copied_seq: u32,
     pub tcp_sock_snd_nxt: u32,
     pub tcp_sock_write_seq: u32,
+    pub udp_sock_pending: u32,
 }
 
 /// What to trace and show.

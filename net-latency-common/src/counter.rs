@@ -7,40 +7,60 @@
 pub enum Counter {
     /// Finished packets whose record found no room in the ring buffer.
     RingFull,
-    /// Packets that could not be followed, because a map was full.
+    /// Received packets that could not be followed, because a map was full.
     MapFull,
+    /// Times a TCP socket could not be followed, because a map was full.
+    SocketLost,
     /// A stage or a write call could not be stored, because a map was full: a line with a gap.
     StampLost,
     /// Received data whose way through the stack was not seen whole: taken by the application
     /// without a matching segment (resynchronisations, not packets).
     UnmatchedIn,
-    /// Received data segments that arrived again while the first copy waited; no line of their own.
+    /// Received data segments that brought nothing new: TCP had all their bytes, or the first copy waited.
+    /// No line of their own.
     DuplicateIn,
+    /// Received packets that TCP or UDP had got and that were dropped before the application took them.
+    DroppedIn,
     /// Received data segments still unread when their socket was destroyed.
     UnreadIn,
-    /// Packets that TCP sent and that never reached a device queue (dropped on the way, or queued elsewhere).
+    /// Packets that TCP or UDP sent and that never reached a device queue (dropped on the way, or queued
+    /// elsewhere).
     UnfinishedOut,
-    /// Sent data segments whose write call was not seen, so that app-tcp is unknown.
+    /// Sent data whose write call was not seen, so that the first column is unknown.
     UnmatchedOut,
-    /// No loss: received segments that began to wait for the application.
-    SegmentStored,
-    /// No loss: segments that stopped waiting, because the application took them or their socket went.
-    SegmentTaken,
+    /// No loss: packets taken by processes that were not asked for.
+    FilteredIn,
+    /// No loss: packets sent by processes that were not asked for.
+    FilteredOut,
+    /// No loss: packets that TCP or UDP sent.
+    SeenOut,
+    /// No loss: received packets that began to wait for the application.
+    Stored,
+    /// No loss: packets that stopped waiting: taken, dropped, or unread when their socket went.
+    Taken,
+    /// No loss: received packets without data that got a line.
+    ControlIn,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::RingFull,
         Self::MapFull,
+        Self::SocketLost,
         Self::StampLost,
         Self::UnmatchedIn,
         Self::DuplicateIn,
+        Self::DroppedIn,
         Self::UnreadIn,
         Self::UnfinishedOut,
         Self::UnmatchedOut,
-        Self::SegmentStored,
-        Self::SegmentTaken,
+        Self::FilteredIn,
+        Self::FilteredOut,
+        Self::SeenOut,
+        Self::Stored,
+        Self::Taken,
+        Self::ControlIn,
     ];
 }
 

@@ -176,8 +176,8 @@ pub(crate) fn find_or_new<M: Memory>(
     {
         return Ok(connection);
     }
-    CONNECTIONS.insert(socket.address(), &BLANK, 0).map_err(|_| Counter::MapFull)?;
-    let connection = find(socket).ok_or(Counter::MapFull)?;
+    CONNECTIONS.insert(socket.address(), &BLANK, 0).map_err(|_| Counter::SocketLost)?;
+    let connection = find(socket).ok_or(Counter::SocketLost)?;
     connection.address = socket.address();
     connection.identity = identity;
     connection.ends = socket.ends();

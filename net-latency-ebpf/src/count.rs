@@ -26,13 +26,18 @@ pub const fn name(counter: Counter) -> &'static str {
     match counter {
         Counter::RingFull => "ring buffer full",
         Counter::MapFull => "map full, packet not followed",
+        Counter::SocketLost => "map full, socket not followed",
         Counter::StampLost => "map full, stage not stored",
         Counter::UnmatchedIn => "read without a matching segment",
         Counter::DuplicateIn => "segment arrived again",
+        Counter::DroppedIn => "dropped before it was read",
         Counter::UnreadIn => "unread at close",
         Counter::UnfinishedOut => "sent but not queued to a device",
         Counter::UnmatchedOut => "sent without a matching write",
-        Counter::SegmentStored => "segment waits",
-        Counter::SegmentTaken => "segment taken",
+        Counter::FilteredIn | Counter::FilteredOut => "of a process not asked for",
+        Counter::SeenOut => "sent",
+        Counter::Stored => "packet waits",
+        Counter::Taken => "packet taken",
+        Counter::ControlIn => "control packet received",
     }
 }

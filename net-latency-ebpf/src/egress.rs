@@ -11,7 +11,7 @@ use crate::{
     Outcome, before,
     config::setting,
     connection::{self, Author, Connection, Progress, Write, WriteKey},
-    count,
+    count, datagram,
     emit::{addresses, cpu, emit},
     filter,
     maps::WRITES,
@@ -98,8 +98,11 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         // Another life of that address may have left a writer who has nothing to do with these bytes.
         Some(connection) if connection.identity == identity => connection,
         // Nobody has used this socket since tracing began, so that no process can be named.
-        _ if !filter::pid(0) => return Ok(()),
         _ if !filter::ports(identity.remote_port(), identity.local_port()) => return Ok(()),
+        _ if !filter::pid(0) => {
+            count::one(Counter::SeenOut);
+            return Err(Counter::FilteredOut);
+        }
         _ => connection::find_or_new(socket, identity)?,
     };
     let Some(tcp) = socket.tcp() else { return Ok(()) };
@@ -134,8 +137,9 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         Author::User => connection.user.pid(),
         Author::Unknown => 0,
     };
+    count::one(Counter::SeenOut);
     if !filter::pid(pid) {
-        return Ok(());
+        return Err(Counter::FilteredOut);
     }
     let transmit = &mut connection.transmit;
     transmit.app = app;
@@ -214,7 +218,7 @@ pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
     if socket.address() == 0 {
         return Ok(());
     }
-    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let Some(connection) = connection::find(socket) else { return datagram::at_ip(skb) };
     let transmit = &mut connection.transmit;
     if transmit.progress == Progress::Transport && transmit.skb == skb.address() {
         transmit.ip = now();
@@ -230,7 +234,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     if socket.address() == 0 {
         return Ok(());
     }
-    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let Some(connection) = connection::find(socket) else { return datagram::queued(skb) };
     let transmit = &mut connection.transmit;
     if transmit.progress == Progress::Idle
         || transmit.progress == Progress::Transmit

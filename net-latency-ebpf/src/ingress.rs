@@ -16,11 +16,11 @@ use crate::{
     Outcome, before,
     config::setting,
     connection::{self, Connection},
-    count,
+    count, datagram,
     emit::{addresses, cpu, emit},
     filter,
-    maps::{ARRIVALS, SEGMENTS},
-    memory::Memory,
+    maps::{ARRIVALS, EXAMINED, SEGMENTS},
+    memory::{Memory, copy_words},
     now,
     skb::Skb,
     socket::{Ends, Socket},
@@ -40,8 +40,8 @@ const MISSED: u32 = 2;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Arrival {
-    drv: u64,
-    ip: u64,
+    pub(crate) drv: u64,
+    pub(crate) ip: u64,
 }
 
 /// A received segment by connection and position.
@@ -61,6 +61,8 @@ pub struct SegmentKey {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Segment {
+    /// Address of the skb that brought it: to be compared only, since it may be gone.
+    skb: u64,
     drv: u64,
     ip: u64,
     transport: u64,
@@ -69,6 +71,17 @@ pub struct Segment {
     mark: u32,
     segs: u16,
     flags: u16,
+}
+
+/// A segment that TCP works on.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Examined {
+    skb: u64,
+    key: SegmentKey,
+    /// As its header says; the key may begin later.
+    seq: u32,
+    reserved: u32,
 }
 
 const _: () = assert!(size_of::<SegmentKey>() == SEGMENT_KEY_SIZE, "the user side names the size");
@@ -131,7 +144,7 @@ pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
 
 /// The stamps of an skb, which from now on belong to no packet.
 #[inline(always)]
-fn take_arrival<M: Memory>(skb: Skb<M>) -> Arrival {
+pub(crate) fn take_arrival<M: Memory>(skb: Skb<M>) -> Arrival {
     let none = Arrival { drv: 0, ip: 0 };
     let Some(entry) = ARRIVALS.get_ptr_mut(skb.address()) else { return none };
     // SAFETY: as in `arrived`; how it copies: `copy_words`.
@@ -164,9 +177,10 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     let mark = skb.mark();
 
     if len == 0 {
+        count::one(Counter::ControlIn);
         // Nobody takes it, so that no process can be named.
         if !filter::pid(0) {
-            return Ok(());
+            return Err(Counter::FilteredIn);
         }
         return emit(|| {
             let (saddr, daddr) = addresses(&ends, Direction::In);
@@ -197,25 +211,71 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
 
     let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
+    let mut segment = Segment { skb: skb.address(), drv, ip, transport, len, ifindex, mark, segs, flags };
     key.seq = header.seq;
-    let mut segment = Segment { drv, ip, transport, len, ifindex, mark, segs, flags };
+    // The socket is known here by early demux (`tcp_v4_early_demux` and its like).
+    if let Some(tcp) = skb.socket().tcp() {
+        let expected = tcp.rcv_nxt();
+        let end = header.seq.wrapping_add(len);
+        if !before(expected, end) {
+            // TCP has all its bytes; if they wait still, then with the stamps of the copy that brought them.
+            return Err(Counter::DuplicateIn);
+        }
+        if before(header.seq, expected) {
+            // TCP takes what is new of it.
+            key.seq = expected;
+            segment.len = end.wrapping_sub(expected);
+        }
+    }
+    if let Some(examined) = EXAMINED.get_ptr_mut(0) {
+        // SAFETY: index 0 of a per-CPU array is valid; what another task that runs between leaves here is
+        // checked before use. How it copies: `copy_words`.
+        unsafe {
+            copy_words(&raw const key, &raw mut (*examined).key);
+            (*examined).skb = skb.address();
+            (*examined).seq = header.seq;
+        }
+    }
     if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
-        count::one(Counter::SegmentStored);
+        count::one(Counter::Stored);
         return Ok(());
     }
     if SEGMENTS.get_ptr(&key).is_none() {
         return Err(Counter::MapFull);
     }
-    // A copy of a segment that waits. If the socket (known here by early demux) has accepted all its
-    // bytes, the first copy is the one that will be read. Else either copy may be.
-    if let Some(tcp) = skb.socket().tcp()
-        && !before(tcp.rcv_nxt(), header.seq.wrapping_add(len))
-    {
-        return Err(Counter::DuplicateIn);
-    }
+    // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read.
     segment.flags |= FLAG_AMBIGUOUS;
     SEGMENTS.insert(&key, &segment, 0).map_err(|_| Counter::MapFull)?;
     Err(Counter::DuplicateIn)
+}
+
+/// An skb is dropped (tracepoint `kfree_skb`): what it brought will not be taken.
+///
+/// Of TCP's drops this sees those that happen at once; where a socket was busy, its segments wait on its
+/// backlog and other skbs are examined meanwhile. `tcp_drop` is silent before Linux 5.18.
+#[inline(always)]
+pub fn dropped<M: Memory>(skb: Skb<M>) -> Outcome {
+    datagram::dropped(skb.address())?;
+    let Some(examined) = EXAMINED.get_ptr(0) else { return Ok(()) };
+    // SAFETY: index 0 of a per-CPU array is valid.
+    let examined = unsafe { &*examined };
+    if examined.skb != skb.address() {
+        return Ok(());
+    }
+    // The address may have been another packet's since, whose drop says nothing.
+    let header = skb.tcp_header_anywhere();
+    let key = &examined.key;
+    if header.seq != examined.seq || header.source != key.remote_port || header.destination != key.local_port
+    {
+        return Ok(());
+    }
+    let Some(entry) = SEGMENTS.get_ptr(key) else { return Ok(()) };
+    // SAFETY: entries stay mapped while a program runs.
+    if unsafe { (*entry).skb } != skb.address() {
+        return Ok(());
+    }
+    remove(key);
+    Err(Counter::DroppedIn)
 }
 
 /// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
@@ -321,6 +381,8 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         if let Err(counter) = emit(|| received(&connection.ends, &key, segment, app, task)) {
             count::one(counter);
         }
+    } else {
+        count::one(Counter::FilteredIn);
     }
     connection.read_next = next.wrapping_add(segment.len);
     remove(&key);
@@ -346,7 +408,7 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
 #[inline(always)]
 fn remove(key: &SegmentKey) {
     if SEGMENTS.remove(key).is_ok() {
-        count::one(Counter::SegmentTaken);
+        count::one(Counter::Taken);
     }
 }
 

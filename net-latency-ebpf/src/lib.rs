@@ -1,7 +1,7 @@
 //! Kernel side of net-latency: what every hook does, the same for fentry, kprobe and tracepoints.
 //!
-//! `main.rs` declares the programs; each is a thin wrapper around one function of [`ingress`] or
-//! [`egress`], instantiated for the way its context lets it read kernel memory ([`memory`]).
+//! `main.rs` declares the programs; each is a thin wrapper around one function of [`ingress`],
+//! [`egress`] or [`datagram`], instantiated for the way its context lets it read kernel memory ([`memory`]).
 //! A function returns `Err(Counter)` when a packet became no line, or a poorer one, for that reason.
 
 #![no_std]
@@ -13,6 +13,7 @@
 pub mod config;
 pub mod connection;
 pub mod count;
+pub mod datagram;
 pub mod egress;
 mod emit;
 mod filter;

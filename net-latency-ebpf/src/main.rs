@@ -17,8 +17,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use net_latency_common::{AF_INET, AF_INET6};
 use net_latency_ebpf::{
-    Outcome, count, egress, ingress,
-    memory::{Direct, Probed},
+    Outcome, count, datagram, egress, ingress,
+    memory::{Direct, Number, Probed},
     skb::Skb,
     socket::Socket,
 };
@@ -94,6 +94,12 @@ on_function!(
     /// `tcp_v6_rcv(skb)`.
     fentry_in_tcp6, kprobe_in_tcp6, ingress::at_transport(Skb 0; AF_INET6)
 );
+/// `kfree_skb(skb, …)`: an skb is dropped, which is rare enough for one program to serve both backends.
+#[raw_tracepoint]
+pub fn raw_dropped(context: RawTracePointContext) -> i32 {
+    end(&context, ingress::dropped::<Probed>(Skb::new(context.arg(0)))) as i32
+}
+
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
     btf_in_app, raw_in_app, ingress::taken(Socket)
@@ -123,8 +129,44 @@ on_function!(
     fentry_out_tcp6, kprobe_out_tcp6, egress::at_transport(Socket 0, Skb 1; AF_INET6)
 );
 on_function!(
+    /// `udp_rcv(skb)`.
+    fentry_in_udp4, kprobe_in_udp4, datagram::received(Skb 0)
+);
+on_function!(
+    /// `udpv6_rcv(skb)`.
+    fentry_in_udp6, kprobe_in_udp6, datagram::received(Skb 0)
+);
+on_function!(
+    /// `__udp_enqueue_schedule_skb(sk, skb)`.
+    fentry_in_udp_queue, kprobe_in_udp_queue, datagram::enqueued(Socket 0, Skb 1)
+);
+on_function!(
+    /// `skb_consume_udp(sk, skb, len)`.
+    fentry_in_udp_app, kprobe_in_udp_app, datagram::consumed(Socket 0, Skb 1, Number 2)
+);
+on_function!(
+    /// `udp_sendmsg(sk, msg, len)`.
+    fentry_out_udp4_app, kprobe_out_udp4_app, datagram::written(Socket 0)
+);
+on_function!(
+    /// `udpv6_sendmsg(sk, msg, len)`.
+    fentry_out_udp6_app, kprobe_out_udp6_app, datagram::written(Socket 0)
+);
+on_function!(
+    /// `ip_send_skb(net, skb)`.
+    fentry_out_udp4, kprobe_out_udp4, datagram::sent(Skb 1; AF_INET)
+);
+on_function!(
+    /// `ip6_send_skb(skb)`.
+    fentry_out_udp6, kprobe_out_udp6, datagram::sent(Skb 0; AF_INET6)
+);
+on_function!(
     /// `ip_output(net, sk, skb)`.
     fentry_out_ip4, kprobe_out_ip4, egress::at_ip(Skb 2)
+);
+on_function!(
+    /// `ip_mc_output(net, sk, skb)`.
+    fentry_out_ip4_multicast, kprobe_out_ip4_multicast, egress::at_ip(Skb 2)
 );
 on_function!(
     /// `ip6_output(net, sk, skb)`.

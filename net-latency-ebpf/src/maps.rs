@@ -9,7 +9,8 @@ use net_latency_common::Counters;
 
 use crate::{
     connection::{Connection, Write, WriteKey},
-    ingress::{Arrival, Segment, SegmentKey},
+    datagram::{Datagram, Receiving, Send},
+    ingress::{Arrival, Examined, Segment, SegmentKey},
 };
 
 /// Finished packets, on their way to the user side.
@@ -23,6 +24,22 @@ pub(crate) static ARRIVALS: LruHashMap<u64, Arrival> = LruHashMap::with_max_entr
 /// Received segments that the application has not taken yet.
 #[map]
 pub(crate) static SEGMENTS: LruHashMap<SegmentKey, Segment> = LruHashMap::with_max_entries(32768, 0);
+
+/// The segment that TCP got last on each CPU: the one that it drops, if it drops one at once.
+#[map]
+pub(crate) static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
+
+/// The packet that UDP works on, per CPU.
+#[map]
+pub(crate) static RECEIVING: PerCpuArray<Receiving> = PerCpuArray::with_max_entries(1, 0);
+
+/// Datagrams on the queues of sockets, by the address of their skb.
+#[map]
+pub(crate) static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(16384, 0);
+
+/// What threads are sending by UDP, by process and thread id.
+#[map]
+pub(crate) static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
 
 /// TCP sockets in use, by address.
 #[map]

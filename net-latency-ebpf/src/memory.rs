@@ -19,6 +19,25 @@ pub trait Memory: Copy {
     unsafe fn tcp_sock(sk: *const u8) -> *const u8;
 }
 
+/// A number that a hook got as an argument.
+#[derive(Clone, Copy)]
+pub struct Number(u64);
+
+impl Number {
+    /// The argument, in the form in which hooks get all of theirs.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(argument: *const u8) -> Self {
+        Self(argument as u64)
+    }
+
+    /// As an `int`.
+    #[inline(always)]
+    pub(crate) fn signed(self) -> i32 {
+        self.0 as i32
+    }
+}
+
 /// Plain loads, for programs whose arguments have BTF types (fentry, BTF tracepoints). The verifier
 /// checks every access against the struct; the JIT handles faults (`BPF_PROBE_MEM`, Linux 5.5).
 #[derive(Clone, Copy)]

@@ -61,6 +61,44 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_mark))
     }
 
+    /// Start of the buffer, which clones share.
+    #[inline(always)]
+    pub(crate) fn head(self) -> u64 {
+        self.field(offset!(sk_buff_head))
+    }
+
+    /// Whether the skb is on a queue: `__skb_unlink` makes both its pointers null.
+    #[inline(always)]
+    pub(crate) fn is_queued(self) -> bool {
+        self.field::<u64>(offset!(sk_buff_next)) != 0
+    }
+
+    /// `AF_INET` or `AF_INET6`, of a packet that IP has received.
+    #[inline(always)]
+    pub(crate) fn family(self) -> u32 {
+        // ETH_P_IP in network order.
+        const IP: u16 = 0x0800_u16.to_be();
+        if self.field::<u16>(offset!(sk_buff_protocol)) == IP { AF_INET } else { AF_INET6 }
+    }
+
+    /// The UDP header as it lies in memory: source port, destination port, length, checksum.
+    #[inline(always)]
+    pub(crate) fn udp_header(self) -> u64 {
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe { probe((self.head() as *const u8).wrapping_add(usize::from(start))) }
+    }
+
+    /// Bytes behind the UDP header, wherever `skb->data` stands before it.
+    #[inline(always)]
+    pub(crate) fn udp_payload(self) -> u32 {
+        const HEADER: u64 = 8;
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        let data: u64 = self.field(offset!(sk_buff_data));
+        let end = data.wrapping_add(u64::from(self.len()));
+        end.wrapping_sub(self.head()).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
+    }
+
     /// The socket that owns the skb; null if none.
     #[inline(always)]
     pub(crate) fn socket(self) -> Socket<M> {
@@ -112,18 +150,24 @@ impl<M: Memory> Skb<M> {
         if len.wrapping_sub(paged) < MIN_LEN {
             return None;
         }
+        Some(self.tcp_header_anywhere())
+    }
+
+    /// What stands where a TCP header would, wherever `skb->data` stands.
+    #[inline(always)]
+    pub(crate) fn tcp_header_anywhere(self) -> TcpHeader {
         let head: *const u8 = self.field(offset!(sk_buff_head));
         let start: u16 = self.field(offset!(sk_buff_transport_header));
         // SAFETY: packet memory, any address survives; any bytes are valid.
         let words: [u32; 5] = unsafe { probe(head.wrapping_add(usize::from(start))) };
         let [ports, seq, _, control, _] = words.map(u32::from_be);
         let syn = control >> 17 & 1;
-        Some(TcpHeader {
+        TcpHeader {
             source: (ports >> 16) as u16,
             destination: ports as u16,
             seq: seq.wrapping_add(syn),
             len: control >> 28 << 2,
-        })
+        }
     }
 
     /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.

@@ -4,7 +4,11 @@ use core::marker::PhantomData;
 
 use net_latency_common::{AF_INET, AF_INET6};
 
-use crate::{config::offset, memory::Memory, skb::Skb};
+use crate::{
+    config::offset,
+    memory::{Memory, probe},
+    skb::Skb,
+};
 
 /// A `struct sock` in kernel memory, or null.
 #[derive(Clone, Copy)]
@@ -82,13 +86,33 @@ impl<M: Memory> Socket<M> {
 
     #[inline(always)]
     pub(crate) fn identity(self) -> Identity {
-        let net: *const u8 = self.field(offset!(sock_skc_net));
         Identity {
             addresses: self.field(offset!(sock_skc_addrpair)),
             ports: self.field(offset!(sock_skc_portpair)),
-            // SAFETY: a socket holds its namespace.
-            netns: unsafe { M::read(net, offset!(net_ns_inum)) },
+            netns: self.netns(),
         }
+    }
+
+    /// Inode number of the network namespace.
+    #[inline(always)]
+    pub(crate) fn netns(self) -> u32 {
+        let net: *const u8 = self.field(offset!(sock_skc_net));
+        // SAFETY: a socket holds its namespace.
+        unsafe { M::read(net, offset!(net_ns_inum)) }
+    }
+
+    /// `IPPROTO_…`, of a full socket.
+    #[inline(always)]
+    pub(crate) fn protocol(self) -> u16 {
+        self.field(offset!(sock_sk_protocol))
+    }
+
+    /// Whether a corked datagram waits for more: `udp_sk(sk)->pending`, of a UDP socket.
+    #[inline(always)]
+    pub(crate) fn udp_pending(self) -> bool {
+        // Past the end of `struct sock`, and there is no helper that gives the larger type of an IPv4 socket.
+        // SAFETY: any address survives; any bytes are valid.
+        unsafe { probe::<u32>(self.pointer.wrapping_add(offset!(udp_sock_pending))) != 0 }
     }
 
     /// Whether a task holds the socket's lock. Then a hook that works on this socket runs on behalf of

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use net_latency_common::{Counter, Counters, PacketRecord};
+use net_latency_common::{Counters, PacketRecord};
 
 use crate::probes::attach::Maps;
 
@@ -62,15 +62,11 @@ impl Capture {
         Ok(sum)
     }
 
-    /// Received segments that were evicted before the application took them: stored, and neither taken
-    /// nor still waiting. Right only once everything is detached.
-    ///
-    /// # Errors
-    /// If the kernel refuses to show the counters.
-    pub fn evicted_in(&self) -> Result<u64> {
-        let counters = self.counters()?;
-        let waiting = self.maps.segments.keys().filter(Result::is_ok).count() as u64;
-        let accounted = counters.get(Counter::SegmentTaken) + waiting;
-        Ok(counters.get(Counter::SegmentStored).saturating_sub(accounted))
+    /// Received packets that wait for an application. Takes a walk through the maps.
+    #[must_use]
+    pub fn waiting_in(&self) -> u64 {
+        let segments = self.maps.segments.keys().filter(Result::is_ok).count();
+        let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
+        (segments + datagrams) as u64
     }
 }

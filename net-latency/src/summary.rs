@@ -19,7 +19,7 @@ const DIGITS: u8 = 2;
 pub struct Losses {
     /// What the kernel side counted, summed over all CPUs.
     pub counters: Counters,
-    /// Received segments that newer ones pushed out of a full map before they were read.
+    /// Received packets that newer ones pushed out of a full map before they were read.
     pub evicted_in: u64,
     /// Calls of hooks that the kernel skipped; `None` where it doesn't count them.
     pub missed_probes: Option<u64>,
@@ -48,7 +48,7 @@ impl Losses {
         let evicted = Loss {
             count: self.evicted_in,
             is_lost_line: true,
-            meaning: "received segments were pushed out by newer ones: unread for too long, or dropped by TCP",
+            meaning: "received packets were pushed out by newer ones: unread for too long, or dropped unseen",
         };
         let missed = Loss {
             count: self.missed_probes.unwrap_or(0),
@@ -73,28 +73,116 @@ impl Losses {
 /// Whether it costs a line each time, and its words; `None` for what is no loss.
 fn describe(counter: Counter) -> Option<(bool, &'static str)> {
     let words = match counter {
-        Counter::SegmentStored | Counter::SegmentTaken => return None,
+        Counter::FilteredIn
+        | Counter::FilteredOut
+        | Counter::SeenOut
+        | Counter::Stored
+        | Counter::Taken
+        | Counter::ControlIn => return None,
         Counter::RingFull => {
             (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }
         Counter::MapFull => (true, "packets found the table of packets in flight full: a filter helps"),
+        Counter::SocketLost => {
+            (false, "times the table of sockets was full: lines are missing or have gaps; a filter helps")
+        }
         Counter::StampLost => {
             (false, "stages or write calls found their table full: lines have gaps; a filter helps")
         }
         Counter::UnmatchedIn => (
             false,
-            "times an application took bytes whose segment was not seen (connections in progress at the start)",
+            "times an application took bytes whose packet was not seen (connections in progress at the start)",
         ),
         Counter::DuplicateIn => {
-            (false, "received segments were copies of one still unread: no line of their own")
+            (false, "received segments brought nothing new: TCP had their bytes; no line of their own")
         }
+        Counter::DroppedIn => (false, "received packets were dropped behind TCP or UDP: nobody took them"),
         Counter::UnreadIn => (false, "received segments were never read: their socket was closed first"),
         Counter::UnfinishedOut => (false, "sent packets never reached a device queue: dropped on the way"),
         Counter::UnmatchedOut => {
-            (false, "sent segments were written before tracing began: their app-tcp is unknown")
+            (false, "sent packets whose write call was not seen: the first stage is unknown")
         }
     };
     Some(words)
+}
+
+/// Where the packets of a run are: every one that TCP or UDP got or sent, from the first hook's attaching to
+/// the last one's detaching, is in exactly one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// All of them.
+    pub seen: u64,
+    /// Those that got a line.
+    pub shown: u64,
+    /// Those finished while not all hooks were attached.
+    pub outside: u64,
+    /// Those of processes that were not asked for.
+    pub filtered: u64,
+    /// Those whose line is missing: ring buffer or map full, or not taken by the reader of the output.
+    pub lost: u64,
+    /// Received ones, among `lost`, that newer ones pushed out of a full map.
+    pub evicted: u64,
+    /// Those that nobody took or no device queue got: dropped, duplicates, unread when their socket went.
+    pub dropped: u64,
+    /// Received ones that still wait for an application.
+    pub waiting: u64,
+}
+
+impl Ledger {
+    /// From the kernel side's counters since loading; the user side knows the rest.
+    #[must_use]
+    pub fn new(total: &Counters, shown: u64, outside: u64, unwritten: u64, waiting: u64) -> Self {
+        let sum = |counters: &[Counter]| counters.iter().map(|&counter| total.get(counter)).sum::<u64>();
+        let evicted = total.get(Counter::Stored).saturating_sub(total.get(Counter::Taken) + waiting);
+        Self {
+            seen: sum(&[
+                Counter::Stored,
+                Counter::DuplicateIn,
+                Counter::MapFull,
+                Counter::ControlIn,
+                Counter::SeenOut,
+            ]),
+            shown,
+            outside,
+            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut]),
+            lost: sum(&[Counter::RingFull, Counter::MapFull]) + evicted + unwritten,
+            evicted,
+            dropped: sum(&[
+                Counter::DuplicateIn,
+                Counter::DroppedIn,
+                Counter::UnreadIn,
+                Counter::UnfinishedOut,
+            ]),
+            waiting,
+        }
+    }
+
+    /// Those in none of the places: between two hooks when the last was detached, at most one for each socket
+    /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
+    #[must_use]
+    pub fn unaccounted(&self) -> i128 {
+        let places = [self.shown, self.outside, self.filtered, self.lost, self.dropped, self.waiting];
+        i128::from(self.seen) - places.into_iter().map(i128::from).sum::<i128>()
+    }
+
+    fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write!(out, "  {} packets seen = {} shown", self.seen, self.shown)?;
+        let rest = [
+            (self.filtered, "of others"),
+            (self.lost, "lost"),
+            (self.dropped, "dropped or unread"),
+            (self.waiting, "waiting"),
+            (self.outside, "at start or end"),
+        ];
+        for (count, what) in rest.into_iter().filter(|(count, _)| *count > 0) {
+            write!(out, " + {count} {what}")?;
+        }
+        match self.unaccounted() {
+            0 => writeln!(out),
+            count @ 1.. => writeln!(out, " + {count} on their way"),
+            count => writeln!(out, " - {} counted twice", -count),
+        }
+    }
 }
 
 /// Times of one column.
@@ -204,6 +292,7 @@ impl Summary {
         &self,
         elapsed: Duration,
         losses: &Losses,
+        ledger: &Ledger,
         out: &mut impl io::Write,
     ) -> io::Result<()> {
         write!(
@@ -224,6 +313,7 @@ impl Summary {
         for (direction, protocol, side) in &self.sides {
             write_side(*direction, *protocol, side, out)?;
         }
+        ledger.write(out)?;
         for loss in losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
         }
@@ -301,8 +391,12 @@ mod tests {
     use crate::event::fixtures::{incoming, outgoing};
 
     fn footer(summary: &Summary, losses: &Losses) -> String {
+        let shown = summary.packets();
+        let ledger = Ledger { seen: shown, shown, ..Ledger::default() };
         let mut out = Vec::new();
-        summary.write_footer(Duration::from_millis(12_345), losses, &mut out).expect("memory can be written");
+        summary
+            .write_footer(Duration::from_millis(12_345), losses, &ledger, &mut out)
+            .expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }
 
@@ -358,6 +452,37 @@ mod tests {
         assert_eq!(losses.lines(), 1 + 2 + 20 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
+    }
+
+    #[test]
+    fn every_packet_is_in_one_place() {
+        let mut counters = Counters::default();
+        let mut count = |counter: Counter, n| counters.values[counter as usize] = n;
+        count(Counter::Stored, 1000);
+        count(Counter::Taken, 900);
+        count(Counter::DuplicateIn, 5);
+        count(Counter::ControlIn, 3);
+        count(Counter::SeenOut, 500);
+        count(Counter::FilteredIn, 200);
+        count(Counter::FilteredOut, 100);
+        count(Counter::RingFull, 7);
+        count(Counter::MapFull, 2);
+        count(Counter::DroppedIn, 10);
+        count(Counter::UnreadIn, 20);
+        count(Counter::UnfinishedOut, 4);
+        // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
+        let records = 900 - 200 - 30 - 7 + 3 + 500 - 100 - 4;
+        let ledger = Ledger::new(&counters, records - 11 - 6, 11, 6, 60);
+        assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
+        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1510, 7 + 2 + 40 + 6, 39));
+        let text = |ledger: &Ledger| {
+            let mut out = Vec::new();
+            ledger.write(&mut out).expect("memory can be written");
+            String::from_utf8(out).expect("ASCII")
+        };
+        let short = Ledger { shown: ledger.shown - 1, ..ledger };
+        let twice = Ledger { shown: ledger.shown + 1, ..ledger };
+        assert_snapshot!([ledger, short, twice].map(|ledger| text(&ledger)).concat());
     }
 
     #[test]

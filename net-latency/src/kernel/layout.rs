@@ -5,8 +5,17 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 8] =
-    ["sk_buff", "skb_shared_info", "tcp_skb_cb", "net_device", "net", "sock", "tcp_sock", "bpf_link_info"];
+const STRUCTS: [&str; 9] = [
+    "sk_buff",
+    "skb_shared_info",
+    "tcp_skb_cb",
+    "net_device",
+    "net",
+    "sock",
+    "tcp_sock",
+    "udp_sock",
+    "bpf_link_info",
+];
 
 /// Whether a type's name is one that [`offsets`] looks at.
 #[must_use]
@@ -27,14 +36,17 @@ macro_rules! offsets {
 /// [`BtfError::NoField`] names the first field that this kernel doesn't have.
 pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     Ok(offsets! { btf,
+        sk_buff_next: "sk_buff.next",
         sk_buff_sk: "sk_buff.sk",
         sk_buff_dev: "sk_buff.dev",
         sk_buff_len: "sk_buff.len",
         sk_buff_data_len: "sk_buff.data_len",
         sk_buff_head: "sk_buff.head",
+        sk_buff_data: "sk_buff.data",
         sk_buff_end: "sk_buff.end",
         sk_buff_mark: "sk_buff.mark",
         sk_buff_cb: "sk_buff.cb",
+        sk_buff_protocol: "sk_buff.protocol",
         sk_buff_network_header: "sk_buff.network_header",
         sk_buff_transport_header: "sk_buff.transport_header",
         skb_shared_info_gso_segs: "skb_shared_info.gso_segs",
@@ -50,12 +62,14 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         sock_skc_net: "sock.__sk_common.skc_net.net",
         sock_skc_v6_daddr: "sock.__sk_common.skc_v6_daddr",
         sock_skc_v6_rcv_saddr: "sock.__sk_common.skc_v6_rcv_saddr",
+        sock_sk_protocol: "sock.sk_protocol",
         sock_sk_lock_owned: "sock.sk_lock.owned",
         sock_sk_receive_queue: "sock.sk_receive_queue",
         tcp_sock_rcv_nxt: "tcp_sock.rcv_nxt",
         tcp_sock_copied_seq: "tcp_sock.copied_seq",
         tcp_sock_snd_nxt: "tcp_sock.snd_nxt",
         tcp_sock_write_seq: "tcp_sock.write_seq",
+        udp_sock_pending: "udp_sock.pending",
     })
 }
 

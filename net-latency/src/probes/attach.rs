@@ -12,8 +12,8 @@ use aya::{
     programs::{BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, OFFSETS_GLOBAL, PIDS_MAP, PORTS_MAP, RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE,
-    SEGMENTS_MAP, SETTINGS_GLOBAL, Settings,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PIDS_MAP, PORTS_MAP, RECORDS_MAP,
+    SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL, Settings,
 };
 
 use super::{
@@ -60,6 +60,8 @@ pub struct Maps {
     pub counters: PerCpuArray<MapData, Counters>,
     /// Received segments that wait.
     pub segments: HashMap<MapData, [u8; SEGMENT_KEY_SIZE], [u8; SEGMENT_SIZE]>,
+    /// Received datagrams that wait, by the address of their skb.
+    pub datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
 }
 
 /// Attaches everything that `plan` names, by the first mechanism of `backend` that works. On failure
@@ -187,6 +189,7 @@ impl Probes {
             records: take(RECORDS_MAP)?.try_into()?,
             counters: take(COUNTERS_MAP)?.try_into()?,
             segments: take(SEGMENTS_MAP)?.try_into()?,
+            datagrams: take(DATAGRAMS_MAP)?.try_into()?,
         })
     }
 

@@ -11,10 +11,12 @@ pub enum Stage {
     Ip,
     /// TCP.
     Tcp,
+    /// UDP.
+    Udp,
     /// The application.
     App,
-    /// No stage: a socket's end, which frees what is kept of it.
-    Close,
+    /// No stage: a packet's or a socket's end, which frees what is kept of it.
+    End,
 }
 
 impl Stage {
@@ -25,8 +27,9 @@ impl Stage {
             Self::Drv => "drv",
             Self::Ip => "ip",
             Self::Tcp => "tcp",
+            Self::Udp => "udp",
             Self::App => "app",
-            Self::Close => "close",
+            Self::End => "end",
         }
     }
 }
@@ -149,7 +152,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 14] = [
+pub const HOOKS: [Hook; 24] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -170,7 +173,18 @@ pub const HOOKS: [Hook; 14] = [
     function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
     function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
     function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6"),
+    function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4"),
+    function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6"),
+    function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue"),
     tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
+    function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
+    Hook {
+        direction: IN,
+        stage: Stage::End,
+        candidates: &["kfree_skb"],
+        programs: Programs::AllTracepoints { raw: "raw_dropped" },
+        absence: Absence::Fatal,
+    },
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app"),
     Hook {
         direction: OUT,
@@ -180,6 +194,8 @@ pub const HOOKS: [Hook; 14] = [
         // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
         absence: Absence::Harmless,
     },
+    function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app"),
+    function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app"),
     function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit"),
     function(
         OUT,
@@ -189,10 +205,13 @@ pub const HOOKS: [Hook; 14] = [
         "kprobe_out_tcp4",
     ),
     function(OUT, Stage::Tcp, &["tcp_v6_send_check", "inet6_csk_xmit"], "fentry_out_tcp6", "kprobe_out_tcp6"),
+    function(OUT, Stage::Udp, &["ip_send_skb"], "fentry_out_udp4", "kprobe_out_udp4"),
+    function(OUT, Stage::Udp, &["ip6_send_skb"], "fentry_out_udp6", "kprobe_out_udp6"),
     function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4"),
+    function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast"),
     function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6"),
     tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv", "raw_out_drv"),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.
-pub const CLOSE: Hook = tracepoint(None, Stage::Close, &["tcp_destroy_sock"], "btf_closed", "raw_closed");
+pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed", "raw_closed");

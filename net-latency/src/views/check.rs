@@ -59,7 +59,7 @@ fn write_report(
         None => writeln!(out)?,
     }
     writeln!(out, "{:<4}{:<7}{:<11}hook", "dir", "stage", "by")?;
-    for choice in plan.choices.iter().filter(|choice| choice.hook.stage != Stage::Close) {
+    for choice in plan.choices.iter().filter(|choice| choice.hook.stage != Stage::End) {
         let direction = match choice.hook.direction {
             Some(Direction::In) => "in",
             Some(Direction::Out) => "out",

@@ -34,7 +34,7 @@ use crate::{
         attach::{self, Request},
         plan::Plan,
     },
-    summary::{Losses, Summary},
+    summary::{Ledger, Losses, Summary},
 };
 
 /// How often the ring buffer is read when it doesn't fill quickly; lines show within 100 ms.
@@ -128,6 +128,7 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         devices: Devices::new(),
         summary: Summary::new(),
         span: from_ns..=u64::MAX,
+        outside: 0,
         before,
         reported: 0,
     };
@@ -140,18 +141,30 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     losses.missed_probes = probes.missed();
     let elapsed = started.elapsed();
     drop(probes);
+    let mut untaken = Untaken::default();
     if let Ok(End::Done) = outcome {
         match stream.finish() {
-            Ok(left) => losses.unwritten = left,
+            Ok(left) => untaken = left,
             Err(end) => outcome = end,
         }
     }
-    losses.evicted_in = stream.capture.evicted_in()?;
+    let ledger = stream.ledger(&untaken)?;
+    losses.unwritten = untaken.lines + untaken.records;
+    losses.evicted_in = ledger.evicted;
     if !config.quiet {
         // Whoever closed stderr doesn't want to know.
-        let _ = stream.summary.write_footer(elapsed, &losses, &mut io::stderr().lock());
+        let _ = stream.summary.write_footer(elapsed, &losses, &ledger, &mut io::stderr().lock());
     }
     outcome.map(drop)
+}
+
+/// What the reader of the output did not take at the end.
+#[derive(Default)]
+struct Untaken {
+    /// Lines that were written into our buffer.
+    lines: u64,
+    /// Records that never became a line.
+    records: u64,
 }
 
 struct Stream<'a> {
@@ -164,6 +177,8 @@ struct Stream<'a> {
     summary: Summary,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are shown: while every hook was attached.
     span: RangeInclusive<u64>,
+    /// Records of packets finished at another time.
+    outside: u64,
     /// What had been counted when that began.
     before: Counters,
     /// Lost lines that stderr has been told of.
@@ -243,6 +258,7 @@ impl Stream<'_> {
             let next = self.capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
                 if !self.span.contains(&completion_ns) {
+                    self.outside += 1;
                     return;
                 }
                 let wall_ns = clock.to_utc_ns(completion_ns);
@@ -270,26 +286,43 @@ impl Stream<'_> {
         })
     }
 
-    /// After everything is detached: the lines of what is left. Returns how many records nobody took.
-    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+    /// After everything is detached: the lines of what is left.
+    fn finish(&mut self) -> Result<Untaken, Result<End, Failure>> {
         if let Some(log) = &mut self.log {
             log.flush();
         }
         let deadline = Instant::now() + LAST_PATIENCE;
         loop {
             match self.drain(PATIENCE)? {
-                ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(0),
+                ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(Untaken::default()),
                 ControlFlow::Continue(false) if Instant::now() < deadline => {}
                 ControlFlow::Continue(false) => break,
             }
         }
-        let mut left = self.sink.buffer().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let lines = self.sink.buffer().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let mut records = 0;
         let span = &self.span;
         let shown = |record: &PacketRecord| span.contains(&completion_ns(record));
         while let Some(shown) = self.capture.next(shown).map_err(|error| Err(error.into()))? {
-            left += u64::from(shown);
+            records += u64::from(shown);
+            self.outside += u64::from(!shown);
         }
-        Ok(left)
+        Ok(Untaken { lines, records })
+    }
+
+    /// After everything is detached: where all packets are.
+    fn ledger(&mut self, untaken: &Untaken) -> Result<Ledger, Failure> {
+        // After `--count` lines, or when the output is closed, records may be left that nobody wants.
+        while self.capture.next(|_| ())?.is_some() {
+            self.outside += 1;
+        }
+        Ok(Ledger::new(
+            &self.capture.counters()?,
+            self.summary.packets() - untaken.lines,
+            self.outside,
+            untaken.lines + untaken.records,
+            self.capture.waiting_in(),
+        ))
     }
 
     /// Tells stderr while running that lines are being lost.
