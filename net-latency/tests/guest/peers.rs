@@ -3,6 +3,8 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+mod udp;
+
 use std::{
     env,
     ffi::{CString, OsStr, OsString},
@@ -48,7 +50,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a peer with that name in the calling thread's network namespace.
-    fn spawn(comm: &[u8]) -> Result<Self> {
+    pub(crate) fn spawn(comm: &[u8]) -> Result<Self> {
         let comm = OsStr::from_bytes(comm);
         let mut child = Command::new(env::current_exe()?)
             .arg(ROLE)
@@ -216,6 +218,7 @@ fn obey() -> Result<()> {
 struct Role {
     listener: Option<TcpListener>,
     stream: Option<TcpStream>,
+    udp: udp::Udp,
 }
 
 impl Role {
@@ -262,6 +265,7 @@ impl Role {
                 self.stream = None;
                 Ok(0)
             }
+            ["udp", rest @ ..] => self.udp.perform(rest),
             _ => bail!("unknown command"),
         }
     }

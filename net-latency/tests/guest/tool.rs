@@ -261,6 +261,22 @@ impl Outcome {
         found.ok_or_else(|| self.fault("no footer with a number before the word lost", []))
     }
 
+    /// How often the footer says that something happened, by words of its; 0 if it says nothing.
+    pub(crate) fn footer_count(&self, words: &str) -> Result<u64> {
+        let line = self.stderr.iter().rev().find(|line| line.contains(words));
+        let count = line.map(|line| line.trim().split(' ').next().unwrap_or_default().parse());
+        count.transpose().map_or_else(|_| bail!("no number before {words:?}"), |count| Ok(count.unwrap_or(0)))
+    }
+
+    /// Fails unless the footer has a place for every packet that the kernel side saw.
+    pub(crate) fn expect_balance(&self) -> Result<()> {
+        let ledger = self.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
+        let ledger = ledger.ok_or_else(|| self.fault("no ledger", []))?;
+        let open = ledger.contains("on their way") || ledger.contains("counted twice");
+        ensure!(!open, self.fault("the ledger does not add up", []));
+        Ok(())
+    }
+
     /// The output as text, which it must be.
     pub(crate) fn text(&self) -> Result<&str> {
         std::str::from_utf8(&self.data).context("the output is not UTF-8")

@@ -2,6 +2,7 @@
 //! what it is known to have sent and read.
 
 mod tcp;
+mod udp;
 
 use std::{
     collections::HashMap,
@@ -34,7 +35,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, udp::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {

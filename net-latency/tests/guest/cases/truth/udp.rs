@@ -1,0 +1,339 @@
+//! UDP, both ways.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Result, ensure};
+
+use super::{Check, Evidence, Scenario, Theme};
+use crate::{
+    lines::{Dir, Line, Proto},
+    net::{Path, Version},
+    peers::{CLIENT, Peer, SERVER},
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "udp",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "echo_loopback_v4", play: || echo(&Path::loopback(Version::V4)?) },
+        Scenario { name: "echo_loopback_v6", play: || echo(&Path::loopback(Version::V6)?) },
+        Scenario { name: "echo_veth_v4", play: || echo(&Path::veth(Version::V4)?) },
+        Scenario { name: "echo_veth_v6", play: || echo(&Path::veth(Version::V6)?) },
+        Scenario { name: "connected", play: connected },
+        Scenario { name: "several_in_one_call", play: several_in_one_call },
+        Scenario { name: "slow_reader", play: slow_reader },
+        Scenario { name: "peek", play: peek },
+        Scenario { name: "empty", play: empty },
+        Scenario { name: "corked_by_flag", play: || corked(false) },
+        Scenario { name: "corked_by_option", play: || corked(true) },
+        Scenario { name: "segmented_and_split", play: || segmented(false) },
+        Scenario { name: "segmented_and_whole", play: || segmented(true) },
+        Scenario { name: "fragmented", play: fragmented },
+        Scenario { name: "multicast", play: multicast },
+        Scenario { name: "mapped_address", play: mapped_address },
+        Scenario { name: "full_queue", play: full_queue },
+        Scenario { name: "closed_unread", play: closed_unread },
+    ],
+};
+
+/// A sender and a receiver, each with a socket.
+struct Two {
+    sender: Peer,
+    receiver: Peer,
+    from: SocketAddr,
+    to: SocketAddr,
+}
+
+impl Two {
+    fn new(path: &Path) -> Result<Self> {
+        let (near, far) = path.addresses();
+        let mut sender = path.near(|| Peer::spawn(CLIENT))?;
+        let mut receiver = path.far(|| Peer::spawn(SERVER))?;
+        let from = SocketAddr::new(near, sender.ask(&format!("udp bind {near}"))?.try_into()?);
+        let to = SocketAddr::new(far, receiver.ask(&format!("udp bind {far}"))?.try_into()?);
+        Ok(Self { sender, receiver, from, to })
+    }
+
+    /// With the sender's socket connected.
+    fn connected(path: &Path) -> Result<Self> {
+        let mut two = Self::new(path)?;
+        two.sender.ask(&format!("udp connect {}", two.to))?;
+        Ok(two)
+    }
+
+    fn out<'a>(&self, evidence: &'a Evidence<'_>) -> Vec<&'a Line> {
+        way(evidence, Dir::Out, self.from, self.to)
+    }
+
+    fn taken<'a>(&self, evidence: &'a Evidence<'_>) -> Vec<&'a Line> {
+        way(evidence, Dir::In, self.from, self.to)
+    }
+
+    /// `count` datagrams of `len` bytes sent, and as many taken.
+    fn expect(&self, evidence: &Evidence<'_>, count: usize, len: u32) -> Result<()> {
+        expect(evidence, "out", &self.out(evidence), &self.sender, count, len)?;
+        expect(evidence, "in", &self.taken(evidence), &self.receiver, count, len)
+    }
+}
+
+fn way<'a>(evidence: &'a Evidence<'_>, dir: Dir, from: SocketAddr, to: SocketAddr) -> Vec<&'a Line> {
+    let ends = |line: &&Line| {
+        SocketAddr::new(line.saddr, line.sport) == from && SocketAddr::new(line.daddr, line.dport) == to
+    };
+    evidence.lines.iter().filter(|line| line.dir == dir).filter(ends).collect()
+}
+
+/// `count` whole and possible lines of `len` bytes, all of `peer`.
+fn expect(
+    evidence: &Evidence<'_>,
+    what: &str,
+    lines: &[&Line],
+    peer: &Peer,
+    count: usize,
+    len: u32,
+) -> Result<()> {
+    let outcome = evidence.outcome;
+    let all = || lines.iter().copied();
+    ensure!(lines.len() == count, outcome.fault(format_args!("{} {what}, not {count}", lines.len()), all()));
+    for line in all() {
+        let fault = |what: &str| outcome.fault(what, [line]);
+        ensure!(line.proto == Proto::Udp, fault("not UDP"));
+        ensure!(line.ipver == if line.saddr.is_ipv4() { 4 } else { 6 }, fault("wrong IP version"));
+        ensure!(line.pid == Some(peer.pid()), fault(&format!("not PID {}", peer.pid())));
+        ensure!(line.tid == Some(peer.pid()), fault("not the thread"));
+        ensure!(line.comm.as_deref() == Some(&*peer.comm()), fault(&format!("not {:?}", peer.comm())));
+        ensure!(line.len == len, fault(&format!("not of {len} bytes")));
+        let [Some(first), Some(second), Some(third)] = line.stages else {
+            return Err(fault("a stage is unknown"));
+        };
+        ensure!(line.total == Some(first + second + third), fault("total is not the sum of the stages"));
+        ensure!(line.total.is_some_and(|total| total > 0), fault("took no time at all"));
+        ensure!(!line.is("control") && !line.is("partial"), fault("flags of other packets"));
+    }
+    Ok(())
+}
+
+/// One line per datagram and direction, unconnected sockets.
+fn echo(path: &Path) -> Result<Check> {
+    const ROUNDS: usize = 200;
+    const LEN: u32 = 300;
+    let mut two = Two::new(path)?;
+    two.receiver.tell(&format!("udp echo {ROUNDS}"))?;
+    two.sender.ask(&format!("udp request-to {} {ROUNDS} {LEN}", two.to))?;
+    two.receiver.answer()?;
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, ROUNDS, LEN)?;
+        let back = |dir| way(evidence, dir, two.to, two.from);
+        expect(evidence, "back out", &back(Dir::Out), &two.receiver, ROUNDS, LEN)?;
+        expect(evidence, "back in", &back(Dir::In), &two.sender, ROUNDS, LEN)?;
+        let segments = evidence.lines.iter().filter(|line| line.proto == Proto::Udp && line.segs != 1);
+        ensure!(segments.clone().next().is_none(), evidence.outcome.fault("merged, by whom?", segments));
+        Ok(())
+    }))
+}
+
+fn connected() -> Result<Check> {
+    let mut two = Two::connected(&Path::veth(Version::V6)?)?;
+    two.receiver.tell("udp receive 50")?;
+    two.sender.ask("udp send 50 1200")?;
+    two.receiver.answer()?;
+    Ok(Box::new(move |evidence| two.expect(evidence, 50, 1200)))
+}
+
+/// sendmmsg and recvmmsg: each datagram has its line.
+fn several_in_one_call() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    two.sender.ask("udp send-many 32 100")?;
+    two.receiver.ask("udp receive-many 32")?;
+    Ok(Box::new(move |evidence| two.expect(evidence, 32, 100)))
+}
+
+const PAUSE_MS: u64 = 30;
+/// The clocks of the sleep and of the stamps may differ a little.
+const PAUSE_NS: u64 = PAUSE_MS * 1_000_000 - 100_000;
+
+/// The wait for the reader is udp-app's and no other stage's.
+fn expect_wait(evidence: &Evidence<'_>, lines: &[&Line], stage: usize) -> Result<()> {
+    for line in lines {
+        for (index, time) in line.stages.iter().enumerate() {
+            let is_long = time.is_some_and(|time| time >= PAUSE_NS);
+            ensure!(
+                is_long == (index == stage),
+                evidence.outcome.fault(format_args!("the pause is not in stage {stage} alone"), [*line])
+            );
+        }
+    }
+    Ok(())
+}
+
+fn slow_reader() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V6)?)?;
+    two.sender.ask("udp send 5 64")?;
+    two.receiver.ask(&format!("udp sleep {PAUSE_MS}"))?;
+    two.receiver.ask("udp receive 5")?;
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, 5, 64)?;
+        expect_wait(evidence, &two.taken(evidence), 2)
+    }))
+}
+
+/// A look is no taking: one line, when the datagram is taken.
+fn peek() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    two.sender.ask("udp send 1 700")?;
+    ensure!(two.receiver.ask("udp peek")? == 700, "not what was sent");
+    two.receiver.ask(&format!("udp sleep {PAUSE_MS}"))?;
+    two.receiver.ask("udp peek")?;
+    two.receiver.ask("udp receive 1")?;
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, 1, 700)?;
+        expect_wait(evidence, &two.taken(evidence), 2)
+    }))
+}
+
+/// A datagram without a byte is one all the same, and looking at it is no taking.
+fn empty() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    two.sender.ask("udp send 3 0")?;
+    two.receiver.ask("udp peek")?;
+    two.receiver.ask("udp receive 3")?;
+    Ok(Box::new(move |evidence| two.expect(evidence, 3, 0)))
+}
+
+/// A corked datagram has the time of the call that began it.
+fn corked(by_option: bool) -> Result<Check> {
+    let mut two = Two::connected(&Path::veth(Version::V4)?)?;
+    if by_option {
+        two.sender.ask("udp cork 1")?;
+        two.sender.ask("udp send 1 100")?;
+        two.sender.ask(&format!("udp sleep {PAUSE_MS}"))?;
+        two.sender.ask("udp send 1 60")?;
+        two.sender.ask("udp cork 0")?;
+    } else {
+        two.sender.ask("udp send-more 100")?;
+        two.sender.ask(&format!("udp sleep {PAUSE_MS}"))?;
+        two.sender.ask("udp send 1 60")?;
+    }
+    two.receiver.ask("udp receive 1")?;
+    // What follows has its own time again.
+    two.sender.ask("udp send 1 160")?;
+    two.receiver.ask("udp receive 1")?;
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, 2, 160)?;
+        let lines = two.out(evidence);
+        expect_wait(evidence, &lines[..1], 0)?;
+        let late = lines[1].stages[0].is_some_and(|time| time >= PAUSE_NS);
+        ensure!(!late, evidence.outcome.fault("the time of another datagram", lines));
+        Ok(())
+    }))
+}
+
+/// GSO: one line out for all segments; in, one for each, or one for what a socket takes merged.
+fn segmented(whole: bool) -> Result<Check> {
+    const SEGMENTS: u32 = 8;
+    const LEN: u32 = 500;
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    if whole {
+        two.receiver.ask("udp merge")?;
+    }
+    two.sender.ask(&format!("udp segment {LEN}"))?;
+    two.sender.ask(&format!("udp send 3 {}", SEGMENTS * LEN))?;
+    let calls = if whole { 3 } else { 3 * SEGMENTS };
+    let bytes = two.receiver.ask(&format!("udp receive {calls}"))?;
+    ensure!(bytes == u64::from(3 * SEGMENTS * LEN), "{bytes} bytes received");
+    Ok(Box::new(move |evidence| {
+        let (out, taken) = (two.out(evidence), two.taken(evidence));
+        expect(evidence, "out", &out, &two.sender, 3, SEGMENTS * LEN)?;
+        let (count, segs) = if whole { (3, SEGMENTS) } else { (3 * SEGMENTS, 1) };
+        expect(evidence, "in", &taken, &two.receiver, count as usize, LEN * segs)?;
+        let other = out.iter().filter(|line| line.segs != SEGMENTS);
+        let other = other.chain(taken.iter().filter(|line| line.segs != segs || line.is("gro") != whole));
+        ensure!(other.clone().next().is_none(), evidence.outcome.fault("wrong segments", other.copied()));
+        Ok(())
+    }))
+}
+
+/// One line for all fragments together.
+fn fragmented() -> Result<Check> {
+    let path = Path::veth(Version::V4)?;
+    let mut two = Two::connected(&path)?;
+    two.sender.ask("udp send 4 8000")?;
+    two.receiver.ask("udp receive 4")?;
+    Ok(Box::new(move |evidence| {
+        // Keeps the link until the lines are there.
+        let _path = &path;
+        two.expect(evidence, 4, 8000)
+    }))
+}
+
+/// Each receiver of a multicast datagram has its line.
+fn multicast() -> Result<Check> {
+    let group = Ipv4Addr::new(239, 77, 0, 1);
+    let path = Path::loopback(Version::V4)?;
+    let (mut sender, mut receivers) =
+        (Peer::spawn(CLIENT)?, [Peer::spawn(b"nl-one")?, Peer::spawn(b"nl-two")?]);
+    let from = sender.ask("udp bind 127.0.0.1")?;
+    sender.ask("udp multicast-by-loopback")?;
+    let port = receivers[0].ask("udp bind-shared 0.0.0.0 0")?;
+    receivers[1].ask(&format!("udp bind-shared 0.0.0.0 {port}"))?;
+    for receiver in &mut receivers {
+        receiver.ask(&format!("udp join {group}"))?;
+    }
+    let to = SocketAddr::new(group.into(), port.try_into()?);
+    sender.ask(&format!("udp send-to {to} 10 400"))?;
+    for receiver in &mut receivers {
+        receiver.ask("udp receive 10")?;
+    }
+    let from = SocketAddr::new(IpAddr::from(Ipv4Addr::LOCALHOST), from.try_into()?);
+    Ok(Box::new(move |evidence| {
+        let _path = &path;
+        expect(evidence, "out", &way(evidence, Dir::Out, from, to), &sender, 10, 400)?;
+        let taken = way(evidence, Dir::In, from, to);
+        ensure!(taken.len() == 20, evidence.outcome.fault("not 20 taken", taken));
+        for receiver in &receivers {
+            let own: Vec<_> = taken.iter().filter(|line| line.pid == Some(receiver.pid())).copied().collect();
+            expect(evidence, "in", &own, receiver, 10, 400)?;
+        }
+        Ok(())
+    }))
+}
+
+/// IPv4 by an IPv6 socket is IPv4.
+fn mapped_address() -> Result<Check> {
+    let path = Path::loopback(Version::V4)?;
+    let mut two = Two::new(&path)?;
+    let from = two.sender.ask("udp bind ::ffff:127.0.0.1")?;
+    two.from.set_port(from.try_into()?);
+    two.sender.ask(&format!("udp send-to [::ffff:127.0.0.1]:{} 5 90", two.to.port()))?;
+    two.receiver.ask("udp receive 5")?;
+    Ok(Box::new(move |evidence| two.expect(evidence, 5, 90)))
+}
+
+/// What finds no room has no line, and is in the ledger.
+fn full_queue() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    two.receiver.ask("udp receive-buffer 4096")?;
+    two.sender.ask("udp send 100 1000")?;
+    let taken: usize = two.receiver.ask("udp receive-all")?.try_into()?;
+    ensure!(taken > 0 && taken < 100, "{taken} of 100 found room, so this shows nothing");
+    Ok(Box::new(move |evidence| {
+        expect(evidence, "out", &two.out(evidence), &two.sender, 100, 1000)?;
+        expect(evidence, "in", &two.taken(evidence), &two.receiver, taken, 1000)?;
+        let dropped = evidence.outcome.footer_count("were dropped behind TCP or UDP")?;
+        ensure!(dropped >= 100 - taken as u64, evidence.outcome.fault("drops are missing", []));
+        Ok(())
+    }))
+}
+
+/// What a socket's end leaves unread has no line and does not wait for ever.
+fn closed_unread() -> Result<Check> {
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    two.sender.ask("udp send 7 333")?;
+    two.receiver.ask("udp receive 2")?;
+    two.receiver.ask("udp close")?;
+    Ok(Box::new(move |evidence| {
+        expect(evidence, "out", &two.out(evidence), &two.sender, 7, 333)?;
+        expect(evidence, "in", &two.taken(evidence), &two.receiver, 2, 333)?;
+        evidence.outcome.expect_balance()
+    }))
+}
