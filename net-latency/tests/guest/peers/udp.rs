@@ -92,6 +92,15 @@ impl Udp {
                 }
                 Ok(bytes as u64)
             }
+            // How many datagrams it took for that many bytes.
+            ["receive-bytes", bytes] => {
+                let (mut seen, mut datagrams) = (0, 0);
+                while seen < bytes.parse()? {
+                    seen += self.receive(0)?;
+                    datagrams += 1;
+                }
+                Ok(datagrams)
+            }
             ["receive-many", count] => self.receive_many(count.parse()?),
             ["receive-all"] => self.receive_all(),
             ["echo", count] => {

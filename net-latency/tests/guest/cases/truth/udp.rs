@@ -238,16 +238,22 @@ fn segmented(whole: bool) -> Result<Check> {
     }
     two.sender.ask(&format!("udp segment {LEN}"))?;
     two.sender.ask(&format!("udp send 3 {}", SEGMENTS * LEN))?;
-    let calls = if whole { 3 } else { 3 * SEGMENTS };
-    let bytes = two.receiver.ask(&format!("udp receive {calls}"))?;
-    ensure!(bytes == u64::from(3 * SEGMENTS * LEN), "{bytes} bytes received");
+    let datagrams: u32 =
+        two.receiver.ask(&format!("udp receive-bytes {}", 3 * SEGMENTS * LEN))?.try_into()?;
+    let is_whole = datagrams == 3;
+    ensure!(is_whole || datagrams == 3 * SEGMENTS, "taken as {datagrams} datagrams");
+    ensure!(whole || !is_whole, "a socket that did not ask for it got merged datagrams");
+    if whole && !is_whole {
+        // NETIF_F_GSO_UDP_L4 is one of loopback's features since Linux 5.11.
+        println!("udp::segmented_and_whole: this kernel's loopback device splits what was segmented by GSO");
+    }
     Ok(Box::new(move |evidence| {
         let (out, taken) = (two.out(evidence), two.taken(evidence));
         expect(evidence, "out", &out, &two.sender, 3, SEGMENTS * LEN)?;
-        let (count, segs) = if whole { (3, SEGMENTS) } else { (3 * SEGMENTS, 1) };
-        expect(evidence, "in", &taken, &two.receiver, count as usize, LEN * segs)?;
+        let segs = if is_whole { SEGMENTS } else { 1 };
+        expect(evidence, "in", &taken, &two.receiver, datagrams as usize, LEN * segs)?;
         let other = out.iter().filter(|line| line.segs != SEGMENTS);
-        let other = other.chain(taken.iter().filter(|line| line.segs != segs || line.is("gro") != whole));
+        let other = other.chain(taken.iter().filter(|line| line.segs != segs || line.is("gro") != is_whole));
         ensure!(other.clone().next().is_none(), evidence.outcome.fault("wrong segments", other.copied()));
         Ok(())
     }))
