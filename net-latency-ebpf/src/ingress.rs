@@ -160,6 +160,11 @@ pub(crate) fn take_arrival<M: Memory>(skb: Skb<M>) -> Arrival {
 #[inline(always)]
 pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     let Arrival { drv, ip } = take_arrival(skb);
+    let Some(examined) = EXAMINED.get_ptr_mut(0) else { return Ok(()) };
+    // What was there says nothing of this packet, whose address may be the same.
+    // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
+    // use (see `dropped`).
+    unsafe { (*examined).skb = 0 };
     let Some(header) = skb.tcp_header() else { return Ok(()) };
     let len = skb.len();
     if len < header.len {
@@ -227,14 +232,11 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
             segment.len = end.wrapping_sub(expected);
         }
     }
-    if let Some(examined) = EXAMINED.get_ptr_mut(0) {
-        // SAFETY: index 0 of a per-CPU array is valid; what another task that runs between leaves here is
-        // checked before use. How it copies: `copy_words`.
-        unsafe {
-            copy_words(&raw const key, &raw mut (*examined).key);
-            (*examined).skb = skb.address();
-            (*examined).seq = header.seq;
-        }
+    // SAFETY: as above. How it copies: `copy_words`.
+    unsafe {
+        copy_words(&raw const key, &raw mut (*examined).key);
+        (*examined).skb = skb.address();
+        (*examined).seq = header.seq;
     }
     if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
         count::one(Counter::Stored);

@@ -5,6 +5,7 @@ mod conversation;
 mod ends;
 mod filters;
 pub(crate) mod harness;
+mod ledger;
 mod netem;
 mod output;
 pub(crate) mod prerequisites;
@@ -28,6 +29,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         netem::CASES,
         filters::CASES,
         volume::CASES,
+        ledger::CASES,
         output::CASES,
         ends::CASES,
         prerequisites::CASES,

@@ -1,0 +1,138 @@
+//! The footer's ledger: a place for every packet that the kernel side saw.
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::Case;
+use crate::{
+    net::{Path, Version},
+    peers::{CLIENT, Pair, Peer, SERVER},
+    tool::{Backend, Launch, Outcome},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("ledger_of_a_pid", of_a_pid),
+    ("ledger_of_lost_records", of_lost_records),
+    ("ledger_of_drops", of_drops),
+];
+
+/// The figures of the ledger, 0 where it doesn't name one.
+#[derive(Debug, Default, PartialEq)]
+struct Ledger {
+    seen: u64,
+    shown: u64,
+    of_others: u64,
+    lost: u64,
+    dropped: u64,
+    waiting: u64,
+}
+
+impl Ledger {
+    /// Fails where the ledger doesn't add up, or has a place that this doesn't know.
+    fn of(outcome: &Outcome) -> Result<Self> {
+        let line = outcome.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
+        let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
+        let (seen, places) = line.trim().split_once(" packets seen = ").context("no total")?;
+        let mut ledger = Self { seen: seen.parse()?, ..Self::default() };
+        for place in places.split(" + ") {
+            let (count, name) = place.split_once(' ').context("no name")?;
+            let figure = match name {
+                "shown" => &mut ledger.shown,
+                "of others" => &mut ledger.of_others,
+                "lost" => &mut ledger.lost,
+                "dropped or unread" => &mut ledger.dropped,
+                "waiting" => &mut ledger.waiting,
+                _ => return Err(outcome.fault(format_args!("{name:?} in the ledger"), [])),
+            };
+            *figure = count.parse()?;
+        }
+        let Self { seen, shown, of_others, lost, dropped, waiting } = ledger;
+        ensure!(
+            seen == shown + of_others + lost + dropped + waiting,
+            outcome.fault("the ledger does not add up", [])
+        );
+        Ok(ledger)
+    }
+}
+
+/// Of two processes one is asked for: the other's packets are seen and not shown. What nobody has read waits.
+fn of_a_pid(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let mut pair = Pair::connect(&path)?;
+    let tool = Launch::new(backend).args(&["--pid", &pair.client.pid().to_string()]).start()?;
+    pair.converse(200, 300)?;
+    for _ in 0..5 {
+        pair.client.ask("write 100")?;
+    }
+    let near = pair.client.ask("udp bind 127.0.0.1")?;
+    pair.server.ask("udp bind 127.0.0.1")?;
+    pair.server.ask(&format!("udp send-to 127.0.0.1:{near} 30 80"))?;
+    pair.client.ask("udp receive 27")?;
+    let outcome = tool.stop()?;
+    let expected = Ledger {
+        // Each round trip is four packets, each other segment and datagram is one out and one in.
+        seen: 200 * 4 + 5 * 2 + 30 * 2,
+        // The client's requests out and replies in, what it wrote besides, what it received.
+        shown: 200 * 2 + 5 + 27,
+        of_others: 200 * 2 + 30,
+        waiting: 5 + 3,
+        ..Ledger::default()
+    };
+    let ledger = Ledger::of(&outcome)?;
+    ensure!(ledger == expected, outcome.fault(format_args!("{ledger:?}, not {expected:?}"), []));
+    ensure!(outcome.lines()?.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", []));
+    Ok(())
+}
+
+/// A reader that is held up loses records, and knows how many.
+fn of_lost_records(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 1000;
+    let path = Path::loopback(Version::V6)?;
+    let mut pair = Pair::connect(&path)?;
+    let tool = Launch::new(backend).args(&["--buffer", "64K"]).start()?;
+    tool.signal(Signal::SIGSTOP)?;
+    pair.converse(ROUNDS, 200)?;
+    tool.signal(Signal::SIGCONT)?;
+    let outcome = tool.stop()?;
+    let ledger = Ledger::of(&outcome)?;
+    let (shown, lost) = (ledger.shown, ledger.lost);
+    ensure!(lost > u64::from(ROUNDS), outcome.fault("hardly anything was lost, so this shows nothing", []));
+    ensure!(shown > 100, outcome.fault("the buffer held nothing", []));
+    ensure!(
+        shown + lost == u64::from(ROUNDS) * 4,
+        outcome.fault(format_args!("{shown} shown and {lost} lost are not all"), [])
+    );
+    ensure!(outcome.lines()?.len() as u64 == shown, outcome.fault("not as many lines as shown", []));
+    ensure!(outcome.lost()? == lost, outcome.fault("two figures of lost lines", []));
+    Ok(())
+}
+
+/// Data for a socket that is gone, and datagrams for a full or a closed one, end as dropped or unread.
+fn of_drops(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let tool = Launch::new(backend).start()?;
+    let mut pair = Pair::connect(&path)?;
+    pair.converse(10, 50)?;
+    // Unread when its socket goes: the close answers with a RST.
+    pair.client.ask("write 70")?;
+    pair.server.ask("close")?;
+    let (mut sender, mut receiver) = (Peer::spawn(CLIENT)?, Peer::spawn(SERVER)?);
+    sender.ask("udp bind 127.0.0.1")?;
+    let port = receiver.ask("udp bind 127.0.0.1")?;
+    receiver.ask("udp receive-buffer 4096")?;
+    sender.ask(&format!("udp send-to 127.0.0.1:{port} 60 1000"))?;
+    let taken = receiver.ask("udp receive-all")?;
+    ensure!(taken > 0 && taken < 60, "{taken} of 60 found room, so this shows nothing");
+    sender.ask(&format!("udp send-to 127.0.0.1:{port} 2 10"))?;
+    receiver.ask("udp close")?;
+    let outcome = tool.stop()?;
+    let expected = Ledger {
+        seen: 40 + 2 + 62 * 2,
+        shown: 40 + 1 + 62 + taken,
+        dropped: 1 + 62 - taken,
+        ..Ledger::default()
+    };
+    let ledger = Ledger::of(&outcome)?;
+    ensure!(ledger == expected, outcome.fault(format_args!("{ledger:?}, not {expected:?}"), []));
+    Ok(())
+}
