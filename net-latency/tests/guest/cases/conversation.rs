@@ -1,6 +1,6 @@
 //! Conversations that are older than the tool.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::Case;
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
     tool::{Backend, Launch},
 };
 
-pub(crate) const CASES: &[Case] = &[("sockets_opened_before", sockets_opened_before)];
+pub(crate) const CASES: &[Case] =
+    &[("sockets_opened_before", sockets_opened_before), ("bytes_from_before", bytes_from_before)];
 
 const ROUNDS: u32 = 500;
 const LEN: u32 = 200;
@@ -26,6 +27,28 @@ fn sockets_opened_before(backend: Backend) -> Result<()> {
         for conversation in oracle::check(&outcome, &[&pair])? {
             conversation.expect_rounds(&outcome, ROUNDS as usize, LEN)?;
         }
+    }
+    Ok(())
+}
+
+/// Bytes that came before tracing began get no line and no invented stamps; they are counted, the kernel
+/// side's log tells of them, and the lines of what follows are in step.
+fn bytes_from_before(backend: Backend) -> Result<()> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    pair.client.ask("write 200")?;
+    let tool = Launch::new(backend).args(&["-v", "--port", &pair.far.port().to_string()]).start()?;
+    pair.server.ask("read 200 200 0")?;
+    let rounds = 20;
+    pair.converse(rounds, 200)?;
+    let outcome = tool.stop()?;
+    for conversation in oracle::check(&outcome, &[&pair])? {
+        conversation.expect_rounds(&outcome, rounds as usize, 200)?;
+    }
+    for words in ["kernel side: read without a matching segment", "  1 times an application took bytes"] {
+        ensure!(
+            outcome.stderr.iter().any(|line| line.contains(words)),
+            outcome.fault(format_args!("stderr lacks {words:?}"), &[])
+        );
     }
     Ok(())
 }

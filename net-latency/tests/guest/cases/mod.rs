@@ -6,10 +6,8 @@ mod ends;
 mod filters;
 pub(crate) mod harness;
 mod ledger;
-mod netem;
 mod output;
 pub(crate) mod prerequisites;
-mod readers;
 pub(crate) mod truth;
 mod volume;
 
@@ -25,8 +23,6 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     [
         check::CASES,
         conversation::CASES,
-        readers::CASES,
-        netem::CASES,
         filters::CASES,
         volume::CASES,
         ledger::CASES,

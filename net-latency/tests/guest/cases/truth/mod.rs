@@ -1,6 +1,8 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
+mod netem;
+mod readers;
 mod tcp;
 mod udp;
 
@@ -35,7 +37,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME, udp::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {

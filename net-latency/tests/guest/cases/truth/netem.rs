@@ -4,46 +4,50 @@ use std::{collections::HashMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Case;
+use super::{Check, Scenario, Theme};
 use crate::{
     lines::Line,
     net::{Path, Version},
     oracle::{self, bytes, median},
     peers::Pair,
-    tool::{Backend, Launch, Outcome},
+    tool::Outcome,
 };
 
-pub(crate) const CASES: &[Case] = &[
-    ("netem_delay_v4", |backend| delay(backend, Version::V4)),
-    ("netem_delay_v6", |backend| delay(backend, Version::V6)),
-    ("netem_bulk_v4", |backend| bulk(backend, Version::V4)),
-    ("netem_bulk_v6", |backend| bulk(backend, Version::V6)),
-];
+pub(crate) const THEME: Theme = Theme {
+    name: "netem",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "delay_v4", play: || delay(Version::V4) },
+        Scenario { name: "delay_v6", play: || delay(Version::V6) },
+        Scenario { name: "bulk_v4", play: || bulk(Version::V4) },
+        Scenario { name: "bulk_v6", play: || bulk(Version::V6) },
+    ],
+};
 
 const DELAY: Duration = Duration::from_millis(20);
 /// The mapping of monotonic stamps to wall-clock time may shift a little between two lines.
 const CLOCK_ERROR: Duration = Duration::from_micros(100);
 
 /// The delay shows between the line of the way out and the line of the way in, and in neither.
-fn delay(backend: Backend, version: Version) -> Result<()> {
+fn delay(version: Version) -> Result<Check> {
     let path = Path::veth(version)?;
     path.delay(DELAY)?;
-    let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&path)?;
     let rounds = 50;
     pair.converse(rounds, 200)?;
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
-        conversation.expect_rounds(&outcome, rounds as usize, 200)?;
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(outcome, rounds as usize, 200)?;
         for lines in [&conversation.requests_out, &conversation.replies_out] {
             for stage in 0..3 {
-                expect_undelayed(&outcome, lines, stage)?;
+                expect_undelayed(outcome, lines, stage)?;
             }
         }
         // The client's read waits for the reply, the reply does not wait for the client.
         for lines in [&conversation.requests_in, &conversation.replies_in] {
             for stage in 0..3 {
-                expect_undelayed(&outcome, lines, stage)?;
+                expect_undelayed(outcome, lines, stage)?;
             }
         }
         let sent: HashMap<_, _> = conversation.requests_out.iter().map(|line| (line.seq, line)).collect();
@@ -58,8 +62,8 @@ fn delay(backend: Backend, version: Version) -> Result<()> {
                 outcome.fault(format_args!("only {between} ns between out and in"), [sent, taken])
             );
         }
-    }
-    Ok(())
+        Ok(())
+    }))
 }
 
 fn expect_undelayed(outcome: &Outcome, lines: &[Line], stage: usize) -> Result<()> {
@@ -78,19 +82,19 @@ fn expect_undelayed(outcome: &Outcome, lines: &[Line], stage: usize) -> Result<(
 }
 
 /// Segments that an arriving acknowledgement lets go are their writer's.
-fn bulk(backend: Backend, version: Version) -> Result<()> {
+fn bulk(version: Version) -> Result<Check> {
     const BYTES: u64 = 2 * 1024 * 1024;
 
     let path = Path::veth(version)?;
     path.delay(DELAY)?;
-    let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&path)?;
     pair.client.ask("send-buffer 4194304")?;
     pair.server.tell(&format!("read {BYTES} 65536 0"))?;
     pair.client.ask(&format!("write {BYTES}"))?;
     pair.server.answer()?;
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
         for lines in [&conversation.requests_out, &conversation.requests_in] {
             let shown = bytes(lines);
             ensure!(shown == BYTES, outcome.fault(format_args!("{shown} bytes, not {BYTES}"), lines));
@@ -99,6 +103,6 @@ fn bulk(backend: Backend, version: Version) -> Result<()> {
         let delay = u64::try_from(DELAY.as_nanos())?;
         let waited = lines.iter().any(|line| line.stages[0].is_some_and(|wait| wait >= delay));
         ensure!(waited, outcome.fault("app-tcp does not show the wait for an acknowledgement", lines));
-    }
-    Ok(())
+        Ok(())
+    }))
 }

@@ -4,33 +4,37 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Case, harness::coalesced};
+use super::{super::harness::coalesced, Check, Scenario, Theme};
 use crate::{
     lines::{Dir, Proto, stages},
-    net::{Path, Version},
+    net::{
+        Path,
+        Version::{self, V4, V6},
+    },
     oracle::{self, bytes, median},
     peers::{CLIENT, Pair, SERVER},
-    tool::{Backend, Launch},
 };
 
-pub(crate) const CASES: &[Case] = &[
-    ("slow_reader", slow_reader),
-    ("bytes_from_before", bytes_from_before),
-    ("coalesced_loopback_v4", |backend| coalesced_segments(backend, Path::private_loopback(Version::V4)?)),
-    ("coalesced_loopback_v6", |backend| coalesced_segments(backend, Path::private_loopback(Version::V6)?)),
-    ("coalesced_veth_v4", |backend| coalesced_segments(backend, Path::veth(Version::V4)?)),
-    ("coalesced_veth_v6", |backend| coalesced_segments(backend, Path::veth(Version::V6)?)),
-    ("small_window_v4", |backend| small_window(backend, Version::V4)),
-    ("small_window_v6", |backend| small_window(backend, Version::V6)),
-];
+pub(crate) const THEME: Theme = Theme {
+    name: "readers",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "slow_reader", play: slow_reader },
+        Scenario { name: "coalesced_loopback_v4", play: || coalesced_segments(Path::private_loopback(V4)?) },
+        Scenario { name: "coalesced_loopback_v6", play: || coalesced_segments(Path::private_loopback(V6)?) },
+        Scenario { name: "coalesced_veth_v4", play: || coalesced_segments(Path::veth(V4)?) },
+        Scenario { name: "coalesced_veth_v6", play: || coalesced_segments(Path::veth(V6)?) },
+        Scenario { name: "small_window_v4", play: || small_window(V4) },
+        Scenario { name: "small_window_v6", play: || small_window(V6) },
+    ],
+};
 
 /// The reader sleeps 50 ms; the clocks of the sleep and of the stamps may differ a little.
 const SLEPT_NS: u64 = 49_900_000;
 
 /// The wait of a sleeping reader is tcp-app's and no other stage's.
-fn slow_reader(backend: Backend) -> Result<()> {
-    let tool = Launch::new(backend).start()?;
-    let path = Path::loopback(Version::V4)?;
+fn slow_reader() -> Result<Check> {
+    let path = Path::loopback(V4)?;
     let mut pair = Pair::connect(&path)?;
     let rounds = 40;
     // The reader starts to sleep once it is told to, which must not be before the message is there.
@@ -38,10 +42,11 @@ fn slow_reader(backend: Backend) -> Result<()> {
         pair.client.ask("write 200")?;
         pair.server.ask("read 200 200 50")?;
     }
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
         let lines = &conversation.requests_in;
-        oracle::expect_stream(&outcome, "requests in", lines, rounds, 200)?;
+        oracle::expect_stream(outcome, "requests in", lines, rounds, 200)?;
         let early = lines.iter().filter(|line| line.stages[2].is_some_and(|wait| wait < SLEPT_NS));
         ensure!(early.clone().next().is_none(), outcome.fault("tcp-app does not show the sleep", early));
         let wait = median(lines, 2);
@@ -53,43 +58,21 @@ fn slow_reader(backend: Backend) -> Result<()> {
                 outcome.fault(format_args!("median {name} of {other} has the wait"), lines)
             );
         }
-    }
-    Ok(())
-}
-
-/// Bytes that came before tracing began get no line and no invented stamps; they are counted, the kernel
-/// side's log tells of them, and the lines of what follows are in step.
-fn bytes_from_before(backend: Backend) -> Result<()> {
-    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
-    pair.client.ask("write 200")?;
-    let tool = Launch::new(backend).args(&["-v", "--port", &pair.far.port().to_string()]).start()?;
-    pair.server.ask("read 200 200 0")?;
-    let rounds = 20;
-    pair.converse(rounds, 200)?;
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
-        conversation.expect_rounds(&outcome, rounds as usize, 200)?;
-    }
-    for words in ["kernel side: read without a matching segment", "  1 times an application took bytes"] {
-        ensure!(
-            outcome.stderr.iter().any(|line| line.contains(words)),
-            outcome.fault(format_args!("stderr lacks {words:?}"), &[])
-        );
-    }
-    Ok(())
+        Ok(())
+    }))
 }
 
 /// A segment that is appended to another one's buffer keeps its line.
-fn coalesced_segments(backend: Backend, path: Path) -> Result<()> {
+fn coalesced_segments(path: Path) -> Result<Check> {
     let path = path.without_tail_loss_probes()?;
-    let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&path)?;
     let written = pair.client.ask("write-small 300")?;
     let segments = pair.client.ask("data-segments-out")?;
     ensure!(path.far(coalesced)? > 0, "nothing was coalesced, so this shows nothing");
     pair.server.ask(&format!("read {written} 65536 0"))?;
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
         let (sent, taken) = (&conversation.requests_out, &conversation.requests_in);
         let all = sent.iter().chain(&conversation.retransmissions).filter(|line| line.dir == Dir::Out);
         let seen: u64 = all.map(|line| u64::from(line.segs)).sum();
@@ -103,16 +86,15 @@ fn coalesced_segments(backend: Backend, path: Path) -> Result<()> {
             let shown = bytes(lines);
             ensure!(shown == written, outcome.fault(format_args!("{shown} bytes, not {written}"), lines));
         }
-    }
-    Ok(())
+        Ok(())
+    }))
 }
 
 /// What TCP sends later, when the window opens or a timer fires, is still its writer's.
-fn small_window(backend: Backend, version: Version) -> Result<()> {
+fn small_window(version: Version) -> Result<Check> {
     const BYTES: u64 = 256 * 1024;
     const PAUSE: Duration = Duration::from_millis(20);
 
-    let tool = Launch::new(backend).start()?;
     let path = Path::loopback(version)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     pair.server.ask("receive-buffer 4096")?;
@@ -121,8 +103,9 @@ fn small_window(backend: Backend, version: Version) -> Result<()> {
     // All is handed over before the first byte is read: hardly anything leaves within the call.
     pair.client.ask(&format!("write {BYTES}"))?;
     pair.server.ask(&format!("read {BYTES} 4096 {}", PAUSE.as_millis()))?;
-    let outcome = tool.stop()?;
-    for conversation in oracle::check(&outcome, &[&pair])? {
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
         let lines = &conversation.requests_out;
         ensure!(
             lines.len() > 10,
@@ -133,6 +116,6 @@ fn small_window(backend: Backend, version: Version) -> Result<()> {
         let pause = u64::try_from(PAUSE.as_nanos())?;
         let waited = lines.iter().any(|line| line.stages[0].is_some_and(|wait| wait >= pause));
         ensure!(waited, outcome.fault("app-tcp does not show the wait for the window", lines));
-    }
-    Ok(())
+        Ok(())
+    }))
 }
