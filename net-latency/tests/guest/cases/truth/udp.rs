@@ -196,8 +196,12 @@ fn empty() -> Result<Check> {
     let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
     two.sender.ask("udp send 3 0")?;
     two.receiver.ask("udp peek")?;
+    two.receiver.ask(&format!("udp sleep {PAUSE_MS}"))?;
     two.receiver.ask("udp receive 3")?;
-    Ok(Box::new(move |evidence| two.expect(evidence, 3, 0)))
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, 3, 0)?;
+        expect_wait(evidence, &two.taken(evidence), 2)
+    }))
 }
 
 /// A corked datagram has the time of the call that began it.
