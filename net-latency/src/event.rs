@@ -164,6 +164,17 @@ impl<'a> Event<'a> {
         stamp(to)?.checked_sub(stamp(from)?)
     }
 
+    /// Two known stamps contradict each other.
+    #[must_use]
+    pub fn is_disordered(&self) -> bool {
+        let order = match self.direction() {
+            Direction::In => ORDER_IN,
+            Direction::Out => ORDER_OUT,
+        };
+        let known = order.map(|place| self.record.stamps[place]).into_iter().filter(|&stamp| stamp != 0);
+        !known.is_sorted()
+    }
+
     /// Process id, where known.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -333,6 +344,9 @@ mod tests {
         record.stamps[STAMP_IP] = record.stamps[STAMP_DRV] - 1;
         assert_eq!(event(&record).stage(0), None);
         assert!(event(&record).is_partial());
+        assert!(event(&record).is_disordered());
+        record.stamps[STAMP_IP] = 0;
+        assert!(!event(&record).is_disordered());
     }
 
     #[test]

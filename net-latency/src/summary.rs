@@ -23,6 +23,8 @@ pub struct Losses {
     pub evicted_in: u64,
     /// Calls of hooks that the kernel skipped; `None` where it doesn't count them.
     pub missed_probes: Option<u64>,
+    /// Lines with stamps that contradict each other.
+    pub disordered: u64,
     /// Lines that the reader of the output did not take in time at the end.
     pub unwritten: u64,
 }
@@ -55,12 +57,17 @@ impl Losses {
             is_lost_line: false,
             meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
         };
+        let disordered = Loss {
+            count: self.disordered,
+            is_lost_line: false,
+            meaning: "lines had stamps that contradict each other: those stages are shown as unknown",
+        };
         let unwritten = Loss {
             count: self.unwritten,
             is_lost_line: true,
             meaning: "lines were not taken by the reader of the output at the end",
         };
-        counted.chain([evicted, missed, unwritten])
+        counted.chain([evicted, missed, disordered, unwritten])
     }
 
     /// Lines that are missing: lines shown and these together are the finished packets.
@@ -110,6 +117,8 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
 /// the last one's detaching, is in exactly one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
+    /// Received ones that waited, and those on their way, when this began; 0 for a whole run.
+    pub from_before: u64,
     /// All of them.
     pub seen: u64,
     /// Those that got a line.
@@ -135,6 +144,7 @@ impl Ledger {
         let sum = |counters: &[Counter]| counters.iter().map(|&counter| total.get(counter)).sum::<u64>();
         let evicted = total.get(Counter::Stored).saturating_sub(total.get(Counter::Taken) + waiting);
         Self {
+            from_before: 0,
             seen: sum(&[
                 Counter::Stored,
                 Counter::DuplicateIn,
@@ -157,16 +167,49 @@ impl Ledger {
         }
     }
 
+    /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it
+    /// had been evicted: until the end the two are not told apart, and neither has a place.
+    #[must_use]
+    pub fn while_running(self) -> Self {
+        Self { lost: self.lost - self.evicted, evicted: 0, ..self }
+    }
+
     /// Those in none of the places: between two hooks when the last was detached, at most one for each socket
     /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
         let places = [self.shown, self.outside, self.filtered, self.lost, self.dropped, self.waiting];
-        i128::from(self.seen) - places.into_iter().map(i128::from).sum::<i128>()
+        i128::from(self.seen) + i128::from(self.from_before)
+            - places.into_iter().map(i128::from).sum::<i128>()
     }
 
-    fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        write!(out, "  {} packets seen = {} shown", self.seen, self.shown)?;
+    /// What happened between `earlier` and this.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let on_their_way = u64::try_from(earlier.unaccounted()).unwrap_or(0);
+        Self {
+            from_before: earlier.waiting + on_their_way,
+            seen: self.seen - earlier.seen,
+            shown: self.shown - earlier.shown,
+            outside: self.outside - earlier.outside,
+            filtered: self.filtered - earlier.filtered,
+            lost: self.lost.saturating_sub(earlier.lost),
+            evicted: self.evicted.saturating_sub(earlier.evicted),
+            dropped: self.dropped - earlier.dropped,
+            waiting: self.waiting,
+        }
+    }
+
+    /// Writes one line.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write!(out, "{} packets seen", self.seen)?;
+        if self.from_before > 0 {
+            write!(out, " + {} from before", self.from_before)?;
+        }
+        write!(out, " = {} shown", self.shown)?;
         let rest = [
             (self.filtered, "of others"),
             (self.lost, "lost"),
@@ -242,6 +285,7 @@ impl Side {
 /// Accumulates the packets of a run. Its size does not depend on their number (about 600 KiB).
 #[derive(Debug)]
 pub struct Summary {
+    disordered: u64,
     sides: [(Direction, Protocol, Side); 4],
 }
 
@@ -261,11 +305,12 @@ impl Summary {
             (Direction::In, Protocol::Udp),
             (Direction::Out, Protocol::Udp),
         ];
-        Self { sides: ways.map(|(direction, protocol)| (direction, protocol, Side::new())) }
+        Self { disordered: 0, sides: ways.map(|(direction, protocol)| (direction, protocol, Side::new())) }
     }
 
     /// Counts a packet that got its line.
     pub fn record(&mut self, event: &Event<'_>) {
+        self.disordered += u64::from(event.is_disordered());
         let way = (event.direction(), event.protocol());
         for (direction, protocol, side) in &mut self.sides {
             if (*direction, *protocol) == way {
@@ -278,6 +323,12 @@ impl Summary {
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets_of(Direction::In) + self.packets_of(Direction::Out)
+    }
+
+    /// Packets so far whose stamps contradict each other.
+    #[must_use]
+    pub fn disordered(&self) -> u64 {
+        self.disordered
     }
 
     fn packets_of(&self, way: Direction) -> u64 {
@@ -313,6 +364,7 @@ impl Summary {
         for (direction, protocol, side) in &self.sides {
             write_side(*direction, *protocol, side, out)?;
         }
+        write!(out, "  ")?;
         ledger.write(out)?;
         for loss in losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
@@ -412,6 +464,7 @@ mod tests {
         counters: Counters { values: [0; Counter::ALL.len()] },
         evicted_in: 0,
         missed_probes: Some(0),
+        disordered: 0,
         unwritten: 0,
     };
 
@@ -447,8 +500,13 @@ mod tests {
     #[test]
     fn every_loss_is_named() {
         let values = std::array::from_fn(|index| index as u64 + 1);
-        let losses =
-            Losses { counters: Counters { values }, evicted_in: 20, missed_probes: Some(30), unwritten: 40 };
+        let losses = Losses {
+            counters: Counters { values },
+            evicted_in: 20,
+            missed_probes: Some(30),
+            disordered: 35,
+            unwritten: 40,
+        };
         assert_eq!(losses.lines(), 1 + 2 + 20 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
@@ -482,7 +540,12 @@ mod tests {
         };
         let short = Ledger { shown: ledger.shown - 1, ..ledger };
         let twice = Ledger { shown: ledger.shown + 1, ..ledger };
-        assert_snapshot!([ledger, short, twice].map(|ledger| text(&ledger)).concat());
+        let later = Ledger { seen: ledger.seen + 10, shown: ledger.shown + 15, waiting: 55, ..ledger };
+        assert_eq!(later.since(&ledger).unaccounted(), 0);
+        // What was on its way is from before, and has arrived.
+        let arrived = Ledger { shown: ledger.shown, ..ledger };
+        assert_eq!(arrived.since(&short).unaccounted(), 0);
+        assert_snapshot!([ledger, short, twice, later.since(&ledger)].map(|ledger| text(&ledger)).concat());
     }
 
     #[test]

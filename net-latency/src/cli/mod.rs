@@ -73,6 +73,9 @@ struct StreamArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
+    /// Tell on standard error where the packets are, each time this has passed: 1s, 10s, 1m
+    #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
+    interval: Option<Duration>,
     /// No messages on standard error but errors: no footer
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -149,6 +152,8 @@ pub struct StreamConfig {
     pub verbosity: u8,
     /// Time after which to stop.
     pub duration: Option<Duration>,
+    /// Time between two reports on standard error of where the packets are.
+    pub interval: Option<Duration>,
     /// Number of lines after which to stop.
     pub count: Option<NonZeroU64>,
     /// How to hook into the kernel.
@@ -192,6 +197,7 @@ impl Arguments {
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet: stream.quiet,
             verbosity: stream.verbose,
+            interval: stream.interval,
             duration: stream.duration,
             count: stream.count,
             backend: stream.backend,
@@ -251,6 +257,7 @@ mod tests {
                 zone: Zone::Local,
                 quiet: false,
                 verbosity: 0,
+                interval: None,
                 duration: None,
                 count: None,
                 backend: Backend::Auto,
@@ -262,7 +269,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
-                         --utc -q -vv --duration 10s -n 3 --backend kprobe --buffer 512K";
+                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -276,6 +283,7 @@ mod tests {
                 zone: Zone::UTC,
                 quiet: true,
                 verbosity: 2,
+                interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
                 count: NonZeroU64::new(3),
                 backend: Backend::Kprobe,

@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
 };
 
 use crate::{
@@ -148,9 +148,14 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
             Err(end) => outcome = end,
         }
     }
+    // After `--count` lines, or when the output is closed, records may be left that nobody wants.
+    while stream.capture.next(|_| ())?.is_some() {
+        stream.outside += 1;
+    }
     let ledger = stream.ledger(&untaken)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
+    losses.disordered = stream.summary.disordered();
     if !config.quiet {
         // Whoever closed stderr doesn't want to know.
         let _ = stream.summary.write_footer(elapsed, &losses, &ledger, &mut io::stderr().lock());
@@ -204,8 +209,15 @@ impl Stream<'_> {
             }
         };
         tokio::pin!(over);
+        let mut reports = self.options.interval.map(|every| {
+            let mut reports = interval_at(tokio::time::Instant::now() + every, every);
+            reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            reports
+        });
+        let mut ledger = self.ledger(&Untaken::default())?.while_running();
         let mut ticks = 0u32;
         loop {
+            let mut is_due = false;
             tokio::select! {
                 biased;
                 () = signals.any() => return Ok(End::Done),
@@ -214,6 +226,7 @@ impl Stream<'_> {
                     ended?;
                     return Ok(End::Done);
                 }
+                () = next(&mut reports) => is_due = true,
                 ready = filling.readable() => {
                     ready.context("cannot wait for the ring buffer")?.clear_ready();
                 }
@@ -235,6 +248,11 @@ impl Stream<'_> {
                 Ok(ControlFlow::Continue(_)) => {}
                 Ok(ControlFlow::Break(())) => return Ok(End::Done),
                 Err(outcome) => return outcome,
+            }
+            if is_due {
+                let now = self.ledger(&Untaken::default())?.while_running();
+                self.report(&now.since(&ledger));
+                ledger = now;
             }
         }
     }
@@ -310,12 +328,8 @@ impl Stream<'_> {
         Ok(Untaken { lines, records })
     }
 
-    /// After everything is detached: where all packets are.
-    fn ledger(&mut self, untaken: &Untaken) -> Result<Ledger, Failure> {
-        // After `--count` lines, or when the output is closed, records may be left that nobody wants.
-        while self.capture.next(|_| ())?.is_some() {
-            self.outside += 1;
-        }
+    /// Where all packets are.
+    fn ledger(&self, untaken: &Untaken) -> Result<Ledger, Failure> {
         Ok(Ledger::new(
             &self.capture.counters()?,
             self.summary.packets() - untaken.lines,
@@ -323,6 +337,15 @@ impl Stream<'_> {
             untaken.lines + untaken.records,
             self.capture.waiting_in(),
         ))
+    }
+
+    /// Tells stderr where the packets of an interval are.
+    fn report(&self, ledger: &Ledger) {
+        if !self.options.quiet {
+            // In one piece; a closed stderr is no reason to end.
+            let mut line = b"net-latency: ".to_vec();
+            let _ = ledger.write(&mut line).and_then(|()| io::stderr().write_all(&line));
+        }
     }
 
     /// Tells stderr while running that lines are being lost.
@@ -400,6 +423,14 @@ impl Processes {
             self.running.pop();
         }
         Ok(())
+    }
+}
+
+/// The next of the reports; never if none are wanted.
+async fn next(reports: &mut Option<Interval>) {
+    match reports {
+        Some(reports) => drop(reports.tick().await),
+        None => pending().await,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The footer's ledger: a place for every packet that the kernel side saw.
 
-use anyhow::{Context as _, Result, ensure};
+use std::{thread::sleep, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use super::Case;
@@ -14,6 +16,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_a_pid", of_a_pid),
     ("ledger_of_lost_records", of_lost_records),
     ("ledger_of_drops", of_drops),
+    ("ledger_of_intervals", of_intervals),
 ];
 
 /// The figures of the ledger, 0 where it doesn't name one.
@@ -25,15 +28,34 @@ struct Ledger {
     lost: u64,
     dropped: u64,
     waiting: u64,
+    /// Of an interval only.
+    from_before: u64,
+    on_their_way: u64,
 }
 
+const WORDS: &str = " packets seen";
+
 impl Ledger {
-    /// Fails where the ledger doesn't add up, or has a place that this doesn't know.
+    /// The footer's. Fails where it doesn't add up, or has a place that this doesn't know.
     fn of(outcome: &Outcome) -> Result<Self> {
-        let line = outcome.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
+        let line = outcome.stderr.iter().rev().find(|line| line.contains(WORDS));
         let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
-        let (seen, places) = line.trim().split_once(" packets seen = ").context("no total")?;
+        let ledger = Self::parse(line).map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
+        ensure!(
+            ledger.from_before == 0 && ledger.on_their_way == 0,
+            outcome.fault("not a whole run's ledger", [])
+        );
+        Ok(ledger)
+    }
+
+    fn parse(line: &str) -> Result<Self> {
+        let line = line.trim().trim_start_matches("net-latency: ");
+        let (seen, rest) = line.split_once(WORDS).context("no total")?;
+        let (before, places) = rest.split_once(" = ").context("no places")?;
         let mut ledger = Self { seen: seen.parse()?, ..Self::default() };
+        if let Some(before) = before.strip_prefix(" + ") {
+            ledger.from_before = before.strip_suffix(" from before").context("what before?")?.parse()?;
+        }
         for place in places.split(" + ") {
             let (count, name) = place.split_once(' ').context("no name")?;
             let figure = match name {
@@ -42,14 +64,15 @@ impl Ledger {
                 "lost" => &mut ledger.lost,
                 "dropped or unread" => &mut ledger.dropped,
                 "waiting" => &mut ledger.waiting,
-                _ => return Err(outcome.fault(format_args!("{name:?} in the ledger"), [])),
+                "on their way" => &mut ledger.on_their_way,
+                _ => bail!("{name:?} in the ledger"),
             };
             *figure = count.parse()?;
         }
-        let Self { seen, shown, of_others, lost, dropped, waiting } = ledger;
+        let Self { shown, of_others, lost, dropped, waiting, on_their_way, .. } = ledger;
         ensure!(
-            seen == shown + of_others + lost + dropped + waiting,
-            outcome.fault("the ledger does not add up", [])
+            ledger.seen + ledger.from_before == shown + of_others + lost + dropped + waiting + on_their_way,
+            "the ledger does not add up: {line}"
         );
         Ok(ledger)
     }
@@ -134,5 +157,32 @@ fn of_drops(backend: Backend) -> Result<()> {
     };
     let ledger = Ledger::of(&outcome)?;
     ensure!(ledger == expected, outcome.fault(format_args!("{ledger:?}, not {expected:?}"), []));
+    Ok(())
+}
+
+/// The intervals' ledgers add up, each by itself and all together.
+fn of_intervals(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 300;
+    let path = Path::loopback(Version::V4)?;
+    let tool = Launch::new(backend).args(&["--interval", "100ms"]).start()?;
+    let mut pair = Pair::connect(&path)?;
+    for _ in 0..3 {
+        pair.converse(ROUNDS / 3, 100)?;
+        sleep(Duration::from_millis(150));
+    }
+    let outcome = tool.stop()?;
+    let reports =
+        outcome.stderr.iter().filter(|line| line.starts_with("net-latency: ") && line.contains(WORDS));
+    let reports = reports.map(|line| Ledger::parse(line)).collect::<Result<Vec<_>>>();
+    let reports = reports.map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
+    ensure!(reports.len() >= 3, outcome.fault("fewer reports than intervals", []));
+    let sum = |figure: fn(&Ledger) -> u64| reports.iter().map(figure).sum::<u64>();
+    let (seen, shown) = (sum(|report| report.seen), sum(|report| report.shown));
+    // The last pause is longer than an interval, so all of the traffic is in the reports.
+    let all = u64::from(ROUNDS) * 4;
+    ensure!(
+        (seen, shown) == (all, all),
+        outcome.fault(format_args!("{seen} seen and {shown} shown in the intervals, not {all}"), [])
+    );
     Ok(())
 }
