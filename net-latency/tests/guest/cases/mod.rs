@@ -11,6 +11,7 @@ pub(crate) mod prerequisites;
 mod readers;
 pub(crate) mod truth;
 mod volume;
+mod witness;
 
 use anyhow::Result;
 
@@ -28,6 +29,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         netem::CASES,
         filters::CASES,
         volume::CASES,
+        witness::CASES,
         output::CASES,
         ends::CASES,
         prerequisites::CASES,
