@@ -1,5 +1,7 @@
 //! Network namespaces, veth links and netem, by rtnetlink: the guest has no `ip` or `tc` that can.
 
+mod disturbance;
+
 use std::{
     fs::{self, File},
     io,

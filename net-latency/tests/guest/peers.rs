@@ -3,6 +3,8 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+pub(crate) mod traffic;
+
 use std::{
     env,
     ffi::{CString, OsStr, OsString},
@@ -48,7 +50,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts a peer with that name in the calling thread's network namespace.
-    fn spawn(comm: &[u8]) -> Result<Self> {
+    pub(crate) fn spawn(comm: &[u8]) -> Result<Self> {
         let comm = OsStr::from_bytes(comm);
         let mut child = Command::new(env::current_exe()?)
             .arg(ROLE)
@@ -256,6 +258,11 @@ impl Role {
             ["write-small", writes] => self.write_small(writes.parse()?),
             ["read", bytes, chunk, sleep_ms] => {
                 self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
+            }
+            ["serve-traffic", address] => traffic::serve(address.parse()?),
+            ["play-traffic", seed, ms, threads, log, servers @ ..] => {
+                let servers = servers.iter().map(|server| Ok(server.parse()?)).collect::<Result<Vec<_>>>()?;
+                traffic::play(seed.parse()?, milliseconds(ms)?, threads.parse()?, &servers, log)
             }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
             ["close"] => {

@@ -9,6 +9,7 @@ mod netem;
 mod output;
 pub(crate) mod prerequisites;
 mod readers;
+mod soak;
 pub(crate) mod truth;
 mod volume;
 mod witness;
@@ -30,6 +31,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         filters::CASES,
         volume::CASES,
         witness::CASES,
+        soak::CASES,
         output::CASES,
         ends::CASES,
         prerequisites::CASES,
