@@ -1,6 +1,7 @@
 //! The cases, one file per theme.
 
 mod check;
+mod clock;
 mod conversation;
 mod ends;
 mod filters;
@@ -31,6 +32,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         filters::CASES,
         volume::CASES,
         witness::CASES,
+        clock::CASES,
         soak::CASES,
         output::CASES,
         ends::CASES,
