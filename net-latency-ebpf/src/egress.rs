@@ -202,12 +202,18 @@ fn origin(connection: &Connection, seq: u32) -> (u64, Author) {
 pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> Outcome {
     let Some(connection) = connection::find(socket) else { return Ok(()) };
     let transmit = &mut connection.transmit;
-    if transmit.progress == Progress::Transmit {
-        transmit.skb = skb.address();
-        transmit.transport = now();
-        transmit.family = family;
-        transmit.progress = Progress::Transport;
+    if transmit.progress == Progress::Idle {
+        return Ok(());
     }
+    if transmit.progress != Progress::Transmit || skb.tcp_seq() != transmit.seq {
+        // A packet that isn't followed, and the kernel skipped a hook on the one before.
+        transmit.progress = Progress::Idle;
+        return Err(Counter::UnfinishedOut);
+    }
+    transmit.skb = skb.address();
+    transmit.transport = now();
+    transmit.family = family;
+    transmit.progress = Progress::Transport;
     Ok(())
 }
 

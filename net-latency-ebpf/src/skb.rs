@@ -170,6 +170,16 @@ impl<M: Memory> Skb<M> {
         }
     }
 
+    /// The sequence number in the TCP header of a packet that is being sent.
+    #[inline(always)]
+    pub(crate) fn tcp_seq(self) -> u32 {
+        const SEQ: usize = 4;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        u32::from_be(unsafe { probe(head.wrapping_add(usize::from(start) + SEQ)) })
+    }
+
     /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.
     #[inline(always)]
     pub(crate) fn addresses(self, family: u32) -> [u64; 4] {

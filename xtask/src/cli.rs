@@ -62,6 +62,9 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
+    /// Let the random traffic last 10 minutes per kernel and backend
+    #[arg(long, conflicts_with = "no_guest")]
+    pub(crate) soak: bool,
 }
 
 #[derive(Debug, Args)]

@@ -27,6 +27,12 @@ const GUESTS_AT_A_TIME: usize = 2;
 /// Ends a guest that hangs. The tests take a few minutes under emulation.
 const GUEST_LIMIT: Duration = Duration::from_secs(1200);
 const TEST_PROGRAM: &str = "guest-tests";
+/// Seconds of random traffic with `--soak`, once per backend, and what that adds to the limit: a while for checking
+/// what came is included.
+const SOAK: (&str, &str) = ("NET_LATENCY_SOAK_SECONDS", "600");
+const SOAK_LIMIT: Duration = Duration::from_secs(3600);
+/// Tells the tests that the guest has network cards.
+const CARDS: (&str, &str) = ("NET_LATENCY_CARDS", "1");
 
 /// Runs everything and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
@@ -139,8 +145,16 @@ fn in_guest(
     command.extend(args.filter.iter().map(Into::into));
     let mut contents = contents(kernel, built, command);
     contents.programs.push((TEST_PROGRAM.into(), tests.to_owned()));
+    contents.has_cards = true;
+    let mut limit = GUEST_LIMIT;
+    let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
+    set(CARDS);
+    if args.soak {
+        set(SOAK);
+        limit += SOAK_LIMIT;
+    }
     eprintln!("xtask: kernel {kernel}: testing …");
-    captured(&contents, GUEST_LIMIT)
+    captured(&contents, limit)
 }
 
 /// Prints a guest's output in one piece, each line with its kernel in front.

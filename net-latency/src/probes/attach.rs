@@ -1,7 +1,7 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     path::Path,
 };
 
@@ -9,7 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint},
+    programs::{
+        BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
+        links::{LinkInfo, LinkType},
+        loaded_links,
+    },
 };
 use net_latency_common::{
     COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PIDS_MAP, PORTS_MAP, RECORDS_MAP,
@@ -194,17 +198,31 @@ impl Probes {
     }
 
     /// How often the kernel skipped one of the programs, because it or another was already running on
-    /// that CPU; `None` where the kernel does not count that (before Linux 5.12, for kprobes before 6.7).
+    /// that CPU; `None` where the kernel does not count that (before Linux 5.12, for kprobes before 6.7), or
+    /// not for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
         if !self.counts_missed {
             return None;
         }
-        self.ebpf
+        let loaded: Vec<_> = self
+            .ebpf
             .programs()
-            .filter_map(|(_, program)| program.fd().ok())
-            .map(|fd| recursion_misses(fd.as_fd().as_raw_fd()))
-            .sum()
+            .filter_map(|(_, program)| Some((program.fd().ok()?, program.info().ok()?.id())))
+            .collect();
+        let skipped = loaded.iter().map(|(fd, _)| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
+        if self.mechanism == Mechanism::Fentry {
+            return Some(skipped);
+        }
+        // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
+        let mut before_program = 0;
+        for link in loaded_links() {
+            let link = link.ok()?;
+            if loaded.iter().any(|(_, id)| *id == link.program_id()) && is_kprobe(&link) {
+                before_program += kprobe_misses(link.id())?;
+            }
+        }
+        Some(skipped + before_program)
     }
 
     fn fill(&mut self, name: &str, keys: impl Iterator<Item = u32>) -> Result<()> {
@@ -254,10 +272,42 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
-fn recursion_misses(program: std::os::fd::RawFd) -> Option<u64> {
-    // Offsets in `struct bpf_prog_info` (include/uapi/linux/bpf.h), which only ever grows.
+fn recursion_misses(program: BorrowedFd<'_>) -> Option<u64> {
+    // Offset in `struct bpf_prog_info` (include/uapi/linux/bpf.h), which only ever grows.
     const RECURSION_MISSES: usize = 208;
-    const INFO_LEN: usize = RECURSION_MISSES + 8;
+    Some(object_info::<{ RECURSION_MISSES / 8 + 1 }>(program)?[RECURSION_MISSES / 8])
+}
+
+/// Whether the link is that of a kprobe.
+fn is_kprobe(link: &LinkInfo) -> bool {
+    matches!(link.link_type(), Ok(LinkType::PerfEvent))
+}
+
+/// `bpf_link_info.perf_event.kprobe.missed` of the link with that id.
+fn kprobe_misses(link: u32) -> Option<u64> {
+    // Offset in `struct bpf_link_info` (include/uapi/linux/bpf.h), since Linux 6.7.
+    const MISSED: usize = 48;
+    const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
+
+    #[repr(C)]
+    struct Attributes {
+        id: u32,
+        next_id: u32,
+        open_flags: u32,
+    }
+    let attributes = Attributes { id: link, next_id: 0, open_flags: 0 };
+    // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_LINK_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>())
+    };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Some(object_info::<{ MISSED / 8 + 1 }>(fd.as_fd())?[MISSED / 8])
+}
+
+/// The first words of what the kernel says about a program or a link; `None` if it says less.
+fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> Option<[u64; WORDS]> {
     const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
     #[repr(C)]
@@ -266,18 +316,16 @@ fn recursion_misses(program: std::os::fd::RawFd) -> Option<u64> {
         info_len: u32,
         info: u64,
     }
-    let mut info = [0u64; INFO_LEN / 8];
-    let mut attributes = Attributes {
-        fd: u32::try_from(program).ok()?,
-        info_len: INFO_LEN as u32,
-        info: info.as_mut_ptr() as u64,
-    };
+    let mut info = [0u64; WORDS];
+    let info_len = u32::try_from(size_of_val(&info)).ok()?;
+    let mut attributes =
+        Attributes { fd: u32::try_from(object.as_raw_fd()).ok()?, info_len, info: info.as_mut_ptr() as u64 };
     // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses, and `info` has room for
     // `info_len` bytes; all its counts are 0, so that the kernel writes through no pointer in it.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attributes, size_of::<Attributes>())
     };
-    (result == 0 && attributes.info_len as usize >= INFO_LEN).then(|| info[RECURSION_MISSES / 8])
+    (result == 0 && attributes.info_len >= info_len).then_some(info)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod cases;
 mod confine;
+mod ftrace;
 mod leftovers;
 mod lines;
 mod net;

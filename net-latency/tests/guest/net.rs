@@ -1,5 +1,8 @@
 //! Network namespaces, veth links and netem, by rtnetlink: the guest has no `ip` or `tc` that can.
 
+mod cards;
+mod disturbance;
+
 use std::{
     fs::{self, File},
     io,
@@ -63,7 +66,7 @@ pub(crate) enum Version {
 pub(crate) enum Path {
     /// A loopback device, the caller's or that of a namespace.
     Loopback { inside: Option<Namespace>, version: Version },
-    /// A veth link between two namespaces.
+    /// A veth link between two namespaces, or two cards that are wired up.
     Veth { near: Namespace, far: Namespace, version: Version },
 }
 
@@ -90,6 +93,11 @@ impl Path {
     pub(crate) fn veth(version: Version) -> Result<Self> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         near.inside(|| create_veth(far.0.as_raw_fd()))?;
+        Self::between(near, far, version)
+    }
+
+    /// The path between two namespaces that have an end of a link each.
+    fn between(near: Namespace, far: Namespace, version: Version) -> Result<Self> {
         let path = Self::Veth { near, far, version };
         let (near, far) = path.addresses();
         // Both ends up before an address: without a carrier IPv6 would not take it into use at once.

@@ -3,6 +3,7 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+pub(crate) mod traffic;
 mod udp;
 
 use std::{
@@ -259,6 +260,11 @@ impl Role {
             ["write-small", writes] => self.write_small(writes.parse()?),
             ["read", bytes, chunk, sleep_ms] => {
                 self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
+            }
+            ["serve-traffic", address] => traffic::serve(address.parse()?),
+            ["play-traffic", seed, ms, threads, log, servers @ ..] => {
+                let servers = servers.iter().map(|server| Ok(server.parse()?)).collect::<Result<Vec<_>>>()?;
+                traffic::play(seed.parse()?, milliseconds(ms)?, threads.parse()?, &servers, log)
             }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
             ["close"] => {

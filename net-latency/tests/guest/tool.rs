@@ -179,6 +179,10 @@ impl Tool {
         self.child.stdout.take().context("the lines go to a file")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has not ended yet.
     pub(crate) fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())

@@ -44,6 +44,8 @@ pub(crate) struct Contents {
     pub(crate) command: Vec<OsString>,
     /// Variables to set.
     pub(crate) environment: Vec<(String, OsString)>,
+    /// Whether there are two network cards.
+    pub(crate) has_cards: bool,
 }
 
 impl Contents {

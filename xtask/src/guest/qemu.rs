@@ -32,6 +32,17 @@ use signal_hook::{
 use super::{console::Console, image::Contents, init, terminal};
 use crate::{paths, setup::qemu::QEMU};
 
+/// Two cards on one wire inside QEMU, with nothing else on it: neither this machine nor what lies beyond.
+const CARDS: [&str; 8] = [
+    "-netdev",
+    "hubport,id=near,hubid=0",
+    "-netdev",
+    "hubport,id=far,hubid=0",
+    "-device",
+    "virtio-net-pci,netdev=near,romfile=",
+    "-device",
+    "virtio-net-pci,netdev=far,romfile=",
+];
 const PROCESSORS: &str = "2";
 const MEBIBYTES: &str = "1024";
 /// Emulation works everywhere and alike; `kvm` is faster where it works.
@@ -134,6 +145,9 @@ impl Guest {
         command.arg("-kernel").arg(contents.kernel.image()).arg("-initrd").arg(&image);
         command.args(["-append", "console=ttyS0 panic=-1 mitigations=off quiet"]);
         command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
+        if contents.has_cards {
+            command.args(CARDS);
+        }
         let (data, port) = if data_port {
             let (reader, writer) = io::pipe()?;
             let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
@@ -375,5 +389,6 @@ pub(crate) fn contents(
             ("NET_LATENCY".into(), "/bin/net-latency".into()),
             ("NET_LATENCY_GUEST".into(), "1".into()),
         ],
+        has_cards: false,
     }
 }

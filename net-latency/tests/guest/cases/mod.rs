@@ -1,6 +1,7 @@
 //! The cases, one file per theme.
 
 mod check;
+mod clock;
 mod conversation;
 mod ends;
 mod filters;
@@ -8,8 +9,10 @@ pub(crate) mod harness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod soak;
 pub(crate) mod truth;
 mod volume;
+mod witness;
 
 use anyhow::Result;
 
@@ -26,6 +29,9 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         filters::CASES,
         volume::CASES,
         ledger::CASES,
+        witness::CASES,
+        clock::CASES,
+        soak::CASES,
         output::CASES,
         ends::CASES,
         prerequisites::CASES,

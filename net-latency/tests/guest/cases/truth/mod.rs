@@ -1,6 +1,7 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
+mod driver;
 mod netem;
 mod readers;
 mod tcp;
@@ -37,7 +38,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME, driver::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {

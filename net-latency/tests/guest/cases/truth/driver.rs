@@ -1,0 +1,98 @@
+//! Packets that a card's driver receives: by interrupt and NAPI, merged by GRO or not, handed up in lists.
+
+use anyhow::{Result, ensure};
+
+use super::{Check, Scenario, Theme};
+use crate::{
+    net::{Path, Version},
+    oracle::{self, bytes},
+    peers::Pair,
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "driver",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "conversation_v4", play: || conversation(Version::V4) },
+        Scenario { name: "conversation_v6", play: || conversation(Version::V6) },
+        Scenario { name: "bulk_merged_v4", play: || bulk(Version::V4, true) },
+        Scenario { name: "bulk_merged_v6", play: || bulk(Version::V6, true) },
+        Scenario { name: "bulk_unmerged_v4", play: || bulk(Version::V4, false) },
+        Scenario { name: "bulk_unmerged_v6", play: || bulk(Version::V6, false) },
+    ],
+};
+
+const ROUNDS: u32 = 300;
+const LEN: u32 = 200;
+const BULK: u64 = 2 * 1024 * 1024;
+
+/// What is not played without the cards.
+fn not_played() -> Result<Check> {
+    println!("not played: this machine has no two virtio cards on one wire");
+    Ok(Box::new(|_| Ok(())))
+}
+
+/// The segments of a conversation: each one skb, which the driver's stamp begins.
+fn conversation(version: Version) -> Result<Check> {
+    let Some(path) = Path::cards(version)? else { return not_played() };
+    let mut pair = Pair::connect(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(Box::new(move |evidence| {
+        // With every stage, the driver's too.
+        let conversation = oracle::Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)
+    }))
+}
+
+/// Bytes as fast as they go, which GRO merges if it may: a merged packet is one line that says of how many
+/// segments it is, and all bytes and segments are there.
+fn bulk(version: Version, merging: bool) -> Result<Check> {
+    let Some(path) = Path::cards(version)? else { return not_played() };
+    path.set_merging(merging)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.server.tell(&format!("read {BULK} 65536 0"))?;
+    pair.client.ask(&format!("write {BULK}"))?;
+    pair.server.answer()?;
+    let segments = pair.client.ask("data-segments-out")?;
+    path.set_merging(true)?;
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
+        let (sent, taken) = (&conversation.requests_out, &conversation.requests_in);
+        let shown = bytes(sent);
+        ensure!(shown == BULK, outcome.fault(format_args!("{shown} bytes out, not {BULK}"), sent));
+        let again: u64 = conversation.retransmissions.iter().map(|line| u64::from(line.segs)).sum();
+        let all = sent.iter().map(|line| u64::from(line.segs)).sum::<u64>() + again;
+        ensure!(
+            all == segments,
+            outcome.fault(format_args!("{all} segments out, TCP counts {segments}"), sent)
+        );
+        let merged: Vec<_> = taken.iter().filter(|line| line.segs > 1 || line.is("gro")).collect();
+        println!(
+            "{version:?}: {} lines in, {} of them merged, for {segments} segments",
+            taken.len(),
+            merged.len()
+        );
+        let other = merged.iter().find(|line| !(line.segs > 1 && line.is("gro")));
+        ensure!(other.is_none(), outcome.fault("merged, but not both said so", other.copied()));
+        let arrived: u64 = taken.iter().map(|line| u64::from(line.segs)).sum();
+        let (shown, unread) = (bytes(taken), segments - again);
+        if !merging && shown < BULK {
+            // Nobody has pulled these packets' TCP headers out of their pages when `tcp_v4_rcv` is called: GRO would
+            // have, and early demux does for the first of a list only (`ip_can_use_hint`). There the tool
+            // can't read them. It has to say so.
+            println!("{version:?}: {shown} of {BULK} bytes in have a line: headers in pages are not read");
+            let says = outcome.stderr.iter().any(|line| line.contains("whose segment was not seen"));
+            ensure!(says, outcome.fault("missing bytes that the footer is silent about", taken));
+            ensure!(arrived < unread, outcome.fault("segments are there, but not their bytes", taken));
+        } else {
+            ensure!(shown == BULK, outcome.fault(format_args!("{shown} bytes in, not {BULK}"), taken));
+            ensure!(
+                arrived == unread,
+                outcome.fault(format_args!("{arrived} segments in, {unread} sent"), taken)
+            );
+        }
+        ensure!(merging != merged.is_empty(), outcome.fault(format_args!("{} merged", merged.len()), taken));
+        Ok(())
+    }))
+}

@@ -1,0 +1,280 @@
+//! A second witness: the kernel's own tracer stamps the same functions while the tool does, and both
+//! have to agree, packet by packet.
+
+use std::{collections::HashMap, fmt};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Case;
+use crate::{
+    ftrace::{Entry, Event, Tracing},
+    lines::{Dir, Line, Proto, stages},
+    net::{Path, Version},
+    oracle::{self, Conversation},
+    peers::Pair,
+    tool::{Backend, Launch, Outcome},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("witness_loopback_v4", |backend| witness(backend, &Path::loopback(Version::V4)?, FUNCTIONS_V4)),
+    ("witness_veth_v6", |backend| witness(backend, &Path::veth(Version::V6)?, FUNCTIONS_V6)),
+];
+
+const ROUNDS: usize = 1000;
+const LEN: u32 = 200;
+
+/// What two probes at one place may lie apart in the middle of all packets: the cost of either, emulated.
+const TYPICAL_NS: i64 = 20_000;
+/// The same in 99 % of all packets: an interrupt may come between, or the emulated CPU be taken away.
+const RARE_NS: i64 = 200_000;
+/// What a line's time may be wrong by, since it is mapped to the wall clock by a sample.
+const MAPPING_NS: i64 = 100_000;
+/// The clock that both read in any context may step back by nanoseconds while it is adjusted
+/// (`ktime_get_mono_fast_ns`).
+const CLOCK_NS: i64 = 100;
+
+/// The functions at which the tool stamps, of each group the first that the kernel has.
+const FUNCTIONS_V4: &[&[&str]] =
+    &[&[WRITE], &["tcp_v4_send_check", "__ip_queue_xmit"], &["ip_output"], &["ip_rcv_core"], &["tcp_v4_rcv"]];
+const FUNCTIONS_V6: &[&[&str]] = &[
+    &[WRITE],
+    &["tcp_v6_send_check", "inet6_csk_xmit"],
+    &["ip6_output"],
+    &["ip6_rcv_core"],
+    &["tcp_v6_rcv"],
+];
+const WRITE: &str = "tcp_sendmsg_locked";
+
+const EVENTS: &[Event] = &[
+    Event { system: "net", name: "net_dev_queue", fields: &["skbaddr", "len"] },
+    Event { system: "net", name: "netif_rx", fields: &["skbaddr", "len"] },
+    // Between the backlog and IP: it says which skb the calls that follow on that CPU are about.
+    Event { system: "net", name: "netif_receive_skb", fields: &["skbaddr"] },
+    Event { system: "tcp", name: "tcp_rcv_space_adjust", fields: &["sport", "dport"] },
+];
+
+/// ftrace's stamps of one packet in the order of its stages.
+type Stamps = [u64; 4];
+
+fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Result<()> {
+    // ftrace shall stamp first everywhere, since it returns sooner. Of two probes on a tracepoint the older one
+    // runs first (`func_add`), of two on a function the newer one (`add_ftrace_ops`), fentry's after all.
+    let mut tracing = Tracing::of_events(EVENTS)?;
+    let tool = Launch::new(backend).start()?;
+    tracing.add_functions(functions)?;
+    let mut pair = Pair::connect(path)?;
+    pair.converse(ROUNDS.try_into()?, LEN)?;
+    let entries = tracing.stop()?;
+    let offset = clock_offset();
+    let outcome = tool.stop()?;
+
+    let testimony = Testimony::of(&entries);
+    for conversation in oracle::check(&outcome, &[&pair])? {
+        conversation.expect_rounds(&outcome, ROUNDS, LEN)?;
+        compare(&outcome, &conversation, &testimony, &pair, offset)?;
+    }
+    Ok(())
+}
+
+/// What `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`, ns.
+fn clock_offset() -> i64 {
+    let read = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec * 1_000_000_000 + time.tv_nsec
+    };
+    let readings = (0..100).map(|_| {
+        let (before, wall, after) =
+            (read(ClockId::Monotonic), read(ClockId::Realtime), read(ClockId::Monotonic));
+        (after - before, wall - (before + after) / 2)
+    });
+    readings.min().map_or(0, |(_, offset)| offset)
+}
+
+/// What ftrace saw of the conversation: the data packets that each task wrote and took.
+#[derive(Default)]
+struct Testimony {
+    sent: HashMap<u32, Vec<Stamps>>,
+    taken: HashMap<u32, Vec<Stamps>>,
+}
+
+impl Testimony {
+    /// Puts the entries together to packets. One request is on its way, or one reply, never two of them: what
+    /// is between a write and a read is one packet. Acknowledgements come between, but are smaller.
+    fn of(entries: &[Entry]) -> Self {
+        let mut testimony = Self::default();
+        // Calls nest: a softirq that interrupts a transmission sends all of its own packet before it returns.
+        let mut transmissions: HashMap<(u32, usize), Vec<Stamps>> = HashMap::new();
+        let mut written = HashMap::new();
+        // A data packet on its way in: its skb and stamps, and where it is being received.
+        let mut arriving: Option<(u64, Stamps)> = None;
+        let mut receiver = None;
+        for entry in entries {
+            let at = entry.at;
+            // Idle CPUs have the same task.
+            let place = (entry.task, if entry.task == 0 { entry.cpu } else { 0 });
+            let under_way = transmissions.entry(place).or_default();
+            match (entry.name, entry.fields.as_slice()) {
+                (WRITE, _) => {
+                    written.insert(entry.task, at);
+                }
+                ("tcp_v4_send_check" | "__ip_queue_xmit" | "tcp_v6_send_check" | "inet6_csk_xmit", _) => {
+                    under_way.push([written.get(&entry.task).copied().unwrap_or(0), at, 0, 0]);
+                }
+                ("ip_output" | "ip6_output", _) => {
+                    if let Some(stamps) = under_way.last_mut() {
+                        stamps[2] = at;
+                    }
+                }
+                ("net_dev_queue", [_, len]) => {
+                    if let Some([app, tcp, ip, _]) = under_way.pop()
+                        && *len >= LEN.into()
+                    {
+                        testimony.sent.entry(entry.task).or_default().push([app, tcp, ip, at]);
+                    }
+                }
+                ("netif_rx", [skb, len]) if *len >= LEN.into() => arriving = Some((*skb, [at, 0, 0, 0])),
+                ("netif_receive_skb", [skb]) => {
+                    if arriving.is_some_and(|(arriving, _)| arriving == *skb) {
+                        receiver = Some(place);
+                    } else if receiver == Some(place) {
+                        receiver = None;
+                    }
+                }
+                ("ip_rcv_core" | "ip6_rcv_core", _) if receiver == Some(place) => {
+                    if let Some((_, stamps)) = &mut arriving {
+                        stamps[1] = at;
+                    }
+                }
+                ("tcp_v4_rcv" | "tcp_v6_rcv", _) if receiver == Some(place) => {
+                    if let Some((_, stamps)) = &mut arriving {
+                        stamps[2] = at;
+                    }
+                    receiver = None;
+                }
+                ("tcp_rcv_space_adjust", _) => {
+                    if let Some((_, [drv, ip, tcp, _])) = arriving.take() {
+                        testimony.taken.entry(entry.task).or_default().push([drv, ip, tcp, at]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        testimony
+    }
+}
+
+/// Of every stage and every column: the tool's number less ftrace's.
+fn compare(
+    outcome: &Outcome,
+    conversation: &Conversation,
+    testimony: &Testimony,
+    pair: &Pair,
+    offset: i64,
+) -> Result<()> {
+    let (client, server) = (pair.client.pid(), pair.server.pid());
+    let mut comparisons = Vec::new();
+    for (what, lines, seen) in [
+        ("requests out", &conversation.requests_out, testimony.sent.get(&client)),
+        ("requests in", &conversation.requests_in, testimony.taken.get(&server)),
+        ("replies out", &conversation.replies_out, testimony.sent.get(&server)),
+        ("replies in", &conversation.replies_in, testimony.taken.get(&client)),
+    ] {
+        let seen = seen.with_context(|| outcome.fault(format_args!("ftrace saw no {what}"), []))?;
+        let count = seen.len();
+        ensure!(count == ROUNDS, outcome.fault(format_args!("ftrace saw {count} {what}"), []));
+        for stamps in seen {
+            ensure!(stamps.is_sorted() && stamps[0] > 0, "ftrace's stamps of {what} are wrong: {stamps:?}");
+        }
+        for (line, stamps) in lines.iter().zip(seen) {
+            ensure!(
+                is_interleaved(line, stamps, offset)?,
+                outcome.fault(format_args!("{what}: ftrace says {stamps:?} + {offset}"), [line])
+            );
+        }
+        let dir = lines[0].dir;
+        for (column, name) in stages(dir, Proto::Tcp).into_iter().enumerate() {
+            let mut differences = Vec::new();
+            for (line, stamps) in lines.iter().zip(seen) {
+                let ours = i64::try_from(line.stages[column].context("a stage is unknown")?)?;
+                differences.push(ours - i64::try_from(stamps[column + 1] - stamps[column])?);
+            }
+            comparisons.push(Comparison::of(format!("{what}, {name}"), differences));
+        }
+        let names = match dir {
+            Dir::In => ["drv", "ip", "tcp", "app"],
+            Dir::Out => ["app", "tcp", "ip", "drv"],
+        };
+        for (stage, name) in names.into_iter().enumerate() {
+            let mut differences = Vec::new();
+            for (line, stamps) in lines.iter().zip(seen) {
+                differences.push(stamp(line, stage)? - offset - i64::try_from(stamps[stage])?);
+            }
+            comparisons.push(Comparison::of(format!("{what}, stamp {name}"), differences));
+        }
+    }
+    println!("tool less ftrace in ns: median, then size: p99, max");
+    for comparison in &comparisons {
+        println!("  {comparison}");
+    }
+    let disagreements: Vec<_> =
+        comparisons.iter().filter(|comparison| !comparison.is_agreement()).map(ToString::to_string).collect();
+    ensure!(
+        disagreements.is_empty(),
+        outcome.fault(format_args!("the tool and ftrace disagree: {disagreements:#?}"), [])
+    );
+    Ok(())
+}
+
+/// Whether each of a line's stamps was taken after ftrace's of the same stage and before ftrace's of the next one,
+/// as it must be, whatever interrupts come between: ftrace stamps first everywhere.
+fn is_interleaved(line: &Line, stamps: &Stamps, offset: i64) -> Result<bool> {
+    // What may be added to the line's time so that it is so.
+    let (mut least, mut most) = (-MAPPING_NS, MAPPING_NS);
+    for stage in 0..4 {
+        let ours = stamp(line, stage)? - offset;
+        least = least.max(i64::try_from(stamps[stage])? - ours);
+        if let Some(next) = stamps.get(stage + 1) {
+            most = most.min(i64::try_from(*next)? - ours);
+        }
+    }
+    Ok(least <= most + CLOCK_NS)
+}
+
+/// When a line's packet crossed a stage, ns since 1970: its time is that of the last one.
+fn stamp(line: &Line, stage: usize) -> Result<i64> {
+    let last = line.ts.timestamp_nanos_opt().context("ts")?;
+    let later: Option<u64> = line.stages[stage..].iter().copied().sum();
+    Ok(last - i64::try_from(later.context("a stage is unknown")?)?)
+}
+
+/// How far the tool and ftrace are apart in one number of every packet of a kind.
+struct Comparison {
+    what: String,
+    median: i64,
+    /// 99 % are not larger, whichever way they go.
+    most: i64,
+    largest: i64,
+}
+
+impl Comparison {
+    fn of(what: String, mut differences: Vec<i64>) -> Self {
+        let at = |sorted: &[i64], percent: usize| sorted[(sorted.len() - 1) * percent / 100];
+        differences.sort_unstable();
+        let median = at(&differences, 50);
+        differences.iter_mut().for_each(|difference| *difference = difference.abs());
+        differences.sort_unstable();
+        Self { what, median, most: at(&differences, 99), largest: at(&differences, 100) }
+    }
+
+    /// Whether these can be two probes at one place.
+    fn is_agreement(&self) -> bool {
+        self.median.abs() <= TYPICAL_NS && self.most <= RARE_NS
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, {}, {}", self.what, self.median, self.most, self.largest)
+    }
+}

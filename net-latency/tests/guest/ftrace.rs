@@ -1,0 +1,263 @@
+//! The kernel's own tracer, ftrace: what it saw of the same functions and tracepoints, to compare with.
+//!
+//! Read as the ring buffer's pages, since the text form rounds its times to microseconds.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io::{ErrorKind, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+const ROOT: &str = "/sys/kernel/tracing";
+/// Per CPU; some thousands of packets fill a fraction of it.
+const BUFFER_KB: &str = "16384";
+/// Size of a page of the ring buffer.
+const PAGE: usize = 4096;
+
+/// One entry of the trace.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// ns of `CLOCK_MONOTONIC`.
+    pub(crate) at: u64,
+    pub(crate) cpu: usize,
+    /// The task that the CPU ran, which a softirq may have interrupted.
+    pub(crate) task: u32,
+    /// The function or event.
+    pub(crate) name: &'static str,
+    /// Of an event, the fields that were asked for, in that order.
+    pub(crate) fields: Vec<u64>,
+}
+
+/// An event and those of its fields to keep.
+pub(crate) struct Event {
+    pub(crate) system: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) fields: &'static [&'static str],
+}
+
+/// Tracing in progress, in an instance of its own. Removed when dropped.
+pub(crate) struct Tracing {
+    directory: PathBuf,
+    functions: Vec<(u64, &'static str)>,
+    layouts: HashMap<u16, Layout>,
+}
+
+/// Where an event has the fields to keep: offset and size.
+struct Layout {
+    name: &'static str,
+    fields: Vec<(usize, usize)>,
+}
+
+impl Tracing {
+    /// Traces `events`.
+    pub(crate) fn of_events(events: &[Event]) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            Path::new(ROOT).join(format!("instances/net-latency-test-{}-{number}", process::id()));
+        fs::create_dir(&directory).with_context(|| format!("creating {}", directory.display()))?;
+        let mut tracing = Self { directory, functions: Vec::new(), layouts: HashMap::new() };
+        tracing.set("tracing_on", "0")?;
+        tracing.set("trace_clock", "mono")?;
+        tracing.set("buffer_size_kb", BUFFER_KB)?;
+        for event in events {
+            tracing.add_event(event)?;
+        }
+        tracing.set("tracing_on", "1")?;
+        Ok(tracing)
+    }
+
+    /// Traces calls of `functions` as well, of each group the first that this kernel has.
+    pub(crate) fn add_functions(&mut self, functions: &[&[&'static str]]) -> Result<()> {
+        let known = fs::read_to_string(Path::new(ROOT).join("available_filter_functions"))?;
+        let known: Vec<_> = known.lines().filter_map(|line| line.split(' ').next()).collect();
+        let mut chosen = Vec::new();
+        for group in functions {
+            let found = group.iter().find(|name| known.contains(name));
+            chosen.push(*found.with_context(|| format!("ftrace knows none of {group:?}"))?);
+        }
+        self.functions = addresses(&chosen)?;
+        self.set("set_ftrace_filter", &chosen.join("\n"))?;
+        self.set("current_tracer", "function")
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<()> {
+        fs::write(self.directory.join(file), value).with_context(|| format!("writing {value:?} to {file}"))
+    }
+
+    fn add_event(&mut self, event: &Event) -> Result<()> {
+        let relative = format!("events/{}/{}", event.system, event.name);
+        let format = fs::read_to_string(self.directory.join(&relative).join("format"))?;
+        let number = |text: Option<&str>| -> Result<usize> { Ok(text.context("no number")?.trim().parse()?) };
+        let id = format.lines().find_map(|line| line.strip_prefix("ID: "));
+        let mut fields = Vec::new();
+        for name in event.fields {
+            // field:void * skbaddr;	offset:8;	size:8;	signed:0;
+            let ending = format!(" {name}");
+            let line = format
+                .lines()
+                .find(|line| line.split(';').next().is_some_and(|declared| declared.ends_with(&ending)));
+            let line = line.with_context(|| format!("{} has no {name}", event.name))?;
+            let part = |key: &str| line.split(';').find_map(|part| part.trim().strip_prefix(key));
+            fields.push((number(part("offset:"))?, number(part("size:"))?));
+        }
+        self.layouts.insert(number(id)?.try_into()?, Layout { name: event.name, fields });
+        self.set(&format!("{relative}/enable"), "1")
+    }
+
+    /// Ends it: all entries in the order of their time. Fails if one was lost.
+    pub(crate) fn stop(self) -> Result<Vec<Entry>> {
+        self.set("tracing_on", "0")?;
+        let mut entries = Vec::new();
+        for cpu in 0.. {
+            let directory = self.directory.join(format!("per_cpu/cpu{cpu}"));
+            if !directory.exists() {
+                break;
+            }
+            let stats = fs::read_to_string(directory.join("stats"))?;
+            for loss in ["overrun: ", "commit overrun: ", "dropped events: "] {
+                let count = stats.lines().find_map(|line| line.strip_prefix(loss));
+                ensure!(count == Some("0"), "ftrace lost entries on CPU {cpu}:\n{stats}");
+            }
+            let mut pages = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(directory.join("trace_pipe_raw"))?;
+            while let Some(page) = next_page(&mut pages)? {
+                self.decode(cpu, &page, &mut entries)?;
+            }
+        }
+        entries.sort_by_key(|entry| entry.at);
+        Ok(entries)
+    }
+
+    /// The entries of one page of the ring buffer (include/linux/ring_buffer.h).
+    fn decode(&self, cpu: usize, page: &[u8], entries: &mut Vec<Entry>) -> Result<()> {
+        // Flags in the word that says how much of the page is filled.
+        const MISSED: u64 = 1 << 31;
+        const FILLED: u64 = (1 << 20) - 1;
+        const HEADER: usize = 16;
+        // Kinds of entries; smaller numbers are lengths in words.
+        const PADDING: u32 = 29;
+        const TIME_EXTEND: u32 = 30;
+        const TIME_STAMP: u32 = 31;
+
+        let mut at = long(page, 0)?;
+        let filled = long(page, 8)?;
+        ensure!(filled & MISSED == 0, "ftrace lost entries on CPU {cpu}");
+        let end = HEADER + usize::try_from(filled & FILLED)?;
+        let mut position = HEADER;
+        while position < end {
+            let head = word(page, position)?;
+            let (kind, delta) = (head & 31, u64::from(head >> 5));
+            position += 4;
+            match kind {
+                PADDING if delta == 0 => break,
+                PADDING => {
+                    at += delta;
+                    position += usize::try_from(word(page, position)?)?;
+                }
+                TIME_EXTEND => {
+                    at += delta + (u64::from(word(page, position)?) << 27);
+                    position += 4;
+                }
+                TIME_STAMP => {
+                    // The upper five bits don't fit and stay what they are.
+                    at = at & !((1 << 59) - 1) | delta | u64::from(word(page, position)?) << 27;
+                    position += 4;
+                }
+                _ => {
+                    at += delta;
+                    let len = if kind == 0 { word(page, position)? } else { kind * 4 };
+                    let start = if kind == 0 { position + 4 } else { position };
+                    position += usize::try_from(len)?;
+                    let data = page.get(start..position).context("an entry goes beyond its page")?;
+                    entries.extend(self.entry(at, cpu, data)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, at: u64, cpu: usize, data: &[u8]) -> Result<Option<Entry>> {
+        // struct trace_entry: type, flags, preempt count, pid. Behind it a function's address.
+        const FUNCTION: u16 = 1;
+        // Where in a function ftrace is called: behind an `endbr64` at most.
+        const WITHIN: u64 = 16;
+
+        let (head, task) = (word(data, 0)?, word(data, 4)?);
+        let kind = u16::try_from(head & 0xffff)?;
+        if kind == FUNCTION {
+            let address = long(data, 8)?;
+            let found = self.functions.iter().find(|(start, _)| (*start..*start + WITHIN).contains(&address));
+            let (_, name) = found.with_context(|| format!("no traced function at {address:#x}"))?;
+            return Ok(Some(Entry { at, cpu, task, name, fields: Vec::new() }));
+        }
+        let Some(layout) = self.layouts.get(&kind) else { return Ok(None) };
+        let mut fields = Vec::new();
+        for &(offset, size) in &layout.fields {
+            fields.push(match size {
+                2 => u64::from(word(data, offset & !3)? >> (offset % 4 * 8) & 0xffff),
+                4 => word(data, offset)?.into(),
+                8 => long(data, offset)?,
+                _ => bail!("a field of {size} bytes"),
+            });
+        }
+        Ok(Some(Entry { at, cpu, task, name: layout.name, fields }))
+    }
+}
+
+impl Drop for Tracing {
+    fn drop(&mut self) {
+        // An instance whose tracer runs can't be removed; without either the guest's end cleans up.
+        drop(self.set("current_tracer", "nop"));
+        drop(self.set("events/enable", "0"));
+        drop(fs::remove_dir(&self.directory));
+    }
+}
+
+/// Where the functions start.
+fn addresses(names: &[&'static str]) -> Result<Vec<(u64, &'static str)>> {
+    let symbols = fs::read_to_string("/proc/kallsyms")?;
+    let mut addresses = Vec::new();
+    for symbol in symbols.lines() {
+        let mut words = symbol.split_ascii_whitespace();
+        let (Some(address), Some(_), Some(name)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if let Some(name) = names.iter().find(|wanted| **wanted == name) {
+            addresses.push((u64::from_str_radix(address, 16)?, *name));
+        }
+    }
+    ensure!(addresses.len() >= names.len(), "kallsyms lacks one of {names:?}");
+    Ok(addresses)
+}
+
+fn next_page(pages: &mut File) -> Result<Option<Vec<u8>>> {
+    let mut page = vec![0; PAGE];
+    match pages.read(&mut page) {
+        Ok(0) => Ok(None),
+        Ok(len) => {
+            page.truncate(len);
+            Ok(Some(page))
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error).context("reading ftrace's ring buffer"),
+    }
+}
+
+fn word(data: &[u8], offset: usize) -> Result<u32> {
+    let bytes = data.get(offset..offset + 4).context("ftrace's data is cut")?;
+    Ok(u32::from_ne_bytes(bytes.try_into()?))
+}
+
+fn long(data: &[u8], offset: usize) -> Result<u64> {
+    let bytes = data.get(offset..offset + 8).context("ftrace's data is cut")?;
+    Ok(u64::from_ne_bytes(bytes.try_into()?))
+}
