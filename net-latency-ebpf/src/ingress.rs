@@ -228,10 +228,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
-    if connection.read_known == 0 {
-        connection.read_next = first_unread(socket, copied);
-        connection.read_known = 1;
-    }
+    learn_start(socket, connection, copied);
     if !before(connection.read_next, copied) {
         return Ok(());
     }
@@ -247,6 +244,29 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     connection.taken_at = now();
     connection.taken_until = copied;
     walk(socket, connection)
+}
+
+/// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like).
+/// It says so when it is done, and has freed the skbs by then that tell where a first read began.
+#[inline(always)]
+pub fn reading<M: Memory>(socket: Socket<M>) -> Outcome {
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let identity = socket.identity();
+    if !filter::ports(identity.remote_port(), identity.local_port()) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    learn_start(socket, connection, tcp.copied_seq());
+    Ok(())
+}
+
+/// At the first read of a socket that is seen: where its next segment starts.
+#[inline(always)]
+fn learn_start<M: Memory>(socket: Socket<M>, connection: &mut Connection, copied: u32) {
+    if connection.read_known == 0 {
+        connection.read_next = first_unread(socket, copied);
+        connection.read_known = 1;
+    }
 }
 
 /// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.

@@ -94,6 +94,10 @@ on_function!(
     /// `tcp_v6_rcv(skb)`.
     fentry_in_tcp6, kprobe_in_tcp6, ingress::at_transport(Skb 0; AF_INET6)
 );
+on_function!(
+    /// `__tcp_read_sock(sk, …)` or `tcp_read_sock(sk, …)`: splice, and consumers within the kernel.
+    fentry_in_reading, kprobe_in_reading, ingress::reading(Socket 0)
+);
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
     btf_in_app, raw_in_app, ingress::taken(Socket)

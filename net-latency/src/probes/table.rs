@@ -149,7 +149,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 14] = [
+pub const HOOKS: [Hook; 15] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -170,6 +170,15 @@ pub const HOOKS: [Hook; 14] = [
     function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
     function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
     function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6"),
+    Hook {
+        direction: IN,
+        stage: Stage::App,
+        // The second one may be inlined where splice calls it; it only calls the first.
+        candidates: &["__tcp_read_sock", "tcp_read_sock"],
+        programs: Programs::Function { fentry: "fentry_in_reading", kprobe: "kprobe_in_reading" },
+        // What is lost is a splice that is the first read of its socket.
+        absence: Absence::Harmless,
+    },
     tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app"),
     Hook {

@@ -3,6 +3,10 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+mod receive;
+mod ring;
+mod send;
+
 use std::{
     env,
     ffi::{CString, OsStr, OsString},
@@ -256,6 +260,21 @@ impl Role {
             ["write-small", writes] => self.write_small(writes.parse()?),
             ["read", bytes, chunk, sleep_ms] => {
                 self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
+            }
+            ["take", way, bytes, sleep_ms] => {
+                sleep(milliseconds(sleep_ms)?);
+                receive::take(self.stream()?, way, bytes.parse()?)
+            }
+            ["map", bytes] => receive::map(self.stream()?, bytes.parse()?),
+            ["peek", bytes] => receive::peek(self.stream()?, bytes.parse()?),
+            ["give", way, bytes] => send::give(self.stream()?, way, bytes.parse()?),
+            ["cork", on] => {
+                send::cork(self.stream()?, *on == "yes")?;
+                Ok(0)
+            }
+            ["delay-small", on] => {
+                self.stream()?.set_nodelay(*on == "no")?;
+                Ok(0)
             }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
             ["close"] => {

@@ -1,6 +1,7 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
+mod io;
 mod tcp;
 
 use std::{
@@ -34,7 +35,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, io::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {
