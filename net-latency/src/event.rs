@@ -62,6 +62,7 @@ pub struct Event<'a> {
     record: &'a PacketRecord,
     wall_ns: i64,
     ifname: Option<&'a [u8]>,
+    ns_pid: Option<u32>,
 }
 
 impl<'a> Event<'a> {
@@ -69,7 +70,14 @@ impl<'a> Event<'a> {
     /// record's device, as the kernel has it (any bytes).
     #[must_use]
     pub fn new(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
-        Self { record, wall_ns, ifname }
+        Self { record, wall_ns, ifname, ns_pid: None }
+    }
+
+    /// With the process' number in its own PID namespace.
+    #[must_use]
+    pub fn with_ns_pid(mut self, ns_pid: Option<u32>) -> Self {
+        self.ns_pid = ns_pid;
+        self
     }
 
     /// The record as the kernel side wrote it, for the fields that need no interpretation.
@@ -168,6 +176,12 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         (self.record.pid != 0).then_some(self.record.pid)
+    }
+
+    /// Process id in the innermost PID namespace that the process is in, where known.
+    #[must_use]
+    pub fn ns_pid(&self) -> Option<u32> {
+        self.ns_pid
     }
 
     /// Thread id, where known.

@@ -215,7 +215,7 @@ fn given(way: &'static str) -> Result<Check> {
 }
 
 /// A pair whose client can write much that TCP must hold back until the server reads.
-fn held_back() -> Result<Pair> {
+pub(super) fn held_back() -> Result<Pair> {
     let path = patient_path()?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     pair.server.ask("receive-buffer 4096")?;

@@ -3,6 +3,7 @@
 
 mod io;
 mod tcp;
+mod who;
 
 use std::{
     collections::HashMap,
@@ -35,7 +36,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME, io::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, io::THEME, who::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {
