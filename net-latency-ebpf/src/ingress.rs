@@ -246,8 +246,8 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     walk(socket, connection)
 }
 
-/// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like).
-/// It says so when it is done, and has freed the skbs by then that tell where a first read began.
+/// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
+/// `tcp_read_done`, for TLS). It says so when it is done, and has freed the skbs by then that tell where a first read began.
 #[inline(always)]
 pub fn reading<M: Memory>(socket: Socket<M>) -> Outcome {
     let Some(tcp) = socket.tcp() else { return Ok(()) };

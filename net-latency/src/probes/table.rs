@@ -149,7 +149,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 15] = [
+pub const HOOKS: [Hook; 16] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -177,6 +177,14 @@ pub const HOOKS: [Hook; 15] = [
         candidates: &["__tcp_read_sock", "tcp_read_sock"],
         programs: Programs::Function { fentry: "fentry_in_reading", kprobe: "kprobe_in_reading" },
         // What is lost is a splice that is the first read of its socket.
+        absence: Absence::Harmless,
+    },
+    Hook {
+        direction: IN,
+        stage: Stage::App,
+        candidates: &["tcp_read_done"],
+        programs: Programs::Function { fentry: "fentry_in_done", kprobe: "kprobe_in_done" },
+        // Before Linux 6.0 TLS read by the function above.
         absence: Absence::Harmless,
     },
     tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),

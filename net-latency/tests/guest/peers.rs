@@ -7,6 +7,7 @@ mod delegate;
 mod receive;
 mod ring;
 mod send;
+mod tls;
 
 use std::{
     env,
@@ -301,6 +302,10 @@ impl Role {
             ["child", command @ ..] => delegate::child(self, command),
             ["pass", command @ ..] => delegate::pass(self, command),
             ["heir", command @ ..] => delegate::heir(self, command),
+            ["encrypt", end] => {
+                tls::encrypt(self.stream()?, *end == "client")?;
+                Ok(0)
+            }
             ["delay-small", on] => {
                 self.stream()?.set_nodelay(*on == "no")?;
                 Ok(0)

@@ -1,6 +1,6 @@
 //! Every way in which an application takes or gives bytes: a line per segment, at the right moment.
 
-use std::{thread::sleep, time::Duration};
+use std::{fs, thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -41,6 +41,8 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "cork", play: corked },
         Scenario { name: "send_more", play: more },
         Scenario { name: "nagle", play: delayed_by_nagle },
+        Scenario { name: "kernel_tls", play: encrypted },
+        Scenario { name: "kernel_tls_held_back", play: encrypted_and_held_back },
     ],
 };
 
@@ -302,5 +304,74 @@ fn delayed_by_nagle() -> Result<Check> {
         expect_stream(evidence.outcome, "requests out", sent, 2, LEN)?;
         expect_no_pause(evidence, &sent[..1], APP_TCP)?;
         expect_pause(evidence, &sent[1..], APP_TCP)
+    }))
+}
+
+/// Whether the kernel encrypts for applications (TLS is a module, which the guest loads if there is one).
+fn has_tls() -> Result<bool> {
+    let protocols = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp")?;
+    Ok(protocols.split_ascii_whitespace().any(|protocol| protocol == "tls"))
+}
+
+/// Agrees on keys; `None` on a kernel without TLS.
+fn encrypt(mut pair: Pair) -> Result<Option<Pair>> {
+    if !has_tls()? {
+        println!("this kernel has no TLS, so there is nothing to see");
+        return Ok(None);
+    }
+    pair.client.ask("encrypt client")?;
+    pair.server.ask("encrypt server")?;
+    Ok(Some(pair))
+}
+
+/// What TLS 1.2 with AES-GCM adds to each record: header, nonce and tag.
+const TLS_RECORD: u32 = 5 + 8 + 16;
+
+/// With TLS in the kernel the lines are those of the records, which the application gives and takes.
+fn encrypted() -> Result<Check> {
+    const ROUNDS: u32 = 20;
+    let Some(mut pair) = encrypt(Pair::connect(&patient_path()?)?)? else { return Ok(Box::new(|_| Ok(()))) };
+    // The record waits for its reader, for whom the kernel decrypts it.
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.ask(&format!("take recv {LEN} {}", PAUSE.as_millis()))?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        expect_pause(evidence, &conversation.requests_in[..1], TCP_APP)?;
+        let rounds = ROUNDS as usize;
+        for (what, lines, count) in [
+            ("requests out", &conversation.requests_out, 1 + rounds),
+            ("requests in", &conversation.requests_in, 1 + rounds),
+            ("replies out", &conversation.replies_out, rounds),
+            ("replies in", &conversation.replies_in, rounds),
+        ] {
+            expect_stream(evidence.outcome, what, lines, count, LEN + TLS_RECORD)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Records that TCP holds back are still their writer's.
+fn encrypted_and_held_back() -> Result<Check> {
+    const RECORDS: u32 = 10;
+    const BYTES: u32 = 5_000;
+    let Some(mut pair) = encrypt(held_back()?)? else { return Ok(Box::new(|_| Ok(()))) };
+    for _ in 0..RECORDS {
+        pair.client.ask(&format!("write {BYTES}"))?;
+    }
+    pair.server.ask(&format!("take read {} {}", RECORDS * BYTES, PAUSE.as_millis()))?;
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
+            let peer = oracle::sender_or_reader(&pair, line);
+            // A record that the receive buffer can't hold is copied out of it as it comes (`tls_strp_read_copyin`):
+            // in the softirq that brings it, and so by no task, or by a worker of the kernel, if a task holds
+            // the socket then. Its bytes are taken, but not by the reader.
+            let by_kernel =
+                line.dir == Dir::In && line.comm.as_ref().is_none_or(|comm| comm.starts_with("kworker/"));
+            if by_kernel { line.pid.zip(line.comm.clone()) } else { Some((peer.pid(), peer.comm())) }
+        })?;
+        let sum = u64::from(RECORDS * (BYTES + TLS_RECORD));
+        expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)
     }))
 }

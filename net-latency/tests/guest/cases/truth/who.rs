@@ -24,6 +24,7 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "processes_in_turn", play: processes_in_turn },
         Scenario { name: "processes_in_turn_sent_later", play: sent_later },
         Scenario { name: "two_processes_in_one_segment", play: one_segment },
+        Scenario { name: "two_processes_read_one_segment", play: one_segment_read },
         Scenario { name: "writer_that_has_ended", play: ended },
         Scenario { name: "pid_namespace", play: pid_namespace },
     ],
@@ -209,6 +210,30 @@ fn one_segment() -> Result<Check> {
         let client = u64::from(pair.client.pid());
         let tasks = [(child, child), (client, client)];
         expect_tasks(evidence, "requests out", &conversation.requests_out, &tasks)
+    }))
+}
+
+/// A segment that two processes have read is the first one's; the second one's begins with the next.
+fn one_segment_read() -> Result<Check> {
+    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?.without_tail_loss_probes()?)?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    let child = pair.server.ask(&format!("child take recv {} 0", LEN / 2))?;
+    pair.server.ask(&format!("take recv {} 0", LEN + LEN / 2))?;
+    Ok(Box::new(move |evidence| {
+        let start = first_seq(evidence, &pair)?;
+        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
+            let peer = oracle::sender_or_reader(&pair, line);
+            let is_childs = line.dir == Dir::In && line.seq == start;
+            Some(if is_childs {
+                (u32::try_from(child).unwrap_or_default(), CHILD.to_owned())
+            } else {
+                (peer.pid(), peer.comm())
+            })
+        })?;
+        let server = u64::from(pair.server.pid());
+        let tasks = [(child, child), (server, server)];
+        expect_tasks(evidence, "requests in", &conversation.requests_in, &tasks)
     }))
 }
 
