@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
-    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP, PacketRecord,
-    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
 
 /// Number of columns of a line: the ways between neighbouring stages.
@@ -16,8 +16,13 @@ const ORDER_IN: [usize; STAMPS] = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_A
 const ORDER_OUT: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV];
 
 /// Flags that the kernel side sets, by name. The names are part of the interface.
-const FLAG_NAMES: [(u16, &str); 4] =
-    [(FLAG_CONTROL, "control"), (FLAG_RETRANS, "retrans"), (FLAG_GRO, "gro"), (FLAG_AMBIGUOUS, "ambiguous")];
+const FLAG_NAMES: [(u16, &str); 5] = [
+    (FLAG_CONTROL, "control"),
+    (FLAG_RETRANS, "retrans"),
+    (FLAG_GRO, "gro"),
+    (FLAG_COALESCED, "coalesced"),
+    (FLAG_AMBIGUOUS, "ambiguous"),
+];
 
 /// What carries a packet's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

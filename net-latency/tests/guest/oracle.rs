@@ -61,6 +61,7 @@ impl Conversation {
                 fault("sent before, but no retransmission")
             );
             ensure!(line.last_drv_ip.is_none(), fault("entered twice, where it can't"));
+            ensure!(!line.is("coalesced") || line.dir == Dir::In, fault("appended on the way out"));
             ensure!(line.segs >= 1, fault("a packet of no segment"));
             ensure!(line.is("control") == (line.len == 0), fault("control is exactly what has no payload"));
             let (start, end) = outcome.span;

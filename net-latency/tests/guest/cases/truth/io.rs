@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
+    cases::harness::coalesced as appended,
     lines::{Dir, Line},
     net::{Path, Version},
     oracle::{self, Conversation, expect_bytes, expect_stream},
@@ -29,6 +30,9 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "recv_waits_for_all", play: taken_while_waiting },
         Scenario { name: "recv_peeks_first", play: peeked },
         Scenario { name: "read_in_parts", play: taken_in_parts },
+        Scenario { name: "coalesced_read_at_once", play: || coalesced(20 * LEN, 0) },
+        Scenario { name: "coalesced_read_one_by_one", play: || coalesced(LEN, LEN) },
+        Scenario { name: "coalesced_read_across", play: || coalesced(LEN, LEN / 2) },
         Scenario { name: "send", play: || given("send") },
         Scenario { name: "sendmsg", play: || given("sendmsg") },
         Scenario { name: "writev", play: || given("writev") },
@@ -198,6 +202,37 @@ fn taken_in_parts() -> Result<Check> {
         let conversation = lines_of(evidence, &pair, None)?;
         expect_stream(evidence.outcome, "requests in", &conversation.requests_in, 1, PARTS * LEN)?;
         expect_no_pause(evidence, &conversation.requests_in, TCP_APP)
+    }))
+}
+
+/// Exactly the segments that TCP has appended to others say so, however they are read: after `first` bytes
+/// as many at a time as are told.
+fn coalesced(chunk: u32, first: u32) -> Result<Check> {
+    const SEGMENTS: u32 = 20;
+    let path = patient_path()?;
+    let mut pair = Pair::connect(&path)?;
+    for _ in 0..SEGMENTS {
+        pair.client.ask(&format!("write {LEN}"))?;
+    }
+    let appended = path.far(appended)?;
+    ensure!(appended > 0, "nothing was coalesced, so this shows nothing");
+    pair.server.ask(&format!("take recv {first} 0"))?;
+    pair.server.ask(&format!("read {} {chunk} 0", SEGMENTS * LEN - first))?;
+    // All is read, so the next one has a buffer of its own.
+    pair.converse(1, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        let taken = &conversation.requests_in;
+        expect_stream(evidence.outcome, "requests in", taken, SEGMENTS as usize + 1, LEN)?;
+        let flagged: Vec<_> = taken.iter().filter(|line| line.is("coalesced")).collect();
+        ensure!(
+            u64::try_from(flagged.len())? == appended,
+            evidence.outcome.fault(format_args!("{} coalesced, not {appended}", flagged.len()), flagged)
+        );
+        for line in [&taken[0], &taken[SEGMENTS as usize]] {
+            ensure!(!line.is("coalesced"), evidence.outcome.fault("nothing to be appended to", [line]));
+        }
+        Ok(())
     }))
 }
 
