@@ -14,7 +14,8 @@ const LINE: &[u8] = b"NSpid:";
 /// More than a status with such a line holds before it: the name and the groups can be long.
 const STATUS_LEN: usize = 16 * 1024;
 
-/// A cache of what /proc says. Only a process that still runs can be asked for.
+/// A cache of what /proc says. Only a process that still runs can be asked for. Who refreshes it every second
+/// or so need not fear that an id has become another process' meanwhile: the kernel gives ids out in turn.
 #[derive(Debug)]
 pub struct NamespacedPids {
     /// Whether /proc knows processes by the ids that the kernel side gives.

@@ -226,9 +226,10 @@ fn obey() -> Result<()> {
     let comm = env::args_os().nth(2).context("a peer needs a name")?.into_vec();
     prctl::set_name(&CString::new(comm)?)?;
     let mut role = Role::default();
-    if let Some(connection) = env::args().nth(3) {
+    if let Some(connection) = env::args_os().nth(3) {
+        let descriptor = connection.to_str().context("a descriptor is a number")?.parse()?;
         // SAFETY: whoever gives the number leaves the descriptor to this program.
-        role.stream = Some(unsafe { TcpStream::from_raw_fd(connection.parse()?) });
+        role.stream = Some(unsafe { TcpStream::from_raw_fd(descriptor) });
     }
     for command in io::stdin().lock().lines() {
         let command = command?;
