@@ -13,8 +13,9 @@ mod record;
 pub use config::{Offsets, Settings};
 pub use counter::{Counter, Counters};
 pub use record::{
-    AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS,
-    IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+    AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
+    FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
+    STAMPS,
 };
 
 /// Name of the ring buffer that carries [`PacketRecord`]s.

@@ -31,6 +31,8 @@ pub const FLAG_RETRANS: u16 = 1 << 1;
 pub const FLAG_GRO: u16 = 1 << 2;
 /// Several copies of the segment arrived before it was read, so that no stamp is known to be its own.
 pub const FLAG_AMBIGUOUS: u16 = 1 << 3;
+/// Received, and then appended to another segment's buffer, where it was when the application took it.
+pub const FLAG_COALESCED: u16 = 1 << 4;
 
 /// Which way a packet goes, seen from this machine's applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

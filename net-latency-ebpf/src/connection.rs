@@ -111,6 +111,9 @@ pub struct Connection {
     pub(crate) taken_at: u64,
     pub(crate) late_at: u64,
     pub(crate) is_late: u32,
+    /// The bytes of the buffer from which the application took last, by their sequence numbers.
+    pub(crate) buffer_start: u32,
+    pub(crate) buffer_end: u32,
     reserved: u32,
 }
 
@@ -147,6 +150,8 @@ static BLANK: Connection = Connection {
     taken_at: 0,
     late_at: 0,
     is_late: 0,
+    buffer_start: 0,
+    buffer_end: 0,
     reserved: 0,
 };
 

@@ -8,8 +8,8 @@ use core::ptr;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use net_latency_common::{
-    AF_INET, Counter, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord,
-    SEGMENT_KEY_SIZE, SEGMENT_SIZE,
+    AF_INET, Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP,
+    PacketRecord, SEGMENT_KEY_SIZE, SEGMENT_SIZE,
 };
 
 use crate::{
@@ -290,10 +290,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
-    if connection.read_known == 0 {
-        connection.read_next = first_unread(socket, copied);
-        connection.read_known = 1;
-    }
+    learn_start(socket, connection, copied);
     if !before(connection.read_next, copied) {
         return Ok(());
     }
@@ -308,7 +305,45 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     connection.user = task;
     connection.taken_at = now();
     connection.taken_until = copied;
+    if filter::pid(task.pid()) {
+        learn_buffer(socket, connection);
+    }
     walk(socket, connection)
+}
+
+/// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
+/// `tcp_read_done`, for TLS). It says so when it is done, and has freed the skbs by then that tell where a first read began.
+#[inline(always)]
+pub fn reading<M: Memory>(socket: Socket<M>) -> Outcome {
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let identity = socket.identity();
+    if !filter::ports(identity.remote_port(), identity.local_port()) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    learn_start(socket, connection, tcp.copied_seq());
+    Ok(())
+}
+
+/// At the first read of a socket that is seen: where its next segment starts.
+#[inline(always)]
+fn learn_start<M: Memory>(socket: Socket<M>, connection: &mut Connection, copied: u32) {
+    if connection.read_known == 0 {
+        connection.read_next = first_unread(socket, copied);
+        connection.read_known = 1;
+    }
+}
+
+/// Which bytes are in the skb that is being read. A receive call reports each skb before it frees it, so that
+/// this is the oldest one; where a caller reports later, it holds none of the bytes taken, and tells nothing.
+#[inline(always)]
+fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &mut Connection) {
+    let (start, len) = match socket.first_received() {
+        Some(skb) => (skb.tcp_cb_seq(), skb.len()),
+        None => (connection.taken_until, 0),
+    };
+    connection.buffer_start = start;
+    connection.buffer_end = start.wrapping_add(len);
 }
 
 /// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.
@@ -380,7 +415,10 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         } else {
             connection.taken_at
         };
-        if let Err(counter) = emit(|| received(&connection.ends, &key, segment, app, task)) {
+        // A segment that doesn't start its buffer was appended to it.
+        let is_appended = before(connection.buffer_start, next) && before(next, connection.buffer_end);
+        let flags = if is_appended { FLAG_COALESCED } else { 0 };
+        if let Err(counter) = emit(|| received(&connection.ends, &key, segment, flags, app, task)) {
             count::one(counter);
         }
     } else {
@@ -415,7 +453,14 @@ fn remove(key: &SegmentKey) {
 }
 
 #[inline(always)]
-fn received(ends: &Ends, key: &SegmentKey, segment: &Segment, app: u64, task: &Task) -> PacketRecord {
+fn received(
+    ends: &Ends,
+    key: &SegmentKey,
+    segment: &Segment,
+    flags: u16,
+    app: u64,
+    task: &Task,
+) -> PacketRecord {
     let (saddr, daddr) = addresses(ends, Direction::In);
     let stamps = if segment.flags & FLAG_AMBIGUOUS == 0 {
         [segment.drv, segment.ip, segment.transport, app]
@@ -439,7 +484,7 @@ fn received(ends: &Ends, key: &SegmentKey, segment: &Segment, app: u64, task: &T
         dport: key.local_port,
         segs: segment.segs,
         cpu: cpu(),
-        flags: segment.flags,
+        flags: segment.flags | flags,
         direction: Direction::In as u8,
         protocol: IPPROTO_TCP,
         family: ends.family,

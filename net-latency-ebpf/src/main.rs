@@ -100,6 +100,14 @@ pub fn raw_dropped(context: RawTracePointContext) -> i32 {
     end(&context, ingress::dropped::<Probed>(Skb::new(context.arg(0)))) as i32
 }
 
+on_function!(
+    /// `__tcp_read_sock(sk, …)` or `tcp_read_sock(sk, …)`: splice, and consumers within the kernel.
+    fentry_in_reading, kprobe_in_reading, ingress::reading(Socket 0)
+);
+on_function!(
+    /// `tcp_read_done(sk, len)`: TLS, since Linux 6.0.
+    fentry_in_done, kprobe_in_done, ingress::reading(Socket 0)
+);
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
     btf_in_app, raw_in_app, ingress::taken(Socket)

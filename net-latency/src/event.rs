@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
-    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP, PacketRecord,
-    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
 
 /// Number of columns of a line: the ways between neighbouring stages.
@@ -16,8 +16,13 @@ const ORDER_IN: [usize; STAMPS] = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_A
 const ORDER_OUT: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV];
 
 /// Flags that the kernel side sets, by name. The names are part of the interface.
-const FLAG_NAMES: [(u16, &str); 4] =
-    [(FLAG_CONTROL, "control"), (FLAG_RETRANS, "retrans"), (FLAG_GRO, "gro"), (FLAG_AMBIGUOUS, "ambiguous")];
+const FLAG_NAMES: [(u16, &str); 5] = [
+    (FLAG_CONTROL, "control"),
+    (FLAG_RETRANS, "retrans"),
+    (FLAG_GRO, "gro"),
+    (FLAG_COALESCED, "coalesced"),
+    (FLAG_AMBIGUOUS, "ambiguous"),
+];
 
 /// What carries a packet's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,7 @@ pub struct Event<'a> {
     record: &'a PacketRecord,
     wall_ns: i64,
     ifname: Option<&'a [u8]>,
+    ns_pid: Option<u32>,
 }
 
 impl<'a> Event<'a> {
@@ -69,7 +75,14 @@ impl<'a> Event<'a> {
     /// record's device, as the kernel has it (any bytes).
     #[must_use]
     pub fn new(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
-        Self { record, wall_ns, ifname }
+        Self { record, wall_ns, ifname, ns_pid: None }
+    }
+
+    /// With the process' number in its own PID namespace.
+    #[must_use]
+    pub fn with_ns_pid(mut self, ns_pid: Option<u32>) -> Self {
+        self.ns_pid = ns_pid;
+        self
     }
 
     /// The record as the kernel side wrote it, for the fields that need no interpretation.
@@ -179,6 +192,12 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         (self.record.pid != 0).then_some(self.record.pid)
+    }
+
+    /// Process id in the innermost PID namespace that the process is in, where known.
+    #[must_use]
+    pub fn ns_pid(&self) -> Option<u32> {
+        self.ns_pid
     }
 
     /// Thread id, where known.

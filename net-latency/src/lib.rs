@@ -10,6 +10,7 @@ pub mod error;
 pub mod event;
 pub mod kernel;
 pub mod kernel_log;
+pub mod namespaced;
 pub mod output;
 pub mod probes;
 pub mod summary;

@@ -57,7 +57,7 @@ impl Serialize for Object<'_> {
         let event = self.event;
         let record = event.record();
         let direction = event.direction();
-        let mut object = serializer.serialize_struct("Event", 27)?;
+        let mut object = serializer.serialize_struct("Event", 28)?;
         object.serialize_field("ts", &Name(self.ts))?;
         object.serialize_field(
             "dir",
@@ -89,6 +89,7 @@ impl Serialize for Object<'_> {
         object.serialize_field("flags", &Flags(event))?;
         object.serialize_field("first_send_age_ns", &event.first_send_age_ns())?;
         object.serialize_field("last_drv_ip_ns", &event.last_drv_ip_ns())?;
+        object.serialize_field("ns_pid", &event.ns_pid())?;
         object.end()
     }
 }
@@ -177,6 +178,17 @@ mod tests {
         assert_snapshot!(line(&udp(PacketRecord { other: 1_000_500, ..outgoing() }), None));
         let record = PacketRecord { flags: FLAG_RETRANS | FLAG_GRO, segs: 3, mark: 7, ..v6(outgoing()) };
         assert_snapshot!(line(&record, Some(b"wlan0")));
+    }
+
+    #[test]
+    fn a_container_s_own_pid_is_last() {
+        let mut out = Vec::new();
+        let options = Options { zone: Zone::UTC, details: false, colour: false };
+        let record = incoming();
+        let event = Event::new(&record, WALL_NS, None).with_ns_pid(Some(7));
+        JsonWriter::new(&options).write(&event, &mut out);
+        let text = String::from_utf8(out).expect("JSON is UTF-8");
+        assert!(text.ends_with(",\"ns_pid\":7}\n"), "{text}");
     }
 
     #[test]

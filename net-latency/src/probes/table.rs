@@ -152,7 +152,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 24] = [
+pub const HOOKS: [Hook; 26] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -176,6 +176,23 @@ pub const HOOKS: [Hook; 24] = [
     function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4"),
     function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6"),
     function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue"),
+    Hook {
+        direction: IN,
+        stage: Stage::App,
+        // The second one may be inlined where splice calls it; it only calls the first.
+        candidates: &["__tcp_read_sock", "tcp_read_sock"],
+        programs: Programs::Function { fentry: "fentry_in_reading", kprobe: "kprobe_in_reading" },
+        // What is lost is a splice that is the first read of its socket.
+        absence: Absence::Harmless,
+    },
+    Hook {
+        direction: IN,
+        stage: Stage::App,
+        candidates: &["tcp_read_done"],
+        programs: Programs::Function { fentry: "fentry_in_done", kprobe: "kprobe_in_done" },
+        // Before Linux 6.0 TLS read by the function above.
+        absence: Absence::Harmless,
+    },
     tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
     Hook {

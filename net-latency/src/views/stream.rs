@@ -29,7 +29,8 @@ use crate::{
     event::{Event, completion_ns},
     kernel::{self, prerequisites},
     kernel_log::KernelLog,
-    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    namespaced::NamespacedPids,
+    output::{Format, Options, Sink, SinkError, Writer, colour_wanted},
     probes::{
         attach::{self, Request},
         plan::Plan,
@@ -126,6 +127,8 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         capture,
         log,
         devices: Devices::new(),
+        // Only JSON shows them.
+        namespaced: (config.format == Format::Json).then(NamespacedPids::new),
         summary: Summary::new(),
         span: from_ns..=u64::MAX,
         outside: 0,
@@ -179,6 +182,7 @@ struct Stream<'a> {
     capture: Capture,
     log: Option<EbpfLogger<KernelLog>>,
     devices: Devices,
+    namespaced: Option<NamespacedPids>,
     summary: Summary,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are shown: while every hook was attached.
     span: RangeInclusive<u64>,
@@ -237,6 +241,9 @@ impl Stream<'_> {
                     }
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.devices.refresh();
+                        if let Some(namespaced) = &mut self.namespaced {
+                            namespaced.refresh();
+                        }
                         self.report_losses()?;
                     }
                     if self.sink.reader_gone() {
@@ -273,6 +280,7 @@ impl Stream<'_> {
             }
             let (devices, writer, summary, sink) =
                 (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
+            let namespaced = &mut self.namespaced;
             let next = self.capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
                 if !self.span.contains(&completion_ns) {
@@ -280,7 +288,9 @@ impl Stream<'_> {
                     return;
                 }
                 let wall_ns = clock.to_utc_ns(completion_ns);
-                let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex));
+                let ns_pid = namespaced.as_mut().and_then(|namespaced| namespaced.number(record.pid));
+                let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex))
+                    .with_ns_pid(ns_pid);
                 writer.write(&event, sink.buffer());
                 summary.record(&event);
             });

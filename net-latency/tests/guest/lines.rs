@@ -7,7 +7,7 @@ use chrono::{DateTime, FixedOffset};
 use serde_json::Value;
 
 /// Fields that every line has, the stages aside.
-const COMMON: [&str; 22] = [
+const COMMON: [&str; 23] = [
     "ts",
     "dir",
     "proto",
@@ -30,6 +30,7 @@ const COMMON: [&str; 22] = [
     "flags",
     "first_send_age_ns",
     "last_drv_ip_ns",
+    "ns_pid",
 ];
 
 /// Which way a packet went.
@@ -92,6 +93,7 @@ pub(crate) struct Line {
     pub(crate) mark: u64,
     pub(crate) first_send_age: Option<u64>,
     pub(crate) last_drv_ip: Option<u64>,
+    pub(crate) ns_pid: Option<u32>,
     pub(crate) flags: Vec<String>,
 }
 
@@ -146,6 +148,7 @@ impl Line {
             mark: known(&value, "mark")?,
             first_send_age: number(&value, "first_send_age_ns")?,
             last_drv_ip: number(&value, "last_drv_ip_ns")?,
+            ns_pid: number(&value, "ns_pid")?.map(u32::try_from).transpose()?,
             flags: flags.collect::<Result<_>>()?,
         })
     }

@@ -51,7 +51,7 @@ impl Namespace {
 }
 
 /// Namespaces belong to threads; a short-lived one leaves the caller's alone.
-fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(crate) fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("a helper thread panicked"))?
 }
 

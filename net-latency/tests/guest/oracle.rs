@@ -27,8 +27,22 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Checks each line of `pair` among `lines`.
+    /// Checks each line of `pair` among `lines`; the two peers' processes alone write and read.
     pub(crate) fn check(outcome: &Outcome, lines: &[Line], pair: &Pair) -> Result<Self> {
+        Self::check_by(outcome, lines, pair, &|line| {
+            let peer = sender_or_reader(pair, line);
+            Some((peer.pid(), peer.comm()))
+        })
+    }
+
+    /// Like [`Self::check`]; `who` tells the process that a line with data must name, by PID and name, or
+    /// that it must name none.
+    pub(crate) fn check_by(
+        outcome: &Outcome,
+        lines: &[Line],
+        pair: &Pair,
+        who: &dyn Fn(&Line) -> Option<(u32, String)>,
+    ) -> Result<Self> {
         let own: Vec<&Line> = lines.iter().filter(|line| pair.owns(line)).collect();
         let mut seen = HashSet::new();
         let sent_again: HashSet<_> =
@@ -47,6 +61,7 @@ impl Conversation {
                 fault("sent before, but no retransmission")
             );
             ensure!(line.last_drv_ip.is_none(), fault("entered twice, where it can't"));
+            ensure!(!line.is("coalesced") || line.dir == Dir::In, fault("appended on the way out"));
             ensure!(line.segs >= 1, fault("a packet of no segment"));
             ensure!(line.is("control") == (line.len == 0), fault("control is exactly what has no payload"));
             let (start, end) = outcome.span;
@@ -57,9 +72,9 @@ impl Conversation {
             if line.is("control") {
                 continue;
             }
-            let peer = sender_or_reader(pair, line);
-            ensure!(line.pid == Some(peer.pid()), fault(&format!("not PID {}", peer.pid())));
-            ensure!(line.comm.as_deref() == Some(&*peer.comm()), fault(&format!("not {:?}", peer.comm())));
+            let (pid, comm) = who(line).unzip();
+            ensure!(line.pid == pid, fault(&format!("not PID {pid:?}")));
+            ensure!(line.comm == comm, fault(&format!("not named {comm:?}")));
             // Of a segment that arrived twice no stamp is known to be its own.
             if !(line.dir == Dir::In && sent_again.contains(&(line.sport, line.seq))) {
                 let [Some(first), Some(second), Some(third)] = line.stages else {
@@ -70,7 +85,7 @@ impl Conversation {
                     fault("total is not the sum of the stages")
                 );
                 ensure!(line.total != Some(0), fault("took no time at all"));
-                ensure!(line.tid.is_some(), fault("no thread, though its call is known"));
+                ensure!(line.tid.is_some() == pid.is_some(), fault("no thread, though its call is known"));
             }
             let again = !seen.insert((line.dir, line.sport, line.seq));
             ensure!(!again || line.is("retrans"), fault("the same segment twice"));
@@ -112,6 +127,24 @@ impl Conversation {
     }
 }
 
+/// Segments that follow upon each other and hold `sum` bytes together, of which none is missing.
+pub(crate) fn expect_bytes(outcome: &Outcome, what: &str, lines: &[Line], sum: u64) -> Result<()> {
+    let shown = bytes(lines);
+    ensure!(shown == sum, outcome.fault(format_args!("{shown} bytes of {what}, not {sum}"), lines));
+    expect_no_gap(outcome, what, lines)
+}
+
+fn expect_no_gap(outcome: &Outcome, what: &str, lines: &[Line]) -> Result<()> {
+    for pair in lines.windows(2) {
+        let next = pair[0].seq.wrapping_add(pair[0].len);
+        ensure!(
+            pair[1].seq == next,
+            outcome.fault(format_args!("{what} do not follow upon each other"), pair)
+        );
+    }
+    Ok(())
+}
+
 /// Exactly `count` segments of `len` bytes that follow upon each other.
 pub(crate) fn expect_stream(
     outcome: &Outcome,
@@ -123,18 +156,11 @@ pub(crate) fn expect_stream(
     ensure!(lines.len() == count, outcome.fault(format_args!("{} {what}, not {count}", lines.len()), lines));
     let other = lines.iter().filter(|line| line.len != len);
     ensure!(other.clone().next().is_none(), outcome.fault(format_args!("{what} not of {len} bytes"), other));
-    for pair in lines.windows(2) {
-        let next = pair[0].seq.wrapping_add(pair[0].len);
-        ensure!(
-            pair[1].seq == next,
-            outcome.fault(format_args!("{what} do not follow upon each other"), pair)
-        );
-    }
-    Ok(())
+    expect_no_gap(outcome, what, lines)
 }
 
 /// The end whose process a line must name: who wrote the bytes, or who took them.
-fn sender_or_reader<'a>(pair: &'a Pair, line: &Line) -> &'a Peer {
+pub(crate) fn sender_or_reader<'a>(pair: &'a Pair, line: &Line) -> &'a Peer {
     if pair.is_request(line) == (line.dir == Dir::Out) { &pair.client } else { &pair.server }
 }
 

@@ -3,6 +3,11 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+mod delegate;
+mod receive;
+mod ring;
+mod send;
+mod tls;
 pub(crate) mod traffic;
 mod udp;
 
@@ -12,7 +17,7 @@ use std::{
     io::{self, BufRead as _, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::{
-        fd::AsRawFd as _,
+        fd::{AsRawFd as _, FromRawFd as _},
         unix::ffi::{OsStrExt as _, OsStringExt as _},
     },
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
@@ -29,8 +34,9 @@ use nix::sys::{
 use crate::{
     lines::Line,
     net::Path,
-    process::{Lines, PATIENCE, until},
+    process::{Lines, PATIENCE, spawn_isolated, until},
 };
+pub(crate) use delegate::{CHILD, HEIR};
 
 /// First argument of a peer process.
 pub(crate) const ROLE: &str = "peer";
@@ -52,14 +58,14 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts a peer with that name in the calling thread's network namespace.
     pub(crate) fn spawn(comm: &[u8]) -> Result<Self> {
+        Self::spawn_by(comm, |command| Ok(command.spawn()?))
+    }
+
+    fn spawn_by(comm: &[u8], spawn: impl FnOnce(&mut Command) -> Result<Child>) -> Result<Self> {
         let comm = OsStr::from_bytes(comm);
-        let mut child = Command::new(env::current_exe()?)
-            .arg(ROLE)
-            .arg(comm)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a peer")?;
+        let mut command = Command::new(env::current_exe()?);
+        command.arg(ROLE).arg(comm).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = spawn(&mut command).context("cannot start a peer")?;
         let commands = child.stdin.take().context("stdin is a pipe")?;
         let answers = Lines::follow(child.stdout.take().context("stdout is a pipe")?);
         Ok(Self { child, commands, answers, comm: comm.to_owned(), patience: PATIENCE })
@@ -95,6 +101,13 @@ impl Peer {
         self.tell(command)?;
         self.answer().with_context(|| format!("asked to {command:?}"))
     }
+
+    /// Kills it and waits for its end.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
 }
 
 impl Drop for Peer {
@@ -123,9 +136,20 @@ impl Pair {
         Ok(pair)
     }
 
+    /// Like [`Self::connect`], the server being the first process of a PID namespace of its own.
+    pub(crate) fn connect_isolated(path: &Path) -> Result<Self> {
+        let server = path.far(|| Peer::spawn_by(SERVER, spawn_isolated))?;
+        let mut pair = Self::of(path, path.near(|| Peer::spawn(CLIENT))?, server)?;
+        pair.open(path)?;
+        Ok(pair)
+    }
+
     /// Two new peers, the server listening, without a connection yet.
     pub(crate) fn prepare(path: &Path, client: &[u8], server: &[u8]) -> Result<Self> {
-        let (client, mut server) = (path.near(|| Peer::spawn(client))?, path.far(|| Peer::spawn(server))?);
+        Self::of(path, path.near(|| Peer::spawn(client))?, path.far(|| Peer::spawn(server))?)
+    }
+
+    fn of(path: &Path, client: Peer, mut server: Peer) -> Result<Self> {
         let (near, far) = path.addresses();
         let port = server.ask(&format!("listen {far}"))?.try_into()?;
         Ok(Self { client, server, near: SocketAddr::new(near, 0), far: SocketAddr::new(far, port) })
@@ -204,6 +228,11 @@ fn obey() -> Result<()> {
     let comm = env::args_os().nth(2).context("a peer needs a name")?.into_vec();
     prctl::set_name(&CString::new(comm)?)?;
     let mut role = Role::default();
+    if let Some(connection) = env::args_os().nth(3) {
+        let descriptor = connection.to_str().context("a descriptor is a number")?.parse()?;
+        // SAFETY: whoever gives the number leaves the descriptor to this program.
+        role.stream = Some(unsafe { TcpStream::from_raw_fd(descriptor) });
+    }
     for command in io::stdin().lock().lines() {
         let command = command?;
         match role.perform(&command.split(' ').collect::<Vec<_>>()) {
@@ -265,6 +294,30 @@ impl Role {
             ["play-traffic", seed, ms, threads, log, servers @ ..] => {
                 let servers = servers.iter().map(|server| Ok(server.parse()?)).collect::<Result<Vec<_>>>()?;
                 traffic::play(seed.parse()?, milliseconds(ms)?, threads.parse()?, &servers, log)
+            }
+            ["take", way, bytes, sleep_ms] => {
+                sleep(milliseconds(sleep_ms)?);
+                receive::take(self.stream()?, way, bytes.parse()?)
+            }
+            ["map", bytes] => receive::map(self.stream()?, bytes.parse()?),
+            ["peek", bytes] => receive::peek(self.stream()?, bytes.parse()?),
+            ["give", way, bytes] => send::give(self.stream()?, way, bytes.parse()?),
+            ["cork", on] => {
+                send::cork(self.stream()?, *on == "yes")?;
+                Ok(0)
+            }
+            ["thread", command @ ..] => delegate::thread(self, command),
+            ["duplex", messages, len] => delegate::duplex(self.stream()?, messages.parse()?, len.parse()?),
+            ["child", command @ ..] => delegate::child(self, command),
+            ["pass", command @ ..] => delegate::pass(self, command),
+            ["heir", command @ ..] => delegate::heir(self, command),
+            ["encrypt", end] => {
+                tls::encrypt(self.stream()?, *end == "client")?;
+                Ok(0)
+            }
+            ["delay-small", on] => {
+                self.stream()?.set_nodelay(*on == "no")?;
+                Ok(0)
             }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
             ["close"] => {

@@ -2,13 +2,16 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    process::{Child, ExitStatus},
+    process::{Child, Command, ExitStatus},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::net::on_thread;
 
 /// Long enough for anything that ends at all on an emulated machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,6 +54,15 @@ impl Lines {
         }
         Ok(rest)
     }
+}
+
+/// Starts a process as the first of a new PID namespace.
+pub(crate) fn spawn_isolated(command: &mut Command) -> Result<Child> {
+    // It counts for children of the calling thread only, which can't have threads any more.
+    on_thread(|| {
+        unshare(CloneFlags::CLONE_NEWPID).context("unshare(CLONE_NEWPID)")?;
+        Ok(command.spawn()?)
+    })
 }
 
 /// Waits for the child's end.

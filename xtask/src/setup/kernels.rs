@@ -17,6 +17,9 @@ use crate::{paths, process::step};
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
 const MODULES: [&str; 7] = ["veth", "tun", "virtio_pci", "virtio_net", "sch_fq", "sch_netem", "sch_tbf"];
 
+/// The same, of which some kernels lack some: 5.10 has no TLS.
+const OPTIONAL: [&str; 2] = ["tls", "aesni_intel"];
+
 /// Written last; tells that the directory is complete, and for which of the settings above.
 const STAMP: &str = "complete";
 
@@ -165,7 +168,10 @@ fn install(series: Series, apt: &PrivateApt, packages: &[String]) -> Result<()> 
     let debs = apt.download(packages, &unpacked)?;
     extract(&debs, &unpacked)?;
     fs::rename(find_image(&unpacked)?, series.image())?;
-    let modules = Modules::below(&unpacked)?.with_needed(&MODULES).with_context(|| packages.join(", "))?;
+    let modules = Modules::below(&unpacked)?;
+    let mut wanted = MODULES.to_vec();
+    wanted.extend(OPTIONAL.into_iter().filter(|name| modules.has(name)));
+    let modules = modules.with_needed(&wanted).with_context(|| packages.join(", "))?;
     let mut order = String::new();
     for (name, module) in modules {
         fs::write(directory.join(format!("{name}.ko")), module)?;
@@ -189,7 +195,7 @@ fn find_image(directory: &Path) -> Result<PathBuf> {
 }
 
 fn stamp_text() -> String {
-    format!("{}\n", MODULES.join(" "))
+    format!("{} {}\n", MODULES.join(" "), OPTIONAL.join(" "))
 }
 
 /// All numbers in a version, which is enough to order those of one series.

@@ -39,6 +39,11 @@ impl Modules {
         Ok(Self { files, built_in })
     }
 
+    /// Whether there is such a module, in a file or built in.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.files.contains_key(name) || self.built_in.iter().any(|built_in| built_in == name)
+    }
+
     /// The wanted modules and all they need, uncompressed, each after those it needs.
     pub(crate) fn with_needed(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let mut loaded = HashMap::new();

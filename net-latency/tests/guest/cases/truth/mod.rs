@@ -2,10 +2,12 @@
 //! what it is known to have sent and read.
 
 mod driver;
+mod io;
 mod netem;
 mod readers;
 mod tcp;
 mod udp;
+mod who;
 
 use std::{
     collections::HashMap,
@@ -38,7 +40,8 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME, driver::THEME];
+pub(crate) const THEMES: &[Theme] =
+    &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME, driver::THEME, io::THEME, who::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {

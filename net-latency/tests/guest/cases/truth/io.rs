@@ -1,0 +1,412 @@
+//! Every way in which an application takes or gives bytes: a line per segment, at the right moment.
+
+use std::{fs, thread::sleep, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Check, Evidence, Scenario, Theme};
+use crate::{
+    cases::harness::coalesced as appended,
+    lines::{Dir, Line},
+    net::{Path, Version},
+    oracle::{self, Conversation, expect_bytes, expect_stream},
+    peers::{CLIENT, Pair, Peer, SERVER},
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "io",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "read", play: || taken("read") },
+        Scenario { name: "recv", play: || taken("recv") },
+        Scenario { name: "recv_truncated", play: || taken("recv-truncated") },
+        Scenario { name: "recvmsg", play: || taken("recvmsg") },
+        Scenario { name: "recvmmsg", play: || taken("recvmmsg") },
+        Scenario { name: "splice_to_pipe", play: || taken("splice") },
+        Scenario { name: "zerocopy_receive_of_small_segments", play: || taken("zerocopy") },
+        Scenario { name: "io_uring_receive", play: || taken("ring") },
+        Scenario { name: "io_uring_receive_by_worker", play: || taken("ring-worker") },
+        Scenario { name: "zerocopy_receive_of_pages", play: mapped },
+        Scenario { name: "recv_waits_for_all", play: taken_while_waiting },
+        Scenario { name: "recv_peeks_first", play: peeked },
+        Scenario { name: "read_in_parts", play: taken_in_parts },
+        Scenario { name: "coalesced_read_at_once", play: || coalesced(20 * LEN, 0) },
+        Scenario { name: "coalesced_read_one_by_one", play: || coalesced(LEN, LEN) },
+        Scenario { name: "coalesced_read_across", play: || coalesced(LEN, LEN / 2) },
+        Scenario { name: "send", play: || given("send") },
+        Scenario { name: "sendmsg", play: || given("sendmsg") },
+        Scenario { name: "writev", play: || given("writev") },
+        Scenario { name: "sendfile", play: || given("sendfile") },
+        Scenario { name: "splice_from_pipe", play: || given("splice") },
+        Scenario { name: "send_zerocopy", play: || given("send-zerocopy") },
+        Scenario { name: "io_uring_send", play: || given("ring") },
+        Scenario { name: "io_uring_send_by_worker", play: || given("ring-worker") },
+        Scenario { name: "writev_is_one_call", play: one_call },
+        Scenario { name: "cork", play: corked },
+        Scenario { name: "send_more", play: more },
+        Scenario { name: "nagle", play: delayed_by_nagle },
+        Scenario { name: "kernel_tls", play: encrypted },
+        Scenario { name: "kernel_tls_held_back", play: encrypted_and_held_back },
+    ],
+};
+
+/// What is injected into a wait.
+const PAUSE: Duration = Duration::from_millis(40);
+/// The same as a line shows it at least: the clocks of sleeps and stamps may differ a little.
+const PAUSED_NS: u64 = 39_900_000;
+
+/// Stage of a line between TCP and the application, by direction.
+const TCP_APP: usize = 2;
+const APP_TCP: usize = 0;
+
+const LEN: u32 = 200;
+
+/// A path on which segments that wait for their reader are not sent again.
+fn patient_path() -> Result<Path> {
+    Path::private_loopback(Version::V4)?.without_tail_loss_probes()
+}
+
+/// The lines of `pair`, of which the thread that gave or took is known by the ring that it served.
+fn lines_of(evidence: &Evidence<'_>, pair: &Pair, worker: Option<Dir>) -> Result<Conversation> {
+    let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, pair, &|line| {
+        let peer = oracle::sender_or_reader(pair, line);
+        // `io_wq_worker` names its threads after the one that has the ring.
+        let is_worker = worker == Some(line.dir);
+        Some((peer.pid(), if is_worker { format!("iou-wrk-{}", peer.pid()) } else { peer.comm() }))
+    })?;
+    for line in conversation.requests_out.iter().chain(&conversation.requests_in) {
+        let is_worker = worker == Some(line.dir);
+        ensure!(
+            (line.tid == line.pid) != is_worker,
+            evidence.outcome.fault(
+                if is_worker { "not a thread of its own" } else { "not the peer's only thread" },
+                [line]
+            )
+        );
+    }
+    Ok(conversation)
+}
+
+/// All of `lines` show at least the pause in `stage`.
+fn expect_pause<'a>(
+    evidence: &Evidence<'_>,
+    lines: impl IntoIterator<Item = &'a Line>,
+    stage: usize,
+) -> Result<()> {
+    for line in lines {
+        ensure!(
+            line.stages[stage].is_some_and(|time| time >= PAUSED_NS),
+            evidence.outcome.fault(format_args!("stage {stage} lacks the pause"), [line])
+        );
+    }
+    Ok(())
+}
+
+/// All of `lines` show less than the pause in `stage`.
+fn expect_no_pause<'a>(
+    evidence: &Evidence<'_>,
+    lines: impl IntoIterator<Item = &'a Line>,
+    stage: usize,
+) -> Result<()> {
+    for line in lines {
+        ensure!(
+            line.stages[stage].is_some_and(|time| time < PAUSED_NS),
+            evidence.outcome.fault(format_args!("stage {stage} has the pause"), [line])
+        );
+    }
+    Ok(())
+}
+
+/// Segments that wait for a reader, who takes them with one kind of call.
+fn taken(way: &'static str) -> Result<Check> {
+    const SEGMENTS: u32 = 5;
+    let mut pair = Pair::connect(&patient_path()?)?;
+    for _ in 0..SEGMENTS {
+        pair.client.ask(&format!("write {LEN}"))?;
+    }
+    pair.server.ask(&format!("take {way} {} {}", SEGMENTS * LEN, PAUSE.as_millis()))?;
+    Ok(Box::new(move |evidence| {
+        let worker = (way == "ring-worker").then_some(Dir::In);
+        let conversation = lines_of(evidence, &pair, worker)?;
+        let (sent, taken) = (&conversation.requests_out, &conversation.requests_in);
+        expect_stream(evidence.outcome, "requests out", sent, SEGMENTS as usize, LEN)?;
+        expect_stream(evidence.outcome, "requests in", taken, SEGMENTS as usize, LEN)?;
+        expect_pause(evidence, taken, TCP_APP)?;
+        expect_no_pause(evidence, taken, 0)?;
+        expect_no_pause(evidence, taken, 1)
+    }))
+}
+
+/// Pages that the reader maps instead of copying are taken like others.
+fn mapped() -> Result<Check> {
+    const BYTES: u64 = 4 * 4096;
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.client.ask(&format!("give send-zerocopy {BYTES}"))?;
+    sleep(PAUSE);
+    // The loopback device gives a receiver copies of a zero-copy sender's pages (`skb_orphan_frags_rx`): whole
+    // pages that are nobody else's, as few devices do.
+    let mapped = pair.server.ask(&format!("map {BYTES}"))?;
+    ensure!(mapped == BYTES, "only {mapped} of {BYTES} bytes were mapped, so this shows nothing");
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, BYTES)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, BYTES)?;
+        expect_pause(evidence, &conversation.requests_in, TCP_APP)
+    }))
+}
+
+/// A call that waits for more has taken what is there: tcp-app is each segment's own time, not the call's.
+fn taken_while_waiting() -> Result<Check> {
+    const SEGMENTS: u32 = 3;
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.server.tell(&format!("take recv-all {} 0", SEGMENTS * LEN))?;
+    for _ in 0..SEGMENTS {
+        sleep(PAUSE);
+        pair.client.ask(&format!("write {LEN}"))?;
+    }
+    pair.server.answer()?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        let taken = &conversation.requests_in;
+        expect_stream(evidence.outcome, "requests in", taken, SEGMENTS as usize, LEN)?;
+        expect_no_pause(evidence, taken, TCP_APP)
+    }))
+}
+
+/// Looking at bytes does not take them.
+fn peeked() -> Result<Check> {
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.ask(&format!("peek {LEN}"))?;
+    pair.server.ask(&format!("peek {LEN}"))?;
+    pair.server.ask(&format!("take recv {LEN} {}", PAUSE.as_millis()))?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        expect_stream(evidence.outcome, "requests in", &conversation.requests_in, 1, LEN)?;
+        expect_pause(evidence, &conversation.requests_in, TCP_APP)
+    }))
+}
+
+/// A segment is taken when its first byte is.
+fn taken_in_parts() -> Result<Check> {
+    const PARTS: u32 = 10;
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.client.ask(&format!("write {}", PARTS * LEN))?;
+    pair.server.ask(&format!("take recv {LEN} 0"))?;
+    pair.server.ask(&format!(
+        "read {} {LEN} {}",
+        (PARTS - 1) * LEN,
+        (PAUSE / (PARTS - 1)).as_millis() + 1
+    ))?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        expect_stream(evidence.outcome, "requests in", &conversation.requests_in, 1, PARTS * LEN)?;
+        expect_no_pause(evidence, &conversation.requests_in, TCP_APP)
+    }))
+}
+
+/// Exactly the segments that TCP has appended to others say so, however they are read: after `first` bytes
+/// as many at a time as are told.
+fn coalesced(chunk: u32, first: u32) -> Result<Check> {
+    const SEGMENTS: u32 = 20;
+    let path = patient_path()?;
+    let mut pair = Pair::connect(&path)?;
+    for _ in 0..SEGMENTS {
+        pair.client.ask(&format!("write {LEN}"))?;
+    }
+    let appended = path.far(appended)?;
+    ensure!(appended > 0, "nothing was coalesced, so this shows nothing");
+    pair.server.ask(&format!("take recv {first} 0"))?;
+    pair.server.ask(&format!("read {} {chunk} 0", SEGMENTS * LEN - first))?;
+    // All is read, so the next one has a buffer of its own.
+    pair.converse(1, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        let taken = &conversation.requests_in;
+        expect_stream(evidence.outcome, "requests in", taken, SEGMENTS as usize + 1, LEN)?;
+        let flagged: Vec<_> = taken.iter().filter(|line| line.is("coalesced")).collect();
+        ensure!(
+            u64::try_from(flagged.len())? == appended,
+            evidence.outcome.fault(format_args!("{} coalesced, not {appended}", flagged.len()), flagged)
+        );
+        for line in [&taken[0], &taken[SEGMENTS as usize]] {
+            ensure!(!line.is("coalesced"), evidence.outcome.fault("nothing to be appended to", [line]));
+        }
+        Ok(())
+    }))
+}
+
+/// Many segments that were written with one kind of call.
+fn given(way: &'static str) -> Result<Check> {
+    const BYTES: u64 = 200_000;
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.server.tell(&format!("take read {BYTES} 0"))?;
+    pair.client.ask(&format!("give {way} {BYTES}"))?;
+    pair.server.answer()?;
+    Ok(Box::new(move |evidence| {
+        let worker = (way == "ring-worker").then_some(Dir::Out);
+        let conversation = lines_of(evidence, &pair, worker)?;
+        expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, BYTES)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, BYTES)
+    }))
+}
+
+/// A pair whose client can write much that TCP must hold back until the server reads.
+pub(super) fn held_back() -> Result<Pair> {
+    let path = patient_path()?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    pair.server.ask("receive-buffer 4096")?;
+    pair.open(&path)?;
+    pair.client.ask("send-buffer 1048576")?;
+    Ok(pair)
+}
+
+/// All segments of one call have the time of that call, whenever TCP sends them.
+fn one_call() -> Result<Check> {
+    const BYTES: u64 = 20_000;
+    /// The mapping of monotonic stamps to wall-clock time may shift a little between two lines.
+    const CLOCK_ERROR_NS: i64 = 100_000;
+    let mut pair = held_back()?;
+    pair.client.ask(&format!("give writev {BYTES}"))?;
+    pair.server.ask(&format!("take read {BYTES} {}", PAUSE.as_millis()))?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        let sent = &conversation.requests_out;
+        expect_bytes(evidence.outcome, "requests out", sent, BYTES)?;
+        let last = sent.last().context("no line")?;
+        expect_pause(evidence, [last], APP_TCP)?;
+        let called = |line: &Line| -> Result<i64> {
+            let end = line.ts.timestamp_nanos_opt().context("ts")?;
+            Ok(end - i64::try_from(line.total.context("total")?)?)
+        };
+        for line in sent {
+            let between = called(line)? - called(last)?;
+            ensure!(
+                between.abs() <= CLOCK_ERROR_NS,
+                evidence.outcome.fault(format_args!("calls {between} ns apart"), [line, last])
+            );
+        }
+        Ok(())
+    }))
+}
+
+/// A segment of two writes is the first one's, and waited since then.
+fn expect_held_back(evidence: &Evidence<'_>, pair: &Pair) -> Result<()> {
+    let conversation = lines_of(evidence, pair, None)?;
+    expect_stream(evidence.outcome, "requests out", &conversation.requests_out, 1, 2 * LEN)?;
+    expect_pause(evidence, &conversation.requests_out, APP_TCP)
+}
+
+/// Reads what the client has written, so that it becomes lines.
+fn take_all(server: &mut Peer) -> Result<()> {
+    server.ask(&format!("take read {} 0", 2 * LEN))?;
+    Ok(())
+}
+
+fn corked() -> Result<Check> {
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.client.ask("cork yes")?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    sleep(PAUSE);
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask("cork no")?;
+    take_all(&mut pair.server)?;
+    Ok(Box::new(move |evidence| expect_held_back(evidence, &pair)))
+}
+
+fn more() -> Result<Check> {
+    let mut pair = Pair::connect(&patient_path()?)?;
+    pair.client.ask(&format!("give send-more {LEN}"))?;
+    sleep(PAUSE);
+    pair.client.ask(&format!("write {LEN}"))?;
+    take_all(&mut pair.server)?;
+    Ok(Box::new(move |evidence| expect_held_back(evidence, &pair)))
+}
+
+/// A small write that waits until the one before is acknowledged shows that wait.
+fn delayed_by_nagle() -> Result<Check> {
+    let path = Path::veth(Version::V4)?;
+    // Longer than the pause, which the second write comes after the first at most.
+    path.delay(2 * PAUSE)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.client.ask("delay-small yes")?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    take_all(&mut pair.server)?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        let sent = &conversation.requests_out;
+        expect_stream(evidence.outcome, "requests out", sent, 2, LEN)?;
+        expect_no_pause(evidence, &sent[..1], APP_TCP)?;
+        expect_pause(evidence, &sent[1..], APP_TCP)
+    }))
+}
+
+/// Whether the kernel encrypts for applications (TLS is a module, which the guest loads if there is one).
+fn has_tls() -> Result<bool> {
+    let protocols = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp")?;
+    Ok(protocols.split_ascii_whitespace().any(|protocol| protocol == "tls"))
+}
+
+/// Agrees on keys; `None` on a kernel without TLS.
+fn encrypt(mut pair: Pair) -> Result<Option<Pair>> {
+    if !has_tls()? {
+        println!("this kernel has no TLS, so there is nothing to see");
+        return Ok(None);
+    }
+    pair.client.ask("encrypt client")?;
+    pair.server.ask("encrypt server")?;
+    Ok(Some(pair))
+}
+
+/// What TLS 1.2 with AES-GCM adds to each record: header, nonce and tag.
+const TLS_RECORD: u32 = 5 + 8 + 16;
+
+/// With TLS in the kernel the lines are those of the records, which the application gives and takes.
+fn encrypted() -> Result<Check> {
+    const ROUNDS: u32 = 20;
+    let Some(mut pair) = encrypt(Pair::connect(&patient_path()?)?)? else { return Ok(Box::new(|_| Ok(()))) };
+    // The record waits for its reader, for whom the kernel decrypts it.
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.ask(&format!("take recv {LEN} {}", PAUSE.as_millis()))?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let conversation = lines_of(evidence, &pair, None)?;
+        expect_pause(evidence, &conversation.requests_in[..1], TCP_APP)?;
+        let rounds = ROUNDS as usize;
+        for (what, lines, count) in [
+            ("requests out", &conversation.requests_out, 1 + rounds),
+            ("requests in", &conversation.requests_in, 1 + rounds),
+            ("replies out", &conversation.replies_out, rounds),
+            ("replies in", &conversation.replies_in, rounds),
+        ] {
+            expect_stream(evidence.outcome, what, lines, count, LEN + TLS_RECORD)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Records that TCP holds back are still their writer's.
+fn encrypted_and_held_back() -> Result<Check> {
+    const RECORDS: u32 = 10;
+    const BYTES: u32 = 5_000;
+    let Some(mut pair) = encrypt(held_back()?)? else { return Ok(Box::new(|_| Ok(()))) };
+    for _ in 0..RECORDS {
+        pair.client.ask(&format!("write {BYTES}"))?;
+    }
+    pair.server.ask(&format!("take read {} {}", RECORDS * BYTES, PAUSE.as_millis()))?;
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
+            let peer = oracle::sender_or_reader(&pair, line);
+            // A record that the receive buffer can't hold is copied out of it as it comes (`tls_strp_read_copyin`):
+            // in the softirq that brings it, and so by no task, or by a worker of the kernel, if a task holds
+            // the socket then. Its bytes are taken, but not by the reader.
+            let by_kernel =
+                line.dir == Dir::In && line.comm.as_ref().is_none_or(|comm| comm.starts_with("kworker/"));
+            if by_kernel { line.pid.zip(line.comm.clone()) } else { Some((peer.pid(), peer.comm())) }
+        })?;
+        let sum = u64::from(RECORDS * (BYTES + TLS_RECORD));
+        expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)
+    }))
+}
