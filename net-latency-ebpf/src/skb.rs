@@ -93,6 +93,30 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs))
     }
 
+    /// Whether TCP sends a SYN with this skb; valid while TCP owns the skb. A SYN takes the first sequence
+    /// number, and the payload (TCP Fast Open) begins with the next.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_syn(self) -> bool {
+        const SYN: u8 = 0x02;
+        // 8 bits, or the lower 8 of 16 on newer kernels.
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags)) & SYN != 0
+    }
+
+    /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
+    /// `__tcp_retransmit_skb` sets once it has transmitted.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_sent_again(self) -> bool {
+        const EVER_RETRANS: u8 = 0x80;
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_sacked)) & EVER_RETRANS != 0
+    }
+
+    /// When TCP sent this skb last, in ns of `CLOCK_MONOTONIC`: `__tcp_transmit_skb` notes it before it makes
+    /// the clone (`tcp_wstamp_ns`; with pacing the time for which TCP schedules the departure).
+    #[inline(always)]
+    pub(crate) fn tcp_sent_at(self) -> u64 {
+        self.field(offset!(sk_buff_skb_mstamp_ns))
+    }
+
     /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one.
     #[inline(always)]
     pub(crate) fn gro_segments(self) -> u16 {
