@@ -15,7 +15,23 @@ use super::{
 use crate::{paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
-const MODULES: [&str; 7] = ["veth", "tun", "virtio_pci", "virtio_net", "sch_fq", "sch_netem", "sch_tbf"];
+const MODULES: [&str; 15] = [
+    "veth",
+    "tun",
+    "virtio_pci",
+    "virtio_net",
+    "sch_fq",
+    "sch_netem",
+    "sch_tbf",
+    "tcp_bbr",
+    "bridge",
+    "8021q",
+    "bonding",
+    "ip_gre",
+    "vxlan",
+    "nft_nat",
+    "nft_chain_nat",
+];
 
 /// Written last; tells that the directory is complete, and for which of the settings above.
 const STAMP: &str = "complete";

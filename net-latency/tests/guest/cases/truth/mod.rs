@@ -1,7 +1,9 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
+mod places;
 mod tcp;
+mod transmit;
 
 use std::{
     collections::HashMap,
@@ -34,7 +36,7 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] = &[tcp::THEME];
+pub(crate) const THEMES: &[Theme] = &[tcp::THEME, transmit::THEME, places::THEME];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {
