@@ -30,7 +30,7 @@ pub const SEGMENTS_MAP: &str = "SEGMENTS";
 /// Sizes in bytes of a key and a value of [`SEGMENTS_MAP`], which the user side only counts.
 pub const SEGMENT_KEY_SIZE: usize = 24;
 /// See [`SEGMENT_KEY_SIZE`].
-pub const SEGMENT_SIZE: usize = 40;
+pub const SEGMENT_SIZE: usize = 48;
 /// Name of the [`Offsets`] global.
 pub const OFFSETS_GLOBAL: &str = "OFFSETS";
 /// Name of the [`Settings`] global.

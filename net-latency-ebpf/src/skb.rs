@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use net_latency_common::{AF_INET, AF_INET6};
+use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP};
 
 use crate::{
     config::offset,
@@ -28,6 +28,14 @@ pub(crate) struct TcpHeader {
     pub(crate) seq: u32,
     /// Header length in bytes.
     pub(crate) len: u32,
+    /// Sequence and acknowledgement number as they stand there: what routers and address translation leave
+    /// alone, and no other packet of any connection has as well. 0 if there is no acknowledgement (a SYN).
+    pub(crate) content: u64,
+}
+
+#[inline(always)]
+fn content(seq: u32, ack: u32) -> u64 {
+    if ack == 0 { 0 } else { u64::from(seq) | u64::from(ack) << 32 }
 }
 
 impl<M: Memory> Skb<M> {
@@ -140,6 +148,7 @@ impl<M: Memory> Skb<M> {
         let start: u16 = self.field(offset!(sk_buff_transport_header));
         // SAFETY: packet memory, any address survives; any bytes are valid.
         let words: [u32; 5] = unsafe { probe(head.wrapping_add(usize::from(start))) };
+        let content = content(words[1], words[2]);
         let [ports, seq, _, control, _] = words.map(u32::from_be);
         let syn = control >> 17 & 1;
         Some(TcpHeader {
@@ -147,7 +156,53 @@ impl<M: Memory> Skb<M> {
             destination: ports as u16,
             seq: seq.wrapping_add(syn),
             len: control >> 28 << 2,
+            content,
         })
+    }
+
+    /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;
+    /// 0 if it is not TCP's.
+    #[inline(always)]
+    pub(crate) fn forwarded_content(self, family: u32) -> u64 {
+        const TO_NUMBERS: usize = 4;
+        const MIN_LEN: u32 = 20;
+        let (protocol, _) = self.protocol_and_hops(family);
+        let network: u16 = self.field(offset!(sk_buff_network_header));
+        // IP has set it on receiving the packet (`ip_rcv_core`, `ip6_rcv_core`).
+        let transport: u16 = self.field(offset!(sk_buff_transport_header));
+        let paged: u32 = self.field(offset!(sk_buff_data_len));
+        let ip_len = u32::from(transport.wrapping_sub(network));
+        if protocol != u64::from(IPPROTO_TCP) || self.len().wrapping_sub(paged) < ip_len + MIN_LEN {
+            return 0;
+        }
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        let [seq, ack]: [u32; 2] = unsafe { probe(head.wrapping_add(usize::from(transport) + TO_NUMBERS)) };
+        content(seq, ack)
+    }
+
+    /// Protocol and hop limit in the IP header. A fragment has no protocol here, since it may lack TCP's header.
+    #[inline(always)]
+    pub(crate) fn protocol_and_hops(self, family: u32) -> (u64, u64) {
+        const V4_FRAGMENT: usize = 4;
+        /// More fragments, and the offset, as a little-endian load sees them.
+        const V4_IS_FRAGMENT: u64 = 0xff3f_0000;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_network_header));
+        let header = head.wrapping_add(usize::from(start));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe {
+            if family == AF_INET {
+                // Identification, fragment, hops, protocol, checksum.
+                let word: u64 = probe(header.wrapping_add(V4_FRAGMENT));
+                let protocol = if word & V4_IS_FRAGMENT == 0 { word >> 40 & 0xff } else { 0 };
+                (protocol, word >> 32 & 0xff)
+            } else {
+                // Version and flow, length, next header, hops.
+                let word: u64 = probe(header);
+                (word >> 48 & 0xff, word >> 56)
+            }
+        }
     }
 
     /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.

@@ -68,6 +68,16 @@ pub(crate) enum Version {
     V6,
 }
 
+/// Who passes on what a client and a server send each other.
+pub(crate) enum Between {
+    /// Nobody.
+    Nothing,
+    /// A bridge.
+    Bridge(Namespace),
+    /// A router, so that packets enter this machine's stack twice and the tool must know.
+    Router(Namespace),
+}
+
 /// What lies between a client and a server.
 pub(crate) enum Path {
     /// A loopback device, the caller's or that of a namespace.
@@ -75,7 +85,7 @@ pub(crate) enum Path {
     /// A veth link between two namespaces.
     Veth { near: Namespace, far: Namespace, version: Version },
     /// Two namespaces and what else there is between them, with addresses of their own.
-    Place { near: Namespace, far: Namespace, between: Option<Namespace>, addresses: (IpAddr, IpAddr) },
+    Place { near: Namespace, far: Namespace, between: Between, addresses: (IpAddr, IpAddr) },
 }
 
 impl Path {

@@ -56,7 +56,8 @@ impl Conversation {
                 line.first_send_age.is_none() || is_sent_again,
                 fault("sent before, but no retransmission")
             );
-            ensure!(line.last_drv_ip.is_none(), fault("entered twice, where it can't"));
+            let may_enter_twice = pair.is_routed && line.dir == Dir::In;
+            ensure!(line.last_drv_ip.is_none() || may_enter_twice, fault("entered twice, where it can't"));
             ensure!(line.segs >= 1, fault("a packet of no segment"));
             ensure!(line.is("control") == (line.len == 0), fault("control is exactly what has no payload"));
             let (start, end) = outcome.span;
@@ -79,6 +80,11 @@ impl Conversation {
                 // The call behind bytes that are sent again may be forgotten.
                 ensure!(line.stages[0].is_some() || is_sent_again, fault("the first stage is unknown"));
                 let total = line.stages[0].map(|first| first + second + third);
+                ensure!(
+                    line.last_drv_ip.is_some() == may_enter_twice,
+                    fault("its last entry is to be known exactly where it has several")
+                );
+                ensure!(line.last_drv_ip <= line.stages[0], fault("entered last before it entered first"));
                 ensure!(line.total == total, fault("total is not the sum of the stages"));
                 ensure!(line.total != Some(0), fault("took no time at all"));
                 ensure!(

@@ -112,6 +112,8 @@ pub(crate) struct Pair {
     pub(crate) near: SocketAddr,
     /// The server's address and port.
     pub(crate) far: SocketAddr,
+    /// Whether a router of this machine lies between.
+    pub(crate) is_routed: bool,
 }
 
 impl Pair {
@@ -127,7 +129,8 @@ impl Pair {
         let (client, mut server) = (path.near(|| Peer::spawn(client))?, path.far(|| Peer::spawn(server))?);
         let (near, far) = path.addresses();
         let port = server.ask(&format!("listen {far}"))?.try_into()?;
-        Ok(Self { client, server, near: SocketAddr::new(near, 0), far: SocketAddr::new(far, port) })
+        let (near, far) = (SocketAddr::new(near, 0), SocketAddr::new(far, port));
+        Ok(Self { client, server, near, far, is_routed: path.is_routed() })
     }
 
     /// Two new peers with IPv6 sockets that are connected over an IPv4 `path`.

@@ -4,12 +4,13 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsRawFd as _,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
 use super::{
-    FAR, NEAR, Namespace, Path, Version, add_address, create_veth,
+    Between, FAR, NEAR, Namespace, Path, Version, add_address, add_netem, create_veth,
     devices::{ETHTOOL_GGRO, ETHTOOL_SGRO, ETHTOOL_STSO, offload, set_offload, steer},
     links::{Kind, create, default_route, enslave, impatient_route},
     set_up,
@@ -37,7 +38,7 @@ impl Path {
         let addresses = (host(version, 0x77, 1), host(version, 0x77, 2));
         near.inside(|| bring_up(NEAR, addresses.0))?;
         far.inside(|| bring_up(FAR, addresses.1))?;
-        Ok(Self::Place { near, far, between: Some(between), addresses })
+        Ok(Self::Place { near, far, between: Between::Bridge(between), addresses })
     }
 
     /// Two links and a router.
@@ -59,7 +60,7 @@ impl Path {
             bring_up(FAR, addresses.1)?;
             default_route(gateways.1)
         })?;
-        Ok(Self::Place { near, far, between: Some(between), addresses })
+        Ok(Self::Place { near, far, between: Between::Router(between), addresses })
     }
 
     /// A VLAN on a link.
@@ -91,7 +92,7 @@ impl Path {
         let addresses = (host(version, 0x78, 1), host(version, 0x78, 2));
         near.inside(|| add_address(UPPER, addresses.0))?;
         far.inside(|| add_address(UPPER, addresses.1))?;
-        Ok(Self::Place { near, far, between: None, addresses })
+        Ok(Self::Place { near, far, between: Between::Nothing, addresses })
     }
 
     /// A device upon each end of a link, with addresses of their own. `create` gets the end's name and both
@@ -111,13 +112,25 @@ impl Path {
         far.inside(|| set_up(UPPER))?;
         near.inside(|| add_address(UPPER, addresses.0))?;
         far.inside(|| add_address(UPPER, addresses.1))?;
-        Ok(Self::Place { near, far, between: None, addresses })
+        Ok(Self::Place { near, far, between: Between::Nothing, addresses })
+    }
+
+    /// Whether packets enter this machine's stack again after they were forwarded.
+    pub(crate) fn is_routed(&self) -> bool {
+        matches!(self, Self::Place { between: Between::Router(_), .. })
+    }
+
+    /// Delays what the router sends to the server.
+    pub(crate) fn delay_between(&self, delay: Duration) -> Result<()> {
+        self.between(|| add_netem(TO_FAR, delay))
     }
 
     /// Runs `work` in the namespace between the client's and the server's.
     pub(crate) fn between<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {
-            Self::Place { between: Some(between), .. } => between.inside(work),
+            Self::Place { between: Between::Bridge(between) | Between::Router(between), .. } => {
+                between.inside(work)
+            }
             _ => anyhow::bail!("there is no namespace between"),
         }
     }
