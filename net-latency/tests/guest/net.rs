@@ -74,8 +74,8 @@ pub(crate) enum Between {
     Nothing,
     /// A bridge.
     Bridge(Namespace),
-    /// A router, so that packets enter this machine's stack twice and the tool must know.
-    Router(Namespace),
+    /// Routers, so that packets enter this machine's stack several times and the tool must know.
+    Routers(Vec<Namespace>),
 }
 
 /// What lies between a client and a server.

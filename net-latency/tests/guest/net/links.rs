@@ -81,11 +81,27 @@ pub(super) fn default_route(gateway: IpAddr) -> Result<()> {
     request.perform().with_context(|| format!("a default route by {gateway}"))
 }
 
-/// A route to `destination` on which retransmission timers run down in `rto_min_ms` at the earliest.
-pub(super) fn impatient_route(destination: IpAddr, device: &str, rto_min_ms: u32) -> Result<()> {
-    let len = if destination.is_ipv4() { 32 } else { 128 };
-    let mut request = route(destination.is_ipv6(), len, libc::RT_SCOPE_LINK)?;
+/// Sends what is for `destination` by `gateway`.
+pub(super) fn route_by(destination: IpAddr, gateway: IpAddr) -> Result<()> {
+    let mut request = route(destination.is_ipv6(), whole(destination), libc::RT_SCOPE_UNIVERSE)?;
     request.attribute(libc::RTA_DST, &octets(destination));
+    request.attribute(libc::RTA_GATEWAY, &octets(gateway));
+    request.perform().with_context(|| format!("a route to {destination} by {gateway}"))
+}
+
+/// A route to `destination` on which retransmission timers run down in `rto_min_ms` at the earliest.
+pub(super) fn impatient_route(
+    destination: IpAddr,
+    gateway: Option<IpAddr>,
+    device: &str,
+    rto_min_ms: u32,
+) -> Result<()> {
+    let scope = if gateway.is_some() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
+    let mut request = route(destination.is_ipv6(), whole(destination), scope)?;
+    request.attribute(libc::RTA_DST, &octets(destination));
+    if let Some(gateway) = gateway {
+        request.attribute(libc::RTA_GATEWAY, &octets(gateway));
+    }
     request.attribute(libc::RTA_OIF, &if_nametoindex(device)?.to_ne_bytes());
     request.nested(libc::RTA_METRICS, |request| {
         request.attribute(RTAX_LOCK, &(1_u32 << RTAX_RTO_MIN).to_ne_bytes());
@@ -103,6 +119,11 @@ fn route(is_v6: bool, len: u8, scope: u8) -> Result<Request> {
     request.put(&[libc::RT_TABLE_MAIN, libc::RTPROT_BOOT, scope, libc::RTN_UNICAST]);
     request.put(&[0; 4]);
     Ok(request)
+}
+
+/// The length of the prefix that is a whole address.
+fn whole(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use super::{
     Between, FAR, NEAR, Namespace, Path, Version, add_address, add_netem, create_veth,
     devices::{ETHTOOL_GGRO, ETHTOOL_SGRO, ETHTOOL_STSO, offload, set_offload, steer},
-    links::{Kind, create, default_route, enslave, impatient_route},
+    links::{Kind, create, default_route, enslave, impatient_route, route_by},
     set_up,
 };
 
@@ -41,26 +41,50 @@ impl Path {
         Ok(Self::Place { near, far, between: Between::Bridge(between), addresses })
     }
 
-    /// Two links and a router.
-    pub(crate) fn router(version: Version) -> Result<Self> {
-        let (near, between, far) = links()?;
-        let addresses = (host(version, 0x77, 1), host(version, 0x78, 2));
-        let gateways = (host(version, 0x77, 3), host(version, 0x78, 3));
-        between.inside(|| {
-            fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
-            fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
-            bring_up(TO_NEAR, gateways.0)?;
-            bring_up(TO_FAR, gateways.1)
-        })?;
+    /// As many routers, one behind the other.
+    pub(crate) fn routers(version: Version, count: u8) -> Result<Self> {
+        let (near, far) = (Namespace::new()?, Namespace::new()?);
+        let routers = (0..count).map(|_| Namespace::new()).collect::<Result<Vec<_>>>()?;
+        let (Some(first), Some(last)) = (routers.first(), routers.last()) else {
+            anyhow::bail!("no router");
+        };
+        // Each link has a net of its own, in which the end nearer to the client is number 1.
+        let address = |link: u8, number: u8| host(version, 0x78 + link, number);
         near.inside(|| {
-            bring_up(NEAR, addresses.0)?;
-            default_route(gateways.0)
+            create_veth(NEAR, TO_NEAR, first.0.as_raw_fd())?;
+            bring_up(NEAR, address(0, 1))
         })?;
         far.inside(|| {
-            bring_up(FAR, addresses.1)?;
-            default_route(gateways.1)
+            create_veth(FAR, TO_FAR, last.0.as_raw_fd())?;
+            bring_up(FAR, address(count, 2))
         })?;
-        Ok(Self::Place { near, far, between: Between::Router(between), addresses })
+        for two in routers.windows(2) {
+            two[0].inside(|| create_veth(TO_FAR, TO_NEAR, two[1].0.as_raw_fd()))?;
+        }
+        for (link, router) in (0..count).zip(&routers) {
+            router.inside(|| {
+                fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+                fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
+                bring_up(TO_NEAR, address(link, 2))?;
+                bring_up(TO_FAR, address(link + 1, 1))
+            })?;
+        }
+        // Routes to the ends, over those between.
+        let (client, server) = (address(0, 1), address(count, 2));
+        near.inside(|| default_route(address(0, 2)))?;
+        far.inside(|| default_route(address(count, 1)))?;
+        for (link, router) in (0..count).zip(&routers) {
+            router.inside(|| {
+                if link > 0 {
+                    route_by(client, address(link, 1))?;
+                }
+                if link + 1 < count {
+                    route_by(server, address(link + 1, 2))?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(Self::Place { near, far, between: Between::Routers(routers), addresses: (client, server) })
     }
 
     /// A VLAN on a link.
@@ -117,19 +141,20 @@ impl Path {
 
     /// Whether packets enter this machine's stack again after they were forwarded.
     pub(crate) fn is_routed(&self) -> bool {
-        matches!(self, Self::Place { between: Between::Router(_), .. })
+        matches!(self, Self::Place { between: Between::Routers(_), .. })
     }
 
-    /// Delays what the router sends to the server.
+    /// Delays what the first router sends on.
     pub(crate) fn delay_between(&self, delay: Duration) -> Result<()> {
         self.between(|| add_netem(TO_FAR, delay))
     }
 
-    /// Runs `work` in the namespace between the client's and the server's.
+    /// Runs `work` in the namespace next to the client's.
     pub(crate) fn between<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {
-            Self::Place { between: Between::Bridge(between) | Between::Router(between), .. } => {
-                between.inside(work)
+            Self::Place { between: Between::Bridge(bridge), .. } => bridge.inside(work),
+            Self::Place { between: Between::Routers(routers), .. } => {
+                routers.first().context("no router")?.inside(work)
             }
             _ => anyhow::bail!("there is no namespace between"),
         }
@@ -137,8 +162,9 @@ impl Path {
 
     /// Lets the client's retransmission timer run down in `rto_min_ms` at the earliest.
     pub(crate) fn impatient(self, rto_min_ms: u32) -> Result<Self> {
-        let (_, far) = self.addresses();
-        self.near(|| impatient_route(far, NEAR, rto_min_ms))?;
+        let (near, far) = self.addresses();
+        let gateway = self.is_routed().then(|| neighbour(near));
+        self.near(|| impatient_route(far, gateway, NEAR, rto_min_ms))?;
         Ok(self)
     }
 
@@ -181,6 +207,14 @@ fn links() -> Result<(Namespace, Namespace, Namespace)> {
 fn bring_up(name: &str, address: IpAddr) -> Result<()> {
     set_up(name)?;
     add_address(name, address)
+}
+
+/// The address of the router beside the client's.
+fn neighbour(client: IpAddr) -> IpAddr {
+    match client {
+        IpAddr::V4(client) => Ipv4Addr::from_bits(client.to_bits() + 1).into(),
+        IpAddr::V6(client) => Ipv6Addr::from_bits(client.to_bits() + 1).into(),
+    }
 }
 
 fn host(version: Version, net: u8, number: u8) -> IpAddr {

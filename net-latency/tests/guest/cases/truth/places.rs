@@ -19,8 +19,10 @@ pub(crate) const THEME: Theme = Theme {
     scenarios: &[
         Scenario { name: "bridge_v4", play: || conversation(&Path::bridge(Version::V4)?) },
         Scenario { name: "bridge_v6", play: || conversation(&Path::bridge(Version::V6)?) },
-        Scenario { name: "router_v4", play: || router(Version::V4) },
-        Scenario { name: "router_v6", play: || router(Version::V6) },
+        Scenario { name: "router_v4", play: || routers(Version::V4, 1) },
+        Scenario { name: "router_v6", play: || routers(Version::V6, 1) },
+        Scenario { name: "two_routers_v4", play: || routers(Version::V4, 2) },
+        Scenario { name: "two_routers_v6", play: || routers(Version::V6, 2) },
         Scenario { name: "vlan_v4", play: || conversation(&Path::vlan(Version::V4)?) },
         Scenario { name: "vlan_v6", play: || conversation(&Path::vlan(Version::V6)?) },
         Scenario { name: "bond_v4", play: || conversation(&Path::bond(Version::V4)?) },
@@ -33,7 +35,11 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "other_cpu", play: other_cpu },
         Scenario { name: "merged", play: merged },
         Scenario { name: "translated", play: translated },
-        Scenario { name: "dropped_by_filter", play: dropped_by_filter },
+        Scenario { name: "dropped_by_filter", play: || dropped_by_filter(Path::veth(Version::V4)?) },
+        Scenario {
+            name: "forwarded_and_dropped",
+            play: || dropped_by_filter(Path::routers(Version::V4, 1)?),
+        },
     ],
 };
 
@@ -63,9 +69,9 @@ fn number_of_namespace() -> Result<u64> {
 
 /// A forwarded packet has no line where it is forwarded. Its line counts from its first entry, on the router,
 /// and tells how much of that was after the last.
-fn router(version: Version) -> Result<Check> {
+fn routers(version: Version, count: u8) -> Result<Check> {
     const DELAY: Duration = Duration::from_millis(3);
-    let path = Path::router(version)?;
+    let path = Path::routers(version, count)?;
     path.delay_between(DELAY)?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(ROUNDS, LEN)?;
@@ -183,7 +189,7 @@ fn merged() -> Result<Check> {
 /// Behind address translation each end shows the addresses that it sees itself.
 fn translated() -> Result<Check> {
     const APPARENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-    let path = Path::router(Version::V4)?;
+    let path = Path::routers(Version::V4, 1)?;
     let (near, far) = path.addresses();
     let std::net::IpAddr::V4(real) = far else { anyhow::bail!("not IPv4") };
     path.between(|| destination_nat(APPARENT, real))?;
@@ -219,8 +225,8 @@ fn translated() -> Result<Check> {
 }
 
 /// What a filter drops before TCP has no line; what comes through later has a line with its own times.
-fn dropped_by_filter() -> Result<Check> {
-    let path = Path::veth(Version::V4)?.impatient(60)?;
+fn dropped_by_filter(path: Path) -> Result<Check> {
+    let path = path.impatient(60)?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(2, 100)?;
     let port = pair.far.port();

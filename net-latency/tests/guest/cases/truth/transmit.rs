@@ -104,10 +104,11 @@ fn super_segments(path: Path, several: bool) -> Result<Check> {
             !several || out.iter().any(|line| line.segs > 1),
             fault("no super-segment, so this shows nothing".to_owned())
         );
-        // Nothing between splits or merges them.
+        // Nothing on a link splits or merges them. What is beyond 64 KiB the loopback device has split.
         let shape =
             |lines: &[Line]| lines.iter().map(|line| (line.seq, line.len, line.segs)).collect::<Vec<_>>();
-        ensure!(shape(out) == shape(into), fault("other packets in than out".to_owned()));
+        let is_same = if several { shape(out) == shape(into) } else { segments(out) == segments(into) };
+        ensure!(is_same, fault("other packets in than out".to_owned()));
         ensure!(
             into.iter().all(|line| line.is("gro") == (line.segs > 1)),
             fault("gro is what is merged".to_owned())
