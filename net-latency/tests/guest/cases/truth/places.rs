@@ -84,8 +84,8 @@ fn routers(version: Version, count: u8) -> Result<Check> {
     Ok(Box::new(move |evidence| {
         let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
         conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
-        let elsewhere =
-            evidence.lines.iter().filter(|line| line.netns.is_none_or(|netns| !ends.contains(&netns)));
+        let own = evidence.lines.iter().filter(|line| pair.owns(line));
+        let elsewhere = own.filter(|line| line.netns.is_none_or(|netns| !ends.contains(&netns)));
         ensure!(
             elsewhere.clone().next().is_none(),
             evidence.outcome.fault("a line of the router", elsewhere)
@@ -113,6 +113,19 @@ fn steered() -> Result<u64> {
     counts.sum()
 }
 
+/// Whether threads receive what one CPU hands to another, as on PREEMPT_RT since Linux 6.10
+/// (`use_backlog_threads`). Others do so in a softirq that an interrupt brings about, which is what is counted.
+fn has_backlog_threads() -> Result<bool> {
+    for process in fs::read_dir("/proc")? {
+        // Not every entry is a process, and a process may end meanwhile.
+        let name = fs::read_to_string(process?.path().join("comm")).unwrap_or_default();
+        if name.starts_with("backlog_napi/") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A packet that is handed to another CPU between driver and IP keeps its stamps.
 fn other_cpu() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
@@ -126,7 +139,13 @@ fn other_cpu() -> Result<Check> {
         pairs.push(pair);
     }
     let steered = steered()? - before;
-    ensure!(steered > 0, "no packet was handed to another CPU, so this shows nothing");
+    if has_backlog_threads()? {
+        println!(
+            "this kernel hands packets to threads, and counts none of them: whether it did is not checked"
+        );
+    } else {
+        ensure!(steered > 0, "no packet was handed to another CPU, so this shows nothing");
+    }
     Ok(Box::new(move |evidence| {
         for pair in &pairs {
             let conversation = Conversation::check(evidence.outcome, &evidence.lines, pair)?;
