@@ -36,6 +36,16 @@ pub struct Write {
     pub has_next: u32,
 }
 
+/// A segment that was sent again, by socket and the number of its first byte.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Resent {
+    /// When it was first sent, ns.
+    pub first: u64,
+    /// When it was sent last: no other segment of this socket was sent then.
+    pub last: u64,
+}
+
 /// How far the packet that is on its way from TCP to the device has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -72,6 +82,8 @@ pub struct Transmit {
     pub(crate) app: u64,
     pub(crate) transport: u64,
     pub(crate) ip: u64,
+    /// Of a retransmission: when these bytes were first sent, 0 where unknown.
+    pub(crate) first: u64,
     pub(crate) seq: u32,
     pub(crate) len: u32,
     pub(crate) segs: u16,
@@ -135,6 +147,7 @@ static BLANK: Connection = Connection {
         app: 0,
         transport: 0,
         ip: 0,
+        first: 0,
         seq: 0,
         len: 0,
         segs: 0,
@@ -154,6 +167,17 @@ static BLANK: Connection = Connection {
     buffer_end: 0,
     reserved: 0,
 };
+
+impl Connection {
+    /// The socket got its other end within the write call; that call's first byte has the number `seq`.
+    #[inline(always)]
+    pub(crate) fn connected<M: Memory>(&mut self, socket: Socket<M>, identity: Identity, seq: u32) {
+        self.identity = identity;
+        self.ends = socket.ends();
+        self.write_start = seq;
+        self.last_write = seq;
+    }
+}
 
 /// The connection at the address of `socket`, whichever life of that address it belongs to.
 #[inline(always)]

@@ -15,7 +15,7 @@ use crate::{
     emit::{addresses, cpu, emit},
     filter,
     ingress::take_arrival,
-    maps::{DATAGRAMS, RECEIVING, SENDS},
+    maps::{ARRIVALS, DATAGRAMS, RECEIVING, SENDS},
     memory::{Memory, Number},
     now,
     skb::Skb,
@@ -117,14 +117,14 @@ fn ports(word: u32) -> (u16, u16) {
 /// UDP receives an skb (`udp_rcv`, `udpv6_rcv`).
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>) -> Outcome {
-    let arrival = take_arrival(skb);
+    let (drv, ip) = take_arrival(ARRIVALS.get_ptr_mut(skb.address()));
     let Some(slot) = RECEIVING.get_ptr_mut(0) else { return Ok(()) };
     // SAFETY: index 0 of a per-CPU array is valid, and softirqs are off.
     let slot = unsafe { &mut *slot };
     slot.skb = skb.address();
     slot.head = skb.head();
-    slot.drv = arrival.drv;
-    slot.ip = arrival.ip;
+    slot.drv = drv;
+    slot.ip = ip;
     slot.merged_ports = if skb.gro_segments() > 1 { skb.udp_header() as u32 } else { 0 };
     slot.transport = now();
     Ok(())

@@ -10,11 +10,11 @@ use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO
 use crate::{
     Outcome, before,
     config::setting,
-    connection::{self, Author, Connection, Progress, Write, WriteKey},
+    connection::{self, Author, Connection, Progress, Resent, Write, WriteKey},
     count, datagram,
     emit::{addresses, cpu, emit},
     filter,
-    maps::WRITES,
+    maps::{RESENT, WRITES},
     memory::{Memory, copy_words},
     now,
     skb::Skb,
@@ -30,7 +30,8 @@ const MAX_WRITES_PER_RUN: u32 = 128;
 pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let identity = socket.identity();
-    if !filter::ports(identity.remote_port(), identity.local_port()) {
+    // The call may be one that connects.
+    if !identity.is_unconnected() && !filter::ports(identity.remote_port(), identity.local_port()) {
         return Ok(());
     }
     let at = now();
@@ -97,6 +98,10 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     let connection = match connection::find(socket) {
         // Another life of that address may have left a writer who has nothing to do with these bytes.
         Some(connection) if connection.identity == identity => connection,
+        Some(connection) if is_first_of_call(socket, connection) => {
+            connection.connected(socket, identity, sequence_number(skb));
+            connection
+        }
         // Nobody has used this socket since tracing began, so that no process can be named.
         _ if !filter::ports(identity.remote_port(), identity.local_port()) => return Ok(()),
         _ if !filter::pid(0) => {
@@ -110,9 +115,10 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         count::one(Counter::UnfinishedOut);
         connection.transmit.progress = Progress::Idle;
     }
-    let seq = skb.tcp_cb_seq();
+    let seq = sequence_number(skb);
     let mut outcome = Ok(());
     let mut flags = 0;
+    let mut first = 0;
     let (app, author);
     if len == 0 {
         flags |= FLAG_CONTROL;
@@ -124,6 +130,7 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     } else {
         if before(seq, tcp.snd_nxt()) {
             flags |= FLAG_RETRANS;
+            first = first_send(socket, skb, seq);
         } else {
             outcome = advance(socket, connection, seq);
         }
@@ -145,6 +152,7 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     transmit.app = app;
     // The other fields are written on the way, this one perhaps not.
     transmit.ip = 0;
+    transmit.first = first;
     transmit.seq = seq;
     transmit.len = len;
     let segs = skb.tcp_cb_segments();
@@ -153,6 +161,38 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     transmit.author = author;
     transmit.progress = Progress::Transmit;
     outcome
+}
+
+/// When the bytes that TCP is about to send again were first sent; 0 if that isn't known.
+#[inline(always)]
+fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
+    let last = skb.tcp_sent_at();
+    if !skb.tcp_cb_sent_again() {
+        return last;
+    }
+    let key = WriteKey { socket: socket.address(), seq, reserved: 0 };
+    match RESENT.get_ptr(&key) {
+        // SAFETY: the socket's lock keeps others away, and the values are mere numbers. Equal times show that
+        // these are the same bytes, and not an older life's of that address and number.
+        Some(resent) if unsafe { (*resent).last } == last => unsafe { (*resent).first },
+        _ => 0,
+    }
+}
+
+/// The number of the first byte of payload.
+#[inline(always)]
+fn sequence_number<M: Memory>(skb: Skb<M>) -> u32 {
+    skb.tcp_cb_seq().wrapping_add(u32::from(skb.tcp_cb_syn()))
+}
+
+/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
+/// sent are its first bytes: TCP Fast Open by `sendto`, which connects as well.
+#[inline(always)]
+fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection) -> bool {
+    connection.identity.is_unconnected()
+        && connection.has_write != 0
+        && socket.owned_by_task()
+        && connection.write.task.ids == Task::current_ids()
 }
 
 /// Moves the cursor to the write call that holds `seq`.
@@ -205,7 +245,7 @@ pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> O
     if transmit.progress == Progress::Idle {
         return Ok(());
     }
-    if transmit.progress != Progress::Transmit || skb.tcp_seq() != transmit.seq {
+    if transmit.progress != Progress::Transmit || skb.tcp_header_anywhere().seq != transmit.seq {
         // A packet that isn't followed, and the kernel skipped a hook on the one before.
         transmit.progress = Progress::Idle;
         return Err(Counter::UnfinishedOut);
@@ -214,6 +254,11 @@ pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> O
     transmit.transport = now();
     transmit.family = family;
     transmit.progress = Progress::Transport;
+    if transmit.first != 0 {
+        let key = WriteKey { socket: socket.address(), seq: transmit.seq, reserved: 0 };
+        let resent = Resent { first: transmit.first, last: skb.tcp_sent_at() };
+        return RESENT.insert(&key, &resent, 0).map_err(|_| Counter::StampLost);
+    }
     Ok(())
 }
 
@@ -264,7 +309,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
         };
         PacketRecord {
             stamps: [drv, transmit.ip, transmit.transport, transmit.app],
-            other: 0,
+            other: transmit.first,
             saddr,
             daddr,
             comm: task.comm(),

@@ -1,7 +1,8 @@
 //! The way in: driver, IP, TCP, application.
 //!
 //! Up to TCP a packet is followed by the address of its skb: every hook by which an skb enters the
-//! stack starts that address anew. From TCP on it is followed by connection and sequence number, since
+//! stack starts that address anew; a packet that enters again after it was forwarded is recognised by its
+//! content. From TCP on it is followed by connection and sequence number, since
 //! `tcp_try_coalesce` and friends free the skb and keep its bytes.
 
 use core::ptr;
@@ -40,8 +41,28 @@ const MISSED: u32 = 2;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Arrival {
-    pub(crate) drv: u64,
-    pub(crate) ip: u64,
+    /// The last time it entered the stack.
+    drv: u64,
+    ip: u64,
+    forwarded: Forwarded,
+}
+
+/// A packet that this machine forwarded, and that may enter its stack again (another namespace's, on the way
+/// to a container). Whether an skb that comes under this address is that packet, only its content can tell:
+/// drivers free skbs where no hook sees it. So this stays when the address starts anew.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Forwarded {
+    /// When it entered the stack for the first time.
+    drv: u64,
+    /// What of its content neither forwarding nor address translation changes: see `TcpHeader`. 0 for none.
+    content: u64,
+    /// Its hop limit before it was forwarded last. Sets the packet apart from a copy that TCP sends again.
+    hops: u64,
+}
+
+impl Arrival {
+    const NONE: Self = Self { drv: 0, ip: 0, forwarded: Forwarded { drv: 0, content: 0, hops: 0 } };
 }
 
 /// A received segment by connection and position.
@@ -66,6 +87,8 @@ pub struct Segment {
     drv: u64,
     ip: u64,
     transport: u64,
+    /// When it entered the stack last, if it did so more than once; else 0.
+    last: u64,
     len: u32,
     ifindex: u32,
     mark: u32,
@@ -119,11 +142,17 @@ fn mix(ends: &Ends) -> u64 {
 /// An skb enters the stack from its driver: its address starts a new life.
 #[inline(always)]
 pub fn arrived<M: Memory>(skb: Skb<M>) -> Outcome {
-    let arrival = Arrival { drv: now(), ip: 0 };
+    let drv = now();
     match ARRIVALS.get_ptr_mut(skb.address()) {
         // SAFETY: an skb is in one CPU's hands at a time.
-        Some(entry) => unsafe { *entry = arrival },
-        None => ARRIVALS.insert(skb.address(), arrival, 0).map_err(|_| Counter::StampLost)?,
+        Some(entry) => unsafe {
+            (*entry).drv = drv;
+            (*entry).ip = 0;
+        },
+        None => {
+            let arrival = Arrival { drv, ..Arrival::NONE };
+            ARRIVALS.insert(skb.address(), &arrival, 0).map_err(|_| Counter::StampLost)?;
+        }
     }
     Ok(())
 }
@@ -136,30 +165,68 @@ pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
         // SAFETY: as in `arrived`.
         Some(entry) => unsafe { (*entry).ip = ip },
         None => {
-            ARRIVALS.insert(skb.address(), Arrival { drv: 0, ip }, 0).map_err(|_| Counter::StampLost)?;
+            let arrival = Arrival { ip, ..Arrival::NONE };
+            ARRIVALS.insert(skb.address(), &arrival, 0).map_err(|_| Counter::StampLost)?;
         }
     }
     Ok(())
 }
 
-/// The stamps of an skb, which from now on belong to no packet.
+/// This machine forwards an skb (`ip_forward`, `ip6_forward`), which it may soon receive again.
 #[inline(always)]
-pub(crate) fn take_arrival<M: Memory>(skb: Skb<M>) -> Arrival {
-    let none = Arrival { drv: 0, ip: 0 };
-    let Some(entry) = ARRIVALS.get_ptr_mut(skb.address()) else { return none };
+pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
+    let Some(entry) = ARRIVALS.get_ptr_mut(skb.address()) else { return Ok(()) };
+    let content = skb.forwarded_content(family);
+    let (_, hops) = skb.protocol_and_hops(family);
+    // SAFETY: as in `arrived`.
+    unsafe {
+        let before = &mut (*entry).forwarded;
+        let is_forwarded_again = before.content == content && before.hops == hops + 1;
+        if !is_forwarded_again {
+            before.drv = (*entry).drv;
+        }
+        before.content = if before.drv == 0 { 0 } else { content };
+        before.hops = hops;
+    }
+    Ok(())
+}
+
+/// The stamps of an skb, which from now on belong to no packet: the last entry into the stack, and IP.
+#[inline(always)]
+pub(crate) fn take_arrival(entry: Option<*mut Arrival>) -> (u64, u64) {
+    let Some(entry) = entry else { return (0, 0) };
     // SAFETY: as in `arrived`; how it copies: `copy_words`.
     unsafe {
-        let arrival = *entry;
+        let stamps = ((*entry).drv, (*entry).ip);
         ptr::write_volatile(&raw mut (*entry).drv, 0);
         ptr::write_volatile(&raw mut (*entry).ip, 0);
-        arrival
+        stamps
     }
+}
+
+/// When the packet that `entry` is about entered the stack for the first time, if it was forwarded since.
+#[inline(always)]
+fn first_entry<M: Memory>(
+    entry: Option<*mut Arrival>,
+    skb: Skb<M>,
+    family: u32,
+    content: u64,
+) -> Option<u64> {
+    // SAFETY: as in `arrived`.
+    let forwarded = unsafe { &mut (*entry?).forwarded };
+    if forwarded.content != content || content == 0 {
+        return None;
+    }
+    let (_, hops) = skb.protocol_and_hops(family);
+    forwarded.content = 0;
+    (forwarded.hops == hops + 1).then_some(forwarded.drv)
 }
 
 /// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
 #[inline(always)]
 pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
-    let Arrival { drv, ip } = take_arrival(skb);
+    let entry = ARRIVALS.get_ptr_mut(skb.address());
+    let (drv, ip) = take_arrival(entry);
     let Some(examined) = EXAMINED.get_ptr_mut(0) else { return Ok(()) };
     // What was there says nothing of this packet, whose address may be the same.
     // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
@@ -175,6 +242,10 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         return Ok(());
     }
     let transport = now();
+    let (drv, last) = match first_entry(entry, skb, family, header.content) {
+        Some(first) => (first, drv),
+        None => (drv, 0),
+    };
     let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
     let (ifindex, netns) = skb.device();
     let merged = skb.gro_segments();
@@ -191,7 +262,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
             let (saddr, daddr) = addresses(&ends, Direction::In);
             PacketRecord {
                 stamps: [drv, ip, transport, 0],
-                other: 0,
+                other: last,
                 saddr,
                 daddr,
                 comm: Task::UNKNOWN.comm(),
@@ -216,7 +287,8 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
 
     let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
-    let mut segment = Segment { skb: skb.address(), drv, ip, transport, len, ifindex, mark, segs, flags };
+    let mut segment =
+        Segment { skb: skb.address(), drv, ip, transport, last, len, ifindex, mark, segs, flags };
     key.seq = header.seq;
     // The socket is known here by early demux (`tcp_v4_early_demux` and its like).
     if let Some(tcp) = skb.socket().tcp() {
@@ -462,14 +534,14 @@ fn received(
     task: &Task,
 ) -> PacketRecord {
     let (saddr, daddr) = addresses(ends, Direction::In);
-    let stamps = if segment.flags & FLAG_AMBIGUOUS == 0 {
-        [segment.drv, segment.ip, segment.transport, app]
+    let (stamps, other) = if segment.flags & FLAG_AMBIGUOUS == 0 {
+        ([segment.drv, segment.ip, segment.transport, app], segment.last)
     } else {
-        [0, 0, 0, app]
+        ([0, 0, 0, app], 0)
     };
     PacketRecord {
         stamps,
-        other: 0,
+        other,
         saddr,
         daddr,
         comm: task.comm(),

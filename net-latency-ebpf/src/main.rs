@@ -87,6 +87,14 @@ on_function!(
     fentry_in_ip6, kprobe_in_ip6, ingress::at_ip(Skb 0)
 );
 on_function!(
+    /// `ip_forward(skb)`.
+    fentry_in_forward4, kprobe_in_forward4, ingress::forwarded(Skb 0; AF_INET)
+);
+on_function!(
+    /// `ip6_forward(skb)`.
+    fentry_in_forward6, kprobe_in_forward6, ingress::forwarded(Skb 0; AF_INET6)
+);
+on_function!(
     /// `tcp_v4_rcv(skb)`.
     fentry_in_tcp4, kprobe_in_tcp4, ingress::at_transport(Skb 0; AF_INET)
 );

@@ -8,7 +8,7 @@ use aya_ebpf::{
 use net_latency_common::Counters;
 
 use crate::{
-    connection::{Connection, Write, WriteKey},
+    connection::{Connection, Resent, Write, WriteKey},
     datagram::{Datagram, Receiving, Send},
     ingress::{Arrival, Examined, Segment, SegmentKey},
 };
@@ -48,6 +48,10 @@ pub(crate) static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_ma
 /// Write calls whose bytes wait behind other unsent bytes.
 #[map]
 pub(crate) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_entries(16384, 0);
+
+/// Segments that were sent more than once.
+#[map]
+pub(crate) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_entries(4096, 0);
 
 /// Why packets became no line.
 #[map]

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use net_latency_common::{AF_INET, AF_INET6};
+use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP};
 
 use crate::{
     config::offset,
@@ -28,6 +28,14 @@ pub(crate) struct TcpHeader {
     pub(crate) seq: u32,
     /// Header length in bytes.
     pub(crate) len: u32,
+    /// Sequence and acknowledgement number as they stand there: what routers and address translation leave
+    /// alone, and no other packet of any connection has as well. 0 if there is no acknowledgement (a SYN).
+    pub(crate) content: u64,
+}
+
+#[inline(always)]
+fn content(seq: u32, ack: u32) -> u64 {
+    if ack == 0 { 0 } else { u64::from(seq) | u64::from(ack) << 32 }
 }
 
 impl<M: Memory> Skb<M> {
@@ -131,6 +139,30 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs))
     }
 
+    /// Whether TCP sends a SYN with this skb; valid while TCP owns the skb. A SYN takes the first sequence
+    /// number, and the payload (TCP Fast Open) begins with the next.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_syn(self) -> bool {
+        const SYN: u8 = 0x02;
+        // 8 bits, or the lower 8 of 16 on newer kernels.
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags)) & SYN != 0
+    }
+
+    /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
+    /// `__tcp_retransmit_skb` sets once it has transmitted.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_sent_again(self) -> bool {
+        const EVER_RETRANS: u8 = 0x80;
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_sacked)) & EVER_RETRANS != 0
+    }
+
+    /// When TCP sent this skb last, in ns of `CLOCK_MONOTONIC`: `__tcp_transmit_skb` notes it before it makes
+    /// the clone (`tcp_wstamp_ns`; with pacing the time for which TCP schedules the departure).
+    #[inline(always)]
+    pub(crate) fn tcp_sent_at(self) -> u64 {
+        self.field(offset!(sk_buff_skb_mstamp_ns))
+    }
+
     /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one.
     #[inline(always)]
     pub(crate) fn gro_segments(self) -> u16 {
@@ -160,6 +192,7 @@ impl<M: Memory> Skb<M> {
         let start: u16 = self.field(offset!(sk_buff_transport_header));
         // SAFETY: packet memory, any address survives; any bytes are valid.
         let words: [u32; 5] = unsafe { probe(head.wrapping_add(usize::from(start))) };
+        let content = content(words[1], words[2]);
         let [ports, seq, _, control, _] = words.map(u32::from_be);
         let syn = control >> 17 & 1;
         TcpHeader {
@@ -167,17 +200,53 @@ impl<M: Memory> Skb<M> {
             destination: ports as u16,
             seq: seq.wrapping_add(syn),
             len: control >> 28 << 2,
+            content,
         }
     }
 
-    /// The sequence number in the TCP header of a packet that is being sent.
+    /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;
+    /// 0 if it is not TCP's.
     #[inline(always)]
-    pub(crate) fn tcp_seq(self) -> u32 {
-        const SEQ: usize = 4;
+    pub(crate) fn forwarded_content(self, family: u32) -> u64 {
+        const TO_NUMBERS: usize = 4;
+        const MIN_LEN: u32 = 20;
+        let (protocol, _) = self.protocol_and_hops(family);
+        let network: u16 = self.field(offset!(sk_buff_network_header));
+        // IP has set it on receiving the packet (`ip_rcv_core`, `ip6_rcv_core`).
+        let transport: u16 = self.field(offset!(sk_buff_transport_header));
+        let paged: u32 = self.field(offset!(sk_buff_data_len));
+        let ip_len = u32::from(transport.wrapping_sub(network));
+        if protocol != u64::from(IPPROTO_TCP) || self.len().wrapping_sub(paged) < ip_len + MIN_LEN {
+            return 0;
+        }
         let head: *const u8 = self.field(offset!(sk_buff_head));
-        let start: u16 = self.field(offset!(sk_buff_transport_header));
         // SAFETY: packet memory, any address survives; any bytes are valid.
-        u32::from_be(unsafe { probe(head.wrapping_add(usize::from(start) + SEQ)) })
+        let [seq, ack]: [u32; 2] = unsafe { probe(head.wrapping_add(usize::from(transport) + TO_NUMBERS)) };
+        content(seq, ack)
+    }
+
+    /// Protocol and hop limit in the IP header. A fragment has no protocol here, since it may lack TCP's header.
+    #[inline(always)]
+    pub(crate) fn protocol_and_hops(self, family: u32) -> (u64, u64) {
+        const V4_FRAGMENT: usize = 4;
+        /// More fragments, and the offset, as a little-endian load sees them.
+        const V4_IS_FRAGMENT: u64 = 0xff3f_0000;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_network_header));
+        let header = head.wrapping_add(usize::from(start));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe {
+            if family == AF_INET {
+                // Identification, fragment, hops, protocol, checksum.
+                let word: u64 = probe(header.wrapping_add(V4_FRAGMENT));
+                let protocol = if word & V4_IS_FRAGMENT == 0 { word >> 40 & 0xff } else { 0 };
+                (protocol, word >> 32 & 0xff)
+            } else {
+                // Version and flow, length, next header, hops.
+                let word: u64 = probe(header);
+                (word >> 48 & 0xff, word >> 56)
+            }
+        }
     }
 
     /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.

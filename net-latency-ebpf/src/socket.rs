@@ -45,6 +45,12 @@ impl Identity {
         u16::from_be(self.ports as u16)
     }
 
+    /// Whether the socket has no other end yet.
+    #[inline(always)]
+    pub(crate) fn is_unconnected(&self) -> bool {
+        self.ports as u16 == 0
+    }
+
     #[inline(always)]
     pub(crate) fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16

@@ -28,7 +28,13 @@ impl Task {
             generated::bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
             comm.assume_init()
         };
-        Self { ids: bpf_get_current_pid_tgid(), comm }
+        Self { ids: Self::current_ids(), comm }
+    }
+
+    /// The ids of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_ids() -> u64 {
+        bpf_get_current_pid_tgid()
     }
 
     #[inline(always)]

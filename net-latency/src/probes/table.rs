@@ -9,6 +9,8 @@ pub enum Stage {
     Drv,
     /// IP.
     Ip,
+    /// No stage of its own: the packet is forwarded, and may come again to another namespace.
+    Forward,
     /// TCP.
     Tcp,
     /// UDP.
@@ -26,6 +28,7 @@ impl Stage {
         match self {
             Self::Drv => "drv",
             Self::Ip => "ip",
+            Self::Forward => "forward",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::App => "app",
@@ -134,6 +137,17 @@ const fn function(
     }
 }
 
+/// A function without which a packet that is forwarded to a namespace of this machine counts from its last entry.
+const fn optional(
+    direction: Option<Direction>,
+    stage: Stage,
+    candidates: &'static [&'static str],
+    fentry: &'static str,
+    kprobe: &'static str,
+) -> Hook {
+    Hook { absence: Absence::Harmless, ..function(direction, stage, candidates, fentry, kprobe) }
+}
+
 const fn tracepoint(
     direction: Option<Direction>,
     stage: Stage,
@@ -152,7 +166,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 26] = [
+pub const HOOKS: [Hook; 28] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -171,6 +185,8 @@ pub const HOOKS: [Hook; 26] = [
     // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
     function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4"),
     function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
+    optional(IN, Stage::Forward, &["ip_forward"], "fentry_in_forward4", "kprobe_in_forward4"),
+    optional(IN, Stage::Forward, &["ip6_forward"], "fentry_in_forward6", "kprobe_in_forward6"),
     function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
     function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6"),
     function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4"),

@@ -58,7 +58,7 @@ fn write_report(
         Some(Err(failure)) => writeln!(out, "; {} does not: {failure}", Mechanism::Kprobe.name())?,
         None => writeln!(out)?,
     }
-    writeln!(out, "{:<4}{:<7}{:<11}hook", "dir", "stage", "by")?;
+    writeln!(out, "{:<4}{:<9}{:<11}hook", "dir", "stage", "by")?;
     for choice in plan.choices.iter().filter(|choice| choice.hook.stage != Stage::End) {
         let direction = match choice.hook.direction {
             Some(Direction::In) => "in",
@@ -67,7 +67,7 @@ fn write_report(
         };
         writeln!(
             out,
-            "{direction:<4}{:<7}{:<11}{}",
+            "{direction:<4}{:<9}{:<11}{}",
             choice.hook.stage.name(),
             choice.means(mechanism),
             choice.targets.join(", ")

@@ -1,7 +1,15 @@
 //! Network namespaces, veth links and netem, by rtnetlink: the guest has no `ip` or `tc` that can.
 
 mod cards;
+mod devices;
 mod disturbance;
+mod filter;
+mod links;
+mod places;
+mod qdisc;
+
+pub(crate) use filter::{destination_nat, drop_port, forget_rules};
+pub(crate) use places::{counter, counter_v6};
 
 use std::{
     fs::{self, File},
@@ -62,12 +70,24 @@ pub(crate) enum Version {
     V6,
 }
 
+/// Who passes on what a client and a server send each other.
+pub(crate) enum Between {
+    /// Nobody.
+    Nothing,
+    /// A bridge.
+    Bridge(Namespace),
+    /// Routers, so that packets enter this machine's stack several times and the tool must know.
+    Routers(Vec<Namespace>),
+}
+
 /// What lies between a client and a server.
 pub(crate) enum Path {
     /// A loopback device, the caller's or that of a namespace.
     Loopback { inside: Option<Namespace>, version: Version },
     /// A veth link between two namespaces, or two cards that are wired up.
     Veth { near: Namespace, far: Namespace, version: Version },
+    /// Two namespaces and what else there is between them, with addresses of their own.
+    Place { near: Namespace, far: Namespace, between: Between, addresses: (IpAddr, IpAddr) },
 }
 
 impl Path {
@@ -92,12 +112,12 @@ impl Path {
 
     pub(crate) fn veth(version: Version) -> Result<Self> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
-        near.inside(|| create_veth(far.0.as_raw_fd()))?;
-        Self::between(near, far, version)
+        near.inside(|| create_veth(NEAR, FAR, far.0.as_raw_fd()))?;
+        Self::linked(near, far, version)
     }
 
     /// The path between two namespaces that have an end of a link each.
-    fn between(near: Namespace, far: Namespace, version: Version) -> Result<Self> {
+    fn linked(near: Namespace, far: Namespace, version: Version) -> Result<Self> {
         let path = Self::Veth { near, far, version };
         let (near, far) = path.addresses();
         // Both ends up before an address: without a carrier IPv6 would not take it into use at once.
@@ -129,6 +149,7 @@ impl Path {
                 Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 1).into(),
                 Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2).into(),
             ),
+            Self::Place { addresses, .. } => *addresses,
         }
     }
 
@@ -136,7 +157,9 @@ impl Path {
     pub(crate) fn near<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {
             Self::Loopback { inside: None, .. } => work(),
-            Self::Loopback { inside: Some(near), .. } | Self::Veth { near, .. } => near.inside(work),
+            Self::Loopback { inside: Some(near), .. }
+            | Self::Veth { near, .. }
+            | Self::Place { near, .. } => near.inside(work),
         }
     }
 
@@ -144,7 +167,9 @@ impl Path {
     pub(crate) fn far<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {
             Self::Loopback { inside: None, .. } => work(),
-            Self::Loopback { inside: Some(far), .. } | Self::Veth { far, .. } => far.inside(work),
+            Self::Loopback { inside: Some(far), .. } | Self::Veth { far, .. } | Self::Place { far, .. } => {
+                far.inside(work)
+            }
         }
     }
 }
@@ -161,16 +186,16 @@ const TCA_NETEM_LATENCY64: u16 = 10;
 /// More than any case has in flight.
 const NETEM_LIMIT: u32 = 100_000;
 
-fn create_veth(peer_namespace: RawFd) -> Result<()> {
+fn create_veth(name: &str, peer: &str, peer_namespace: RawFd) -> Result<()> {
     let mut request = Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
     request.link(0, 0);
-    request.attribute(libc::IFLA_IFNAME, NEAR.as_bytes());
+    request.attribute(libc::IFLA_IFNAME, name.as_bytes());
     request.nested(libc::IFLA_LINKINFO, |request| {
         request.attribute(IFLA_INFO_KIND, b"veth");
         request.nested(IFLA_INFO_DATA, |request| {
             request.nested(VETH_INFO_PEER, |request| {
                 request.link(0, 0);
-                request.attribute(libc::IFLA_IFNAME, FAR.as_bytes());
+                request.attribute(libc::IFLA_IFNAME, peer.as_bytes());
                 request.attribute(libc::IFLA_NET_NS_FD, &peer_namespace.to_ne_bytes());
             });
         });
@@ -223,8 +248,17 @@ struct Request(Vec<u8>);
 
 impl Request {
     fn new(kind: u16, flags: libc::c_int) -> Self {
+        Self::with_flags(kind, libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags)
+    }
+
+    /// One that the kernel does not acknowledge.
+    fn without_answer(kind: u16) -> Self {
+        Self::with_flags(kind, libc::NLM_F_REQUEST)
+    }
+
+    fn with_flags(kind: u16, flags: libc::c_int) -> Self {
         // struct nlmsghdr: length (set when sent), type, flags, sequence number, port.
-        let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags).unwrap_or(u16::MAX);
+        let flags = u16::try_from(flags).unwrap_or(u16::MAX);
         let mut request = Self(vec![0; 4]);
         request.0.extend_from_slice(&kind.to_ne_bytes());
         request.0.extend_from_slice(&flags.to_ne_bytes());
@@ -260,25 +294,33 @@ impl Request {
         self.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
     }
 
-    /// Sends it in the calling thread's namespace and waits for the kernel's answer.
-    fn perform(mut self) -> Result<()> {
+    /// The message, its length set.
+    fn finished(mut self) -> Result<Vec<u8>> {
         let len = u32::try_from(self.0.len())?;
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
-        let netlink = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkRoute,
-        )?;
-        setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(10))?;
-        send(netlink.as_raw_fd(), &self.0, MsgFlags::empty())?;
+        Ok(self.0)
+    }
+
+    /// Sends it in the calling thread's namespace and waits for the kernel's answer.
+    fn perform(self) -> Result<()> {
+        exchange(SockProtocol::NetlinkRoute, &self.finished()?, 1)
+    }
+}
+
+/// Sends messages in the calling thread's namespace; the kernel has to acknowledge `answers` of them.
+fn exchange(protocol: SockProtocol, messages: &[u8], answers: usize) -> Result<()> {
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+    setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(10))?;
+    send(netlink.as_raw_fd(), messages, MsgFlags::empty())?;
+    for _ in 0..answers {
         let mut answer = [0; 4096];
         let len = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
         // struct nlmsgerr after the header: 0, or an errno made negative.
-        let Some(code) = answer[..len].get(16..20) else { bail!("rtnetlink answers with {len} bytes") };
+        let Some(code) = answer[..len].get(16..20) else { bail!("netlink answers with {len} bytes") };
         match i32::from_ne_bytes(code.try_into()?) {
-            0 => Ok(()),
-            code => Err(io::Error::from_raw_os_error(-code).into()),
+            0 => {}
+            code => return Err(io::Error::from_raw_os_error(-code).into()),
         }
     }
+    Ok(())
 }

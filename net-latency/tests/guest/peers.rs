@@ -10,6 +10,7 @@ mod send;
 mod tls;
 pub(crate) mod traffic;
 mod udp;
+mod ways;
 
 use std::{
     env,
@@ -126,6 +127,8 @@ pub(crate) struct Pair {
     pub(crate) near: SocketAddr,
     /// The server's address and port.
     pub(crate) far: SocketAddr,
+    /// Whether a router of this machine lies between.
+    pub(crate) is_routed: bool,
 }
 
 impl Pair {
@@ -152,12 +155,36 @@ impl Pair {
     fn of(path: &Path, client: Peer, mut server: Peer) -> Result<Self> {
         let (near, far) = path.addresses();
         let port = server.ask(&format!("listen {far}"))?.try_into()?;
-        Ok(Self { client, server, near: SocketAddr::new(near, 0), far: SocketAddr::new(far, port) })
+        let (near, far) = (SocketAddr::new(near, 0), SocketAddr::new(far, port));
+        Ok(Self { client, server, near, far, is_routed: path.is_routed() })
+    }
+
+    /// Two new peers with IPv6 sockets that are connected over an IPv4 `path`.
+    pub(crate) fn connect_mapped(path: &Path) -> Result<Self> {
+        let mapped = match path.addresses().1 {
+            IpAddr::V4(address) => address.to_ipv6_mapped().into(),
+            address @ IpAddr::V6(_) => address,
+        };
+        let mut pair = Self::prepare(path, CLIENT, SERVER)?;
+        pair.far.set_port(pair.server.ask(&format!("listen {mapped}"))?.try_into()?);
+        pair.open_by(mapped)?;
+        Ok(pair)
+    }
+
+    /// Two new peers, of which the client knows the server by another address than its own.
+    pub(crate) fn connect_by(path: &Path, address: IpAddr) -> Result<Self> {
+        let mut pair = Self::prepare(path, CLIENT, SERVER)?;
+        pair.open_by(address)?;
+        Ok(pair)
     }
 
     /// Connects prepared peers.
     pub(crate) fn open(&mut self, path: &Path) -> Result<()> {
-        let port = self.client.ask(&format!("connect {} {}", path.addresses().1, self.far.port()))?;
+        self.open_by(path.addresses().1)
+    }
+
+    fn open_by(&mut self, address: IpAddr) -> Result<()> {
+        let port = self.client.ask(&format!("connect {address} {}", self.far.port()))?;
         self.near.set_port(port.try_into()?);
         self.server.ask("accept")?;
         Ok(())
@@ -319,6 +346,16 @@ impl Role {
                 self.stream()?.set_nodelay(*on == "no")?;
                 Ok(0)
             }
+            ["retransmissions"] => Ok(tcp_info(self.stream()?, TOTAL_RETRANSMISSIONS)?.into()),
+            ["pacing-rate", rate] => ways::pace(self.stream()?, rate.parse()?),
+            ["congestion-control", name] => ways::control_congestion(self.stream()?, name),
+            ["write-more", bytes] => ways::write_more(self.stream()?, bytes.parse()?),
+            ["fast-queue"] => ways::listen_fast(self.listener.as_ref().context("not listening")?),
+            ["connect-with", address, port, bytes] => self
+                .take(ways::send_with_syn(SocketAddr::new(address.parse()?, port.parse()?), bytes.parse()?)?),
+            ["connect-later", address, port] => {
+                self.take(ways::connect_with_first_write(SocketAddr::new(address.parse()?, port.parse()?))?)
+            }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
             ["close"] => {
                 self.stream = None;
@@ -401,6 +438,8 @@ fn milliseconds(text: &str) -> Result<Duration> {
 
 /// Where the kernel's `struct tcp_info` has `tcpi_unacked`.
 const UNACKED: usize = 24;
+/// Where it has `tcpi_total_retrans`.
+const TOTAL_RETRANSMISSIONS: usize = 100;
 /// Where it has `tcpi_data_segs_out`, past the end of libc's copy of the struct.
 const DATA_SEGMENTS_OUT: usize = 156;
 

@@ -15,7 +15,23 @@ use super::{
 use crate::{paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
-const MODULES: [&str; 7] = ["veth", "tun", "virtio_pci", "virtio_net", "sch_fq", "sch_netem", "sch_tbf"];
+const MODULES: [&str; 15] = [
+    "veth",
+    "tun",
+    "virtio_pci",
+    "virtio_net",
+    "sch_fq",
+    "sch_netem",
+    "sch_tbf",
+    "tcp_bbr",
+    "bridge",
+    "8021q",
+    "bonding",
+    "ip_gre",
+    "vxlan",
+    "nft_nat",
+    "nft_chain_nat",
+];
 
 /// The same, of which some kernels lack some: 5.10 has no TLS.
 const OPTIONAL: [&str; 2] = ["tls", "aesni_intel"];

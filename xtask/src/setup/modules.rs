@@ -55,7 +55,10 @@ impl Modules {
                 bail!("this kernel has no module {name}, neither in a file nor built in");
             };
             let module = decompressed(path).with_context(|| format!("can't read {}", path.display()))?;
-            let needs = needs(&module).with_context(|| format!("{} is no module", path.display()))?;
+            let (mut needs, algorithms) =
+                needs(&module).with_context(|| format!("{} is no module", path.display()))?;
+            let generic = algorithms.into_iter().map(|name| format!("{name}_generic"));
+            needs.extend(generic.filter(|name| self.files.contains_key(name)));
             loaded.insert(name.to_owned(), module);
             Ok(Some(needs))
         })?;
@@ -113,17 +116,26 @@ fn decompressed(path: &Path) -> Result<Vec<u8>> {
     Ok(module)
 }
 
-/// The names behind `depends=` in a module's `.modinfo`.
-fn needs(module: &[u8]) -> Result<Vec<String>> {
+/// The names behind `depends=` in a module's `.modinfo`, and those behind `softdep=pre:`. The latter are mostly of
+/// algorithms, which modules of other names provide, and which may be built in.
+fn needs(module: &[u8]) -> Result<(Vec<String>, Vec<String>)> {
     let elf = object::File::parse(module)?;
     let section = elf.section_by_name(".modinfo").context("there is no section .modinfo")?;
-    Ok(parse_depends(section.data()?))
+    let modinfo = section.data()?;
+    Ok((parse_depends(modinfo), parse_soft_depends(modinfo)))
 }
 
 fn parse_depends(modinfo: &[u8]) -> Vec<String> {
     let entries = modinfo.split(|&byte| byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     let names = entries.filter_map(|entry| entry.strip_prefix("depends=")).flat_map(|names| names.split(','));
     names.filter(|name| !name.is_empty()).map(module_name).collect()
+}
+
+fn parse_soft_depends(modinfo: &[u8]) -> Vec<String> {
+    let entries = modinfo.split(|&byte| byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    let lists = entries.filter_map(|entry| entry.strip_prefix("softdep=pre:"));
+    let before = lists.filter_map(|list| list.split("post:").next());
+    before.flat_map(str::split_ascii_whitespace).map(module_name).collect()
 }
 
 #[cfg(test)]
@@ -141,6 +153,8 @@ mod tests {
         let modinfo = b"license=GPL\0depends=net_failover,virtio-ring\0retpoline=Y\0";
         assert_eq!(parse_depends(modinfo), ["net_failover", "virtio_ring"]);
         assert!(parse_depends(b"depends=\0name=veth\0").is_empty());
+        assert_eq!(parse_soft_depends(b"softdep=pre: crc32c post: late\0depends=x\0"), ["crc32c"]);
+        assert!(parse_soft_depends(modinfo).is_empty());
     }
 
     #[test]

@@ -39,8 +39,8 @@ impl Path {
         hand_over(first, near.0.as_raw_fd(), NEAR)?;
         hand_over(second, far.0.as_raw_fd(), FAR)?;
         *owners = Some((near.again()?, far.again()?));
-        Self::between(near.again()?, far.again()?, Version::V6)?;
-        Self::between(near.again()?, far.again()?, Version::V4)?;
+        Self::linked(near.again()?, far.again()?, Version::V6)?;
+        Self::linked(near.again()?, far.again()?, Version::V4)?;
         Ok(Some(Self::Veth { near, far, version }))
     }
 

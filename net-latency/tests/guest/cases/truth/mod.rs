@@ -4,8 +4,10 @@
 mod driver;
 mod io;
 mod netem;
+mod places;
 mod readers;
 mod tcp;
+mod transmit;
 mod udp;
 mod who;
 
@@ -40,8 +42,17 @@ pub(crate) struct Theme {
     pub(crate) scenarios: &'static [Scenario],
 }
 
-pub(crate) const THEMES: &[Theme] =
-    &[tcp::THEME, readers::THEME, netem::THEME, udp::THEME, driver::THEME, io::THEME, who::THEME];
+pub(crate) const THEMES: &[Theme] = &[
+    tcp::THEME,
+    readers::THEME,
+    netem::THEME,
+    udp::THEME,
+    driver::THEME,
+    io::THEME,
+    who::THEME,
+    transmit::THEME,
+    places::THEME,
+];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {

@@ -1,0 +1,275 @@
+//! Where packets go: bridges, routers, devices upon devices, tunnels, address translation, other CPUs.
+
+use std::{collections::HashSet, fs, net::Ipv4Addr, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Check, Scenario, Theme};
+use crate::{
+    lines::{Dir, Line},
+    net::{Path, Version, counter, counter_v6, destination_nat, drop_port, forget_rules},
+    oracle::{self, Conversation, bytes},
+    peers::Pair,
+    process::{PATIENCE, until},
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "places",
+    arguments: &[],
+    scenarios: &[
+        Scenario { name: "bridge_v4", play: || conversation(&Path::bridge(Version::V4)?) },
+        Scenario { name: "bridge_v6", play: || conversation(&Path::bridge(Version::V6)?) },
+        Scenario { name: "router_v4", play: || routers(Version::V4, 1) },
+        Scenario { name: "router_v6", play: || routers(Version::V6, 1) },
+        Scenario { name: "two_routers_v4", play: || routers(Version::V4, 2) },
+        Scenario { name: "two_routers_v6", play: || routers(Version::V6, 2) },
+        Scenario { name: "vlan_v4", play: || conversation(&Path::vlan(Version::V4)?) },
+        Scenario { name: "vlan_v6", play: || conversation(&Path::vlan(Version::V6)?) },
+        Scenario { name: "bond_v4", play: || conversation(&Path::bond(Version::V4)?) },
+        Scenario { name: "gre_v4", play: || conversation(&Path::gre(Version::V4)?) },
+        Scenario { name: "gre_v6", play: || conversation(&Path::gre(Version::V6)?) },
+        Scenario { name: "vxlan_v4", play: || conversation(&Path::vxlan(Version::V4)?) },
+        Scenario { name: "vxlan_v6", play: || conversation(&Path::vxlan(Version::V6)?) },
+        Scenario { name: "mapped_loopback", play: || mapped(&Path::loopback(Version::V4)?) },
+        Scenario { name: "mapped_veth", play: || mapped(&Path::veth(Version::V4)?) },
+        Scenario { name: "other_cpu", play: other_cpu },
+        Scenario { name: "merged", play: merged },
+        Scenario { name: "translated", play: translated },
+        Scenario { name: "dropped_by_filter", play: || dropped_by_filter(Path::veth(Version::V4)?) },
+        Scenario {
+            name: "forwarded_and_dropped",
+            play: || dropped_by_filter(Path::routers(Version::V4, 1)?),
+        },
+    ],
+};
+
+const ROUNDS: u32 = 50;
+const LEN: u32 = 200;
+
+/// One line per data segment and direction, of the right process, with every stage.
+fn conversation(path: &Path) -> Result<Check> {
+    let mut pair = Pair::connect(path)?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(exact(pair))
+}
+
+fn exact(pair: Pair) -> Check {
+    Box::new(move |evidence| {
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)
+    })
+}
+
+/// The number of the calling thread's network namespace.
+fn number_of_namespace() -> Result<u64> {
+    let link = fs::read_link("/proc/thread-self/ns/net")?;
+    let number = link.to_str().and_then(|link| link.strip_prefix("net:[")?.strip_suffix(']'));
+    Ok(number.context("no number in the namespace's name")?.parse()?)
+}
+
+/// A forwarded packet has no line where it is forwarded. Its line counts from its first entry, on the router,
+/// and tells how much of that was after the last.
+fn routers(version: Version, count: u8) -> Result<Check> {
+    const DELAY: Duration = Duration::from_millis(3);
+    let path = Path::routers(version, count)?;
+    path.delay_between(DELAY)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let ends = [path.near(number_of_namespace)?, path.far(number_of_namespace)?];
+    let forwarded = path.between(|| match version {
+        Version::V4 => counter("snmp", "Ip", "ForwDatagrams"),
+        Version::V6 => counter_v6("Ip6OutForwDatagrams"),
+    })?;
+    ensure!(forwarded >= u64::from(2 * ROUNDS), "only {forwarded} packets forwarded");
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        let own = evidence.lines.iter().filter(|line| pair.owns(line));
+        let elsewhere = own.filter(|line| line.netns.is_none_or(|netns| !ends.contains(&netns)));
+        ensure!(
+            elsewhere.clone().next().is_none(),
+            evidence.outcome.fault("a line of the router", elsewhere)
+        );
+        Ok(())
+    }))
+}
+
+/// IPv6 sockets that speak IPv4 show it.
+fn mapped(path: &Path) -> Result<Check> {
+    let mut pair = Pair::connect_mapped(path)?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(exact(pair))
+}
+
+/// How many packets CPUs were asked to receive for others (RPS).
+fn steered() -> Result<u64> {
+    const RECEIVED_RPS: usize = 9;
+    let text = fs::read_to_string("/proc/net/softnet_stat")?;
+    let counts = text.lines().map(|line| {
+        let field =
+            line.split_ascii_whitespace().nth(RECEIVED_RPS).context("softnet_stat has no such column")?;
+        Ok(u64::from_str_radix(field, 16)?)
+    });
+    counts.sum()
+}
+
+/// Whether threads receive what one CPU hands to another, as on PREEMPT_RT since Linux 6.10
+/// (`use_backlog_threads`). Others do so in a softirq that an interrupt brings about, which is what is counted.
+fn has_backlog_threads() -> Result<bool> {
+    for process in fs::read_dir("/proc")? {
+        // Not every entry is a process, and a process may end meanwhile.
+        let name = fs::read_to_string(process?.path().join("comm")).unwrap_or_default();
+        if name.starts_with("backlog_napi/") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A packet that is handed to another CPU between driver and IP keeps its stamps.
+fn other_cpu() -> Result<Check> {
+    let path = Path::veth(Version::V4)?;
+    // Both CPUs, so that the flow's hash alone decides; many flows see both.
+    path.steer("3")?;
+    let before = steered()?;
+    let mut pairs = Vec::new();
+    for _ in 0..6 {
+        let mut pair = Pair::connect(&path)?;
+        pair.converse(ROUNDS, LEN)?;
+        pairs.push(pair);
+    }
+    let steered = steered()? - before;
+    if has_backlog_threads()? {
+        println!(
+            "this kernel hands packets to threads, and counts none of them: whether it did is not checked"
+        );
+    } else {
+        ensure!(steered > 0, "no packet was handed to another CPU, so this shows nothing");
+    }
+    Ok(Box::new(move |evidence| {
+        for pair in &pairs {
+            let conversation = Conversation::check(evidence.outcome, &evidence.lines, pair)?;
+            conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Segments that GRO merges are one line, with their number and all their bytes.
+fn merged() -> Result<Check> {
+    const BYTES: u64 = 512 * 1024;
+    let path = Path::veth(Version::V4)?;
+    let merges = path.merge()?;
+    if !merges {
+        println!("this kernel's veth has no GRO: every segment is expected to have a line");
+    }
+    let mut pair = Pair::connect(&path)?;
+    pair.server.tell(&format!("read {BYTES} 65536 0"))?;
+    pair.client.ask(&format!("write {BYTES}"))?;
+    pair.server.answer()?;
+    let counted = pair.client.ask("data-segments-out")?;
+    let packets = path.packets_from_near()?;
+    ensure!(packets >= counted, "{packets} packets on the link, so that merging them shows nothing");
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        let (out, into) = (&conversation.requests_out, &conversation.requests_in);
+        for lines in [out, into] {
+            let shown = bytes(lines);
+            ensure!(
+                shown == BYTES,
+                evidence.outcome.fault(format_args!("{shown} bytes, not {BYTES}"), lines)
+            );
+        }
+        let segments = |lines: &[Line]| lines.iter().map(|line| u64::from(line.segs)).sum::<u64>();
+        let shown = segments(out)
+            + conversation.retransmitted_requests().map(|line| u64::from(line.segs)).sum::<u64>();
+        ensure!(
+            shown == counted,
+            evidence.outcome.fault(format_args!("{shown} segments out, TCP counts {counted}"), out)
+        );
+        // What was sent again had been received already, as nothing is lost here.
+        let (sent, received) = (segments(out), segments(into));
+        ensure!(
+            sent == received,
+            evidence.outcome.fault(format_args!("{received} segments in, but {sent} out"), into)
+        );
+        ensure!(
+            into.iter().all(|line| line.is("gro") == (line.segs > 1)),
+            evidence.outcome.fault("gro is what is merged", into)
+        );
+        ensure!(
+            into.iter().any(|line| line.segs > 1) == merges,
+            evidence.outcome.fault(format_args!("segments are merged: not {merges}"), into)
+        );
+        Ok(())
+    }))
+}
+
+/// Behind address translation each end shows the addresses that it sees itself.
+fn translated() -> Result<Check> {
+    const APPARENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+    let path = Path::routers(Version::V4, 1)?;
+    let (near, far) = path.addresses();
+    let std::net::IpAddr::V4(real) = far else { anyhow::bail!("not IPv4") };
+    path.between(|| destination_nat(APPARENT, real))?;
+    let mut pair = Pair::connect_by(&path, APPARENT.into())?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let rounds = ROUNDS as usize;
+        let apparent: std::net::IpAddr = APPARENT.into();
+        let (client, server) = (pair.near, pair.far);
+        let from = |dir: Dir, source: (std::net::IpAddr, u16), to: (std::net::IpAddr, u16)| -> Vec<Line> {
+            let wanted = |line: &&Line| {
+                line.dir == dir && (line.saddr, line.sport) == source && (line.daddr, line.dport) == to
+            };
+            evidence.lines.iter().filter(wanted).cloned().collect()
+        };
+        let client_end = (near, client.port());
+        let cases = [
+            ("requests out", &pair.client, from(Dir::Out, client_end, (apparent, server.port()))),
+            ("requests in", &pair.server, from(Dir::In, client_end, (far, server.port()))),
+            ("replies out", &pair.server, from(Dir::Out, (far, server.port()), client_end)),
+            ("replies in", &pair.client, from(Dir::In, (apparent, server.port()), client_end)),
+        ];
+        for (what, peer, lines) in &cases {
+            oracle::expect_stream(evidence.outcome, what, lines, rounds, LEN)?;
+            let wrong = lines.iter().filter(|line| line.pid != Some(peer.pid()) || line.total.is_none());
+            ensure!(wrong.clone().next().is_none(), evidence.outcome.fault("wrong process, or a gap", wrong));
+            // Translation leaves a packet recognisable behind the router.
+            let other = lines.iter().find(|line| line.last_drv_ip.is_some() != (line.dir == Dir::In));
+            ensure!(other.is_none(), evidence.outcome.fault("its last entry is not known", other));
+        }
+        Ok(())
+    }))
+}
+
+/// What a filter drops before TCP has no line; what comes through later has a line with its own times.
+fn dropped_by_filter(path: Path) -> Result<Check> {
+    let path = path.impatient(60)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.converse(2, 100)?;
+    let port = pair.far.port();
+    path.far(|| drop_port(port))?;
+    pair.client.ask("write 300")?;
+    until(PATIENCE, || Ok(pair.client.ask("retransmissions")? >= 1))?;
+    path.far(forget_rules)?;
+    pair.server.ask("read 300 300 0")?;
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        let into = &conversation.requests_in;
+        ensure!(bytes(into) == 500, evidence.outcome.fault("not 500 bytes in", into));
+        ensure!(
+            !conversation.retransmissions.is_empty(),
+            evidence.outcome.fault("nothing was sent again", into)
+        );
+        let line = into.last().context("no line")?;
+        // The peer was reading before the filter went, so that only the driver's and IP's stage can be long.
+        ensure!(
+            line.total.is_some_and(|total| total < 50_000_000),
+            evidence.outcome.fault("times of a dropped copy", [line])
+        );
+        let distinct: HashSet<_> = into.iter().map(|line| line.seq).collect();
+        ensure!(distinct.len() == into.len(), evidence.outcome.fault("a segment twice", into));
+        Ok(())
+    }))
+}
