@@ -20,6 +20,8 @@ pub struct Offsets {
     pub sk_buff_protocol: u32,
     pub sk_buff_network_header: u32,
     pub sk_buff_transport_header: u32,
+    pub skb_shared_info_nr_frags: u32,
+    pub skb_shared_info_frags: u32,
     pub skb_shared_info_gso_segs: u32,
     pub tcp_skb_cb_seq: u32,
     pub tcp_skb_cb_tcp_gso_segs: u32,
@@ -45,6 +47,16 @@ pub struct Offsets {
     pub udp_sock_pending: u32,
 }
 
+/// Addresses of the variables that say where pages are mapped (arch/x86/mm/kaslr.c); 0 where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PageBases {
+    /// Of `page_offset_base`: where the direct mapping of all memory begins.
+    pub page_offset_base: u64,
+    /// Of `vmemmap_base`: where the array of all `struct page` begins.
+    pub vmemmap_base: u64,
+}
+
 /// What to trace and show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -65,3 +77,6 @@ unsafe impl aya::Pod for Offsets {}
 // SAFETY: `repr(C)`, 32-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Settings {}
+// SAFETY: `repr(C)`, 64-bit integers only.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for PageBases {}

@@ -10,7 +10,7 @@ mod config;
 mod counter;
 mod record;
 
-pub use config::{Offsets, Settings};
+pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
@@ -26,6 +26,8 @@ pub const COUNTERS_MAP: &str = "COUNTERS";
 pub const PIDS_MAP: &str = "PIDS";
 /// Name of the set of ports to show; used when [`Settings::filter_port`] is not 0.
 pub const PORTS_MAP: &str = "PORTS";
+/// Name of the array with one [`PageBases`] element.
+pub const PAGE_BASES_MAP: &str = "PAGE_BASES";
 /// Name of the map of received segments that the application has not taken.
 pub const SEGMENTS_MAP: &str = "SEGMENTS";
 /// Sizes in bytes of a key and a value of [`SEGMENTS_MAP`], which the user side only counts.

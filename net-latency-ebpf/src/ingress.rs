@@ -104,7 +104,8 @@ pub struct Examined {
     key: SegmentKey,
     /// As its header says; the key may begin later.
     seq: u32,
-    reserved: u32,
+    /// Whether it is the second copy of a segment that waits.
+    is_second: u32,
 }
 
 const _: () = assert!(size_of::<SegmentKey>() == SEGMENT_KEY_SIZE, "the user side names the size");
@@ -309,17 +310,20 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         copy_words(&raw const key, &raw mut (*examined).key);
         (*examined).skb = skb.address();
         (*examined).seq = header.seq;
+        (*examined).is_second = 0;
     }
     if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
         count::one(Counter::Stored);
         return Ok(());
     }
-    if SEGMENTS.get_ptr(&key).is_none() {
-        return Err(Counter::MapFull);
+    let Some(entry) = SEGMENTS.get_ptr_mut(&key) else { return Err(Counter::MapFull) };
+    // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
+    // this one is dropped at once.
+    // SAFETY: entries stay mapped while a program runs, and one CPU at a time has a connection's packets.
+    unsafe {
+        (*examined).is_second = u32::from((*entry).flags & FLAG_AMBIGUOUS == 0);
+        (*entry).flags |= FLAG_AMBIGUOUS;
     }
-    // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read.
-    segment.flags |= FLAG_AMBIGUOUS;
-    SEGMENTS.insert(&key, &segment, 0).map_err(|_| Counter::MapFull)?;
     Err(Counter::DuplicateIn)
 }
 
@@ -343,10 +347,16 @@ pub fn dropped<M: Memory>(skb: Skb<M>) -> Outcome {
     {
         return Ok(());
     }
-    let Some(entry) = SEGMENTS.get_ptr(key) else { return Ok(()) };
-    // SAFETY: entries stay mapped while a program runs.
-    if unsafe { (*entry).skb } != skb.address() {
-        return Ok(());
+    let Some(entry) = SEGMENTS.get_ptr_mut(key) else { return Ok(()) };
+    // SAFETY: as in `at_transport`.
+    unsafe {
+        if (*entry).skb != skb.address() {
+            if examined.is_second != 0 {
+                // The first copy is the one that waits.
+                (*entry).flags &= !FLAG_AMBIGUOUS;
+            }
+            return Ok(());
+        }
     }
     remove(key);
     Err(Counter::DroppedIn)

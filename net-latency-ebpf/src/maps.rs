@@ -3,9 +3,9 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{HashMap, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
 };
-use net_latency_common::Counters;
+use net_latency_common::{Counters, PageBases};
 
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
@@ -52,6 +52,10 @@ pub(crate) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_ent
 /// Segments that were sent more than once.
 #[map]
 pub(crate) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_entries(4096, 0);
+
+/// Where the kernel keeps the addresses by which a page is found; zero until the user side knows.
+#[map]
+pub(crate) static PAGE_BASES: Array<PageBases> = Array::with_max_entries(1, 0);
 
 /// Why packets became no line.
 #[map]

@@ -6,6 +6,7 @@ use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP};
 
 use crate::{
     config::offset,
+    maps::PAGE_BASES,
     memory::{Memory, probe},
     socket::Socket,
 };
@@ -36,6 +37,22 @@ pub(crate) struct TcpHeader {
 #[inline(always)]
 fn content(seq: u32, ack: u32) -> u64 {
     if ack == 0 { 0 } else { u64::from(seq) | u64::from(ack) << 32 }
+}
+
+#[inline(always)]
+fn tcp_header_at(address: *const u8) -> TcpHeader {
+    // SAFETY: packet memory, any address survives; any bytes are valid.
+    let words: [u32; 5] = unsafe { probe(address) };
+    let content = content(words[1], words[2]);
+    let [ports, seq, _, control, _] = words.map(u32::from_be);
+    let syn = control >> 17 & 1;
+    TcpHeader {
+        source: (ports >> 16) as u16,
+        destination: ports as u16,
+        seq: seq.wrapping_add(syn),
+        len: control >> 28 << 2,
+        content,
+    }
 }
 
 impl<M: Memory> Skb<M> {
@@ -173,16 +190,49 @@ impl<M: Memory> Skb<M> {
         unsafe { probe(head.wrapping_add(end as usize + offset!(skb_shared_info_gso_segs))) }
     }
 
-    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in the linear part.
+    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece.
     #[inline(always)]
     pub(crate) fn tcp_header(self) -> Option<TcpHeader> {
         const MIN_LEN: u32 = 20;
         let len = self.len();
         let paged: u32 = self.field(offset!(sk_buff_data_len));
-        if len.wrapping_sub(paged) < MIN_LEN {
+        let linear = len.wrapping_sub(paged);
+        if linear >= MIN_LEN {
+            return Some(self.tcp_header_anywhere());
+        }
+        // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
+        // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
+        if linear == 0 { self.first_fragment(MIN_LEN).map(tcp_header_at) } else { None }
+    }
+
+    /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.
+    #[inline(always)]
+    fn first_fragment(self, min_len: u32) -> Option<*const u8> {
+        /// `sizeof(struct page)`, the same in all kernels of the matrix; and the size of a page.
+        const PAGE_STRUCT: u64 = 64;
+        const PAGE: u64 = 4096;
+        let bases = PAGE_BASES.get(0)?;
+        if bases.page_offset_base == 0 {
             return None;
         }
-        Some(self.tcp_header_anywhere())
+        let end: u32 = self.field(offset!(sk_buff_end));
+        let shared = (self.head() as *const u8).wrapping_add(end as usize);
+        // SAFETY: the variables' addresses come from the kernel, and packet memory may be anything: any
+        // address survives, and any bytes are valid.
+        unsafe {
+            let count: u8 = probe(shared.wrapping_add(offset!(skb_shared_info_nr_frags)));
+            // `skb_frag_t`: page, length and offset, in one order in all of its forms (`bio_vec`, `skb_frag`).
+            let [page, place]: [u64; 2] = probe(shared.wrapping_add(offset!(skb_shared_info_frags)));
+            // Memory without a page (`net_iov`) has the lowest bit set.
+            if count == 0 || (place as u32) < min_len || page & 1 != 0 {
+                return None;
+            }
+            let vmemmap: u64 = probe(bases.vmemmap_base as *const u8);
+            let direct: u64 = probe(bases.page_offset_base as *const u8);
+            // `page_to_virt`.
+            let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
+            Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)
+        }
     }
 
     /// What stands where a TCP header would, wherever `skb->data` stands.
@@ -190,18 +240,7 @@ impl<M: Memory> Skb<M> {
     pub(crate) fn tcp_header_anywhere(self) -> TcpHeader {
         let head: *const u8 = self.field(offset!(sk_buff_head));
         let start: u16 = self.field(offset!(sk_buff_transport_header));
-        // SAFETY: packet memory, any address survives; any bytes are valid.
-        let words: [u32; 5] = unsafe { probe(head.wrapping_add(usize::from(start))) };
-        let content = content(words[1], words[2]);
-        let [ports, seq, _, control, _] = words.map(u32::from_be);
-        let syn = control >> 17 & 1;
-        TcpHeader {
-            source: (ports >> 16) as u16,
-            destination: ports as u16,
-            seq: seq.wrapping_add(syn),
-            len: control >> 28 << 2,
-            content,
-        }
+        tcp_header_at(head.wrapping_add(usize::from(start)))
     }
 
     /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;

@@ -25,7 +25,7 @@ use crate::{
 /// Emulated guests keep a processor busy each.
 const GUESTS_AT_A_TIME: usize = 2;
 /// Ends a guest that hangs. The tests take a few minutes under emulation.
-const GUEST_LIMIT: Duration = Duration::from_secs(1200);
+const GUEST_LIMIT: Duration = Duration::from_secs(3600);
 const TEST_PROGRAM: &str = "guest-tests";
 /// Seconds of random traffic with `--soak`, once per backend, and what that adds to the limit: a while for checking
 /// what came is included.

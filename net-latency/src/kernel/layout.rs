@@ -50,6 +50,8 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         sk_buff_protocol: "sk_buff.protocol",
         sk_buff_network_header: "sk_buff.network_header",
         sk_buff_transport_header: "sk_buff.transport_header",
+        skb_shared_info_nr_frags: "skb_shared_info.nr_frags",
+        skb_shared_info_frags: "skb_shared_info.frags",
         skb_shared_info_gso_segs: "skb_shared_info.gso_segs",
         tcp_skb_cb_seq: "tcp_skb_cb.seq",
         tcp_skb_cb_tcp_gso_segs: "tcp_skb_cb.tcp_gso_segs",

@@ -3,6 +3,7 @@
 pub mod btf;
 pub mod layout;
 pub mod prerequisites;
+pub mod symbols;
 
 use std::{fs, io};
 

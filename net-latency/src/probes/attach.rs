@@ -3,12 +3,13 @@
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     path::Path,
+    thread,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
-    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
     programs::{
         BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
         links::{LinkInfo, LinkType},
@@ -16,15 +17,16 @@ use aya::{
     },
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PIDS_MAP, PORTS_MAP, RECORDS_MAP,
-    SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL, Settings,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PIDS_MAP,
+    PORTS_MAP, PageBases, RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
+    Settings,
 };
 
 use super::{
     plan::{Choice, Plan},
     table::Mechanism,
 };
-use crate::{cli::Backend, error::Failure};
+use crate::{cli::Backend, error::Failure, kernel::symbols};
 
 /// The kernel side as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
@@ -133,6 +135,8 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
         control: u32::from(request.control),
         wakeup_bytes: request.buffer_bytes / 4,
     };
+    // The list of symbols takes as long as loading the programs does.
+    let bases = thread::spawn(symbols::page_bases);
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types: offsets come by OFFSETS.
@@ -165,6 +169,7 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
             .load(choice, types.as_ref())
             .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
+    probes.tell_page_bases(bases.join().expect("reading the list of symbols doesn't panic"))?;
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
@@ -230,6 +235,15 @@ impl Probes {
         let mut set: HashMap<_, u32, u8> = HashMap::try_from(map)?;
         for key in keys {
             set.insert(key, 1, 0).context("the filter has too many values; at most 1024 are allowed")?;
+        }
+        Ok(())
+    }
+
+    /// Without them the kernel side can't read headers that a driver left in pages, and counts their packets.
+    fn tell_page_bases(&mut self, bases: Option<PageBases>) -> Result<()> {
+        if let Some(bases) = bases {
+            let map = self.ebpf.map_mut(PAGE_BASES_MAP).context("a map is missing")?;
+            Array::try_from(map)?.set(0, bases, 0).context("telling where pages are mapped")?;
         }
         Ok(())
     }

@@ -14,7 +14,12 @@ mod peers;
 mod process;
 mod tool;
 
-use std::{env, process::ExitCode, sync::Arc};
+use std::{
+    env,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cases::truth::Session;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -22,6 +27,9 @@ use tool::Backend;
 
 /// Set to 1 by whoever knows that this is root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
+
+/// What takes longer is told: the whole run shall stay short.
+const SLOW: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
@@ -38,7 +46,15 @@ fn main() -> ExitCode {
 fn trials(arguments: &Arguments) -> Vec<Trial> {
     let able = env::var_os(GUEST).is_some_and(|value| value == "1");
     let trial = |name: String, run: Box<dyn FnOnce() -> anyhow::Result<()> + Send>| {
-        let trial = Trial::test(name, move || run().map_err(|error| Failed::from(format!("{error:#}"))));
+        let full_name = name.clone();
+        let trial = Trial::test(name, move || {
+            let start = Instant::now();
+            let verdict = run();
+            if start.elapsed() > SLOW {
+                println!("{full_name} took {:.0} s", start.elapsed().as_secs_f64());
+            }
+            verdict.map_err(|error| Failed::from(format!("{error:#}")))
+        });
         if able {
             trial
         } else {
@@ -75,7 +91,7 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
 }
 
 /// The verdict on a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
-/// verdict, so there is another try, twice at most; a run without a line too few has to come.
+/// verdict, so there is another try, four times at most; a run without a line too few has to come.
 ///
 /// The kernel skips a kprobe's program while another runs on the same CPU (`trace_call_bpf`), which a softirq
 /// brings about, and an fentry program while itself runs there (`__bpf_prog_enter_recur`, Linux 5.12), which
@@ -85,7 +101,7 @@ fn judge(
     mut outcome: anyhow::Result<()>,
     mut again: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    const RETRIES: u32 = 2;
+    const RETRIES: u32 = 4;
     let skipped = |error: &anyhow::Error| {
         let text = format!("{error:#}");
         text.contains("were skipped by the kernel")
