@@ -321,7 +321,13 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     // this one is dropped at once.
     // SAFETY: entries stay mapped while a program runs, and one CPU at a time has a connection's packets.
     unsafe {
-        (*examined).is_second = u32::from((*entry).flags & FLAG_AMBIGUOUS == 0);
+        if (*entry).len < segment.len {
+            // TCP has joined segments to send them again. The entry stands for either from now on.
+            (*entry).len = segment.len;
+            (*entry).skb = 0;
+        } else {
+            (*examined).is_second = u32::from((*entry).flags & FLAG_AMBIGUOUS == 0);
+        }
         (*entry).flags |= FLAG_AMBIGUOUS;
     }
     Err(Counter::DuplicateIn)

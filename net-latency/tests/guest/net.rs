@@ -2,7 +2,6 @@
 
 mod cards;
 mod devices;
-mod disturbance;
 mod filter;
 mod links;
 mod places;
@@ -10,6 +9,7 @@ mod qdisc;
 
 pub(crate) use filter::{destination_nat, drop_port, forget_rules};
 pub(crate) use places::{counter, counter_v6};
+use qdisc::Netem;
 
 use std::{
     fs::{self, File},
@@ -130,7 +130,7 @@ impl Path {
 
     /// Delays what the client's end of a veth link sends.
     pub(crate) fn delay(&self, delay: Duration) -> Result<()> {
-        self.near(|| add_netem(NEAR, delay))
+        self.near(|| Netem::delay(delay).apply(NEAR))
     }
 
     /// The client's and the server's address.
@@ -174,17 +174,10 @@ impl Path {
     }
 }
 
-// Of linux/if_link.h, linux/veth.h, linux/pkt_sched.h and linux/rtnetlink.h, where libc has them not.
+// Of linux/if_link.h and linux/veth.h, where libc has them not.
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
-const TC_H_ROOT: u32 = u32::MAX;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
-const TCA_NETEM_LATENCY64: u16 = 10;
-
-/// More than any case has in flight.
-const NETEM_LIMIT: u32 = 100_000;
 
 fn create_veth(name: &str, peer: &str, peer_namespace: RawFd) -> Result<()> {
     let mut request = Request::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
@@ -221,26 +214,6 @@ fn add_address(name: &str, address: IpAddr) -> Result<()> {
     request.attribute(libc::IFA_LOCAL, &bytes);
     request.attribute(libc::IFA_ADDRESS, &bytes);
     request.perform().with_context(|| format!("giving {name} the address {address}"))
-}
-
-fn add_netem(name: &str, delay: Duration) -> Result<()> {
-    let mut request = Request::new(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
-    // struct tcmsg: family, interface, handle, parent, info.
-    request.put(&[0; 4]);
-    request.put(&if_nametoindex(name)?.to_ne_bytes());
-    request.put(&0_u32.to_ne_bytes());
-    request.put(&TC_H_ROOT.to_ne_bytes());
-    request.put(&0_u32.to_ne_bytes());
-    request.attribute(TCA_KIND, b"netem");
-    let delay = i64::try_from(delay.as_nanos())?;
-    request.nested(TCA_OPTIONS, |request| {
-        // struct tc_netem_qopt: latency (given below, exactly), limit, loss, gap, duplicate, jitter.
-        for field in [0, NETEM_LIMIT, 0, 0, 0, 0] {
-            request.put(&field.to_ne_bytes());
-        }
-        request.attribute(TCA_NETEM_LATENCY64, &delay.to_ne_bytes());
-    });
-    request.perform().with_context(|| format!("delaying {name}"))
 }
 
 /// One rtnetlink request.

@@ -4,6 +4,7 @@
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
 mod delegate;
+mod processor;
 mod receive;
 mod ring;
 mod send;
@@ -326,6 +327,8 @@ impl Role {
                 sleep(milliseconds(sleep_ms)?);
                 receive::take(self.stream()?, way, bytes.parse()?)
             }
+            ["pin", cpu] => processor::pin(cpu.parse()?),
+            ["hog", cpu, ms] => processor::hog(cpu.parse()?, milliseconds(ms)?),
             ["map", bytes] => receive::map(self.stream()?, bytes.parse()?),
             ["peek", bytes] => receive::peek(self.stream()?, bytes.parse()?),
             ["give", way, bytes] => send::give(self.stream()?, way, bytes.parse()?),

@@ -136,7 +136,7 @@ fn order(backend: Backend) -> Result<()> {
     /// One line in this many.
     const RARE: usize = 200;
     /// Some turns of the emulated CPUs, which take the host's one by one.
-    const MOMENT: TimeDelta = TimeDelta::milliseconds(50);
+    const MOMENT: TimeDelta = TimeDelta::milliseconds(1000);
 
     let tool = Launch::new(backend).start()?;
     let path = Path::loopback(Version::V4)?;

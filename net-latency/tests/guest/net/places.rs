@@ -10,9 +10,10 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    Between, FAR, NEAR, Namespace, Path, Version, add_address, add_netem, create_veth,
+    Between, FAR, NEAR, Namespace, Path, Version, add_address, create_veth,
     devices::{ETHTOOL_GGRO, ETHTOOL_SGRO, ETHTOOL_STSO, offload, set_offload, steer},
     links::{Kind, create, default_route, enslave, impatient_route, route_by},
+    qdisc::Netem,
     set_up,
 };
 
@@ -146,7 +147,7 @@ impl Path {
 
     /// Delays what the first router sends on.
     pub(crate) fn delay_between(&self, delay: Duration) -> Result<()> {
-        self.between(|| add_netem(TO_FAR, delay))
+        self.between(|| Netem::delay(delay).apply(TO_FAR))
     }
 
     /// Runs `work` in the namespace next to the client's.

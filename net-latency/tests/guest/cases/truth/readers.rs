@@ -1,6 +1,6 @@
 //! Readers that make their packets wait: where the time goes, and what keeps its line meanwhile.
 
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Result, ensure};
 
@@ -12,7 +12,7 @@ use crate::{
         Version::{self, V4, V6},
     },
     oracle::{self, bytes, median},
-    peers::{CLIENT, Pair, SERVER},
+    peers::{CLIENT, Pair, Peer, SERVER},
 };
 
 pub(crate) const THEME: Theme = Theme {
@@ -20,6 +20,7 @@ pub(crate) const THEME: Theme = Theme {
     arguments: &[],
     scenarios: &[
         Scenario { name: "slow_reader", play: slow_reader },
+        Scenario { name: "held_up_reader", play: held_up_reader },
         Scenario { name: "coalesced_loopback_v4", play: || coalesced_segments(Path::private_loopback(V4)?) },
         Scenario { name: "coalesced_loopback_v6", play: || coalesced_segments(Path::private_loopback(V6)?) },
         Scenario { name: "coalesced_veth_v4", play: || coalesced_segments(Path::veth(V4)?) },
@@ -56,6 +57,43 @@ fn slow_reader() -> Result<Check> {
             ensure!(
                 other < wait / 10,
                 outcome.fault(format_args!("median {name} of {other} has the wait"), lines)
+            );
+        }
+        Ok(())
+    }))
+}
+
+/// A reader that waits for its CPU takes its bytes late, which is tcp-app's and no other stage's.
+fn held_up_reader() -> Result<Check> {
+    const ROUNDS: usize = 5;
+    /// Until the other one has the CPU, and how long it keeps it from then on at least.
+    const BEFORE: Duration = Duration::from_millis(20);
+    const AFTER: Duration = Duration::from_millis(20);
+
+    let path = Path::loopback(V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let mut hog = Peer::spawn(b"nl-hog")?;
+    pair.client.ask("pin 0")?;
+    pair.server.ask("pin 1")?;
+    for _ in 0..ROUNDS {
+        pair.server.tell("read 200 200 0")?;
+        hog.tell(&format!("hog 1 {}", (2 * (BEFORE + AFTER)).as_millis()))?;
+        sleep(BEFORE);
+        pair.client.ask("write 200")?;
+        pair.server.answer()?;
+        hog.answer()?;
+    }
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
+        let lines = &conversation.requests_in;
+        oracle::expect_stream(outcome, "requests in", lines, ROUNDS, 200)?;
+        let held_up = u64::try_from(AFTER.as_nanos())?;
+        for (stage, is_its) in [(0, false), (1, false), (2, true)] {
+            let typical = median(lines, stage);
+            ensure!(
+                (typical >= held_up) == is_its,
+                outcome.fault(format_args!("median of stage {stage} is {typical} ns"), lines)
             );
         }
         Ok(())

@@ -1,0 +1,40 @@
+//! Processes that choose their CPU, and one that keeps it to itself.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
+
+/// Lets this process run on that CPU only.
+pub(super) fn pin(cpu: usize) -> Result<u64> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &set)?;
+    Ok(0)
+}
+
+/// Keeps that CPU from everybody else for a while: a real-time task that never sleeps.
+pub(super) fn hog(cpu: usize, time: Duration) -> Result<u64> {
+    pin(cpu)?;
+    schedule(libc::SCHED_FIFO, 1)?;
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+    schedule(libc::SCHED_OTHER, 0)?;
+    Ok(0)
+}
+
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters are live and as long as the kernel takes them for.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    ensure!(result == 0, io::Error::last_os_error());
+    Ok(())
+}
