@@ -33,7 +33,7 @@ pub const SEGMENTS_MAP: &str = "SEGMENTS";
 /// Sizes in bytes of a key and a value of [`SEGMENTS_MAP`], which the user side only counts.
 pub const SEGMENT_KEY_SIZE: usize = 24;
 /// See [`SEGMENT_KEY_SIZE`].
-pub const SEGMENT_SIZE: usize = 56;
+pub const SEGMENT_SIZE: usize = 48;
 /// Name of the map of received datagrams that the application has not taken, by the address of their skb.
 pub const DATAGRAMS_MAP: &str = "DATAGRAMS";
 /// Size in bytes of a value of [`DATAGRAMS_MAP`], which the user side only counts.

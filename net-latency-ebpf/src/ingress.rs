@@ -82,8 +82,6 @@ pub struct SegmentKey {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Segment {
-    /// Address of the skb that brought it: to be compared only, since it may be gone.
-    skb: u64,
     drv: u64,
     ip: u64,
     transport: u64,
@@ -104,8 +102,21 @@ pub struct Examined {
     key: SegmentKey,
     /// As its header says; the key may begin later.
     seq: u32,
-    /// Whether it is the second copy of a segment that waits.
-    is_second: u32,
+    /// What to do if TCP drops it.
+    on_drop: OnDrop,
+}
+
+/// What the drop of a segment means for the entry of its key. The skb's address in the entry could not tell: a
+/// copy may have the address that the first one had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum OnDrop {
+    /// Nothing, or nothing that is known.
+    Keep = 0,
+    /// The entry is this segment's.
+    Forget = 1,
+    /// This is the second copy: the first one is what waits.
+    Trust = 2,
 }
 
 const _: () = assert!(size_of::<SegmentKey>() == SEGMENT_KEY_SIZE, "the user side names the size");
@@ -288,8 +299,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
 
     let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
-    let mut segment =
-        Segment { skb: skb.address(), drv, ip, transport, last, len, ifindex, mark, segs, flags };
+    let mut segment = Segment { drv, ip, transport, last, len, ifindex, mark, segs, flags };
     key.seq = header.seq;
     // The socket is known here by early demux (`tcp_v4_early_demux` and its like).
     if let Some(tcp) = skb.socket().tcp() {
@@ -310,9 +320,11 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         copy_words(&raw const key, &raw mut (*examined).key);
         (*examined).skb = skb.address();
         (*examined).seq = header.seq;
-        (*examined).is_second = 0;
+        (*examined).on_drop = OnDrop::Keep;
     }
     if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
+        // SAFETY: as above.
+        unsafe { (*examined).on_drop = OnDrop::Forget };
         count::one(Counter::Stored);
         return Ok(());
     }
@@ -324,9 +336,8 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         if (*entry).len < segment.len {
             // TCP has joined segments to send them again. The entry stands for either from now on.
             (*entry).len = segment.len;
-            (*entry).skb = 0;
-        } else {
-            (*examined).is_second = u32::from((*entry).flags & FLAG_AMBIGUOUS == 0);
+        } else if (*entry).flags & FLAG_AMBIGUOUS == 0 {
+            (*examined).on_drop = OnDrop::Trust;
         }
         (*entry).flags |= FLAG_AMBIGUOUS;
     }
@@ -353,19 +364,18 @@ pub fn dropped<M: Memory>(skb: Skb<M>) -> Outcome {
     {
         return Ok(());
     }
-    let Some(entry) = SEGMENTS.get_ptr_mut(key) else { return Ok(()) };
-    // SAFETY: as in `at_transport`.
-    unsafe {
-        if (*entry).skb != skb.address() {
-            if examined.is_second != 0 {
-                // The first copy is the one that waits.
-                (*entry).flags &= !FLAG_AMBIGUOUS;
+    match examined.on_drop {
+        OnDrop::Keep => Ok(()),
+        OnDrop::Forget if remove(key) => Err(Counter::DroppedIn),
+        OnDrop::Forget => Ok(()),
+        OnDrop::Trust => {
+            if let Some(entry) = SEGMENTS.get_ptr_mut(key) {
+                // SAFETY: as in `at_transport`.
+                unsafe { (*entry).flags &= !FLAG_AMBIGUOUS };
             }
-            return Ok(());
+            Ok(())
         }
     }
-    remove(key);
-    Err(Counter::DroppedIn)
 }
 
 /// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
@@ -534,10 +544,12 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
 }
 
 #[inline(always)]
-fn remove(key: &SegmentKey) {
-    if SEGMENTS.remove(key).is_ok() {
+fn remove(key: &SegmentKey) -> bool {
+    let was_there = SEGMENTS.remove(key).is_ok();
+    if was_there {
         count::one(Counter::Taken);
     }
+    was_there
 }
 
 #[inline(always)]

@@ -50,7 +50,7 @@ const RESIDENT_KB: u64 = 32 * 1024;
 const UNCOUNTED: u64 = 100;
 /// Where no call was skipped, that many bytes to one without a line: segments joined and cut anew when TCP sends them again
 /// out of order can leave a piece that no line has.
-const JOINED: u64 = 1000;
+const JOINED: u64 = 10_000;
 /// Where the kernel counts skipped calls: each may have cost one line.
 const LONGEST_LINE: u64 = 64 * 1024;
 
