@@ -314,6 +314,10 @@ impl Role {
                 self.stream()?.write_all(&vec![b'w'; bytes])?;
                 Ok(bytes.try_into()?)
             }
+            ["write-after", ms, bytes] => {
+                sleep(milliseconds(ms)?);
+                self.perform(&["write", bytes])
+            }
             ["write-small", writes] => self.write_small(writes.parse()?),
             ["read", bytes, chunk, sleep_ms] => {
                 self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
