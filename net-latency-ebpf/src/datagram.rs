@@ -7,7 +7,7 @@
 //! Out: the way from the write call to the device is synchronous and several threads may go it on one socket
 //! at the same time, so that a datagram is followed by its thread.
 
-use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_get_current_pid_tgid};
+use aya_ebpf::bindings::BPF_NOEXIST;
 use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PacketRecord};
 
 use crate::{
@@ -236,7 +236,7 @@ fn forget(skb: u64) {
 /// What the current thread is sending.
 #[inline(always)]
 fn current() -> Option<&'static mut Send> {
-    let send = SENDS.get_ptr_mut(bpf_get_current_pid_tgid())?;
+    let send = SENDS.get_ptr_mut(Task::current_ids())?;
     // SAFETY: entries are preallocated and never unmapped while a program runs. The entry is its thread's
     // alone; a softirq that interrupts it recognises no skb in it.
     Some(unsafe { &mut *send })
@@ -247,14 +247,14 @@ fn current_or_new() -> Result<&'static mut Send, Counter> {
     if let Some(send) = current() {
         return Ok(send);
     }
-    SENDS.insert(bpf_get_current_pid_tgid(), &NO_SEND, 0).map_err(|_| Counter::StampLost)?;
+    SENDS.insert(Task::current_ids(), &NO_SEND, 0).map_err(|_| Counter::StampLost)?;
     current().ok_or(Counter::StampLost)
 }
 
 /// The application calls `udp_sendmsg` or `udpv6_sendmsg`.
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
-    if !filter::pid((bpf_get_current_pid_tgid() >> 32) as u32) {
+    if !filter::pid(Task::current_pid()) {
         return Ok(());
     }
     // A call that adds to a corked datagram leaves it the time of the one that began it.
@@ -283,7 +283,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         return Ok(());
     }
     count::one(Counter::SeenOut);
-    if !filter::pid((bpf_get_current_pid_tgid() >> 32) as u32) {
+    if !filter::pid(Task::current_pid()) {
         return Err(Counter::FilteredOut);
     }
     let send = current_or_new()?;

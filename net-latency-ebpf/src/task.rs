@@ -37,6 +37,12 @@ impl Task {
         bpf_get_current_pid_tgid()
     }
 
+    /// The process id of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_pid() -> u32 {
+        (Self::current_ids() >> 32) as u32
+    }
+
     #[inline(always)]
     pub(crate) fn pid(&self) -> u32 {
         (self.ids >> 32) as u32

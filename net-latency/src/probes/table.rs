@@ -137,7 +137,7 @@ const fn function(
     }
 }
 
-/// A function without which a packet that is forwarded to a namespace of this machine counts from its last entry.
+/// A function that a kernel may do without.
 const fn optional(
     direction: Option<Direction>,
     stage: Stage,
@@ -185,6 +185,7 @@ pub const HOOKS: [Hook; 28] = [
     // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
     function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4"),
     function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
+    // Without them a packet that is forwarded to a namespace of this machine counts from its last entry.
     optional(IN, Stage::Forward, &["ip_forward"], "fentry_in_forward4", "kprobe_in_forward4"),
     optional(IN, Stage::Forward, &["ip6_forward"], "fentry_in_forward6", "kprobe_in_forward6"),
     function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
@@ -192,23 +193,11 @@ pub const HOOKS: [Hook; 28] = [
     function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4"),
     function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6"),
     function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue"),
-    Hook {
-        direction: IN,
-        stage: Stage::App,
-        // The second one may be inlined where splice calls it; it only calls the first.
-        candidates: &["__tcp_read_sock", "tcp_read_sock"],
-        programs: Programs::Function { fentry: "fentry_in_reading", kprobe: "kprobe_in_reading" },
-        // What is lost is a splice that is the first read of its socket.
-        absence: Absence::Harmless,
-    },
-    Hook {
-        direction: IN,
-        stage: Stage::App,
-        candidates: &["tcp_read_done"],
-        programs: Programs::Function { fentry: "fentry_in_done", kprobe: "kprobe_in_done" },
-        // Before Linux 6.0 TLS read by the function above.
-        absence: Absence::Harmless,
-    },
+    // The second one may be inlined where splice calls it; it only calls the first. Without either, what is lost is
+    // a splice that is the first read of its socket.
+    optional(IN, Stage::App, &["__tcp_read_sock", "tcp_read_sock"], "fentry_in_reading", "kprobe_in_reading"),
+    // Before Linux 6.0 TLS read by the function above.
+    optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done"),
     tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
     Hook {
@@ -219,14 +208,8 @@ pub const HOOKS: [Hook; 28] = [
         absence: Absence::Fatal,
     },
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app"),
-    Hook {
-        direction: OUT,
-        stage: Stage::App,
-        candidates: &["do_tcp_sendpages"],
-        programs: Programs::Function { fentry: "fentry_out_pages", kprobe: "kprobe_out_pages" },
-        // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
-        absence: Absence::Harmless,
-    },
+    // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
+    optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages"),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app"),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app"),
     function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit"),

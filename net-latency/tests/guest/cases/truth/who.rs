@@ -198,19 +198,29 @@ fn one_segment() -> Result<Check> {
     pair.server.ask(&format!("take read {LEN} 0"))?;
     Ok(Box::new(move |evidence| {
         let start = first_seq(evidence, &pair)?;
-        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
-            let peer = oracle::sender_or_reader(&pair, line);
-            let is_childs = line.dir == Dir::Out && line.seq == start;
-            Some(if is_childs {
-                (u32::try_from(child).unwrap_or_default(), CHILD.to_owned())
-            } else {
-                (peer.pid(), peer.comm())
-            })
-        })?;
+        let conversation =
+            check_with_child(evidence, &pair, child, &|line| line.dir == Dir::Out && line.seq == start)?;
         let client = u64::from(pair.client.pid());
         let tasks = [(child, child), (client, client)];
         expect_tasks(evidence, "requests out", &conversation.requests_out, &tasks)
     }))
+}
+
+/// Checks all lines of `pair`; those for which `is_childs` holds are a child's.
+fn check_with_child(
+    evidence: &Evidence<'_>,
+    pair: &Pair,
+    child: u64,
+    is_childs: &dyn Fn(&Line) -> bool,
+) -> Result<Conversation> {
+    Conversation::check_by(evidence.outcome, &evidence.lines, pair, &|line| {
+        let peer = oracle::sender_or_reader(pair, line);
+        Some(if is_childs(line) {
+            (u32::try_from(child).unwrap_or_default(), CHILD.to_owned())
+        } else {
+            (peer.pid(), peer.comm())
+        })
+    })
 }
 
 /// A segment that two processes have read is the first one's; the second one's begins with the next.
@@ -222,15 +232,8 @@ fn one_segment_read() -> Result<Check> {
     pair.server.ask(&format!("take recv {} 0", LEN + LEN / 2))?;
     Ok(Box::new(move |evidence| {
         let start = first_seq(evidence, &pair)?;
-        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
-            let peer = oracle::sender_or_reader(&pair, line);
-            let is_childs = line.dir == Dir::In && line.seq == start;
-            Some(if is_childs {
-                (u32::try_from(child).unwrap_or_default(), CHILD.to_owned())
-            } else {
-                (peer.pid(), peer.comm())
-            })
-        })?;
+        let conversation =
+            check_with_child(evidence, &pair, child, &|line| line.dir == Dir::In && line.seq == start)?;
         let server = u64::from(pair.server.pid());
         let tasks = [(child, child), (server, server)];
         expect_tasks(evidence, "requests in", &conversation.requests_in, &tasks)
