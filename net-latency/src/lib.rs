@@ -6,6 +6,7 @@ pub mod capture;
 pub mod cli;
 pub mod clock;
 pub mod devices;
+mod ends;
 pub mod error;
 pub mod event;
 pub mod kernel;
@@ -14,6 +15,7 @@ pub mod namespaced;
 pub mod output;
 pub mod probes;
 pub mod summary;
+pub mod tracer;
 pub mod views;
 
 use std::process::ExitCode;

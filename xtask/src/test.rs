@@ -1,38 +1,23 @@
 //! The whole test run.
 
+mod guests;
 mod summary;
 
 use std::{
-    collections::VecDeque,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
     process::{Command, ExitCode, Stdio},
-    sync::Mutex,
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result};
 use summary::Summary;
 
 use crate::{
-    build::{self, Built, cargo},
+    build::cargo,
     cli::TestArgs,
-    guest::qemu::{Outcome, captured, contents},
     process::describe,
     setup::{self, Needs, kernels::Series},
 };
-
-/// Emulated guests keep a processor busy each.
-const GUESTS_AT_A_TIME: usize = 2;
-/// Ends a guest that hangs. The tests take a few minutes under emulation.
-const GUEST_LIMIT: Duration = Duration::from_secs(3600);
-const TEST_PROGRAM: &str = "guest-tests";
-/// Seconds of random traffic with `--soak`, once per backend, and what that adds to the limit: a while for checking
-/// what came is included.
-const SOAK: (&str, &str) = ("NET_LATENCY_SOAK_SECONDS", "600");
-const SOAK_LIMIT: Duration = Duration::from_secs(3600);
-/// Tells the tests that the guest has network cards.
-const CARDS: (&str, &str) = ("NET_LATENCY_CARDS", "1");
 
 /// Runs everything and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
@@ -47,7 +32,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
         Ok(()) => {
             on_this_machine(args, &mut summary);
             if !kernels.is_empty() {
-                in_guests(args, &kernels, &mut summary);
+                guests::run(args, &kernels, &mut summary);
             }
         }
         Err(error) => summary.fail("setup", &format!("{error:#}")),
@@ -107,78 +92,6 @@ fn run_tests(command: &mut Command, summary: &mut Summary) -> Result<()> {
     let status = child.wait()?.code().unwrap_or(-1);
     summary.add_run("tests on this machine", &output, status);
     Ok(())
-}
-
-/// The tests that need a kernel of their own.
-fn in_guests(args: &TestArgs, kernels: &[Series], summary: &mut Summary) {
-    let built = phase("building for the guests", || Ok((build::for_guest()?, build::guest_tests()?)));
-    let (built, tests) = match built {
-        Ok(built) => built,
-        Err(error) => return summary.fail("building for the guests", &format!("{error:#}")),
-    };
-    // The last of the list first: PREEMPT_RT, which takes three times as long as the others.
-    let queue: Mutex<VecDeque<_>> = Mutex::new(kernels.iter().rev().copied().collect());
-    let summary = Mutex::new(summary);
-    thread::scope(|scope| {
-        for _ in 0..GUESTS_AT_A_TIME {
-            scope.spawn(|| {
-                loop {
-                    let next = queue.lock().expect("no holder of the lock panics").pop_front();
-                    let Some(kernel) = next else { return };
-                    let start = Instant::now();
-                    let result = in_guest(args, kernel, &built, &tests);
-                    let mut summary = summary.lock().expect("no holder of the lock panics");
-                    report(kernel, result, start.elapsed(), &mut summary);
-                }
-            });
-        }
-    });
-}
-
-fn in_guest(
-    args: &TestArgs,
-    kernel: Series,
-    built: &Built,
-    tests: &std::path::Path,
-) -> Result<(Outcome, String)> {
-    let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into()];
-    command.extend(args.filter.iter().map(Into::into));
-    let mut contents = contents(kernel, built, command);
-    contents.programs.push((TEST_PROGRAM.into(), tests.to_owned()));
-    contents.has_cards = true;
-    let mut limit = GUEST_LIMIT;
-    let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
-    set(CARDS);
-    if args.soak {
-        set(SOAK);
-        limit += SOAK_LIMIT;
-    }
-    eprintln!("xtask: kernel {kernel}: testing …");
-    captured(&contents, limit)
-}
-
-/// Prints a guest's output in one piece, each line with its kernel in front.
-fn report(kernel: Series, result: Result<(Outcome, String)>, took: Duration, summary: &mut Summary) {
-    let name = format!("kernel {kernel}");
-    let mut text = String::new();
-    match result {
-        Ok((Outcome::Exited(status), output)) => {
-            text += &output;
-            summary.add_run(&name, &output, status.into());
-        }
-        Ok((Outcome::Died { reason, tail }, output)) => {
-            text += &format!("{output}\nthe guest died: {reason}; its console's last lines:\n{tail}\n");
-            summary.add_counts(&output);
-            summary.fail(&name, &format!("the guest died: {reason}"));
-        }
-        Err(error) => summary.fail(&name, &format!("{error:#}")),
-    }
-    let mut stdout = io::stdout().lock();
-    for line in text.lines() {
-        // Nobody is left to tell if standard output is closed; the exit code still counts.
-        drop(writeln!(stdout, "{kernel:>4} | {line}"));
-    }
-    eprintln!("xtask: {name}: {:.0} s", took.as_secs_f64());
 }
 
 /// Times a phase.

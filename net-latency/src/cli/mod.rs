@@ -1,18 +1,24 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod packets;
 mod process;
+mod tracing;
 mod values;
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use net_latency_common::Direction;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::Format;
+
+use packets::PacketArguments;
+pub use packets::PacketFilter;
+use tracing::TracingArguments;
+pub use tracing::{Backend, TracingConfig};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,20 +55,8 @@ enum ViewArguments {
 
 #[derive(Debug, Args)]
 struct StreamArguments {
-    /// Only packets of this process (repeatable)
-    #[arg(short, long = "pid", value_name = "PID", help_heading = "Packets")]
-    #[arg(value_parser = values::parse_pid)]
-    pids: Vec<u32>,
-    /// Only packets with this port at either end (repeatable)
-    #[arg(long = "port", value_name = "PORT", help_heading = "Packets")]
-    #[arg(value_parser = values::parse_port)]
-    ports: Vec<u16>,
-    /// Only packets that come in, or only those that go out
-    #[arg(long, value_enum, help_heading = "Packets")]
-    direction: Option<DirectionArgument>,
-    /// Also packets without data: SYN, FIN, RST, pure ACKs and probes
-    #[arg(long, help_heading = "Packets")]
-    control: bool,
+    #[command(flatten)]
+    packets: PacketArguments,
 
     /// Form of the lines
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
@@ -90,31 +84,8 @@ struct StreamArguments {
     #[arg(short = 'n', long, value_name = "LINES", value_parser = values::parse_count, help_heading = "End")]
     count: Option<NonZeroU64>,
 
-    /// How to hook into the kernel
-    #[arg(long, value_enum, default_value_t, help_heading = "Tracing")]
-    backend: Backend,
-    /// Size of the ring buffer between kernel and user side: 512K, 4M, …
-    #[arg(long, value_name = "SIZE", value_parser = values::parse_buffer, default_value = "4M")]
-    #[arg(help_heading = "Tracing")]
-    buffer: u32,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DirectionArgument {
-    In,
-    Out,
-}
-
-/// How to hook into the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// The cheapest that this kernel has
-    #[default]
-    Auto,
-    /// BTF trampolines
-    Fentry,
-    /// Breakpoints or ftrace
-    Kprobe,
+    #[command(flatten)]
+    tracing: TracingArguments,
 }
 
 /// What to do, checked.
@@ -132,14 +103,10 @@ pub enum Config {
 /// What to trace, how to show it and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Processes (thread-group ids) to show, each once; all if empty.
-    pub pids: Vec<u32>,
-    /// Ports to show, each once; all if empty.
-    pub ports: Vec<u16>,
-    /// The only direction to show.
-    pub direction: Option<Direction>,
-    /// Show packets without application data too.
-    pub control: bool,
+    /// Which packets.
+    pub filter: PacketFilter,
+    /// By what means.
+    pub tracing: TracingConfig,
     /// Form of the lines.
     pub format: Format,
     /// File to append lines to; standard output if `None`.
@@ -156,10 +123,6 @@ pub struct StreamConfig {
     pub interval: Option<Duration>,
     /// Number of lines after which to stop.
     pub count: Option<NonZeroU64>,
-    /// How to hook into the kernel.
-    pub backend: Backend,
-    /// Size of the ring buffer in bytes: a power of two, a multiple of the page size.
-    pub buffer_bytes: u32,
 }
 
 /// Reads and checks the command line of this process. Help, version and what clap itself finds wrong
@@ -183,15 +146,9 @@ impl Arguments {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
             None => self.stream,
         };
-        process::check_pids(&stream.pids, proc)?;
         Ok(Config::Stream(StreamConfig {
-            pids: unique(stream.pids),
-            ports: unique(stream.ports),
-            direction: stream.direction.map(|direction| match direction {
-                DirectionArgument::In => Direction::In,
-                DirectionArgument::Out => Direction::Out,
-            }),
-            control: stream.control,
+            filter: stream.packets.resolve(proc)?,
+            tracing: stream.tracing.resolve(),
             format: stream.format,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
@@ -200,21 +157,14 @@ impl Arguments {
             interval: stream.interval,
             duration: stream.duration,
             count: stream.count,
-            backend: stream.backend,
-            buffer_bytes: stream.buffer,
         }))
     }
-}
-
-fn unique<T: Ord>(mut values: Vec<T>) -> Vec<T> {
-    values.sort_unstable();
-    values.dedup();
-    values
 }
 
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
+    use net_latency_common::Direction;
 
     use super::*;
 
@@ -248,10 +198,8 @@ mod tests {
         assert_eq!(
             stream(&[]),
             StreamConfig {
-                pids: vec![],
-                ports: vec![],
-                direction: None,
-                control: false,
+                filter: PacketFilter::default(),
+                tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
                 format: Format::Text,
                 output: None,
                 zone: Zone::Local,
@@ -260,8 +208,6 @@ mod tests {
                 interval: None,
                 duration: None,
                 count: None,
-                backend: Backend::Auto,
-                buffer_bytes: 4 << 20,
             }
         );
     }
@@ -274,10 +220,13 @@ mod tests {
         assert_eq!(
             config,
             StreamConfig {
-                pids: vec![],
-                ports: vec![80, 443],
-                direction: Some(Direction::Out),
-                control: true,
+                filter: PacketFilter {
+                    pids: vec![],
+                    ports: vec![80, 443],
+                    direction: Some(Direction::Out),
+                    control: true,
+                },
+                tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
                 format: Format::Json,
                 output: Some(PathBuf::from("lines")),
                 zone: Zone::UTC,
@@ -286,8 +235,6 @@ mod tests {
                 interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
                 count: NonZeroU64::new(3),
-                backend: Backend::Kprobe,
-                buffer_bytes: 512 << 10,
             }
         );
     }

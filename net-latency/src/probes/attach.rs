@@ -26,7 +26,11 @@ use super::{
     plan::{Choice, Plan},
     table::Mechanism,
 };
-use crate::{cli::Backend, error::Failure, kernel::symbols};
+use crate::{
+    cli::{Backend, PacketFilter},
+    error::Failure,
+    kernel::symbols,
+};
 
 /// The kernel side as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
@@ -37,12 +41,8 @@ const NO_LOG_BYTES: u32 = 4096;
 /// What to load the kernel side with.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Processes to show; all if empty.
-    pub pids: Vec<u32>,
-    /// Ports to show; all if empty.
-    pub ports: Vec<u16>,
-    /// Packets without data too.
-    pub control: bool,
+    /// Which packets to show.
+    pub filter: PacketFilter,
     /// Bytes of the ring buffer.
     pub buffer_bytes: u32,
     /// Level of the kernel side's log, 0 for none (`aya_log::Level` as a number).
@@ -130,9 +130,9 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
         "this kernel has no kprobes"
     );
     let settings = Settings {
-        filter_pid: u32::from(!request.pids.is_empty()),
-        filter_port: u32::from(!request.ports.is_empty()),
-        control: u32::from(request.control),
+        filter_pid: u32::from(!request.filter.pids.is_empty()),
+        filter_port: u32::from(!request.filter.ports.is_empty()),
+        control: u32::from(request.filter.control),
         wakeup_bytes: request.buffer_bytes / 4,
     };
     // The list of symbols takes as long as loading the programs does.
@@ -154,8 +154,8 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
         mechanism,
         counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
     };
-    probes.fill(PIDS_MAP, request.pids.iter().copied())?;
-    probes.fill(PORTS_MAP, request.ports.iter().copied().map(u32::from))?;
+    probes.fill(PIDS_MAP, request.filter.pids.iter().copied())?;
+    probes.fill(PORTS_MAP, request.filter.ports.iter().copied().map(u32::from))?;
 
     let types = match mechanism {
         Mechanism::Fentry => {
@@ -177,6 +177,16 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
 }
 
 impl Probes {
+    /// Detaches everything. The kernel waits for a grace period or two per program, PREEMPT_RT for 0.2 s each
+    /// (`synchronize_rcu_tasks_trace`); those that wait at the same time share one.
+    pub fn detach(mut self) {
+        thread::scope(|scope| {
+            for (_, program) in self.ebpf.programs_mut() {
+                scope.spawn(|| unload(program));
+            }
+        });
+    }
+
     /// How the functions are hooked.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
@@ -283,6 +293,17 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
         Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
+}
+
+/// Detaches a program. It is loaded and nobody else's, so nothing can fail; dropping it would try once more.
+fn unload(program: &mut Program) {
+    let _ = match program {
+        Program::FEntry(program) => program.unload(),
+        Program::BtfTracePoint(program) => program.unload(),
+        Program::KProbe(program) => program.unload(),
+        Program::RawTracePoint(program) => program.unload(),
+        _ => Ok(()),
+    };
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.

@@ -5,37 +5,27 @@ use std::{
     env,
     future::pending,
     io::{self, Write as _},
-    ops::{ControlFlow, RangeInclusive},
-    os::fd::OwnedFd,
+    ops::ControlFlow,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use aya_log::EbpfLogger;
-use net_latency_common::{Counters, PacketRecord};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    signal::unix::{Signal, SignalKind, signal},
-    time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
-};
+use net_latency_common::PacketRecord;
+use tokio::time::{Interval, MissedTickBehavior, interval, interval_at, sleep};
 
 use crate::{
-    capture::Capture,
     cli::StreamConfig,
-    clock::{Clock, monotonic_ns},
+    clock::Clock,
     devices::Devices,
+    ends::{Processes, Signals, readable},
     error::Failure,
     event::{Event, completion_ns},
-    kernel::{self, prerequisites},
     kernel_log::KernelLog,
     namespaced::NamespacedPids,
     output::{Format, Options, Sink, SinkError, Writer, colour_wanted},
-    probes::{
-        attach::{self, Request},
-        plan::Plan,
-    },
-    summary::{Ledger, Losses, Summary},
+    summary::{Ledger, Summary},
+    tracer::Tracer,
 };
 
 /// How often the ring buffer is read when it doesn't fill quickly; lines show within 100 ms.
@@ -74,39 +64,18 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
     let sink = Sink::open(config.output.as_deref())?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut processes = Processes::watch(&config.pids)?;
-    prerequisites::check()?;
-    let btf = kernel::read_btf()?;
-    let plan = Plan::new(&btf, config.direction)?;
-
-    let request = Request {
-        pids: config.pids.clone(),
-        ports: config.ports.clone(),
-        control: config.control,
-        buffer_bytes: config.buffer_bytes,
-        log_level: match config.verbosity {
-            0 => 0,
-            1 => aya_log::Level::Debug as u8,
-            _ => aya_log::Level::Trace as u8,
-        },
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    let log_level = match config.verbosity {
+        0 => 0,
+        1 => aya_log::Level::Debug as u8,
+        _ => aya_log::Level::Trace as u8,
     };
-    let mut probes = attach::attach(&plan, &btf, config.backend, &request)?;
-    drop(btf);
-    let log = if config.verbosity > 0 {
-        Some(
-            EbpfLogger::init_with_logger(probes.ebpf_mut(), KernelLog)
-                .context("cannot read the kernel side's log")?,
-        )
-    } else {
-        None
-    };
-    let capture = Capture::new(probes.take_maps()?);
-    // Attaching took a while, in which packets met some of the hooks only.
-    let (from_ns, before) = (monotonic_ns(), capture.counters()?);
+    let mut tracer = Tracer::start(&config.filter, &config.tracing, log_level)?;
+    let log = if config.verbosity > 0 { Some(tracer.log()?) } else { None };
     if !config.quiet {
         // A closed stderr is no reason not to trace.
         let _ =
-            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", probes.mechanism().name());
+            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
     }
 
     let mut stream = Stream {
@@ -124,26 +93,21 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
             },
         ),
         sink,
-        capture,
+        tracer,
         log,
         devices: Devices::new(),
         // Only JSON shows them.
         namespaced: (config.format == Format::Json).then(NamespacedPids::new),
         summary: Summary::new(),
-        span: from_ns..=u64::MAX,
         outside: 0,
-        before,
         reported: 0,
     };
     let started = Instant::now();
     let mut outcome = stream.trace(&mut signals, &mut processes, config.duration).await;
 
-    // Detaching takes a while too. What is finished by now met all hooks; the rest is not shown.
-    stream.span = from_ns..=monotonic_ns();
-    let mut losses = stream.losses()?;
-    losses.missed_probes = probes.missed();
+    let mut losses = stream.tracer.losses()?;
     let elapsed = started.elapsed();
-    drop(probes);
+    losses.missed_probes = stream.tracer.detach();
     let mut untaken = Untaken::default();
     if let Ok(End::Done) = outcome {
         match stream.finish() {
@@ -152,7 +116,7 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         }
     }
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
-    while stream.capture.next(|_| ())?.is_some() {
+    while stream.tracer.capture.next(|_| ())?.is_some() {
         stream.outside += 1;
     }
     let ledger = stream.ledger(&untaken)?;
@@ -179,17 +143,13 @@ struct Stream<'a> {
     options: &'a StreamConfig,
     writer: Writer,
     sink: Sink,
-    capture: Capture,
+    tracer: Tracer,
     log: Option<EbpfLogger<KernelLog>>,
     devices: Devices,
     namespaced: Option<NamespacedPids>,
     summary: Summary,
-    /// Completions, in ns of `CLOCK_MONOTONIC`, that are shown: while every hook was attached.
-    span: RangeInclusive<u64>,
-    /// Records of packets finished at another time.
+    /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
-    /// What had been counted when that began.
-    before: Counters,
     /// Lost lines that stderr has been told of.
     reported: u64,
 }
@@ -203,7 +163,7 @@ impl Stream<'_> {
         duration: Option<Duration>,
     ) -> Result<End, Failure> {
         let filling =
-            self.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let over = async {
@@ -281,9 +241,10 @@ impl Stream<'_> {
             let (devices, writer, summary, sink) =
                 (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
             let namespaced = &mut self.namespaced;
-            let next = self.capture.next(|record: &PacketRecord| {
+            let Tracer { capture, span, .. } = &mut self.tracer;
+            let next = capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
-                if !self.span.contains(&completion_ns) {
+                if !span.contains(&completion_ns) {
                     self.outside += 1;
                     return;
                 }
@@ -329,9 +290,9 @@ impl Stream<'_> {
         }
         let lines = self.sink.buffer().iter().filter(|&&byte| byte == b'\n').count() as u64;
         let mut records = 0;
-        let span = &self.span;
+        let Tracer { capture, span, .. } = &mut self.tracer;
         let shown = |record: &PacketRecord| span.contains(&completion_ns(record));
-        while let Some(shown) = self.capture.next(shown).map_err(|error| Err(error.into()))? {
+        while let Some(shown) = capture.next(shown).map_err(|error| Err(error.into()))? {
             records += u64::from(shown);
             self.outside += u64::from(!shown);
         }
@@ -341,11 +302,11 @@ impl Stream<'_> {
     /// Where all packets are.
     fn ledger(&self, untaken: &Untaken) -> Result<Ledger, Failure> {
         Ok(Ledger::new(
-            &self.capture.counters()?,
+            &self.tracer.capture.counters()?,
             self.summary.packets() - untaken.lines,
             self.outside,
             untaken.lines + untaken.records,
-            self.capture.waiting_in(),
+            self.tracer.capture.waiting_in(),
         ))
     }
 
@@ -360,7 +321,7 @@ impl Stream<'_> {
 
     /// Tells stderr while running that lines are being lost.
     fn report_losses(&mut self) -> Result<(), Failure> {
-        let lost = self.losses()?.lines();
+        let lost = self.tracer.losses()?.lines();
         if lost > self.reported && !self.options.quiet {
             let new = lost - self.reported;
             let _ = writeln!(
@@ -371,69 +332,6 @@ impl Stream<'_> {
         self.reported = lost;
         Ok(())
     }
-
-    /// What the kernel side has counted so far.
-    fn losses(&self) -> Result<Losses, Failure> {
-        Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
-    }
-}
-
-/// The signals that end a run.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn any(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-/// The processes that were asked for: when the last has ended, so does the run.
-struct Processes {
-    running: Vec<AsyncFd<OwnedFd>>,
-    any: bool,
-}
-
-impl Processes {
-    /// Fails if one has ended since the command line was checked.
-    fn watch(pids: &[u32]) -> Result<Self, Failure> {
-        let mut running = Vec::new();
-        for &pid in pids {
-            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let opened =
-                raw.context("no such process id").and_then(|raw| Ok(pidfd_open(raw, PidfdFlags::empty())?));
-            match opened.and_then(|fd| Ok(readable(fd)?)) {
-                Ok(fd) => running.push(fd),
-                Err(error) => {
-                    return Err(Failure::Usage(format!(
-                        "cannot watch process {pid}: {error}; is it still running?"
-                    )));
-                }
-            }
-        }
-        Ok(Self { any: !running.is_empty(), running })
-    }
-
-    /// Returns when all have ended; never if none was asked for. Safe to call again after being dropped.
-    async fn all_ended(&mut self) -> Result<(), Failure> {
-        if !self.any {
-            return pending().await;
-        }
-        while let Some(process) = self.running.last() {
-            let _ready = process.readable().await.context("cannot wait for the traced process")?;
-            self.running.pop();
-        }
-        Ok(())
-    }
 }
 
 /// The next of the reports; never if none are wanted.
@@ -442,10 +340,4 @@ async fn next(reports: &mut Option<Interval>) {
         Some(reports) => drop(reports.tick().await),
         None => pending().await,
     }
-}
-
-/// Something to wait for until `fd` is readable.
-fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by what is returned, which keeps it open and gives it to nobody.
-    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

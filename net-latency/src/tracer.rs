@@ -1,0 +1,88 @@
+//! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
+
+use std::ops::RangeInclusive;
+
+use anyhow::Context as _;
+use aya_log::EbpfLogger;
+use net_latency_common::Counters;
+
+use crate::{
+    capture::Capture,
+    cli::{PacketFilter, TracingConfig},
+    clock::monotonic_ns,
+    error::Failure,
+    kernel::{self, prerequisites},
+    kernel_log::KernelLog,
+    probes::{
+        attach::{self, Probes, Request},
+        plan::Plan,
+        table::Mechanism,
+    },
+    summary::Losses,
+};
+
+/// The attached kernel side and what it has to say. Dropping it detaches everything.
+pub struct Tracer {
+    /// None once detached.
+    probes: Option<Probes>,
+    mechanism: Mechanism,
+    /// Where finished packets come from, also after detaching.
+    pub capture: Capture,
+    /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
+    pub span: RangeInclusive<u64>,
+    /// What had been counted when that began.
+    before: Counters,
+}
+
+impl Tracer {
+    /// Checks this kernel and attaches to it. On failure nothing stays attached.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub fn start(filter: &PacketFilter, tracing: &TracingConfig, log_level: u8) -> Result<Self, Failure> {
+        prerequisites::check()?;
+        let btf = kernel::read_btf()?;
+        let plan = Plan::new(&btf, filter.direction)?;
+        let request = Request { filter: filter.clone(), buffer_bytes: tracing.buffer_bytes, log_level };
+        let mut probes = attach::attach(&plan, &btf, tracing.backend, &request)?;
+        let capture = Capture::new(probes.take_maps()?);
+        // Attaching took a while, in which packets met some of the hooks only.
+        let span = monotonic_ns()..=u64::MAX;
+        let before = capture.counters()?;
+        Ok(Self { mechanism: probes.mechanism(), probes: Some(probes), capture, span, before })
+    }
+
+    /// How the functions are hooked.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// The kernel side's log.
+    ///
+    /// # Errors
+    /// If it can't be read, or nothing is attached any more.
+    pub fn log(&mut self) -> Result<EbpfLogger<KernelLog>, Failure> {
+        let probes = self.probes.as_mut().context("nothing is attached")?;
+        Ok(EbpfLogger::init_with_logger(probes.ebpf_mut(), KernelLog)
+            .context("cannot read the kernel side's log")?)
+    }
+
+    /// What the kernel side has counted since everything was attached.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub fn losses(&self) -> Result<Losses, Failure> {
+        Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
+    }
+
+    /// Detaches everything and returns how often the kernel skipped one of the programs, where it counts that.
+    /// What was finished by now met all hooks; what is finished while they are detached is not valid.
+    pub fn detach(&mut self) -> Option<u64> {
+        self.span = *self.span.start()..=monotonic_ns();
+        let probes = self.probes.take()?;
+        let missed = probes.missed();
+        probes.detach();
+        missed
+    }
+}
