@@ -177,16 +177,6 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
 }
 
 impl Probes {
-    /// Detaches everything. The kernel waits for a grace period or two per program, PREEMPT_RT for 0.2 s each
-    /// (`synchronize_rcu_tasks_trace`); those that wait at the same time share one.
-    pub fn detach(mut self) {
-        thread::scope(|scope| {
-            for (_, program) in self.ebpf.programs_mut() {
-                scope.spawn(|| unload(program));
-            }
-        });
-    }
-
     /// How the functions are hooked.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
@@ -293,17 +283,6 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
         Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
-}
-
-/// Detaches a program. It is loaded and nobody else's, so nothing can fail; dropping it would try once more.
-fn unload(program: &mut Program) {
-    let _ = match program {
-        Program::FEntry(program) => program.unload(),
-        Program::BtfTracePoint(program) => program.unload(),
-        Program::KProbe(program) => program.unload(),
-        Program::RawTracePoint(program) => program.unload(),
-        _ => Ok(()),
-    };
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
