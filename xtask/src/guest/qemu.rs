@@ -242,8 +242,11 @@ fn remove_stale_images() -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let owner = name.split('-').nth(1).unwrap_or_default();
         if !Path::new("/proc").join(owner).exists() {
-            fs::remove_file(entry.path())
-                .with_context(|| format!("can't remove {}", entry.path().display()))?;
+            match fs::remove_file(entry.path()) {
+                // Another guest that starts now was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.with_context(|| format!("can't remove {}", entry.path().display()))?,
+            }
         }
     }
     Ok(())
