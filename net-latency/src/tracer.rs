@@ -78,14 +78,16 @@ impl Tracer {
         Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
     }
 
-    /// Detaches everything and returns how often the kernel skipped one of the programs, where it counts that.
+    /// Detaches everything and returns what was lost until then, skipped calls included where the kernel counts them.
     /// What was finished by now met all hooks; what is finished while they are detached is not valid.
-    pub fn detach(&mut self) -> Option<u64> {
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns();
-        let probes = self.probes.take()?;
-        let missed = probes.missed();
-        drop(probes);
-        missed
+        let losses = self.losses()?;
+        let probes = self.probes.take();
+        Ok(Losses { missed_probes: probes.and_then(|probes| probes.missed()), ..losses })
     }
 }
 

@@ -105,9 +105,8 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     let started = Instant::now();
     let mut outcome = stream.trace(&mut signals, &mut processes, config.duration).await;
 
-    let mut losses = stream.tracer.losses()?;
     let elapsed = started.elapsed();
-    losses.missed_probes = stream.tracer.detach();
+    let mut losses = stream.tracer.detach()?;
     let mut untaken = Untaken::default();
     if let Ok(End::Done) = outcome {
         match stream.finish() {
