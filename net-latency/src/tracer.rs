@@ -82,7 +82,7 @@ impl Tracer {
         self.span = *self.span.start()..=monotonic_ns();
         let probes = self.probes.take()?;
         let missed = probes.missed();
-        probes.detach();
+        drop(probes);
         missed
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod btf;
 pub mod layout;
+pub mod preemption;
 pub mod prerequisites;
 pub mod symbols;
 

@@ -82,6 +82,7 @@ pub fn attach(plan: &Plan, btf: &[u8], backend: Backend, request: &Request) -> R
         rustix::process::Rlimit { current: None, maximum: None },
     );
     let mechanisms: &[Mechanism] = match backend {
+        Backend::Auto if plan.is_preemptible => &[Mechanism::Mixed, Mechanism::Fentry, Mechanism::Kprobe],
         Backend::Auto => &[Mechanism::Fentry, Mechanism::Kprobe],
         Backend::Fentry => &[Mechanism::Fentry],
         Backend::Kprobe => &[Mechanism::Kprobe],
@@ -126,7 +127,7 @@ fn one_line(error: &anyhow::Error) -> String {
 
 fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes> {
     ensure!(
-        mechanism != Mechanism::Kprobe || KPROBES.iter().any(|path| Path::new(path).exists()),
+        mechanism == Mechanism::Fentry || KPROBES.iter().any(|path| Path::new(path).exists()),
         "this kernel has no kprobes"
     );
     let settings = Settings {
@@ -158,7 +159,7 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
     probes.fill(PORTS_MAP, request.filter.ports.iter().copied().map(u32::from))?;
 
     let types = match mechanism {
-        Mechanism::Fentry => {
+        Mechanism::Fentry | Mechanism::Mixed => {
             Some(Btf::parse(btf, Endianness::default()).context("reading the kernel's BTF")?)
         }
         Mechanism::Kprobe => None,
@@ -177,16 +178,6 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
 }
 
 impl Probes {
-    /// Detaches everything. The kernel waits for a grace period or two per program, PREEMPT_RT for 0.2 s each
-    /// (`synchronize_rcu_tasks_trace`); those that wait at the same time share one.
-    pub fn detach(mut self) {
-        thread::scope(|scope| {
-            for (_, program) in self.ebpf.programs_mut() {
-                scope.spawn(|| unload(program));
-            }
-        });
-    }
-
     /// How the functions are hooked.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
@@ -260,7 +251,7 @@ impl Probes {
 
     /// The program of a hook that this mechanism uses.
     fn program(&mut self, choice: &Choice) -> Result<&mut Program> {
-        let name = choice.hook.programs.of(self.mechanism);
+        let name = choice.program(self.mechanism).name();
         self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
     }
 
@@ -293,17 +284,6 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
         Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
-}
-
-/// Detaches a program. It is loaded and nobody else's, so nothing can fail; dropping it would try once more.
-fn unload(program: &mut Program) {
-    let _ = match program {
-        Program::FEntry(program) => program.unload(),
-        Program::BtfTracePoint(program) => program.unload(),
-        Program::KProbe(program) => program.unload(),
-        Program::RawTracePoint(program) => program.unload(),
-        _ => Ok(()),
-    };
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.

@@ -30,7 +30,7 @@ pub fn run(backend: Backend) -> Result<(), Failure> {
     let mechanism = attach::attach(&plan, &btf, backend, &request)?.mechanism();
     // The other one is worth knowing when the preferred one gives trouble.
     let other = match (backend, mechanism) {
-        (Backend::Auto, Mechanism::Fentry) => {
+        (Backend::Auto, Mechanism::Fentry | Mechanism::Mixed) => {
             Some(attach::attach(&plan, &btf, Backend::Kprobe, &request).map(drop))
         }
         _ => None,
@@ -69,7 +69,7 @@ fn write_report(
             out,
             "{direction:<4}{:<9}{:<11}{}",
             choice.hook.stage.name(),
-            choice.means(mechanism),
+            choice.program(mechanism).kind(),
             choice.targets.join(", ")
         )?;
     }
@@ -90,9 +90,10 @@ mod tests {
         let choices = HOOKS
             .into_iter()
             .chain([CLOSE])
-            .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec() })
+            .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec(), is_preemptible: false })
             .collect();
-        let plan = Plan { choices, offsets: Offsets::default(), counts_missed_kprobes: true };
+        let plan =
+            Plan { choices, offsets: Offsets::default(), is_preemptible: false, counts_missed_kprobes: true };
         let mut out = Vec::new();
         write_report(&plan, "6.1.0-56-cloud-amd64", mechanism, other.as_ref(), &mut out)
             .expect("a vector takes everything");

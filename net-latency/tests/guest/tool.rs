@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use chrono::{DateTime, Utc};
+use net_latency::kernel::preemption;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -32,17 +33,22 @@ const READY: &str = "net-latency: tracing";
 /// How the tool hooks into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
+    Auto,
     Fentry,
     Kprobe,
 }
 
 impl Backend {
-    pub(crate) const ALL: [Self; 2] = [Self::Fentry, Self::Kprobe];
+    /// Those that people use on this kernel: where tasks are preempted in programs, `auto` takes both.
+    pub(crate) fn tested() -> [Self; 2] {
+        [if preemption::is_possible() { Self::Auto } else { Self::Fentry }, Self::Kprobe]
+    }
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
             Self::Fentry => "fentry",
             Self::Kprobe => "kprobe",
         })
