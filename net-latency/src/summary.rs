@@ -55,7 +55,7 @@ impl Losses {
         let missed = Loss {
             count: self.missed_probes.unwrap_or(0),
             is_lost_line: false,
-            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
+            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line, or show the next call's time",
         };
         let disordered = Loss {
             count: self.disordered,
@@ -104,7 +104,9 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
             (false, "received segments brought nothing new: TCP had their bytes; no line of their own")
         }
         Counter::DroppedIn => (false, "received packets were dropped behind TCP or UDP: nobody took them"),
-        Counter::UnreadIn => (false, "received segments were never read: their socket was closed first"),
+        Counter::UnreadIn => {
+            (false, "received segments were not seen being read: their socket was closed first")
+        }
         Counter::UnfinishedOut => (false, "sent packets never reached a device queue: dropped on the way"),
         Counter::UnmatchedOut => {
             (false, "sent packets whose write call was not seen: the first stage is unknown")

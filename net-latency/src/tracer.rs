@@ -45,6 +45,8 @@ impl Tracer {
         let plan = Plan::new(&btf, filter.direction)?;
         let request = Request { filter: filter.clone(), buffer_bytes: tracing.buffer_bytes, log_level };
         let mut probes = attach::attach(&plan, &btf, tracing.backend, &request)?;
+        drop(btf);
+        release_memory();
         let capture = Capture::new(probes.take_maps()?);
         // Attaching took a while, in which packets met some of the hooks only.
         let span = monotonic_ns()..=u64::MAX;
@@ -85,4 +87,10 @@ impl Tracer {
         drop(probes);
         missed
     }
+}
+
+/// Gives back what the kernel's type information took, which is most of what the tool ever needs: the allocator would keep it.
+fn release_memory() {
+    // SAFETY: the function takes no pointer; it may be called at any time.
+    unsafe { libc::malloc_trim(0) };
 }
