@@ -85,6 +85,7 @@ impl Tracer {
         let probes = self.probes.take()?;
         let missed = probes.missed();
         drop(probes);
+        self.capture.finish();
         missed
     }
 }

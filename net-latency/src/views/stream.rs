@@ -28,10 +28,11 @@ use crate::{
     tracer::Tracer,
 };
 
-/// How often the ring buffer is read when it doesn't fill quickly; lines show within 100 ms.
-const TICK: Duration = Duration::from_millis(50);
+/// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
+/// back until the next read.
+const TICK: Duration = Duration::from_millis(40);
 /// Ticks between looks at what changes slowly: losses, names of devices.
-const TICKS_PER_SECOND: u32 = 20;
+const TICKS_PER_SECOND: u32 = 25;
 /// Records read before signals get their turn.
 const BATCH: usize = 16_384;
 /// How long a reader of our output may take nothing before we go back to our signals.

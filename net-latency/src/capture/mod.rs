@@ -1,25 +1,30 @@
 //! From the kernel side's maps to typed records and counters.
 
+mod order;
+
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use aya::maps::{MapData, RingBuf};
 use net_latency_common::{Counters, PacketRecord};
 
-use crate::probes::attach::Maps;
+use crate::{clock::monotonic_ns, probes::attach::Maps};
+use order::Order;
 
 /// Reads what the kernel side has to say.
 pub struct Capture {
     maps: Maps,
+    order: Order,
 }
 
 impl Capture {
     /// Reads from `maps`.
     #[must_use]
     pub fn new(maps: Maps) -> Self {
-        Self { maps }
+        Self { maps, order: Order::new() }
     }
 
     /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
@@ -30,21 +35,22 @@ impl Capture {
         self.maps.records.as_fd().try_clone_to_owned()
     }
 
-    /// Hands the oldest waiting record to `take`; `None` if none waits.
+    /// Hands the next record to `take`, in order of completion; `None` if none waits, or only such as are so new that
+    /// older ones may still come.
     ///
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
     pub fn next<T>(&mut self, take: impl FnOnce(&PacketRecord) -> T) -> Result<Option<T>> {
-        let Some(item) = self.maps.records.next() else { return Ok(None) };
-        let bytes: &[u8] = &item;
-        let record = bytes.as_ptr().cast::<PacketRecord>();
-        ensure!(
-            bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
-            "the kernel side sent a record of {} bytes",
-            bytes.len()
-        );
-        // SAFETY: as large and as aligned as a record, and every bit pattern is one.
-        Ok(Some(take(unsafe { &*record })))
+        let Self { maps, order } = self;
+        if order.is_empty() {
+            order.refill(monotonic_ns(), || read(&mut maps.records))?;
+        }
+        Ok(order.take().map(take))
+    }
+
+    /// Everything is detached: no more records will come.
+    pub fn finish(&mut self) {
+        self.order.release();
     }
 
     /// The counters, summed over all CPUs.
@@ -69,4 +75,18 @@ impl Capture {
         let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
         (segments + datagrams) as u64
     }
+}
+
+/// The oldest record in the ring buffer.
+fn read(records: &mut RingBuf<MapData>) -> Result<Option<PacketRecord>> {
+    let Some(item) = records.next() else { return Ok(None) };
+    let bytes: &[u8] = &item;
+    let record = bytes.as_ptr().cast::<PacketRecord>();
+    ensure!(
+        bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
+        "the kernel side sent a record of {} bytes",
+        bytes.len()
+    );
+    // SAFETY: as large and as aligned as a record, and every bit pattern is one.
+    Ok(Some(unsafe { *record }))
 }
