@@ -2,7 +2,6 @@
 
 mod json;
 mod sink;
-
 mod text;
 
 use std::ffi::OsStr;
@@ -13,6 +12,7 @@ use crate::clock::Zone;
 use crate::event::Event;
 
 pub use sink::{LONGEST_LINE, Sink, SinkError};
+pub(crate) use text::write_name;
 
 /// A form of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -24,7 +24,7 @@ use crate::{
     kernel_log::KernelLog,
     namespaced::NamespacedPids,
     output::{Format, Options, Sink, SinkError, Writer, colour_wanted},
-    summary::{Ledger, Summary},
+    summary::{Footer, Ledger, Packet, Summary},
     tracer::Tracer,
 };
 
@@ -99,6 +99,7 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         // Only JSON shows them.
         namespaced: (config.format == Format::Json).then(NamespacedPids::new),
         summary: Summary::new(),
+        disordered: 0,
         outside: 0,
         reported: 0,
     };
@@ -122,10 +123,12 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     let ledger = stream.ledger(&untaken)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
-    losses.disordered = stream.summary.disordered();
+    losses.disordered = stream.disordered;
     if !config.quiet {
+        let footer =
+            Footer { summary: &stream.summary, elapsed, losses: &losses, ledger: &ledger, zone: config.zone };
         // Whoever closed stderr doesn't want to know.
-        let _ = stream.summary.write_footer(elapsed, &losses, &ledger, &mut io::stderr().lock());
+        let _ = footer.write(&mut io::stderr().lock());
     }
     outcome.map(drop)
 }
@@ -148,6 +151,8 @@ struct Stream<'a> {
     devices: Devices,
     namespaced: Option<NamespacedPids>,
     summary: Summary,
+    /// Lines whose stamps contradict each other.
+    disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     /// Lost lines that stderr has been told of.
@@ -253,7 +258,8 @@ impl Stream<'_> {
                 let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex))
                     .with_ns_pid(ns_pid);
                 writer.write(&event, sink.buffer());
-                summary.record(&event);
+                summary.record(&Packet::from(&event));
+                self.disordered += u64::from(event.is_disordered());
             });
             match next {
                 Ok(Some(())) => {}
