@@ -4,6 +4,8 @@ mod csv;
 pub mod fields;
 mod json;
 mod rotation;
+#[cfg(test)]
+mod schema;
 mod sink;
 mod text;
 
