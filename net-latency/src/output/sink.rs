@@ -149,7 +149,8 @@ impl Sink {
             Ok((file, kind, if is_begun { b"" } else { header }))
         });
         let (file, kind, begin) = inspected.map_err(|error| {
-            Failure::Usage(format!("cannot open {name}: {error}; choose a file that can be written"))
+            let option = if output.is_some() { "--output: " } else { "" };
+            Failure::Usage(format!("{option}cannot open {name}: {error}; choose a file that can be written"))
         })?;
         if rotation.is_wanted() && !matches!(kind, Kind::Appended(_)) {
             return Err(Failure::Usage(format!(
@@ -423,7 +424,8 @@ mod tests {
         let failure = Sink::open(Some(Path::new("/nonexistent/lines")), b"", Rotation::default())
             .expect_err("no such directory");
         assert_eq!(failure.exit_code(), 2);
-        assert!(failure.to_string().contains("/nonexistent/lines"), "{failure}");
+        let text = failure.to_string();
+        assert!(text.starts_with("--output: cannot open /nonexistent/lines: "), "{text}");
     }
 
     #[test]
