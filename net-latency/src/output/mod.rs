@@ -1,8 +1,12 @@
 //! The forms in which events are shown, one file per form, and the place where the lines go.
 
+mod csv;
+pub mod fields;
 mod json;
+mod rotation;
+#[cfg(test)]
+mod schema;
 mod sink;
-
 mod text;
 
 use std::ffi::OsStr;
@@ -12,7 +16,9 @@ use clap::ValueEnum;
 use crate::clock::Zone;
 use crate::event::Event;
 
+pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
+pub(crate) use text::write_name;
 
 /// A form of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,6 +28,25 @@ pub enum Format {
     Text,
     /// A JSON object a line
     Json,
+    /// A comma-separated record a line, with a header
+    Csv,
+}
+
+impl Format {
+    /// The line that begins a file, newline included; empty where a file needs none.
+    #[must_use]
+    pub fn header(self) -> &'static [u8] {
+        match self {
+            Self::Text | Self::Json => b"",
+            Self::Csv => csv::HEADER,
+        }
+    }
+
+    /// Whether lines show a process' number in its own PID namespace, which costs a look into /proc.
+    #[must_use]
+    pub fn shows_ns_pid(self, details: bool) -> bool {
+        details || self != Self::Text
+    }
 }
 
 /// What the forms can vary.
@@ -29,7 +54,7 @@ pub enum Format {
 pub struct Options {
     /// Whose time the lines show.
     pub zone: Zone,
-    /// Text: addresses, lengths, device and flags behind the PID. (JSON always has them.)
+    /// Text: addresses, lengths, device and flags behind the PID. (The other forms always have them.)
     pub details: bool,
     /// Text: terminal colours.
     pub colour: bool,
@@ -43,6 +68,7 @@ pub struct Writer(Form);
 enum Form {
     Text(text::TextWriter),
     Json(json::JsonWriter),
+    Csv(csv::CsvWriter),
 }
 
 impl Writer {
@@ -52,6 +78,7 @@ impl Writer {
         Self(match format {
             Format::Text => Form::Text(text::TextWriter::new(options)),
             Format::Json => Form::Json(json::JsonWriter::new(options)),
+            Format::Csv => Form::Csv(csv::CsvWriter::new(options)),
         })
     }
 
@@ -61,6 +88,7 @@ impl Writer {
         match &mut self.0 {
             Form::Text(writer) => writer.write(event, out),
             Form::Json(writer) => writer.write(event, out),
+            Form::Csv(writer) => writer.write(event, out),
         }
     }
 }
