@@ -96,9 +96,15 @@ struct Appended {
 }
 
 impl Appended {
-    fn new(path: &Path, len: u64, rotation: Rotation) -> Self {
-        let mut this =
-            Self { path: path.to_owned(), len: 0, has_lines: len > 0, rotation, full: u64::MAX, over: None };
+    fn new(path: &Path, len: u64, header: &[u8], rotation: Rotation) -> Self {
+        let mut this = Self {
+            path: path.to_owned(),
+            len: 0,
+            has_lines: len > header.len() as u64,
+            rotation,
+            full: u64::MAX,
+            over: None,
+        };
         this.postpone();
         this.len = len;
         this
@@ -141,7 +147,7 @@ impl Sink {
         let inspected = opened.and_then(|file| {
             let metadata = file.metadata()?;
             let kind = match (metadata.is_file(), output) {
-                (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), rotation)),
+                (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), header, rotation)),
                 (true, None) => Kind::Redirected,
                 (false, _) => Kind::Stream { terminal: file.is_terminal() },
             };
@@ -244,7 +250,7 @@ impl Sink {
         let replaced = make_way(self, old).and_then(|()| {
             let file = open(&old.path)?;
             let len = file.metadata()?.len();
-            Ok((file, Appended::new(&old.path, len, old.rotation)))
+            Ok((file, Appended::new(&old.path, len, self.header, old.rotation)))
         });
         match replaced {
             Ok((file, appended)) => {
@@ -623,6 +629,11 @@ mod tests {
         put(&mut sink, "one\n");
         put(&mut sink, "");
         assert_eq!(files(&path), ["a,header\none\n", "a,header\n"]);
+        // Not after it was opened anew either.
+        sink.reopen(PATIENCE).expect("can be opened");
+        std::thread::sleep(Duration::from_millis(2));
+        put(&mut sink, "");
+        assert_eq!(files(&path).len(), 2);
     }
 
     #[test]
