@@ -2,6 +2,7 @@
 
 mod packets;
 mod process;
+mod report;
 mod tracing;
 mod values;
 
@@ -17,6 +18,8 @@ use crate::output::Format;
 
 use packets::PacketArguments;
 pub use packets::PacketFilter;
+use report::ReportArguments;
+pub use report::{ReportConfig, ReportFormat};
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
 
@@ -25,6 +28,7 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency report packets.json --html page.html
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
@@ -51,6 +55,8 @@ enum ViewArguments {
         #[arg(long, value_enum, default_value_t)]
         backend: Backend,
     },
+    /// Sum up logs that were recorded with --format json or --format csv
+    Report(ReportArguments),
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +104,8 @@ pub enum Config {
         /// The backend that was asked for.
         backend: Backend,
     },
+    /// Sum up logs.
+    Report(ReportConfig),
 }
 
 /// What to trace, how to show it and when to stop.
@@ -144,6 +152,7 @@ impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {

@@ -5,12 +5,14 @@ mod sink;
 mod text;
 
 use std::ffi::OsStr;
+use std::fmt::{self, Display, Write as _};
 
 use clap::ValueEnum;
 
 use crate::clock::Zone;
 use crate::event::Event;
 
+pub(crate) use json::write_json;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 pub(crate) use text::write_name;
 
@@ -77,6 +79,19 @@ pub fn colour_wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsS
 /// neighbour. `char::escape_debug` has the tables.
 fn is_printable_beyond_ascii(c: char) -> bool {
     c.escape_debug().eq([c])
+}
+
+/// Text of somebody's choice, shown so that nothing in it acts on a terminal or ends the line.
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
+
+impl Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            ' '..='~' => f.write_char(c),
+            _ if !c.is_ascii() && is_printable_beyond_ascii(c) => f.write_char(c),
+            _ => write!(f, "{}", c.escape_default()),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,240 @@
+//! A line of the CSV form: columns go by the names in the header, so that their order and number may change.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use csv_core::{ReadRecordResult, Reader};
+use net_latency_common::Direction;
+
+use super::packet::{Fields, Flags};
+use crate::event::Protocol;
+
+/// Without these no line can be read: a header has them, and no row has them.
+const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
+
+/// Why a line gives no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// No header has come yet.
+    NoHeader,
+    /// It has more or fewer values than the header has names.
+    Width,
+    /// A value is not of its column's kind.
+    Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Ts,
+    Dir,
+    Proto,
+    Pid,
+    Tid,
+    Comm,
+    Saddr,
+    Sport,
+    Daddr,
+    Dport,
+    Len,
+    DrvIp,
+    IpTcp,
+    TcpApp,
+    IpUdp,
+    UdpApp,
+    AppTcp,
+    TcpIp,
+    IpDrv,
+    AppUdp,
+    UdpIp,
+    Total,
+    Netns,
+    Flags,
+    Unknown,
+}
+
+impl Column {
+    fn named(name: &str) -> Self {
+        match name {
+            "ts" => Self::Ts,
+            "dir" => Self::Dir,
+            "proto" => Self::Proto,
+            "pid" => Self::Pid,
+            "tid" => Self::Tid,
+            "comm" => Self::Comm,
+            "saddr" => Self::Saddr,
+            "sport" => Self::Sport,
+            "daddr" => Self::Daddr,
+            "dport" => Self::Dport,
+            "len" => Self::Len,
+            "drv_ip_ns" => Self::DrvIp,
+            "ip_tcp_ns" => Self::IpTcp,
+            "tcp_app_ns" => Self::TcpApp,
+            "ip_udp_ns" => Self::IpUdp,
+            "udp_app_ns" => Self::UdpApp,
+            "app_tcp_ns" => Self::AppTcp,
+            "tcp_ip_ns" => Self::TcpIp,
+            "ip_drv_ns" => Self::IpDrv,
+            "app_udp_ns" => Self::AppUdp,
+            "udp_ip_ns" => Self::UdpIp,
+            "total_ns" => Self::Total,
+            "netns" => Self::Netns,
+            "flags" => Self::Flags,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
+#[derive(Debug, Default)]
+pub(super) struct CsvReader {
+    columns: Vec<Column>,
+    /// The values of the current line without their quotes, end to end.
+    text: Vec<u8>,
+    /// Where each value ends in `text`.
+    ends: Vec<usize>,
+}
+
+impl CsvReader {
+    /// The line's fields; `None` if it is a header.
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+        self.split(line);
+        if self.is_header() {
+            self.columns = values(&self.text, &self.ends)
+                .map(|name| std::str::from_utf8(name).map_or(Column::Unknown, Column::named))
+                .collect();
+            return Ok(None);
+        }
+        match self.columns.len() {
+            0 => return Err(Wrong::NoHeader),
+            count if count != self.ends.len() => return Err(Wrong::Width),
+            _ => {}
+        }
+        let mut fields = Fields::default();
+        for (column, value) in self.columns.iter().zip(values(&self.text, &self.ends)) {
+            // Empty is unknown.
+            if !value.is_empty() {
+                set(&mut fields, *column, value).ok_or(Wrong::Value)?;
+            }
+        }
+        Ok(Some(fields))
+    }
+
+    fn is_header(&self) -> bool {
+        NEEDED.iter().all(|name| values(&self.text, &self.ends).any(|value| value == name.as_bytes()))
+    }
+
+    fn split(&mut self, line: &[u8]) {
+        // Values are never longer than their quoted form, nor more than there are bytes.
+        self.text.resize(self.text.len().max(line.len()), 0);
+        self.ends.resize(line.len() + 1, 0);
+        let mut reader = Reader::new();
+        let (mut read, mut written, mut count) = (0, 0, 0);
+        loop {
+            // Empty input at the end closes the record.
+            let (result, input, output, ends) =
+                reader.read_record(&line[read..], &mut self.text[written..], &mut self.ends[count..]);
+            read += input;
+            written += output;
+            count += ends;
+            if !matches!(result, ReadRecordResult::InputEmpty) {
+                break;
+            }
+        }
+        self.ends.truncate(count);
+    }
+}
+
+fn values<'a>(text: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> {
+    ends.iter().scan(0, move |start, &end| Some(&text[std::mem::replace(start, end)..end]))
+}
+
+/// `None` if the value is not of the column's kind.
+fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<()> {
+    let times = &mut fields.times;
+    match column {
+        Column::Ts => fields.ts = Some(Cow::Borrowed(std::str::from_utf8(value).ok()?)),
+        Column::Dir => {
+            fields.direction = Some(match value {
+                b"in" => Direction::In,
+                b"out" => Direction::Out,
+                _ => return None,
+            });
+        }
+        Column::Proto => {
+            fields.protocol = Some(match value {
+                b"tcp" => Protocol::Tcp,
+                b"udp" => Protocol::Udp,
+                _ => return None,
+            });
+        }
+        Column::Pid => fields.pid = Some(parse(value)?),
+        Column::Tid => fields.tid = Some(parse(value)?),
+        Column::Comm => fields.comm = Some(String::from_utf8_lossy(value)),
+        Column::Saddr => fields.saddr = Some(parse(value)?),
+        Column::Sport => fields.sport = Some(parse(value)?),
+        Column::Daddr => fields.daddr = Some(parse(value)?),
+        Column::Dport => fields.dport = Some(parse(value)?),
+        Column::Len => fields.len = Some(parse(value)?),
+        Column::DrvIp => times.drv_ip = Some(parse(value)?),
+        Column::IpTcp => times.ip_tcp = Some(parse(value)?),
+        Column::TcpApp => times.tcp_app = Some(parse(value)?),
+        Column::IpUdp => times.ip_udp = Some(parse(value)?),
+        Column::UdpApp => times.udp_app = Some(parse(value)?),
+        Column::AppTcp => times.app_tcp = Some(parse(value)?),
+        Column::TcpIp => times.tcp_ip = Some(parse(value)?),
+        Column::IpDrv => times.ip_drv = Some(parse(value)?),
+        Column::AppUdp => times.app_udp = Some(parse(value)?),
+        Column::UdpIp => times.udp_ip = Some(parse(value)?),
+        Column::Total => fields.total_ns = Some(parse(value)?),
+        Column::Netns => fields.netns = Some(parse(value)?),
+        Column::Flags => {
+            let mut flags = Flags::default();
+            for name in value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_') {
+                flags.add(std::str::from_utf8(name).ok()?);
+            }
+            fields.flags = flags;
+        }
+        Column::Unknown => {}
+    }
+    Some(())
+}
+
+fn parse<T: FromStr>(value: &[u8]) -> Option<T> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet<'a>(reader: &'a mut CsvReader, line: &str) -> Fields<'a> {
+        match reader.read(line.as_bytes()) {
+            Ok(Some(fields)) => fields,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wrong(reader: &mut CsvReader, line: &str) -> Wrong {
+        reader.read(line.as_bytes()).expect_err("wrong")
+    }
+
+    #[test]
+    fn columns_go_by_name() {
+        let mut reader = CsvReader::default();
+        assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
+        assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
+        let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control|new|gro,now,12");
+        assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
+        assert_eq!(fields.flags, Flags::named(&["control", "gro"]));
+        assert_eq!((fields.times.ip_drv, fields.ts.as_deref()), (Some(12), Some("now")));
+        let fields = packet(&mut reader, ",,tcp,out,,now,");
+        assert_eq!((fields.comm, fields.times.ip_drv), (None, None));
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);
+        assert_eq!(wrong(&mut reader, ",,tcp,up,,now,1"), Wrong::Value);
+        // A second run that appends to the file may have other columns.
+        assert!(matches!(reader.read(b"ts,dir,proto"), Ok(None)));
+        assert_eq!(packet(&mut reader, "then,in,udp").ts.as_deref(), Some("then"));
+    }
+}
