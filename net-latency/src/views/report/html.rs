@@ -6,7 +6,6 @@ use net_latency_common::Direction;
 
 use super::chart::Chart;
 use super::findings::Report;
-use super::packet::Flags;
 use super::table::{Entry, Others};
 use super::text::{
     Span, Time, direction_name, dominant as dominant_of, heading, headline, notes, packets, printable,
@@ -88,15 +87,11 @@ fn write_tiles(report: &Report, page: &mut String) -> fmt::Result {
         writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", Escaped(name), Escaped(&value.to_string()))
     };
     for (direction, protocol, way) in report.stages.ways().filter(|(_, _, way)| way.packets > 0) {
-        let way_name = format!("{} {}", protocol.name(), direction_name(direction));
-        tile(&format!("packets, {way_name}"), &way.packets)?;
-        tile(&format!("p50 in total, {way_name}"), &Time(way.total.quantile(0.5)))?;
-        tile(&format!("p99 in total, {way_name}"), &Time(way.total.quantile(0.99)))?;
-        tile(&format!("longest, {way_name}"), &Time(way.total.max()))?;
-    }
-    let retransmissions = Flags::RETRANS.of(&report.flags);
-    if retransmissions > 0 {
-        tile("retransmissions", &retransmissions)?;
+        let name = format!("{} {}", protocol.name(), direction_name(direction));
+        tile(&format!("packets, {name}"), &way.packets)?;
+        tile(&format!("p50, {name}"), &Time(way.total.quantile(0.5)))?;
+        tile(&format!("p99, {name}"), &Time(way.total.quantile(0.99)))?;
+        tile(&format!("longest, {name}"), &Time(way.total.max()))?;
     }
     writeln!(page, "</dl>")
 }
@@ -151,7 +146,7 @@ fn write_charts(report: &Report, page: &mut String) -> fmt::Result {
         for svg in [chart.curves(), chart.heat_map()] {
             writeln!(page, "<figure class=\"scroll\">\n{svg}</figure>")?;
         }
-        writeln!(page, "<p class=\"dim\">The darker, the more packets {name} took that long.</p>")?;
+        writeln!(page, "<p class=\"dim\">The stronger the colour, the more packets {name} took that long.</p>")?;
     }
     Ok(())
 }
@@ -159,7 +154,7 @@ fn write_charts(report: &Report, page: &mut String) -> fmt::Result {
 fn write_processes(report: &Report, top: usize, page: &mut String) -> fmt::Result {
     let (rows, others) = report.processes.top(top);
     writeln!(page, "<h2>Processes</h2>\n<div class=\"scroll\">\n<table class=\"processes\">")?;
-    writeln!(page, "<caption>{}</caption>", heading("processes", rows.len(), &report.processes))?;
+    writeln!(page, "<caption>{}</caption>", heading("Processes", rows.len(), &report.processes))?;
     write_head(&["PID", "name"], page)?;
     for (pid, entry) in rows {
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
@@ -176,7 +171,7 @@ fn write_connections(report: &Report, top: usize, page: &mut String) -> fmt::Res
         return Ok(());
     }
     writeln!(page, "<h2>Connections</h2>\n<div class=\"scroll\">\n<table class=\"connections\">")?;
-    writeln!(page, "<caption>{}</caption>", heading("connections", rows.len(), &report.connections))?;
+    writeln!(page, "<caption>{}</caption>", heading("Connections", rows.len(), &report.connections))?;
     write_head(&["this machine", "peer", "process"], page)?;
     for (connection, entry) in rows {
         let pid = entry.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
@@ -205,7 +200,7 @@ fn write_head(who: &[&str], page: &mut String) -> fmt::Result {
 }
 
 fn write_row(entry: &Entry, page: &mut String) -> fmt::Result {
-    write!(page, "<td>{}</td><td>{}</td>", packets(entry), entry.bytes)?;
+    write!(page, "<td>{}</td><td>{}</td>", packets(entry), Bytes(entry.bytes))?;
     let total = &entry.total;
     for time in [total.quantile(500), total.quantile(990), total.max()] {
         write!(page, "<td>{}</td>", Time(time))?;
@@ -292,6 +287,22 @@ fn write_bar(packet: &summary::Packet<'_>, names: &[&str], page: &mut String) ->
         }
     }
     writeln!(page, "</svg>")
+}
+
+/// A number of bytes in a unit that leaves it short.
+struct Bytes(u64);
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
+            Some((shift, name)) => {
+                let tenths = (u128::from(self.0) * 10) >> shift;
+                write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
+            }
+            None => write!(f, "{} B", self.0),
+        }
+    }
 }
 
 /// A task's name; `-` where it is unknown.

@@ -33,11 +33,6 @@ impl Flags {
         }
     }
 
-    /// How often this one flag was counted.
-    pub(super) fn of(self, counts: &[u64; FLAG_NAMES.len()]) -> u64 {
-        counts.get(self.0.trailing_zeros() as usize).copied().unwrap_or(0)
-    }
-
     pub(super) fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }

@@ -129,7 +129,7 @@ pub(super) fn direction_name(direction: Direction) -> &'static str {
 
 fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
     let (rows, others) = report.processes.top(top);
-    writeln!(out, "  {}", heading("processes", rows.len(), &report.processes))?;
+    writeln!(out, "  {}:", heading("processes", rows.len(), &report.processes))?;
     writeln!(out, "      PID {:<NAME_WIDTH$}{:>11}{TIMES_HEAD}", "name", "packets")?;
     for (pid, entry) in rows {
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
@@ -144,7 +144,7 @@ fn write_connections(report: &Report, top: usize, out: &mut impl Write) -> io::R
     if rows.is_empty() && others.lines == 0 {
         return writeln!(out, "  connections: the logs don't tell them");
     }
-    writeln!(out, "  {}", heading("connections", rows.len(), &report.connections))?;
+    writeln!(out, "  {}:", heading("connections", rows.len(), &report.connections))?;
     writeln!(out, "      {:<19}{:>11}{TIMES_HEAD}", "this machine > peer", "packets")?;
     for (connection, entry) in rows {
         write_ends(&connection, out)?;
@@ -189,7 +189,7 @@ pub(super) fn heading<K: Copy + Eq + std::hash::Hash>(what: &str, shown: usize, 
         Some(count) => format!("{what}: {shown} of {count}, "),
         None => format!("{what}: {shown} of many, "),
     };
-    format!("{all}those with the most time in total first:")
+    format!("{all}those with the most time in total first")
 }
 
 fn name(entry: &Entry) -> String {

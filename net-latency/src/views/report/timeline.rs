@@ -7,7 +7,7 @@ use net_latency_common::Direction;
 use super::distribution::Distribution;
 
 /// Slices at most.
-const MOST: usize = 240;
+const MOST: usize = 360;
 
 const MS: i64 = 1_000_000;
 const S: i64 = 1_000 * MS;
