@@ -3,6 +3,7 @@
 mod packets;
 mod process;
 mod report;
+mod rotation;
 mod tracing;
 mod values;
 
@@ -14,12 +15,13 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::clock::Zone;
 use crate::error::Failure;
-use crate::output::Format;
+use crate::output::{Format, Rotation};
 
 use packets::PacketArguments;
 pub use packets::PacketFilter;
 use report::ReportArguments;
 pub use report::{ReportConfig, ReportFormat};
+use rotation::RotationArguments;
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
 
@@ -67,13 +69,15 @@ struct StreamArguments {
     /// Form of the lines
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     format: Format,
-    /// Append the lines to this file instead of writing them to standard output
+    /// Append the lines to this file, not to standard output; SIGHUP opens it anew by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    rotation: RotationArguments,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// Tell on standard error where the packets are, each time this has passed: 1s, 10s, 1m
+    /// Each time this has passed, the footer's figures of that time on standard error: 1s, 10s, 1m
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
     /// No messages on standard error but errors: no footer
@@ -119,6 +123,8 @@ pub struct StreamConfig {
     pub format: Format,
     /// File to append lines to; standard output if `None`.
     pub output: Option<PathBuf>,
+    /// When that file is rotated.
+    pub rotation: Rotation,
     /// Whose time the lines show.
     pub zone: Zone,
     /// Nothing on stderr but errors.
@@ -127,7 +133,7 @@ pub struct StreamConfig {
     pub verbosity: u8,
     /// Time after which to stop.
     pub duration: Option<Duration>,
-    /// Time between two reports on standard error of where the packets are.
+    /// Time between two reports on standard error.
     pub interval: Option<Duration>,
     /// Number of lines after which to stop.
     pub count: Option<NonZeroU64>,
@@ -159,6 +165,7 @@ impl Arguments {
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(),
             format: stream.format,
+            rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet: stream.quiet,
@@ -211,6 +218,7 @@ mod tests {
                 tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
                 format: Format::Text,
                 output: None,
+                rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
                 verbosity: 0,
@@ -224,6 +232,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
+                         --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
                          --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -238,6 +247,11 @@ mod tests {
                 tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
                 format: Format::Json,
                 output: Some(PathBuf::from("lines")),
+                rotation: Rotation {
+                    size: Some(64 << 10),
+                    every: Some(Duration::from_secs(24 * 3600)),
+                    keep: 3,
+                },
                 zone: Zone::UTC,
                 quiet: true,
                 verbosity: 2,
@@ -256,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 9] = [
+        let wrong: [&[&str]; 17] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -264,6 +278,14 @@ mod tests {
             &["--duration", "10"],
             &["--count", "0"],
             &["--buffer", "3M"],
+            &["--interval", "0s"],
+            &["--format", "xml"],
+            &["--rotate-size", "1K", "-o", "lines"],
+            &["--rotate-every", "500ms", "-o", "lines"],
+            &["--rotate-keep", "0", "--rotate-size", "1M", "-o", "lines"],
+            &["--rotate-keep", "3", "-o", "lines"],
+            &["--rotate-size", "1M"],
+            &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
         ];

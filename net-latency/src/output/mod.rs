@@ -1,6 +1,11 @@
 //! The forms in which events are shown, one file per form, and the place where the lines go.
 
+mod csv;
+pub mod fields;
 mod json;
+mod rotation;
+#[cfg(test)]
+mod schema;
 mod sink;
 mod text;
 
@@ -13,6 +18,7 @@ use crate::clock::Zone;
 use crate::event::Event;
 
 pub(crate) use json::write_json;
+pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 pub(crate) use text::write_name;
 
@@ -24,6 +30,25 @@ pub enum Format {
     Text,
     /// A JSON object a line
     Json,
+    /// A comma-separated record a line, with a header
+    Csv,
+}
+
+impl Format {
+    /// The line that begins a file, newline included; empty where a file needs none.
+    #[must_use]
+    pub fn header(self) -> &'static [u8] {
+        match self {
+            Self::Text | Self::Json => b"",
+            Self::Csv => csv::HEADER,
+        }
+    }
+
+    /// Whether lines show a process' number in its own PID namespace, which costs a look into /proc.
+    #[must_use]
+    pub fn shows_ns_pid(self, details: bool) -> bool {
+        details || self != Self::Text
+    }
 }
 
 /// What the forms can vary.
@@ -31,7 +56,7 @@ pub enum Format {
 pub struct Options {
     /// Whose time the lines show.
     pub zone: Zone,
-    /// Text: addresses, lengths, device and flags behind the PID. (JSON always has them.)
+    /// Text: addresses, lengths, device and flags behind the PID. (The other forms always have them.)
     pub details: bool,
     /// Text: terminal colours.
     pub colour: bool,
@@ -45,6 +70,7 @@ pub struct Writer(Form);
 enum Form {
     Text(text::TextWriter),
     Json(json::JsonWriter),
+    Csv(csv::CsvWriter),
 }
 
 impl Writer {
@@ -54,6 +80,7 @@ impl Writer {
         Self(match format {
             Format::Text => Form::Text(text::TextWriter::new(options)),
             Format::Json => Form::Json(json::JsonWriter::new(options)),
+            Format::Csv => Form::Csv(csv::CsvWriter::new(options)),
         })
     }
 
@@ -63,6 +90,7 @@ impl Writer {
         match &mut self.0 {
             Form::Text(writer) => writer.write(event, out),
             Form::Json(writer) => writer.write(event, out),
+            Form::Csv(writer) => writer.write(event, out),
         }
     }
 }

@@ -169,7 +169,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         }
         Column::Pid => fields.pid = Some(parse(value)?),
         Column::Tid => fields.tid = Some(parse(value)?),
-        Column::Comm => fields.comm = Some(String::from_utf8_lossy(value)),
+        Column::Comm => fields.comm = Some(unescape(value)),
         Column::Saddr => fields.saddr = Some(parse(value)?),
         Column::Sport => fields.sport = Some(parse(value)?),
         Column::Daddr => fields.daddr = Some(parse(value)?),
@@ -199,6 +199,29 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
     Some(())
 }
 
+/// The name that was written, with what had to be escaped in it as `\xNN`, byte by byte.
+fn unescape(value: &[u8]) -> Cow<'_, str> {
+    const ESCAPE: &[u8] = b"\\x";
+    if memchr::memchr(b'\\', value).is_none() {
+        return String::from_utf8_lossy(value);
+    }
+    let mut name = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = rest.strip_prefix(ESCAPE).and_then(|rest| rest.split_at_checked(2));
+        let byte = digits.and_then(|(digits, tail)| {
+            let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+            let digits = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
+            Some((u8::from_str_radix(digits, 16).ok()?, tail))
+        });
+        // A backslash that begins nothing is somebody else's.
+        let (byte, tail) = byte.unwrap_or((first, tail));
+        name.push(byte);
+        rest = tail;
+    }
+    Cow::Owned(String::from_utf8_lossy(&name).into_owned())
+}
+
 fn parse<T: FromStr>(value: &[u8]) -> Option<T> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
@@ -219,11 +242,19 @@ mod tests {
     }
 
     #[test]
+    fn names_are_as_the_task_chose_them() {
+        let read = |text: &str| unescape(text.as_bytes()).into_owned();
+        assert_eq!(read("plain"), "plain");
+        assert_eq!(read("\\x1b[2J\\x5cx41\\xc2\\x9b"), "\u{1b}[2J\\x41\u{9b}");
+        assert_eq!(read("\\x\\x4\\x+1\\"), "\\x\\x4\\x+1\\");
+    }
+
+    #[test]
     fn columns_go_by_name() {
         let mut reader = CsvReader::default();
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
-        let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control|new|gro,now,12");
+        let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
         assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
         assert_eq!(fields.flags, Flags::named(&["control", "gro"]));
         assert_eq!((fields.times.ip_drv, fields.ts.as_deref()), (Some(12), Some("now")));

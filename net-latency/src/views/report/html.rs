@@ -146,7 +146,10 @@ fn write_charts(report: &Report, page: &mut String) -> fmt::Result {
         for svg in [chart.curves(), chart.heat_map()] {
             writeln!(page, "<figure class=\"scroll\">\n{svg}</figure>")?;
         }
-        writeln!(page, "<p class=\"dim\">The stronger the colour, the more packets {name} took that long.</p>")?;
+        writeln!(
+            page,
+            "<p class=\"dim\">The stronger the colour, the more packets {name} took that long.</p>"
+        )?;
     }
     Ok(())
 }
