@@ -131,7 +131,7 @@ pub(crate) mod tests {
     use crate::event::fixtures;
 
     /// Names as an ill-wisher would choose them: any bytes without NUL, often those that mean something.
-    pub(super) fn any_name() -> impl Strategy<Value = Vec<u8>> {
+    pub(crate) fn any_name() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![1..=255u8, proptest::sample::select(&b"\x1b\n\\x,|-\"' \x7f"[..]), 32..127u8,];
         let bytes = proptest::collection::vec(byte, 1..16);
         let text = proptest::collection::vec(any::<char>(), 1..16).prop_map(|chars| {
@@ -145,7 +145,7 @@ pub(crate) mod tests {
     }
 
     /// Records with any content, also such as the kernel side never makes.
-    pub(super) fn any_record() -> impl Strategy<Value = PacketRecord> {
+    pub(crate) fn any_record() -> impl Strategy<Value = PacketRecord> {
         let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
         let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
         let numbers = any::<(u32, u32, u32, u32, u32, u32)>();

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use net_latency_common::Direction;
 
-use super::text::{Span, Time, direction_name};
+use super::text::{Span, Time};
 use super::time::show;
 use super::timeline::{Slice, Timeline};
+use crate::output::fields::dir;
 use crate::summary::Human;
 
 const WIDTH: f64 = 960.0;
@@ -77,7 +78,7 @@ impl<'a> Chart<'a> {
     pub(super) fn curves(&self) -> String {
         let mut svg = self.begin(&format!(
             "p50, p99 and maximum of the total time of packets {}, for each {}",
-            direction_name(self.direction),
+            dir(self.direction),
             Span(self.width_ns.unsigned_abs())
         ));
         self.grid(&mut svg);
@@ -117,7 +118,7 @@ impl<'a> Chart<'a> {
     pub(super) fn heat_map(&self) -> String {
         let mut svg = self.begin(&format!(
             "How many packets {} took how long in total, for each {}",
-            direction_name(self.direction),
+            dir(self.direction),
             Span(self.width_ns.unsigned_abs())
         ));
         let rows_per_doubling = if (self.high - self.low) * 2.0 <= MOST_ROWS as f64 { 2.0 } else { 1.0 };

@@ -8,12 +8,12 @@ use super::chart::Chart;
 use super::findings::Report;
 use super::table::{Entry, Others};
 use super::text::{
-    Span, Time, direction_name, dominant as dominant_of, heading, headline, notes, packets, printable,
-    quantiles, span,
+    Span, Time, dominant as dominant_of, heading, headline, notes, packets, printable, quantiles, span,
 };
 use super::time::show;
 use crate::cli::ReportConfig;
 use crate::event::columns;
+use crate::output::fields::dir;
 use crate::summary::{self, Times, dominant, meaning};
 
 const STYLE: &str = include_str!("page.css");
@@ -87,7 +87,7 @@ fn write_tiles(report: &Report, page: &mut String) -> fmt::Result {
         writeln!(page, "<div><dt>{}</dt><dd>{}</dd></div>", Escaped(name), Escaped(&value.to_string()))
     };
     for (direction, protocol, way) in report.stages.ways().filter(|(_, _, way)| way.packets > 0) {
-        let name = format!("{} {}", protocol.name(), direction_name(direction));
+        let name = format!("{} {}", protocol.name(), dir(direction));
         tile(&format!("packets, {name}"), &way.packets)?;
         tile(&format!("p50, {name}"), &Time(way.total.quantile(0.5)))?;
         tile(&format!("p99, {name}"), &Time(way.total.quantile(0.99)))?;
@@ -122,7 +122,7 @@ fn write_stage(
     times: &Times,
     page: &mut String,
 ) -> fmt::Result {
-    write!(page, "<tr class=\"{class}\"><td class=\"left\">{}</td>", direction_name(direction))?;
+    write!(page, "<tr class=\"{class}\"><td class=\"left\">{}</td>", dir(direction))?;
     write!(page, "<th scope=\"row\" class=\"left\">{name}</th><td>{}</td>", times.count())?;
     for time in quantiles(times) {
         write!(page, "<td>{}</td>", Time(time))?;
@@ -141,7 +141,7 @@ fn write_charts(report: &Report, page: &mut String) -> fmt::Result {
     writeln!(page, "<h2>Over time</h2>")?;
     writeln!(page, "<p class=\"dim\">Total time of the packets finished in each {width}.</p>")?;
     for (direction, chart) in charts.into_iter().flatten() {
-        let name = direction_name(direction);
+        let name = dir(direction);
         writeln!(page, "<h3>Packets {name}</h3>")?;
         for svg in [chart.curves(), chart.heat_map()] {
             writeln!(page, "<figure class=\"scroll\">\n{svg}</figure>")?;
@@ -236,7 +236,7 @@ fn write_packet(packet: &summary::Packet<'_>, offset_s: i32, page: &mut String) 
         page,
         "<li><strong>{}</strong> {} at {time}, PID {pid} <code>{}</code>",
         Time(packet.total),
-        direction_name(packet.direction),
+        dir(packet.direction),
         Name(comm.as_deref())
     )?;
     if let Some([source, destination]) = packet.ends {

@@ -10,11 +10,12 @@ use super::distribution::Distribution;
 use super::findings::Report;
 use super::packet::FLAG_NAMES;
 use super::table::{Entry, Others, Table};
-use super::text::{direction_name, quantiles};
+use super::text::quantiles;
 use super::time::show;
 use crate::cli::ReportConfig;
 use crate::event::{COLUMNS, Protocol, columns};
 use crate::output;
+use crate::output::fields::dir;
 use crate::summary::{self, Times, dominant, meaning};
 
 const RFC3339: &str = "%Y-%m-%dT%H:%M:%S%.9f%:z";
@@ -216,7 +217,7 @@ fn stages(report: &Report) -> Vec<Stage> {
 fn stage(direction: Direction, protocol: Protocol, name: &str, times: &Times) -> Stage {
     let [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns] = quantiles(times);
     Stage {
-        dir: direction_name(direction),
+        dir: dir(direction),
         proto: protocol.name(),
         stage: field(name),
         count: times.count(),
@@ -258,7 +259,7 @@ fn row(connection: Option<Ends>, entry: &Entry) -> Row<'_> {
         p99_ns,
         max_ns,
         dominant: entry.dominant().map(|(direction, stage, percent)| Dominant {
-            dir: direction_name(direction),
+            dir: dir(direction),
             stage: field(stage),
             percent,
         }),
@@ -283,7 +284,7 @@ fn slow(packet: &summary::Packet<'_>, offset_s: i32) -> Slow {
     let names = columns(packet.direction, packet.protocol);
     Slow {
         ts: packet.wall_ns.map(|wall_ns| show(wall_ns, offset_s, RFC3339)),
-        dir: direction_name(packet.direction),
+        dir: dir(packet.direction),
         proto: packet.protocol.name(),
         pid: packet.pid,
         comm: packet.comm.map(|name| String::from_utf8_lossy(name).into_owned()),

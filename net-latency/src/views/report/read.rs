@@ -53,8 +53,17 @@ pub(super) fn read(
     progress: &Progress,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let name = source.name();
-    LogFile::new(&name, filter, report).read(input::open(source, progress)?)
+    read_lines(&source.name(), input::open(source, progress)?, filter, report)
+}
+
+/// Reads one unpacked log, which is called `name`, to its end.
+pub(super) fn read_lines(
+    name: &str,
+    source: impl Read,
+    filter: &Filter,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    LogFile::new(name, filter, report).read(source)
 }
 
 /// One log, while it is read.

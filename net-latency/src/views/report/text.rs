@@ -13,7 +13,7 @@ use super::time::show;
 use super::timeline::Slice;
 use crate::cli::ReportConfig;
 use crate::clock::Zone;
-use crate::output::Printable;
+use crate::output::{Printable, fields::dir};
 use crate::summary::{Human, Times};
 
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
@@ -77,8 +77,8 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
         notes.push(format!("{} other packets are not what was asked for", log.lines - report.packets));
     }
     if let Some((name, line, skipped)) = &log.first_skipped {
-        let lines = plural(log.skipped, "line was", "lines were");
-        notes.push(format!("{lines} skipped; the first: line {line} of {name} {}", skipped.reason()));
+        notes.push(plural(log.skipped, "line was skipped", "lines were skipped"));
+        notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
     }
     match log.unended {
         0 => {}
@@ -111,20 +111,13 @@ fn slowest(report: &Report, direction: Direction) -> Option<String> {
     Some(format!(
         "slowest {} {}: {}, {}, p50 {}, p99 {}, max {}",
         Span(width.unsigned_abs()),
-        direction_name(direction),
+        dir(direction),
         show(start, report.offset_s, &format),
         plural(times.count(), "packet", "packets"),
         Time(times.quantile(500)),
         Time(times.quantile(990)),
         Time(times.max()),
     ))
-}
-
-pub(super) fn direction_name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::In => "in",
-        Direction::Out => "out",
-    }
 }
 
 fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
@@ -215,7 +208,7 @@ pub(super) fn packets(entry: &Entry) -> String {
 
 pub(super) fn dominant(entry: &Entry) -> String {
     match entry.dominant() {
-        Some((direction, stage, percent)) => format!("{} {stage} {percent} %", direction_name(direction)),
+        Some((direction, stage, percent)) => format!("{} {stage} {percent} %", dir(direction)),
         None => "-".to_owned(),
     }
 }
