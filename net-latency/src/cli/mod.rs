@@ -30,7 +30,7 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
-  net-latency report packets.json --html page.html
+  net-latency report packets.json          sum up what was recorded
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:

@@ -89,3 +89,63 @@ impl ReportArguments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+    use insta::assert_snapshot;
+    use net_latency_common::Direction;
+
+    use super::*;
+    use crate::cli::{Arguments, Config, command};
+
+    fn parse(arguments: &str) -> Result<Config, String> {
+        let arguments = ["net-latency", "report"].into_iter().chain(arguments.split_whitespace());
+        let arguments = Arguments::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        arguments.resolve(Path::new("/proc")).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let found = parse(
+            "a - --html page --format json --top 5 -q -p 4194305 --comm fire* --port 80 --direction out b.gz",
+        );
+        let expected = ReportConfig {
+            files: ["a", "-", "b.gz"].map(PathBuf::from).to_vec(),
+            html: Some(PathBuf::from("page")),
+            format: ReportFormat::Json,
+            top: 5,
+            quiet: true,
+            // A process that can't be on this machine may have been on another.
+            filter: Filter {
+                pids: vec![4_194_305],
+                ports: vec![80],
+                comms: vec!["fire*".to_owned()],
+                direction: Some(Direction::Out),
+            },
+        };
+        assert_eq!(found, Ok(Config::Report(expected)));
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        let mut command = command().term_width(80);
+        command.build();
+        let report = command.find_subcommand_mut("report").expect("there");
+        let help = report.clone().term_width(80).render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert_snapshot!(help);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_remedy() {
+        let wrong = ["", "a --top 0", "a --top 1001", "a --format csv", "a --duration 1s"];
+        let said = wrong.map(|arguments| {
+            let message = parse(arguments).expect_err("makes no sense");
+            message.split("\n\nUsage:").next().unwrap_or_default().to_owned()
+        });
+        assert_snapshot!(said.join("\n\n"));
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use net_latency_common::Direction;
 
-use super::text::{Span, Time};
+use super::text::{Span, Time, plural};
 use super::time::show;
 use super::timeline::{Slice, Timeline};
 use crate::output::fields::dir;
@@ -235,10 +235,10 @@ impl<'a> Chart<'a> {
             write_svg(
                 svg,
                 format_args!(
-                    r#"<rect class="hover" x="{:.1}" y="{TOP}" width="{width:.1}" height="{height}"><title>{}: {} packets, p50 {}, p99 {}, max {}</title></rect>"#,
+                    r#"<rect class="hover" x="{:.1}" y="{TOP}" width="{width:.1}" height="{height}"><title>{}: {}, p50 {}, p99 {}, max {}</title></rect>"#,
                     self.x(place as f64),
                     show(*start, self.offset_s, format),
-                    times.count(),
+                    plural(times.count(), "packet", "packets"),
                     Time(times.quantile(500)),
                     Time(times.quantile(990)),
                     Time(times.max()),

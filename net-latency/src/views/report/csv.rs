@@ -85,32 +85,41 @@ impl Column {
 }
 
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CsvReader {
     columns: Vec<Column>,
+    /// Kept, since making one costs more than a line.
+    splitter: Reader,
     /// The values of the current line without their quotes, end to end.
     text: Vec<u8>,
-    /// Where each value ends in `text`.
+    /// Where each of the `count` values ends in `text`.
     ends: Vec<usize>,
+    count: usize,
 }
 
 impl CsvReader {
+    pub(super) fn new() -> Self {
+        // Not `Reader::default`, which splits nothing.
+        Self { columns: Vec::new(), splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
+    }
+
     /// The line's fields; `None` if it is a header.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
         self.split(line);
         if self.is_header() {
-            self.columns = values(&self.text, &self.ends)
+            self.columns = self
+                .values()
                 .map(|name| std::str::from_utf8(name).map_or(Column::Unknown, Column::named))
                 .collect();
             return Ok(None);
         }
         match self.columns.len() {
             0 => return Err(Wrong::NoHeader),
-            count if count != self.ends.len() => return Err(Wrong::Width),
+            count if count != self.count => return Err(Wrong::Width),
             _ => {}
         }
         let mut fields = Fields::default();
-        for (column, value) in self.columns.iter().zip(values(&self.text, &self.ends)) {
+        for (column, value) in self.columns.iter().zip(self.values()) {
             // Empty is unknown.
             if !value.is_empty() {
                 set(&mut fields, *column, value).ok_or(Wrong::Value)?;
@@ -120,27 +129,31 @@ impl CsvReader {
     }
 
     fn is_header(&self) -> bool {
-        NEEDED.iter().all(|name| values(&self.text, &self.ends).any(|value| value == name.as_bytes()))
+        NEEDED.iter().all(|name| self.values().any(|value| value == name.as_bytes()))
     }
 
     fn split(&mut self, line: &[u8]) {
         // Values are never longer than their quoted form, nor more than there are bytes.
         self.text.resize(self.text.len().max(line.len()), 0);
-        self.ends.resize(line.len() + 1, 0);
-        let mut reader = Reader::new();
-        let (mut read, mut written, mut count) = (0, 0, 0);
+        self.ends.resize(self.ends.len().max(line.len() + 1), 0);
+        self.splitter.reset();
+        let (mut read, mut written) = (0, 0);
+        self.count = 0;
         loop {
             // Empty input at the end closes the record.
-            let (result, input, output, ends) =
-                reader.read_record(&line[read..], &mut self.text[written..], &mut self.ends[count..]);
+            let (text, ends) = (&mut self.text[written..], &mut self.ends[self.count..]);
+            let (result, input, output, ends) = self.splitter.read_record(&line[read..], text, ends);
             read += input;
             written += output;
-            count += ends;
+            self.count += ends;
             if !matches!(result, ReadRecordResult::InputEmpty) {
                 break;
             }
         }
-        self.ends.truncate(count);
+    }
+
+    fn values(&self) -> impl Iterator<Item = &[u8]> {
+        values(&self.text, &self.ends[..self.count])
     }
 }
 
@@ -251,7 +264,7 @@ mod tests {
 
     #[test]
     fn columns_go_by_name() {
-        let mut reader = CsvReader::default();
+        let mut reader = CsvReader::new();
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");

@@ -139,7 +139,7 @@ fn write_charts(report: &Report, page: &mut String) -> fmt::Result {
     }
     let width = Span(report.timeline.width_ns().unsigned_abs());
     writeln!(page, "<h2>Over time</h2>")?;
-    writeln!(page, "<p class=\"dim\">Total time of the packets finished in each {width}.</p>")?;
+    writeln!(page, "<p class=\"dim\">Total time of all packets, TCP and UDP, finished in each {width}.</p>")?;
     for (direction, chart) in charts.into_iter().flatten() {
         let name = dir(direction);
         writeln!(page, "<h3>Packets {name}</h3>")?;

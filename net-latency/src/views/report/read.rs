@@ -86,7 +86,7 @@ impl<'a> LogFile<'a> {
             name,
             filter,
             report,
-            csv: CsvReader::default(),
+            csv: CsvReader::new(),
             times: TimeReader::default(),
             line: 0,
             first_skipped: None,

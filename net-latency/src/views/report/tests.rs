@@ -78,9 +78,9 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
 }
 
 /// A conversation of two processes, with whatever makes reading a log interesting.
-fn some_log() -> Vec<u8> {
+fn some_log(pairs: u64) -> Vec<u8> {
     let mut log = Vec::new();
-    for n in 0..40u64 {
+    for n in 0..pairs {
         let at = WALL_NS + n as i64 * S / 2;
         let mut received = incoming();
         received.stamps[STAMP_APP] += n * n * 1_000_000;
@@ -105,7 +105,7 @@ fn some_log() -> Vec<u8> {
 #[test]
 fn the_summary_reads_as_told() {
     let config = config();
-    let text = shown(&report_on(&some_log(), &config).expect("a log"), &config);
+    let text = shown(&report_on(&some_log(40), &config).expect("a log"), &config);
     // A name that has to be escaped may be longer.
     let mut lines = text.lines().filter(|line| !line.contains('\\'));
     assert!(lines.all(|line| line.chars().count() <= 80), "{text}");
@@ -115,7 +115,7 @@ fn the_summary_reads_as_told() {
 #[test]
 fn the_page_is_as_told() {
     let config = config();
-    let page = html::page(&report_on(&some_log(), &config).expect("a log"), &config);
+    let page = html::page(&report_on(&some_log(4), &config).expect("a log"), &config);
     let (head, rest) = page.split_once("<style>").expect("a style");
     let (_, body) = rest.split_once("</style>").expect("its end");
     assert_snapshot!(format!("{head}{body}").replace(env!("CARGO_PKG_VERSION"), "VERSION"));
@@ -125,7 +125,7 @@ fn the_page_is_as_told() {
 fn the_object_is_as_told() {
     let config = config();
     let mut out = Vec::new();
-    object::write(&report_on(&some_log(), &config).expect("a log"), &config, &mut out);
+    object::write(&report_on(&some_log(40), &config).expect("a log"), &config, &mut out);
     assert!(!out.strip_suffix(b"\n").expect("a line").iter().any(u8::is_ascii_control));
     let object: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
     assert_snapshot!(serde_json::to_string_pretty(&object).expect("memory can be written"));
@@ -215,7 +215,7 @@ fn a_line_that_was_cut_off_is_counted_and_not_used() {
 fn filters_keep_out_what_was_not_asked_for() {
     let count = |filter: Filter| {
         let config = ReportConfig { filter, ..config() };
-        let report = report_on(&some_log(), &config).expect("a log");
+        let report = report_on(&some_log(40), &config).expect("a log");
         assert_eq!(report.log.lines, 83);
         report.packets
     };
@@ -345,7 +345,7 @@ proptest! {
         let fields = json::read(&text).expect("the tool's own line");
         prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
 
-        let mut reader = csv::CsvReader::default();
+        let mut reader = csv::CsvReader::new();
         let header = Format::Csv.header().trim_ascii_end();
         prop_assert!(reader.read(header).expect("the tool's own header").is_none());
         let text = line(&record, WALL_NS, Format::Csv);

@@ -94,7 +94,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     notes
 }
 
-fn plural(count: u64, one: &str, many: &str) -> String {
+pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
@@ -109,12 +109,11 @@ fn slowest(report: &Report, direction: Direction) -> Option<String> {
     let date = if is_one_day(report) { "" } else { "%b %-d " };
     let format = format!("{date}%T{}", if width < 1_000_000_000 { "%.3f" } else { "" });
     Some(format!(
-        "slowest {} {}: {}, {}, p50 {}, p99 {}, max {}",
+        "slowest {} {}: {}, {}, p99 {}, max {}",
         Span(width.unsigned_abs()),
         dir(direction),
         show(start, report.offset_s, &format),
         plural(times.count(), "packet", "packets"),
-        Time(times.quantile(500)),
         Time(times.quantile(990)),
         Time(times.max()),
     ))
