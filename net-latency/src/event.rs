@@ -25,7 +25,7 @@ const FLAG_NAMES: [(u16, &str); 5] = [
 ];
 
 /// What carries a packet's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// TCP.
     Tcp,

@@ -2,6 +2,7 @@
 
 mod packets;
 mod process;
+mod report;
 mod rotation;
 mod tracing;
 mod values;
@@ -18,6 +19,8 @@ use crate::output::{Format, Rotation};
 
 use packets::PacketArguments;
 pub use packets::PacketFilter;
+use report::ReportArguments;
+pub use report::{ReportConfig, ReportFormat};
 use rotation::RotationArguments;
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
@@ -27,6 +30,7 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency report packets.json          sum up what was recorded
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
@@ -53,6 +57,8 @@ enum ViewArguments {
         #[arg(long, value_enum, default_value_t)]
         backend: Backend,
     },
+    /// Sum up logs that were recorded with --format json or --format csv
+    Report(ReportArguments),
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +108,8 @@ pub enum Config {
         /// The backend that was asked for.
         backend: Backend,
     },
+    /// Sum up logs.
+    Report(ReportConfig),
 }
 
 /// What to trace, how to show it and when to stop.
@@ -150,6 +158,7 @@ impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {

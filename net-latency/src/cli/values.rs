@@ -86,6 +86,13 @@ pub(super) fn parse_count(text: &str) -> Result<NonZeroU64, String> {
     text.parse().map_err(|_| "write a whole number, 1 or more".to_owned())
 }
 
+/// A number of rows of a table.
+pub(super) fn parse_rows(text: &str) -> Result<u16, String> {
+    positive(text)
+        .filter(|rows| *rows <= 1_000)
+        .ok_or_else(|| "write a whole number from 1 to 1000".to_owned())
+}
+
 fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Option<T> {
     text.parse().ok().filter(|number| *number != T::default())
 }

@@ -29,12 +29,16 @@ impl JsonWriter {
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         self.ts.clear();
         self.time.write(event.wall_ns(), &mut self.ts);
-        let object = Object { ts: &self.ts, event };
-        object
-            .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
-            .expect("memory can be written, and all keys are strings");
-        out.push(b'\n');
+        write_json(&Object { ts: &self.ts, event }, out);
     }
+}
+
+/// Appends `value` as one line of JSON that does nothing on a terminal, whatever the strings in it are.
+pub(crate) fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
+    value
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
+        .expect("memory can be written, and all keys are strings");
+    out.push(b'\n');
 }
 
 struct Object<'a> {

@@ -10,12 +10,14 @@ mod sink;
 mod text;
 
 use std::ffi::OsStr;
+use std::fmt::{self, Display, Write as _};
 
 use clap::ValueEnum;
 
 use crate::clock::Zone;
 use crate::event::Event;
 
+pub(crate) use json::write_json;
 pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 pub(crate) use text::write_name;
@@ -107,6 +109,19 @@ fn is_printable_beyond_ascii(c: char) -> bool {
     c.escape_debug().eq([c])
 }
 
+/// Text of somebody's choice, shown so that nothing in it acts on a terminal or ends the line.
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
+
+impl Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            ' '..='~' => f.write_char(c),
+            _ if !c.is_ascii() && is_printable_beyond_ascii(c) => f.write_char(c),
+            _ => write!(f, "{}", c.escape_default()),
+        })
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use net_latency_common::PacketRecord;
@@ -116,7 +131,7 @@ pub(crate) mod tests {
     use crate::event::fixtures;
 
     /// Names as an ill-wisher would choose them: any bytes without NUL, often those that mean something.
-    pub(super) fn any_name() -> impl Strategy<Value = Vec<u8>> {
+    pub(crate) fn any_name() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![1..=255u8, proptest::sample::select(&b"\x1b\n\\x,|-\"' \x7f"[..]), 32..127u8,];
         let bytes = proptest::collection::vec(byte, 1..16);
         let text = proptest::collection::vec(any::<char>(), 1..16).prop_map(|chars| {
@@ -130,7 +145,7 @@ pub(crate) mod tests {
     }
 
     /// Records with any content, also such as the kernel side never makes.
-    pub(super) fn any_record() -> impl Strategy<Value = PacketRecord> {
+    pub(crate) fn any_record() -> impl Strategy<Value = PacketRecord> {
         let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
         let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
         let numbers = any::<(u32, u32, u32, u32, u32, u32)>();

@@ -25,7 +25,7 @@ pub use losses::{Loss, Losses};
 pub use packet::Packet;
 pub use table::{Table, Way};
 pub use times::Times;
-pub use worst::Worst;
+pub use worst::{Worst, dominant, meaning};
 
 /// Accumulates packets. Its size does not depend on their number (about 600 KiB).
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use crate::{
     output::write_name,
 };
 
-/// How many are kept.
+/// How many are kept unless told otherwise.
 const KEPT: usize = 5;
 /// Room for a task's name, and for what reading a line back makes of one: 15 bytes, each U+FFFD at worst.
 const NAME_LEN: usize = 48;
@@ -24,9 +24,15 @@ const NAME_LEN: usize = 48;
 const WIDTH: usize = 80;
 
 /// The slowest packets, the slowest first; of equals the earlier. Its size is fixed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Worst {
-    kept: [Option<Kept>; KEPT],
+    kept: Vec<Option<Kept>>,
+}
+
+impl Default for Worst {
+    fn default() -> Self {
+        Self::keeping(KEPT)
+    }
 }
 
 /// A packet and, for its name, memory of its own.
@@ -38,9 +44,15 @@ struct Kept {
 }
 
 impl Worst {
+    /// Keeps this many packets.
+    #[must_use]
+    pub fn keeping(count: usize) -> Self {
+        Self { kept: vec![None; count] }
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.kept = [None; KEPT];
+        self.kept.fill(None);
     }
 
     /// Keeps the packet if it is one of the slowest so far: by its total or, where that is unknown, by its longest
@@ -84,11 +96,11 @@ impl Worst {
             }
             write_packet(&packet, &mut time, &mut text)?;
         }
-        let mut told: [Option<(&str, &str)>; KEPT] = [None; KEPT];
-        for (index, packet) in self.packets().enumerate() {
+        let mut told: Vec<(&str, &str)> = Vec::new();
+        for packet in self.packets() {
             let Some(stage) = dominant(&packet).map(|(column, _)| meaning(&packet, column)) else { continue };
-            if !told.contains(&Some(stage)) {
-                told[index] = Some(stage);
+            if !told.contains(&stage) {
+                told.push(stage);
                 let (column, hint) = stage;
                 text.extend_from_slice(format!("  {column}: {hint}\n").as_bytes());
             }
@@ -136,7 +148,8 @@ fn write_ends(from: SocketAddr, to: SocketAddr, out: &mut impl io::Write) -> io:
 
 /// The column in which the packet spent more time than in any other, as far as that is known for sure, and the
 /// time. Where the total is unknown: the longest of the known ones.
-fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
+#[must_use]
+pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
     let known = packet.stages.iter().enumerate().filter_map(|(column, ns)| Some((column, (*ns)?)));
     let (column, longest) = known.rev().max_by_key(|(_, ns)| *ns)?;
     let unknown = packet.total.map_or(0, |total| {
@@ -151,7 +164,8 @@ fn name(packet: &Packet<'_>, column: usize) -> &'static str {
 }
 
 /// The column's name, and what it means that the packet spent its time there.
-fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
+#[must_use]
+pub fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
     let waited_for_ack =
         packet.is_retransmission && packet.direction == Direction::Out && packet.protocol == Protocol::Tcp;
     let hint = if waited_for_ack && column == 0 {
