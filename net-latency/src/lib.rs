@@ -28,6 +28,7 @@ pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
         Config::Check { backend } => views::check::run(backend),
+        Config::Top(config) => views::top::run(&config),
     });
     error::report(outcome)
 }

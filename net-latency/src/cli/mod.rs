@@ -2,6 +2,7 @@
 
 mod packets;
 mod process;
+mod top;
 mod tracing;
 mod values;
 
@@ -17,6 +18,8 @@ use crate::output::Format;
 
 use packets::PacketArguments;
 pub use packets::PacketFilter;
+use top::TopArguments;
+pub use top::TopConfig;
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
 
@@ -25,6 +28,7 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency top                          a live table of processes, connections, packets
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
@@ -51,6 +55,8 @@ enum ViewArguments {
         #[arg(long, value_enum, default_value_t)]
         backend: Backend,
     },
+    /// Show live which processes, connections and packets are slow, and where, as a table on a terminal
+    Top(TopArguments),
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +104,8 @@ pub enum Config {
         /// The backend that was asked for.
         backend: Backend,
     },
+    /// Show a live table.
+    Top(TopConfig),
 }
 
 /// What to trace, how to show it and when to stop.
@@ -144,6 +152,7 @@ impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {
@@ -246,8 +255,38 @@ mod tests {
     }
 
     #[test]
+    fn top_has_its_own_options_and_those_of_packets_and_tracing() {
+        let top = |arguments: &[&str]| match parse(&[&["top"], arguments].concat()) {
+            Ok(Config::Top(config)) => config,
+            other => panic!("{other:?}"),
+        };
+        let usual = TopConfig {
+            filter: PacketFilter::default(),
+            tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
+            delay: Duration::from_secs(1),
+            window: Duration::from_secs(10),
+            zone: Zone::Local,
+            quiet: false,
+        };
+        assert_eq!(top(&[]), usual);
+        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
+        let config = top(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            config,
+            TopConfig {
+                filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
+                tracing: TracingConfig { backend: Backend::Kprobe, ..usual.tracing },
+                delay: Duration::from_millis(500),
+                window: Duration::from_secs(60),
+                zone: Zone::UTC,
+                quiet: true,
+            }
+        );
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 9] = [
+        let wrong: [&[&str]; 11] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -257,6 +296,8 @@ mod tests {
             &["--buffer", "3M"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
+            &["top", "--delay", "1ms"],
+            &["top", "--window", "500ms"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

@@ -13,6 +13,7 @@ use crate::clock::Zone;
 use crate::event::Event;
 
 pub use sink::{LONGEST_LINE, Sink, SinkError};
+pub(crate) use text::write_name;
 
 /// A form of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -102,7 +103,7 @@ pub(crate) mod tests {
     }
 
     /// Records with any content, also such as the kernel side never makes.
-    pub(super) fn any_record() -> impl Strategy<Value = PacketRecord> {
+    pub(crate) fn any_record() -> impl Strategy<Value = PacketRecord> {
         let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
         let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
         let numbers = any::<(u32, u32, u32, u32, u32, u32)>();

@@ -127,7 +127,7 @@ fn write_end(address: IpAddr, port: u16, out: &mut Vec<u8>) {
 }
 
 /// Writes a name so that nothing in it acts or separates; see the head of this module.
-fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
+pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(name) = name else {
         out.push(b'-');
         return;
