@@ -29,6 +29,7 @@ pub fn main() -> ExitCode {
         Config::Stream(config) => views::stream::run(&config),
         Config::Check { backend } => views::check::run(backend),
         Config::Report(config) => views::report::run(&config),
+        Config::Top(config) => views::top::run(&config),
     });
     error::report(outcome)
 }

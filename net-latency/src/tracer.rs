@@ -78,6 +78,12 @@ impl Tracer {
         Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
     }
 
+    /// How often the kernel has skipped one of the programs so far, where it counts that.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        self.probes.as_ref().and_then(Probes::missed)
+    }
+
     /// Detaches everything and returns how often the kernel skipped one of the programs, where it counts that.
     /// What was finished by now met all hooks; what is finished while they are detached is not valid.
     pub fn detach(&mut self) -> Option<u64> {

@@ -4,6 +4,7 @@ mod packets;
 mod process;
 mod report;
 mod rotation;
+mod top;
 mod tracing;
 mod values;
 
@@ -22,6 +23,8 @@ pub use packets::PacketFilter;
 use report::ReportArguments;
 pub use report::{ReportConfig, ReportFormat};
 use rotation::RotationArguments;
+use top::TopArguments;
+pub use top::TopConfig;
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
 
@@ -31,6 +34,7 @@ Examples:
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
   net-latency report packets.json          sum up what was recorded
+  net-latency top                          a live table of processes, connections, packets
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
@@ -59,6 +63,8 @@ enum ViewArguments {
     },
     /// Sum up logs that were recorded with --format json or --format csv
     Report(ReportArguments),
+    /// Show live which processes, connections and packets are slow, and where, as a table on a terminal
+    Top(TopArguments),
 }
 
 #[derive(Debug, Args)]
@@ -110,6 +116,8 @@ pub enum Config {
     },
     /// Sum up logs.
     Report(ReportConfig),
+    /// Show a live table.
+    Top(TopConfig),
 }
 
 /// What to trace, how to show it and when to stop.
@@ -159,6 +167,7 @@ impl Arguments {
         let stream = match self.view {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
+            Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {
@@ -269,8 +278,38 @@ mod tests {
     }
 
     #[test]
+    fn top_has_its_own_options_and_those_of_packets_and_tracing() {
+        let top = |arguments: &[&str]| match parse(&[&["top"], arguments].concat()) {
+            Ok(Config::Top(config)) => config,
+            other => panic!("{other:?}"),
+        };
+        let usual = TopConfig {
+            filter: PacketFilter::default(),
+            tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
+            delay: Duration::from_secs(1),
+            window: Duration::from_secs(10),
+            zone: Zone::Local,
+            quiet: false,
+        };
+        assert_eq!(top(&[]), usual);
+        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
+        let config = top(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            config,
+            TopConfig {
+                filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
+                tracing: TracingConfig { backend: Backend::Kprobe, ..usual.tracing },
+                delay: Duration::from_millis(500),
+                window: Duration::from_secs(60),
+                zone: Zone::UTC,
+                quiet: true,
+            }
+        );
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 17] = [
+        let wrong: [&[&str]; 19] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -288,6 +327,8 @@ mod tests {
             &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
+            &["top", "--delay", "1ms"],
+            &["top", "--window", "500ms"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

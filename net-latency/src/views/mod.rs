@@ -3,3 +3,4 @@
 pub mod check;
 pub mod report;
 pub mod stream;
+pub mod top;
