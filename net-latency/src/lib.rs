@@ -28,6 +28,8 @@ pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
         Config::Check { backend } => views::check::run(backend),
+        Config::Completions { shell } => views::completions::run(shell),
+        Config::Man => views::man::run(),
     });
     error::report(outcome)
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
@@ -51,6 +52,13 @@ enum ViewArguments {
         #[arg(long, value_enum, default_value_t)]
         backend: Backend,
     },
+    /// Print what a shell needs to complete commands and options
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page (net-latency man | man -l -)
+    Man,
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +106,13 @@ pub enum Config {
         /// The backend that was asked for.
         backend: Backend,
     },
+    /// Print a shell's completions.
+    Completions {
+        /// For which shell.
+        shell: Shell,
+    },
+    /// Print the manual page.
+    Man,
 }
 
 /// What to trace, how to show it and when to stop.
@@ -144,6 +159,8 @@ impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
+            Some(ViewArguments::Man) => return Ok(Config::Man),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {
