@@ -1,21 +1,28 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod config_file;
+mod defaults;
+mod invocation;
 mod packets;
 mod process;
 mod tracing;
 mod values;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::Format;
 
+use defaults::{ConfigArguments, Places};
+use invocation::{Invocation, Refusal};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
 use tracing::TracingArguments;
@@ -42,6 +49,8 @@ struct Arguments {
     view: Option<ViewArguments>,
     #[command(flatten)]
     stream: StreamArguments,
+    #[command(flatten)]
+    config: ConfigArguments,
 }
 
 #[derive(Debug, Subcommand)]
@@ -140,19 +149,48 @@ pub struct StreamConfig {
     pub count: Option<NonZeroU64>,
 }
 
-/// Reads and checks the command line of this process. Help, version and what clap itself finds wrong
-/// are printed and end the process.
+/// Reads and checks the command line of this process, and the files with its defaults. Help, version and
+/// what clap itself finds wrong are printed and end the process.
 ///
 /// # Errors
-/// A usage failure if what is asked for can't be on this machine.
+/// A usage failure if what is asked for can't be on this machine, or a file is wrong.
 pub fn from_env() -> Result<Config, Failure> {
-    Arguments::parse().resolve(Path::new("/proc"))
+    let arguments: Vec<_> = env::args_os().collect();
+    let invocation = match Invocation::read(command(), &arguments, &Places::new(|name| env::var_os(name))) {
+        Ok(invocation) => invocation,
+        Err(Refusal::Clap(error)) => error.exit(),
+        Err(Refusal::File(failure)) => return Err(failure),
+    };
+    let config = Config::of(&invocation, Path::new("/proc"))?;
+    let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
+    if !invocation.defaults.files.is_empty() && !is_quiet {
+        // A closed stderr is no reason not to go on.
+        let _ = writeln!(io::stderr(), "net-latency: defaults from {}", invocation.defaults.names());
+    }
+    Ok(config)
 }
 
 /// The command line's definition, for what is generated from it.
 #[must_use]
 pub fn command() -> clap::Command {
     Arguments::command()
+}
+
+impl Config {
+    fn of(invocation: &Invocation, proc: &Path) -> Result<Self, Failure> {
+        let resolve = |matches| {
+            Arguments::from_arg_matches(matches)
+                .map_err(|error| Failure::Usage(error.to_string()))
+                .and_then(|arguments| arguments.resolve(proc))
+        };
+        let config = resolve(&invocation.matches);
+        if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
+            && resolve(alone).is_ok()
+        {
+            return Err(invocation.defaults.blame(sentence));
+        }
+        config
+    }
 }
 
 impl Arguments {
