@@ -1,5 +1,6 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod check;
 mod config_file;
 mod defaults;
 mod invocation;
@@ -21,6 +22,8 @@ use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::Format;
 
+use check::CheckArguments;
+pub use check::{CheckConfig, ReportFormat};
 use defaults::{ConfigArguments, Places};
 use invocation::{Invocation, Refusal};
 use packets::PacketArguments;
@@ -55,12 +58,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum ViewArguments {
-    /// Show which hook serves each stage on this kernel, or why it can't be traced
-    Check {
-        /// How to hook into the kernel
-        #[arg(long, value_enum, default_value_t)]
-        backend: Backend,
-    },
+    /// Show whether and how this kernel can be traced, what is less than it could be, and what to do
+    Check(CheckArguments),
     /// Print what a shell needs to complete commands and options
     Completions {
         /// The shell
@@ -111,10 +110,7 @@ pub enum Config {
     /// Stream lines.
     Stream(StreamConfig),
     /// Say how this kernel can be traced.
-    Check {
-        /// The backend that was asked for.
-        backend: Backend,
-    },
+    Check(CheckConfig),
     /// Print a shell's completions.
     Completions {
         /// For which shell.
@@ -196,7 +192,7 @@ impl Config {
 impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
-            Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
             Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
             Some(ViewArguments::Man) => return Ok(Config::Man),
             None => self.stream,
@@ -295,9 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn check_has_its_own_backend() {
-        assert_eq!(parse(&["check"]), Ok(Config::Check { backend: Backend::Auto }));
-        assert_eq!(parse(&["check", "--backend", "fentry"]), Ok(Config::Check { backend: Backend::Fentry }));
+    fn check_has_its_own_options() {
+        let check = |arguments: &[&str]| match parse(arguments) {
+            Ok(Config::Check(config)) => (config.tracing.backend, config.tracing.buffer_bytes, config.format),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(check(&["check"]), (Backend::Auto, 4 << 20, ReportFormat::Text));
+        let arguments = ["check", "--backend", "fentry", "--buffer", "512K", "--format", "json"];
+        assert_eq!(check(&arguments), (Backend::Fentry, 512 << 10, ReportFormat::Json));
     }
 
     #[test]
