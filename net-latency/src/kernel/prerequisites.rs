@@ -20,7 +20,7 @@ const CAP_SYS_RESOURCE: u32 = 24;
 
 /// What `/proc/self/ns/…` link to outside of any container (the kernel's `PROC_USER_INIT_INO`, `PROC_PID_INIT_INO`).
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+pub(crate) const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Where the kernel offers kprobes: its event source, or the file for older ways.
 const KPROBES: [&str; 3] = [

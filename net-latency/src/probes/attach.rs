@@ -118,6 +118,13 @@ pub fn refusal(backend: Backend, reasons: &[(Mechanism, String)]) -> Failure {
             "lockdown, a filter of system calls or a security module forbids it; `net-latency check` shows what \
              can be seen of that"
         }
+        // Debian's kernels ask for more than CAP_PERFMON where this is above 2, as it is by default.
+        _ if reasons
+            .iter()
+            .any(|reason| reason.contains("perf_event_open") && reason.contains("(os error 13)")) =>
+        {
+            "kprobes need CAP_SYS_ADMIN here, or sysctl kernel.perf_event_paranoid=2"
+        }
         Backend::Auto => {
             "a kernel with CONFIG_KPROBE_EVENTS=y, or with BTF trampolines \
              (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y), is needed"
