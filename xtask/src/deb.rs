@@ -28,7 +28,7 @@ const FROM_WORKSPACE: [(&str, &str); 7] = [
     ("contrib/debian/copyright", "usr/share/doc/net-latency/copyright"),
     ("README.md", "usr/share/doc/net-latency/README.md"),
     ("docs/accuracy.md", "usr/share/doc/net-latency/docs/accuracy.md"),
-    ("CHANGELOG.md", "usr/share/doc/net-latency/changelog"),
+    ("CHANGELOG.md", "usr/share/doc/net-latency/CHANGELOG.md"),
 ];
 /// The same for what may be missing.
 const FROM_WORKSPACE_IF_THERE: [(&str, &str); 1] =
@@ -40,11 +40,13 @@ const DEBIAN_COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/net-latency.fish"),
 ];
 const DEBIAN_MANUAL: &str = "usr/share/man/man1/net-latency.1";
+/// One of Debian's own form.
+const DEBIAN_CHANGELOG: &str = "usr/share/doc/net-latency/changelog";
 /// Must be compressed, says Debian's policy.
-const COMPRESSED: [&str; 2] = [DEBIAN_MANUAL, "usr/share/doc/net-latency/changelog"];
+const COMPRESSED: [&str; 2] = [DEBIAN_MANUAL, DEBIAN_CHANGELOG];
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-const REMEDY: &str = "dpkg-deb, gzip and md5sum are needed, which every Debian has";
+const REMEDY: &str = "dpkg-deb, gzip, md5sum and date are needed, which every Debian has";
 
 /// Makes the package beside what goes into it, and returns its path.
 pub(crate) fn build(dist: &Path, workspace: &Path) -> Result<PathBuf> {
@@ -79,6 +81,9 @@ fn stage(root: &Path, dist: &Path, workspace: &Path) -> Result<()> {
             install(&workspace.join(source), &root.join(target), 0o644)?;
         }
     }
+    let changelog = root.join(DEBIAN_CHANGELOG);
+    fs::write(&changelog, changelog_text()?)?;
+    set_mode(&changelog, 0o644)?;
     for path in COMPRESSED {
         quietly(Command::new("gzip").args(["-9", "--no-name"]).arg(root.join(path)), REMEDY)?;
     }
@@ -139,16 +144,30 @@ fn files_of(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whom to write to about the package is whoever made it, by the variables of Debian's own tools.
-fn control_text(kibibytes: u64) -> String {
+/// Whom to write to about the package: whoever made it, by the variables of Debian's own tools.
+fn maintainer() -> String {
     let variable = |name, default: &str| env::var(name).unwrap_or_else(|_| default.to_owned());
     let name = variable("DEBFULLNAME", "the net-latency authors");
-    let address = variable("DEBEMAIL", "root@localhost");
+    format!("{name} <{}>", variable("DEBEMAIL", "root@localhost"))
+}
+
+fn changelog_text() -> Result<String> {
+    // So that the same source makes the same package, for those who set it.
+    let time = env::var("SOURCE_DATE_EPOCH").map_or_else(|_| "now".to_owned(), |epoch| format!("@{epoch}"));
+    let date = quietly(Command::new("date").args(["--utc", "--rfc-email", "--date", &time]), REMEDY)?;
+    let maintainer = maintainer();
+    Ok(format!(
+        "{PACKAGE} ({VERSION}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- {maintainer}  {date}"
+    ))
+}
+
+fn control_text(kibibytes: u64) -> String {
+    let maintainer = maintainer();
     format!(
         "Package: {PACKAGE}
 Version: {VERSION}
 Architecture: {ARCHITECTURE}
-Maintainer: {name} <{address}>
+Maintainer: {maintainer}
 Installed-Size: {kibibytes}
 Section: net
 Priority: optional
