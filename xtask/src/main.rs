@@ -4,6 +4,8 @@
 
 mod build;
 mod cli;
+mod deb;
+mod dist;
 mod guest;
 mod paths;
 mod process;
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
-        Task::Dist => build(build::dist),
+        Task::Dist(args) => build(|| dist::run(&args)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
     };

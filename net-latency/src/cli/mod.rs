@@ -1,5 +1,9 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod check;
+mod config_file;
+mod defaults;
+mod invocation;
 mod packets;
 mod process;
 mod report;
@@ -8,16 +12,23 @@ mod top;
 mod tracing;
 mod values;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{Format, Rotation};
 
+use check::CheckArguments;
+pub use check::CheckConfig;
+use defaults::{ConfigArguments, Places};
+use invocation::{Invocation, Refusal};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
 use report::ReportArguments;
@@ -51,16 +62,21 @@ struct Arguments {
     view: Option<ViewArguments>,
     #[command(flatten)]
     stream: StreamArguments,
+    #[command(flatten)]
+    config: ConfigArguments,
 }
 
 #[derive(Debug, Subcommand)]
 enum ViewArguments {
-    /// Show which hook serves each stage on this kernel, or why it can't be traced
-    Check {
-        /// How to hook into the kernel
-        #[arg(long, value_enum, default_value_t)]
-        backend: Backend,
+    /// Show whether and how this kernel can be traced, what is less than it could be, and what to do
+    Check(CheckArguments),
+    /// Print what a shell needs to complete commands and options
+    Completions {
+        /// The shell
+        shell: Shell,
     },
+    /// Print the manual page (net-latency man | man -l -)
+    Man,
     /// Sum up logs that were recorded with --format json or --format csv
     Report(ReportArguments),
     /// Show live which processes, connections and packets are slow, and where, as a table on a terminal
@@ -110,10 +126,14 @@ pub enum Config {
     /// Stream lines.
     Stream(StreamConfig),
     /// Say how this kernel can be traced.
-    Check {
-        /// The backend that was asked for.
-        backend: Backend,
+    Check(CheckConfig),
+    /// Print a shell's completions.
+    Completions {
+        /// For which shell.
+        shell: Shell,
     },
+    /// Print the manual page.
+    Man,
     /// Sum up logs.
     Report(ReportConfig),
     /// Show a live table.
@@ -147,13 +167,25 @@ pub struct StreamConfig {
     pub count: Option<NonZeroU64>,
 }
 
-/// Reads and checks the command line of this process. Help, version and what clap itself finds wrong
-/// are printed and end the process.
+/// Reads and checks the command line of this process, and the files with its defaults. Help, version and
+/// what clap itself finds wrong are printed and end the process.
 ///
 /// # Errors
-/// A usage failure if what is asked for can't be on this machine.
+/// A usage failure if what is asked for can't be on this machine, or a file is wrong.
 pub fn from_env() -> Result<Config, Failure> {
-    Arguments::parse().resolve(Path::new("/proc"))
+    let arguments: Vec<_> = env::args_os().collect();
+    let invocation = match Invocation::read(command(), &arguments, &Places::new(|name| env::var_os(name))) {
+        Ok(invocation) => invocation,
+        Err(Refusal::Clap(error)) => error.exit(),
+        Err(Refusal::File(failure)) => return Err(failure),
+    };
+    let config = Config::of(&invocation, Path::new("/proc"))?;
+    let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
+    if !invocation.defaults.files.is_empty() && !is_quiet {
+        // A closed stderr is no reason not to go on.
+        let _ = writeln!(io::stderr(), "net-latency: defaults from {}", invocation.defaults.names());
+    }
+    Ok(config)
 }
 
 /// The command line's definition, for what is generated from it.
@@ -162,10 +194,29 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+impl Config {
+    fn of(invocation: &Invocation, proc: &Path) -> Result<Self, Failure> {
+        let resolve = |matches| {
+            Arguments::from_arg_matches(matches)
+                .map_err(|error| Failure::Usage(error.to_string()))
+                .and_then(|arguments| arguments.resolve(proc))
+        };
+        let config = resolve(&invocation.matches);
+        if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
+            && resolve(alone).is_ok()
+        {
+            return Err(invocation.defaults.blame(sentence));
+        }
+        config
+    }
+}
+
 impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
-            Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
+            Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
+            Some(ViewArguments::Man) => return Ok(Config::Man),
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
@@ -272,9 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn check_has_its_own_backend() {
-        assert_eq!(parse(&["check"]), Ok(Config::Check { backend: Backend::Auto }));
-        assert_eq!(parse(&["check", "--backend", "fentry"]), Ok(Config::Check { backend: Backend::Fentry }));
+    fn check_has_its_own_options() {
+        let check = |arguments: &[&str]| match parse(arguments) {
+            Ok(Config::Check(config)) => (config.tracing.backend, config.tracing.buffer_bytes, config.format),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(check(&["check"]), (Backend::Auto, 4 << 20, ReportFormat::Text));
+        let arguments = ["check", "--backend", "fentry", "--buffer", "512K", "--format", "json"];
+        assert_eq!(check(&arguments), (Backend::Fentry, 512 << 10, ReportFormat::Json));
     }
 
     #[test]

@@ -47,5 +47,5 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 
 /// Whether a case means anything with that backend.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
-    name != prerequisites::NO_KPROBES || backend == Backend::Kprobe
+    !prerequisites::OF_KPROBES.contains(&name) || backend == Backend::Kprobe
 }
