@@ -21,7 +21,7 @@ mod logs;
 
 /// Debian's name of chromium without windows, and others of the whole one.
 const PROGRAMS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
-const PACKETS: u64 = 20_000;
+const PACKETS: u64 = 5_000;
 const SPAN_NS: u64 = 300_000_000_000;
 /// Nobody has this name; what asks for it has to ask the proxy.
 const ELSEWHERE: &str = "http://elsewhere.invalid/picture.png";
@@ -211,7 +211,7 @@ fn the_page_can_be_seen_by_day_and_by_night(browser: &Path) -> Result<(), Failed
         let profile = TempDir::new()?;
         let picture = directory.path().join("page.png");
         let output = command(browser, &page, &profile)
-            .arg("--window-size=1200,4000")
+            .arg("--window-size=1200,3400")
             .arg(format!("--blink-settings=preferredColorScheme={mode}"))
             .arg(format!("--screenshot={}", picture.display()))
             .output()?;
@@ -221,7 +221,7 @@ fn the_page_can_be_seen_by_day_and_by_night(browser: &Path) -> Result<(), Failed
             |colour| pixels.iter().filter(|pixel| **pixel == colour).count() as f64 / pixels.len() as f64;
         assert!((0.4..0.98).contains(&part(background)), "{mode}: {}", part(background));
         assert!(part(stage) > 0.0, "{mode}: no bar");
-        let colours: HashSet<_> = pixels.iter().collect();
+        let colours: HashSet<_> = pixels.iter().step_by(7).collect();
         assert!(colours.len() > 50, "{mode}: {} colours", colours.len());
     }
     Ok(())
