@@ -96,9 +96,15 @@ struct Appended {
 }
 
 impl Appended {
-    fn new(path: &Path, len: u64, rotation: Rotation) -> Self {
-        let mut this =
-            Self { path: path.to_owned(), len: 0, has_lines: len > 0, rotation, full: u64::MAX, over: None };
+    fn new(path: &Path, len: u64, header: &[u8], rotation: Rotation) -> Self {
+        let mut this = Self {
+            path: path.to_owned(),
+            len: 0,
+            has_lines: len > header.len() as u64,
+            rotation,
+            full: u64::MAX,
+            over: None,
+        };
         this.postpone();
         this.len = len;
         this
@@ -141,7 +147,7 @@ impl Sink {
         let inspected = opened.and_then(|file| {
             let metadata = file.metadata()?;
             let kind = match (metadata.is_file(), output) {
-                (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), rotation)),
+                (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), header, rotation)),
                 (true, None) => Kind::Redirected,
                 (false, _) => Kind::Stream { terminal: file.is_terminal() },
             };
@@ -149,7 +155,8 @@ impl Sink {
             Ok((file, kind, if is_begun { b"" } else { header }))
         });
         let (file, kind, begin) = inspected.map_err(|error| {
-            Failure::Usage(format!("cannot open {name}: {error}; choose a file that can be written"))
+            let option = if output.is_some() { "--output: " } else { "" };
+            Failure::Usage(format!("{option}cannot open {name}: {error}; choose a file that can be written"))
         })?;
         if rotation.is_wanted() && !matches!(kind, Kind::Appended(_)) {
             return Err(Failure::Usage(format!(
@@ -243,7 +250,7 @@ impl Sink {
         let replaced = make_way(self, old).and_then(|()| {
             let file = open(&old.path)?;
             let len = file.metadata()?.len();
-            Ok((file, Appended::new(&old.path, len, old.rotation)))
+            Ok((file, Appended::new(&old.path, len, self.header, old.rotation)))
         });
         match replaced {
             Ok((file, appended)) => {
@@ -423,7 +430,8 @@ mod tests {
         let failure = Sink::open(Some(Path::new("/nonexistent/lines")), b"", Rotation::default())
             .expect_err("no such directory");
         assert_eq!(failure.exit_code(), 2);
-        assert!(failure.to_string().contains("/nonexistent/lines"), "{failure}");
+        let text = failure.to_string();
+        assert!(text.starts_with("--output: cannot open /nonexistent/lines: "), "{text}");
     }
 
     #[test]
@@ -621,6 +629,11 @@ mod tests {
         put(&mut sink, "one\n");
         put(&mut sink, "");
         assert_eq!(files(&path), ["a,header\none\n", "a,header\n"]);
+        // Not after it was opened anew either.
+        sink.reopen(PATIENCE).expect("can be opened");
+        std::thread::sleep(Duration::from_millis(2));
+        put(&mut sink, "");
+        assert_eq!(files(&path).len(), 2);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::event::{COLUMNS, Protocol};
 /// For each column of a way, what makes it long.
 #[must_use]
 pub fn hints(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
-    const DRV_IP: &str = "it waited for a softirq to hand it to IP: a CPU's backlog, or GRO";
-    const IP_IN: &str = "in IP: netfilter's rules, routing, or waiting for other fragments";
+    const DRV_IP: &str = "it waited for a softirq (a CPU's backlog, GRO), or was forwarded first";
+    const IP_IN: &str = "in IP: netfilter's rules, routing, putting fragments together";
     const TO_IP_OUT: &str = "on the way to IP's output: routing, or netfilter's output rules";
     const IP_DRV: &str = "from IP to the device: netfilter (NAT), or the neighbour's address";
     match (direction, protocol) {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::event::{
         Event,
-        fixtures::{WALL_NS, incoming, outgoing},
+        fixtures::{WALL_NS, incoming, outgoing, udp},
     };
 
     fn footer(summary: &Summary, losses: &Losses) -> String {
@@ -138,6 +138,27 @@ mod tests {
         control.stamps[STAMP_APP] = 0;
         control.flags = FLAG_CONTROL;
         assert_snapshot!(footer(&seen(&[partial, drv_missing, control]), &NO_LOSS));
+    }
+
+    #[test]
+    fn cleared_is_as_new() {
+        let text = |summary: &Summary| {
+            let mut out = Vec::new();
+            summary.write(Zone::UTC, &mut out).expect("memory can be written");
+            String::from_utf8(out).expect("ASCII")
+        };
+        let mut summary = seen(&[incoming(), outgoing(), incoming()]);
+        summary.clear();
+        assert_eq!((summary.packets(), text(&summary)), (0, String::new()));
+        let record = outgoing();
+        summary.record(&Packet::from(&Event::new(&record, WALL_NS, None)));
+        assert_eq!(text(&summary), text(&seen(&[record])));
+    }
+
+    #[test]
+    fn both_protocols_have_their_rows() {
+        let records = [incoming(), outgoing(), udp(incoming()), udp(outgoing())];
+        assert_snapshot!(footer(&seen(&records), &NO_LOSS));
     }
 
     #[test]

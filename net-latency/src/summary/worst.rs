@@ -59,6 +59,10 @@ impl Worst {
     /// stage. One with neither can't be compared.
     pub fn record(&mut self, packet: &Packet<'_>) {
         let Some(rank) = packet.total.or_else(|| packet.stages.into_iter().flatten().max()) else { return };
+        // Most are not.
+        if self.kept[KEPT - 1].as_ref().is_some_and(|last| last.rank >= rank) {
+            return;
+        }
         let is_slower = |kept: &Option<Kept>| kept.as_ref().is_none_or(|kept| kept.rank < rank);
         let Some(place) = self.kept.iter().position(is_slower) else { return };
         self.kept[place..].rotate_right(1);

@@ -3,6 +3,7 @@
 use std::{
     env, fmt,
     fs::{self, File},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio, id},
     sync::atomic::{AtomicU32, Ordering},
@@ -12,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use chrono::{DateTime, Utc};
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{SigHandler, Signal, kill, signal},
     unistd::Pid,
 };
 use regex_lite::Regex;
@@ -90,12 +91,13 @@ pub(crate) struct Launch {
     arguments: Vec<String>,
     sink: Sink,
     timezone: Option<&'static str>,
+    ignores_hangup: bool,
 }
 
 impl Launch {
     pub(crate) fn new(backend: Backend) -> Self {
         let sink = Sink::File(Scratch::new("lines"));
-        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None }
+        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None, ignores_hangup: false }
     }
 
     pub(crate) fn args<S: ToString>(mut self, arguments: &[S]) -> Self {
@@ -108,8 +110,19 @@ impl Launch {
         self
     }
 
+    pub(crate) fn csv(mut self) -> Self {
+        self.format = "csv";
+        self
+    }
+
     pub(crate) fn sink(mut self, sink: Sink) -> Self {
         self.sink = sink;
+        self
+    }
+
+    /// As `nohup` starts it.
+    pub(crate) fn ignoring_hangup(mut self) -> Self {
+        self.ignores_hangup = true;
         self
     }
 
@@ -125,6 +138,12 @@ impl Launch {
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
             command.env("TZ", timezone);
+        }
+        if self.ignores_hangup {
+            // SAFETY: signal(2) is safe to call between fork and exec, and ignoring needs no handler.
+            unsafe {
+                command.pre_exec(|| Ok(signal(Signal::SIGHUP, SigHandler::SigIgn).map(|_| ())?));
+            }
         }
         let file = match self.sink {
             Sink::File(scratch) => {

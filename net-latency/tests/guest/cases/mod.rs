@@ -9,7 +9,9 @@ pub(crate) mod harness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod rotation;
 mod soak;
+mod summary;
 pub(crate) mod truth;
 mod volume;
 mod witness;
@@ -33,6 +35,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         clock::CASES,
         soak::CASES,
         output::CASES,
+        rotation::CASES,
+        summary::CASES,
         ends::CASES,
         prerequisites::CASES,
     ]
