@@ -26,6 +26,9 @@ const SPAN_NS: u64 = 300_000_000_000;
 /// Nobody has this name; what asks for it has to ask the proxy.
 const ELSEWHERE: &str = "http://elsewhere.invalid/picture.png";
 
+/// Gets the browser.
+type Test = fn(&Path) -> Result<(), Failed>;
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let browser = find_browser();
@@ -34,7 +37,7 @@ fn main() -> ExitCode {
         eprintln!("report_page: no browser in PATH (looked for {}): ", PROGRAMS.join(", "));
         eprintln!("report_page: {}", if required { "its tests fail" } else { "its tests are ignored" });
     }
-    let tests: [(&str, fn(&Path) -> Result<(), Failed>); 4] = [
+    let tests: [(&str, Test); 4] = [
         ("the_page_has_its_parts_and_asks_for_nothing", the_page_has_its_parts_and_asks_for_nothing),
         ("what_is_smuggled_in_neither_runs_nor_asks", what_is_smuggled_in_neither_runs_nor_asks),
         ("a_page_without_a_policy_would_have_been_caught", a_page_without_a_policy_would_have_been_caught),
