@@ -60,7 +60,7 @@ impl Worst {
     pub fn record(&mut self, packet: &Packet<'_>) {
         let Some(rank) = packet.total.or_else(|| packet.stages.into_iter().flatten().max()) else { return };
         // Most are not.
-        if self.kept[KEPT - 1].as_ref().is_some_and(|last| last.rank >= rank) {
+        if self.kept.last().and_then(Option::as_ref).is_some_and(|last| last.rank >= rank) {
             return;
         }
         let is_slower = |kept: &Option<Kept>| kept.as_ref().is_none_or(|kept| kept.rank < rank);
@@ -224,6 +224,17 @@ mod tests {
         let found: Vec<_> = kept(&packets).packets().map(|packet| (packet.total, packet.pid)).collect();
         let expected = [(9, 3), (9, 4), (9, 8), (8, 6), (5, 1)];
         assert_eq!(found, expected.map(|(total, pid)| (Some(total), Some(pid))));
+    }
+
+    #[test]
+    fn as_many_are_kept_as_asked_for() {
+        for count in [0, 1, 3, 9] {
+            let mut worst = Worst::keeping(count);
+            (1..=20).rev().chain(1..=20).for_each(|total| worst.record(&of_total(total)));
+            let found: Vec<_> = worst.packets().filter_map(|packet| packet.total).collect();
+            let expected: Vec<_> = (1..=20).rev().flat_map(|total| [total, total]).take(count).collect();
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -132,13 +132,15 @@ impl<'a> Chart<'a> {
         }
         let most = counts.iter().flatten().max().copied().unwrap_or(1);
         let mut paths = vec![String::new(); SHADES];
-        let width = self.x(1.0) - self.x(0.0);
-        let height = (HEIGHT - TOP - BOTTOM) / rows as f64;
+        // Each cell ends where its neighbour begins, to the last digit: no paper shows between them.
+        let height = |row: usize| HEIGHT - BOTTOM - row as f64 * (HEIGHT - TOP - BOTTOM) / rows as f64;
         for (place, counts) in counts.iter().enumerate() {
+            let (left, right) = (self.x(place as f64), self.x(place as f64 + 1.0));
             for (row, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-                let (x, y) = (self.x(place as f64), HEIGHT - BOTTOM - (row as f64 + 1.0) * height);
-                let _ =
-                    write!(paths[shade(count, most)], "M{x:.1} {y:.1}h{width:.1}v{height:.1}h-{width:.1}z");
+                let (top, bottom) = (height(row + 1), height(row));
+                let path = &mut paths[shade(count, most)];
+                write!(path, "M{left:.1} {top:.1}H{right:.1}V{bottom:.1}H{left:.1}z")
+                    .expect("memory can be written");
             }
         }
         for (shade, path) in paths.iter().enumerate().filter(|(_, path)| !path.is_empty()) {

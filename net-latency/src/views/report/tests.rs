@@ -125,9 +125,11 @@ fn the_page_is_as_told() {
 fn the_object_is_as_told() {
     let config = config();
     let mut out = Vec::new();
-    object::write(&report_on(&some_log(40), &config).expect("a log"), &config, &mut out);
+    object::write(&report_on(&some_log(2), &config).expect("a log"), &config, &mut out);
     assert!(!out.strip_suffix(b"\n").expect("a line").iter().any(u8::is_ascii_control));
-    let object: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    let mut object: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    // Most of them are empty.
+    object["timeline"]["slices"].as_array_mut().expect("an array").truncate(1);
     assert_snapshot!(serde_json::to_string_pretty(&object).expect("memory can be written"));
 }
 
