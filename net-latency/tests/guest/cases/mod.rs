@@ -10,6 +10,7 @@ mod ledger;
 mod output;
 pub(crate) mod prerequisites;
 mod soak;
+mod top;
 pub(crate) mod truth;
 mod volume;
 mod witness;
@@ -34,6 +35,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         soak::CASES,
         output::CASES,
         ends::CASES,
+        top::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
