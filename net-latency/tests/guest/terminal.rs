@@ -2,11 +2,14 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _, Write as _},
+    io::{Read as _, Write as _},
     num::NonZero,
     os::{fd::OwnedFd, unix::process::CommandExt as _},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -20,6 +23,7 @@ use nix::{
     unistd::{Pid, setsid},
 };
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     process::ioctl_tiocsctty,
     termios::{Winsize, tcsetwinsize},
 };
@@ -30,9 +34,20 @@ use crate::{
     tool,
 };
 
-/// The tool, whose controlling terminal is ours. Killed when dropped.
+/// The tool. Killed when dropped.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Fails when it has ended, which is the normal case.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The tool on a terminal that is ours, and that controls it.
 pub(crate) struct Terminal {
-    child: Child,
+    program: Program,
     /// Our end.
     master: File,
     /// The tool's end, kept open so that its settings can be read when the tool has ended.
@@ -40,6 +55,8 @@ pub(crate) struct Terminal {
     before: Termios,
     screen: Arc<Mutex<Parser>>,
     reader: JoinHandle<()>,
+    /// Tells the reader to leave our end.
+    is_over: Arc<AtomicBool>,
 }
 
 /// What a run left on its terminal.
@@ -69,18 +86,13 @@ impl Terminal {
         let child = command.spawn().context("cannot run the tool on a terminal")?;
         let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
         let master = File::from(pty.master);
-        let mut source = master.try_clone()?;
-        let sink = Arc::clone(&screen);
-        let reader = thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            // The end is an error (EIO): nobody has the other end open any more.
-            while let Ok(read @ 1..) = source.read(&mut bytes) {
-                if let Ok(mut screen) = sink.lock() {
-                    screen.process(&bytes[..read]);
-                }
-            }
-        });
-        Ok(Self { child, master, slave: pty.slave, before, screen, reader })
+        let is_over = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (screen, is_over, master) = (Arc::clone(&screen), Arc::clone(&is_over), master.try_clone()?);
+            thread::spawn(move || read(master, &screen, &is_over))
+        };
+        let program = Program(child);
+        Ok(Self { program, master, slave: pty.slave, before, screen, reader, is_over })
     }
 
     fn screen(&self) -> Result<MutexGuard<'_, Parser>> {
@@ -107,7 +119,7 @@ impl Terminal {
         until(PATIENCE, || {
             meanwhile()?;
             let text = self.text()?;
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.program.0.try_wait()? {
                 return Err(anyhow!("the tool has ended: {status}"));
             }
             Ok(self.is_taken()? && is_wanted(&text))
@@ -130,12 +142,12 @@ impl Terminal {
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
+        Ok(kill(Pid::from_raw(self.program.0.id().try_into()?), signal)?)
     }
 
     /// Waits for the tool's end, which must give the terminal back as it was.
     pub(crate) fn wait(mut self) -> Result<Left> {
-        let status = wait(&mut self.child, PATIENCE).with_context(|| self.text().unwrap_or_default())?;
+        let status = wait(&mut self.program.0, PATIENCE).with_context(|| self.text().unwrap_or_default())?;
         let after = tcgetattr(&self.slave).context("tcgetattr")?;
         ensure!(after == self.before, "the terminal's settings are {after:?}, and were {:?}", self.before);
         drop(self.slave);
@@ -148,20 +160,27 @@ impl Terminal {
 
     /// Takes the terminal away, as a connection does that breaks, and waits for the tool's end.
     pub(crate) fn hang_up(self) -> Result<ExitStatus> {
-        let Self { mut child, master, slave, reader, .. } = self;
+        let Self { mut program, master, slave, reader, is_over, .. } = self;
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().map_err(|_| anyhow!("the reader panicked"))?;
         drop(slave);
         drop(master);
-        // The reader holds our end open until it has something to read or an end.
-        kill(Pid::from_raw(child.id().try_into()?), Signal::SIGHUP).or_else(|error| match error {
-            nix::errno::Errno::ESRCH => Ok(()),
-            error => Err(io::Error::from(error)),
-        })?;
-        let status = wait(&mut child, PATIENCE);
-        if status.is_err() {
-            child.kill()?;
-            child.wait()?;
+        wait(&mut program.0, PATIENCE)
+    }
+}
+
+/// Reads what the tool writes, to its end or until told to leave.
+fn read(mut master: File, screen: &Mutex<Parser>, is_over: &AtomicBool) {
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let mut bytes = [0; 4096];
+    while !is_over.load(Ordering::Relaxed) {
+        if let Ok(0) = poll(&mut [PollFd::new(&master, PollFlags::IN)], Some(&LOOK)) {
+            continue;
         }
-        reader.join().map_err(|_| anyhow!("the reader panicked"))?;
-        status
+        // The end is an error (EIO): nobody has the other end open any more.
+        let Ok(read @ 1..) = master.read(&mut bytes) else { return };
+        if let Ok(mut screen) = screen.lock() {
+            screen.process(&bytes[..read]);
+        }
     }
 }

@@ -261,9 +261,7 @@ impl<'a> Top<'a> {
     }
 
     fn press(&mut self, key: Key, screen: &Screen) -> ControlFlow<()> {
-        let Some(action) = input::action(key, self.state.is_typing()) else {
-            return ControlFlow::Continue(());
-        };
+        let action = input::action(key, self.state.is_typing());
         let placed = columns::columns(self.state.place, self.state.shown, screen.width());
         let page = screen::page(&self.state, screen.height());
         self.state.apply(action, &self.rows.keys(), &columns::sortable(&placed), page)?;

@@ -47,22 +47,20 @@ fn by_keys(backend: Backend) -> Result<()> {
     let mut pair = connect()?;
     let mut top = start(backend, USUAL)?;
     let (client, server) = (pair.client.pid().to_string(), pair.server.pid().to_string());
-    let both = |screen: &str| {
-        has_line(screen, &[&client, "nl-client", "tcp-app"])
-            && has_line(screen, &[&server, "nl-server", "tcp-app"])
-    };
+    let both =
+        |screen: &str| has_line(screen, &[&client, "nl-client"]) && has_line(screen, &[&server, "nl-server"]);
     top.expect("both processes", both, || pair.converse(5, 200))?;
     Kernel::now()?.expect_more_than(&before)?;
     let mechanism = backend.to_string();
     ensure!(top.text()?.lines().nth(1).is_some_and(|line| line.starts_with(&mechanism)), top.text()?);
 
-    // A filter, by the port that only this pair has; then by the process's number.
+    // A filter.
     let idle = || Ok(());
     top.press("/nothing-has-this-name")?;
     top.expect("no process", |screen| screen.contains("Nothing matches") && !both(screen), idle)?;
     top.press("\x1b")?;
     top.expect("both again", both, idle)?;
-    top.press(&format!("/{server}\r"))?;
+    top.press("/NL-SER\r")?;
     let one = |screen: &str| {
         has_line(screen, &[&server, "nl-server"]) && !has_line(screen, &[&client, "nl-client"])
     };
