@@ -12,6 +12,7 @@ mod net;
 mod oracle;
 mod peers;
 mod process;
+mod terminal;
 mod tool;
 
 use std::{

@@ -344,6 +344,7 @@ pub(crate) fn run(confinement: Option<&str>, arguments: &[&str]) -> Result<Refus
     Ok(Refusal { code: status.code(), stdout, stderr })
 }
 
-fn path() -> PathBuf {
+/// The tool's program.
+pub(crate) fn path() -> PathBuf {
     env::var_os(PATH).map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_net-latency")), PathBuf::from)
 }

@@ -32,11 +32,13 @@ pub(super) enum Action {
     Reverse,
     /// Show the times of the other direction, where there is room for one.
     Turn,
+    /// Only leaves the help.
+    Nothing,
 }
 
 /// What `key` means; while a filter is typed, characters are part of it.
-pub(super) fn action(key: Key, is_typing: bool) -> Option<Action> {
-    Some(match key {
+pub(super) fn action(key: Key, is_typing: bool) -> Action {
+    match key {
         Key::Control('c') => Action::Quit,
         Key::Up => Action::Move(-1),
         Key::Down => Action::Move(1),
@@ -48,7 +50,7 @@ pub(super) fn action(key: Key, is_typing: bool) -> Option<Action> {
         Key::Escape if is_typing => Action::Cancel,
         Key::Backspace if is_typing => Action::Erase,
         Key::Char(c) if is_typing => Action::Type(c),
-        _ if is_typing => return None,
+        _ if is_typing => Action::Nothing,
         Key::Enter => Action::Enter,
         Key::Escape | Key::Backspace => Action::Back,
         Key::Left => Action::SortBy(-1),
@@ -66,10 +68,10 @@ pub(super) fn action(key: Key, is_typing: bool) -> Option<Action> {
             's' | '>' => Action::SortBy(1),
             'S' | '<' => Action::SortBy(-1),
             'r' => Action::Reverse,
-            _ => return None,
+            _ => Action::Nothing,
         },
-        Key::Control(_) => return None,
-    })
+        Key::Control(_) => Action::Nothing,
+    }
 }
 
 #[cfg(test)]
@@ -78,15 +80,15 @@ mod tests {
 
     #[test]
     fn letters_are_text_while_a_filter_is_typed_and_control_c_still_quits() {
-        assert_eq!(action(Key::Char('q'), false), Some(Action::Quit));
-        assert_eq!(action(Key::Char('q'), true), Some(Action::Type('q')));
-        assert_eq!(action(Key::Char(' '), true), Some(Action::Type(' ')));
+        assert_eq!(action(Key::Char('q'), false), Action::Quit);
+        assert_eq!(action(Key::Char('q'), true), Action::Type('q'));
+        assert_eq!(action(Key::Char(' '), true), Action::Type(' '));
         for is_typing in [false, true] {
-            assert_eq!(action(Key::Control('c'), is_typing), Some(Action::Quit));
-            assert_eq!(action(Key::Down, is_typing), Some(Action::Move(1)));
+            assert_eq!(action(Key::Control('c'), is_typing), Action::Quit);
+            assert_eq!(action(Key::Down, is_typing), Action::Move(1));
         }
-        assert_eq!(action(Key::Escape, true), Some(Action::Cancel));
-        assert_eq!(action(Key::Escape, false), Some(Action::Back));
-        assert_eq!(action(Key::Tab, true), None);
+        assert_eq!(action(Key::Escape, true), Action::Cancel);
+        assert_eq!(action(Key::Escape, false), Action::Back);
+        assert_eq!(action(Key::Tab, true), Action::Nothing);
     }
 }

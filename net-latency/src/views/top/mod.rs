@@ -51,7 +51,7 @@ use crate::{
     ends::{Processes, Signals, readable},
     error::Failure,
     event::{Event, completion_ns},
-    summary::{Ledger, Losses, Summary},
+    summary::{Footer, Ledger, Losses, Packet, Summary},
     tracer::Tracer,
 };
 
@@ -121,6 +121,8 @@ struct Top<'a> {
     config: &'a TopConfig,
     tracer: Tracer,
     summary: Summary,
+    /// Packets whose stamps contradict each other.
+    disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     model: Model,
@@ -145,6 +147,7 @@ impl<'a> Top<'a> {
             config,
             tracer,
             summary: Summary::new(),
+            disordered: 0,
             outside: 0,
             model,
             frozen: None,
@@ -207,7 +210,7 @@ impl<'a> Top<'a> {
                 _ = refresh.tick() => {
                     self.losses = self.tracer.losses()?;
                     self.losses.missed_probes = self.tracer.missed();
-                    self.losses.disordered = self.summary.disordered();
+                    self.losses.disordered = self.disordered;
                     is_due = true;
                 }
                 ready = filling.readable() => {
@@ -255,15 +258,14 @@ impl<'a> Top<'a> {
             }
             let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
             self.model.record(&event);
-            self.summary.record(&event);
+            self.summary.record(&Packet::from(&event));
+            self.disordered += u64::from(event.is_disordered());
         });
         Ok(next?)
     }
 
     fn press(&mut self, key: Key, screen: &Screen) -> ControlFlow<()> {
-        let Some(action) = input::action(key, self.state.is_typing()) else {
-            return ControlFlow::Continue(());
-        };
+        let action = input::action(key, self.state.is_typing());
         let placed = columns::columns(self.state.place, self.state.shown, screen.width());
         let page = screen::page(&self.state, screen.height());
         self.state.apply(action, &self.rows.keys(), &columns::sortable(&placed), page)?;
@@ -315,13 +317,17 @@ impl<'a> Top<'a> {
         let waiting = self.tracer.capture.waiting_in();
         let ledger = Ledger::new(&counters, self.summary.packets(), self.outside, 0, waiting);
         losses.evicted_in = ledger.evicted;
-        losses.disordered = self.summary.disordered();
-        let mut footer = Vec::new();
+        losses.disordered = self.disordered;
+        let footer = Footer {
+            summary: &self.summary,
+            elapsed,
+            losses: &losses,
+            ledger: &ledger,
+            zone: self.config.zone,
+        };
+        let mut text = Vec::new();
         // In one piece; whoever closed stderr doesn't want to know.
-        let _ = self
-            .summary
-            .write_footer(elapsed, &losses, &ledger, &mut footer)
-            .and_then(|()| io::stderr().write_all(&footer));
+        let _ = footer.write(&mut text).and_then(|()| io::stderr().write_all(&text));
         Ok(())
     }
 }

@@ -142,6 +142,7 @@ impl State {
                 sort.is_ascending = !sort.is_ascending;
             }
             Action::Turn => self.turn(),
+            Action::Nothing => {}
         }
         ControlFlow::Continue(())
     }
@@ -270,6 +271,9 @@ mod tests {
         let mut state = State::new(Direction::In);
         apply(&mut state, Action::Help, &[]);
         assert!(state.is_help);
+        apply(&mut state, Action::Nothing, &processes(&[1]));
+        assert!(!state.is_help);
+        apply(&mut state, Action::Help, &[]);
         apply(&mut state, Action::Enter, &processes(&[1]));
         assert_eq!((state.is_help, state.place), (false, Place::Processes));
         apply(&mut state, Action::Help, &[]);

@@ -119,7 +119,7 @@ impl Top {
     }
 
     fn press(&mut self, key: Key) -> ControlFlow<()> {
-        let Some(action) = action(key, self.state.is_typing()) else { return ControlFlow::Continue(()) };
+        let action = action(key, self.state.is_typing());
         let rows = Rows::new(self.shown(), &self.state, self.look.is_ascii).keys();
         let placed = columns::columns(self.state.place, self.state.shown, self.size.0);
         let page = screen::page(&self.state, self.size.1);

@@ -12,6 +12,7 @@ pub(crate) mod prerequisites;
 mod rotation;
 mod soak;
 mod summary;
+mod top;
 pub(crate) mod truth;
 mod volume;
 mod witness;
@@ -38,6 +39,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         rotation::CASES,
         summary::CASES,
         ends::CASES,
+        top::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
