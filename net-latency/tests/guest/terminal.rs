@@ -69,6 +69,7 @@ pub(crate) struct Left {
 impl Terminal {
     /// Runs the tool on a new terminal of so many lines and columns.
     pub(crate) fn start(arguments: &[&str], kind: &str, (rows, columns): (u16, u16)) -> Result<Self> {
+        let (parser_rows, parser_columns) = not_zero(rows, columns)?;
         let size = nix::pty::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).context("openpty")?;
         let before = tcgetattr(&pty.slave).context("tcgetattr")?;
@@ -84,7 +85,7 @@ impl Terminal {
             });
         }
         let child = command.spawn().context("cannot run the tool on a terminal")?;
-        let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
+        let screen = Arc::new(Mutex::new(Parser::new(parser_rows, parser_columns, 0)));
         let master = File::from(pty.master);
         let is_over = Arc::new(AtomicBool::new(false));
         let reader = {
@@ -134,9 +135,8 @@ impl Terminal {
 
     /// Changes the size, which the kernel tells the tool.
     pub(crate) fn resize(&mut self, rows: u16, columns: u16) -> Result<()> {
-        let [new_rows, new_columns] = [rows, columns].map(NonZero::new);
-        let (new_rows, new_columns) = new_rows.zip(new_columns).context("a size is not 0")?;
-        self.screen()?.screen_mut().set_size(new_rows, new_columns);
+        let (parser_rows, parser_columns) = not_zero(rows, columns)?;
+        self.screen()?.screen_mut().set_size(parser_rows, parser_columns);
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.master, size).context("TIOCSWINSZ")
     }
@@ -167,6 +167,10 @@ impl Terminal {
         drop(master);
         wait(&mut program.0, PATIENCE)
     }
+}
+
+fn not_zero(rows: u16, columns: u16) -> Result<(NonZero<u16>, NonZero<u16>)> {
+    NonZero::new(rows).zip(NonZero::new(columns)).context("a terminal has lines and columns")
 }
 
 /// Reads what the tool writes, to its end or until told to leave.
