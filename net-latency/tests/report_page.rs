@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let browser = find_browser();
     let required = env::var_os("NET_LATENCY_TEST_BROWSER").is_some_and(|value| value == "required");
     if browser.is_none() {
-        eprintln!("report_page: no browser in PATH (looked for {}): ", PROGRAMS.join(", "));
+        eprintln!("report_page: no browser in PATH (looked for {})", PROGRAMS.join(", "));
         eprintln!("report_page: {}", if required { "its tests fail" } else { "its tests are ignored" });
     }
     let tests: [(&str, Test); 4] = [
@@ -214,7 +214,7 @@ fn the_page_can_be_seen_by_day_and_by_night(browser: &Path) -> Result<(), Failed
         let profile = TempDir::new()?;
         let picture = directory.path().join("page.png");
         let output = command(browser, &page, &profile)
-            .arg("--window-size=1200,3400")
+            .arg("--window-size=1200,4400")
             .arg(format!("--blink-settings=preferredColorScheme={mode}"))
             .arg(format!("--screenshot={}", picture.display()))
             .output()?;
