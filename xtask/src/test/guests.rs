@@ -24,10 +24,10 @@ use crate::{
     setup::kernels::Series,
 };
 
-/// Half of a guest's time goes into sleeps and the kernel's grace periods, in which another can run.
-const GUESTS_PER_PROCESSOR: usize = 2;
-/// Ends a guest that hangs. The tests take a few minutes under emulation.
-const GUEST_LIMIT: Duration = Duration::from_secs(2400);
+/// Guests beyond one per processor: some of a guest's time goes into sleeps and the kernel's grace periods.
+const GUESTS_BEYOND: usize = 1;
+/// Ends a guest that hangs. The tests take a few minutes under emulation, those on PREEMPT_RT three times as long.
+const GUEST_LIMIT: Duration = Duration::from_secs(4500);
 const TEST_PROGRAM: &str = "guest-tests";
 /// Seconds of random traffic with `--soak`, once per backend, and what that adds to the limit: a while for checking
 /// what came is included.
@@ -72,7 +72,7 @@ pub(super) fn run(args: &TestArgs, kernels: &[Series], summary: &mut Summary) {
         Err(error) => return summary.fail("building for the guests", &format!("{error:#}")),
     };
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    let failures = play_all(jobs(args, kernels), processors * GUESTS_PER_PROCESSOR, &material, summary);
+    let failures = play_all(jobs(args, kernels), processors + GUESTS_BEYOND, &material, summary);
     if failures.len() > MOST_TRIED_AGAIN {
         for (job, test) in failures {
             summary.fail_test(&job.to_string(), test);
