@@ -120,6 +120,11 @@ on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
     btf_in_app, raw_in_app, ingress::taken(Socket)
 );
+/// `tcp_rcv_space_adjust(sk)`, which has the tracepoint at its beginning: for kernels that preempt programs on tracepoints.
+#[kprobe]
+pub fn kprobe_in_app(context: ProbeContext) -> u32 {
+    end(&context, ingress::taken::<Probed>(Socket::new(register(&context, 0))))
+}
 on_tracepoint!(
     /// `tcp_destroy_sock(sk)`.
     btf_closed, raw_closed, ingress::closed(Socket)

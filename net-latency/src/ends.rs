@@ -1,6 +1,6 @@
 //! What ends a run from outside: signals, and the end of the processes that are traced.
 
-use std::{future::pending, io, os::fd::OwnedFd};
+use std::{future::pending, io, mem::MaybeUninit, os::fd::OwnedFd, ptr};
 
 use anyhow::Context as _;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -15,12 +15,24 @@ use crate::error::Failure;
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// None if it is to be ignored, as `nohup` asks for.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
     /// Starts to listen; from now on they don't end the process by themselves.
     pub(crate) fn listen() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: if is_ignored(libc::SIGHUP)? { None } else { Some(signal(SignalKind::hangup())?) },
+        })
+    }
+
+    /// From now on SIGHUP is not one of them, even where it was to be ignored: it is up to the caller.
+    pub(crate) fn take_hangup(&mut self) -> io::Result<Signal> {
+        self.hangup = None;
+        signal(SignalKind::hangup())
     }
 
     /// Returns when one has come.
@@ -28,8 +40,28 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = next(self.hangup.as_mut()) => {}
         }
     }
+}
+
+/// Returns when the signal has come; never if there is none.
+pub(crate) async fn next(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => pending().await,
+    }
+}
+
+/// Whether this process was started with `signal` ignored.
+fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action nothing changes; the current one is written to where there is room for it.
+    if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so it is written.
+    Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
 }
 
 /// The processes that were asked for: when the last has ended, so does the run.

@@ -25,7 +25,7 @@ const FLAG_NAMES: [(u16, &str); 5] = [
 ];
 
 /// What carries a packet's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -250,10 +250,14 @@ impl<'a> Event<'a> {
 
     /// Names of the packet's flags.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let flags = self.record.flags;
         let partial = self.is_partial().then_some("partial");
-        FLAG_NAMES.into_iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name).chain(partial)
+        flag_names(self.record.flags).chain(partial)
     }
+}
+
+/// Names of the flags that the kernel side has set.
+pub(crate) fn flag_names(flags: u16) -> impl Iterator<Item = &'static str> {
+    FLAG_NAMES.into_iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name)
 }
 
 #[cfg(test)]

@@ -27,7 +27,11 @@ use cli::Config;
 pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
-        Config::Check { backend } => views::check::run(backend),
+        Config::Check(config) => views::check::run(&config),
+        Config::Completions { shell } => views::completions::run(shell),
+        Config::Man => views::man::run(),
+        Config::Report(config) => views::report::run(&config),
+        Config::Top(config) => views::top::run(&config),
     });
     error::report(outcome)
 }

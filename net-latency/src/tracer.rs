@@ -78,6 +78,12 @@ impl Tracer {
         Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
     }
 
+    /// How often the kernel has skipped one of the programs so far, where it counts that.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        self.probes.as_ref().and_then(Probes::missed)
+    }
+
     /// Detaches everything and returns what was lost until then, skipped calls included where the kernel counts them.
     /// What was finished by now met all hooks; what is finished while they are detached is not valid.
     ///
@@ -86,8 +92,10 @@ impl Tracer {
     pub fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns();
         let losses = self.losses()?;
-        let probes = self.probes.take();
-        Ok(Losses { missed_probes: probes.and_then(|probes| probes.missed()), ..losses })
+        let missed_probes = self.missed();
+        drop(self.probes.take());
+        self.capture.finish();
+        Ok(Losses { missed_probes, ..losses })
     }
 }
 

@@ -91,3 +91,10 @@ fn a_failed_start_leaves_no_file() {
     refused(&["--pid", NOBODY, "--output", path.to_str().expect("UTF-8")]);
     assert!(!path.exists());
 }
+
+#[test]
+fn top_without_a_terminal_names_the_way_out() {
+    let said = refused(&["top"]);
+    assert!(said.contains("top needs a terminal") && said.contains("net-latency without top"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}

@@ -75,17 +75,14 @@ pub(crate) fn guest_tests() -> Result<PathBuf> {
     bail!("`{}` built no test program", describe(&command))
 }
 
-/// Builds the tool and puts it where `dist` promises.
-pub(crate) fn dist() -> Result<PathBuf> {
+/// Builds the tool for other machines, whose libc may be another.
+pub(crate) fn tool_for_others() -> Result<PathBuf> {
     let built = tool()?;
     let bytes = fs::read(&built).with_context(|| format!("can't read {}", built.display()))?;
     if needs_interpreter(&bytes)? {
         bail!("{} is linked dynamically: it would not run on machines with another libc", built.display());
     }
-    fs::create_dir_all(paths::dist())?;
-    let path = paths::dist().join("net-latency");
-    fs::copy(&built, &path).with_context(|| format!("can't write {}", path.display()))?;
-    Ok(path)
+    Ok(built)
 }
 
 const REMEDY: &str = "see the compiler's messages above";

@@ -26,8 +26,8 @@ pub(crate) enum Task {
     Test(TestArgs),
     /// Boot a guest with the tool in it, for a command or a shell
     Vm(VmArgs),
-    /// Build the static binary target/dist/net-latency
-    Dist,
+    /// Build the static binary target/dist/net-latency, with manual page and completions beside it
+    Dist(DistArgs),
     /// Remove what xtask keeps below target/
     Clean,
     /// Make TCP traffic; started by the guest's init
@@ -36,6 +36,13 @@ pub(crate) enum Task {
         #[arg(value_enum)]
         role: demo::Role,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DistArgs {
+    /// Make a Debian package of it too
+    #[arg(long)]
+    pub(crate) deb: bool,
 }
 
 #[derive(Debug, Args)]

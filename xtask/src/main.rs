@@ -4,6 +4,8 @@
 
 mod build;
 mod cli;
+mod deb;
+mod dist;
 mod guest;
 mod paths;
 mod process;
@@ -24,12 +26,12 @@ fn main() -> ExitCode {
         guest::init::main();
     }
     let result = match Cli::parse().task {
-        Task::Setup => setup::ensure(&Needs::guests(Series::all())).map(|()| ExitCode::SUCCESS),
+        Task::Setup => setup::ensure(&Needs::tests(Series::all())).map(|()| ExitCode::SUCCESS),
         Task::Build => build(build::tool),
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
-        Task::Dist => build(build::dist),
+        Task::Dist(args) => build(|| dist::run(&args)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
     };

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
         (false, []) => Series::all(),
         (false, chosen) => chosen.to_vec(),
     };
-    let ready = phase("setup", || setup::ensure(&Needs::guests(kernels.clone())));
+    let ready = phase("setup", || setup::ensure(&Needs::tests(kernels.clone())));
     match ready {
         Ok(()) => {
             on_this_machine(args, &mut summary);
@@ -60,7 +60,8 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) {
     );
 
     let mut tests = cargo("test");
-    tests.args(HOST).arg("--no-fail-fast").arg("--").args(&args.filter);
+    let (browser, required) = setup::browser::REQUIRED;
+    tests.args(HOST).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
     let result = phase("tests on this machine", || run_tests(&mut tests, summary));
     if let Err(error) = result {
         summary.fail("tests on this machine", &format!("{error:#}"));

@@ -1,22 +1,41 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod check;
+mod config_file;
+mod defaults;
+mod invocation;
 mod packets;
 mod process;
+mod report;
+mod rotation;
+mod top;
 mod tracing;
 mod values;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
-use crate::output::Format;
+use crate::output::{Format, Rotation};
 
+use check::CheckArguments;
+pub use check::CheckConfig;
+use defaults::{ConfigArguments, Places};
+use invocation::{Invocation, Refusal};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
+use report::ReportArguments;
+pub use report::{ReportConfig, ReportFormat};
+use rotation::RotationArguments;
+use top::TopArguments;
+pub use top::TopConfig;
 use tracing::TracingArguments;
 pub use tracing::{Backend, TracingConfig};
 
@@ -25,6 +44,8 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency report packets.json          sum up what was recorded
+  net-latency top                          a live table of processes, connections, packets
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
@@ -41,16 +62,25 @@ struct Arguments {
     view: Option<ViewArguments>,
     #[command(flatten)]
     stream: StreamArguments,
+    #[command(flatten)]
+    config: ConfigArguments,
 }
 
 #[derive(Debug, Subcommand)]
 enum ViewArguments {
-    /// Show which hook serves each stage on this kernel, or why it can't be traced
-    Check {
-        /// How to hook into the kernel
-        #[arg(long, value_enum, default_value_t)]
-        backend: Backend,
+    /// Show whether and how this kernel can be traced, what is less than it could be, and what to do
+    Check(CheckArguments),
+    /// Print what a shell needs to complete commands and options
+    Completions {
+        /// The shell
+        shell: Shell,
     },
+    /// Print the manual page (net-latency man | man -l -)
+    Man,
+    /// Sum up logs that were recorded with --format json or --format csv
+    Report(ReportArguments),
+    /// Show live which processes, connections and packets are slow, and where, as a table on a terminal
+    Top(TopArguments),
 }
 
 #[derive(Debug, Args)]
@@ -61,13 +91,15 @@ struct StreamArguments {
     /// Form of the lines
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     format: Format,
-    /// Append the lines to this file instead of writing them to standard output
+    /// Append the lines to this file, not to standard output; SIGHUP opens it anew by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    rotation: RotationArguments,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// Tell on standard error where the packets are, each time this has passed: 1s, 10s, 1m
+    /// Each time this has passed, the footer's figures of that time on standard error: 1s, 10s, 1m
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
     /// No messages on standard error but errors: no footer
@@ -94,10 +126,18 @@ pub enum Config {
     /// Stream lines.
     Stream(StreamConfig),
     /// Say how this kernel can be traced.
-    Check {
-        /// The backend that was asked for.
-        backend: Backend,
+    Check(CheckConfig),
+    /// Print a shell's completions.
+    Completions {
+        /// For which shell.
+        shell: Shell,
     },
+    /// Print the manual page.
+    Man,
+    /// Sum up logs.
+    Report(ReportConfig),
+    /// Show a live table.
+    Top(TopConfig),
 }
 
 /// What to trace, how to show it and when to stop.
@@ -111,6 +151,8 @@ pub struct StreamConfig {
     pub format: Format,
     /// File to append lines to; standard output if `None`.
     pub output: Option<PathBuf>,
+    /// When that file is rotated.
+    pub rotation: Rotation,
     /// Whose time the lines show.
     pub zone: Zone,
     /// Nothing on stderr but errors.
@@ -119,19 +161,31 @@ pub struct StreamConfig {
     pub verbosity: u8,
     /// Time after which to stop.
     pub duration: Option<Duration>,
-    /// Time between two reports on standard error of where the packets are.
+    /// Time between two reports on standard error.
     pub interval: Option<Duration>,
     /// Number of lines after which to stop.
     pub count: Option<NonZeroU64>,
 }
 
-/// Reads and checks the command line of this process. Help, version and what clap itself finds wrong
-/// are printed and end the process.
+/// Reads and checks the command line of this process, and the files with its defaults. Help, version and
+/// what clap itself finds wrong are printed and end the process.
 ///
 /// # Errors
-/// A usage failure if what is asked for can't be on this machine.
+/// A usage failure if what is asked for can't be on this machine, or a file is wrong.
 pub fn from_env() -> Result<Config, Failure> {
-    Arguments::parse().resolve(Path::new("/proc"))
+    let arguments: Vec<_> = env::args_os().collect();
+    let invocation = match Invocation::read(command(), &arguments, &Places::new(|name| env::var_os(name))) {
+        Ok(invocation) => invocation,
+        Err(Refusal::Clap(error)) => error.exit(),
+        Err(Refusal::File(failure)) => return Err(failure),
+    };
+    let config = Config::of(&invocation, Path::new("/proc"))?;
+    let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
+    if !invocation.defaults.files.is_empty() && !is_quiet {
+        // A closed stderr is no reason not to go on.
+        let _ = writeln!(io::stderr(), "net-latency: defaults from {}", invocation.defaults.names());
+    }
+    Ok(config)
 }
 
 /// The command line's definition, for what is generated from it.
@@ -140,16 +194,38 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+impl Config {
+    fn of(invocation: &Invocation, proc: &Path) -> Result<Self, Failure> {
+        let resolve = |matches| {
+            Arguments::from_arg_matches(matches)
+                .map_err(|error| Failure::Usage(error.to_string()))
+                .and_then(|arguments| arguments.resolve(proc))
+        };
+        let config = resolve(&invocation.matches);
+        if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
+            && resolve(alone).is_ok()
+        {
+            return Err(invocation.defaults.blame(sentence));
+        }
+        config
+    }
+}
+
 impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
-            Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
+            Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
+            Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
+            Some(ViewArguments::Man) => return Ok(Config::Man),
+            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
+            Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
         Ok(Config::Stream(StreamConfig {
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(),
             format: stream.format,
+            rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet: stream.quiet,
@@ -202,6 +278,7 @@ mod tests {
                 tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
                 format: Format::Text,
                 output: None,
+                rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
                 verbosity: 0,
@@ -215,6 +292,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
+                         --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
                          --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -229,6 +307,11 @@ mod tests {
                 tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
                 format: Format::Json,
                 output: Some(PathBuf::from("lines")),
+                rotation: Rotation {
+                    size: Some(64 << 10),
+                    every: Some(Duration::from_secs(24 * 3600)),
+                    keep: 3,
+                },
                 zone: Zone::UTC,
                 quiet: true,
                 verbosity: 2,
@@ -240,14 +323,49 @@ mod tests {
     }
 
     #[test]
-    fn check_has_its_own_backend() {
-        assert_eq!(parse(&["check"]), Ok(Config::Check { backend: Backend::Auto }));
-        assert_eq!(parse(&["check", "--backend", "fentry"]), Ok(Config::Check { backend: Backend::Fentry }));
+    fn check_has_its_own_options() {
+        let check = |arguments: &[&str]| match parse(arguments) {
+            Ok(Config::Check(config)) => (config.tracing.backend, config.tracing.buffer_bytes, config.format),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(check(&["check"]), (Backend::Auto, 4 << 20, ReportFormat::Text));
+        let arguments = ["check", "--backend", "fentry", "--buffer", "512K", "--format", "json"];
+        assert_eq!(check(&arguments), (Backend::Fentry, 512 << 10, ReportFormat::Json));
+    }
+
+    #[test]
+    fn top_has_its_own_options_and_those_of_packets_and_tracing() {
+        let top = |arguments: &[&str]| match parse(&[&["top"], arguments].concat()) {
+            Ok(Config::Top(config)) => config,
+            other => panic!("{other:?}"),
+        };
+        let usual = TopConfig {
+            filter: PacketFilter::default(),
+            tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
+            delay: Duration::from_secs(1),
+            window: Duration::from_secs(10),
+            zone: Zone::Local,
+            quiet: false,
+        };
+        assert_eq!(top(&[]), usual);
+        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
+        let config = top(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            config,
+            TopConfig {
+                filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
+                tracing: TracingConfig { backend: Backend::Kprobe, ..usual.tracing },
+                delay: Duration::from_millis(500),
+                window: Duration::from_secs(60),
+                zone: Zone::UTC,
+                quiet: true,
+            }
+        );
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 9] = [
+        let wrong: [&[&str]; 19] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -255,8 +373,18 @@ mod tests {
             &["--duration", "10"],
             &["--count", "0"],
             &["--buffer", "3M"],
+            &["--interval", "0s"],
+            &["--format", "xml"],
+            &["--rotate-size", "1K", "-o", "lines"],
+            &["--rotate-every", "500ms", "-o", "lines"],
+            &["--rotate-keep", "0", "--rotate-size", "1M", "-o", "lines"],
+            &["--rotate-keep", "3", "-o", "lines"],
+            &["--rotate-size", "1M"],
+            &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
+            &["top", "--delay", "1ms"],
+            &["top", "--window", "500ms"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

@@ -27,9 +27,18 @@ pub(super) struct PacketArguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DirectionArgument {
+pub(super) enum DirectionArgument {
     In,
     Out,
+}
+
+impl DirectionArgument {
+    pub(super) fn direction(self) -> Direction {
+        match self {
+            Self::In => Direction::In,
+            Self::Out => Direction::Out,
+        }
+    }
 }
 
 /// Which packets to show: those that meet every condition.
@@ -52,10 +61,7 @@ impl PacketArguments {
         Ok(PacketFilter {
             pids: unique(self.pids),
             ports: unique(self.ports),
-            direction: self.direction.map(|direction| match direction {
-                DirectionArgument::In => Direction::In,
-                DirectionArgument::Out => Direction::Out,
-            }),
+            direction: self.direction.map(DirectionArgument::direction),
             control: self.control,
         })
     }

@@ -5,9 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::Failure;
-
-/// What `/proc/PID/ns/pid` links to in the initial PID namespace (the kernel's `PROC_PID_INIT_INO`).
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+use crate::kernel::prerequisites::INITIAL_PID_NAMESPACE;
 
 /// Checks that all `pids` are processes (thread groups), looking at `proc`, where procfs is mounted.
 pub(super) fn check_pids(pids: &[u32], proc: &Path) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ pub(super) struct TracingArguments {
 /// How to hook into the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The cheapest that this kernel has
+    /// What sees most at the least cost on this kernel
     #[default]
     Auto,
     /// BTF trampolines

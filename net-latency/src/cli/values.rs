@@ -9,6 +9,12 @@ const UNITS: [(&str, u64); 5] =
 /// Largest ring buffer, in bytes. Its memory is allocated at once and can't be swapped out.
 const MAX_BUFFER: u32 = 1 << 30;
 
+/// Smallest file that is worth a rotation, in bytes: a few lines.
+const MIN_FILE: u64 = 4 << 10;
+
+/// Most files that a rotation keeps: each has to be renamed every time.
+const MAX_FILES: u32 = 999;
+
 /// A whole number and a unit: `250us`, `1ms`, `10s`, `2m`, `1h`. Not 0.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
@@ -24,24 +30,45 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// A size in bytes for the ring buffer, with K, M or G for powers of 1024.
 pub(super) fn parse_buffer(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)
+        .ok_or_else(|| "write a whole number of bytes, or one with K, M or G: 512K, 4M or 16M".to_owned())?;
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(MAX_BUFFER);
+    u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| bytes.is_power_of_two() && (page..=MAX_BUFFER).contains(bytes))
+        .ok_or_else(|| {
+            format!("it must be a power of two from {}K to 1G, such as 512K, 4M or 16M", page >> 10)
+        })
+}
+
+/// A size in bytes for a file, with K, M or G for powers of 1024.
+pub(super) fn parse_file_size(text: &str) -> Result<u64, String> {
+    parse_size(text).filter(|bytes| *bytes >= MIN_FILE).ok_or_else(|| {
+        format!(
+            "write a whole number of bytes, or one with K, M or G, {}K or more: 64K, 100M or 1G",
+            MIN_FILE >> 10
+        )
+    })
+}
+
+/// A number of files.
+pub(super) fn parse_files(text: &str) -> Result<u32, String> {
+    positive(text)
+        .filter(|number| *number <= MAX_FILES)
+        .ok_or_else(|| format!("write a whole number from 1 to {MAX_FILES}"))
+}
+
+/// Bytes. Too many for a `u64` are as many as it holds.
+fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split(text);
-    let wrong = || "write a whole number of bytes, or one with K, M or G: 512K, 4M or 16M".to_owned();
     let shift = match unit {
         "" => 0,
         "K" | "k" => 10,
         "M" | "m" => 20,
         "G" | "g" => 30,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    let number: u64 = parse_digits(number).ok_or_else(wrong)?;
-    let page = u32::try_from(rustix::param::page_size()).unwrap_or(MAX_BUFFER);
-    number
-        .checked_mul(1 << shift)
-        .and_then(|bytes| u32::try_from(bytes).ok())
-        .filter(|bytes| bytes.is_power_of_two() && (page..=MAX_BUFFER).contains(bytes))
-        .ok_or_else(|| {
-            format!("it must be a power of two from {}K to 1G, such as 512K, 4M or 16M", page >> 10)
-        })
+    Some(parse_digits(number)?.saturating_mul(1 << shift))
 }
 
 /// A process id.
@@ -57,6 +84,13 @@ pub(super) fn parse_port(text: &str) -> Result<u16, String> {
 /// A number of lines.
 pub(super) fn parse_count(text: &str) -> Result<NonZeroU64, String> {
     text.parse().map_err(|_| "write a whole number, 1 or more".to_owned())
+}
+
+/// A number of rows of a table.
+pub(super) fn parse_rows(text: &str) -> Result<u16, String> {
+    positive(text)
+        .filter(|rows| *rows <= 1_000)
+        .ok_or_else(|| "write a whole number from 1 to 1000".to_owned())
 }
 
 fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Option<T> {
@@ -115,6 +149,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn files_have_room_for_some_lines() {
+        assert_eq!(parse_file_size("4K"), Ok(4 << 10));
+        assert_eq!(parse_file_size("100M"), Ok(100 << 20));
+        assert_eq!(parse_file_size("5000"), Ok(5000));
+        for text in ["", "M", "0", "4095", "-1M", "1.5M", "1T", "1 M"] {
+            assert!(parse_file_size(text).is_err(), "{text}");
+        }
+        assert_eq!((parse_files("1"), parse_files("999")), (Ok(1), Ok(999)));
+        for text in ["", "0", "1000", "-1", "many"] {
+            assert!(parse_files(text).is_err(), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn durations_are_read_as_they_are_written(us in 1..u64::MAX / 1_000) {
@@ -130,7 +178,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in ".*") {
-            let _unused = (parse_duration(&text), parse_buffer(&text));
+            let _unused = (parse_duration(&text), parse_buffer(&text), parse_file_size(&text), parse_files(&text));
         }
     }
 }

@@ -150,6 +150,18 @@ impl<'a> Btf<'a> {
         self.functions.contains_key(name.as_bytes())
     }
 
+    /// Whether a struct has this member, be it a bit-field.
+    #[must_use]
+    pub fn has_member(&self, name: &str, member: &str) -> bool {
+        let Some((start, ty)) = self.structs.get(name.as_bytes()).and_then(|id| self.resolve(*id)) else {
+            return false;
+        };
+        (0..ty.count).any(|index| {
+            read_u32(self.types, start + TYPE_LEN + index * MEMBER_LEN)
+                .is_some_and(|offset| self.string(offset) == member.as_bytes())
+        })
+    }
+
     /// Whether the kernel has a tracepoint of this name (it describes each by a typedef `btf_trace_…`).
     #[must_use]
     pub fn has_tracepoint(&self, name: &str) -> bool {

@@ -1,7 +1,10 @@
 //! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
 
 pub mod btf;
+pub mod facts;
 pub mod layout;
+pub mod memory;
+pub mod preemption;
 pub mod prerequisites;
 pub mod symbols;
 
@@ -31,11 +34,4 @@ pub fn read_btf() -> Result<Vec<u8>, Failure> {
             "cannot read the kernel's BTF type information in {BTF_PATH}: {error}; run net-latency as root"
         ))),
     }
-}
-
-/// The kernel's release, as `uname -r` prints it.
-#[must_use]
-pub fn release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "of unknown release".to_owned(), |text| text.trim_end().to_owned())
 }

@@ -1,94 +1,446 @@
-//! Whether this user may trace on this kernel, found out before anything is attached. Each failure
-//! names its remedy.
+//! Whether this user may trace on this kernel, found out before anything is attached, and what will be
+//! less than it could be. Each finding that is not well names its remedy where there is one.
 
-use std::fs;
-
+use super::facts::{Facts, Live};
 use crate::error::Failure;
 
-// Numbers of capabilities (include/uapi/linux/capability.h).
+/// Capabilities by their numbers (include/uapi/linux/capability.h), the needed ones first.
+const CAPABILITIES: [(&str, u32); 5] = [
+    ("CAP_BPF", 39),
+    ("CAP_PERFMON", 38),
+    ("CAP_SYS_ADMIN", CAP_SYS_ADMIN),
+    ("CAP_SYSLOG", 34),
+    ("CAP_SYS_RESOURCE", CAP_SYS_RESOURCE),
+];
+/// How many of them are needed.
+const NEEDED: usize = 2;
+/// The one that includes those.
 const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
+const CAP_SYS_RESOURCE: u32 = 24;
 
-/// Checks privileges and lockdown.
+/// What `/proc/self/ns/…` link to outside of any container (the kernel's `PROC_USER_INIT_INO`, `PROC_PID_INIT_INO`).
+const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
+pub(crate) const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Where the kernel offers kprobes: its event source, or the file for older ways.
+const KPROBES: [&str; 3] = [
+    "/sys/bus/event_source/devices/kprobe",
+    "/sys/kernel/tracing/kprobe_events",
+    "/sys/kernel/debug/tracing/kprobe_events",
+];
+
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// The tool works, and shows less than it could.
+    Less,
+    /// The tool can't work.
+    No,
+    /// This user may not know.
+    Unknown,
+}
+
+impl Verdict {
+    /// As in the report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Less => "less",
+            Self::No => "no",
+            Self::Unknown => "?",
+        }
+    }
+}
+
+/// A check and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What is there.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    /// A check with nothing to be done about it.
+    #[must_use]
+    pub fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { name, verdict, found: found.into(), remedy: None }
+    }
+
+    /// With what to do.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// A failure, of which the sentence is both parts.
+    #[must_use]
+    pub fn failed(name: &'static str, failure: &Failure) -> Self {
+        let sentence = failure.to_string();
+        match sentence.rsplit_once("; ") {
+            Some((found, remedy)) => Self::new(name, Verdict::No, found).remedy(remedy),
+            None => Self::new(name, Verdict::No, sentence),
+        }
+    }
+
+    /// As the sentence with which a run ends.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match &self.remedy {
+            Some(remedy) => format!("{}; {remedy}", self.found),
+            None => self.found.clone(),
+        }
+    }
+}
+
+/// Checks what nothing works without.
 ///
 /// # Errors
-/// [`Failure::CannotTrace`] with the remedy.
+/// [`Failure::CannotTrace`] with the remedy of the first that fails.
 pub fn check() -> Result<(), Failure> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    capabilities(&status).map_err(Failure::CannotTrace)?;
-    // Without securityfs the state is unknown; then loading says whether it works.
-    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
-    locked_down(&lockdown).map_err(Failure::CannotTrace)
-}
-
-/// `status` is the text of /proc/self/status.
-fn capabilities(status: &str) -> Result<(), String> {
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|value| u64::from_str_radix(value.trim(), 16).ok());
-    // Where it can't be read, loading will tell.
-    let Some(effective) = effective else { return Ok(()) };
-    let has = |capability: u32| effective >> capability & 1 == 1;
-    // CAP_SYS_ADMIN includes the other two (`bpf_capable`, `perfmon_capable`, Linux 5.8).
-    let missing: Vec<&str> = [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")]
-        .into_iter()
-        .filter(|&(capability, _)| !has(capability) && !has(CAP_SYS_ADMIN))
-        .map(|(_, name)| name)
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
+    match first_failure(&needed(&Live)) {
+        Some(failed) => Err(Failure::CannotTrace(failed.sentence())),
+        None => Ok(()),
     }
-    Err(format!(
-        "tracing the kernel needs {}, which this user lacks; run it with sudo, or grant it with setcap \
-         cap_bpf,cap_perfmon+ep",
-        missing.join(" and ")
-    ))
 }
 
-/// `text` is that of /sys/kernel/security/lockdown, the current mode in brackets. At "confidentiality"
-/// the kernel refuses kprobes and `bpf_probe_read_kernel` (`LOCKDOWN_KPROBES`, `LOCKDOWN_BPF_READ_KERNEL`);
-/// "integrity" allows both.
-fn locked_down(text: &str) -> Result<(), String> {
-    if text.contains("[confidentiality]") {
-        return Err(
-            "the kernel is locked down (confidentiality), so that nobody may read its memory; boot with \
-                    lockdown=integrity or lockdown=none to trace"
-                .to_owned(),
-        );
+/// The first check that forbids tracing.
+#[must_use]
+pub fn first_failure(checks: &[Check]) -> Option<&Check> {
+    checks.iter().find(|check| check.verdict == Verdict::No)
+}
+
+/// What nothing works without.
+#[must_use]
+pub fn needed(facts: &impl Facts) -> Vec<Check> {
+    [user_namespace(facts), Some(privileges(facts)), Some(lockdown(facts)), ftrace(facts)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What the tool works without, or with other numbers.
+#[must_use]
+pub fn circumstances(facts: &impl Facts) -> Vec<Check> {
+    [pid_namespace(facts), seccomp(facts), settings(facts)]
+        .into_iter()
+        .flatten()
+        .chain([
+            kprobes_offered(facts),
+            jit(facts),
+            locked_memory(facts),
+            page_bases(facts),
+            preemption(facts),
+        ])
+        .collect()
+}
+
+/// The kernel's release and version.
+#[must_use]
+pub fn kernel(facts: &impl Facts) -> Check {
+    let text = |path| facts.text(path).map(|text| text.trim_end().to_owned()).unwrap_or_default();
+    let found = format!("{} {}", text("/proc/sys/kernel/osrelease"), text("/proc/sys/kernel/version"));
+    Check::new("kernel", Verdict::Ok, found)
+}
+
+/// Whether functions can be hooked by kprobes; if not, the backend fentry has to do.
+///
+/// # Errors
+/// A check that says why not.
+pub fn kprobes(facts: &impl Facts) -> Result<(), Check> {
+    const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
+    if !KPROBES.iter().any(|path| facts.exists(path)) {
+        return Err(Check::new("kprobes", Verdict::Less, "this kernel has no kprobes")
+            .remedy("only the backend fentry can serve"));
+    }
+    // A kprobe would attach without an error, and never be hit (`kprobes_all_disarmed`).
+    if facts.number(SWITCH) == Some(0) {
+        return Err(Check::new("kprobes", Verdict::Less, format!("kprobes are switched off ({SWITCH} = 0)"))
+            .remedy(format!("switch them on with echo 1 > {SWITCH}")));
     }
     Ok(())
 }
 
+/// Capabilities count in a user namespace only for what belongs to it, which no kernel does (`bpf_capable`).
+fn user_namespace(facts: &impl Facts) -> Option<Check> {
+    let namespace = facts.link("/proc/self/ns/user")?;
+    (namespace != INITIAL_USER_NAMESPACE).then(|| {
+        Check::new(
+            "user namespace",
+            Verdict::No,
+            "this is a user namespace, whose root may not trace the kernel",
+        )
+        .remedy("start net-latency on the host, or in a container that shares the host's (--userns=host)")
+    })
+}
+
+fn effective(facts: &impl Facts) -> Option<u64> {
+    let status = facts.text("/proc/self/status").ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(value.trim(), 16).ok()
+}
+
+const fn has(effective: u64, capability: u32) -> bool {
+    effective >> capability & 1 == 1
+}
+
+fn privileges(facts: &impl Facts) -> Check {
+    // Where it can't be read, loading will tell.
+    let Some(effective) = effective(facts) else {
+        return Check::new("privileges", Verdict::Unknown, "/proc/self/status can't be read")
+            .remedy("mount procfs on /proc");
+    };
+    // CAP_SYS_ADMIN includes the others (`bpf_capable`, `perfmon_capable`, Linux 5.8).
+    let missing: Vec<&str> = CAPABILITIES[..NEEDED]
+        .iter()
+        .filter(|(_, number)| !has(effective, *number) && !has(effective, CAP_SYS_ADMIN))
+        .map(|(name, _)| *name)
+        .collect();
+    if missing.is_empty() {
+        let each = CAPABILITIES
+            .map(|(name, number)| format!("{name} {}", if has(effective, number) { "yes" } else { "no" }));
+        return Check::new("privileges", Verdict::Ok, each.join(", "));
+    }
+    let found = format!("tracing the kernel needs {}, which this user lacks", missing.join(" and "));
+    Check::new("privileges", Verdict::No, found)
+        .remedy("run it with sudo, or grant it with setcap cap_bpf,cap_perfmon+ep")
+}
+
+/// The current mode stands in brackets. At "confidentiality" the kernel refuses kprobes and
+/// `bpf_probe_read_kernel` (`LOCKDOWN_KPROBES`, `LOCKDOWN_BPF_READ_KERNEL`); "integrity" allows both.
+fn lockdown(facts: &impl Facts) -> Check {
+    const PATH: &str = "/sys/kernel/security/lockdown";
+    let text = facts.text(PATH).unwrap_or_default();
+    let mode = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(mode, _)| mode);
+    match mode {
+        Some("confidentiality") => Check::new(
+            "lockdown",
+            Verdict::No,
+            "the kernel is locked down (confidentiality), so that nobody may read its memory",
+        )
+        .remedy("boot with lockdown=integrity or lockdown=none to trace"),
+        Some(mode) => Check::new("lockdown", Verdict::Ok, mode),
+        // No lockdown, or securityfs isn't mounted: loading says whether it works.
+        None => Check::new("lockdown", Verdict::Unknown, format!("{PATH} is not there"))
+            .remedy("if this kernel has it, mount -t securityfs securityfs /sys/kernel/security shows it"),
+    }
+}
+
+/// With this switched off the kernel attaches to functions without an error, by either backend, and
+/// none is ever called (`ftrace_startup_enable`). Kernels without ftrace have no such file.
+fn ftrace(facts: &impl Facts) -> Option<Check> {
+    let is_off = facts.number("/proc/sys/kernel/ftrace_enabled")? == 0;
+    Some(if is_off {
+        Check::new(
+            "ftrace",
+            Verdict::No,
+            "hooks on the kernel's functions are switched off (kernel.ftrace_enabled = 0)",
+        )
+        .remedy("switch them on with sysctl kernel.ftrace_enabled=1")
+    } else {
+        Check::new("ftrace", Verdict::Ok, "kernel.ftrace_enabled = 1")
+    })
+}
+
+fn pid_namespace(facts: &impl Facts) -> Option<Check> {
+    let namespace = facts.link("/proc/self/ns/pid")?;
+    (namespace != INITIAL_PID_NAMESPACE).then(|| {
+        Check::new("pid namespace", Verdict::Less, "not the kernel's: --pid can't be used")
+            .remedy("start net-latency on the host, or in a container that shares the host's (--pid=host)")
+    })
+}
+
+fn seccomp(facts: &impl Facts) -> Option<Check> {
+    let status = facts.text("/proc/self/status").ok()?;
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().to_owned();
+    (mode != "0").then(|| {
+        Check::new("seccomp", Verdict::Less, "a filter of system calls is in force, as in containers")
+            .remedy("let it pass bpf and perf_event_open (--security-opt seccomp=unconfined)")
+    })
+}
+
+fn kprobes_offered(facts: &impl Facts) -> Check {
+    match kprobes(facts) {
+        Ok(()) => Check::new("kprobes", Verdict::Ok, "offered by the kernel"),
+        Err(missing) => missing,
+    }
+}
+
+fn jit(facts: &impl Facts) -> Check {
+    const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
+    match facts.number(PATH) {
+        Some(0) => Check::new(
+            "jit",
+            Verdict::Less,
+            "the kernel interprets the programs, which costs many times more",
+        )
+        .remedy("switch the compiler on with sysctl net.core.bpf_jit_enable=1"),
+        Some(_) => Check::new("jit", Verdict::Ok, "the kernel compiles the programs"),
+        None => Check::new("jit", Verdict::Unknown, format!("{PATH} can't be read here")),
+    }
+}
+
+fn locked_memory(facts: &impl Facts) -> Check {
+    let name = "locked memory";
+    if effective(facts).is_some_and(|effective| has(effective, CAP_SYS_RESOURCE)) {
+        return Check::new(name, Verdict::Ok, "the limit can be raised");
+    }
+    let limits = facts.text("/proc/self/limits").unwrap_or_default();
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    match limit.and_then(|rest| rest.split_whitespace().nth(1)) {
+        Some("unlimited") => Check::new(name, Verdict::Ok, "unlimited"),
+        Some(bytes) => {
+            let found = format!("at most {bytes} bytes, against which maps count before Linux 5.11");
+            Check::new(name, Verdict::Less, found).remedy("on such kernels ulimit -l unlimited, or sudo")
+        }
+        None => Check::new(name, Verdict::Unknown, "/proc/self/limits can't be read"),
+    }
+}
+
+fn page_bases(facts: &impl Facts) -> Check {
+    let name = "addresses";
+    if facts.shows_page_bases() {
+        return Check::new(name, Verdict::Ok, "/proc/kallsyms shows where pages are mapped");
+    }
+    let found = "/proc/kallsyms hides where pages are mapped: packets whose headers a driver left in pages are counted, not shown";
+    Check::new(name, Verdict::Less, found)
+        .remedy("run it with CAP_SYSLOG and sysctl kernel.kptr_restrict=1 or 0")
+}
+
+/// The kernel says how preemptible it is in its version, and where that can be chosen at run time
+/// (PREEMPT_DYNAMIC) in debugfs.
+fn preemption(facts: &impl Facts) -> Check {
+    let version = facts.text("/proc/sys/kernel/version").unwrap_or_default();
+    let chosen = facts.text("/sys/kernel/debug/sched/preempt").unwrap_or_default();
+    let chosen = chosen.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(mode, _)| mode);
+    let is_realtime = version.contains("PREEMPT_RT");
+    let model = match chosen {
+        Some(mode) if is_realtime => format!("PREEMPT_RT, {mode}"),
+        Some(mode) => mode.to_owned(),
+        None if is_realtime => "PREEMPT_RT".to_owned(),
+        None if version.contains("PREEMPT_DYNAMIC") => {
+            let found = "chosen at boot; /sys/kernel/debug/sched/preempt would tell";
+            return Check::new("preemption", Verdict::Unknown, found);
+        }
+        None if version.contains("PREEMPT") => "full".to_owned(),
+        None => "none or voluntary".to_owned(),
+    };
+    if is_realtime || matches!(model.as_str(), "full" | "lazy") {
+        let found = format!(
+            "{model}: a program that is preempted keeps others from running on its CPU, whose packets then have gaps; the footer counts them"
+        );
+        return Check::new("preemption", Verdict::Less, found);
+    }
+    Check::new("preemption", Verdict::Ok, model)
+}
+
+/// Settings that matter to others than root, shown as they are.
+fn settings(facts: &impl Facts) -> Option<Check> {
+    let settings: Vec<String> = ["unprivileged_bpf_disabled", "perf_event_paranoid", "kptr_restrict"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name} = {}", facts.number(&format!("/proc/sys/kernel/{name}"))?)))
+        .collect();
+    (!settings.is_empty()).then(|| Check::new("settings", Verdict::Ok, settings.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use insta::assert_snapshot;
 
-    fn status(effective: u64) -> String {
-        format!("Name:\tnet-latency\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective:016x}\n")
+    use super::*;
+    use crate::kernel::facts::recorded::Recorded;
+
+    const ALL: &str = "000001ffffffffff";
+
+    fn with_capabilities(effective: u64) -> Recorded {
+        Recorded::debian().replacing(&format!("CapEff:\t{ALL}"), &format!("CapEff:\t{effective:016x}"))
+    }
+
+    fn sentence(facts: &Recorded) -> Option<String> {
+        first_failure(&needed(facts)).map(Check::sentence)
+    }
+
+    /// The checks that are not well, one a line.
+    fn complaints(facts: &Recorded) -> String {
+        let all = [needed(facts), circumstances(facts)].concat();
+        let complaints = all.iter().filter(|check| check.verdict != Verdict::Ok);
+        complaints
+            .map(|check| format!("{} {}: {}", check.verdict.name(), check.name, check.sentence()))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     #[test]
     fn root_and_the_two_capabilities_suffice() {
-        assert_eq!(capabilities(&status(0x1ff_ffff_ffff)), Ok(()));
-        assert_eq!(capabilities(&status(1 << CAP_BPF | 1 << CAP_PERFMON)), Ok(()));
-        assert_eq!(capabilities(&status(1 << CAP_SYS_ADMIN)), Ok(()));
+        assert_eq!(sentence(&Recorded::debian()), None);
+        assert_eq!(sentence(&with_capabilities(1 << 39 | 1 << 38)), None);
+        assert_eq!(sentence(&with_capabilities(1 << CAP_SYS_ADMIN)), None);
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let message = capabilities(&status(0)).unwrap_err();
+        let message = sentence(&with_capabilities(0)).expect("refused");
         assert!(message.contains("CAP_BPF and CAP_PERFMON") && message.contains("sudo"), "{message}");
-        let message = capabilities(&status(1 << CAP_BPF)).unwrap_err();
+        let message = sentence(&with_capabilities(1 << 39)).expect("refused");
         assert!(message.contains("needs CAP_PERFMON,"), "{message}");
     }
 
     #[test]
     fn only_confidentiality_forbids() {
-        assert_eq!(locked_down("none [integrity] confidentiality\n"), Ok(()));
-        assert_eq!(locked_down("[none] integrity confidentiality\n"), Ok(()));
-        assert_eq!(locked_down(""), Ok(()));
-        assert!(locked_down("none integrity [confidentiality]\n").unwrap_err().contains("locked down"));
+        let locked = |text| sentence(&Recorded::debian().with("/sys/kernel/security/lockdown", text));
+        assert_eq!(locked("none [integrity] confidentiality\n"), None);
+        assert_eq!(locked(""), None);
+        assert!(locked("none integrity [confidentiality]\n").expect("refused").contains("locked down"));
+    }
+
+    #[test]
+    fn hooks_that_would_never_be_called_are_refused() {
+        let facts = Recorded::debian().with("/proc/sys/kernel/ftrace_enabled", "0\n");
+        assert!(sentence(&facts).expect("refused").contains("sysctl kernel.ftrace_enabled=1"));
+        let off = Recorded::debian().with("/sys/kernel/debug/kprobes/enabled", "0\n");
+        assert!(kprobes(&off).expect_err("off").sentence().contains("switched off"));
+        assert_eq!(kprobes(&Recorded::debian()), Ok(()));
+        let none = Recorded::debian()
+            .without("/sys/bus")
+            .without("/sys/kernel/tracing")
+            .without("/sys/kernel/debug");
+        assert_eq!(kprobes(&none).expect_err("none").found, "this kernel has no kprobes");
+    }
+
+    #[test]
+    fn root_on_a_plain_kernel_has_no_complaint() {
+        assert_eq!(complaints(&Recorded::debian()), "");
+    }
+
+    #[test]
+    fn every_complaint_says_what_to_do() {
+        assert_snapshot!("realtime", complaints(&Recorded::realtime()));
+        let container = Recorded::debian()
+            .with("/proc/self/ns/user", "user:[4026532200]")
+            .with("/proc/self/ns/pid", "pid:[4026532201]")
+            .replacing("Seccomp:\t0", "Seccomp:\t2");
+        assert_snapshot!("container", complaints(&container));
+        let user = with_capabilities(0)
+            .without("/sys/kernel/debug")
+            .without("/sys/kernel/tracing")
+            .without("/proc/sys/net")
+            .hiding_page_bases();
+        assert_snapshot!("user", complaints(&user));
+        let strange = Recorded::debian()
+            .with("/proc/sys/net/core/bpf_jit_enable", "0\n")
+            .with("/sys/kernel/debug/kprobes/enabled", "0\n")
+            .with("/sys/kernel/debug/sched/preempt", "none voluntary (full)\n")
+            .with("/proc/sys/kernel/ftrace_enabled", "0\n")
+            .with("/sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
+        assert_snapshot!("strange", complaints(&strange));
+        assert_snapshot!("nothing", complaints(&Recorded::default()));
     }
 }

@@ -6,13 +6,13 @@
 use std::fmt::{self, Display, Write as _};
 use std::io;
 
-use net_latency_common::{AF_INET6, Direction};
+use net_latency_common::AF_INET6;
 use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
 use serde_json::ser::Formatter;
 
-use super::{Options, is_printable_beyond_ascii};
+use super::{Options, fields, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
-use crate::event::{COLUMNS, Event, Protocol};
+use crate::event::Event;
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
@@ -29,22 +29,16 @@ impl JsonWriter {
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         self.ts.clear();
         self.time.write(event.wall_ns(), &mut self.ts);
-        let object = Object { ts: &self.ts, event };
-        object
-            .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
-            .expect("memory can be written, and all keys are strings");
-        out.push(b'\n');
+        write_json(&Object { ts: &self.ts, event }, out);
     }
 }
 
-/// Names of the stage fields; they are part of the interface.
-fn stage_fields(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
-    match (direction, protocol) {
-        (Direction::In, Protocol::Tcp) => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
-        (Direction::In, Protocol::Udp) => ["drv_ip_ns", "ip_udp_ns", "udp_app_ns"],
-        (Direction::Out, Protocol::Tcp) => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
-        (Direction::Out, Protocol::Udp) => ["app_udp_ns", "udp_ip_ns", "ip_drv_ns"],
-    }
+/// Appends `value` as one line of JSON that does nothing on a terminal, whatever the strings in it are.
+pub(crate) fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
+    value
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
+        .expect("memory can be written, and all keys are strings");
+    out.push(b'\n');
 }
 
 struct Object<'a> {
@@ -59,13 +53,7 @@ impl Serialize for Object<'_> {
         let direction = event.direction();
         let mut object = serializer.serialize_struct("Event", 28)?;
         object.serialize_field("ts", &Name(self.ts))?;
-        object.serialize_field(
-            "dir",
-            match direction {
-                Direction::In => "in",
-                Direction::Out => "out",
-            },
-        )?;
+        object.serialize_field("dir", fields::dir(direction))?;
         object.serialize_field("proto", event.protocol().name())?;
         object.serialize_field("ipver", &if record.family == AF_INET6 { 6 } else { 4 })?;
         object.serialize_field("pid", &event.pid())?;
@@ -78,7 +66,8 @@ impl Serialize for Object<'_> {
         object.serialize_field("len", &record.len)?;
         object.serialize_field("seq", &event.seq())?;
         object.serialize_field("segs", &record.segs)?;
-        for (name, stage) in stage_fields(direction, event.protocol()).into_iter().zip(event.stages()) {
+        for (name, stage) in fields::stage_fields(direction, event.protocol()).into_iter().zip(event.stages())
+        {
             object.serialize_field(name, &stage)?;
         }
         object.serialize_field("total_ns", &event.total_ns())?;
@@ -234,7 +223,7 @@ mod tests {
             let body = text.strip_suffix('\n').expect("ends with a newline");
             prop_assert!(!body.chars().any(char::is_control));
             let value: Value = serde_json::from_str(body).expect("valid JSON");
-            for (field, stage) in stage_fields(event.direction(), event.protocol()).into_iter().zip(event.stages()) {
+            for (field, stage) in fields::stage_fields(event.direction(), event.protocol()).into_iter().zip(event.stages()) {
                 prop_assert_eq!(&value[field], &Value::from(stage));
             }
             prop_assert_eq!(&value["total_ns"], &Value::from(event.total_ns()));

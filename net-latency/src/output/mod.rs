@@ -1,18 +1,26 @@
 //! The forms in which events are shown, one file per form, and the place where the lines go.
 
+mod csv;
+pub mod fields;
 mod json;
+mod rotation;
+#[cfg(test)]
+mod schema;
 mod sink;
-
 mod text;
 
 use std::ffi::OsStr;
+use std::fmt::{self, Display, Write as _};
 
 use clap::ValueEnum;
 
 use crate::clock::Zone;
 use crate::event::Event;
 
+pub(crate) use json::write_json;
+pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
+pub(crate) use text::write_name;
 
 /// A form of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,6 +30,25 @@ pub enum Format {
     Text,
     /// A JSON object a line
     Json,
+    /// A comma-separated record a line, with a header
+    Csv,
+}
+
+impl Format {
+    /// The line that begins a file, newline included; empty where a file needs none.
+    #[must_use]
+    pub fn header(self) -> &'static [u8] {
+        match self {
+            Self::Text | Self::Json => b"",
+            Self::Csv => csv::HEADER,
+        }
+    }
+
+    /// Whether lines show a process' number in its own PID namespace, which costs a look into /proc.
+    #[must_use]
+    pub fn shows_ns_pid(self, details: bool) -> bool {
+        details || self != Self::Text
+    }
 }
 
 /// What the forms can vary.
@@ -29,7 +56,7 @@ pub enum Format {
 pub struct Options {
     /// Whose time the lines show.
     pub zone: Zone,
-    /// Text: addresses, lengths, device and flags behind the PID. (JSON always has them.)
+    /// Text: addresses, lengths, device and flags behind the PID. (The other forms always have them.)
     pub details: bool,
     /// Text: terminal colours.
     pub colour: bool,
@@ -43,6 +70,7 @@ pub struct Writer(Form);
 enum Form {
     Text(text::TextWriter),
     Json(json::JsonWriter),
+    Csv(csv::CsvWriter),
 }
 
 impl Writer {
@@ -52,6 +80,7 @@ impl Writer {
         Self(match format {
             Format::Text => Form::Text(text::TextWriter::new(options)),
             Format::Json => Form::Json(json::JsonWriter::new(options)),
+            Format::Csv => Form::Csv(csv::CsvWriter::new(options)),
         })
     }
 
@@ -61,6 +90,7 @@ impl Writer {
         match &mut self.0 {
             Form::Text(writer) => writer.write(event, out),
             Form::Json(writer) => writer.write(event, out),
+            Form::Csv(writer) => writer.write(event, out),
         }
     }
 }
@@ -79,6 +109,19 @@ fn is_printable_beyond_ascii(c: char) -> bool {
     c.escape_debug().eq([c])
 }
 
+/// Text of somebody's choice, shown so that nothing in it acts on a terminal or ends the line.
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
+
+impl Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            ' '..='~' => f.write_char(c),
+            _ if !c.is_ascii() && is_printable_beyond_ascii(c) => f.write_char(c),
+            _ => write!(f, "{}", c.escape_default()),
+        })
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use net_latency_common::PacketRecord;
@@ -88,7 +131,7 @@ pub(crate) mod tests {
     use crate::event::fixtures;
 
     /// Names as an ill-wisher would choose them: any bytes without NUL, often those that mean something.
-    pub(super) fn any_name() -> impl Strategy<Value = Vec<u8>> {
+    pub(crate) fn any_name() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![1..=255u8, proptest::sample::select(&b"\x1b\n\\x,|-\"' \x7f"[..]), 32..127u8,];
         let bytes = proptest::collection::vec(byte, 1..16);
         let text = proptest::collection::vec(any::<char>(), 1..16).prop_map(|chars| {
@@ -102,7 +145,7 @@ pub(crate) mod tests {
     }
 
     /// Records with any content, also such as the kernel side never makes.
-    pub(super) fn any_record() -> impl Strategy<Value = PacketRecord> {
+    pub(crate) fn any_record() -> impl Strategy<Value = PacketRecord> {
         let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
         let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
         let numbers = any::<(u32, u32, u32, u32, u32, u32)>();

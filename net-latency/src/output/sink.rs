@@ -1,15 +1,17 @@
 //! Where the lines go: standard output or a file, through a buffer of bounded size.
 
-use std::fmt::{self, Display};
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::{
+    fmt::{self, Display},
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind, IsTerminal as _, Write as _},
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::rotation::{self, Rotation};
 use crate::error::Failure;
 
 /// Bytes that the buffer holds before it has to be flushed.
@@ -60,53 +62,116 @@ pub struct Sink {
     file: File,
     name: String,
     kind: Kind,
+    /// Begins each file that is empty.
+    header: &'static [u8],
     buffer: Vec<u8>,
+    /// Bytes of the header at the start of the buffer.
+    header_left: usize,
+    warning: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Kind {
     /// Terminal, pipe, device: has a reader who may be slow.
     Stream { terminal: bool },
     /// A regular file that someone else opened (redirection).
     Redirected,
-    /// A regular file of ours, appended to, and the length it has if nobody else writes to it.
-    Appended { len: u64 },
+    /// A regular file of ours.
+    Appended(Appended),
+}
+
+/// A regular file that is appended to.
+#[derive(Debug)]
+struct Appended {
+    path: PathBuf,
+    /// The length it has if nobody else writes to it.
+    len: u64,
+    /// It holds more than a header.
+    has_lines: bool,
+    rotation: Rotation,
+    /// The length that it shall not exceed.
+    full: u64,
+    /// When its time is over.
+    over: Option<Instant>,
+}
+
+impl Appended {
+    fn new(path: &Path, len: u64, header: &[u8], rotation: Rotation) -> Self {
+        let mut this = Self {
+            path: path.to_owned(),
+            len: 0,
+            has_lines: len > header.len() as u64,
+            rotation,
+            full: u64::MAX,
+            over: None,
+        };
+        this.postpone();
+        this.len = len;
+        this
+    }
+
+    /// From now on there is room for as much, and time as long, as a new file has.
+    fn postpone(&mut self) {
+        self.full = self.rotation.size.map_or(u64::MAX, |size| self.len.saturating_add(size));
+        self.over = self.rotation.every.and_then(|every| Instant::now().checked_add(every));
+    }
+
+    /// How much of `buffer` fits: whole lines, and one at least where there is none yet. `None`: all of it.
+    fn room(&self, buffer: &[u8], header: usize) -> Option<usize> {
+        let room = self.full.saturating_sub(self.len);
+        let room = usize::try_from(room).ok().filter(|&room| room < buffer.len())?;
+        let mut whole = whole_lines(&buffer[..room]);
+        if !self.has_lines && whole <= header {
+            let line = buffer[header..].iter().position(|&byte| byte == b'\n')?;
+            whole = header + line + 1;
+        }
+        (whole < buffer.len()).then_some(whole)
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_lines && self.over.is_some_and(|over| Instant::now() >= over)
+    }
 }
 
 impl Sink {
-    /// Opens `output` for appending, created where it doesn't exist, or standard output for `None`.
+    /// Opens `output` for appending, created where it doesn't exist, or standard output for `None`. `header` begins
+    /// it unless it is a file that holds something. `rotation` is for regular files only.
     ///
     /// # Errors
-    /// A usage failure if the file can't be opened.
-    pub fn open(output: Option<&Path>) -> Result<Self, Failure> {
+    /// A usage failure if the file can't be opened, or can't be rotated.
+    pub fn open(output: Option<&Path>, header: &'static [u8], rotation: Rotation) -> Result<Self, Failure> {
         let (opened, name) = match output {
             None => (io::stdout().as_fd().try_clone_to_owned().map(File::from), "standard output".to_owned()),
-            Some(path) => (
-                OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path),
-                path.display().to_string(),
-            ),
+            Some(path) => (open(path), path.display().to_string()),
         };
         let inspected = opened.and_then(|file| {
             let metadata = file.metadata()?;
             let kind = match (metadata.is_file(), output) {
-                (true, Some(_)) => Kind::Appended { len: metadata.len() },
+                (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), header, rotation)),
                 (true, None) => Kind::Redirected,
                 (false, _) => Kind::Stream { terminal: file.is_terminal() },
             };
-            Ok((file, kind))
+            let is_begun = metadata.is_file() && metadata.len() > 0;
+            Ok((file, kind, if is_begun { b"" } else { header }))
         });
-        match inspected {
-            Ok((file, kind)) => Ok(Self { file, name, kind, buffer: Vec::with_capacity(CAPACITY) }),
-            Err(error) => {
-                Err(Failure::Usage(format!("cannot open {name}: {error}; choose a file that can be written")))
-            }
+        let (file, kind, begin) = inspected.map_err(|error| {
+            let option = if output.is_some() { "--output: " } else { "" };
+            Failure::Usage(format!("{option}cannot open {name}: {error}; choose a file that can be written"))
+        })?;
+        if rotation.is_wanted() && !matches!(kind, Kind::Appended(_)) {
+            return Err(Failure::Usage(format!(
+                "{name} is not a regular file and can't be rotated; leave out --rotate-size and --rotate-every"
+            )));
         }
+        let mut buffer = Vec::with_capacity(CAPACITY);
+        buffer.extend_from_slice(begin);
+        Ok(Self { file, name, kind, header, header_left: begin.len(), buffer, warning: None })
     }
 
     /// Whether the lines go to a terminal.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
-        self.kind == Kind::Stream { terminal: true }
+        matches!(self.kind, Kind::Stream { terminal: true })
     }
 
     /// Where to append whole lines, while [`Sink::has_room`].
@@ -125,7 +190,7 @@ impl Sink {
     /// nothing to write would not notice.
     #[must_use]
     pub fn reader_gone(&self) -> bool {
-        if self.kind != (Kind::Stream { terminal: false }) {
+        if !matches!(self.kind, Kind::Stream { terminal: false }) {
             return false;
         }
         let mut poll = [PollFd::new(&self.file, PollFlags::empty())];
@@ -133,31 +198,108 @@ impl Sink {
         answered.is_ok() && poll[0].revents().contains(PollFlags::ERR)
     }
 
+    /// Lines that wait in the buffer.
+    #[must_use]
+    pub fn waiting_lines(&self) -> u64 {
+        count_lines(&self.buffer[self.header_left..]) as u64
+    }
+
+    /// What went wrong since the last call and is no reason to end.
+    pub fn take_warning(&mut self) -> Option<String> {
+        self.warning.take()
+    }
+
     /// Writes what the buffer holds; `true` when it is empty. A reader that takes nothing for as long as
     /// `patience` stops nobody: then the rest stays in the buffer and the answer is `false`.
+    ///
+    /// A file whose size or time is over is rotated, between two lines.
     ///
     /// # Errors
     /// When nothing can be written any more. The buffer is dropped then; a file of ours ends with a whole
     /// line, unless others write to it too.
     pub fn flush(&mut self, patience: Duration) -> Result<bool, SinkError> {
+        while let Kind::Appended(file) = &self.kind
+            && let Some(fits) = file.room(&self.buffer, self.header_left)
+        {
+            self.write(fits, patience)?;
+            self.replace(Self::rotate);
+        }
+        let done = self.write(self.buffer.len(), patience)?;
+        if let Kind::Appended(file) = &self.kind
+            && file.is_over()
+        {
+            self.replace(Self::rotate);
+        }
+        Ok(done)
+    }
+
+    /// Writes what the buffer holds, and opens a file of ours anew by its name: somebody may have renamed it.
+    /// Anything else stays open.
+    ///
+    /// # Errors
+    /// As [`Sink::flush`].
+    pub fn reopen(&mut self, patience: Duration) -> Result<(), SinkError> {
+        self.write(self.buffer.len(), patience)?;
+        self.replace(|_, _| Ok(()));
+        Ok(())
+    }
+
+    /// Goes on in the file that has our file's name after `make_way`, or in the old one if that fails.
+    fn replace(&mut self, make_way: fn(&Self, &Appended) -> io::Result<()>) {
+        let Kind::Appended(old) = &self.kind else { return };
+        let replaced = make_way(self, old).and_then(|()| {
+            let file = open(&old.path)?;
+            let len = file.metadata()?.len();
+            Ok((file, Appended::new(&old.path, len, self.header, old.rotation)))
+        });
+        match replaced {
+            Ok((file, appended)) => {
+                if appended.len == 0 {
+                    self.buffer.splice(..self.header_left, self.header.iter().copied());
+                    self.header_left = self.header.len();
+                }
+                (self.file, self.kind) = (file, Kind::Appended(appended));
+            }
+            Err(error) => {
+                self.warning =
+                    Some(format!("cannot begin a new file {}: {error}; going on in the old one", self.name));
+                if let Kind::Appended(old) = &mut self.kind {
+                    old.postpone();
+                }
+            }
+        }
+    }
+
+    fn rotate(&self, file: &Appended) -> io::Result<()> {
+        // If somebody else has done it, there is nothing left to rename.
+        if rotation::is_named(&self.file, &file.path)? {
+            rotation::shift(&file.path, file.rotation.keep)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the first `end` bytes of the buffer.
+    fn write(&mut self, end: usize, patience: Duration) -> Result<bool, SinkError> {
         let mut written = 0;
-        let outcome = self.write_from(&mut written, patience);
-        if let Kind::Appended { len } = &mut self.kind {
-            *len += written as u64;
+        let outcome = self.write_from(&mut written, end, patience);
+        if let Kind::Appended(file) = &mut self.kind {
+            file.len += written as u64;
+            file.has_lines |= written > self.header_left;
         }
         match outcome {
             Ok(done) => {
                 self.buffer.drain(..written);
+                self.header_left = self.header_left.saturating_sub(written);
                 Ok(done)
             }
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
-                self.buffer.clear();
+                self.drop_buffer();
                 Err(SinkError::Closed)
             }
             Err(source) => {
                 let whole = whole_lines(&self.buffer[..written]);
-                let lost_lines = self.buffer[whole..].iter().filter(|&&byte| byte == b'\n').count();
-                self.buffer.clear();
+                let lost_lines = count_lines(&self.buffer[whole.max(self.header_left)..]);
+                self.drop_buffer();
                 let source = match self.mend(written - whole) {
                     Ok(()) => source,
                     Err(error) => io::Error::new(
@@ -170,8 +312,13 @@ impl Sink {
         }
     }
 
-    fn write_from(&mut self, written: &mut usize, patience: Duration) -> io::Result<bool> {
-        while let rest = &self.buffer[*written..]
+    fn drop_buffer(&mut self) {
+        self.buffer.clear();
+        self.header_left = 0;
+    }
+
+    fn write_from(&mut self, written: &mut usize, end: usize, patience: Duration) -> io::Result<bool> {
+        while let rest = &self.buffer[*written..end]
             && !rest.is_empty()
         {
             let chunk = match self.kind {
@@ -181,7 +328,7 @@ impl Sink {
                     }
                     &rest[..rest.len().min(PIPE_CHUNK)]
                 }
-                Kind::Redirected | Kind::Appended { .. } => rest,
+                Kind::Redirected | Kind::Appended(_) => rest,
             };
             match self.file.write(chunk) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -195,15 +342,24 @@ impl Sink {
 
     /// Takes the last `torn` bytes, the beginning of a line, off a file of ours, if they are its end.
     fn mend(&mut self, torn: usize) -> io::Result<()> {
-        if let Kind::Appended { len } = &mut self.kind
+        if let Kind::Appended(file) = &mut self.kind
             && torn > 0
-            && self.file.metadata()?.len() == *len
+            && self.file.metadata()?.len() == file.len
         {
-            *len -= torn as u64;
-            self.file.set_len(*len)?;
+            file.len -= torn as u64;
+            self.file.set_len(file.len)?;
         }
         Ok(())
     }
+}
+
+/// Opens a file for appending; a new one belongs to the owner and can be read by the group.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+fn count_lines(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|&&byte| byte == b'\n').count()
 }
 
 /// Length of the whole lines at the start of `bytes`.
@@ -231,6 +387,8 @@ mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_millis(1);
@@ -240,8 +398,15 @@ mod tests {
             file: File::from(file.into()),
             name: "pipe".to_owned(),
             kind: Kind::Stream { terminal: false },
+            header: b"",
+            header_left: 0,
             buffer: Vec::new(),
+            warning: None,
         }
+    }
+
+    fn append(path: &Path) -> Result<Sink, Failure> {
+        Sink::open(Some(path), b"", Rotation::default())
     }
 
     #[test]
@@ -249,7 +414,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("lines");
         for line in ["one\n", "two\n"] {
-            let mut sink = Sink::open(Some(&path)).expect("can be opened");
+            let mut sink = append(&path).expect("can be opened");
             assert!(!sink.is_terminal());
             sink.buffer().extend_from_slice(line.as_bytes());
             assert!(sink.flush(PATIENCE).expect("can be written"));
@@ -262,14 +427,17 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
-        let failure = Sink::open(Some(Path::new("/nonexistent/lines"))).expect_err("no such directory");
+        let failure = Sink::open(Some(Path::new("/nonexistent/lines")), b"", Rotation::default())
+            .expect_err("no such directory");
         assert_eq!(failure.exit_code(), 2);
-        assert!(failure.to_string().contains("/nonexistent/lines"), "{failure}");
+        let text = failure.to_string();
+        assert!(text.starts_with("--output: cannot open /nonexistent/lines: "), "{text}");
     }
 
     #[test]
     fn a_full_device_is_a_failure_that_names_it_and_counts_the_lines() {
-        let mut sink = Sink::open(Some(Path::new("/dev/full"))).expect("every Linux has it");
+        let mut sink =
+            Sink::open(Some(Path::new("/dev/full")), b"", Rotation::default()).expect("every Linux has it");
         sink.buffer().extend_from_slice(b"one\ntwo\n");
         let error = sink.flush(PATIENCE).expect_err("full");
         assert!(
@@ -312,7 +480,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("lines");
         fs::write(&path, "before\n").expect("writable");
-        let mut sink = Sink::open(Some(&path)).expect("can be opened");
+        let mut sink = append(&path).expect("can be opened");
         sink.buffer().extend_from_slice(b"whole\nto");
         assert!(sink.flush(PATIENCE).expect("can be written"));
         sink.mend(2).expect("can be truncated");
@@ -323,7 +491,7 @@ mod tests {
     fn what_others_wrote_is_left_alone() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("lines");
-        let mut sink = Sink::open(Some(&path)).expect("can be opened");
+        let mut sink = append(&path).expect("can be opened");
         sink.buffer().extend_from_slice(b"to");
         assert!(sink.flush(PATIENCE).expect("can be written"));
         fs::write(&path, "to, and others\n").expect("writable");
@@ -336,5 +504,211 @@ mod tests {
         assert_eq!(whole_lines(b"a\nb\nc"), 4);
         assert_eq!(whole_lines(b"abc"), 0);
         assert_eq!(whole_lines(b""), 0);
+    }
+
+    const HEADER: &[u8] = b"a,header\n";
+
+    fn rotating(path: &Path, rotation: Rotation) -> Sink {
+        Sink::open(Some(path), HEADER, rotation).expect("can be opened")
+    }
+
+    fn by_size(size: u64) -> Rotation {
+        Rotation { size: Some(size), every: None, keep: 999 }
+    }
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).expect("exists")
+    }
+
+    /// All files, the oldest first.
+    fn files(path: &Path) -> Vec<String> {
+        let name = |number: usize| PathBuf::from(format!("{}.{number}", path.display()));
+        let count = (1..).take_while(|&number| name(number).exists()).count();
+        (1..=count).rev().map(|number| read(&name(number))).chain([read(path)]).collect()
+    }
+
+    fn put(sink: &mut Sink, lines: &str) {
+        sink.buffer().extend_from_slice(lines.as_bytes());
+        assert!(sink.flush(PATIENCE).expect("can be written"));
+        assert_eq!(sink.take_warning(), None);
+    }
+
+    #[test]
+    fn a_header_begins_empty_files_only() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        for line in ["one\n", "two\n"] {
+            let mut sink = rotating(&path, Rotation::default());
+            assert_eq!(sink.waiting_lines(), 0);
+            sink.buffer().extend_from_slice(line.as_bytes());
+            assert_eq!(sink.waiting_lines(), 1);
+            put(&mut sink, "");
+        }
+        assert_eq!(read(&path), "a,header\none\ntwo\n");
+    }
+
+    #[test]
+    fn a_lost_header_is_no_lost_line() {
+        let mut sink = Sink::open(Some(Path::new("/dev/full")), HEADER, Rotation::default()).expect("exists");
+        sink.buffer().extend_from_slice(b"one\ntwo\n");
+        let error = sink.flush(PATIENCE).expect_err("full");
+        assert!(matches!(error, SinkError::Failed { lost_lines: 2, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_left_with_whole_lines() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let mut sink = rotating(&path, Rotation::default());
+        put(&mut sink, "one\n");
+        fs::rename(&path, directory.path().join("lines.1")).expect("can be renamed");
+        sink.buffer().extend_from_slice(b"two\n");
+        sink.reopen(PATIENCE).expect("can be opened");
+        put(&mut sink, "three\n");
+        // Nobody has renamed it this time.
+        sink.reopen(PATIENCE).expect("can be opened");
+        put(&mut sink, "four\n");
+        assert_eq!(files(&path), ["a,header\none\ntwo\n", "a,header\nthree\nfour\n"]);
+        let mode = fs::metadata(&path).expect("exists").permissions().mode();
+        assert_eq!(mode & 0o137, 0, "mode {mode:o}");
+    }
+
+    #[test]
+    fn a_pipe_stays_open() {
+        let (mut reader, writer) = io::pipe().expect("pipe");
+        let mut sink = stream(writer);
+        sink.buffer().extend_from_slice(b"one\n");
+        sink.reopen(PATIENCE).expect("nothing to do");
+        sink.buffer().extend_from_slice(b"two\n");
+        assert!(sink.flush(PATIENCE).expect("pipe is open"));
+        drop(sink);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("readable");
+        assert_eq!(text, "one\ntwo\n");
+    }
+
+    #[test]
+    fn files_are_as_full_as_they_may_be() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let mut sink = rotating(&path, by_size(20));
+        put(&mut sink, "1111\n2222\n3333\n4444\n");
+        put(&mut sink, "5555\n");
+        put(&mut sink, "a line that is longer than any file may be\n7\n");
+        let expected = [
+            "a,header\n1111\n2222\n",
+            "a,header\n3333\n4444\n",
+            "a,header\n5555\n",
+            "a,header\na line that is longer than any file may be\n",
+            "a,header\n7\n",
+        ];
+        assert_eq!(files(&path), expected);
+    }
+
+    #[test]
+    fn what_the_file_held_before_counts() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        fs::write(&path, "before, and more\n").expect("writable");
+        let mut sink = rotating(&path, by_size(20));
+        put(&mut sink, "1111\n");
+        assert_eq!(files(&path), ["before, and more\n", "a,header\n1111\n"]);
+    }
+
+    #[test]
+    fn a_file_whose_time_is_over_is_replaced_once_it_has_lines() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let every = Some(Duration::from_millis(1));
+        let mut sink = rotating(&path, Rotation { size: None, every, keep: 9 });
+        std::thread::sleep(Duration::from_millis(2));
+        put(&mut sink, "");
+        std::thread::sleep(Duration::from_millis(2));
+        put(&mut sink, "");
+        assert_eq!(files(&path).len(), 1);
+        put(&mut sink, "one\n");
+        put(&mut sink, "");
+        assert_eq!(files(&path), ["a,header\none\n", "a,header\n"]);
+        // Not after it was opened anew either.
+        sink.reopen(PATIENCE).expect("can be opened");
+        std::thread::sleep(Duration::from_millis(2));
+        put(&mut sink, "");
+        assert_eq!(files(&path).len(), 2);
+    }
+
+    #[test]
+    fn a_rotation_by_somebody_else_is_enough() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let mut sink = rotating(&path, by_size(20));
+        put(&mut sink, "1111\n2222\n");
+        fs::rename(&path, directory.path().join("lines.1")).expect("can be renamed");
+        fs::write(&path, "a,header\n").expect("writable");
+        put(&mut sink, "3333\n");
+        assert_eq!(files(&path), ["a,header\n1111\n2222\n", "a,header\n3333\n"]);
+    }
+
+    #[test]
+    fn where_no_new_file_can_be_the_old_one_goes_on() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let mut sink = rotating(&path, by_size(20));
+        put(&mut sink, "1111\n2222\n");
+        // A directory can't be replaced by a file, not even by root.
+        fs::create_dir(directory.path().join("lines.1")).expect("can be made");
+        let keep_one = |sink: &mut Sink| {
+            if let Kind::Appended(file) = &mut sink.kind {
+                file.rotation.keep = 1;
+            }
+        };
+        keep_one(&mut sink);
+        sink.buffer().extend_from_slice(b"3333\n");
+        assert!(sink.flush(PATIENCE).expect("the old one can be written"));
+        let warning = sink.take_warning().expect("a warning");
+        assert!(warning.contains("lines") && warning.contains("going on in the old one"), "{warning}");
+        put(&mut sink, "4444\n");
+        assert_eq!(read(&path), "a,header\n1111\n2222\n3333\n4444\n");
+        fs::remove_dir(directory.path().join("lines.1")).expect("can be removed");
+        // The next try is when as much has come again.
+        put(&mut sink, "5555\n6666\n7777\n");
+        assert_eq!(files(&path)[1], "a,header\n7777\n");
+    }
+
+    #[test]
+    fn only_regular_files_are_rotated() {
+        let failure = Sink::open(Some(Path::new("/dev/null")), b"", by_size(4096)).expect_err("a device");
+        assert_eq!(failure.exit_code(), 2);
+        assert!(failure.to_string().contains("--rotate-size"), "{failure}");
+    }
+
+    proptest! {
+        /// Whatever is written and however it is cut into flushes: all lines, in order, whole, each file no larger
+        /// than it may be and with its header.
+        #[test]
+        fn nothing_is_lost_or_torn(
+            lens in proptest::collection::vec(proptest::collection::vec(0..30usize, 0..6), 1..12),
+            size in 12..80u64,
+            hangups in proptest::collection::vec(any::<bool>(), 12),
+        ) {
+            let directory = tempfile::tempdir().expect("temporary directory");
+            let path = directory.path().join("lines");
+            let mut sink = rotating(&path, by_size(size));
+            let mut all = String::new();
+            for (lens, hangup) in lens.iter().zip(hangups) {
+                let lines: String = lens.iter().map(|&len| "x".repeat(len) + "\n").collect();
+                all += &lines;
+                put(&mut sink, &lines);
+                if hangup {
+                    sink.reopen(PATIENCE).expect("can be opened");
+                }
+            }
+            let mut found = String::new();
+            for text in files(&path) {
+                let body = text.strip_prefix("a,header\n").expect("a header");
+                prop_assert!(text.len() as u64 <= size || body.lines().count() == 1, "{text:?}");
+                found += body;
+            }
+            prop_assert_eq!(found, all);
+        }
     }
 }

@@ -96,29 +96,45 @@ fn longest(stages: &[Option<u64>; COLUMNS]) -> Option<usize> {
     (0..COLUMNS).filter(|&column| stages[column].is_some()).rev().max_by_key(|&column| stages[column])
 }
 
+/// What JSON says and the line does not, in JSON's order. What few packets have is left out for the others.
 fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     let record = event.record();
+    part(" | tid ", event.tid(), "", out);
     out.extend_from_slice(b" | flow ");
     write_end(event.saddr(), record.sport, out);
     out.extend_from_slice(b" > ");
     write_end(event.daddr(), record.dport, out);
-    out.extend_from_slice(b" | len ");
-    write_number(record.len, out);
-    if let Some(seq) = event.seq() {
-        out.extend_from_slice(b" | seq ");
-        write_number(seq, out);
+    part(" | len ", Some(record.len), "", out);
+    part(" | seq ", event.seq(), "", out);
+    part(" | segs ", Some(record.segs), "", out);
+    part(" | total ", event.total_ns().map(|ns| ns / 1000), " us", out);
+    if event.total_ns().is_none() {
+        out.extend_from_slice(b" | total -");
     }
-    out.extend_from_slice(b" | segs ");
-    write_number(record.segs, out);
     out.extend_from_slice(b" | dev ");
     write_name(event.ifname(), out);
+    part(" | netns ", (record.netns != 0).then_some(record.netns), "", out);
+    part(" | mark ", (record.mark != 0).then_some(record.mark), "", out);
+    part(" | cpu ", Some(record.cpu), "", out);
     for (index, flag) in event.flags().enumerate() {
         out.extend_from_slice(if index == 0 { b" | flags " } else { b"," });
         out.extend_from_slice(flag.as_bytes());
     }
+    part(" | first-send-age ", event.first_send_age_ns().map(|ns| ns / 1000), " us", out);
+    part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);
+    part(" | ns-pid ", event.ns_pid(), "", out);
 }
 
-fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+/// A number behind its key, if it is known.
+fn part(key: &str, number: Option<impl itoa::Integer>, unit: &str, out: &mut Vec<u8>) {
+    if let Some(number) = number {
+        out.extend_from_slice(key.as_bytes());
+        write_number(number, out);
+        out.extend_from_slice(unit.as_bytes());
+    }
+}
+
+pub(super) fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
@@ -126,8 +142,8 @@ fn write_end(address: IpAddr, port: u16, out: &mut Vec<u8>) {
     write!(out, "{}", SocketAddr::new(address, port)).expect("memory can be written");
 }
 
-/// Writes a name so that nothing in it acts or separates; see the head of this module.
-fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
+/// Writes a name so that nothing in it acts or separates; see the head of this module. `-` for an unknown one.
+pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(name) = name else {
         out.push(b'-');
         return;
@@ -155,7 +171,8 @@ fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+/// Each byte as `\xNN`.
+pub(super) fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
@@ -222,6 +239,13 @@ mod tests {
         assert_snapshot!(line(&v6(incoming()), &DETAILS));
         assert_snapshot!(line(&udp(incoming()), &DETAILS));
         assert_snapshot!(line(&udp(outgoing()), &PLAIN_LINE));
+        let record = PacketRecord { mark: 7, flags: FLAG_RETRANS, other: 1_000_000, ..outgoing() };
+        let mut out = Vec::new();
+        let event = Event::new(&record, WALL_NS, None).with_ns_pid(Some(12));
+        TextWriter::new(&DETAILS).write(&event, &mut out);
+        let again = PacketRecord { other: 1_020_000, ..incoming() };
+        TextWriter::new(&DETAILS).write(&Event::new(&again, WALL_NS, None), &mut out);
+        assert_snapshot!(String::from_utf8(out).expect("UTF-8"));
         let mut record = incoming();
         record.stamps[STAMP_APP] = 0;
         record.flags = FLAG_CONTROL;

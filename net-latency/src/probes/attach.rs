@@ -2,11 +2,10 @@
 
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
-    path::Path,
     thread,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
     maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
@@ -29,7 +28,7 @@ use super::{
 use crate::{
     cli::{Backend, PacketFilter},
     error::Failure,
-    kernel::symbols,
+    kernel::{facts::Live, prerequisites, symbols},
 };
 
 /// The kernel side as an object file, built by build.rs.
@@ -76,24 +75,57 @@ pub struct Maps {
 /// # Errors
 /// [`Failure::CannotTrace`] with what the kernel said.
 pub fn attach(plan: &Plan, btf: &[u8], backend: Backend, request: &Request) -> Result<Probes, Failure> {
+    let mut reasons = Vec::new();
+    for &mechanism in mechanisms(backend, plan.is_preemptible) {
+        match attach_by(plan, btf, mechanism, request) {
+            Ok(probes) => return Ok(probes),
+            Err(reason) => reasons.push((mechanism, reason)),
+        }
+    }
+    Err(refusal(backend, &reasons))
+}
+
+/// The mechanisms that `backend` allows, best first, on a kernel that preempts tasks or not.
+#[must_use]
+pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mechanism] {
+    match backend {
+        Backend::Auto if is_preemptible => &[Mechanism::Mixed, Mechanism::Fentry, Mechanism::Kprobe],
+        Backend::Auto => &[Mechanism::Fentry, Mechanism::Kprobe],
+        Backend::Fentry => &[Mechanism::Fentry],
+        Backend::Kprobe => &[Mechanism::Kprobe],
+    }
+}
+
+/// Attaches everything that `plan` names by that mechanism. On failure nothing stays attached.
+///
+/// # Errors
+/// The reason, in one line.
+pub fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes, String> {
     // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Memlock,
         rustix::process::Rlimit { current: None, maximum: None },
     );
-    let mechanisms: &[Mechanism] = match backend {
-        Backend::Auto => &[Mechanism::Fentry, Mechanism::Kprobe],
-        Backend::Fentry => &[Mechanism::Fentry],
-        Backend::Kprobe => &[Mechanism::Kprobe],
-    };
-    let mut reasons = Vec::new();
-    for &mechanism in mechanisms {
-        match attach_by(plan, btf, mechanism, request) {
-            Ok(probes) => return Ok(probes),
-            Err(error) => reasons.push(format!("{} fails: {}", mechanism.name(), one_line(&error))),
-        }
-    }
+    load_and_attach(plan, btf, mechanism, request).map_err(|error| one_line(&error))
+}
+
+/// That no mechanism of `backend` works, for these reasons.
+#[must_use]
+pub fn refusal(backend: Backend, reasons: &[(Mechanism, String)]) -> Failure {
+    let reasons: Vec<_> =
+        reasons.iter().map(|(mechanism, reason)| format!("{} fails: {reason}", mechanism.name())).collect();
     let remedy = match backend {
+        _ if reasons.iter().any(|reason| reason.contains("(os error 1)")) => {
+            "lockdown, a filter of system calls or a security module forbids it; `net-latency check` shows what \
+             can be seen of that"
+        }
+        // Debian's kernels ask for more than CAP_PERFMON where this is above 2, as it is by default.
+        _ if reasons
+            .iter()
+            .any(|reason| reason.contains("perf_event_open") && reason.contains("(os error 13)")) =>
+        {
+            "kprobes need CAP_SYS_ADMIN here, or sysctl kernel.perf_event_paranoid=2"
+        }
         Backend::Auto => {
             "a kernel with CONFIG_KPROBE_EVENTS=y, or with BTF trampolines \
              (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y), is needed"
@@ -101,15 +133,8 @@ pub fn attach(plan: &Plan, btf: &[u8], backend: Backend, request: &Request) -> R
         Backend::Fentry => "try --backend kprobe",
         Backend::Kprobe => "try --backend fentry, or a kernel with CONFIG_KPROBE_EVENTS=y",
     };
-    Err(Failure::CannotTrace(format!("the kernel refuses to be traced: {}; {remedy}", reasons.join("; "))))
+    Failure::CannotTrace(format!("the kernel refuses to be traced: {}; {remedy}", reasons.join(", ")))
 }
-
-/// Where the kernel offers kprobes: its event source, or the file for older ways.
-const KPROBES: [&str; 3] = [
-    "/sys/bus/event_source/devices/kprobe",
-    "/sys/kernel/tracing/kprobe_events",
-    "/sys/kernel/debug/tracing/kprobe_events",
-];
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
 fn one_line(error: &anyhow::Error) -> String {
@@ -124,11 +149,10 @@ fn one_line(error: &anyhow::Error) -> String {
     }
 }
 
-fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes> {
-    ensure!(
-        mechanism != Mechanism::Kprobe || KPROBES.iter().any(|path| Path::new(path).exists()),
-        "this kernel has no kprobes"
-    );
+fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes> {
+    if mechanism != Mechanism::Fentry {
+        prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
+    }
     let settings = Settings {
         filter_pid: u32::from(!request.filter.pids.is_empty()),
         filter_port: u32::from(!request.filter.ports.is_empty()),
@@ -158,7 +182,7 @@ fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -
     probes.fill(PORTS_MAP, request.filter.ports.iter().copied().map(u32::from))?;
 
     let types = match mechanism {
-        Mechanism::Fentry => {
+        Mechanism::Fentry | Mechanism::Mixed => {
             Some(Btf::parse(btf, Endianness::default()).context("reading the kernel's BTF")?)
         }
         Mechanism::Kprobe => None,
@@ -250,7 +274,7 @@ impl Probes {
 
     /// The program of a hook that this mechanism uses.
     fn program(&mut self, choice: &Choice) -> Result<&mut Program> {
-        let name = choice.hook.programs.of(self.mechanism);
+        let name = choice.program(self.mechanism).name();
         self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
     }
 

@@ -2,11 +2,14 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, Programs};
+use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, Program, Programs};
 use crate::{
     error::Failure,
-    kernel::{btf::Btf, layout},
+    kernel::{btf::Btf, layout, preemption},
 };
+
+/// A struct of the kernel's verifier.
+const SUBPROGRAM: &str = "bpf_subprog_info";
 
 /// A hook and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,16 +18,16 @@ pub struct Choice {
     pub hook: Hook,
     /// Functions or tracepoints to attach it to: those of its candidates that this kernel has.
     pub targets: Vec<&'static str>,
+    /// Whether a task can be preempted in a program here on this kernel, unless it is a kprobe's. The program is then
+    /// skipped for all others on that CPU until the task goes on (`__bpf_prog_enter_recur`).
+    pub is_preemptible: bool,
 }
 
 impl Choice {
-    /// By what kind of program `mechanism` hooks this.
+    /// The program by which `mechanism` hooks this.
     #[must_use]
-    pub const fn means(&self, mechanism: Mechanism) -> &'static str {
-        match self.hook.programs {
-            Programs::Function { .. } => mechanism.name(),
-            Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => "tracepoint",
-        }
+    pub const fn program(&self, mechanism: Mechanism) -> Program {
+        self.hook.programs.of(mechanism, self.is_preemptible)
     }
 }
 
@@ -35,6 +38,8 @@ pub struct Plan {
     pub choices: Vec<Choice>,
     /// Field offsets.
     pub offsets: Offsets,
+    /// Whether this kernel preempts tasks within the kernel.
+    pub is_preemptible: bool,
     /// Whether the kernel counts calls that a kprobe's program missed.
     pub counts_missed_kprobes: bool,
 }
@@ -55,8 +60,21 @@ impl Plan {
             Programs::Function { .. } => btf.has_function(name),
             Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => btf.has_tracepoint(name),
         };
+        let is_preemptible = preemption::is_possible();
+        // Of tracepoints, Linux 7.0 was the first that did not disable preemption for their programs itself. It has no
+        // mark in BTF; this one came with 6.15, and in between a kprobe does no worse.
+        let tracepoints = is_preemptible && btf.has_member(SUBPROGRAM, "might_sleep");
+        let preempts = |hook: &Hook, target: &str| {
+            hook.is_in_tasks()
+                && match hook.programs {
+                    Programs::Function { .. } => is_preemptible,
+                    Programs::Tracepoint { .. } => tracepoints && btf.has_function(target),
+                    Programs::AllTracepoints { .. } => false,
+                }
+        };
         Ok(Self {
-            choices: choose(direction, has).map_err(|hook| {
+            is_preemptible,
+            choices: choose(direction, has, preempts).map_err(|hook| {
                 Failure::CannotTrace(format!(
                     "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
                     hook.candidates.join(", "),
@@ -70,7 +88,11 @@ impl Plan {
 }
 
 /// Takes from the table what `has` confirms; the hook that can't be served is the error.
-fn choose(direction: Option<Direction>, has: impl Fn(&Hook, &str) -> bool) -> Result<Vec<Choice>, Hook> {
+fn choose(
+    direction: Option<Direction>,
+    has: impl Fn(&Hook, &str) -> bool,
+    preempts: impl Fn(&Hook, &str) -> bool,
+) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
     for hook in HOOKS.into_iter().chain([CLOSE]) {
         if direction.is_some() && hook.direction.is_some() && hook.direction != direction {
@@ -82,7 +104,8 @@ fn choose(direction: Option<Direction>, has: impl Fn(&Hook, &str) -> bool) -> Re
             _ => targets.next().into_iter().collect(),
         };
         if !targets.is_empty() {
-            choices.push(Choice { hook, targets });
+            let is_preemptible = preempts(&hook, targets[0]);
+            choices.push(Choice { hook, targets, is_preemptible });
         } else if hook.absence == Absence::Fatal {
             return Err(hook);
         }
@@ -93,6 +116,7 @@ fn choose(direction: Option<Direction>, has: impl Fn(&Hook, &str) -> bool) -> Re
 fn is_wanted(name: &[u8]) -> bool {
     let tracepoint = name.strip_prefix(b"btf_trace_");
     layout::is_wanted(name)
+        || name == SUBPROGRAM.as_bytes()
         || HOOKS
             .iter()
             .chain([&CLOSE])
@@ -115,7 +139,7 @@ mod tests {
     ];
 
     fn chosen(direction: Option<Direction>, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
-        choose(direction, |_, name| !lacking.contains(&name))
+        choose(direction, |_, name| !lacking.contains(&name), |_, _| false)
     }
 
     #[test]
@@ -136,6 +160,19 @@ mod tests {
     }
 
     #[test]
+    fn what_tasks_run_through_is_a_kprobe_where_they_are_preempted() {
+        let choices = choose(None, |_, _| true, |hook, _| hook.is_in_tasks()).unwrap();
+        let programs: Vec<_> = choices
+            .iter()
+            .map(|choice| {
+                let program = choice.program(Mechanism::Mixed);
+                format!("{} {}", choice.targets[0], program.kind())
+            })
+            .collect();
+        insta::assert_snapshot!(programs.join("\n"));
+    }
+
+    #[test]
     fn one_direction_leaves_the_other_alone() {
         for (direction, other) in [(Direction::In, Direction::Out), (Direction::Out, Direction::In)] {
             let choices = chosen(Some(direction), &[]).unwrap();
@@ -149,7 +186,9 @@ mod tests {
         let mut seen = HashSet::new();
         for hook in HOOKS.into_iter().chain([CLOSE]) {
             let programs: HashSet<_> =
-                [Mechanism::Fentry, Mechanism::Kprobe].map(|mechanism| hook.programs.of(mechanism)).into();
+                [(Mechanism::Fentry, false), (Mechanism::Kprobe, false), (Mechanism::Kprobe, true)]
+                    .map(|(mechanism, is_preemptible)| hook.programs.of(mechanism, is_preemptible).name())
+                    .into();
             for program in programs {
                 assert!(seen.insert(program), "{program}");
             }

@@ -44,15 +44,19 @@ pub enum Mechanism {
     Fentry,
     /// Kprobes.
     Kprobe,
+    /// Kprobes where a task that is preempted in a program would keep it from running for others, BTF trampolines
+    /// elsewhere: for kernels that preempt tasks within the kernel.
+    Mixed,
 }
 
 impl Mechanism {
-    /// Its name, as `--backend` takes it.
+    /// Its name, of those that `--backend` takes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fentry => "fentry",
             Self::Kprobe => "kprobe",
+            Self::Mixed => "fentry and kprobe",
         }
     }
 }
@@ -73,6 +77,8 @@ pub enum Programs {
         btf: &'static str,
         /// Name of the program without.
         raw: &'static str,
+        /// Name of the kprobe program on the function that has the tracepoint, and its name, at its very beginning.
+        kprobe: Option<&'static str>,
     },
     /// On every tracepoint of the candidates that the kernel has: one raw program serves both backends.
     AllTracepoints {
@@ -81,15 +87,53 @@ pub enum Programs {
     },
 }
 
-impl Programs {
-    /// Name of the program that `mechanism` uses.
+/// A program, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// An fentry program.
+    Fentry(&'static str),
+    /// A kprobe program.
+    Kprobe(&'static str),
+    /// A program on a tracepoint.
+    Tracepoint(&'static str),
+}
+
+impl Program {
+    /// Its name in the object.
     #[must_use]
-    pub const fn of(self, mechanism: Mechanism) -> &'static str {
-        match (self, mechanism) {
-            (Self::Function { fentry, .. }, Mechanism::Fentry) => fentry,
-            (Self::Function { kprobe, .. }, Mechanism::Kprobe) => kprobe,
-            (Self::Tracepoint { btf, .. }, Mechanism::Fentry) => btf,
-            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe) | (Self::AllTracepoints { raw }, _) => raw,
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fentry(name) | Self::Kprobe(name) | Self::Tracepoint(name) => name,
+        }
+    }
+
+    /// What it is, in one word.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Fentry(_) => "fentry",
+            Self::Kprobe(_) => "kprobe",
+            Self::Tracepoint(_) => "tracepoint",
+        }
+    }
+}
+
+impl Programs {
+    /// The program that `mechanism` uses; `is_preemptible`: on this kernel a task can be preempted in it unless
+    /// it is a kprobe's.
+    #[must_use]
+    pub const fn of(self, mechanism: Mechanism, is_preemptible: bool) -> Program {
+        match (self, mechanism, is_preemptible) {
+            (Self::Function { fentry, .. }, Mechanism::Fentry, _)
+            | (Self::Function { fentry, .. }, Mechanism::Mixed, false) => Program::Fentry(fentry),
+            (Self::Function { kprobe, .. }, ..)
+            | (Self::Tracepoint { kprobe: Some(kprobe), .. }, Mechanism::Kprobe | Mechanism::Mixed, true) => {
+                Program::Kprobe(kprobe)
+            }
+            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe, _) | (Self::AllTracepoints { raw }, ..) => {
+                Program::Tracepoint(raw)
+            }
+            (Self::Tracepoint { btf, .. }, ..) => Program::Tracepoint(btf),
         }
     }
 }
@@ -116,6 +160,14 @@ pub struct Hook {
     pub programs: Programs,
     /// What its absence means.
     pub absence: Absence,
+}
+
+impl Hook {
+    /// Whether tasks run through this, and not softirqs alone: all that an application's calls bring about.
+    #[must_use]
+    pub fn is_in_tasks(&self) -> bool {
+        self.direction == OUT || self.stage == Stage::App
+    }
 }
 
 const IN: Option<Direction> = Some(Direction::In);
@@ -159,7 +211,7 @@ const fn tracepoint(
         direction,
         stage,
         candidates,
-        programs: Programs::Tracepoint { btf, raw },
+        programs: Programs::Tracepoint { btf, raw, kprobe: None },
         absence: Absence::Fatal,
     }
 }
@@ -198,7 +250,14 @@ pub const HOOKS: [Hook; 28] = [
     optional(IN, Stage::App, &["__tcp_read_sock", "tcp_read_sock"], "fentry_in_reading", "kprobe_in_reading"),
     // Before Linux 6.0 TLS read by the function above.
     optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done"),
-    tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "btf_in_app", "raw_in_app"),
+    Hook {
+        programs: Programs::Tracepoint {
+            btf: "btf_in_app",
+            raw: "raw_in_app",
+            kprobe: Some("kprobe_in_app"),
+        },
+        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "", "")
+    },
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
     Hook {
         direction: IN,

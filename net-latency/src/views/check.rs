@@ -1,79 +1,247 @@
-//! `net-latency check`: which hook serves each stage, or why this kernel can't be traced.
+//! `net-latency check`: whether and how this kernel can be traced, what is less than it could be, and what
+//! to do about it. Everything is looked at, whatever fails.
 
-use std::io::{self, Write};
+use std::{io, io::Write, path::Path};
 
 use net_latency_common::Direction;
+use serde_json::{Value, json};
 
 use crate::{
-    cli::Backend,
+    cli::{Backend, CheckConfig, ReportFormat},
     error::Failure,
-    kernel::{self, prerequisites},
+    kernel::{
+        self,
+        facts::{Facts, Live},
+        memory,
+        prerequisites::{self, Check, Verdict},
+    },
     probes::{
-        attach::{self, Request},
+        attach::{self, Probes, Request},
         plan::Plan,
         table::{Mechanism, Stage},
     },
 };
 
-/// Ring buffer of the trial: nothing is read from it.
-const TRIAL_BUFFER_BYTES: u32 = 64 << 10;
+/// What came of trying a way to hook.
+enum Trial {
+    Works {
+        /// Whether the kernel counts calls of its programs that it skipped.
+        counts_skipped: bool,
+    },
+    Fails(String),
+}
 
-/// Attaches everything for a moment, so that what it prints is what happened, and detaches it again.
+/// All that is known.
+struct Report {
+    /// Kernel, needs, circumstances and trials, in the order in which they decide.
+    checks: Vec<Check>,
+    /// Hooks by stage, if there is BTF to look them up in.
+    plan: Option<Plan>,
+    /// How the stream would hook.
+    mechanism: Option<Mechanism>,
+}
+
+/// Attaches everything for a moment by each way that was asked for, so that what it prints is what happened,
+/// and detaches it again.
 ///
 /// # Errors
-/// [`Failure::CannotTrace`] with the reason, or a failure to write to standard output.
-pub fn run(backend: Backend) -> Result<(), Failure> {
-    prerequisites::check()?;
-    let btf = kernel::read_btf()?;
-    let plan = Plan::new(&btf, None)?;
-    let request = Request { buffer_bytes: TRIAL_BUFFER_BYTES, ..Request::default() };
-    let mechanism = attach::attach(&plan, &btf, backend, &request)?.mechanism();
-    // The other one is worth knowing when the preferred one gives trouble.
-    let other = match (backend, mechanism) {
-        (Backend::Auto, Mechanism::Fentry) => {
-            Some(attach::attach(&plan, &btf, Backend::Kprobe, &request).map(drop))
+/// [`Failure::CannotTrace`] with the first reason, or a failure to write to standard output.
+pub fn run(config: &CheckConfig) -> Result<(), Failure> {
+    let mut report = Report::of(&Live);
+    let btf = kernel::read_btf();
+    match &btf {
+        Ok(bytes) => report.note_btf(bytes),
+        Err(failure) => report.checks.push(Check::failed("btf", failure)),
+    }
+    if let (Ok(btf), Some(plan)) = (&btf, report.plan.clone())
+        && prerequisites::first_failure(&report.checks).is_none()
+    {
+        report.try_out(&plan, btf, config);
+    }
+    let mut text = Vec::new();
+    match config.format {
+        ReportFormat::Text => report.write_text(&mut text).expect("a vector takes everything"),
+        ReportFormat::Json => {
+            text = report.to_json().to_string().into_bytes();
+            text.push(b'\n');
         }
-        _ => None,
-    };
-    let mut out = io::stdout().lock();
-    match write_report(&plan, &kernel::release(), mechanism, other.as_ref(), &mut out) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Runtime(anyhow::Error::new(error).context("cannot write to standard output")))
-        }
-        _ => Ok(()),
+    }
+    super::to_stdout(&text)?;
+    match report.failure() {
+        Some(check) => Err(Failure::CannotTrace(check.sentence())),
+        None => Ok(()),
     }
 }
 
-fn write_report(
-    plan: &Plan,
-    release: &str,
-    mechanism: Mechanism,
-    other: Option<&Result<(), Failure>>,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    writeln!(out, "This kernel (Linux {release}) can be traced.")?;
-    write!(out, "backend: {}", mechanism.name())?;
-    match other {
-        Some(Ok(())) => writeln!(out, "; {} works too", Mechanism::Kprobe.name())?,
-        Some(Err(failure)) => writeln!(out, "; {} does not: {failure}", Mechanism::Kprobe.name())?,
-        None => writeln!(out)?,
+impl Report {
+    /// What can be known without attaching.
+    fn of(facts: &impl Facts) -> Self {
+        let checks = [
+            vec![prerequisites::kernel(facts)],
+            prerequisites::needed(facts),
+            prerequisites::circumstances(facts),
+        ];
+        Self { checks: checks.concat(), plan: None, mechanism: None }
     }
-    writeln!(out, "{:<4}{:<9}{:<11}hook", "dir", "stage", "by")?;
-    for choice in plan.choices.iter().filter(|choice| choice.hook.stage != Stage::End) {
-        let direction = match choice.hook.direction {
-            Some(Direction::In) => "in",
-            Some(Direction::Out) => "out",
-            None => "",
+
+    fn note_btf(&mut self, btf: &[u8]) {
+        let found = format!("{} bytes of type information", btf.len());
+        self.checks.push(Check::new("btf", Verdict::Ok, found));
+        match Plan::new(btf, None) {
+            Ok(plan) => {
+                self.checks.push(Check::new("hooks", Verdict::Ok, "every stage has one"));
+                self.plan = Some(plan);
+            }
+            Err(failure) => self.checks.push(Check::failed("hooks", &failure)),
+        }
+    }
+
+    fn try_out(&mut self, plan: &Plan, btf: &[u8], config: &CheckConfig) {
+        let buffer_bytes = config.tracing.buffer_bytes;
+        let mut memory = None;
+        let backend = config.tracing.backend;
+        let trials: Vec<(Mechanism, Trial)> = attach::mechanisms(backend, plan.is_preemptible)
+            .iter()
+            .map(|&mechanism| {
+                let request = Request { buffer_bytes, ..Request::default() };
+                let trial = match attach::attach_by(plan, btf, mechanism, &request) {
+                    Ok(probes) => {
+                        memory.get_or_insert_with(|| memory_of(&probes, buffer_bytes));
+                        let counts_skipped = probes.missed().is_some();
+                        Trial::Works { counts_skipped }
+                    }
+                    Err(reason) => Trial::Fails(reason),
+                };
+                (mechanism, trial)
+            })
+            .collect();
+        self.note_trials(backend, &trials);
+        self.checks.extend(memory);
+    }
+
+    /// One way that works suffices.
+    fn note_trials(&mut self, backend: Backend, trials: &[(Mechanism, Trial)]) {
+        let works = |(mechanism, trial): &(Mechanism, Trial)| {
+            matches!(trial, Trial::Works { .. }).then_some(*mechanism)
         };
-        writeln!(
-            out,
-            "{direction:<4}{:<9}{:<11}{}",
-            choice.hook.stage.name(),
-            choice.means(mechanism),
-            choice.targets.join(", ")
-        )?;
+        self.mechanism = trials.iter().find_map(works);
+        let mut reasons = Vec::new();
+        for (mechanism, trial) in trials {
+            self.checks.push(match trial {
+                Trial::Works { counts_skipped: true } => Check::new(
+                    mechanism.name(),
+                    Verdict::Ok,
+                    "works; calls that the kernel skips are counted",
+                ),
+                Trial::Works { counts_skipped: false } => Check::new(
+                    mechanism.name(),
+                    Verdict::Less,
+                    "works; this kernel does not count calls that it skips",
+                )
+                .remedy(match mechanism {
+                    Mechanism::Fentry => "Linux 5.12 and later count them",
+                    Mechanism::Kprobe | Mechanism::Mixed => {
+                        "Linux 6.7 and later count them, for users with CAP_SYS_ADMIN"
+                    }
+                }),
+                Trial::Fails(reason) => {
+                    reasons.push((*mechanism, reason.clone()));
+                    Check::new(mechanism.name(), Verdict::Less, format!("fails: {reason}"))
+                }
+            });
+        }
+        if self.mechanism.is_none() {
+            self.checks.push(Check::failed("backend", &attach::refusal(backend, &reasons)));
+        }
     }
-    Ok(())
+
+    fn failure(&self) -> Option<&Check> {
+        prerequisites::first_failure(&self.checks)
+    }
+
+    /// The hooks that stamp a stage: direction, stage, by what, where.
+    fn hooks(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &[&'static str])> {
+        let choices = self.plan.iter().flat_map(|plan| &plan.choices);
+        choices.filter(|choice| choice.hook.stage != Stage::End).map(|choice| {
+            let direction = match choice.hook.direction {
+                Some(Direction::In) => "in",
+                Some(Direction::Out) => "out",
+                None => "",
+            };
+            // Where nothing could be tried, what would be preferred.
+            let means = choice.program(self.mechanism.unwrap_or(Mechanism::Fentry)).kind();
+            (direction, choice.hook.stage.name(), means, choice.targets.as_slice())
+        })
+    }
+
+    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+        match (self.failure(), self.mechanism) {
+            (None, Some(mechanism)) => {
+                writeln!(out, "This kernel can be traced; backend: {}", mechanism.name())?;
+            }
+            _ => writeln!(out, "This kernel can't be traced by this user.")?,
+        }
+        for check in &self.checks {
+            writeln!(out, "{:<5}{:<17}{}", check.verdict.name(), check.name, check.found)?;
+            if let (Some(remedy), true) = (&check.remedy, check.verdict != Verdict::Ok) {
+                writeln!(out, "{:<22}-> {remedy}", "")?;
+            }
+        }
+        if self.plan.is_some() {
+            writeln!(out, "\n{:<4}{:<9}{:<11}hook", "dir", "stage", "by")?;
+        }
+        for (direction, stage, means, targets) in self.hooks() {
+            writeln!(out, "{direction:<4}{stage:<9}{means:<11}{}", targets.join(", "))?;
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        let checks: Vec<_> = self
+            .checks
+            .iter()
+            .map(|check| {
+                json!({
+                    "name": check.name,
+                    "verdict": check.verdict.name(),
+                    "found": check.found,
+                    "remedy": check.remedy,
+                })
+            })
+            .collect();
+        let hooks: Vec<_> = self
+            .hooks()
+            .map(|(direction, stage, means, targets)| {
+                json!({ "dir": direction, "stage": stage, "by": means, "hooks": targets })
+            })
+            .collect();
+        json!({
+            "traceable": self.failure().is_none(),
+            "backend": self.mechanism.map(Mechanism::name),
+            "checks": checks,
+            "hooks": hooks,
+        })
+    }
+}
+
+/// The memory that `probes` take in the kernel while they live.
+fn memory_of(_probes: &Probes, buffer_bytes: u32) -> Check {
+    let name = "memory";
+    let mebibytes = |bytes: u64| (bytes as f64) / f64::from(1 << 20);
+    match memory::of_this_process(Path::new("/proc")) {
+        Ok(memory) => Check::new(
+            name,
+            Verdict::Ok,
+            format!(
+                "{:.1} MiB of the kernel's: {:.1} for maps, {:.1} for the ring buffer (--buffer), {:.1} for programs",
+                mebibytes(memory.maps + u64::from(buffer_bytes) + memory.programs),
+                mebibytes(memory.maps),
+                mebibytes(u64::from(buffer_bytes)),
+                mebibytes(memory.programs)
+            ),
+        ),
+        Err(error) => Check::new(name, Verdict::Unknown, format!("/proc/self/fdinfo can't be read: {error}")),
+    }
 }
 
 #[cfg(test)]
@@ -81,36 +249,90 @@ mod tests {
     use net_latency_common::Offsets;
 
     use super::*;
-    use crate::probes::{
-        plan::Choice,
-        table::{CLOSE, HOOKS},
+    use crate::{
+        kernel::facts::recorded::Recorded,
+        probes::{
+            plan::Choice,
+            table::{CLOSE, HOOKS},
+        },
     };
 
-    fn report(mechanism: Mechanism, other: Option<Result<(), Failure>>) -> String {
+    fn plan() -> Plan {
         let choices = HOOKS
             .into_iter()
             .chain([CLOSE])
-            .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec() })
+            .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec(), is_preemptible: false })
             .collect();
-        let plan = Plan { choices, offsets: Offsets::default(), counts_missed_kprobes: true };
+        Plan { choices, offsets: Offsets::default(), is_preemptible: false, counts_missed_kprobes: true }
+    }
+
+    fn report(facts: &Recorded, trials: &[(Mechanism, Trial)]) -> Report {
+        let mut report = Report::of(facts);
+        report.plan = Some(plan());
+        report.note_trials(Backend::Auto, trials);
+        report
+    }
+
+    fn text(report: &Report) -> String {
         let mut out = Vec::new();
-        write_report(&plan, "6.1.0-56-cloud-amd64", mechanism, other.as_ref(), &mut out)
-            .expect("a vector takes everything");
+        report.write_text(&mut out).expect("a vector takes everything");
         String::from_utf8(out).expect("the report is text")
     }
 
+    fn fails() -> Trial {
+        Trial::Fails("loading ip_rcv_core: Operation not permitted".to_owned())
+    }
+
+    const WORKS: Trial = Trial::Works { counts_skipped: true };
+
     #[test]
-    fn every_stage_has_its_hook() {
-        insta::assert_snapshot!(report(Mechanism::Fentry, Some(Ok(()))));
+    fn a_kernel_that_serves_is_shown_with_its_hooks() {
+        let trials =
+            [(Mechanism::Fentry, WORKS), (Mechanism::Kprobe, Trial::Works { counts_skipped: false })];
+        insta::assert_snapshot!(text(&report(&Recorded::debian(), &trials)));
     }
 
     #[test]
-    fn a_fallback_that_fails_says_why() {
-        let failure = Failure::CannotTrace("this kernel has no kprobes".to_owned());
-        let report = report(Mechanism::Fentry, Some(Err(failure)));
-        assert_eq!(
-            report.lines().nth(1),
-            Some("backend: fentry; kprobe does not: this kernel has no kprobes")
-        );
+    fn everything_is_checked_and_the_first_failure_is_told() {
+        let facts = Recorded::debian()
+            .with("/proc/self/ns/user", "user:[4026532200]")
+            .replacing("CapEff:\t000001ffffffffff", "CapEff:\t0000000000000000")
+            .with("/proc/sys/kernel/ftrace_enabled", "0");
+        let mut report = Report::of(&facts);
+        let no_btf = Failure::CannotTrace("this kernel has no BTF; another is needed".to_owned());
+        report.checks.push(Check::failed("btf", &no_btf));
+        insta::assert_snapshot!(text(&report));
+        assert_eq!(report.failure().map(|check| check.name), Some("user namespace"));
+        assert_eq!(report.to_json()["traceable"], false);
+        assert_eq!(report.to_json()["backend"], Value::Null);
+    }
+
+    #[test]
+    fn one_way_that_works_suffices() {
+        for trials in [
+            [(Mechanism::Fentry, fails()), (Mechanism::Kprobe, WORKS)],
+            [(Mechanism::Fentry, WORKS), (Mechanism::Kprobe, fails())],
+        ] {
+            let report = report(&Recorded::debian(), &trials);
+            assert!(report.failure().is_none());
+            assert!(text(&report).contains("less fentry") || text(&report).contains("less kprobe"));
+        }
+        let report =
+            report(&Recorded::debian(), &[(Mechanism::Fentry, fails()), (Mechanism::Kprobe, fails())]);
+        let sentence = report.failure().expect("none works").sentence();
+        assert!(sentence.contains("fentry fails: loading ip_rcv_core"), "{sentence}");
+        assert!(sentence.contains("kprobe fails: loading ip_rcv_core"), "{sentence}");
+    }
+
+    #[test]
+    fn programs_read_the_same() {
+        let json = report(&Recorded::debian(), &[(Mechanism::Kprobe, WORKS)]).to_json();
+        assert_eq!((&json["traceable"], &json["backend"]), (&json!(true), &json!("kprobe")));
+        let lockdown =
+            json["checks"].as_array().expect("a list").iter().find(|check| check["name"] == "lockdown");
+        let expected = json!({ "name": "lockdown", "verdict": "ok", "found": "none", "remedy": null });
+        assert_eq!(lockdown, Some(&expected));
+        let expected = json!({ "dir": "in", "stage": "ip", "by": "kprobe", "hooks": ["ip_rcv_core"] });
+        assert!(json["hooks"].as_array().expect("a list").contains(&expected));
     }
 }

@@ -12,26 +12,30 @@ use std::{
 use anyhow::Context as _;
 use aya_log::EbpfLogger;
 use net_latency_common::PacketRecord;
-use tokio::time::{Interval, MissedTickBehavior, interval, interval_at, sleep};
+use tokio::{
+    signal::unix::Signal,
+    time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
+};
 
 use crate::{
     cli::StreamConfig,
     clock::Clock,
     devices::Devices,
-    ends::{Processes, Signals, readable},
+    ends::{self, Processes, Signals, readable},
     error::Failure,
     event::{Event, completion_ns},
     kernel_log::KernelLog,
     namespaced::NamespacedPids,
-    output::{Format, Options, Sink, SinkError, Writer, colour_wanted},
-    summary::{Ledger, Summary},
+    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    summary::{Footer, Ledger, Packet, Summary},
     tracer::Tracer,
 };
 
-/// How often the ring buffer is read when it doesn't fill quickly; lines show within 100 ms.
-const TICK: Duration = Duration::from_millis(50);
+/// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
+/// back until the next read.
+const TICK: Duration = Duration::from_millis(40);
 /// Ticks between looks at what changes slowly: losses, names of devices.
-const TICKS_PER_SECOND: u32 = 20;
+const TICKS_PER_SECOND: u32 = 25;
 /// Records read before signals get their turn.
 const BATCH: usize = 16_384;
 /// How long a reader of our output may take nothing before we go back to our signals.
@@ -62,8 +66,13 @@ pub fn run(config: &StreamConfig) -> Result<(), Failure> {
 
 async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref())?;
+    let sink = Sink::open(config.output.as_deref(), config.format.header(), config.rotation)?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
+    // To whoever rotates logs it says that our file has been renamed.
+    let hangup = match config.output {
+        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
+        None => None,
+    };
     let mut processes = Processes::watch(&config.filter.pids)?;
     let log_level = match config.verbosity {
         0 => 0,
@@ -96,14 +105,15 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         tracer,
         log,
         devices: Devices::new(),
-        // Only JSON shows them.
-        namespaced: (config.format == Format::Json).then(NamespacedPids::new),
+        namespaced: config.format.shows_ns_pid(config.verbosity > 0).then(NamespacedPids::new),
         summary: Summary::new(),
+        recent: config.interval.map(|_| Summary::new()),
+        disordered: 0,
         outside: 0,
         reported: 0,
     };
     let started = Instant::now();
-    let mut outcome = stream.trace(&mut signals, &mut processes, config.duration).await;
+    let mut outcome = stream.trace(&mut signals, hangup, &mut processes).await;
 
     let elapsed = started.elapsed();
     let mut losses = stream.tracer.detach()?;
@@ -121,10 +131,11 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
     let ledger = stream.ledger(&untaken)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
-    losses.disordered = stream.summary.disordered();
+    losses.disordered = stream.disordered;
     if !config.quiet {
-        // Whoever closed stderr doesn't want to know.
-        let _ = stream.summary.write_footer(elapsed, &losses, &ledger, &mut io::stderr().lock());
+        let footer =
+            Footer { summary: &stream.summary, elapsed, losses: &losses, ledger: &ledger, zone: config.zone };
+        say(|out| footer.write(out));
     }
     outcome.map(drop)
 }
@@ -147,6 +158,10 @@ struct Stream<'a> {
     devices: Devices,
     namespaced: Option<NamespacedPids>,
     summary: Summary,
+    /// The same since the last report, if there are reports.
+    recent: Option<Summary>,
+    /// Lines whose stamps contradict each other.
+    disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     /// Lost lines that stderr has been told of.
@@ -158,15 +173,15 @@ impl Stream<'_> {
     async fn trace(
         &mut self,
         signals: &mut Signals,
+        mut hangup: Option<Signal>,
         processes: &mut Processes,
-        duration: Option<Duration>,
     ) -> Result<End, Failure> {
         let filling =
             self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let over = async {
-            match duration {
+            match self.options.duration {
                 Some(duration) => sleep(duration).await,
                 None => pending().await,
             }
@@ -184,6 +199,11 @@ impl Stream<'_> {
             tokio::select! {
                 biased;
                 () = signals.any() => return Ok(End::Done),
+                () = ends::next(hangup.as_mut()) => {
+                    if let Err(outcome) = self.reopen() {
+                        return outcome;
+                    }
+                }
                 () = &mut over => return Ok(End::Done),
                 ended = processes.all_ended() => {
                     ended?;
@@ -239,7 +259,7 @@ impl Stream<'_> {
             }
             let (devices, writer, summary, sink) =
                 (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
-            let namespaced = &mut self.namespaced;
+            let (namespaced, recent) = (&mut self.namespaced, &mut self.recent);
             let Tracer { capture, span, .. } = &mut self.tracer;
             let next = capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
@@ -252,7 +272,12 @@ impl Stream<'_> {
                 let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex))
                     .with_ns_pid(ns_pid);
                 writer.write(&event, sink.buffer());
-                summary.record(&event);
+                let packet = Packet::from(&event);
+                summary.record(&packet);
+                if let Some(recent) = recent {
+                    recent.record(&packet);
+                }
+                self.disordered += u64::from(event.is_disordered());
             });
             match next {
                 Ok(Some(())) => {}
@@ -268,10 +293,22 @@ impl Stream<'_> {
     }
 
     fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
-        self.sink.flush(patience).map_err(|error| match error {
-            SinkError::Closed => Ok(End::Closed),
-            failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
-        })
+        let flushed = self.sink.flush(patience);
+        self.warn();
+        flushed.map_err(ended)
+    }
+
+    fn reopen(&mut self) -> Result<(), Result<End, Failure>> {
+        let reopened = self.sink.reopen(PATIENCE);
+        self.warn();
+        reopened.map_err(ended)
+    }
+
+    /// Tells stderr, even a quiet one, that the output is not where it should be.
+    fn warn(&mut self) {
+        if let Some(warning) = self.sink.take_warning() {
+            say(|out| writeln!(out, "net-latency: {warning}"));
+        }
     }
 
     /// After everything is detached: the lines of what is left.
@@ -287,7 +324,7 @@ impl Stream<'_> {
                 ControlFlow::Continue(false) => break,
             }
         }
-        let lines = self.sink.buffer().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let lines = self.sink.waiting_lines();
         let mut records = 0;
         let Tracer { capture, span, .. } = &mut self.tracer;
         let shown = |record: &PacketRecord| span.contains(&completion_ns(record));
@@ -309,13 +346,17 @@ impl Stream<'_> {
         ))
     }
 
-    /// Tells stderr where the packets of an interval are.
-    fn report(&self, ledger: &Ledger) {
+    /// Tells stderr about the packets since the last report: where they are, and how long they took.
+    fn report(&mut self, ledger: &Ledger) {
+        let Some(recent) = &mut self.recent else { return };
         if !self.options.quiet {
-            // In one piece; a closed stderr is no reason to end.
-            let mut line = b"net-latency: ".to_vec();
-            let _ = ledger.write(&mut line).and_then(|()| io::stderr().write_all(&line));
+            say(|out| {
+                write!(out, "net-latency: ")?;
+                ledger.write(out)?;
+                recent.write(self.options.zone, out)
+            });
         }
+        recent.clear();
     }
 
     /// Tells stderr while running that lines are being lost.
@@ -331,6 +372,20 @@ impl Stream<'_> {
         self.reported = lost;
         Ok(())
     }
+}
+
+/// How a run ends whose output can't be written any more.
+fn ended(error: SinkError) -> Result<End, Failure> {
+    match error {
+        SinkError::Closed => Ok(End::Closed),
+        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+    }
+}
+
+/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
+fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    let mut text = Vec::new();
+    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
 }
 
 /// The next of the reports; never if none are wanted.

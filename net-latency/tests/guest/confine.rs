@@ -27,6 +27,8 @@ pub(crate) const NO_CAPABILITIES: &str = "no-capabilities";
 pub(crate) const NO_BPF: &str = "no-bpf";
 /// Root without `CAP_SYS_ADMIN` and `CAP_PERFMON`.
 pub(crate) const NO_PERFMON: &str = "no-perfmon";
+/// A user with nothing but the capabilities that the service gives.
+pub(crate) const ONLY_NEEDED: &str = "only-needed";
 /// A kernel that does not show its type information.
 pub(crate) const NO_BTF: &str = "no-btf";
 /// A kernel without kprobes.
@@ -34,6 +36,7 @@ pub(crate) const NO_KPROBES: &str = "no-kprobes";
 
 // Of linux/capability.h.
 const CAP_SYS_ADMIN: libc::c_ulong = 21;
+const CAP_SYSLOG: libc::c_ulong = 34;
 const CAP_PERFMON: libc::c_ulong = 38;
 const CAP_BPF: libc::c_ulong = 39;
 
@@ -63,6 +66,7 @@ fn confine() -> Result<std::convert::Infallible> {
         NOBODY => {
             command.uid(65534).gid(65534);
         }
+        ONLY_NEEDED => become_nobody_with(&[CAP_BPF, CAP_PERFMON, CAP_SYSLOG])?,
         NO_CAPABILITIES => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF])?,
         NO_BPF => drop_capabilities(&[CAP_SYS_ADMIN, CAP_BPF])?,
         NO_PERFMON => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON])?,
@@ -83,6 +87,35 @@ fn drop_capabilities(capabilities: &[libc::c_ulong]) -> Result<()> {
         if result != 0 {
             return Err(io::Error::last_os_error()).context("PR_CAPBSET_DROP");
         }
+    }
+    Ok(())
+}
+
+/// What systemd does for `User=` and `AmbientCapabilities=`.
+fn become_nobody_with(capabilities: &[libc::c_ulong]) -> Result<()> {
+    // Of linux/capability.h.
+    const VERSION_3: u32 = 0x2008_0522;
+    let set = capabilities.iter().fold(0u64, |set, capability| set | 1 << capability);
+    let halves = [set as u32, (set >> 32) as u32];
+    // Of each half the effective, the permitted and the inheritable ones.
+    let data = halves.map(|half| [half; 3]);
+    let header = [VERSION_3, 0];
+    // SAFETY: this prctl takes numbers only.
+    let result = unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
+    nix::errno::Errno::result(result).context("PR_SET_KEEPCAPS")?;
+    // SAFETY: these take numbers only.
+    let results = unsafe { [libc::setgid(65534), libc::setuid(65534)] };
+    for result in results {
+        nix::errno::Errno::result(result).context("becoming nobody")?;
+    }
+    // SAFETY: both are as long as version 3 says, and live until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
+    nix::errno::Errno::result(result).context("capset")?;
+    for capability in capabilities {
+        // SAFETY: this prctl takes numbers only.
+        let result =
+            unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, *capability, 0, 0) };
+        nix::errno::Errno::result(result).context("PR_CAP_AMBIENT_RAISE")?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod net;
 mod oracle;
 mod peers;
 mod process;
+mod terminal;
 mod tool;
 
 use std::{
@@ -65,7 +66,7 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     for (name, case) in cases::harness::CASES {
         trials.push(trial(format!("harness::{name}"), Box::new(*case)));
     }
-    for backend in Backend::ALL {
+    for backend in Backend::tested() {
         for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
             let judged = move || judge(backend, case(backend), || case(backend));
             trials.push(trial(format!("{backend}::{name}"), Box::new(judged)));

@@ -3,6 +3,7 @@
 use std::{
     env, fmt,
     fs::{self, File},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio, id},
     sync::atomic::{AtomicU32, Ordering},
@@ -11,8 +12,9 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use chrono::{DateTime, Utc};
+use net_latency::kernel::preemption;
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{SigHandler, Signal, kill, signal},
     unistd::Pid,
 };
 use regex_lite::Regex;
@@ -32,17 +34,22 @@ const READY: &str = "net-latency: tracing";
 /// How the tool hooks into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
+    Auto,
     Fentry,
     Kprobe,
 }
 
 impl Backend {
-    pub(crate) const ALL: [Self; 2] = [Self::Fentry, Self::Kprobe];
+    /// Those that people use on this kernel: where tasks are preempted in programs, `auto` takes both.
+    pub(crate) fn tested() -> [Self; 2] {
+        [if preemption::is_possible() { Self::Auto } else { Self::Fentry }, Self::Kprobe]
+    }
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
             Self::Fentry => "fentry",
             Self::Kprobe => "kprobe",
         })
@@ -90,12 +97,13 @@ pub(crate) struct Launch {
     arguments: Vec<String>,
     sink: Sink,
     timezone: Option<&'static str>,
+    ignores_hangup: bool,
 }
 
 impl Launch {
     pub(crate) fn new(backend: Backend) -> Self {
         let sink = Sink::File(Scratch::new("lines"));
-        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None }
+        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None, ignores_hangup: false }
     }
 
     pub(crate) fn args<S: ToString>(mut self, arguments: &[S]) -> Self {
@@ -108,8 +116,19 @@ impl Launch {
         self
     }
 
+    pub(crate) fn csv(mut self) -> Self {
+        self.format = "csv";
+        self
+    }
+
     pub(crate) fn sink(mut self, sink: Sink) -> Self {
         self.sink = sink;
+        self
+    }
+
+    /// As `nohup` starts it.
+    pub(crate) fn ignoring_hangup(mut self) -> Self {
+        self.ignores_hangup = true;
         self
     }
 
@@ -125,6 +144,12 @@ impl Launch {
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
             command.env("TZ", timezone);
+        }
+        if self.ignores_hangup {
+            // SAFETY: signal(2) is safe to call between fork and exec, and ignoring needs no handler.
+            unsafe {
+                command.pre_exec(|| Ok(signal(Signal::SIGHUP, SigHandler::SigIgn).map(|_| ())?));
+            }
         }
         let file = match self.sink {
             Sink::File(scratch) => {
@@ -319,6 +344,7 @@ pub(crate) fn run(confinement: Option<&str>, arguments: &[&str]) -> Result<Refus
     Ok(Refusal { code: status.code(), stdout, stderr })
 }
 
-fn path() -> PathBuf {
+/// The tool's program.
+pub(crate) fn path() -> PathBuf {
     env::var_os(PATH).map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_net-latency")), PathBuf::from)
 }

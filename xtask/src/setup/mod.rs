@@ -1,6 +1,7 @@
 //! Installs what is missing. Everything here is quick when nothing is.
 
 pub(crate) mod bpf_toolchain;
+pub(crate) mod browser;
 pub(crate) mod kernels;
 pub(crate) mod qemu;
 
@@ -23,17 +24,24 @@ pub(crate) struct Needs {
     pub(crate) build: bool,
     /// Boot guests with these kernels.
     pub(crate) kernels: Vec<Series>,
+    /// Look at pages.
+    pub(crate) browser: bool,
 }
 
 impl Needs {
     /// To build only.
     pub(crate) fn build() -> Self {
-        Self { build: true, kernels: Vec::new() }
+        Self { build: true, ..Self::default() }
     }
 
     /// To build, and to boot guests with these kernels.
     pub(crate) fn guests(kernels: Vec<Series>) -> Self {
-        Self { build: true, kernels }
+        Self { build: true, kernels, ..Self::default() }
+    }
+
+    /// To run all tests, those of guests with these kernels.
+    pub(crate) fn tests(kernels: Vec<Series>) -> Self {
+        Self { browser: true, ..Self::guests(kernels) }
     }
 }
 
@@ -48,6 +56,9 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
     }
     if guests {
         packages.extend(qemu::missing_packages());
+    }
+    if needs.browser {
+        packages.extend(browser::missing_packages(&mut apt)?);
     }
     apt.install(&packages)?;
     if needs.build {

@@ -40,7 +40,7 @@ const MOST_TRIED_AGAIN: usize = 12;
 
 /// What one guest tests. Two halves a kernel, so that the slowest kernel doesn't set the time of the whole.
 const HALVES: [(&str, &[&str]); 2] =
-    [("fentry", &["kprobe::"]), ("kprobe", &["fentry::", "harness::", "last::"])];
+    [("fentry or auto", &["kprobe::"]), ("kprobe", &["fentry::", "auto::", "harness::", "last::"])];
 
 /// A guest's work.
 #[derive(Clone)]

@@ -15,12 +15,14 @@ use crate::{
     net::{Path, Version},
     peers::Pair,
     process::{PATIENCE, until},
-    tool::{Backend, Launch, Outcome, Sink},
+    tool::{Backend, Launch, Outcome, Scratch, Sink},
 };
 
 pub(crate) const CASES: &[Case] = &[
     ("ends_by_sigint", |backend| by_signal(backend, Signal::SIGINT)),
     ("ends_by_sigterm", |backend| by_signal(backend, Signal::SIGTERM)),
+    ("ends_by_sighup", by_sighup),
+    ("ends_by_sighup_not_under_nohup", not_by_sighup_under_nohup),
     ("ends_by_sigkill", by_sigkill),
     ("ends_by_duration", by_duration),
     ("ends_by_count", by_count),
@@ -53,6 +55,35 @@ fn by_signal(backend: Backend, signal: Signal) -> Result<()> {
     expect_clean(&outcome, 0, &before)?;
     let lines = outcome.lines()?;
     // Whatever was seen before the signal is written, not dropped with the buffer.
+    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
+    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
+    Ok(())
+}
+
+/// Without a file to open anew, as when the terminal goes.
+fn by_sighup(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let tool = Launch::new(backend).sink(Sink::Redirected(Scratch::new("lines"))).start()?;
+    let mut pair = connect()?;
+    pair.converse(50, 200)?;
+    tool.signal(Signal::SIGHUP)?;
+    let outcome = tool.wait()?;
+    expect_clean(&outcome, 0, &before)?;
+    let lines = outcome.lines()?;
+    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
+    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
+    Ok(())
+}
+
+fn not_by_sighup_under_nohup(backend: Backend) -> Result<()> {
+    let launch = Launch::new(backend).sink(Sink::Redirected(Scratch::new("lines")));
+    let mut tool = launch.ignoring_hangup().start()?;
+    tool.signal(Signal::SIGHUP)?;
+    let mut pair = connect()?;
+    pair.converse(50, 200)?;
+    ensure!(tool.is_running()?, "it ended by a signal that it was started to ignore");
+    let outcome = tool.stop()?;
+    let lines = outcome.lines()?;
     let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
     ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
     Ok(())

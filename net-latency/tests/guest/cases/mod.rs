@@ -9,7 +9,10 @@ pub(crate) mod harness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod rotation;
 mod soak;
+mod summary;
+mod top;
 pub(crate) mod truth;
 mod volume;
 mod witness;
@@ -33,7 +36,10 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         clock::CASES,
         soak::CASES,
         output::CASES,
+        rotation::CASES,
+        summary::CASES,
         ends::CASES,
+        top::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
@@ -43,5 +49,5 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 
 /// Whether a case means anything with that backend.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
-    name != prerequisites::NO_KPROBES || backend == Backend::Kprobe
+    !prerequisites::OF_KPROBES.contains(&name) || backend == Backend::Kprobe
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use chrono::{Datelike as _, NaiveDateTime, TimeDelta, Utc};
 use regex_lite::Regex;
 
@@ -21,6 +21,8 @@ pub(crate) const CASES: &[Case] = &[
     ("time_is_local_or_utc", time_is_local_or_utc),
     ("hostile_comm_in_text", hostile_comm_in_text),
     ("hostile_comm_in_json", hostile_comm_in_json),
+    ("csv_form", csv_form),
+    ("text_with_details", text_with_details),
 ];
 
 const ROUNDS: u32 = 50;
@@ -171,5 +173,100 @@ fn hostile_comm_in_json(backend: Backend) -> Result<()> {
     for conversation in oracle::check(&outcome, &[&pair])? {
         conversation.expect_rounds(&outcome, ROUNDS as usize, 200)?;
     }
+    Ok(())
+}
+
+/// The columns, as the interface has them.
+const COLUMNS: &str = "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,drv_ip_ns,ip_tcp_ns,\
+    tcp_app_ns,ip_udp_ns,udp_app_ns,app_tcp_ns,tcp_ip_ns,app_udp_ns,udp_ip_ns,ip_drv_ns,total_ns,ifname,netns,mark,\
+    cpu,flags,first_send_age_ns,last_drv_ip_ns,ns_pid";
+
+/// A reader of CSV finds a record for each packet, whatever the processes' names are.
+fn csv_form(backend: Backend) -> Result<()> {
+    let [client, server] = HOSTILE;
+    let path = Path::loopback(Version::V6)?;
+    let mut pair = Pair::prepare(&path, client, server)?;
+    let tool = Launch::new(backend).csv().args(&["--port", &pair.far.port().to_string()]).start()?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, 200)?;
+    let outcome = tool.stop()?;
+    let text = outcome.text()?;
+    ensure!(
+        text.lines().count() == ROUNDS as usize * 4 + 1,
+        outcome.fault("not a line for each packet", &[])
+    );
+    let control = |c: char| c.is_control() && c != '\n';
+    ensure!(!text.chars().any(control), "a control character");
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let names: Vec<_> = reader.headers()?.iter().map(str::to_owned).collect();
+    ensure!(names.join(",") == COLUMNS, "columns {names:?}");
+    let place = |name: &str| names.iter().position(|this| this == name);
+    let mut counts = [0; 4];
+    for record in reader.records() {
+        let record = record?;
+        let field = |name| place(name).and_then(|at| record.get(at)).context("no such column");
+        let number = |name| {
+            field(name).and_then(|text| text.parse::<u64>().with_context(|| format!("{name} {text:?}")))
+        };
+        let is_in = match field("dir")? {
+            "in" => true,
+            "out" => false,
+            dir => bail!("direction {dir:?}"),
+        };
+        let is_request =
+            (number("sport")?, number("dport")?) == (pair.near.port().into(), pair.far.port().into());
+        let peer = if is_request == is_in { &pair.server } else { &pair.client };
+        ensure!(number("pid")? == u64::from(peer.pid()), "another process: {record:?}");
+        // As escaped as in text, but for invalid UTF-8 (and the comma, which is quoted).
+        let comm = if peer.pid() == pair.client.pid() {
+            "\\x1b[31m\"x\"\\x0a,\\x09\\x07|"
+        } else {
+            "\\xc2\\x9b31m\u{fffd}\\x5c\\x0d{}'"
+        };
+        ensure!(field("comm")? == comm, "named {:?}", field("comm")?);
+        ensure!((number("len")?, number("ipver")?) == (200, 6), "another packet: {record:?}");
+        ensure!((field("proto")?, field("flags")?) == ("tcp", ""), "another packet: {record:?}");
+        ensure!(field("saddr")? == "::1" && field("ifname")? == "lo", "another packet: {record:?}");
+        let own = if is_in {
+            ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"]
+        } else {
+            ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"]
+        };
+        let sum = own.into_iter().map(number).sum::<Result<u64>>()?;
+        ensure!(number("total_ns")? == sum, "total is not the sum of the stages: {record:?}");
+        for name in &names[14..24] {
+            ensure!(own.contains(&name.as_str()) || field(name)?.is_empty(), "{name} in {record:?}");
+        }
+        counts[usize::from(is_in) * 2 + usize::from(is_request)] += 1;
+    }
+    ensure!(counts == [ROUNDS; 4], outcome.fault(format_args!("{counts:?} packets"), &[]));
+    Ok(())
+}
+
+/// `-v` puts the rest behind the PID, for the same packets.
+fn text_with_details(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let tool = Launch::new(backend).text().args(&["-v", "--port", &pair.far.port().to_string()]).start()?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, 200)?;
+    let outcome = tool.stop()?;
+    let (form, text) = (form()?, outcome.text()?);
+    let mut counts = [0; 2];
+    for line in text.lines() {
+        let (plain, details) = line.split_once(" | tid ").with_context(|| format!("no details: {line:?}"))?;
+        let parts = form.captures(plain).with_context(|| format!("not one of the two forms: {line:?}"))?;
+        let (tid, rest) = details.split_once(" | ").context("nothing but a thread")?;
+        ensure!(tid == &parts[3], "a process of one thread: {line:?}");
+        let request = format!("flow {} > {} | len 200 | seq ", pair.near, pair.far);
+        let reply = format!("flow {} > {} | len 200 | seq ", pair.far, pair.near);
+        let is_request = rest.starts_with(&request);
+        ensure!(is_request || rest.starts_with(&reply), "another packet: {line:?}");
+        for part in [" | segs 1 | total ", " us | dev lo | netns ", " | cpu "] {
+            ensure!(rest.contains(part), "{part:?} is missing: {line:?}");
+        }
+        counts[usize::from(is_request)] += 1;
+    }
+    ensure!(counts == [ROUNDS * 2; 2], outcome.fault(format_args!("{counts:?} packets"), &[]));
     Ok(())
 }

@@ -12,8 +12,8 @@ use crate::{
     tool::{Backend, run},
 };
 
-/// The one case that only kprobes can show.
-pub(crate) const NO_KPROBES: &str = "no_kprobes";
+/// The cases that only kprobes can show.
+pub(crate) const OF_KPROBES: [&str; 2] = ["no_kprobes", "kprobes_off"];
 
 pub(crate) const CASES: &[Case] = &[
     ("not_root", |backend| refused(Some(confine::NOBODY), backend, &["root", "sudo", "CAP_"])),
@@ -23,7 +23,9 @@ pub(crate) const CASES: &[Case] = &[
     ("no_cap_bpf", |backend| refused(Some(confine::NO_BPF), backend, &["CAP_BPF"])),
     ("no_cap_perfmon", |backend| refused(Some(confine::NO_PERFMON), backend, &["CAP_PERFMON"])),
     ("no_btf", |backend| refused(Some(confine::NO_BTF), backend, &["BTF"])),
-    (NO_KPROBES, |backend| refused(Some(confine::NO_KPROBES), backend, &["kprobe"])),
+    ("no_kprobes", |backend| refused(Some(confine::NO_KPROBES), backend, &["kprobe"])),
+    ("kprobes_off", |backend| switched_off("/sys/kernel/debug/kprobes/enabled", backend)),
+    ("ftrace_off", |backend| switched_off("/proc/sys/kernel/ftrace_enabled", backend)),
 ];
 
 /// Can't be undone, so it is the last of all.
@@ -37,11 +39,22 @@ fn lockdown() -> Result<()> {
             .context("mounting securityfs")?;
     }
     fs::write(file, "confidentiality").context("this kernel has no lockdown")?;
-    for backend in Backend::ALL {
+    for backend in Backend::tested() {
         // Without a look at what is left: lockdown hides the kernel's lists from this test too.
         expect_refusal(None, backend, &["lockdown", "locked down"])?;
     }
     Ok(())
+}
+
+/// With the switch off the kernel lets everything attach and calls nothing: a tool that traced would see an idle
+/// machine, however busy it is.
+fn switched_off(switch: &str, backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    fs::write(switch, "0").with_context(|| format!("switching off {switch}"))?;
+    let outcome = expect_refusal(None, backend, &["switched off"]);
+    fs::write(switch, "1").with_context(|| format!("switching on {switch}"))?;
+    outcome?;
+    before.expect_restored()
 }
 
 /// The tool must refuse, as [`expect_refusal`] says, and leave nothing in the kernel.

@@ -1,0 +1,92 @@
+//! From the kernel side's maps to typed records and counters.
+
+mod order;
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{MapData, RingBuf};
+use net_latency_common::{Counters, PacketRecord};
+
+use crate::{clock::monotonic_ns, probes::attach::Maps};
+use order::Order;
+
+/// Reads what the kernel side has to say.
+pub struct Capture {
+    maps: Maps,
+    order: Order,
+}
+
+impl Capture {
+    /// Reads from `maps`.
+    #[must_use]
+    pub fn new(maps: Maps) -> Self {
+        Self { maps, order: Order::new() }
+    }
+
+    /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
+    ///
+    /// # Errors
+    /// If this process has no descriptor left.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.maps.records.as_fd().try_clone_to_owned()
+    }
+
+    /// Hands the next record to `take`, in order of completion; `None` if none waits, or only such as are so new that
+    /// older ones may still come.
+    ///
+    /// # Errors
+    /// If the record has another size than ours: the two sides don't belong together.
+    pub fn next<T>(&mut self, take: impl FnOnce(&PacketRecord) -> T) -> Result<Option<T>> {
+        let Self { maps, order } = self;
+        if order.is_empty() {
+            order.refill(monotonic_ns(), || read(&mut maps.records))?;
+        }
+        Ok(order.take().map(take))
+    }
+
+    /// Everything is detached: no more records will come.
+    pub fn finish(&mut self) {
+        self.order.release();
+    }
+
+    /// The counters, summed over all CPUs.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn counters(&self) -> Result<Counters> {
+        let per_cpu = self.maps.counters.get(&0, 0).context("reading the kernel side's counters")?;
+        let mut sum = Counters::default();
+        for counters in per_cpu.iter() {
+            for (total, value) in sum.values.iter_mut().zip(counters.values) {
+                *total += value;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Received packets that wait for an application. Takes a walk through the maps.
+    #[must_use]
+    pub fn waiting_in(&self) -> u64 {
+        let segments = self.maps.segments.keys().filter(Result::is_ok).count();
+        let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
+        (segments + datagrams) as u64
+    }
+}
+
+/// The oldest record in the ring buffer.
+fn read(records: &mut RingBuf<MapData>) -> Result<Option<PacketRecord>> {
+    let Some(item) = records.next() else { return Ok(None) };
+    let bytes: &[u8] = &item;
+    let record = bytes.as_ptr().cast::<PacketRecord>();
+    ensure!(
+        bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
+        "the kernel side sent a record of {} bytes",
+        bytes.len()
+    );
+    // SAFETY: as large and as aligned as a record, and every bit pattern is one.
+    Ok(Some(unsafe { *record }))
+}

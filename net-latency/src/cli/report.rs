@@ -1,0 +1,151 @@
+//! The options of `net-latency report`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::packets::DirectionArgument;
+use super::values;
+use crate::views::report::Filter;
+
+/// Rows of a table unless told otherwise.
+const DEFAULT_TOP: u16 = 10;
+
+/// The options, as clap reads them.
+#[derive(Debug, Args)]
+pub(super) struct ReportArguments {
+    /// Logs in the forms json or csv, also packed by gzip or zstd, in any order; - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Also write a page to open in a browser; - writes it to standard output instead of the summary
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    html: Option<PathBuf>,
+    /// Form of the summary on standard output
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    format: ReportFormat,
+    /// Rows of each table, and slowest packets
+    #[arg(long, value_name = "ROWS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
+    top: u16,
+    /// No messages on standard error but errors: no progress bar
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+
+    /// Only packets of this process (repeatable)
+    #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Packets")]
+    pids: Vec<u32>,
+    /// Only packets of tasks with this name; * and ? are wildcards (repeatable)
+    #[arg(long = "comm", value_name = "GLOB", help_heading = "Packets")]
+    comms: Vec<String>,
+    /// Only packets with this port at either end (repeatable)
+    #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port, help_heading = "Packets")]
+    ports: Vec<u16>,
+    /// Only packets that came in, or only those that went out
+    #[arg(long, value_enum, help_heading = "Packets")]
+    direction: Option<DirectionArgument>,
+}
+
+/// A form of the summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// Tables to read
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// Which logs to sum up, and how to show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportConfig {
+    /// The logs; `-` is standard input.
+    pub files: Vec<PathBuf>,
+    /// Where the page goes, `-` for standard output; no page if `None`.
+    pub html: Option<PathBuf>,
+    /// Form of the summary.
+    pub format: ReportFormat,
+    /// Rows of each table.
+    pub top: usize,
+    /// No progress bar.
+    pub quiet: bool,
+    /// Which packets.
+    pub filter: Filter,
+}
+
+impl ReportArguments {
+    pub(super) fn resolve(self) -> ReportConfig {
+        ReportConfig {
+            files: self.files,
+            html: self.html,
+            format: self.format,
+            top: usize::from(self.top),
+            quiet: self.quiet,
+            // Whose processes they were: not of this machine, perhaps, nor of today.
+            filter: Filter {
+                pids: self.pids,
+                ports: self.ports,
+                comms: self.comms,
+                direction: self.direction.map(DirectionArgument::direction),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+    use insta::assert_snapshot;
+    use net_latency_common::Direction;
+
+    use super::*;
+    use crate::cli::{Arguments, Config, command};
+
+    fn parse(arguments: &str) -> Result<Config, String> {
+        let arguments = ["net-latency", "report"].into_iter().chain(arguments.split_whitespace());
+        let arguments = Arguments::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        arguments.resolve(Path::new("/proc")).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let found = parse(
+            "a - --html page --format json --top 5 -q -p 4194305 --comm fire* --port 80 --direction out b.gz",
+        );
+        let expected = ReportConfig {
+            files: ["a", "-", "b.gz"].map(PathBuf::from).to_vec(),
+            html: Some(PathBuf::from("page")),
+            format: ReportFormat::Json,
+            top: 5,
+            quiet: true,
+            // A process that can't be on this machine may have been on another.
+            filter: Filter {
+                pids: vec![4_194_305],
+                ports: vec![80],
+                comms: vec!["fire*".to_owned()],
+                direction: Some(Direction::Out),
+            },
+        };
+        assert_eq!(found, Ok(Config::Report(expected)));
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        let mut command = command().term_width(80);
+        command.build();
+        let report = command.find_subcommand_mut("report").expect("there");
+        let help = report.clone().term_width(80).render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert_snapshot!(help);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_remedy() {
+        let wrong = ["", "a --top 0", "a --top 1001", "a --format csv", "a --duration 1s"];
+        let said = wrong.map(|arguments| {
+            let message = parse(arguments).expect_err("makes no sense");
+            message.split("\n\nUsage:").next().unwrap_or_default().to_owned()
+        });
+        assert_snapshot!(said.join("\n\n"));
+    }
+}

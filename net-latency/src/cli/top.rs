@@ -1,0 +1,77 @@
+//! The options of `net-latency top`.
+
+use std::{path::Path, time::Duration};
+
+use clap::Args;
+
+use super::{
+    packets::{PacketArguments, PacketFilter},
+    tracing::{TracingArguments, TracingConfig},
+    values,
+};
+use crate::{clock::Zone, error::Failure};
+
+/// Drawing more often shows nothing more.
+const SHORTEST_DELAY: Duration = Duration::from_millis(100);
+/// A tenth of it is the finest that the screen tells apart.
+const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
+
+/// The options, as clap reads them.
+#[derive(Debug, Args)]
+pub(super) struct TopArguments {
+    #[command(flatten)]
+    packets: PacketArguments,
+
+    /// Draw the screen each time this has passed
+    #[arg(short, long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "1s", help_heading = "Screen")]
+    delay: Duration,
+    /// Compute rates and percentiles over the packets of this time
+    #[arg(short, long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "10s", help_heading = "Screen")]
+    window: Duration,
+    /// Show times in UTC instead of local time
+    #[arg(long, help_heading = "Screen")]
+    utc: bool,
+    /// No footer at the end
+    #[arg(short, long, help_heading = "Screen")]
+    quiet: bool,
+
+    #[command(flatten)]
+    tracing: TracingArguments,
+}
+
+/// What to trace and how to show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopConfig {
+    /// Which packets.
+    pub filter: PacketFilter,
+    /// By what means.
+    pub tracing: TracingConfig,
+    /// Time between two screens.
+    pub delay: Duration,
+    /// Time over which rates and percentiles are computed.
+    pub window: Duration,
+    /// Whose time the screen shows.
+    pub zone: Zone,
+    /// No footer.
+    pub quiet: bool,
+}
+
+impl TopArguments {
+    /// Checks the options against this machine, whose processes `proc` shows.
+    pub(super) fn resolve(self, proc: &Path) -> Result<TopConfig, Failure> {
+        if self.delay < SHORTEST_DELAY {
+            return Err(Failure::Usage("--delay is too short: write 100ms or more".to_owned()));
+        }
+        if self.window < SHORTEST_WINDOW {
+            return Err(Failure::Usage("--window is too short: write 1s or more".to_owned()));
+        }
+        Ok(TopConfig {
+            filter: self.packets.resolve(proc)?,
+            tracing: self.tracing.resolve(),
+            delay: self.delay,
+            window: self.window,
+            zone: if self.utc { Zone::UTC } else { Zone::Local },
+            quiet: self.quiet,
+        })
+    }
+}

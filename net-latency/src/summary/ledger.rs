@@ -1,0 +1,163 @@
+//! Where all packets are.
+
+use std::io;
+
+use net_latency_common::{Counter, Counters};
+
+/// Where the packets of a run are: every one that TCP or UDP got or sent, from the first hook's attaching to
+/// the last one's detaching, is in exactly one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Received ones that waited, and those on their way, when this began; 0 for a whole run.
+    pub from_before: u64,
+    /// All of them.
+    pub seen: u64,
+    /// Those that got a line.
+    pub shown: u64,
+    /// Those finished while not all hooks were attached.
+    pub outside: u64,
+    /// Those of processes that were not asked for.
+    pub filtered: u64,
+    /// Those whose line is missing: ring buffer or map full, or not taken by the reader of the output.
+    pub lost: u64,
+    /// Received ones, among `lost`, that newer ones pushed out of a full map.
+    pub evicted: u64,
+    /// Those that nobody took or no device queue got: dropped, duplicates, unread when their socket went.
+    pub dropped: u64,
+    /// Received ones that still wait for an application.
+    pub waiting: u64,
+}
+
+impl Ledger {
+    /// From the kernel side's counters since loading; the user side knows the rest.
+    #[must_use]
+    pub fn new(total: &Counters, shown: u64, outside: u64, unwritten: u64, waiting: u64) -> Self {
+        let sum = |counters: &[Counter]| counters.iter().map(|&counter| total.get(counter)).sum::<u64>();
+        let evicted = total.get(Counter::Stored).saturating_sub(total.get(Counter::Taken) + waiting);
+        Self {
+            from_before: 0,
+            seen: sum(&[
+                Counter::Stored,
+                Counter::DuplicateIn,
+                Counter::MapFull,
+                Counter::ControlIn,
+                Counter::SeenOut,
+            ]),
+            shown,
+            outside,
+            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut]),
+            lost: sum(&[Counter::RingFull, Counter::MapFull]) + evicted + unwritten,
+            evicted,
+            dropped: sum(&[
+                Counter::DuplicateIn,
+                Counter::DroppedIn,
+                Counter::UnreadIn,
+                Counter::UnfinishedOut,
+            ]),
+            waiting,
+        }
+    }
+
+    /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it
+    /// had been evicted: until the end the two are not told apart, and neither has a place.
+    #[must_use]
+    pub fn while_running(self) -> Self {
+        Self { lost: self.lost - self.evicted, evicted: 0, ..self }
+    }
+
+    /// Those in none of the places: between two hooks when the last was detached, at most one for each socket
+    /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
+    #[must_use]
+    pub fn unaccounted(&self) -> i128 {
+        let places = [self.shown, self.outside, self.filtered, self.lost, self.dropped, self.waiting];
+        i128::from(self.seen) + i128::from(self.from_before)
+            - places.into_iter().map(i128::from).sum::<i128>()
+    }
+
+    /// What happened between `earlier` and this.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let on_their_way = u64::try_from(earlier.unaccounted()).unwrap_or(0);
+        Self {
+            from_before: earlier.waiting + on_their_way,
+            seen: self.seen - earlier.seen,
+            shown: self.shown - earlier.shown,
+            outside: self.outside - earlier.outside,
+            filtered: self.filtered - earlier.filtered,
+            lost: self.lost.saturating_sub(earlier.lost),
+            evicted: self.evicted.saturating_sub(earlier.evicted),
+            dropped: self.dropped - earlier.dropped,
+            waiting: self.waiting,
+        }
+    }
+
+    /// Writes one line.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write!(out, "{} packets seen", self.seen)?;
+        if self.from_before > 0 {
+            write!(out, " + {} from before", self.from_before)?;
+        }
+        write!(out, " = {} shown", self.shown)?;
+        let rest = [
+            (self.filtered, "of others"),
+            (self.lost, "lost"),
+            (self.dropped, "dropped or unread"),
+            (self.waiting, "waiting"),
+            (self.outside, "at start or end"),
+        ];
+        for (count, what) in rest.into_iter().filter(|(count, _)| *count > 0) {
+            write!(out, " + {count} {what}")?;
+        }
+        match self.unaccounted() {
+            0 => writeln!(out),
+            count @ 1.. => writeln!(out, " + {count} on their way"),
+            count => writeln!(out, " - {} counted twice", -count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    #[test]
+    fn every_packet_is_in_one_place() {
+        let mut counters = Counters::default();
+        let mut count = |counter: Counter, n| counters.values[counter as usize] = n;
+        count(Counter::Stored, 1000);
+        count(Counter::Taken, 900);
+        count(Counter::DuplicateIn, 5);
+        count(Counter::ControlIn, 3);
+        count(Counter::SeenOut, 500);
+        count(Counter::FilteredIn, 200);
+        count(Counter::FilteredOut, 100);
+        count(Counter::RingFull, 7);
+        count(Counter::MapFull, 2);
+        count(Counter::DroppedIn, 10);
+        count(Counter::UnreadIn, 20);
+        count(Counter::UnfinishedOut, 4);
+        // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
+        let records = 900 - 200 - 30 - 7 + 3 + 500 - 100 - 4;
+        let ledger = Ledger::new(&counters, records - 11 - 6, 11, 6, 60);
+        assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
+        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1510, 7 + 2 + 40 + 6, 39));
+        let text = |ledger: &Ledger| {
+            let mut out = Vec::new();
+            ledger.write(&mut out).expect("memory can be written");
+            String::from_utf8(out).expect("ASCII")
+        };
+        let short = Ledger { shown: ledger.shown - 1, ..ledger };
+        let twice = Ledger { shown: ledger.shown + 1, ..ledger };
+        let later = Ledger { seen: ledger.seen + 10, shown: ledger.shown + 15, waiting: 55, ..ledger };
+        assert_eq!(later.since(&ledger).unaccounted(), 0);
+        // What was on its way is from before, and has arrived.
+        let arrived = Ledger { shown: ledger.shown, ..ledger };
+        assert_eq!(arrived.since(&short).unaccounted(), 0);
+        assert_snapshot!([ledger, short, twice, later.since(&ledger)].map(|ledger| text(&ledger)).concat());
+    }
+}

@@ -1,0 +1,249 @@
+//! The bytes of a log, whatever it is packed in.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::progress::Progress;
+use crate::error::Failure;
+use crate::output::Printable;
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+/// The last three bytes of the head of a frame to skip, behind 0x50 to 0x5f: pzstd begins with one.
+const ZSTD_SKIPPABLE: &[u8] = &[0x2a, 0x4d, 0x18];
+const LONGEST_MAGIC: usize = 4;
+/// Bytes read from a packed file at once.
+const CHUNK: usize = 64 << 10;
+
+/// A log as the command line names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Stdin,
+    File(PathBuf),
+}
+
+impl Source {
+    /// `-` is standard input.
+    pub(super) fn new(path: &Path) -> Self {
+        if path.as_os_str() == "-" { Self::Stdin } else { Self::File(path.to_owned()) }
+    }
+
+    /// Its name, in a form that can be shown anywhere.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Stdin => "standard input".to_owned(),
+            Self::File(path) => Printable(&path.to_string_lossy()).to_string(),
+        }
+    }
+}
+
+/// Finds what can't be read, or would be read twice, before anything is. The size of all files together, as far
+/// as it can be known.
+pub(super) fn check(sources: &[Source]) -> Result<u64, Failure> {
+    let mut seen: Vec<Option<(u64, u64)>> = Vec::new();
+    let mut bytes = 0;
+    for source in sources {
+        let identity = match source {
+            Source::Stdin => None,
+            Source::File(path) => {
+                let inspected = File::open(path).and_then(|file| file.metadata());
+                let metadata = inspected.map_err(|error| cannot_read(source, &error))?;
+                if metadata.is_dir() {
+                    let name = source.name();
+                    return Err(Failure::Usage(format!("{name} is a directory; name the logs in it")));
+                }
+                bytes += metadata.len();
+                // A pipe has no content of its own to read twice.
+                if !metadata.is_file() {
+                    continue;
+                }
+                Some((metadata.dev(), metadata.ino()))
+            }
+        };
+        if seen.contains(&identity) {
+            let name = source.name();
+            return Err(Failure::Usage(format!("{name} is named twice; name each log once")));
+        }
+        seen.push(identity);
+    }
+    Ok(bytes)
+}
+
+fn cannot_read(source: &Source, error: &io::Error) -> Failure {
+    Failure::Usage(format!("cannot read {}: {error}", source.name()))
+}
+
+/// Opens a log and unpacks what gzip or zstd have packed, which its first bytes tell. `progress` learns how
+/// many bytes of the file have been read.
+pub(super) fn open<'a>(source: &Source, progress: &'a Progress) -> Result<Box<dyn Read + 'a>, Failure> {
+    let file: Box<dyn Read> = match source {
+        Source::Stdin => Box::new(io::stdin().lock()),
+        Source::File(path) => Box::new(File::open(path).map_err(|error| cannot_read(source, &error))?),
+    };
+    unpack(Counted { file, progress }).map_err(|error| cannot_read(source, &error))
+}
+
+fn unpack<'a>(mut file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut head = Vec::with_capacity(LONGEST_MAGIC);
+    (&mut file).take(LONGEST_MAGIC as u64).read_to_end(&mut head)?;
+    let gzip = head.starts_with(GZIP);
+    let zstd = head.starts_with(ZSTD)
+        || (head.first().is_some_and(|first| first & 0xf0 == 0x50) && &head[1..] == ZSTD_SKIPPABLE);
+    let whole = Cursor::new(head).chain(file);
+    Ok(match (gzip, zstd) {
+        (true, _) => Box::new(MultiGzDecoder::new(BufReader::with_capacity(CHUNK, whole))),
+        (_, true) => Box::new(ZstdFrames::new(BufReader::with_capacity(CHUNK, whole))),
+        _ => Box::new(whole),
+    })
+}
+
+struct Counted<'a, R> {
+    file: R,
+    progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.progress.advance(count);
+        Ok(count)
+    }
+}
+
+/// All frames of a zstd file: a log that was appended to, or packed in parallel, has several.
+struct ZstdFrames<R> {
+    source: R,
+    decoder: FrameDecoder,
+    in_frame: bool,
+}
+
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(source: R) -> Self {
+        Self { source, decoder: FrameDecoder::new(), in_frame: false }
+    }
+
+    fn begin_frame(&mut self) -> io::Result<()> {
+        match self.decoder.reset(&mut self.source) {
+            Ok(()) => self.in_frame = true,
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length, ..
+            })) => {
+                let length = u64::from(length);
+                if io::copy(&mut (&mut self.source).take(length), &mut io::sink())? < length {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        Ok(())
+    }
+
+    fn end_frame(&mut self) -> io::Result<()> {
+        self.in_frame = false;
+        let stored = self.decoder.get_checksum_from_data();
+        if stored.is_some() && stored != self.decoder.get_calculated_checksum() {
+            return Err(io::Error::other("checksum is wrong"));
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.in_frame {
+                if self.source.fill_buf()?.is_empty() {
+                    return Ok(0);
+                }
+                self.begin_frame()?;
+                continue;
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                self.decoder
+                    .decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1))
+                    .map_err(io::Error::other)?;
+            }
+            match self.decoder.read(buffer)? {
+                0 => self.end_frame()?,
+                count => return Ok(count),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::{Compression, write::GzEncoder};
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).expect("memory can be written");
+        encoder.finish().expect("memory can be written")
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        compress_to_vec(text, CompressionLevel::Fastest)
+    }
+
+    fn unpacked(bytes: Vec<u8>) -> io::Result<String> {
+        let mut text = String::new();
+        unpack(Cursor::new(bytes))?.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        for text in ["", "a", "abc", "abcd", "{}\n", &"a line\n".repeat(100_000)] {
+            let bytes = text.as_bytes();
+            assert_eq!(unpacked(bytes.to_vec()).expect("plain"), text);
+            assert_eq!(unpacked(gzip(bytes)).expect("gzip"), text);
+            assert_eq!(unpacked(zstd(bytes)).expect("zstd"), text);
+        }
+    }
+
+    #[test]
+    fn several_parts_are_read_to_the_end() {
+        assert_eq!(unpacked([gzip(b"one\n"), gzip(b"two\n")].concat()).expect("gzip"), "one\ntwo\n");
+        let skipped = [&[0x53][..], ZSTD_SKIPPABLE, &3u32.to_le_bytes(), b"xyz"].concat();
+        let frames = [skipped.clone(), zstd(b"one\n"), skipped, zstd(b""), zstd(b"two\n")].concat();
+        assert_eq!(unpacked(frames).expect("zstd"), "one\ntwo\n");
+    }
+
+    #[test]
+    fn damage_is_an_error_and_not_an_end() {
+        let text = "a line and another\n".repeat(1_000);
+        for packed in [gzip(text.as_bytes()), zstd(text.as_bytes())] {
+            let cut = packed[..packed.len() - 5].to_vec();
+            assert!(unpacked(cut).is_err());
+            assert!(unpacked([packed, b"garbage".to_vec()].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn no_log_is_named_twice_and_no_directory() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (one, link) = (directory.path().join("one"), directory.path().join("link"));
+        std::fs::write(&one, "12345").expect("written");
+        std::os::unix::fs::symlink(&one, &link).expect("linked");
+        let refused = |sources: &[Source]| check(sources).expect_err("refused").to_string();
+        let file = |path: &Path| Source::File(path.to_owned());
+        assert_eq!(check(&[file(&one), Source::Stdin]).expect("fine"), 5);
+        assert!(refused(&[file(&one), file(&link)]).ends_with("link is named twice; name each log once"));
+        assert!(refused(&[Source::Stdin, Source::Stdin]).starts_with("standard input is named twice"));
+        assert!(refused(&[file(directory.path())]).contains("is a directory"));
+        assert!(
+            refused(&[file(Path::new("/nonexistent/log"))]).starts_with("cannot read /nonexistent/log: ")
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! A log's lines, in memory that doesn't depend on its length nor on theirs.
+
+use std::io::{self, Read};
+
+use memchr::memchr;
+
+/// Bytes held at a time.
+const CAPACITY: usize = 256 << 10;
+/// A line that is longer is none of ours: `output::LONGEST_LINE` is far less, and other tools may add to it.
+const LONGEST: usize = 64 << 10;
+
+/// What stands between two newlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// A line without its newline.
+    Whole(&'a [u8]),
+    /// The last line, which no newline ends: its writer was stopped, or is about to go on.
+    Unended(&'a [u8]),
+    /// A line too long to be one of ours.
+    TooLong,
+}
+
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    source: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, buffer: vec![0; CAPACITY], start: 0, end: 0 }
+    }
+
+    /// The next line; `None` at the end.
+    pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+        let mut searched = 0;
+        let mut too_long = false;
+        loop {
+            let held = &self.buffer[self.start..self.end];
+            if let Some(newline) = memchr(b'\n', &held[searched..]) {
+                let from = self.start;
+                let to = from + searched + newline;
+                self.start = to + 1;
+                let line = &self.buffer[from..to];
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                let too_long = too_long || line.len() > LONGEST;
+                return Ok(Some(if too_long { Line::TooLong } else { Line::Whole(line) }));
+            }
+            searched = held.len();
+            if searched > LONGEST {
+                too_long = true;
+                self.start = self.end;
+                searched = 0;
+            }
+            if self.fill()? == 0 {
+                let from = std::mem::replace(&mut self.start, self.end);
+                let rest = &self.buffer[from..self.end];
+                return Ok(match (too_long, rest.is_empty()) {
+                    (true, _) => Some(Line::TooLong),
+                    (false, true) => None,
+                    (false, false) => Some(Line::Unended(rest)),
+                });
+            }
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<usize> {
+        if self.end == self.buffer.len() || self.start == self.end {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        loop {
+            match self.source.read(&mut self.buffer[self.end..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(count);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Gives its bytes a few at a time.
+    struct Drops<'a>(&'a [u8], usize);
+
+    impl Read for Drops<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn read(text: &[u8], at_once: usize) -> Vec<String> {
+        let mut lines = Lines::new(Drops(text, at_once));
+        let mut found = Vec::new();
+        while let Some(line) = lines.next().expect("memory can be read") {
+            found.push(match line {
+                Line::Whole(line) => String::from_utf8_lossy(line).into_owned(),
+                Line::Unended(line) => format!("unended {}", String::from_utf8_lossy(line)),
+                Line::TooLong => "too long".to_owned(),
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn the_last_line_says_whether_it_was_ended() {
+        assert_eq!(read(b"", 9), [""; 0]);
+        assert_eq!(read(b"a\n\r\nb\r\n", 9), ["a", "", "b"]);
+        assert_eq!(read(b"a\nb", 1), ["a", "unended b"]);
+    }
+
+    #[test]
+    fn a_long_line_is_passed_over_whole() {
+        let long = vec![b'x'; 3 * CAPACITY];
+        let text = [b"a\n", &long[..], b"\nb\n", &long[..]].concat();
+        for at_once in [1_000, CAPACITY, usize::MAX] {
+            assert_eq!(read(&text, at_once), ["a", "too long", "b", "too long"], "{at_once}");
+        }
+        let longest = [&vec![b'y'; LONGEST][..], b"\n"].concat();
+        assert_eq!(read(&longest.repeat(9), 7_777).len(), 9);
+        assert!(read(&longest.repeat(9), 7_777).iter().all(|line| line.len() == LONGEST));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_do_not_depend_on_how_they_come(text in "[ab\n]{0,200}", at_once in 1..50usize) {
+            let mut expected: Vec<String> = text.split('\n').map(str::to_owned).collect();
+            match expected.pop() {
+                Some(last) if !last.is_empty() => expected.push(format!("unended {last}")),
+                _ => {}
+            }
+            prop_assert_eq!(read(text.as_bytes(), at_once), expected);
+        }
+    }
+}
