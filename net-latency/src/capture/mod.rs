@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{MapData, RingBuf};
-use net_latency_common::{Counters, PacketRecord};
+use net_latency_common::{Counter, Counters, PacketRecord};
 
 use crate::{clock::monotonic_ns, probes::attach::Maps};
 use order::Order;
@@ -68,13 +68,30 @@ impl Capture {
         Ok(sum)
     }
 
-    /// Received packets that wait for an application. Takes a walk through the maps.
-    #[must_use]
-    pub fn waiting_in(&self) -> u64 {
+    /// Counts what is where. Takes a walk through the maps.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn census(&self) -> Result<Census> {
+        let before = self.counters()?;
         let segments = self.maps.segments.keys().filter(Result::is_ok).count();
         let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
-        (segments + datagrams) as u64
+        let after = self.counters()?;
+        // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
+        let most = after.get(Counter::Stored).saturating_sub(before.get(Counter::Taken));
+        Ok(Census { before, waiting: most.min((segments + datagrams) as u64), after })
     }
+}
+
+/// What is where. While programs run it can't be seen at one moment: what was counted before packets were looked for
+/// had left, and what is counted after that had come.
+pub struct Census {
+    /// The counters before.
+    pub before: Counters,
+    /// Received packets that wait for an application.
+    pub waiting: u64,
+    /// The counters after.
+    pub after: Counters,
 }
 
 /// The oldest record in the ring buffer.

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use net_latency_common::{Counter, Counters};
+use net_latency_common::Counter;
+
+use crate::capture::Census;
 
 /// Where the packets of a run are: every one that TCP or UDP got or sent, from the first hook's attaching to
 /// the last one's detaching, is in exactly one of these.
@@ -29,20 +31,18 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// From the kernel side's counters since loading; the user side knows the rest.
+    /// From what the kernel side has counted since loading; the user side knows the rest.
     #[must_use]
-    pub fn new(total: &Counters, shown: u64, outside: u64, unwritten: u64, waiting: u64) -> Self {
-        let sum = |counters: &[Counter]| counters.iter().map(|&counter| total.get(counter)).sum::<u64>();
-        let evicted = total.get(Counter::Stored).saturating_sub(total.get(Counter::Taken) + waiting);
+    pub fn new(census: &Census, shown: u64, outside: u64, unwritten: u64) -> Self {
+        let Census { before, waiting, after } = census;
+        let waiting = *waiting;
+        let sum = |counters: &[Counter]| counters.iter().map(|&counter| before.get(counter)).sum::<u64>();
+        let came =
+            [Counter::Stored, Counter::DuplicateIn, Counter::MapFull, Counter::ControlIn, Counter::SeenOut];
+        let evicted = after.get(Counter::Stored).saturating_sub(after.get(Counter::Taken) + waiting);
         Self {
             from_before: 0,
-            seen: sum(&[
-                Counter::Stored,
-                Counter::DuplicateIn,
-                Counter::MapFull,
-                Counter::ControlIn,
-                Counter::SeenOut,
-            ]),
+            seen: came.map(|counter| after.get(counter)).into_iter().sum(),
             shown,
             outside,
             filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut]),
@@ -122,6 +122,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
+    use net_latency_common::Counters;
 
     use super::*;
 
@@ -143,7 +144,8 @@ mod tests {
         count(Counter::UnfinishedOut, 4);
         // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
         let records = 900 - 200 - 30 - 7 + 3 + 500 - 100 - 4;
-        let ledger = Ledger::new(&counters, records - 11 - 6, 11, 6, 60);
+        let census = Census { before: counters, waiting: 60, after: counters };
+        let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
         assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1510, 7 + 2 + 40 + 6, 39));
         let text = |ledger: &Ledger| {
@@ -158,6 +160,13 @@ mod tests {
         // What was on its way is from before, and has arrived.
         let arrived = Ledger { shown: ledger.shown, ..ledger };
         assert_eq!(arrived.since(&short).unaccounted(), 0);
+        // One that arrived while packets were looked for, and one that was taken by a process not asked for.
+        let mut after = counters;
+        after.values[Counter::Stored as usize] += 1;
+        after.values[Counter::Taken as usize] += 1;
+        after.values[Counter::FilteredIn as usize] += 1;
+        let moving = Ledger::new(&Census { after, ..census }, records - 11 - 6, 11, 6);
+        assert_eq!(moving.while_running().unaccounted(), 41);
         assert_snapshot!([ledger, short, twice, later.since(&ledger)].map(|ledger| text(&ledger)).concat());
     }
 }

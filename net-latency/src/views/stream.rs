@@ -338,11 +338,10 @@ impl Stream<'_> {
     /// Where all packets are.
     fn ledger(&self, untaken: &Untaken) -> Result<Ledger, Failure> {
         Ok(Ledger::new(
-            &self.tracer.capture.counters()?,
+            &self.tracer.capture.census()?,
             self.summary.packets() - untaken.lines,
             self.outside,
             untaken.lines + untaken.records,
-            self.tracer.capture.waiting_in(),
         ))
     }
 

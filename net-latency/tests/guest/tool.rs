@@ -44,6 +44,15 @@ impl Backend {
     pub(crate) fn tested() -> [Self; 2] {
         [if preemption::is_possible() { Self::Auto } else { Self::Fentry }, Self::Kprobe]
     }
+
+    /// What the tool says it traces by: `auto` is tested only where it is both.
+    pub(crate) fn mechanism(self) -> &'static str {
+        match self {
+            Self::Auto => "fentry and kprobe",
+            Self::Fentry => "fentry",
+            Self::Kprobe => "kprobe",
+        }
+    }
 }
 
 impl fmt::Display for Backend {

@@ -312,9 +312,7 @@ impl<'a> Top<'a> {
         if self.config.quiet {
             return Ok(());
         }
-        let counters = self.tracer.capture.counters()?;
-        let waiting = self.tracer.capture.waiting_in();
-        let ledger = Ledger::new(&counters, self.summary.packets(), self.outside, 0, waiting);
+        let ledger = Ledger::new(&self.tracer.capture.census()?, self.summary.packets(), self.outside, 0);
         losses.evicted_in = ledger.evicted;
         losses.disordered = self.disordered;
         let footer = Footer {

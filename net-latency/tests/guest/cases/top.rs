@@ -51,8 +51,10 @@ fn by_keys(backend: Backend) -> Result<()> {
         |screen: &str| has_line(screen, &[&client, "nl-client"]) && has_line(screen, &[&server, "nl-server"]);
     top.expect("both processes", both, || pair.converse(5, 200))?;
     Kernel::now()?.expect_more_than(&before)?;
-    let mechanism = backend.to_string();
-    ensure!(top.text()?.lines().nth(1).is_some_and(|line| line.starts_with(&mechanism)), top.text()?);
+    ensure!(
+        top.text()?.lines().nth(1).is_some_and(|line| line.starts_with(backend.mechanism())),
+        top.text()?
+    );
 
     // A filter.
     let idle = || Ok(());

@@ -1,7 +1,7 @@
 //! A second witness: the kernel's own tracer stamps the same functions while the tool does, and both
 //! have to agree, packet by packet.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -46,13 +46,15 @@ const FUNCTIONS_V6: &[&[&str]] = &[
     &["tcp_v6_rcv"],
 ];
 const WRITE: &str = "tcp_sendmsg_locked";
+/// A function, and the tracepoint in it.
+const TAKE: &str = "tcp_rcv_space_adjust";
 
 const EVENTS: &[Event] = &[
     Event { system: "net", name: "net_dev_queue", fields: &["skbaddr", "len"] },
     Event { system: "net", name: "netif_rx", fields: &["skbaddr", "len"] },
     // Between the backlog and IP: it says which skb the calls that follow on that CPU are about.
     Event { system: "net", name: "netif_receive_skb", fields: &["skbaddr"] },
-    Event { system: "tcp", name: "tcp_rcv_space_adjust", fields: &["sport", "dport"] },
+    Event { system: "tcp", name: TAKE, fields: &["sport", "dport"] },
 ];
 
 /// ftrace's stamps of one packet in the order of its stages.
@@ -64,6 +66,9 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
     let mut tracing = Tracing::of_events(EVENTS)?;
     let tool = Launch::new(backend).start()?;
     tracing.add_functions(functions)?;
+    if has_kprobe(TAKE)? {
+        tracing.add_functions(&[&[TAKE]])?;
+    }
     let mut pair = Pair::connect(path)?;
     pair.converse(ROUNDS.try_into()?, LEN)?;
     let entries = tracing.stop()?;
@@ -76,6 +81,14 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
         compare(&outcome, &conversation, &testimony, &pair, offset)?;
     }
     Ok(())
+}
+
+/// Whether the tool has a kprobe at the beginning of `function`, before any tracepoint in it.
+fn has_kprobe(function: &str) -> Result<bool> {
+    const KPROBES: &str = "/sys/kernel/debug/kprobes/list";
+    let probes = fs::read_to_string(KPROBES).context(KPROBES)?;
+    let start = format!("{function}+0x0");
+    Ok(probes.lines().any(|line| line.split_whitespace().any(|word| word == start)))
 }
 
 /// What `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`, ns.
@@ -153,7 +166,7 @@ impl Testimony {
                     }
                     receiver = None;
                 }
-                ("tcp_rcv_space_adjust", _) => {
+                (TAKE, _) => {
                     if let Some((_, [drv, ip, tcp, _])) = arriving.take() {
                         testimony.taken.entry(entry.task).or_default().push([drv, ip, tcp, at]);
                     }
