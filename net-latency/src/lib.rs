@@ -9,6 +9,7 @@ pub mod devices;
 mod ends;
 pub mod error;
 pub mod event;
+pub mod glob;
 pub mod kernel;
 pub mod kernel_log;
 pub mod namespaced;

@@ -85,7 +85,8 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         | Counter::SeenOut
         | Counter::Stored
         | Counter::Taken
-        | Counter::ControlIn => return None,
+        | Counter::ControlIn
+        | Counter::RejectedIn => return None,
         Counter::RingFull => {
             (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }
@@ -109,6 +110,9 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         Counter::UnmatchedOut => {
             (false, "sent packets whose write call was not seen: the first stage is unknown")
         }
+        Counter::ProcessLost => {
+            (false, "processes of the command found their table full: their packets are not shown")
+        }
     };
     Some(words)
 }
@@ -125,7 +129,7 @@ pub struct Ledger {
     pub shown: u64,
     /// Those finished while not all hooks were attached.
     pub outside: u64,
-    /// Those of processes that were not asked for.
+    /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
     /// Those whose line is missing: ring buffer or map full, or not taken by the reader of the output.
     pub lost: u64,
@@ -150,11 +154,12 @@ impl Ledger {
                 Counter::DuplicateIn,
                 Counter::MapFull,
                 Counter::ControlIn,
+                Counter::RejectedIn,
                 Counter::SeenOut,
             ]),
             shown,
             outside,
-            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut]),
+            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
             lost: sum(&[Counter::RingFull, Counter::MapFull]) + evicted + unwritten,
             evicted,
             dropped: sum(&[

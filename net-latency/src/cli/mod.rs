@@ -1,6 +1,8 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod network;
 mod packets;
+mod places;
 mod process;
 mod tracing;
 mod values;
@@ -15,6 +17,7 @@ use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::Format;
 
+pub use network::{Mark, Net};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
 use tracing::TracingArguments;
@@ -92,7 +95,7 @@ struct StreamArguments {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Config {
     /// Stream lines.
-    Stream(StreamConfig),
+    Stream(Box<StreamConfig>),
     /// Say how this kernel can be traced.
     Check {
         /// The backend that was asked for.
@@ -146,7 +149,7 @@ impl Arguments {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
             None => self.stream,
         };
-        Ok(Config::Stream(StreamConfig {
+        Ok(Config::Stream(Box::new(StreamConfig {
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(),
             format: stream.format,
@@ -157,14 +160,18 @@ impl Arguments {
             interval: stream.interval,
             duration: stream.duration,
             count: stream.count,
-        }))
+        })))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{net::Ipv4Addr, num::NonZeroU32};
+
     use insta::assert_snapshot;
     use net_latency_common::Direction;
+
+    use crate::event::{IpVersion, Protocol};
 
     use super::*;
 
@@ -176,7 +183,7 @@ mod tests {
 
     fn stream(arguments: &[&str]) -> StreamConfig {
         match parse(arguments) {
-            Ok(Config::Stream(config)) => config,
+            Ok(Config::Stream(config)) => *config,
             other => panic!("{other:?}"),
         }
     }
@@ -214,17 +221,26 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
-        let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
+        let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
+                         --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
                          --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             StreamConfig {
                 filter: PacketFilter {
-                    pids: vec![],
+                    comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
+                    hosts: vec![Net { address: Ipv4Addr::new(10, 0, 0, 0).into(), prefix: 8 }],
+                    interfaces: vec!["lo".to_owned()],
+                    protocol: Some(Protocol::Udp),
+                    version: Some(IpVersion::V4),
                     direction: Some(Direction::Out),
+                    mark: Some(Mark { value: 0x10, mask: 0xf0 }),
+                    slower: Some(Duration::from_millis(1)),
+                    sample: NonZeroU32::new(100),
                     control: true,
+                    ..PacketFilter::default()
                 },
                 tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
                 format: Format::Json,
@@ -247,11 +263,30 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 9] = [
+        let wrong: [&[&str]; 25] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
             &["--direction", "up"],
+            &["--comm", ""],
+            &["--comm", "[abc"],
+            &["--comm", "a-name-of-17-bytes"],
+            &[
+                "--comm=1", "--comm=2", "--comm=3", "--comm=4", "--comm=5", "--comm=6", "--comm=7",
+                "--comm=8", "--comm=9",
+            ],
+            &["--host", "10.0.0.0/33"],
+            &["--host", "::1/129"],
+            &["--host", "localhost"],
+            &["--proto", "icmp"],
+            &["--mark", "ten"],
+            &["--mark", "/0xff"],
+            &["--mark", "0x11/0x10"],
+            &["--slower", "1"],
+            &["--sample", "0"],
+            &["--sample", "1/0"],
+            &["--netns", "99999999"],
+            &["--netns", "/run/netns/nobody"],
             &["--duration", "10"],
             &["--count", "0"],
             &["--buffer", "3M"],

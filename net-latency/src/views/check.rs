@@ -10,7 +10,7 @@ use crate::{
     kernel::{self, prerequisites},
     probes::{
         attach::{self, Request},
-        plan::Plan,
+        plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
 };
@@ -25,7 +25,7 @@ const TRIAL_BUFFER_BYTES: u32 = 64 << 10;
 pub fn run(backend: Backend) -> Result<(), Failure> {
     prerequisites::check()?;
     let btf = kernel::read_btf()?;
-    let plan = Plan::new(&btf, None)?;
+    let plan = Plan::new(&btf, Scope::default())?;
     let request = Request { buffer_bytes: TRIAL_BUFFER_BYTES, ..Request::default() };
     let mechanism = attach::attach(&plan, &btf, backend, &request)?.mechanism();
     // The other one is worth knowing when the preferred one gives trouble.
