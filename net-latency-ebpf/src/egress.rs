@@ -106,12 +106,15 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
             connection.connected(socket, identity, sequence_number(skb));
             connection
         }
-        // Nobody has used this socket since tracing began, so that no process can be named.
-        _ if !filter::unknown() => {
+        // Nobody has used this socket since tracing began, so that no process can be named, but for a segment that a
+        // task has the kernel make, by connecting.
+        _ if filter::unknown() || len == 0 && socket.owned_by_task() && filter::current() => {
+            connection::find_or_new(socket, identity)?
+        }
+        _ => {
             count::one(Counter::SeenOut);
             return Err(Counter::FilteredOut);
         }
-        _ => connection::find_or_new(socket, identity)?,
     };
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     if connection.transmit.progress != Progress::Idle {

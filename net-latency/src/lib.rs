@@ -5,6 +5,7 @@
 pub mod capture;
 pub mod cli;
 pub mod clock;
+mod command;
 pub mod devices;
 mod ends;
 pub mod error;
@@ -28,7 +29,7 @@ use cli::Config;
 pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
-        Config::Check { backend } => views::check::run(backend),
+        Config::Check { backend } => views::check::run(backend).map(|()| ExitCode::SUCCESS),
     });
     error::report(outcome)
 }

@@ -1,5 +1,6 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod command;
 mod network;
 mod packets;
 mod places;
@@ -7,6 +8,7 @@ mod process;
 mod tracing;
 mod values;
 
+use std::ffi::OsString;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,13 +30,15 @@ Examples:
   net-latency --pid 19550                  the packets of one process
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
+  net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
   0  done (Ctrl-C and a closed pipe included)
   1  failed while running
   2  usage
-  3  this kernel or user can't trace";
+  3  this kernel or user can't trace
+  With a command: its own, 128 + the signal that killed it, 126 not executable, 127 not found";
 
 /// Shows, live and per packet, where the time went between driver, IP, TCP and application
 #[derive(Debug, Parser)]
@@ -89,6 +93,12 @@ struct StreamArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
+
+    /// Run this command, and trace it and the processes that it starts from their first packet, until it ends;
+    /// its exit code is ours. It runs as this user (under sudo: root) and shares standard output with the
+    /// lines unless they go to a file by -o
+    #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
+    command: Vec<OsString>,
 }
 
 /// What to do, checked.
@@ -106,6 +116,8 @@ pub enum Config {
 /// What to trace, how to show it and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
+    /// A command to run and trace, and its arguments; none if empty.
+    pub command: Vec<OsString>,
     /// Which packets.
     pub filter: PacketFilter,
     /// By what means.
@@ -149,7 +161,9 @@ impl Arguments {
             Some(ViewArguments::Check { backend }) => return Ok(Config::Check { backend }),
             None => self.stream,
         };
+        command::check(&stream.command, proc)?;
         Ok(Config::Stream(Box::new(StreamConfig {
+            command: stream.command,
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(),
             format: stream.format,
@@ -205,6 +219,7 @@ mod tests {
         assert_eq!(
             stream(&[]),
             StreamConfig {
+                command: vec![],
                 filter: PacketFilter::default(),
                 tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
                 format: Format::Text,
@@ -223,11 +238,12 @@ mod tests {
     fn every_option_arrives() {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
                          --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
-                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
+                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             StreamConfig {
+                command: ["sh", "-c", "exit"].map(OsString::from).to_vec(),
                 filter: PacketFilter {
                     comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],

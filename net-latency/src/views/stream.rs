@@ -6,6 +6,8 @@ use std::{
     future::pending,
     io::{self, Write as _},
     ops::ControlFlow,
+    os::unix::process::ExitStatusExt as _,
+    process::{ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -15,8 +17,9 @@ use net_latency_common::PacketRecord;
 use tokio::time::{Interval, MissedTickBehavior, interval, interval_at, sleep};
 
 use crate::{
-    cli::StreamConfig,
+    cli::{PacketFilter, StreamConfig},
     clock::Clock,
+    command::{self, Forwarded, Running, Stopped},
     devices::Devices,
     ends::{Processes, Signals, readable},
     error::Failure,
@@ -52,7 +55,7 @@ enum End {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
-pub fn run(config: &StreamConfig) -> Result<(), Failure> {
+pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -60,17 +63,21 @@ pub fn run(config: &StreamConfig) -> Result<(), Failure> {
     runtime.block_on(stream(config))
 }
 
-async fn stream(config: &StreamConfig) -> Result<(), Failure> {
+async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first.
     let sink = Sink::open(config.output.as_deref())?;
+    let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
+    let forwarded = stopped.as_ref().map(|_| Forwarded::listen()).transpose();
+    let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut processes = Processes::watch(&config.filter.pids)?;
+    let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let log_level = match config.verbosity {
         0 => 0,
         1 => aya_log::Level::Debug as u8,
         _ => aya_log::Level::Trace as u8,
     };
-    let mut tracer = Tracer::start(&config.filter, &config.tracing, log_level)?;
+    let mut tracer = Tracer::start(&filter, &config.tracing, log_level)?;
     let log = if config.verbosity > 0 { Some(tracer.log()?) } else { None };
     if !config.quiet {
         // A closed stderr is no reason not to trace.
@@ -103,7 +110,17 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         reported: 0,
     };
     let started = Instant::now();
-    let mut outcome = stream.trace(&mut signals, &mut processes, config.duration).await;
+    let mut command = None;
+    if let (Some(stopped), Some(forwarded)) = (stopped, forwarded) {
+        if let Some(signal) = Forwarded::came() {
+            // Whoever wants it to end does not want it to begin.
+            return Ok(ExitCode::from(command::code(ExitStatus::from_raw(signal.as_raw()))));
+        }
+        command = Some(stopped.begin(forwarded)?);
+    }
+    let mut status = None;
+    let mut ends = Ends { signals: &mut signals, processes: &mut processes, command: &mut command };
+    let mut outcome = stream.trace(&mut ends, &mut status, config.duration).await;
 
     let mut losses = stream.tracer.losses()?;
     let elapsed = started.elapsed();
@@ -127,7 +144,19 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         // Whoever closed stderr doesn't want to know.
         let _ = stream.summary.write_footer(elapsed, &losses, &ledger, &mut io::stderr().lock());
     }
-    outcome.map(drop)
+    // What ends the trace earlier does not end the command, and we end with it.
+    if command.is_some() && status.is_none() {
+        status = Some(command::ended(&mut command).await?);
+    }
+    outcome?;
+    Ok(ExitCode::from(status.map_or(0, command::code)))
+}
+
+/// What ends a run from outside.
+struct Ends<'a> {
+    signals: &'a mut Signals,
+    processes: &'a mut Processes,
+    command: &'a mut Option<Running>,
 }
 
 /// What the reader of the output did not take at the end.
@@ -158,8 +187,8 @@ impl Stream<'_> {
     /// Reads and writes until something ends the run.
     async fn trace(
         &mut self,
-        signals: &mut Signals,
-        processes: &mut Processes,
+        ends: &mut Ends<'_>,
+        status: &mut Option<ExitStatus>,
         duration: Option<Duration>,
     ) -> Result<End, Failure> {
         let filling =
@@ -184,9 +213,14 @@ impl Stream<'_> {
             let mut is_due = false;
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(End::Done),
+                // A command gets them, and decides.
+                () = ends.signals.any(), if ends.command.is_none() => return Ok(End::Done),
+                ended = command::ended(ends.command) => {
+                    *status = Some(ended?);
+                    return Ok(End::Done);
+                }
                 () = &mut over => return Ok(End::Done),
-                ended = processes.all_ended() => {
+                ended = ends.processes.all_ended(), if ends.command.is_none() => {
                     ended?;
                     return Ok(End::Done);
                 }

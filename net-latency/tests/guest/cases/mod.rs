@@ -2,6 +2,7 @@
 
 mod check;
 mod clock;
+mod command;
 mod conversation;
 mod ends;
 mod filters;
@@ -9,6 +10,7 @@ pub(crate) mod harness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod selection;
 mod soak;
 pub(crate) mod truth;
 mod volume;
@@ -27,6 +29,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         check::CASES,
         conversation::CASES,
         filters::CASES,
+        selection::CASES,
+        command::CASES,
         volume::CASES,
         ledger::CASES,
         witness::CASES,
