@@ -279,10 +279,11 @@ fn none(backend: Backend) -> Result<()> {
 /// The server's reads are late; what else is shown must have been slow as well.
 fn slow(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 3;
-    const LATE_MS: u32 = 600;
-    const LIMIT_NS: u64 = 500_000_000;
+    // The server's pause begins before the client sends, which may itself be late.
+    const LATE_MS: u32 = 1_000;
+    const LIMIT_NS: u64 = 300_000_000;
     with_town(|town| {
-        let tool = Launch::new(backend).args(&["--slower", "500ms"]).start()?;
+        let tool = Launch::new(backend).args(&["--slower", "300ms"]).start()?;
         town.one.talk(ROUNDS, LATE_MS)?;
         let outcome = tool.stop()?;
         outcome.expect_balance()?;
