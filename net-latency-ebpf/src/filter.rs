@@ -43,6 +43,9 @@ pub(crate) fn current() -> bool {
     if !is_by_task() {
         return true;
     }
+    if !current_may_change() {
+        return process();
+    }
     let [start, end] = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
     current_is_wanted(start, end) != 0
 }
@@ -56,7 +59,13 @@ pub(crate) fn current_may_change() -> bool {
 /// Whether the task this CPU runs, which has this name, is asked for.
 #[inline(always)]
 pub(crate) fn current_named([start, end]: [u64; 2]) -> bool {
-    current_is_wanted(start, end) != 0
+    if current_may_change() { current_is_wanted(start, end) != 0 } else { process() }
+}
+
+/// Whether the process this CPU runs is asked for.
+#[inline(always)]
+fn process() -> bool {
+    setting!(filter_pid) == 0 || PIDS.get_ptr(Task::current_pid()).is_some()
 }
 
 /// Whether the task this CPU runs is asked for; its name are these two words.
@@ -65,7 +74,7 @@ pub(crate) fn current_named([start, end]: [u64; 2]) -> bool {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn current_is_wanted(start: u64, end: u64) -> u32 {
-    let is_wanted = (setting!(filter_pid) == 0 || PIDS.get_ptr(Task::current_pid()).is_some())
+    let is_wanted = process()
         && (setting!(filter_comm) == 0 || name_matches([start, end]))
         && (setting!(filter_cgroup) == 0 || current_is_in_cgroup());
     u32::from(is_wanted)
