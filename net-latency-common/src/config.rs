@@ -28,6 +28,7 @@ pub struct Offsets {
     pub tcp_skb_cb_tcp_flags: u32,
     pub tcp_skb_cb_sacked: u32,
     pub net_device_ifindex: u32,
+    pub net_device_name: u32,
     pub net_device_nd_net: u32,
     pub net_ns_inum: u32,
     pub sock_skc_family: u32,
@@ -45,6 +46,8 @@ pub struct Offsets {
     pub tcp_sock_snd_nxt: u32,
     pub tcp_sock_write_seq: u32,
     pub udp_sock_pending: u32,
+    pub task_struct_pid: u32,
+    pub task_struct_tgid: u32,
 }
 
 /// Addresses of the variables that say where pages are mapped (arch/x86/mm/kaslr.c); 0 where unknown.
@@ -57,26 +60,53 @@ pub struct PageBases {
     pub vmemmap_base: u64,
 }
 
-/// What to trace and show.
+/// What to trace and show. A filter that is 0 is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Settings {
-    /// Not 0: only packets of the processes in the PIDS map.
+    /// Only packets that took so many ns, as a whole or in one stage.
+    pub slower_ns: u64,
+    /// Only packets of certain tasks: one of the following three is on.
+    pub filter_task: u32,
+    /// Only tasks of the processes in the PIDS map.
     pub filter_pid: u32,
-    /// Not 0: only packets with one end's port in the PORTS map.
+    /// Only tasks whose name one of so many banks in the GLOBS map matches.
+    pub filter_comm: u32,
+    /// Only tasks in one of so many cgroups in the CGROUPS map, or below.
+    pub filter_cgroup: u32,
+    /// Only packets with one end's port in the PORTS map.
     pub filter_port: u32,
-    /// Not 0: packets without application data get lines too.
+    /// Only packets with one end's address in the HOSTS map.
+    pub filter_host: u32,
+    /// Only packets of this address family: `AF_INET` or `AF_INET6`.
+    pub filter_family: u32,
+    /// Only packets of this protocol: `IPPROTO_TCP` or `IPPROTO_UDP`.
+    pub filter_protocol: u32,
+    /// Only packets in the network namespaces in the NETNS map.
+    pub filter_netns: u32,
+    /// Only packets on the devices whose names are in the INTERFACES map.
+    pub filter_interface: u32,
+    /// Only packets whose mark is `mark` in these bits.
+    pub filter_mark: u32,
+    /// See `filter_mark`.
+    pub mark: u32,
+    /// Only packets for which a random number is below this.
+    pub sample_below: u32,
+    /// Packets without application data get lines too.
     pub control: u32,
     /// Bytes in the ring buffer above which the reader is woken at once instead of by its timer.
     pub wakeup_bytes: u32,
+    /// Always 0; makes the size a multiple of 8.
+    pub reserved: u32,
 }
 
 // SAFETY: `repr(C)`, 32-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Offsets {}
-// SAFETY: `repr(C)`, 32-bit integers only.
+// SAFETY: `repr(C)`, integers only, no padding (asserted below).
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Settings {}
+const _: () = assert!(size_of::<Settings>() == 8 + 16 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

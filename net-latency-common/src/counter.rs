@@ -28,9 +28,9 @@ pub enum Counter {
     UnfinishedOut,
     /// Sent data whose write call was not seen, so that the first column is unknown.
     UnmatchedOut,
-    /// No loss: packets taken by processes that were not asked for.
+    /// No loss: received packets that a filter excluded when they were taken.
     FilteredIn,
-    /// No loss: packets sent by processes that were not asked for.
+    /// No loss: sent packets that a filter excluded.
     FilteredOut,
     /// No loss: packets that TCP or UDP sent.
     SeenOut,
@@ -40,11 +40,15 @@ pub enum Counter {
     Taken,
     /// No loss: received packets without data that got a line.
     ControlIn,
+    /// No loss: received packets that a filter excluded as soon as TCP or UDP had them.
+    RejectedIn,
+    /// Processes that the traced command started and that could not be followed, because a map was full.
+    ProcessLost,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -61,6 +65,8 @@ impl Counter {
         Self::Stored,
         Self::Taken,
         Self::ControlIn,
+        Self::RejectedIn,
+        Self::ProcessLost,
     ];
 }
 

@@ -8,10 +8,14 @@
 
 mod config;
 mod counter;
+mod filter;
 mod record;
 
 pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
+pub use filter::{
+    Bank, GLOBS_PER_BANK, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PID_ALONE, PID_WITH_CHILDREN,
+};
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
     FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
@@ -22,10 +26,20 @@ pub use record::{
 pub const RECORDS_MAP: &str = "RECORDS";
 /// Name of the per-CPU array with one [`Counters`] element.
 pub const COUNTERS_MAP: &str = "COUNTERS";
-/// Name of the set of process ids to show; used when [`Settings::filter_pid`] is not 0.
+/// Name of the set of process ids to show, with a `PID_` constant each; used when [`Settings::filter_pid`] is not 0.
 pub const PIDS_MAP: &str = "PIDS";
 /// Name of the set of ports to show; used when [`Settings::filter_port`] is not 0.
 pub const PORTS_MAP: &str = "PORTS";
+/// Name of the array of [`Bank`]s that match names of tasks; [`Settings::filter_comm`] of them are used.
+pub const GLOBS_MAP: &str = "GLOBS";
+/// Name of the array of cgroups to show; [`Settings::filter_cgroup`] of them are used.
+pub const CGROUPS_MAP: &str = "CGROUPS";
+/// Name of the trie of [`Host`]s to show; used when [`Settings::filter_host`] is not 0.
+pub const HOSTS_MAP: &str = "HOSTS";
+/// Name of the set of network namespaces to show; used when [`Settings::filter_netns`] is not 0.
+pub const NETNS_MAP: &str = "NETNS";
+/// Name of the set of devices to show, by name; used when [`Settings::filter_interface`] is not 0.
+pub const INTERFACES_MAP: &str = "INTERFACES";
 /// Name of the array with one [`PageBases`] element.
 pub const PAGE_BASES_MAP: &str = "PAGE_BASES";
 /// Name of the map of received segments that the application has not taken.

@@ -10,15 +10,17 @@ pub static OFFSETS: Offsets = ZERO_OFFSETS;
 
 /// What to trace and show.
 #[unsafe(no_mangle)]
-pub static SETTINGS: Settings = Settings { filter_pid: 0, filter_port: 0, control: 0, wakeup_bytes: 0 };
+pub static SETTINGS: Settings = ZERO_SETTINGS;
 
 // SAFETY: all fields are integers.
 const ZERO_OFFSETS: Offsets = unsafe { core::mem::zeroed() };
+// SAFETY: all fields are integers.
+const ZERO_SETTINGS: Settings = unsafe { core::mem::zeroed() };
 
 /// The value that a field of these statics has when the program runs; hence volatile, since it is not
 /// the one in this object.
 #[inline(always)]
-pub(crate) fn constant(field: &'static u32) -> u32 {
+pub(crate) fn constant<T: Copy>(field: &'static T) -> T {
     // SAFETY: a reference is readable, and nothing writes to these statics.
     unsafe { core::ptr::read_volatile(field) }
 }

@@ -34,10 +34,11 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::UnreadIn => "unread at close",
         Counter::UnfinishedOut => "sent but not queued to a device",
         Counter::UnmatchedOut => "sent without a matching write",
-        Counter::FilteredIn | Counter::FilteredOut => "of a process not asked for",
+        Counter::FilteredIn | Counter::FilteredOut | Counter::RejectedIn => "not asked for",
         Counter::SeenOut => "sent",
         Counter::Stored => "packet waits",
         Counter::Taken => "packet taken",
         Counter::ControlIn => "control packet received",
+        Counter::ProcessLost => "map full, process not followed",
     }
 }

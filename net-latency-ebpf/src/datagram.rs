@@ -135,9 +135,8 @@ pub fn received<M: Memory>(skb: Skb<M>) -> Outcome {
 #[inline(always)]
 pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     let header = skb.udp_header();
-    let (source, destination) = ports(header as u32);
-    if !filter::ports(source, destination) {
-        return Ok(());
+    if !is_wanted(socket, skb, header) {
+        return reject(skb.address());
     }
     let Some(slot) = RECEIVING.get_ptr_mut(0) else { return Ok(()) };
     // SAFETY: as in `received`.
@@ -160,6 +159,29 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     Err(Counter::DroppedIn)
 }
 
+/// Whether a received datagram is wanted, as far as its headers and its device tell.
+#[inline(always)]
+fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
+    let (source, destination) = ports(header as u32);
+    if !filter::ports(source, destination) || !filter::interface(skb) || !filter::netns_of(socket) {
+        return false;
+    }
+    !filter::needs_ends() || {
+        let family = skb.family();
+        filter::ends(&Ends { family, reserved: 0, addresses: skb.addresses(family) })
+    }
+}
+
+/// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
+#[inline(always)]
+fn reject(skb: u64) -> Outcome {
+    if DATAGRAMS.get_ptr(skb).is_some() {
+        forget(skb);
+        count::one(Counter::DroppedIn);
+    }
+    Err(Counter::RejectedIn)
+}
+
 /// A receive call is done with a datagram (`skb_consume_udp`), which it has taken, or only looked at.
 #[inline(always)]
 pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> Outcome {
@@ -177,16 +199,18 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> Outco
         return Err(Counter::UnmatchedIn);
     }
     let task = Task::current();
-    let outcome = if filter::pid(task.pid()) {
+    let outcome = if filter::task(&task) {
         let app = now();
         let (sport, dport) = ports(header as u32);
         let family = skb.family();
         let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
         let netns = socket.netns();
-        emit(|| {
+        let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
+        let mark = skb.mark();
+        emit(Direction::In, &stamps, mark, || {
             let (saddr, daddr) = addresses(&ends, Direction::In);
             PacketRecord {
-                stamps: [datagram.drv, datagram.ip, datagram.transport, app],
+                stamps,
                 other: 0,
                 saddr,
                 daddr,
@@ -197,7 +221,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> Outco
                 seq: 0,
                 ifindex: datagram.ifindex,
                 netns,
-                mark: skb.mark(),
+                mark,
                 sport,
                 dport,
                 segs: datagram.segs,
@@ -219,7 +243,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> Outco
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.
 #[inline(always)]
 pub(crate) fn dropped(skb: u64) -> Outcome {
-    if DATAGRAMS.get_ptr(skb).is_none() {
+    if !filter::protocol(IPPROTO_UDP) || DATAGRAMS.get_ptr(skb).is_none() {
         return Ok(());
     }
     forget(skb);
@@ -254,7 +278,7 @@ fn current_or_new() -> Result<&'static mut Send, Counter> {
 /// The application calls `udp_sendmsg` or `udpv6_sendmsg`.
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
-    if !filter::pid(Task::current_pid()) {
+    if !filter::current() {
         return Ok(());
     }
     // A call that adds to a corked datagram leaves it the time of the one that began it.
@@ -279,12 +303,17 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
     let header = skb.udp_header();
     let (source, destination) = ports(header as u32);
-    if !filter::ports(source, destination) {
-        return Ok(());
-    }
     count::one(Counter::SeenOut);
-    if !filter::pid(Task::current_pid()) {
-        return Err(Counter::FilteredOut);
+    if !filter::current() {
+        // A thread that is never asked for has left nothing.
+        return if filter::current_may_change() { exclude() } else { Err(Counter::FilteredOut) };
+    }
+    if !filter::ports(source, destination) || !filter::netns_of(socket) {
+        return exclude();
+    }
+    let addresses = skb.addresses(family);
+    if !filter::ends(&Ends { family, reserved: 0, addresses }) {
+        return exclude();
     }
     let send = current_or_new()?;
     let is_known = send.progress == Progress::Called && send.socket == socket.address();
@@ -294,7 +323,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     if !is_known {
         // Another thread began this datagram, or it was begun before tracing: whose it is is not known.
         send.app = 0;
-        if !filter::pid(0) {
+        if !filter::unknown() {
             send.progress = Progress::Idle;
             return Err(Counter::FilteredOut);
         }
@@ -303,7 +332,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     send.skb = skb.address();
     send.ip = 0;
     send.ends.family = family;
-    send.ends.addresses = skb.addresses(family);
+    send.ends.addresses = addresses;
     send.ports = header as u32;
     send.len = skb.udp_payload();
     let segs = skb.gro_segments();
@@ -314,9 +343,25 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
+/// The thread lets a datagram go that nobody asked for; one before it, that ended where no hook sees it, must not be
+/// taken for it.
+#[inline(always)]
+fn exclude() -> Outcome {
+    if let Some(send) = current() {
+        if send.progress == Progress::Transport || send.progress == Progress::Output {
+            count::one(Counter::UnfinishedOut);
+        }
+        send.progress = Progress::Idle;
+    }
+    Err(Counter::FilteredOut)
+}
+
 /// IP output of an skb that has a socket, which is not a TCP socket that is known.
 #[inline(always)]
 pub(crate) fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
+    if !filter::protocol(IPPROTO_UDP) {
+        return Ok(());
+    }
     let Some(send) = current() else { return Ok(()) };
     if send.progress == Progress::Transport && send.skb == skb.address() {
         send.ip = now();
@@ -329,6 +374,9 @@ pub(crate) fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
 /// datagram that IP fragmented it is the first fragment, which has the datagram's skb.
 #[inline(always)]
 pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
+    if !filter::protocol(IPPROTO_UDP) {
+        return Ok(());
+    }
     let Some(send) = current() else { return Ok(()) };
     if send.skb != skb.address() || send.progress != Progress::Transport && send.progress != Progress::Output
     {
@@ -337,15 +385,19 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     send.progress = Progress::Idle;
     let send = &*send;
     let drv = now();
-    let task = if send.app == 0 { Task::UNKNOWN } else { Task::current() };
+    let task = if send.app == 0 { Task::UNKNOWN } else { Task::current_wanted() };
     let (ifindex, _) = skb.device();
     let mark = skb.mark();
-    emit(|| {
+    if !filter::interface(skb) {
+        return Err(Counter::FilteredOut);
+    }
+    let stamps = [drv, send.ip, send.transport, send.app];
+    emit(Direction::Out, &stamps, mark, || {
         // The ends come from the packet's header: source, then destination, as of a received one.
         let (saddr, daddr) = addresses(&send.ends, Direction::In);
         let (sport, dport) = ports(send.ports);
         PacketRecord {
-            stamps: [drv, send.ip, send.transport, send.app],
+            stamps,
             other: 0,
             saddr,
             daddr,

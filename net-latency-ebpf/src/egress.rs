@@ -31,7 +31,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let identity = socket.identity();
     // The call may be one that connects.
-    if !identity.is_unconnected() && !filter::ports(identity.remote_port(), identity.local_port()) {
+    if !identity.is_unconnected() && !filter::socket(socket, &identity) {
         return Ok(());
     }
     let at = now();
@@ -95,6 +95,10 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         return Ok(());
     }
     let identity = socket.identity();
+    if !filter::socket(socket, &identity) {
+        count::one(Counter::SeenOut);
+        return Err(Counter::FilteredOut);
+    }
     let connection = match connection::find(socket) {
         // Another life of that address may have left a writer who has nothing to do with these bytes.
         Some(connection) if connection.identity == identity => connection,
@@ -102,13 +106,15 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
             connection.connected(socket, identity, sequence_number(skb));
             connection
         }
-        // Nobody has used this socket since tracing began, so that no process can be named.
-        _ if !filter::ports(identity.remote_port(), identity.local_port()) => return Ok(()),
-        _ if !filter::pid(0) => {
+        // Nobody has used this socket since tracing began, so that no process can be named, but for a segment that a
+        // task has the kernel make, by connecting.
+        _ if filter::unknown() || len == 0 && socket.owned_by_task() && filter::current() => {
+            connection::find_or_new(socket, identity)?
+        }
+        _ => {
             count::one(Counter::SeenOut);
             return Err(Counter::FilteredOut);
         }
-        _ => connection::find_or_new(socket, identity)?,
     };
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     if connection.transmit.progress != Progress::Idle {
@@ -139,13 +145,13 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
             outcome = Err(Counter::UnmatchedOut);
         }
     }
-    let pid = match author {
-        Author::Writer => connection.write.task.pid(),
-        Author::User => connection.user.pid(),
-        Author::Unknown => 0,
+    let is_wanted = match author {
+        Author::Writer => filter::task(&connection.write.task),
+        Author::User => filter::task(&connection.user),
+        Author::Unknown => filter::unknown(),
     };
     count::one(Counter::SeenOut);
-    if !filter::pid(pid) {
+    if !is_wanted {
         return Err(Counter::FilteredOut);
     }
     let transmit = &mut connection.transmit;
@@ -300,7 +306,11 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     let mark = skb.mark();
     let identity = &connection.identity;
     let transmit = &connection.transmit;
-    emit(|| {
+    if !filter::interface(skb) {
+        return Err(Counter::FilteredOut);
+    }
+    let stamps = [drv, transmit.ip, transmit.transport, transmit.app];
+    emit(Direction::Out, &stamps, mark, || {
         let (saddr, daddr) = addresses(ends, Direction::Out);
         let task = match transmit.author {
             Author::Writer => connection.write.task,
@@ -308,7 +318,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
             Author::Unknown => Task::UNKNOWN,
         };
         PacketRecord {
-            stamps: [drv, transmit.ip, transmit.transport, transmit.app],
+            stamps,
             other: transmit.first,
             saddr,
             daddr,

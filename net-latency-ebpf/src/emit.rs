@@ -1,13 +1,22 @@
 //! Handing finished packets to the user side.
 
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
-use net_latency_common::{AF_INET, Counter, Direction, PacketRecord};
+use net_latency_common::{AF_INET, Counter, Direction, PacketRecord, STAMPS};
 
-use crate::{Outcome, config::setting, maps::RECORDS, socket::Ends};
+use crate::{Outcome, config::setting, filter, maps::RECORDS, socket::Ends};
 
-/// Puts one record into the ring buffer. `record` runs once there is room, so that it is built in place.
+/// Puts one record into the ring buffer, unless a filter excludes a packet with these stamps and this mark.
+/// `record` runs once there is room, so that it is built in place.
 #[inline(always)]
-pub(crate) fn emit(record: impl FnOnce() -> PacketRecord) -> Outcome {
+pub(crate) fn emit(
+    direction: Direction,
+    stamps: &[u64; STAMPS],
+    mark: u32,
+    record: impl FnOnce() -> PacketRecord,
+) -> Outcome {
+    if !filter::packet(direction, stamps, mark) {
+        return Err(filtered(direction));
+    }
     let mut entry = RECORDS.reserve::<PacketRecord>(0).ok_or(Counter::RingFull)?;
     entry.write(record());
     // A wakeup costs thousands of instructions, so the reader comes by a timer of its own, and is woken
@@ -17,6 +26,15 @@ pub(crate) fn emit(record: impl FnOnce() -> PacketRecord) -> Outcome {
         if waiting < u64::from(setting!(wakeup_bytes)) { BPF_RB_NO_WAKEUP } else { BPF_RB_FORCE_WAKEUP };
     entry.submit(u64::from(flags));
     Ok(())
+}
+
+/// What counts a packet that is complete and that a filter excludes.
+#[inline(always)]
+pub(crate) fn filtered(direction: Direction) -> Counter {
+    match direction {
+        Direction::In => Counter::FilteredIn,
+        Direction::Out => Counter::FilteredOut,
+    }
 }
 
 /// Source and destination address of a packet between `ends`, as [`PacketRecord`] has them.

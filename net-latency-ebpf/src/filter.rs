@@ -1,14 +1,110 @@
 //! What the user asked to see. Each test is no code at all while its filter is off.
+//!
+//! What both ends of a connection have in common (addresses, ports, namespace) is decided as soon as a packet
+//! is with its transport, for all its packets alike. What may differ from packet to packet (device, mark,
+//! times) is decided when the packet is complete: the packets before and after it still need it then. Who is
+//! asked for is decided when a task gives or takes bytes, and kept with its name.
+
+use aya_ebpf::{helpers::bpf_get_prandom_u32, maps::lpm_trie::Key};
+use net_latency_common::{
+    AF_INET, Direction, Host, MAX_BANKS, MAX_CGROUPS, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+};
 
 use crate::{
     config::setting,
-    maps::{PIDS, PORTS},
+    maps::{CGROUPS, GLOBS, HOSTS, INTERFACES, NETNS, PIDS, PORTS},
+    memory::Memory,
+    skb::Skb,
+    socket::{Ends, Identity, Socket},
+    task::Task,
 };
 
-/// Whether packets of process `pid` (0: unknown) are wanted.
+/// Whether it matters whose packets they are.
 #[inline(always)]
-pub(crate) fn pid(pid: u32) -> bool {
-    setting!(filter_pid) == 0 || PIDS.get_ptr(pid).is_some()
+pub(crate) fn is_by_task() -> bool {
+    setting!(filter_task) != 0
+}
+
+/// Whether packets of this task are wanted.
+#[inline(always)]
+pub(crate) fn task(task: &Task) -> bool {
+    !is_by_task() || task.ids != 0 && task.is_wanted()
+}
+
+/// Whether packets of nobody who is known are wanted.
+#[inline(always)]
+pub(crate) fn unknown() -> bool {
+    !is_by_task()
+}
+
+/// Whether packets of the task this CPU runs are wanted.
+#[inline(always)]
+pub(crate) fn current() -> bool {
+    if !is_by_task() {
+        return true;
+    }
+    if !current_may_change() {
+        return process();
+    }
+    let [start, end] = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
+    current_is_wanted(start, end) != 0
+}
+
+/// Whether what [`current`] says of a task can change: by a new name, or another cgroup.
+#[inline(always)]
+pub(crate) fn current_may_change() -> bool {
+    setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0
+}
+
+/// Whether the task this CPU runs, which has this name, is asked for.
+#[inline(always)]
+pub(crate) fn current_named([start, end]: [u64; 2]) -> bool {
+    if current_may_change() { current_is_wanted(start, end) != 0 } else { process() }
+}
+
+/// Whether the process this CPU runs is asked for.
+#[inline(always)]
+fn process() -> bool {
+    setting!(filter_pid) == 0 || PIDS.get_ptr(Task::current_pid()).is_some()
+}
+
+/// Whether the task this CPU runs is asked for; its name are these two words.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn current_is_wanted(start: u64, end: u64) -> u32 {
+    let is_wanted = process()
+        && (setting!(filter_comm) == 0 || name_matches([start, end]))
+        && (setting!(filter_cgroup) == 0 || current_is_in_cgroup());
+    u32::from(is_wanted)
+}
+
+#[inline(always)]
+fn name_matches(name: [u64; 2]) -> bool {
+    let mut index = 0;
+    while index < MAX_BANKS as u32 && index < setting!(filter_comm) {
+        if let Some(bank) = GLOBS.get(index)
+            && bank.matches(name)
+        {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}
+
+/// Asked while the task gives or takes bytes, so that it holds for what is sent from a softirq later.
+#[inline(always)]
+fn current_is_in_cgroup() -> bool {
+    let mut index = 0;
+    while index < MAX_CGROUPS && index < setting!(filter_cgroup) {
+        if CGROUPS.current_task_under_cgroup(index) == Ok(true) {
+            return true;
+        }
+        index += 1;
+    }
+    false
 }
 
 /// Whether packets between these ports (host order) are wanted.
@@ -17,4 +113,104 @@ pub(crate) fn ports(one: u16, other: u16) -> bool {
     setting!(filter_port) == 0
         || PORTS.get_ptr(u32::from(one)).is_some()
         || PORTS.get_ptr(u32::from(other)).is_some()
+}
+
+/// Whether packets in this network namespace are wanted.
+#[inline(always)]
+pub(crate) fn netns(inode: u32) -> bool {
+    setting!(filter_netns) == 0 || NETNS.get_ptr(inode).is_some()
+}
+
+/// Whether packets in the network namespace of this socket are wanted.
+#[inline(always)]
+pub(crate) fn netns_of<M: Memory>(socket: Socket<M>) -> bool {
+    setting!(filter_netns) == 0 || netns(socket.netns())
+}
+
+/// Whether addresses matter.
+#[inline(always)]
+pub(crate) fn needs_ends() -> bool {
+    setting!(filter_family) != 0 || setting!(filter_host) != 0
+}
+
+/// Whether packets of this address family are wanted.
+#[inline(always)]
+fn family(family: u32) -> bool {
+    setting!(filter_family) == 0 || setting!(filter_family) == family
+}
+
+/// Whether packets of this protocol are wanted.
+#[inline(always)]
+pub(crate) fn protocol(protocol: u8) -> bool {
+    setting!(filter_protocol) == 0 || setting!(filter_protocol) == u32::from(protocol)
+}
+
+/// Whether packets between these addresses are wanted.
+#[inline(always)]
+pub(crate) fn ends(ends: &Ends) -> bool {
+    family(ends.family) && (setting!(filter_host) == 0 || hosts(ends))
+}
+
+#[inline(always)]
+fn hosts(ends: &Ends) -> bool {
+    let [a, b, c, d] = ends.addresses;
+    if ends.family == AF_INET {
+        host(AF_INET, a as u32, 0, 0, 0) || host(AF_INET, (a >> 32) as u32, 0, 0, 0)
+    } else {
+        host(ends.family, a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32)
+            || host(ends.family, c as u32, (c >> 32) as u32, d as u32, (d >> 32) as u32)
+    }
+}
+
+#[inline(always)]
+fn host(family: u32, a: u32, b: u32, c: u32, d: u32) -> bool {
+    HOSTS.get(&Key::new(Host::BITS, Host { family, address: [a, b, c, d] })).is_some()
+}
+
+/// Whether a TCP socket's packets are wanted, as far as that is the same for all of them.
+#[inline(always)]
+pub(crate) fn socket<M: Memory>(socket: Socket<M>, identity: &Identity) -> bool {
+    ports(identity.remote_port(), identity.local_port())
+        && netns(identity.netns)
+        && (!needs_ends() || ends(&socket.ends()))
+}
+
+/// Whether packets on the device that the skb is on are wanted.
+#[inline(always)]
+pub(crate) fn interface<M: Memory>(skb: Skb<M>) -> bool {
+    setting!(filter_interface) == 0 || INTERFACES.get_ptr(&skb.device_name()).is_some()
+}
+
+/// Whether a packet that is complete is wanted, as far as its times and its mark tell.
+#[inline(always)]
+pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: u32) -> bool {
+    (setting!(filter_mark) == 0 || mark & setting!(filter_mark) == setting!(mark))
+        && (setting!(slower_ns) == 0 || is_slow(direction, stamps))
+        && (setting!(sample_below) == 0 || is_sampled())
+}
+
+/// Whether one of the times of a line reaches the limit; one that isn't known doesn't.
+#[inline(always)]
+fn is_slow(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
+    let [drv, ip] = [stamps[STAMP_DRV], stamps[STAMP_IP]];
+    let [transport, app] = [stamps[STAMP_TRANSPORT], stamps[STAMP_APP]];
+    match direction {
+        Direction::In => {
+            is_long(drv, app) || is_long(drv, ip) || is_long(ip, transport) || is_long(transport, app)
+        }
+        Direction::Out => {
+            is_long(app, drv) || is_long(app, transport) || is_long(transport, ip) || is_long(ip, drv)
+        }
+    }
+}
+
+#[inline(always)]
+fn is_long(from: u64, to: u64) -> bool {
+    from != 0 && to >= from && to - from >= setting!(slower_ns)
+}
+
+#[inline(always)]
+fn is_sampled() -> bool {
+    // SAFETY: the helper takes nothing.
+    unsafe { bpf_get_prandom_u32() < setting!(sample_below) }
 }

@@ -10,7 +10,7 @@ use core::ptr;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use net_latency_common::{
     AF_INET, Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP,
-    PacketRecord, SEGMENT_KEY_SIZE, SEGMENT_SIZE,
+    PacketRecord, SEGMENT_KEY_SIZE, SEGMENT_SIZE, STAMPS,
 };
 
 use crate::{
@@ -36,6 +36,10 @@ const MAX_SEGMENTS_PER_RUN: u32 = 512;
 const DONE: u32 = 0;
 const TOOK: u32 = 1;
 const MISSED: u32 = 2;
+
+/// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
+/// the same, since the next segment begins where it ends.
+const UNWANTED: u16 = 1 << 15;
 
 /// A received packet before the transport has it. Stamps in ns, 0 where unknown.
 #[derive(Clone, Copy)]
@@ -250,8 +254,11 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         return Ok(());
     }
     let len = len - header.len;
-    if len == 0 && setting!(control) == 0 || !filter::ports(header.source, header.destination) {
+    if len == 0 && setting!(control) == 0 {
         return Ok(());
+    }
+    if !filter::ports(header.source, header.destination) {
+        return Err(Counter::RejectedIn);
     }
     let transport = now();
     let (drv, last) = match first_entry(entry, skb, family, header.content) {
@@ -260,20 +267,25 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     };
     let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
     let (ifindex, netns) = skb.device();
+    if !filter::ends(&ends) || !filter::netns(netns) {
+        return Err(Counter::RejectedIn);
+    }
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
     let mark = skb.mark();
+    let is_wanted = filter::interface(skb);
 
     if len == 0 {
         count::one(Counter::ControlIn);
         // Nobody takes it, so that no process can be named.
-        if !filter::pid(0) {
+        if !filter::unknown() || !is_wanted {
             return Err(Counter::FilteredIn);
         }
-        return emit(|| {
+        let stamps = [drv, ip, transport, 0];
+        return emit(Direction::In, &stamps, mark, || {
             let (saddr, daddr) = addresses(&ends, Direction::In);
             PacketRecord {
-                stamps: [drv, ip, transport, 0],
+                stamps,
                 other: last,
                 saddr,
                 daddr,
@@ -299,6 +311,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
 
     let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
+    let flags = if is_wanted { flags } else { flags | UNWANTED };
     let mut segment = Segment { drv, ip, transport, last, len, ifindex, mark, segs, flags };
     key.seq = header.seq;
     // The socket is known here by early demux (`tcp_v4_early_demux` and its like).
@@ -384,7 +397,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let copied = tcp.copied_seq();
     let identity = socket.identity();
-    if !filter::ports(identity.remote_port(), identity.local_port()) {
+    if !filter::socket(socket, &identity) {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
@@ -403,7 +416,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     connection.user = task;
     connection.taken_at = now();
     connection.taken_until = copied;
-    if filter::pid(task.pid()) {
+    if filter::task(&connection.user) {
         learn_buffer(socket, connection);
     }
     walk(socket, connection)
@@ -415,7 +428,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
 pub fn reading<M: Memory>(socket: Socket<M>) -> Outcome {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let identity = socket.identity();
-    if !filter::ports(identity.remote_port(), identity.local_port()) {
+    if !filter::socket(socket, &identity) {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
@@ -507,7 +520,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     // socket's lock removes it.
     let segment = unsafe { &*entry };
     let task = &connection.user;
-    if filter::pid(task.pid()) {
+    if filter::task(task) && segment.flags & UNWANTED == 0 {
         let app = if connection.is_late != 0 && before(next, connection.late_until) {
             connection.late_at
         } else {
@@ -516,7 +529,9 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         // A segment that doesn't start its buffer was appended to it.
         let is_appended = before(connection.buffer_start, next) && before(next, connection.buffer_end);
         let flags = if is_appended { FLAG_COALESCED } else { 0 };
-        if let Err(counter) = emit(|| received(&connection.ends, &key, segment, flags, app, task)) {
+        let stamps = stamps(segment, app);
+        let record = || received(&connection.ends, &key, segment, stamps, flags, task);
+        if let Err(counter) = emit(Direction::In, &stamps, segment.mark, record) {
             count::one(counter);
         }
     } else {
@@ -552,24 +567,29 @@ fn remove(key: &SegmentKey) -> bool {
     was_there
 }
 
+/// The stamps of a segment that was taken at `app`, as far as they are known to be its own.
+#[inline(always)]
+fn stamps(segment: &Segment, app: u64) -> [u64; STAMPS] {
+    if segment.flags & FLAG_AMBIGUOUS == 0 {
+        [segment.drv, segment.ip, segment.transport, app]
+    } else {
+        [0, 0, 0, app]
+    }
+}
+
 #[inline(always)]
 fn received(
     ends: &Ends,
     key: &SegmentKey,
     segment: &Segment,
+    stamps: [u64; STAMPS],
     flags: u16,
-    app: u64,
     task: &Task,
 ) -> PacketRecord {
     let (saddr, daddr) = addresses(ends, Direction::In);
-    let (stamps, other) = if segment.flags & FLAG_AMBIGUOUS == 0 {
-        ([segment.drv, segment.ip, segment.transport, app], segment.last)
-    } else {
-        ([0, 0, 0, app], 0)
-    };
     PacketRecord {
         stamps,
-        other,
+        other: if segment.flags & FLAG_AMBIGUOUS == 0 { segment.last } else { 0 },
         saddr,
         daddr,
         comm: task.comm(),

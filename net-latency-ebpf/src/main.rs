@@ -19,6 +19,7 @@ use net_latency_common::{AF_INET, AF_INET6};
 use net_latency_ebpf::{
     Outcome, count, datagram, egress, ingress,
     memory::{Direct, Number, Probed},
+    processes::{self, Thread},
     skb::Skb,
     socket::Socket,
 };
@@ -197,6 +198,18 @@ on_tracepoint!(
     /// `net_dev_queue(skb)`.
     btf_out_drv, raw_out_drv, egress::queued(Skb)
 );
+
+/// `sched_process_fork(parent, child)`: rare enough for one program to serve both backends, as the next one.
+#[raw_tracepoint]
+pub fn raw_started(context: RawTracePointContext) -> i32 {
+    end(&context, processes::started::<Probed>(Thread::new(context.arg(1)))) as i32
+}
+
+/// `sched_process_free(task)`.
+#[raw_tracepoint]
+pub fn raw_freed(context: RawTracePointContext) -> i32 {
+    end(&context, processes::freed::<Probed>(Thread::new(context.arg(0)))) as i32
+}
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -3,9 +3,9 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, CgroupArray, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf},
 };
-use net_latency_common::{Counters, PageBases};
+use net_latency_common::{Bank, Counters, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PageBases};
 
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
@@ -61,10 +61,30 @@ pub(crate) static PAGE_BASES: Array<PageBases> = Array::with_max_entries(1, 0);
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(1, 0);
 
-/// Processes to show.
+/// Processes to show: alone, or with those that they start. The user side makes room for more of the latter.
 #[map]
 pub(crate) static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
 /// Ports to show.
 #[map]
 pub(crate) static PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Addresses to show. A trie can't be preallocated; only the user side adds to it, before anything is attached.
+#[map]
+pub(crate) static HOSTS: LpmTrie<Host, u8> = LpmTrie::with_max_entries(1024, 0);
+
+/// Network namespaces to show, by inode number.
+#[map]
+pub(crate) static NETNS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Devices to show, by name.
+#[map]
+pub(crate) static INTERFACES: HashMap<[u64; INTERFACE_LEN / 8], u8> = HashMap::with_max_entries(1024, 0);
+
+/// Names of tasks to show.
+#[map]
+pub(crate) static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
+
+/// Cgroups to show.
+#[map]
+pub(crate) static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);

@@ -2,7 +2,8 @@
 
 use core::marker::PhantomData;
 
-use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP};
+use aya_ebpf::helpers::generated;
+use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP};
 
 use crate::{
     config::offset,
@@ -142,6 +143,23 @@ impl<M: Memory> Skb<M> {
             let net: *const u8 = M::read(device, offset!(net_device_nd_net));
             (M::read(device, offset!(net_device_ifindex)), M::read(net, offset!(net_ns_inum)))
         }
+    }
+
+    /// Name of the device, ended by NUL, all NUL behind; all NUL if there is none.
+    #[inline(always)]
+    pub(crate) fn device_name(self) -> [u64; INTERFACE_LEN / 8] {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        let mut name = [0; INTERFACE_LEN / 8];
+        // SAFETY: the buffer is as long as said; any address survives. A name that is shorter than an earlier one
+        // leaves that one's end behind it, which this helper doesn't copy.
+        unsafe {
+            generated::bpf_probe_read_kernel_str(
+                name.as_mut_ptr().cast(),
+                INTERFACE_LEN as u32,
+                device.wrapping_add(offset!(net_device_name)).cast(),
+            );
+        }
+        name
     }
 
     /// `TCP_SKB_CB(skb)->seq`: valid while TCP owns the skb.

@@ -5,6 +5,8 @@ use core::mem::MaybeUninit;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
+use crate::filter;
+
 /// A task by id and name; all zero where unknown.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -15,6 +17,12 @@ pub struct Task {
     comm: [u64; COMM_LEN / 8],
 }
 
+/// The last byte of a name, which can only be NUL, says whether the task is asked for, where that matters. It is
+/// decided when the task gives or takes bytes; what is sent or shown of them later no longer runs in that task.
+const VERDICT: u64 = 0xff << 56;
+/// The verdict on a task that isn't asked for.
+const UNWANTED: u64 = 1 << 56;
+
 impl Task {
     /// No task.
     pub(crate) const UNKNOWN: Self = Self { ids: 0, comm: [0; COMM_LEN / 8] };
@@ -22,13 +30,38 @@ impl Task {
     /// The task this CPU runs. Only of use where the hook runs on that task's behalf.
     #[inline(always)]
     pub(crate) fn current() -> Self {
+        let mut task = Self::current_wanted();
+        if filter::is_by_task() {
+            // The helper leaves what is behind the end of the name as it was (`strscpy`).
+            task.comm[1] &= !VERDICT;
+            if !filter::current_named(task.comm) {
+                task.comm[1] |= UNWANTED;
+            }
+        }
+        task
+    }
+
+    /// The task this CPU runs, which was found to be wanted before.
+    #[inline(always)]
+    pub(crate) fn current_wanted() -> Self {
+        Self { ids: Self::current_ids(), comm: Self::current_name() }
+    }
+
+    /// The name of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_name() -> [u64; COMM_LEN / 8] {
         let mut comm = MaybeUninit::<[u64; COMM_LEN / 8]>::uninit();
-        // SAFETY: the buffer has room for a name; the helper fills it, with zeroes if it fails.
-        let comm = unsafe {
+        // SAFETY: the buffer has room for a name; the helper ends it by NUL.
+        unsafe {
             generated::bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
             comm.assume_init()
-        };
-        Self { ids: Self::current_ids(), comm }
+        }
+    }
+
+    /// Whether the task was asked for when it gave or took bytes.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.comm[1] & VERDICT == 0
     }
 
     /// The ids of the task this CPU runs.
@@ -53,7 +86,7 @@ impl Task {
         self.ids as u32
     }
 
-    /// The name as [`net_latency_common::PacketRecord`] has it.
+    /// The name as [`net_latency_common::PacketRecord`] has it, of a task that is wanted.
     #[inline(always)]
     pub(crate) fn comm(&self) -> [u8; COMM_LEN] {
         // SAFETY: same size, and any bytes are valid.

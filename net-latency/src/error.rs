@@ -4,6 +4,11 @@ use std::fmt::{self, Display};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+/// Exit code of a command that is not there, as shells have it.
+pub const NOT_FOUND: u8 = 127;
+/// Exit code of a command that can't be executed, as shells have it.
+pub const NOT_EXECUTABLE: u8 = 126;
+
 /// Why a run ends without success. Each reads as one sentence that says what to do where that is known.
 #[derive(Debug)]
 pub enum Failure {
@@ -11,27 +16,35 @@ pub enum Failure {
     Usage(String),
     /// This kernel, or this user on it, can't trace.
     CannotTrace(String),
+    /// The command to trace can't be run.
+    Command {
+        /// The exit code that shells use: [`NOT_FOUND`] or [`NOT_EXECUTABLE`].
+        code: u8,
+        /// Why.
+        sentence: String,
+    },
     /// Something failed while running.
     Runtime(anyhow::Error),
 }
 
 impl Failure {
-    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace.
+    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, or a command's.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Runtime(_) => 1,
             Self::Usage(_) => 2,
             Self::CannotTrace(_) => 3,
+            Self::Command { code, .. } => *code,
         }
     }
 }
 
 /// The process's exit code for how it went, after telling stderr about a failure.
 #[must_use]
-pub fn report(outcome: Result<(), Failure>) -> ExitCode {
+pub fn report(outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             // Where stderr is closed the exit code has to do.
             let _ = writeln!(io::stderr(), "net-latency: {failure}");
@@ -43,7 +56,9 @@ pub fn report(outcome: Result<(), Failure>) -> ExitCode {
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::CannotTrace(sentence) => f.write_str(sentence),
+            Self::Usage(sentence) | Self::CannotTrace(sentence) | Self::Command { sentence, .. } => {
+                f.write_str(sentence)
+            }
             // `#`: the causes too, on the same line.
             Self::Runtime(error) => write!(f, "{error:#}"),
         }

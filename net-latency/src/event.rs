@@ -44,6 +44,15 @@ impl Protocol {
     }
 }
 
+/// A version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpVersion {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
 /// Names of the columns of a line, in display order.
 #[must_use]
 pub fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {

@@ -5,10 +5,12 @@
 pub mod capture;
 pub mod cli;
 pub mod clock;
+mod command;
 pub mod devices;
 mod ends;
 pub mod error;
 pub mod event;
+pub mod glob;
 pub mod kernel;
 pub mod kernel_log;
 pub mod namespaced;
@@ -27,11 +29,11 @@ use cli::Config;
 pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
-        Config::Check(config) => views::check::run(&config),
-        Config::Completions { shell } => views::completions::run(shell),
-        Config::Man => views::man::run(),
-        Config::Report(config) => views::report::run(&config),
-        Config::Top(config) => views::top::run(&config),
+        Config::Check(config) => views::check::run(&config).map(|()| ExitCode::SUCCESS),
+        Config::Completions { shell } => views::completions::run(shell).map(|()| ExitCode::SUCCESS),
+        Config::Man => views::man::run().map(|()| ExitCode::SUCCESS),
+        Config::Report(config) => views::report::run(&config).map(|()| ExitCode::SUCCESS),
+        Config::Top(config) => views::top::run(&config).map(|()| ExitCode::SUCCESS),
     });
     error::report(outcome)
 }

@@ -42,7 +42,7 @@ impl Tracer {
     pub fn start(filter: &PacketFilter, tracing: &TracingConfig, log_level: u8) -> Result<Self, Failure> {
         prerequisites::check()?;
         let btf = kernel::read_btf()?;
-        let plan = Plan::new(&btf, filter.direction)?;
+        let plan = Plan::new(&btf, filter.scope())?;
         let request = Request { filter: filter.clone(), buffer_bytes: tracing.buffer_bytes, log_level };
         let mut probes = attach::attach(&plan, &btf, tracing.backend, &request)?;
         drop(btf);

@@ -1,10 +1,13 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
 mod check;
+mod command;
 mod config_file;
 mod defaults;
 mod invocation;
+mod network;
 mod packets;
+mod places;
 mod process;
 mod report;
 mod rotation;
@@ -13,6 +16,7 @@ mod tracing;
 mod values;
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -29,6 +33,7 @@ use check::CheckArguments;
 pub use check::CheckConfig;
 use defaults::{ConfigArguments, Places};
 use invocation::{Invocation, Refusal};
+pub use network::{Mark, Net};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
 use report::ReportArguments;
@@ -46,13 +51,15 @@ Examples:
   net-latency -p 19550 --format json -o packets.json --duration 10s
   net-latency report packets.json          sum up what was recorded
   net-latency top                          a live table of processes, connections, packets
+  net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced, and how
 
 Exit codes:
   0  done (Ctrl-C and a closed pipe included)
   1  failed while running
   2  usage
-  3  this kernel or user can't trace";
+  3  this kernel or user can't trace
+  With a command: its own, 128 + the signal that killed it, 126 not executable, 127 not found";
 
 /// Shows, live and per packet, where the time went between driver, IP, TCP and application
 #[derive(Debug, Parser)]
@@ -118,13 +125,19 @@ struct StreamArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
+
+    /// Run this command, and trace it and the processes that it starts from their first packet, until it ends;
+    /// its exit code is ours. It runs as this user (under sudo: root) and shares standard output with the
+    /// lines unless they go to a file by -o
+    #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
+    command: Vec<OsString>,
 }
 
 /// What to do, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Config {
     /// Stream lines.
-    Stream(StreamConfig),
+    Stream(Box<StreamConfig>),
     /// Say how this kernel can be traced.
     Check(CheckConfig),
     /// Print a shell's completions.
@@ -143,6 +156,8 @@ pub enum Config {
 /// What to trace, how to show it and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
+    /// A command to run and trace, and its arguments; none if empty.
+    pub command: Vec<OsString>,
     /// Which packets.
     pub filter: PacketFilter,
     /// By what means.
@@ -221,7 +236,9 @@ impl Arguments {
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
-        Ok(Config::Stream(StreamConfig {
+        command::check(&stream.command, proc)?;
+        Ok(Config::Stream(Box::new(StreamConfig {
+            command: stream.command,
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(),
             format: stream.format,
@@ -233,14 +250,18 @@ impl Arguments {
             interval: stream.interval,
             duration: stream.duration,
             count: stream.count,
-        }))
+        })))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{net::Ipv4Addr, num::NonZeroU32};
+
     use insta::assert_snapshot;
     use net_latency_common::Direction;
+
+    use crate::event::{IpVersion, Protocol};
 
     use super::*;
 
@@ -252,7 +273,7 @@ mod tests {
 
     fn stream(arguments: &[&str]) -> StreamConfig {
         match parse(arguments) {
-            Ok(Config::Stream(config)) => config,
+            Ok(Config::Stream(config)) => *config,
             other => panic!("{other:?}"),
         }
     }
@@ -274,6 +295,7 @@ mod tests {
         assert_eq!(
             stream(&[]),
             StreamConfig {
+                command: vec![],
                 filter: PacketFilter::default(),
                 tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
                 format: Format::Text,
@@ -291,18 +313,28 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
-        let arguments = "--port 443 --port 80 --port 443 --direction out --control --format json -o lines \
+        let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
+                         --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
                          --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
-                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K";
+                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             StreamConfig {
+                command: ["sh", "-c", "exit"].map(OsString::from).to_vec(),
                 filter: PacketFilter {
-                    pids: vec![],
+                    comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
+                    hosts: vec![Net { address: Ipv4Addr::new(10, 0, 0, 0).into(), prefix: 8 }],
+                    interfaces: vec!["lo".to_owned()],
+                    protocol: Some(Protocol::Udp),
+                    version: Some(IpVersion::V4),
                     direction: Some(Direction::Out),
+                    mark: Some(Mark { value: 0x10, mask: 0xf0 }),
+                    slower: Some(Duration::from_millis(1)),
+                    sample: NonZeroU32::new(100),
                     control: true,
+                    ..PacketFilter::default()
                 },
                 tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
                 format: Format::Json,
@@ -365,11 +397,30 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 19] = [
+        let wrong: [&[&str]; 35] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
             &["--direction", "up"],
+            &["--comm", ""],
+            &["--comm", "[abc"],
+            &["--comm", "a-name-of-17-bytes"],
+            &[
+                "--comm=1", "--comm=2", "--comm=3", "--comm=4", "--comm=5", "--comm=6", "--comm=7",
+                "--comm=8", "--comm=9",
+            ],
+            &["--host", "10.0.0.0/33"],
+            &["--host", "::1/129"],
+            &["--host", "localhost"],
+            &["--proto", "icmp"],
+            &["--mark", "ten"],
+            &["--mark", "/0xff"],
+            &["--mark", "0x11/0x10"],
+            &["--slower", "1"],
+            &["--sample", "0"],
+            &["--sample", "1/0"],
+            &["--netns", "99999999"],
+            &["--netns", "/run/netns/nobody"],
             &["--duration", "10"],
             &["--count", "0"],
             &["--buffer", "3M"],

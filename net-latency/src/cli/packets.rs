@@ -1,26 +1,71 @@
 //! Which packets: the options that every view of packets shares.
 
-use std::path::Path;
+use std::{
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
-use net_latency_common::Direction;
+use net_latency_common::{Direction, MAX_CGROUPS};
 
-use super::{process, values};
-use crate::error::Failure;
+use super::{
+    network::{self, Mark, Net},
+    places, process, values,
+};
+use crate::{
+    error::Failure,
+    event::{IpVersion, Protocol},
+    glob::{Glob, MAX_GLOBS},
+    probes::plan::Scope,
+};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Packets")]
+#[command(next_help_heading = "Packets (all that is given must fit; of one option given several times, one)")]
 pub(super) struct PacketArguments {
     /// Only packets of this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
     pids: Vec<u32>,
+    /// Only packets of processes with this name, by a thread that has it: 'nginx', 'ngin*' (repeatable)
+    #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>())]
+    comms: Vec<Glob>,
+    /// Only packets of processes in this cgroup or below: a systemd unit, a container (repeatable)
+    #[arg(long = "cgroup", value_name = "PATH")]
+    cgroups: Vec<PathBuf>,
     /// Only packets with this port at either end (repeatable)
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port)]
     ports: Vec<u16>,
+    /// Only packets with this address at either end, or one of this network (repeatable)
+    #[arg(long = "host", value_name = "ADDR|CIDR", value_parser = network::parse_net)]
+    hosts: Vec<Net>,
+    /// Only packets on the network device with this name (repeatable)
+    #[arg(long = "interface", value_name = "NAME")]
+    interfaces: Vec<String>,
+    /// Only packets in the network namespace of this process, or at this path (repeatable)
+    #[arg(long = "netns", value_name = "PID|PATH")]
+    netns: Vec<String>,
+    /// Only packets of this protocol
+    #[arg(long = "proto", value_enum)]
+    protocol: Option<ProtocolArgument>,
+    /// Only IPv4 packets
+    #[arg(short = '4', long = "ipv4")]
+    v4: bool,
+    /// Only IPv6 packets
+    #[arg(short = '6', long = "ipv6")]
+    v6: bool,
     /// Only packets that come in, or only those that go out
     #[arg(long, value_enum)]
     direction: Option<DirectionArgument>,
+    /// Only packets whose firewall mark is this, in the bits of the mask: 7, 0x10/0xf0
+    #[arg(long, value_name = "VALUE[/MASK]", value_parser = network::parse_mark)]
+    mark: Option<Mark>,
+    /// Only packets that took this long, as a whole or in one stage: 250us, 1ms
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    slower: Option<Duration>,
+    /// Only one of N of the packets, taken at random: 1/100
+    #[arg(long, value_name = "1/N", value_parser = network::parse_sample)]
+    sample: Option<NonZeroU32>,
     /// Also packets without data: SYN, FIN, RST, pure ACKs and probes
     #[arg(long)]
     control: bool,
@@ -41,30 +86,102 @@ impl DirectionArgument {
     }
 }
 
-/// Which packets to show: those that meet every condition.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ProtocolArgument {
+    Tcp,
+    Udp,
+}
+
+/// Which packets to show: those that meet every condition. Of a list, one entry must fit; all do if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketFilter {
-    /// Processes (thread-group ids), each once; all if empty.
+    /// Processes (thread-group ids), each once.
     pub pids: Vec<u32>,
-    /// Ports, each once; all if empty.
+    /// A process to show, beside `pids`, with all those that it starts.
+    pub followed: Option<u32>,
+    /// Names of tasks.
+    pub comms: Vec<Glob>,
+    /// Directories of cgroups.
+    pub cgroups: Vec<PathBuf>,
+    /// Ports, each once.
     pub ports: Vec<u16>,
+    /// Addresses and networks.
+    pub hosts: Vec<Net>,
+    /// Names of devices.
+    pub interfaces: Vec<String>,
+    /// Network namespaces, by inode number.
+    pub netns: Vec<u32>,
+    /// The only protocol.
+    pub protocol: Option<Protocol>,
+    /// The only IP version.
+    pub version: Option<IpVersion>,
     /// The only direction.
     pub direction: Option<Direction>,
+    /// The mark.
+    pub mark: Option<Mark>,
+    /// The least time, of the whole way or one stage of it.
+    pub slower: Option<Duration>,
+    /// One packet of so many.
+    pub sample: Option<NonZeroU32>,
     /// Packets without application data too.
     pub control: bool,
+}
+
+impl PacketFilter {
+    /// What there need be hooks for.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        Scope {
+            direction: self.direction,
+            protocol: self.protocol,
+            version: self.version,
+            processes: self.followed.is_some(),
+        }
+    }
 }
 
 impl PacketArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<PacketFilter, Failure> {
         process::check_pids(&self.pids, proc)?;
+        at_most("--comm", self.comms.len(), MAX_GLOBS)?;
+        at_most("--cgroup", self.cgroups.len(), MAX_CGROUPS as usize)?;
+        let netns = places::namespaces(&self.netns, proc)?;
+        places::check_interfaces(&self.interfaces, &self.netns, proc)?;
         Ok(PacketFilter {
             pids: unique(self.pids),
+            followed: None,
+            comms: unique(self.comms),
+            cgroups: unique(places::cgroups(&self.cgroups, proc)?),
             ports: unique(self.ports),
+            hosts: unique(self.hosts),
+            interfaces: unique(self.interfaces),
+            netns: unique(netns),
+            protocol: self.protocol.map(|protocol| match protocol {
+                ProtocolArgument::Tcp => Protocol::Tcp,
+                ProtocolArgument::Udp => Protocol::Udp,
+            }),
+            version: match (self.v4, self.v6) {
+                (true, false) => Some(IpVersion::V4),
+                (false, true) => Some(IpVersion::V6),
+                _ => None,
+            },
             direction: self.direction.map(DirectionArgument::direction),
+            mark: self.mark,
+            slower: self.slower,
+            sample: self.sample,
             control: self.control,
         })
     }
+}
+
+fn at_most(option: &str, given: usize, most: usize) -> Result<(), Failure> {
+    if given > most {
+        return Err(Failure::Usage(format!(
+            "{option} can be given {most} times at most, and was given {given} times"
+        )));
+    }
+    Ok(())
 }
 
 fn unique<T: Ord>(mut values: Vec<T>) -> Vec<T> {

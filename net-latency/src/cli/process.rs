@@ -12,17 +12,20 @@ pub(super) fn check_pids(pids: &[u32], proc: &Path) -> Result<(), Failure> {
     for &pid in pids {
         check_pid(pid, proc)?;
     }
+    if pids.is_empty() { Ok(()) } else { check_namespace("--pid", proc) }
+}
+
+/// Checks that process ids mean here what they mean to the kernel, as `what` needs it.
+pub(super) fn check_namespace(what: &str, proc: &Path) -> Result<(), Failure> {
     // The kernel side knows processes by their ids in the initial namespace; inside of another one the
     // same number is somebody else there.
-    if !pids.is_empty()
-        && let Ok(namespace) = fs::read_link(proc.join("self/ns/pid"))
+    if let Ok(namespace) = fs::read_link(proc.join("self/ns/pid"))
         && namespace != Path::new(INITIAL_PID_NAMESPACE)
     {
-        return Err(Failure::CannotTrace(
-            "--pid can't be used inside of a PID namespace, where process ids differ from the kernel's; \
+        return Err(Failure::CannotTrace(format!(
+            "{what} can't be used inside of a PID namespace, where process ids differ from the kernel's; \
              start net-latency on the host, or in a container that shares the host's (--pid=host)"
-                .to_owned(),
-        ));
+        )));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::packets::DirectionArgument;
 use super::values;
+use crate::glob::Glob;
 use crate::views::report::Filter;
 
 /// Rows of a table unless told otherwise.
@@ -34,8 +35,8 @@ pub(super) struct ReportArguments {
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Packets")]
     pids: Vec<u32>,
     /// Only packets of tasks with this name; * and ? are wildcards (repeatable)
-    #[arg(long = "comm", value_name = "GLOB", help_heading = "Packets")]
-    comms: Vec<String>,
+    #[arg(long = "comm", value_name = "GLOB", help_heading = "Packets", value_parser = |text: &str| text.parse::<Glob>())]
+    comms: Vec<Glob>,
     /// Only packets with this port at either end (repeatable)
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port, help_heading = "Packets")]
     ports: Vec<u16>,
@@ -122,7 +123,7 @@ mod tests {
             filter: Filter {
                 pids: vec![4_194_305],
                 ports: vec![80],
-                comms: vec!["fire*".to_owned()],
+                comms: vec!["fire*".parse().expect("a glob")],
                 direction: Some(Direction::Out),
             },
         };

@@ -5,7 +5,7 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 9] = [
+const STRUCTS: [&str; 10] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -14,6 +14,7 @@ const STRUCTS: [&str; 9] = [
     "sock",
     "tcp_sock",
     "udp_sock",
+    "task_struct",
     "bpf_link_info",
 ];
 
@@ -58,6 +59,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_skb_cb_tcp_flags: "tcp_skb_cb.tcp_flags",
         tcp_skb_cb_sacked: "tcp_skb_cb.sacked",
         net_device_ifindex: "net_device.ifindex",
+        net_device_name: "net_device.name",
         net_device_nd_net: "net_device.nd_net.net",
         net_ns_inum: "net.ns.inum",
         sock_skc_family: "sock.__sk_common.skc_family",
@@ -75,6 +77,8 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_sock_snd_nxt: "tcp_sock.snd_nxt",
         tcp_sock_write_seq: "tcp_sock.write_seq",
         udp_sock_pending: "udp_sock.pending",
+        task_struct_pid: "task_struct.pid",
+        task_struct_tgid: "task_struct.tgid",
     })
 }
 

@@ -16,12 +16,12 @@ use aya::{
     },
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PIDS_MAP,
-    PORTS_MAP, PageBases, RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
-    Settings,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases,
+    RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
 };
 
 use super::{
+    filters,
     plan::{Choice, Plan},
     table::Mechanism,
 };
@@ -153,12 +153,7 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
     if mechanism != Mechanism::Fentry {
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
-    let settings = Settings {
-        filter_pid: u32::from(!request.filter.pids.is_empty()),
-        filter_port: u32::from(!request.filter.ports.is_empty()),
-        control: u32::from(request.filter.control),
-        wakeup_bytes: request.buffer_bytes / 4,
-    };
+    let settings = filters::settings(&request.filter, request.buffer_bytes);
     // The list of symbols takes as long as loading the programs does.
     let bases = thread::spawn(symbols::page_bases);
     let mut loader = EbpfLoader::new();
@@ -169,6 +164,7 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
         .override_global(SETTINGS_GLOBAL, &settings, true)
         .override_global(aya_log::LEVEL, &request.log_level, false)
         .map_max_entries(RECORDS_MAP, request.buffer_bytes);
+    filters::size(&request.filter, &mut loader);
     if request.log_level == 0 {
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
@@ -178,8 +174,7 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
         mechanism,
         counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
     };
-    probes.fill(PIDS_MAP, request.filter.pids.iter().copied())?;
-    probes.fill(PORTS_MAP, request.filter.ports.iter().copied().map(u32::from))?;
+    filters::fill(&request.filter, &mut probes.ebpf)?;
 
     let types = match mechanism {
         Mechanism::Fentry | Mechanism::Mixed => {
@@ -252,15 +247,6 @@ impl Probes {
             }
         }
         Some(skipped + before_program)
-    }
-
-    fn fill(&mut self, name: &str, keys: impl Iterator<Item = u32>) -> Result<()> {
-        let map = self.ebpf.map_mut(name).context("a map is missing")?;
-        let mut set: HashMap<_, u32, u8> = HashMap::try_from(map)?;
-        for key in keys {
-            set.insert(key, 1, 0).context("the filter has too many values; at most 1024 are allowed")?;
-        }
-        Ok(())
     }
 
     /// Without them the kernel side can't read headers that a driver left in pages, and counts their packets.

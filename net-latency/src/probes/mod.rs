@@ -2,5 +2,6 @@
 //! ([`attach`]).
 
 pub mod attach;
+mod filters;
 pub mod plan;
 pub mod table;

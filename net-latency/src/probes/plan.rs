@@ -2,14 +2,39 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, Program, Programs};
+use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
 use crate::{
     error::Failure,
+    event::{IpVersion, Protocol},
     kernel::{btf::Btf, layout, preemption},
 };
 
 /// A struct of the kernel's verifier.
 const SUBPROGRAM: &str = "bpf_subprog_info";
+
+/// Which packets there need be hooks for, and whether for more than packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The only direction.
+    pub direction: Option<Direction>,
+    /// The only protocol.
+    pub protocol: Option<Protocol>,
+    /// The only IP version.
+    pub version: Option<IpVersion>,
+    /// Processes that others start are followed.
+    pub processes: bool,
+}
+
+impl Scope {
+    fn needs(&self, hook: &Hook) -> bool {
+        fn fit<T: PartialEq>(wanted: Option<T>, hooks: Option<T>) -> bool {
+            wanted.is_none() || hooks.is_none() || wanted == hooks
+        }
+        fit(self.direction, hook.direction)
+            && fit(self.protocol, hook.protocol())
+            && fit(self.version, hook.version())
+    }
+}
 
 /// A hook and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +70,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans for one direction, or both, from the bytes of the kernel's BTF.
+    /// Plans for what `scope` leaves, from the bytes of the kernel's BTF.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] names what this kernel lacks.
-    pub fn new(btf: &[u8], direction: Option<Direction>) -> Result<Self, Failure> {
+    pub fn new(btf: &[u8], scope: Scope) -> Result<Self, Failure> {
         let unreadable = |error| {
             Failure::CannotTrace(format!(
                 "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
@@ -74,7 +99,7 @@ impl Plan {
         };
         Ok(Self {
             is_preemptible,
-            choices: choose(direction, has, preempts).map_err(|hook| {
+            choices: choose(scope, has, preempts).map_err(|hook| {
                 Failure::CannotTrace(format!(
                     "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
                     hook.candidates.join(", "),
@@ -89,13 +114,14 @@ impl Plan {
 
 /// Takes from the table what `has` confirms; the hook that can't be served is the error.
 fn choose(
-    direction: Option<Direction>,
+    scope: Scope,
     has: impl Fn(&Hook, &str) -> bool,
     preempts: impl Fn(&Hook, &str) -> bool,
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
-    for hook in HOOKS.into_iter().chain([CLOSE]) {
-        if direction.is_some() && hook.direction.is_some() && hook.direction != direction {
+    let processes = PROCESSES.into_iter().filter(|_| scope.processes);
+    for hook in HOOKS.into_iter().chain([CLOSE]).chain(processes) {
+        if !scope.needs(&hook) {
             continue;
         }
         let mut targets = hook.candidates.iter().copied().filter(|name| has(&hook, name));
@@ -120,6 +146,7 @@ fn is_wanted(name: &[u8]) -> bool {
         || HOOKS
             .iter()
             .chain([&CLOSE])
+            .chain(&PROCESSES)
             .flat_map(|hook| hook.candidates)
             .any(|candidate| candidate.as_bytes() == name || Some(candidate.as_bytes()) == tracepoint)
 }
@@ -138,30 +165,32 @@ mod tests {
         ("7.2", &["do_tcp_sendpages", "tcp_v4_send_check", "tcp_v6_send_check"]),
     ];
 
-    fn chosen(direction: Option<Direction>, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
-        choose(direction, |_, name| !lacking.contains(&name), |_, _| false)
+    fn chosen(scope: Scope, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
+        choose(scope, |_, name| !lacking.contains(&name), |_, _| false)
+    }
+
+    fn list(choices: &[Choice]) -> String {
+        let line = |choice: &Choice| format!("{} {}", choice.hook.stage.name(), choice.targets.join(" "));
+        choices.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
     fn every_kernel_of_the_matrix_is_served() {
         for (kernel, lacking) in LACKING {
-            let targets: Vec<String> = chosen(None, lacking)
-                .unwrap_or_else(|hook| panic!("{kernel} lacks {hook:?}"))
-                .iter()
-                .map(|choice| format!("{} {}", choice.hook.stage.name(), choice.targets.join(" ")))
-                .collect();
-            insta::assert_snapshot!(format!("hooks_{kernel}"), targets.join("\n"));
+            let choices = chosen(Scope::default(), lacking);
+            let choices = choices.unwrap_or_else(|hook| panic!("{kernel} lacks {hook:?}"));
+            insta::assert_snapshot!(format!("hooks_{kernel}"), list(&choices));
         }
     }
 
     #[test]
     fn a_stage_without_a_hook_is_an_error() {
-        assert_eq!(chosen(None, &["tcp_v4_rcv"]).unwrap_err().candidates, ["tcp_v4_rcv"]);
+        assert_eq!(chosen(Scope::default(), &["tcp_v4_rcv"]).unwrap_err().candidates, ["tcp_v4_rcv"]);
     }
 
     #[test]
     fn what_tasks_run_through_is_a_kprobe_where_they_are_preempted() {
-        let choices = choose(None, |_, _| true, |hook, _| hook.is_in_tasks()).unwrap();
+        let choices = choose(Scope::default(), |_, _| true, |hook, _| hook.is_in_tasks()).unwrap();
         let programs: Vec<_> = choices
             .iter()
             .map(|choice| {
@@ -175,16 +204,30 @@ mod tests {
     #[test]
     fn one_direction_leaves_the_other_alone() {
         for (direction, other) in [(Direction::In, Direction::Out), (Direction::Out, Direction::In)] {
-            let choices = chosen(Some(direction), &[]).unwrap();
+            let scope = Scope { direction: Some(direction), ..Scope::default() };
+            let choices = chosen(scope, &[]).unwrap();
             assert!(choices.iter().all(|choice| choice.hook.direction != Some(other)));
             assert!(choices.iter().any(|choice| choice.hook == CLOSE));
         }
     }
 
     #[test]
+    fn a_protocol_or_a_version_needs_its_own_hooks_only() {
+        let tcp = Scope { protocol: Some(Protocol::Tcp), ..Scope::default() };
+        let udp6 = Scope {
+            protocol: Some(Protocol::Udp),
+            version: Some(IpVersion::V6),
+            processes: true,
+            ..Scope::default()
+        };
+        insta::assert_snapshot!("hooks_tcp", list(&chosen(tcp, &[]).unwrap()));
+        insta::assert_snapshot!("hooks_udp_v6", list(&chosen(udp6, &[]).unwrap()));
+    }
+
+    #[test]
     fn no_program_stands_twice_in_the_table() {
         let mut seen = HashSet::new();
-        for hook in HOOKS.into_iter().chain([CLOSE]) {
+        for hook in HOOKS.into_iter().chain([CLOSE]).chain(PROCESSES) {
             let programs: HashSet<_> =
                 [(Mechanism::Fentry, false), (Mechanism::Kprobe, false), (Mechanism::Kprobe, true)]
                     .map(|(mechanism, is_preemptible)| hook.programs.of(mechanism, is_preemptible).name())

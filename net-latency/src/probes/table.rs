@@ -2,6 +2,8 @@
 
 use net_latency_common::Direction;
 
+use crate::event::{IpVersion, Protocol};
+
 /// The stage that a hook stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -19,6 +21,8 @@ pub enum Stage {
     App,
     /// No stage: a packet's or a socket's end, which frees what is kept of it.
     End,
+    /// No stage: processes begin and end.
+    Process,
 }
 
 impl Stage {
@@ -33,6 +37,7 @@ impl Stage {
             Self::Udp => "udp",
             Self::App => "app",
             Self::End => "end",
+            Self::Process => "process",
         }
     }
 }
@@ -168,6 +173,31 @@ impl Hook {
     pub fn is_in_tasks(&self) -> bool {
         self.direction == OUT || self.stage == Stage::App
     }
+
+    /// The only protocol whose packets it sees, if there is one.
+    #[must_use]
+    pub fn protocol(&self) -> Option<Protocol> {
+        match self.stage {
+            Stage::Tcp => Some(Protocol::Tcp),
+            Stage::Udp => Some(Protocol::Udp),
+            Stage::App if self.candidates.iter().any(|name| name.contains("udp")) => Some(Protocol::Udp),
+            Stage::App => Some(Protocol::Tcp),
+            Stage::Drv | Stage::Ip | Stage::Forward | Stage::End | Stage::Process => None,
+        }
+    }
+
+    /// The only IP version whose packets it sees, if there is one: the number in the names of its programs.
+    #[must_use]
+    pub fn version(&self) -> Option<IpVersion> {
+        let name = self.programs.of(Mechanism::Fentry, false).name();
+        match self.stage {
+            // An application's calls: IPv6 sockets may send IPv4 packets.
+            Stage::App => None,
+            _ if name.contains('4') => Some(IpVersion::V4),
+            _ if name.contains('6') => Some(IpVersion::V6),
+            _ => None,
+        }
+    }
 }
 
 const IN: Option<Direction> = Some(Direction::In);
@@ -290,3 +320,17 @@ pub const HOOKS: [Hook; 28] = [
 
 /// Frees what is kept of a socket when the kernel destroys it.
 pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed", "raw_closed");
+
+/// Follow the processes that a command starts, until they are gone.
+pub const PROCESSES: [Hook; 2] =
+    [process(&["sched_process_fork"], "raw_started"), process(&["sched_process_free"], "raw_freed")];
+
+const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook {
+    Hook {
+        direction: None,
+        stage: Stage::Process,
+        candidates: tracepoint,
+        programs: Programs::AllTracepoints { raw },
+        absence: Absence::Fatal,
+    }
+}

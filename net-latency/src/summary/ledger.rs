@@ -18,7 +18,7 @@ pub struct Ledger {
     pub shown: u64,
     /// Those finished while not all hooks were attached.
     pub outside: u64,
-    /// Those of processes that were not asked for.
+    /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
     /// Those whose line is missing: ring buffer or map full, or not taken by the reader of the output.
     pub lost: u64,
@@ -45,7 +45,7 @@ impl Ledger {
             seen: came.map(|counter| after.get(counter)).into_iter().sum(),
             shown,
             outside,
-            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut]),
+            filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
             lost: sum(&[Counter::RingFull, Counter::MapFull]) + evicted + unwritten,
             evicted,
             dropped: sum(&[

@@ -73,7 +73,8 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         | Counter::SeenOut
         | Counter::Stored
         | Counter::Taken
-        | Counter::ControlIn => return None,
+        | Counter::ControlIn
+        | Counter::RejectedIn => return None,
         Counter::RingFull => {
             (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }
@@ -98,6 +99,9 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         Counter::UnfinishedOut => (false, "sent packets never reached a device queue: dropped on the way"),
         Counter::UnmatchedOut => {
             (false, "sent packets whose write call was not seen: the first stage is unknown")
+        }
+        Counter::ProcessLost => {
+            (false, "processes of the command found their table full: their packets are not shown")
         }
     };
     Some(words)

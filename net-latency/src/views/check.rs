@@ -17,7 +17,7 @@ use crate::{
     },
     probes::{
         attach::{self, Probes, Request},
-        plan::Plan,
+        plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
 };
@@ -87,7 +87,7 @@ impl Report {
     fn note_btf(&mut self, btf: &[u8]) {
         let found = format!("{} bytes of type information", btf.len());
         self.checks.push(Check::new("btf", Verdict::Ok, found));
-        match Plan::new(btf, None) {
+        match Plan::new(btf, Scope::default()) {
             Ok(plan) => {
                 self.checks.push(Check::new("hooks", Verdict::Ok, "every stage has one"));
                 self.plan = Some(plan);

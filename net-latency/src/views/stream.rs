@@ -6,6 +6,8 @@ use std::{
     future::pending,
     io::{self, Write as _},
     ops::ControlFlow,
+    os::unix::process::ExitStatusExt as _,
+    process::{ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
 
@@ -18,8 +20,9 @@ use tokio::{
 };
 
 use crate::{
-    cli::StreamConfig,
+    cli::{PacketFilter, StreamConfig},
     clock::Clock,
+    command::{self, Forwarded, Running, Stopped},
     devices::Devices,
     ends::{self, Processes, Signals, readable},
     error::Failure,
@@ -56,7 +59,7 @@ enum End {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
-pub fn run(config: &StreamConfig) -> Result<(), Failure> {
+pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -64,9 +67,12 @@ pub fn run(config: &StreamConfig) -> Result<(), Failure> {
     runtime.block_on(stream(config))
 }
 
-async fn stream(config: &StreamConfig) -> Result<(), Failure> {
+async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first.
     let sink = Sink::open(config.output.as_deref(), config.format.header(), config.rotation)?;
+    let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
+    let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
+    let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // To whoever rotates logs it says that our file has been renamed.
     let hangup = match config.output {
@@ -74,12 +80,13 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         None => None,
     };
     let mut processes = Processes::watch(&config.filter.pids)?;
+    let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let log_level = match config.verbosity {
         0 => 0,
         1 => aya_log::Level::Debug as u8,
         _ => aya_log::Level::Trace as u8,
     };
-    let mut tracer = Tracer::start(&config.filter, &config.tracing, log_level)?;
+    let mut tracer = Tracer::start(&filter, &config.tracing, log_level)?;
     let log = if config.verbosity > 0 { Some(tracer.log()?) } else { None };
     if !config.quiet {
         // A closed stderr is no reason not to trace.
@@ -113,7 +120,17 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
         reported: 0,
     };
     let started = Instant::now();
-    let mut outcome = stream.trace(&mut signals, hangup, &mut processes).await;
+    let mut command = None;
+    if let (Some(stopped), Some(forwarded)) = (stopped, forwarded) {
+        if let Some(signal) = forwarded.came() {
+            // Whoever wants it to end does not want it to begin.
+            return Ok(ExitCode::from(command::code(ExitStatus::from_raw(signal.as_raw()))));
+        }
+        command = Some(stopped.begin(forwarded)?);
+    }
+    let mut status = None;
+    let mut ends = Ends { signals: &mut signals, hangup, processes: &mut processes, command: &mut command };
+    let mut outcome = stream.trace(&mut ends, &mut status).await;
 
     let elapsed = started.elapsed();
     let mut losses = stream.tracer.detach()?;
@@ -137,7 +154,21 @@ async fn stream(config: &StreamConfig) -> Result<(), Failure> {
             Footer { summary: &stream.summary, elapsed, losses: &losses, ledger: &ledger, zone: config.zone };
         say(|out| footer.write(out));
     }
-    outcome.map(drop)
+    // What ends the trace earlier does not end the command, and we end with it.
+    if command.is_some() && status.is_none() {
+        status = Some(command::ended(&mut command).await?);
+    }
+    outcome?;
+    Ok(ExitCode::from(status.map_or(0, command::code)))
+}
+
+/// What ends a run from outside.
+struct Ends<'a> {
+    signals: &'a mut Signals,
+    /// Whoever rotates logs asks for the output to be opened anew.
+    hangup: Option<Signal>,
+    processes: &'a mut Processes,
+    command: &'a mut Option<Running>,
 }
 
 /// What the reader of the output did not take at the end.
@@ -170,12 +201,7 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     /// Reads and writes until something ends the run.
-    async fn trace(
-        &mut self,
-        signals: &mut Signals,
-        mut hangup: Option<Signal>,
-        processes: &mut Processes,
-    ) -> Result<End, Failure> {
+    async fn trace(&mut self, ends: &mut Ends<'_>, status: &mut Option<ExitStatus>) -> Result<End, Failure> {
         let filling =
             self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = interval(TICK);
@@ -198,14 +224,19 @@ impl Stream<'_> {
             let mut is_due = false;
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(End::Done),
-                () = ends::next(hangup.as_mut()) => {
+                // A command gets them, and decides.
+                () = ends.signals.any(), if ends.command.is_none() => return Ok(End::Done),
+                () = ends::next(ends.hangup.as_mut()) => {
                     if let Err(outcome) = self.reopen() {
                         return outcome;
                     }
                 }
+                ended = command::ended(ends.command) => {
+                    *status = Some(ended?);
+                    return Ok(End::Done);
+                }
                 () = &mut over => return Ok(End::Done),
-                ended = processes.all_ended() => {
+                ended = ends.processes.all_ended(), if ends.command.is_none() => {
                     ended?;
                     return Ok(End::Done);
                 }

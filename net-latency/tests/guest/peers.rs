@@ -336,6 +336,11 @@ impl Role {
             ["map", bytes] => receive::map(self.stream()?, bytes.parse()?),
             ["peek", bytes] => receive::peek(self.stream()?, bytes.parse()?),
             ["give", way, bytes] => send::give(self.stream()?, way, bytes.parse()?),
+            // The firewall mark of what it sends.
+            ["mark", value] => {
+                setsockopt(self.stream()?, sockopt::Mark, &value.parse()?)?;
+                Ok(0)
+            }
             ["cork", on] => {
                 send::cork(self.stream()?, *on == "yes")?;
                 Ok(0)

@@ -104,6 +104,7 @@ pub(crate) struct Launch {
     backend: Backend,
     format: &'static str,
     arguments: Vec<String>,
+    command: Vec<String>,
     sink: Sink,
     timezone: Option<&'static str>,
     ignores_hangup: bool,
@@ -112,11 +113,25 @@ pub(crate) struct Launch {
 impl Launch {
     pub(crate) fn new(backend: Backend) -> Self {
         let sink = Sink::File(Scratch::new("lines"));
-        Self { backend, format: "json", arguments: Vec::new(), sink, timezone: None, ignores_hangup: false }
+        Self {
+            backend,
+            format: "json",
+            arguments: Vec::new(),
+            command: Vec::new(),
+            sink,
+            timezone: None,
+            ignores_hangup: false,
+        }
     }
 
     pub(crate) fn args<S: ToString>(mut self, arguments: &[S]) -> Self {
         self.arguments.extend(arguments.iter().map(S::to_string));
+        self
+    }
+
+    /// The command to trace.
+    pub(crate) fn command<S: ToString>(mut self, words: &[S]) -> Self {
+        self.command = words.iter().map(S::to_string).collect();
         self
     }
 
@@ -178,6 +193,9 @@ impl Launch {
                 None
             }
         };
+        if !self.command.is_empty() {
+            command.arg("--").args(&self.command);
+        }
         let since = SystemTime::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
         let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);

@@ -223,7 +223,10 @@ fn filters_keep_out_what_was_not_asked_for() {
     };
     assert_eq!(count(Filter { pids: vec![7, 8], ..Filter::default() }), 1);
     assert_eq!(
-        count(Filter { comms: vec!["fire*".to_owned(), "<b>?*".to_owned()], ..Filter::default() }),
+        count(Filter {
+            comms: ["fire*", "<b>?*"].map(|glob| glob.parse().expect("a glob")).into(),
+            ..Filter::default()
+        }),
         82
     );
     assert_eq!(count(Filter { ports: vec![443], direction: Some(Direction::In), ..Filter::default() }), 42);

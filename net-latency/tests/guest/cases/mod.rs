@@ -2,6 +2,7 @@
 
 mod check;
 mod clock;
+mod command;
 mod conversation;
 mod ends;
 mod filters;
@@ -10,6 +11,7 @@ mod ledger;
 mod output;
 pub(crate) mod prerequisites;
 mod rotation;
+mod selection;
 mod soak;
 mod summary;
 mod top;
@@ -30,6 +32,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         check::CASES,
         conversation::CASES,
         filters::CASES,
+        selection::CASES,
+        command::CASES,
         volume::CASES,
         ledger::CASES,
         witness::CASES,

@@ -64,6 +64,10 @@ impl Udp {
                 set(self.socket()?, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes.parse()?)
             }
             ["segment", bytes] => set(self.socket()?, libc::IPPROTO_UDP, UDP_SEGMENT, bytes.parse()?),
+            ["mark", value] => {
+                setsockopt(self.socket()?, sockopt::Mark, &value.parse()?)?;
+                Ok(0)
+            }
             ["merge"] => set(self.socket()?, libc::IPPROTO_UDP, UDP_GRO, 1),
             ["cork", on] => set(self.socket()?, libc::IPPROTO_UDP, UDP_CORK, on.parse()?),
             ["send", count, len] => {
