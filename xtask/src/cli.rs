@@ -26,6 +26,8 @@ pub(crate) enum Task {
     Test(TestArgs),
     /// Boot a guest with the tool in it, for a command or a shell
     Vm(VmArgs),
+    /// Measure what tracing costs, in instructions, and compare with the figures on record
+    Bench(BenchArgs),
     /// Build the static binary target/dist/net-latency, with manual page and completions beside it
     Dist(DistArgs),
     /// Remove what xtask keeps below target/
@@ -72,6 +74,19 @@ pub(crate) struct TestArgs {
     /// Let the random traffic last 10 minutes per kernel and backend
     #[arg(long, conflicts_with = "no_guest")]
     pub(crate) soak: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Measure on this kernel only (repeatable)
+    #[arg(long = "kernel", value_name = "KERNEL")]
+    pub(crate) kernels: Vec<Series>,
+    /// Measure only what every test run watches over
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Put the figures on record instead of comparing
+    #[arg(long, conflicts_with = "short")]
+    pub(crate) save: bool,
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 //!
 //! Linked statically, the same program is the init of the guests that it boots.
 
+mod bench;
 mod build;
 mod cli;
 mod deb;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
+        Task::Bench(args) => bench::run(&args),
         Task::Dist(args) => build(|| dist::run(&args)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),

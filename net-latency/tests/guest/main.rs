@@ -3,6 +3,7 @@
 //! Runs as root on a kernel that can be traced, normally in a guest (`cargo xtask test`). The traffic
 //! comes from processes of this same binary (see `peers`), so that each has a PID and a name of its own.
 
+mod bench;
 mod cases;
 mod confine;
 mod ftrace;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some(peers::ROLE) => peers::main(),
         Some(confine::ROLE) => confine::main(),
+        Some(bench::ROLE) => bench::main(env::args().nth(2).as_deref()),
         _ => {
             let arguments = Arguments::from_args();
             let trials = trials(&arguments);

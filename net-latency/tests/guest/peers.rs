@@ -4,6 +4,7 @@
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
 mod delegate;
+mod many;
 mod processor;
 mod receive;
 mod ring;
@@ -276,6 +277,7 @@ fn obey() -> Result<()> {
 struct Role {
     listener: Option<TcpListener>,
     stream: Option<TcpStream>,
+    many: many::Many,
     udp: udp::Udp,
 }
 
@@ -373,6 +375,14 @@ impl Role {
                 self.stream = None;
                 Ok(0)
             }
+            ["write-each", count, bytes] => {
+                let message = vec![b'w'; bytes.parse()?];
+                for _ in 0..count.parse()? {
+                    self.stream()?.write_all(&message)?;
+                }
+                Ok(0)
+            }
+            ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),
             _ => bail!("unknown command"),
         }

@@ -46,6 +46,8 @@ pub(crate) struct Contents {
     pub(crate) environment: Vec<(String, OsString)>,
     /// Whether there are two network cards.
     pub(crate) has_cards: bool,
+    /// Whether a nanosecond of its clock is an instruction of its only processor.
+    pub(crate) counts_instructions: bool,
 }
 
 impl Contents {

@@ -139,9 +139,14 @@ impl Guest {
 
         let mut command = Command::new(QEMU);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        command.args(["-accel", &std::env::var(ACCELERATOR).unwrap_or_else(|_| EMULATION.to_owned())]);
+        if contents.counts_instructions {
+            command.args(["-accel", EMULATION, "-icount", "shift=0,sleep=off", "-smp", "1"]);
+        } else {
+            let accelerator = std::env::var(ACCELERATOR).unwrap_or_else(|_| EMULATION.to_owned());
+            command.args(["-accel", &accelerator, "-smp", PROCESSORS]);
+        }
         // With cmpxchg16b kernel 6.12 crashes in its allocator under emulation.
-        command.args(["-cpu", "max,cx16=off", "-smp", PROCESSORS, "-m", MEBIBYTES]);
+        command.args(["-cpu", "max,cx16=off", "-m", MEBIBYTES]);
         command.arg("-kernel").arg(contents.kernel.image()).arg("-initrd").arg(&image);
         // On a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer doesn't work").
         command.args(["-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet"]);
@@ -394,5 +399,6 @@ pub(crate) fn contents(
             ("NET_LATENCY_GUEST".into(), "1".into()),
         ],
         has_cards: false,
+        counts_instructions: false,
     }
 }

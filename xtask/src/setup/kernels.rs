@@ -40,7 +40,7 @@ const OPTIONAL: [&str; 2] = ["tls", "aesni_intel"];
 const STAMP: &str = "complete";
 
 /// A line of kernels that net-latency is tested on.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Known {
     name: &'static str,
     /// The versions begin so.
@@ -76,7 +76,7 @@ const KNOWN: [Known; 5] = [
 ];
 
 /// One of the known series of kernels.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Series(&'static Known);
 
 impl Series {

@@ -18,6 +18,7 @@ use super::{
     summary::{FailedTest, Summary},
 };
 use crate::{
+    bench,
     build::{self, Built},
     cli::TestArgs,
     guest::qemu::{Outcome, captured, contents},
@@ -72,7 +73,19 @@ pub(super) fn run(args: &TestArgs, kernels: &[Series], summary: &mut Summary) {
         Err(error) => return summary.fail("building for the guests", &format!("{error:#}")),
     };
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    let failures = play_all(jobs(args, kernels), processors + GUESTS_BEYOND, &material, summary);
+    // A guest whose clock counts instructions doesn't mind others.
+    let is_watched = args.filter.is_none() && kernels.iter().any(|kernel| *kernel == bench::watched());
+    let (failures, cost) = thread::scope(|scope| {
+        let cost = is_watched
+            .then(|| scope.spawn(|| phase("the cost", || bench::watch(&material.built, &material.tests))));
+        let failures = play_all(jobs(args, kernels), processors + GUESTS_BEYOND, &material, summary);
+        (failures, cost.map(|cost| cost.join().expect("measuring doesn't panic")))
+    });
+    match cost {
+        Some(Ok(())) => summary.pass(),
+        Some(Err(error)) => summary.fail("the cost", &format!("{error:#}")),
+        None => {}
+    }
     if failures.len() > MOST_TRIED_AGAIN {
         for (job, test) in failures {
             summary.fail_test(&job.to_string(), test);

@@ -30,6 +30,11 @@ impl Summary {
         self.reasons.push(format!("{what}: {why}"));
     }
 
+    /// Counts a step that is a test by itself.
+    pub(crate) fn pass(&mut self) {
+        self.passed += 1;
+    }
+
     /// Counts a test that failed for good.
     pub(crate) fn fail_test(&mut self, place: &str, test: FailedTest) {
         self.fail(&format!("{place}: {}", test.name), &test.message);

@@ -87,8 +87,9 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
 fn has_kprobe(function: &str) -> Result<bool> {
     const KPROBES: &str = "/sys/kernel/debug/kprobes/list";
     let probes = fs::read_to_string(KPROBES).context(KPROBES)?;
-    let start = format!("{function}+0x0");
-    Ok(probes.lines().any(|line| line.split_whitespace().any(|word| word == start)))
+    // Behind an `endbr64`, where there is one.
+    let start = format!("{function}+0x");
+    Ok(probes.lines().any(|line| line.split_whitespace().any(|word| word.starts_with(&start))))
 }
 
 /// What `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`, ns.

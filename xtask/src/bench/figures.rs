@@ -1,0 +1,281 @@
+//! Figures of a bench: read, shown, kept, compared.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, io::ErrorKind, path::Path};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+
+/// What may be more without being a rise: a figure repeats within a few per mille.
+const TOLERANCE: f64 = 0.03;
+/// The mode that others are compared with.
+const NOTHING: &str = "nothing";
+
+/// One message's cost.
+#[derive(Clone, Debug, PartialEq)]
+struct Cost {
+    mode: String,
+    load: String,
+    /// Instructions per message, everything included.
+    instructions: u64,
+    /// Lines per message.
+    lines: f64,
+}
+
+/// A run of the tool beside its loads.
+#[derive(Clone, Debug, PartialEq)]
+struct Run {
+    mode: String,
+    start_ms: u64,
+    stop_ms: u64,
+    resident_kib: u64,
+    lost: u64,
+}
+
+/// All of one kernel's, in the order in which they were measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    costs: Vec<Cost>,
+    runs: Vec<Run>,
+}
+
+impl Figures {
+    /// From what a guest prints.
+    pub(super) fn parse(output: &str) -> Result<Self> {
+        let values: Vec<Value> = output
+            .lines()
+            .filter(|line| line.starts_with('{'))
+            .map(|line| serde_json::from_str(line).with_context(|| format!("no figure: {line}")))
+            .collect::<Result<_>>()?;
+        Self::of(&values)
+    }
+
+    fn of(values: &[Value]) -> Result<Self> {
+        let mut figures = Self::default();
+        for value in values {
+            let text =
+                |key: &str| Ok(value[key].as_str().with_context(|| format!("no {key}: {value}"))?.to_owned());
+            let number = |key: &str| value[key].as_u64().with_context(|| format!("no {key}: {value}"));
+            let mode: Result<String> = text("mode");
+            if value.get("load").is_some() {
+                figures.costs.push(Cost {
+                    mode: mode?,
+                    load: text("load")?,
+                    // A nanosecond is an instruction in such a guest.
+                    instructions: number("ns")?,
+                    lines: value["lines"].as_f64().with_context(|| format!("no lines: {value}"))?,
+                });
+            } else {
+                figures.runs.push(Run {
+                    mode: mode?,
+                    start_ms: number("start_ms")?,
+                    stop_ms: number("stop_ms")?,
+                    resident_kib: number("resident_kib")?,
+                    lost: number("lost")?,
+                });
+            }
+        }
+        Ok(figures)
+    }
+
+    fn to_values(&self) -> Vec<Value> {
+        let costs = self.costs.iter().map(|cost| {
+            json!({"mode": cost.mode, "load": cost.load, "ns": cost.instructions, "lines": cost.lines})
+        });
+        let runs = self.runs.iter().map(|run| {
+            json!({
+                "mode": run.mode,
+                "start_ms": run.start_ms,
+                "stop_ms": run.stop_ms,
+                "resident_kib": run.resident_kib,
+                "lost": run.lost,
+            })
+        });
+        costs.chain(runs).collect()
+    }
+
+    /// What a mode adds to each load: (mode, load, instructions, lines).
+    fn added(&self) -> Vec<(&str, &str, i64, f64)> {
+        let bare: BTreeMap<&str, u64> = self
+            .costs
+            .iter()
+            .filter(|cost| cost.mode == NOTHING)
+            .map(|cost| (cost.load.as_str(), cost.instructions))
+            .collect();
+        let others = self.costs.iter().filter(|cost| cost.mode != NOTHING);
+        others
+            .filter_map(|cost| {
+                let bare = bare.get(cost.load.as_str())?;
+                Some((
+                    cost.mode.as_str(),
+                    cost.load.as_str(),
+                    cost.instructions.cast_signed() - bare.cast_signed(),
+                    cost.lines,
+                ))
+            })
+            .collect()
+    }
+
+    /// The figures as tables in Markdown.
+    pub(super) fn table(&self) -> String {
+        let mut modes: Vec<&str> = Vec::new();
+        let mut loads: Vec<&str> = Vec::new();
+        for cost in &self.costs {
+            if cost.mode != NOTHING && !modes.contains(&cost.mode.as_str()) {
+                modes.push(&cost.mode);
+            }
+            if !loads.contains(&cost.load.as_str()) {
+                loads.push(&cost.load);
+            }
+        }
+        let added = self.added();
+        let mut text = format!("| instructions added | bare | {} |\n", modes.join(" | "));
+        text += &format!("|---|--:|{}\n", "--:|".repeat(modes.len()));
+        for load in loads {
+            let bare = self.costs.iter().find(|cost| cost.mode == NOTHING && cost.load == load);
+            let bare = bare.map_or_else(String::new, |cost| grouped(cost.instructions.cast_signed()));
+            write!(text, "| {load} | {bare} |").expect("a string takes everything");
+            for mode in &modes {
+                let found = added.iter().find(|(m, l, ..)| m == mode && *l == load);
+                let cell = found.map_or_else(String::new, |(_, _, instructions, lines)| {
+                    let lines = if *lines > 0.0 { format!(" ({lines:.1} lines)") } else { String::new() };
+                    format!("{}{lines}", grouped(*instructions))
+                });
+                write!(text, " {cell} |").expect("a string takes everything");
+            }
+            text.push('\n');
+        }
+        if !self.runs.is_empty() {
+            text += "\n| | start | stop | resident | lines lost |\n|---|--:|--:|--:|--:|\n";
+        }
+        for Run { mode, start_ms, stop_ms, resident_kib, lost } in &self.runs {
+            writeln!(text, "| {mode} | {start_ms} ms | {stop_ms} ms | {resident_kib} KiB | {lost} |")
+                .expect("a string takes everything");
+        }
+        text
+    }
+}
+
+/// A number with a comma after each three digits.
+fn grouped(number: i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if number < 0 { format!("-{text}") } else { text }
+}
+
+/// The figures that are committed, by kernel.
+pub(super) struct Record(Map<String, Value>);
+
+/// How figures stand to those on record.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Comparison {
+    /// A line for each figure that is on record.
+    pub(super) lines: Vec<String>,
+    /// Those that have risen.
+    pub(super) risen: Vec<String>,
+}
+
+impl Record {
+    /// Nothing if there is no such file.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => "{}".to_owned(),
+            Err(error) => return Err(error).with_context(|| format!("can't read {}", path.display())),
+        };
+        let value: Value =
+            serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))?;
+        Ok(Self(value.as_object().with_context(|| format!("{} is no object", path.display()))?.clone()))
+    }
+
+    pub(super) fn replace(&mut self, kernel: &str, figures: Figures) {
+        self.0.insert(kernel.to_owned(), figures.to_values().into());
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let kernels: Vec<String> = self
+            .0
+            .iter()
+            .map(|(kernel, figures)| {
+                let figures: Vec<String> =
+                    figures.as_array().into_iter().flatten().map(|figure| format!("  {figure}")).collect();
+                format!("{}: [\n{}\n]", json!(kernel), figures.join(",\n"))
+            })
+            .collect();
+        format!("{{\n{}\n}}\n", kernels.join(",\n"))
+    }
+
+    pub(super) fn compare(&self, kernel: &str, now: &Figures) -> Comparison {
+        let recorded = self.0.get(kernel).and_then(Value::as_array);
+        let recorded = recorded.and_then(|values| Figures::of(values).ok()).unwrap_or_default();
+        let mut comparison = Comparison::default();
+        for (mode, load, before, _) in recorded.added() {
+            let found = now.added().into_iter().find(|(m, l, ..)| *m == mode && *l == load);
+            let Some((_, _, after, _)) = found else { continue };
+            let change = (after - before) as f64 / before.max(1) as f64;
+            let line = format!(
+                "{load}, {mode}: {} → {} ({:+.1} %)",
+                grouped(before),
+                grouped(after),
+                change * 100.0
+            );
+            if change > TOLERANCE {
+                comparison.risen.push(line.clone());
+            }
+            comparison.lines.push(line);
+        }
+        comparison
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(stream: u64) -> String {
+        format!(
+            "noise\n{{\"mode\":\"nothing\",\"load\":\"tcp\",\"ns\":30000,\"lines\":0.0}}\n\
+             {{\"mode\":\"stream\",\"load\":\"tcp\",\"ns\":{stream},\"lines\":4.0}}\n\
+             {{\"mode\":\"stream\",\"start_ms\":700,\"stop_ms\":90,\"resident_kib\":5200,\"lost\":0}}\n"
+        )
+    }
+
+    #[test]
+    fn what_is_added_is_shown() {
+        let table = Figures::parse(&output(1_042_345)).expect("figures").table();
+        assert_eq!(
+            table,
+            "| instructions added | bare | stream |\n|---|--:|--:|\n| tcp | 30,000 | 1,012,345 (4.0 lines) |\n\n\
+             | | start | stop | resident | lines lost |\n|---|--:|--:|--:|--:|\n\
+             | stream | 700 ms | 90 ms | 5200 KiB | 0 |\n"
+        );
+    }
+
+    #[test]
+    fn a_rise_of_more_than_the_tolerance_is_told() {
+        let mut record = Record(Map::new());
+        record.replace("6.1", Figures::parse(&output(40_000)).expect("figures"));
+        let record = Record(
+            serde_json::from_str::<Value>(&record.to_text())
+                .expect("JSON")
+                .as_object()
+                .expect("object")
+                .clone(),
+        );
+        let compare = |stream| record.compare("6.1", &Figures::parse(&output(stream)).expect("figures"));
+        assert!(compare(40_290).risen.is_empty() && compare(20_000).risen.is_empty());
+        assert_eq!(compare(40_310).risen, ["tcp, stream: 10,000 → 10,310 (+3.1 %)"]);
+        assert_eq!(record.compare("7.2", &Figures::default()), Comparison::default());
+    }
+
+    #[test]
+    fn what_is_no_figure_is_an_error() {
+        assert!(Figures::parse("{\"mode\":\"stream\",\"load\":\"tcp\"}").is_err());
+        assert!(Figures::parse("{").is_err());
+    }
+}
