@@ -1,6 +1,6 @@
 //! From the kernel side's maps to typed records and counters.
 
-mod order;
+pub mod order;
 
 use std::{
     io,

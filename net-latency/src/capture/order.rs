@@ -13,7 +13,7 @@ const ROOM: usize = 4096;
 const HOLD_NS: u64 = 1_000_000;
 
 /// A sorted piece of the stream of records.
-pub(super) struct Order {
+pub struct Order {
     /// Never grows.
     records: Vec<PacketRecord>,
     /// The next to be taken, and the first that is held back.
@@ -22,30 +22,42 @@ pub(super) struct Order {
     hold_ns: u64,
 }
 
+impl Default for Order {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Order {
-    pub(super) fn new() -> Self {
+    /// Nothing read yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self { records: Vec::with_capacity(ROOM), next: 0, ready: 0, hold_ns: HOLD_NS }
     }
 
     /// Nothing is written any more, so that nothing need be held back.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.hold_ns = 0;
     }
 
     /// Whether none is ready.
-    pub(super) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.next == self.ready
     }
 
     /// The next in order, if one is ready.
-    pub(super) fn take(&mut self) -> Option<&PacketRecord> {
+    pub fn take(&mut self) -> Option<&PacketRecord> {
         let record = self.records[..self.ready].get(self.next)?;
         self.next += 1;
         Some(record)
     }
 
     /// When none is ready: reads more, until `read` has no more. `now_ns` is a time, of the clock of the stamps, before that.
-    pub(super) fn refill<E>(
+    ///
+    /// # Errors
+    /// What `read` fails with.
+    pub fn refill<E>(
         &mut self,
         now_ns: u64,
         mut read: impl FnMut() -> Result<Option<PacketRecord>, E>,

@@ -37,8 +37,14 @@ impl Ledger {
         let Census { before, waiting, after } = census;
         let waiting = *waiting;
         let sum = |counters: &[Counter]| counters.iter().map(|&counter| before.get(counter)).sum::<u64>();
-        let came =
-            [Counter::Stored, Counter::DuplicateIn, Counter::MapFull, Counter::ControlIn, Counter::SeenOut];
+        let came = [
+            Counter::Stored,
+            Counter::DuplicateIn,
+            Counter::MapFull,
+            Counter::ControlIn,
+            Counter::RejectedIn,
+            Counter::SeenOut,
+        ];
         let evicted = after.get(Counter::Stored).saturating_sub(after.get(Counter::Taken) + waiting);
         Self {
             from_before: 0,
@@ -137,6 +143,7 @@ mod tests {
         count(Counter::SeenOut, 500);
         count(Counter::FilteredIn, 200);
         count(Counter::FilteredOut, 100);
+        count(Counter::RejectedIn, 50);
         count(Counter::RingFull, 7);
         count(Counter::MapFull, 2);
         count(Counter::DroppedIn, 10);
@@ -147,7 +154,7 @@ mod tests {
         let census = Census { before: counters, waiting: 60, after: counters };
         let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
-        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1510, 7 + 2 + 40 + 6, 39));
+        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 40 + 6, 39));
         let text = |ledger: &Ledger| {
             let mut out = Vec::new();
             ledger.write(&mut out).expect("memory can be written");

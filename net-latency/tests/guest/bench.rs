@@ -173,7 +173,7 @@ impl Running {
             Mode::Nothing => return Ok(Self::Nothing),
             Mode::Ftrace => {
                 let mut tracing = Tracing::of_events(&[])?;
-                tracing.add_functions(FUNCTIONS)?;
+                tracing.set_functions(FUNCTIONS)?;
                 return Ok(Self::Ftrace { _tracing: tracing });
             }
             Mode::Stream(backend) => Launch::new(backend),

@@ -74,7 +74,7 @@ impl Tracing {
     }
 
     /// Traces calls of `functions` as well, of each group the first that this kernel has.
-    pub(crate) fn add_functions(&mut self, functions: &[&[&'static str]]) -> Result<()> {
+    pub(crate) fn set_functions(&mut self, functions: &[&[&'static str]]) -> Result<()> {
         let known = fs::read_to_string(Path::new(ROOT).join("available_filter_functions"))?;
         let known: Vec<_> = known.lines().filter_map(|line| line.split(' ').next()).collect();
         let mut chosen = Vec::new();

@@ -65,10 +65,9 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
     // runs first (`func_add`), of two on a function the newer one (`add_ftrace_ops`), fentry's after all.
     let mut tracing = Tracing::of_events(EVENTS)?;
     let tool = Launch::new(backend).start()?;
-    tracing.add_functions(functions)?;
-    if has_kprobe(TAKE)? {
-        tracing.add_functions(&[&[TAKE]])?;
-    }
+    let mut functions = functions.to_vec();
+    functions.extend(has_kprobe(TAKE)?.then_some(&[TAKE] as &[&str]));
+    tracing.set_functions(&functions)?;
     let mut pair = Pair::connect(path)?;
     pair.converse(ROUNDS.try_into()?, LEN)?;
     let entries = tracing.stop()?;

@@ -1,0 +1,105 @@
+//! What the user side needs for a packet, from the ring buffer's record to the line.
+
+use std::{convert::Infallible, hint::black_box, time::Duration};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use net_latency::{
+    capture::order::Order,
+    clock::{Clock, Zone},
+    event::{Event, completion_ns},
+    output::{Format, Options, Writer},
+    summary::{Packet, Summary},
+};
+use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
+
+const RECORDS: u64 = 10_000;
+
+/// A conversation over loopback, as the kernel side tells it: two CPUs, so that records are nearly in order.
+fn records() -> Vec<PacketRecord> {
+    let mut comm = [0; 16];
+    comm[..9].copy_from_slice(b"nl-server");
+    let record = |n: u64| {
+        let is_out = n % 2 == 0;
+        // Every eighth was overtaken by the next.
+        let at = 1_000_000_000 + (n + u64::from(n % 8 == 0) * 2) * 20_000;
+        let stamps = [0, 7_000 + n * 7919 % 3000, 12_000, 60_000 + n * 104_729 % 50_000].map(|ns| at + ns);
+        PacketRecord {
+            stamps: if is_out { [stamps[3], stamps[2], stamps[1], stamps[0]] } else { stamps },
+            other: 0,
+            saddr: [127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            daddr: [127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            comm,
+            pid: 19_550 + (n % 2) as u32,
+            tid: 19_550,
+            len: 200,
+            seq: (n * 200) as u32,
+            ifindex: 1,
+            netns: 4_026_531_840,
+            mark: 0,
+            sport: 45_098,
+            dport: 443,
+            segs: 1,
+            cpu: (n % 2) as u16,
+            flags: 0,
+            direction: u8::from(is_out),
+            protocol: IPPROTO_TCP,
+            family: AF_INET,
+            reserved: 0,
+        }
+    };
+    (0..RECORDS).map(record).collect()
+}
+
+/// Reads all in order and hands each to `take`.
+fn drain(order: &mut Order, records: &[PacketRecord], mut take: impl FnMut(&PacketRecord)) {
+    let mut waiting = records.iter().copied();
+    loop {
+        order.refill(u64::MAX, || Ok::<_, Infallible>(waiting.next())).unwrap_or_else(|never| match never {});
+        if order.is_empty() {
+            return;
+        }
+        while let Some(record) = order.take() {
+            take(record);
+        }
+    }
+}
+
+fn benches(criterion: &mut Criterion) {
+    let records = records();
+    let clock = Clock::sample();
+    let mut group = criterion.benchmark_group("records");
+    group.throughput(Throughput::Elements(RECORDS)).measurement_time(Duration::from_secs(3));
+    let mut order = Order::new();
+    group.bench_function("in order", |bencher| {
+        bencher.iter(|| drain(&mut order, &records, |record| _ = black_box(record)));
+    });
+    let mut summary = Summary::new();
+    group.bench_function("summed up", |bencher| {
+        bencher.iter(|| {
+            for record in &records {
+                summary.record(&Packet::from(&Event::new(record, 0, None)));
+            }
+        });
+    });
+    for (format, name) in [(Format::Text, "text"), (Format::Json, "json"), (Format::Csv, "csv")] {
+        let mut writer = Writer::new(format, &Options { zone: Zone::UTC, details: false, colour: false });
+        let mut out = Vec::with_capacity(1 << 16);
+        group.bench_function(format!("{name} from ring to line"), |bencher| {
+            bencher.iter(|| {
+                drain(&mut order, &records, |record| {
+                    if out.len() > 60_000 {
+                        out.clear();
+                    }
+                    let wall_ns = clock.to_utc_ns(completion_ns(record));
+                    let event = Event::new(record, wall_ns, Some(b"lo"));
+                    writer.write(&event, &mut out);
+                    summary.record(&Packet::from(&event));
+                });
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(all, benches);
+criterion_main!(all);
