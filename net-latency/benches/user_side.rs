@@ -54,7 +54,12 @@ fn records() -> Vec<PacketRecord> {
 fn drain(order: &mut Order, records: &[PacketRecord], mut take: impl FnMut(&PacketRecord)) {
     let mut waiting = records.iter().copied();
     loop {
-        order.refill(u64::MAX, || Ok::<_, Infallible>(waiting.next())).unwrap_or_else(|never| match never {});
+        let read = |records: &mut Vec<PacketRecord>| {
+            let next = waiting.next();
+            records.extend(next);
+            Ok::<_, Infallible>(next.is_some())
+        };
+        order.refill(u64::MAX, read).unwrap_or_else(|never| match never {});
         if order.is_empty() {
             return;
         }

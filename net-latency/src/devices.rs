@@ -1,6 +1,8 @@
 //! Names of network devices by index.
 
-use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _};
+use std::{fs, os::unix::fs::MetadataExt as _};
+
+use rustc_hash::FxHashMap;
 
 /// Room for a device's name, the closing NUL included (`IF_NAMESIZE`).
 const NAME_LEN: usize = libc::IF_NAMESIZE;
@@ -11,7 +13,7 @@ const NAME_LEN: usize = libc::IF_NAMESIZE;
 pub struct Devices {
     /// Inode number of our namespace.
     netns: Option<u32>,
-    names: HashMap<u32, Option<Name>>,
+    names: FxHashMap<u32, Option<Name>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,7 @@ impl Devices {
     #[must_use]
     pub fn new() -> Self {
         let netns = fs::metadata("/proc/self/ns/net").ok().and_then(|data| u32::try_from(data.ino()).ok());
-        Self { netns, names: HashMap::new() }
+        Self { netns, names: FxHashMap::default() }
     }
 
     /// The name of the device with this index in the namespace with this inode number.

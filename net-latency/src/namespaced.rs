@@ -1,11 +1,12 @@
 //! Process ids as containers know them: the numbers that processes have in their own PID namespaces.
 
 use std::{
-    collections::HashMap,
     fs::{self, File},
     io::Read as _,
     os::unix::fs::MetadataExt as _,
 };
+
+use rustc_hash::FxHashMap;
 
 /// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
 const INITIAL: u64 = 0xefff_fffc;
@@ -20,7 +21,7 @@ const STATUS_LEN: usize = 16 * 1024;
 pub struct NamespacedPids {
     /// Whether /proc knows processes by the ids that the kernel side gives.
     usable: bool,
-    numbers: HashMap<u32, Option<u32>>,
+    numbers: FxHashMap<u32, Option<u32>>,
     /// Kept for its memory.
     status: Vec<u8>,
 }
@@ -32,7 +33,7 @@ impl NamespacedPids {
         // A /proc that shows us with our namespace, and this being the initial one, is that one's: those of
         // other namespaces don't show us.
         let usable = fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL);
-        Self { usable, numbers: HashMap::new(), status: Vec::new() }
+        Self { usable, numbers: FxHashMap::default(), status: Vec::new() }
     }
 
     /// The number that the process has in its innermost PID namespace; `pid` is the one in the initial namespace.

@@ -43,7 +43,7 @@ impl Capture {
     pub fn next<T>(&mut self, take: impl FnOnce(&PacketRecord) -> T) -> Result<Option<T>> {
         let Self { maps, order } = self;
         if order.is_empty() {
-            order.refill(monotonic_ns(), || read(&mut maps.records))?;
+            order.refill(monotonic_ns(), |records| read(&mut maps.records, records))?;
         }
         Ok(order.take().map(take))
     }
@@ -94,9 +94,9 @@ pub struct Census {
     pub after: Counters,
 }
 
-/// The oldest record in the ring buffer.
-fn read(records: &mut RingBuf<MapData>) -> Result<Option<PacketRecord>> {
-    let Some(item) = records.next() else { return Ok(None) };
+/// Appends the oldest record in the ring buffer, if there is one.
+fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<bool> {
+    let Some(item) = ring.next() else { return Ok(false) };
     let bytes: &[u8] = &item;
     let record = bytes.as_ptr().cast::<PacketRecord>();
     ensure!(
@@ -105,5 +105,6 @@ fn read(records: &mut RingBuf<MapData>) -> Result<Option<PacketRecord>> {
         bytes.len()
     );
     // SAFETY: as large and as aligned as a record, and every bit pattern is one.
-    Ok(Some(unsafe { *record }))
+    records.push(unsafe { *record });
+    Ok(true)
 }

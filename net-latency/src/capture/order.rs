@@ -3,6 +3,8 @@
 //! The ring buffer has them in the order in which the programs asked for room in it: one that another CPU, a softirq or a
 //! preempting task was ahead of comes late. So what is read is sorted, and the newest held back until the next read.
 
+use std::mem;
+
 use net_latency_common::PacketRecord;
 
 use crate::event::completion_ns;
@@ -12,11 +14,16 @@ const ROOM: usize = 4096;
 /// How long a record may take from its packet's last stamp to its place in the ring buffer, ns. What takes longer comes late.
 const HOLD_NS: u64 = 1_000_000;
 
-/// A sorted piece of the stream of records.
+/// A sorted piece of the stream of records. Short keys are sorted, since a record is long to move.
 pub struct Order {
-    /// Never grows.
+    /// As they were read. Never grows.
     records: Vec<PacketRecord>,
-    /// The next to be taken, and the first that is held back.
+    /// When each was finished and its place in `records`, in order.
+    keys: Vec<(u64, usize)>,
+    /// Empty between two calls: memory for what is held back.
+    spare: Vec<PacketRecord>,
+    held: Vec<(u64, usize)>,
+    /// The next to be taken, and the first that is held back: places in `keys`.
     next: usize,
     ready: usize,
     hold_ns: u64,
@@ -32,7 +39,15 @@ impl Order {
     /// Nothing read yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { records: Vec::with_capacity(ROOM), next: 0, ready: 0, hold_ns: HOLD_NS }
+        Self {
+            records: Vec::with_capacity(ROOM),
+            keys: Vec::with_capacity(ROOM),
+            spare: Vec::new(),
+            held: Vec::new(),
+            next: 0,
+            ready: 0,
+            hold_ns: HOLD_NS,
+        }
     }
 
     /// Nothing is written any more, so that nothing need be held back.
@@ -48,9 +63,9 @@ impl Order {
 
     /// The next in order, if one is ready.
     pub fn take(&mut self) -> Option<&PacketRecord> {
-        let record = self.records[..self.ready].get(self.next)?;
+        let (_, place) = self.keys[..self.ready].get(self.next)?;
         self.next += 1;
-        Some(record)
+        Some(&self.records[*place])
     }
 
     /// When none is ready: reads more, until `read` has no more. `now_ns` is a time, of the clock of the stamps, before that.
@@ -60,27 +75,46 @@ impl Order {
     pub fn refill<E>(
         &mut self,
         now_ns: u64,
-        mut read: impl FnMut() -> Result<Option<PacketRecord>, E>,
+        mut read: impl FnMut(&mut Vec<PacketRecord>) -> Result<bool, E>,
     ) -> Result<(), E> {
-        self.records.drain(..self.next);
-        self.next = 0;
-        while self.records.len() < ROOM
-            && let Some(record) = read()?
-        {
-            self.records.push(record);
+        self.keep_held_back();
+        while self.records.len() < ROOM && read(&mut self.records)? {
+            let place = self.keys.len();
+            self.keys.push((completion_ns(&self.records[place]), place));
+            sift(&mut self.keys);
         }
-        // Nearly sorted already, which costs next to nothing more.
-        self.records.sort_unstable_by_key(completion_ns);
         self.ready = if self.records.len() == ROOM {
             // More are waiting, which are newer than most of these, whatever the time.
             ROOM / 2
         } else if self.hold_ns == 0 {
-            self.records.len()
+            self.keys.len()
         } else {
             let horizon = now_ns.saturating_sub(self.hold_ns);
-            self.records.partition_point(|record| completion_ns(record) <= horizon)
+            self.keys.partition_point(|(completion_ns, _)| *completion_ns <= horizon)
         };
         Ok(())
+    }
+
+    /// Forgets what has been taken; what was held back comes to the front.
+    fn keep_held_back(&mut self) {
+        self.spare.clear();
+        for (place, key) in self.keys.drain(..).skip(self.next).enumerate() {
+            self.spare.push(self.records[key.1]);
+            self.held.push((key.0, place));
+        }
+        mem::swap(&mut self.records, &mut self.spare);
+        mem::swap(&mut self.keys, &mut self.held);
+        self.next = 0;
+    }
+}
+
+/// Puts the last key where it belongs among those before it, which are in order. Few have to move: a record comes late
+/// only if others were finished while a program took it to the ring buffer.
+fn sift(keys: &mut [(u64, usize)]) {
+    let mut place = keys.len() - 1;
+    while place > 0 && keys[place - 1] > keys[place] {
+        keys.swap(place - 1, place);
+        place -= 1;
     }
 }
 
@@ -101,7 +135,12 @@ mod tests {
     fn drain(order: &mut Order, now_ns: u64, waiting: &mut impl Iterator<Item = u64>) -> Vec<u64> {
         let mut taken = Vec::new();
         loop {
-            order.refill(now_ns, || Ok::<_, Infallible>(waiting.next().map(record))).unwrap();
+            let read = |records: &mut Vec<PacketRecord>| {
+                let next = waiting.next().map(record);
+                records.extend(next);
+                Ok::<_, Infallible>(next.is_some())
+            };
+            order.refill(now_ns, read).unwrap();
             let before = taken.len();
             while let Some(record) = order.take() {
                 taken.push(completion_ns(record));

@@ -128,6 +128,9 @@ impl Formatter for TerminalSafe {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
+        if fragment.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            return writer.write_all(fragment.as_bytes());
+        }
         let unsafe_here = |c: char| c == '\u{7f}' || (!c.is_ascii() && !is_printable_beyond_ascii(c));
         let mut rest = fragment;
         while let Some((index, c)) = rest.char_indices().find(|(_, c)| unsafe_here(*c)) {

@@ -152,6 +152,11 @@ pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
         write_escaped(name, out);
         return;
     }
+    // Nearly all of them.
+    if name.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b',' | b'|')) {
+        out.extend_from_slice(name);
+        return;
+    }
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
             let plain = match c {
