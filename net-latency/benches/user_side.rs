@@ -19,9 +19,9 @@ fn records() -> Vec<PacketRecord> {
     let mut comm = [0; 16];
     comm[..9].copy_from_slice(b"nl-server");
     let record = |n: u64| {
-        let is_out = n % 2 == 0;
+        let is_out = n.is_multiple_of(2);
         // Every eighth was overtaken by the next.
-        let at = 1_000_000_000 + (n + u64::from(n % 8 == 0) * 2) * 20_000;
+        let at = 1_000_000_000 + (n + u64::from(n.is_multiple_of(8)) * 2) * 20_000;
         let stamps = [0, 7_000 + n * 7919 % 3000, 12_000, 60_000 + n * 104_729 % 50_000].map(|ns| at + ns);
         PacketRecord {
             stamps: if is_out { [stamps[3], stamps[2], stamps[1], stamps[0]] } else { stamps },
