@@ -1,6 +1,6 @@
 //! Distributions that the kernel side counts itself: every packet once, with the right group and time.
 
-use std::{thread::sleep, time::Duration};
+use std::{fs, path::Path as FilePath, thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -18,7 +18,11 @@ pub(crate) const CASES: &[Case] = &[
     ("hist_by_stage_counts_every_packet", by_stage),
     ("hist_by_pid_counts_each_process_packets", by_pid),
     ("hist_shows_where_a_pause_was", pause),
-    ("hist_by_other_groups", by_others),
+    ("hist_by_comm", |backend| by_other(backend, "comm")),
+    ("hist_by_port", |backend| by_other(backend, "port")),
+    ("hist_by_host", |backend| by_other(backend, "host")),
+    ("hist_by_interface", |backend| by_other(backend, "interface")),
+    ("hist_by_cgroup", |backend| by_other(backend, "cgroup")),
     ("hist_filters_and_balances", filtered),
     ("hist_of_intervals_adds_up", intervals),
     ("hist_counts_datagrams", datagrams),
@@ -149,17 +153,17 @@ fn pause(backend: Backend) -> Result<()> {
     let port = pair.far.port().to_string();
     let tool = start(backend, &["--by", "pid", "--port", &port])?;
     pair.open(&path)?;
+    pair.client.tell(&format!("request {LATE} {LEN}"))?;
     // Before each request is read the server sleeps.
-    pair.server.tell(&format!("serve {LATE} {LEN} 20"))?;
-    pair.client.ask(&format!("request {LATE} {LEN}"))?;
-    pair.server.answer()?;
+    pair.server.ask(&format!("serve {LATE} {LEN} 20"))?;
+    pair.client.answer()?;
     let outcome = tool.stop()?;
     let page = page(&outcome)?;
     let late = |pid: u32, stage: &str| -> Result<u64> {
         let of = |row: &&Value| row["group"]["pid"] == pid && row["stage"] == stage;
         let buckets = rows(&page)?.iter().filter(of).flat_map(|row| row["buckets"].as_array()).flatten();
-        // The sleep begins before the request comes for all but the first, so it may have waited a bit less.
-        let late = buckets.filter(|bucket| bucket[1].as_u64().is_some_and(|end| end > PAUSE_NS * 9 / 10));
+        // The sleep begins before the request comes, so that it may have waited a bit less.
+        let late = buckets.filter(|bucket| bucket[0].as_u64().is_some_and(|start| start > PAUSE_NS / 2));
         Ok(late.filter_map(|bucket| bucket[2].as_u64()).sum())
     };
     let found = late(server, "tcp_app_ns")?;
@@ -179,44 +183,44 @@ fn pause(backend: Backend) -> Result<()> {
 }
 
 /// The other groups have names of their own, and all packets.
-fn by_others(backend: Backend) -> Result<()> {
+fn by_other(backend: Backend, by: &str) -> Result<()> {
     const FEW: u32 = 20;
-    for by in ["comm", "port", "host", "interface", "cgroup"] {
-        let path = Path::loopback(Version::V4)?;
-        let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
-        let port = pair.far.port().to_string();
-        let tool = start(backend, &["--by", by, "--port", &port])?;
-        pair.open(&path)?;
-        pair.converse(FEW, LEN)?;
-        let outcome = tool.stop()?;
-        let page = page(&outcome)?;
-        ensure!(page["by"] == by, outcome.fault("by another word", []));
-        let all = u64::from(FEW) * 2;
-        match by {
-            "comm" => {
-                for peer in [&pair.client, &pair.server] {
-                    expect(&outcome, &page, |group| group["comm"] == peer.comm().as_str(), all / 2)?;
-                }
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    for (peer, cgroup) in [(&pair.client, "client"), (&pair.server, "server")] {
+        let place = FilePath::new("/sys/fs/cgroup/nl-hist").join(cgroup);
+        fs::create_dir_all(&place)?;
+        fs::write(place.join("cgroup.procs"), peer.pid().to_string())?;
+    }
+    let tool = start(backend, &["--by", by, "--port", &port])?;
+    pair.open(&path)?;
+    pair.converse(FEW, LEN)?;
+    let outcome = tool.stop()?;
+    let page = page(&outcome)?;
+    ensure!(page["by"] == by, outcome.fault("by another word", []));
+    ensure!(page["packets"] == FEW * 4, outcome.fault(format_args!("others' packets: {page}"), []));
+    let each = u64::from(FEW);
+    match by {
+        "comm" => {
+            for peer in [&pair.client, &pair.server] {
+                expect(&outcome, &page, |group| group["comm"] == peer.comm().as_str(), each)?;
             }
-            "port" => {
-                for end in [pair.near, pair.far] {
-                    expect(&outcome, &page, |group| group["port"] == end.port(), all / 2)?;
-                }
+        }
+        "port" => {
+            for end in [pair.near, pair.far] {
+                expect(&outcome, &page, |group| group["port"] == end.port(), each)?;
             }
-            "host" => expect(&outcome, &page, |group| group["host"] == "127.0.0.1", all)?,
-            "interface" => {
-                expect(&outcome, &page, |group| group["ifname"] == "lo" && group["ifindex"] == 1, all)?;
-            }
-            _ => {
-                // The guest may have no unified hierarchy; then no process has a cgroup there but its root.
-                let is_mounted = std::fs::read_to_string("/proc/self/mountinfo")?.contains(" - cgroup2 ");
-                let own = std::fs::read_to_string("/proc/self/cgroup")?;
-                let own = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-                let is_its = |group: &Value| {
-                    group["cgroup_id"].as_u64().is_some_and(|id| id > 0)
-                        && (!is_mounted || group["cgroup"] == own)
-                };
-                expect(&outcome, &page, is_its, all)?;
+        }
+        "host" => expect(&outcome, &page, |group| group["host"] == "127.0.0.1", each * 2)?,
+        "interface" => {
+            let is_loopback = |group: &Value| group["ifname"] == "lo" && group["ifindex"] == 1;
+            expect(&outcome, &page, is_loopback, each * 2)?;
+        }
+        _ => {
+            for cgroup in ["/nl-hist/client", "/nl-hist/server"] {
+                let is_its = |group: &Value| group["cgroup"] == cgroup;
+                expect(&outcome, &page, is_its, each)?;
             }
         }
     }
