@@ -52,7 +52,7 @@ impl Task {
     #[inline(always)]
     fn with_cgroup(mut self) -> Self {
         if histogram::is_by_cgroup() {
-            // SAFETY: the helper takes nothing. Tracing programs have it since Linux 5.7 at the latest.
+            // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
             self.comm[0] = unsafe { generated::bpf_get_current_cgroup_id() };
         }
         self
