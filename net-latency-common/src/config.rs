@@ -96,8 +96,8 @@ pub struct Settings {
     pub control: u32,
     /// Bytes in the ring buffer above which the reader is woken at once instead of by its timer.
     pub wakeup_bytes: u32,
-    /// Always 0; makes the size a multiple of 8.
-    pub reserved: u32,
+    /// 0: a record for each packet. Else a [`crate::GroupBy`]: no records, but counts of times.
+    pub histograms_by: u32,
 }
 
 // SAFETY: `repr(C)`, 32-bit integers only.

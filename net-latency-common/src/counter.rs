@@ -44,11 +44,19 @@ pub enum Counter {
     RejectedIn,
     /// Processes that the traced command started and that could not be followed, because a map was full.
     ProcessLost,
+    /// Finished packets that were not counted, because the map of counts was full.
+    HistogramFull,
+    /// Times of a stage that were not counted, of packets that were.
+    TimeLost,
+    /// No loss: packets that would have been counted, but were finished while not every hook was attached.
+    Outside,
+    /// Counted packets with stamps that contradict each other.
+    Disordered,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -67,6 +75,10 @@ impl Counter {
         Self::ControlIn,
         Self::RejectedIn,
         Self::ProcessLost,
+        Self::HistogramFull,
+        Self::TimeLost,
+        Self::Outside,
+        Self::Disordered,
     ];
 }
 

@@ -9,12 +9,17 @@
 mod config;
 mod counter;
 mod filter;
+mod histogram;
 mod record;
 
 pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
 pub use filter::{
     Bank, GLOBS_PER_BANK, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PID_ALONE, PID_WITH_CHILDREN,
+};
+pub use histogram::{
+    BUCKETS, CELLS, CellKey, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, UNKNOWN, WAY_OUT, WAY_UDP, WAYS, bounds,
+    bucket, row, without_rest,
 };
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
@@ -52,6 +57,14 @@ pub const SEGMENT_SIZE: usize = 48;
 pub const DATAGRAMS_MAP: &str = "DATAGRAMS";
 /// Size in bytes of a value of [`DATAGRAMS_MAP`], which the user side only counts.
 pub const DATAGRAM_SIZE: usize = 48;
+/// Name of the per-CPU array of distributions by way and row; used with [`GroupBy::Stage`].
+pub const TIMES_MAP: &str = "TIMES";
+/// Name of the per-CPU hash of counts by [`CellKey`]; used with any other [`GroupBy`].
+pub const GROUPS_MAP: &str = "GROUPS";
+/// Name of the map of the names of processes; used with [`GroupBy::Pid`].
+pub const NAMES_MAP: &str = "NAMES";
+/// Name of the array with one [`Span`], outside of which no packet is counted.
+pub const SPAN_MAP: &str = "SPAN";
 /// Name of the [`Offsets`] global.
 pub const OFFSETS_GLOBAL: &str = "OFFSETS";
 /// Name of the [`Settings`] global.

@@ -40,5 +40,9 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::Taken => "packet taken",
         Counter::ControlIn => "control packet received",
         Counter::ProcessLost => "map full, process not followed",
+        Counter::HistogramFull => "map full, packet not counted",
+        Counter::TimeLost => "map full, time not counted",
+        Counter::Outside => "finished while not every hook was attached",
+        Counter::Disordered => "stamps contradict each other",
     }
 }

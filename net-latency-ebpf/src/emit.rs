@@ -3,10 +3,10 @@
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use net_latency_common::{AF_INET, Counter, Direction, PacketRecord, STAMPS};
 
-use crate::{Outcome, config::setting, filter, maps::RECORDS, socket::Ends};
+use crate::{Outcome, config::setting, filter, histogram, maps::RECORDS, socket::Ends};
 
-/// Puts one record into the ring buffer, unless a filter excludes a packet with these stamps and this mark.
-/// `record` runs once there is room, so that it is built in place.
+/// Puts one record into the ring buffer, or counts the packet's times, unless a filter excludes a packet with these
+/// stamps and this mark. `record` runs once there is room, so that it is built in place.
 #[inline(always)]
 pub(crate) fn emit(
     direction: Direction,
@@ -16,6 +16,9 @@ pub(crate) fn emit(
 ) -> Outcome {
     if !filter::packet(direction, stamps, mark) {
         return Err(filtered(direction));
+    }
+    if histogram::is_wanted() {
+        return histogram::count(direction, &record());
     }
     let mut entry = RECORDS.reserve::<PacketRecord>(0).ok_or(Counter::RingFull)?;
     entry.write(record());

@@ -5,6 +5,7 @@
 //! A function returns `Err(Counter)` when a packet became no line, or a poorer one, for that reason.
 
 #![no_std]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "handing a key or a value over by value copies it onto the stack, which has 512 bytes"
@@ -17,6 +18,7 @@ pub mod datagram;
 pub mod egress;
 mod emit;
 pub mod filter;
+pub mod histogram;
 pub mod ingress;
 mod maps;
 pub mod memory;

@@ -3,9 +3,11 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, CgroupArray, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf},
+    maps::{Array, CgroupArray, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, RingBuf},
 };
-use net_latency_common::{Bank, Counters, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PageBases};
+use net_latency_common::{
+    Bank, CELLS, COMM_LEN, CellKey, Counters, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PageBases, Span,
+};
 
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
@@ -88,3 +90,19 @@ pub(crate) static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32,
 /// Cgroups to show.
 #[map]
 pub(crate) static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
+
+/// Counts of times by way and stage. The user side makes room where it wants them.
+#[map]
+pub(crate) static TIMES: PerCpuArray<[u64; CELLS]> = PerCpuArray::with_max_entries(1, 0);
+
+/// Counts of times by group, way and stage. The user side makes room where it wants them.
+#[map]
+pub(crate) static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
+
+/// Names of the processes that have counts.
+#[map]
+pub(crate) static NAMES: HashMap<u32, [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
+
+/// When packets are counted.
+#[map]
+pub(crate) static SPAN: Array<Span> = Array::with_max_entries(1, 0);

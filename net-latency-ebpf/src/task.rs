@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
-use crate::filter;
+use crate::{filter, histogram};
 
 /// A task by id and name; all zero where unknown.
 #[derive(Clone, Copy)]
@@ -13,7 +13,8 @@ use crate::filter;
 pub struct Task {
     /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.
     pub ids: u64,
-    /// The name, ended by NUL; words, so that it is copied by words.
+    /// The name, ended by NUL; words, so that it is copied by words. While times are counted by cgroup nobody asks for the
+    /// name, and the first word is the cgroup's id: what is sent later, from a softirq, could not ask for it.
     comm: [u64; COMM_LEN / 8],
 }
 
@@ -30,7 +31,7 @@ impl Task {
     /// The task this CPU runs. Only of use where the hook runs on that task's behalf.
     #[inline(always)]
     pub(crate) fn current() -> Self {
-        let mut task = Self::current_wanted();
+        let mut task = Self { ids: Self::current_ids(), comm: Self::current_name() };
         if filter::is_by_task() {
             // The helper leaves what is behind the end of the name as it was (`strscpy`).
             task.comm[1] &= !VERDICT;
@@ -38,13 +39,23 @@ impl Task {
                 task.comm[1] |= UNWANTED;
             }
         }
-        task
+        task.with_cgroup()
     }
 
     /// The task this CPU runs, which was found to be wanted before.
     #[inline(always)]
     pub(crate) fn current_wanted() -> Self {
-        Self { ids: Self::current_ids(), comm: Self::current_name() }
+        Self { ids: Self::current_ids(), comm: Self::current_name() }.with_cgroup()
+    }
+
+    /// The current task with its cgroup in place of its name, where that is asked for.
+    #[inline(always)]
+    fn with_cgroup(mut self) -> Self {
+        if histogram::is_by_cgroup() {
+            // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
+            self.comm[0] = unsafe { generated::bpf_get_current_cgroup_id() };
+        }
+        self
     }
 
     /// The name of the task this CPU runs.

@@ -4,17 +4,19 @@ use std::ops::RangeInclusive;
 
 use anyhow::Context as _;
 use aya_log::EbpfLogger;
-use net_latency_common::Counters;
+use net_latency_common::{COMM_LEN, CellKey, Counters};
+use rustix::param::page_size;
 
 use crate::{
     capture::Capture,
-    cli::{PacketFilter, TracingConfig},
+    cli::{Backend, PacketFilter, TracingConfig},
     clock::monotonic_ns,
     error::Failure,
     kernel::{self, prerequisites},
     kernel_log::KernelLog,
     probes::{
         attach::{self, Probes, Request},
+        histograms::{Counts, Histograms},
         plan::Plan,
         table::Mechanism,
     },
@@ -28,6 +30,8 @@ pub struct Tracer {
     mechanism: Mechanism,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
+    /// Counts of times, if they were asked for, also after detaching.
+    counts: Option<Counts>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
     pub span: RangeInclusive<u64>,
     /// What had been counted when that began.
@@ -40,18 +44,54 @@ impl Tracer {
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
     pub fn start(filter: &PacketFilter, tracing: &TracingConfig, log_level: u8) -> Result<Self, Failure> {
+        let request = Request {
+            filter: filter.clone(),
+            buffer_bytes: tracing.buffer_bytes,
+            log_level,
+            ..Request::default()
+        };
+        Self::begin(&request, tracing.backend)
+    }
+
+    /// Like [`Self::start`], with counts of times instead of records, of which none will come.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub fn start_counting(
+        filter: &PacketFilter,
+        backend: Backend,
+        histograms: Histograms,
+    ) -> Result<Self, Failure> {
+        let buffer_bytes = u32::try_from(page_size()).context("pages of this size can't be")?;
+        let request = Request {
+            filter: filter.clone(),
+            buffer_bytes,
+            histograms: Some(histograms),
+            ..Request::default()
+        };
+        Self::begin(&request, backend)
+    }
+
+    fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
         prerequisites::check()?;
         let btf = kernel::read_btf()?;
-        let plan = Plan::new(&btf, filter.scope())?;
-        let request = Request { filter: filter.clone(), buffer_bytes: tracing.buffer_bytes, log_level };
-        let mut probes = attach::attach(&plan, &btf, tracing.backend, &request)?;
+        let plan = Plan::new(&btf, request.filter.scope())?;
+        let mut probes = attach::attach(&plan, &btf, backend, request)?;
         drop(btf);
         release_memory();
         let capture = Capture::new(probes.take_maps()?);
         // Attaching took a while, in which packets met some of the hooks only.
         let span = monotonic_ns()..=u64::MAX;
+        let counts = match request.histograms {
+            Some(_) => {
+                let mut counts = probes.take_counts()?;
+                counts.set_span(&span)?;
+                Some(counts)
+            }
+            None => None,
+        };
         let before = capture.counters()?;
-        Ok(Self { mechanism: probes.mechanism(), probes: Some(probes), capture, span, before })
+        Ok(Self { mechanism: probes.mechanism(), probes: Some(probes), capture, counts, span, before })
     }
 
     /// How the functions are hooked.
@@ -78,6 +118,20 @@ impl Tracer {
         Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
     }
 
+    /// All that has been counted of times so far.
+    ///
+    /// # Errors
+    /// If they were not asked for, or the kernel refuses to show them.
+    pub fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
+        Ok(self.counts.as_ref().context("no times are counted")?.read()?)
+    }
+
+    /// The name of a process that has counts, where one is known.
+    #[must_use]
+    pub fn process_name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
+        self.counts.as_ref()?.name(pid)
+    }
+
     /// How often the kernel has skipped one of the programs so far, where it counts that.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
@@ -91,6 +145,9 @@ impl Tracer {
     /// If the kernel refuses to show its counters.
     pub fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns();
+        if let Some(counts) = &mut self.counts {
+            counts.set_span(&self.span)?;
+        }
         let losses = self.losses()?;
         let missed_probes = self.missed();
         drop(self.probes.take());

@@ -4,6 +4,7 @@ mod check;
 mod command;
 mod config_file;
 mod defaults;
+mod hist;
 mod invocation;
 mod network;
 mod packets;
@@ -32,10 +33,13 @@ use crate::output::{Format, Rotation};
 use check::CheckArguments;
 pub use check::CheckConfig;
 use defaults::{ConfigArguments, Places};
+use hist::HistArguments;
+pub use hist::HistConfig;
 use invocation::{Invocation, Refusal};
 pub use network::{Mark, Net};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
+pub(crate) use places::unified_hierarchy;
 use report::ReportArguments;
 pub use report::{ReportConfig, ReportFormat};
 use rotation::RotationArguments;
@@ -51,6 +55,7 @@ Examples:
   net-latency -p 19550 --format json -o packets.json --duration 10s
   net-latency report packets.json          sum up what was recorded
   net-latency top                          a live table of processes, connections, packets
+  net-latency hist --by pid                distributions per process, counted in the kernel
   net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced, and how
 
@@ -82,6 +87,8 @@ enum ViewArguments {
         /// The shell
         shell: Shell,
     },
+    /// Count times in the kernel, without a line per packet, and draw how they are distributed
+    Hist(HistArguments),
     /// Print the manual page (net-latency man | man -l -)
     Man,
     /// Sum up logs that were recorded with --format json or --format csv
@@ -145,6 +152,8 @@ pub enum Config {
         /// For which shell.
         shell: Shell,
     },
+    /// Draw distributions.
+    Hist(HistConfig),
     /// Print the manual page.
     Man,
     /// Sum up logs.
@@ -231,6 +240,7 @@ impl Arguments {
         let stream = match self.view {
             Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
             Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
+            Some(ViewArguments::Hist(hist)) => return Ok(Config::Hist(hist.resolve(proc)?)),
             Some(ViewArguments::Man) => return Ok(Config::Man),
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
@@ -259,9 +269,10 @@ mod tests {
     use std::{net::Ipv4Addr, num::NonZeroU32};
 
     use insta::assert_snapshot;
-    use net_latency_common::Direction;
+    use net_latency_common::{Direction, GroupBy};
 
     use crate::event::{IpVersion, Protocol};
+    use crate::probes::histograms::Histograms;
 
     use super::*;
 
@@ -366,6 +377,52 @@ mod tests {
     }
 
     #[test]
+    fn hist_has_its_own_options_and_those_of_packets() {
+        let hist = |arguments: &[&str]| match parse(&[&["hist"], arguments].concat()) {
+            Ok(Config::Hist(config)) => config,
+            other => panic!("{other:?}"),
+        };
+        let usual = HistConfig {
+            filter: PacketFilter::default(),
+            backend: Backend::Auto,
+            histograms: Histograms { by: GroupBy::Stage, buckets: 32 << 10 },
+            top: 10,
+            format: ReportFormat::Text,
+            zone: Zone::Local,
+            interval: None,
+            duration: None,
+            quiet: false,
+        };
+        assert_eq!(hist(&[]), usual);
+        let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
+                         --backend kprobe --buckets 4096";
+        let config = hist(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(
+            config,
+            HistConfig {
+                filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
+                backend: Backend::Kprobe,
+                histograms: Histograms { by: GroupBy::Cgroup, buckets: 4096 },
+                top: 3,
+                format: ReportFormat::Json,
+                zone: Zone::UTC,
+                interval: Some(Duration::from_secs(1)),
+                duration: Some(Duration::from_secs(60)),
+                quiet: true,
+            }
+        );
+    }
+
+    #[test]
+    fn hist_help_fits_a_terminal() {
+        let mut command = command().term_width(80);
+        command.build();
+        let help = command.find_subcommand_mut("hist").expect("the view").render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert_snapshot!(help);
+    }
+
+    #[test]
     fn top_has_its_own_options_and_those_of_packets_and_tracing() {
         let top = |arguments: &[&str]| match parse(&[&["top"], arguments].concat()) {
             Ok(Config::Top(config)) => config,
@@ -397,7 +454,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 35] = [
+        let wrong: [&[&str]; 39] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -436,6 +493,10 @@ mod tests {
             &["--pid", "1", "check"],
             &["top", "--delay", "1ms"],
             &["top", "--window", "500ms"],
+            &["hist", "--by", "moon"],
+            &["hist", "--top", "0"],
+            &["hist", "--interval", "1ms"],
+            &["hist", "--buckets", "100"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

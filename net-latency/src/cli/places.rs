@@ -117,7 +117,7 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
 }
 
 /// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
-fn unified_hierarchy(mounts: &str) -> Option<&Path> {
+pub(crate) fn unified_hierarchy(mounts: &str) -> Option<&Path> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4).map(Path::new))?

@@ -9,6 +9,11 @@ const UNITS: [(&str, u64); 5] =
 /// Largest ring buffer, in bytes. Its memory is allocated at once and can't be swapped out.
 const MAX_BUFFER: u32 = 1 << 30;
 
+/// Fewest buckets that are worth the name, and the most that there can be: their memory is allocated at once.
+const MIN_BUCKETS: u32 = 1 << 10;
+/// See [`MIN_BUCKETS`].
+const MAX_BUCKETS: u32 = 1 << 20;
+
 /// Smallest file that is worth a rotation, in bytes: a few lines.
 const MIN_FILE: u64 = 4 << 10;
 
@@ -39,6 +44,14 @@ pub(super) fn parse_buffer(text: &str) -> Result<u32, String> {
         .ok_or_else(|| {
             format!("it must be a power of two from {}K to 1G, such as 512K, 4M or 16M", page >> 10)
         })
+}
+
+/// A number of buckets, with K or M for powers of 1024.
+pub(super) fn parse_buckets(text: &str) -> Result<u32, String> {
+    parse_size(text)
+        .and_then(|buckets| u32::try_from(buckets).ok())
+        .filter(|buckets| (MIN_BUCKETS..=MAX_BUCKETS).contains(buckets))
+        .ok_or_else(|| "write a whole number from 1K to 1M, such as 4096, 32K or 256K".to_owned())
 }
 
 /// A size in bytes for a file, with K, M or G for powers of 1024.

@@ -5,7 +5,7 @@ pub mod fields;
 mod json;
 mod rotation;
 #[cfg(test)]
-mod schema;
+pub(crate) mod schema;
 mod sink;
 mod text;
 

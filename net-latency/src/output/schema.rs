@@ -32,7 +32,7 @@ fn schema() -> Value {
 }
 
 /// Says why `value` is not as `schema` has it.
-fn check(schema: &Value, value: &Value) -> Result<(), String> {
+pub(crate) fn check(schema: &Value, value: &Value) -> Result<(), String> {
     let schema = match schema {
         Value::Bool(true) => return Ok(()),
         Value::Object(schema) => schema,

@@ -22,6 +22,7 @@ use net_latency_common::{
 
 use super::{
     filters,
+    histograms::{self, Counts, Histograms},
     plan::{Choice, Plan},
     table::Mechanism,
 };
@@ -46,6 +47,8 @@ pub struct Request {
     pub buffer_bytes: u32,
     /// Level of the kernel side's log, 0 for none (`aya_log::Level` as a number).
     pub log_level: u8,
+    /// Counts of times instead of records.
+    pub histograms: Option<Histograms>,
 }
 
 /// The attached kernel side. Dropping it detaches everything.
@@ -153,7 +156,8 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
     if mechanism != Mechanism::Fentry {
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
-    let settings = filters::settings(&request.filter, request.buffer_bytes);
+    let mut settings = filters::settings(&request.filter, request.buffer_bytes);
+    settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
     // The list of symbols takes as long as loading the programs does.
     let bases = thread::spawn(symbols::page_bases);
     let mut loader = EbpfLoader::new();
@@ -165,6 +169,9 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
         .override_global(aya_log::LEVEL, &request.log_level, false)
         .map_max_entries(RECORDS_MAP, request.buffer_bytes);
     filters::size(&request.filter, &mut loader);
+    if let Some(histograms) = request.histograms {
+        histograms::size(histograms, &mut loader);
+    }
     if request.log_level == 0 {
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
@@ -219,6 +226,14 @@ impl Probes {
             segments: take(SEGMENTS_MAP)?.try_into()?,
             datagrams: take(DATAGRAMS_MAP)?.try_into()?,
         })
+    }
+
+    /// Takes the maps of counts out, which outlive the programs then.
+    ///
+    /// # Errors
+    /// If one is not there: they were taken before.
+    pub fn take_counts(&mut self) -> Result<Counts> {
+        Counts::take(&mut self.ebpf)
     }
 
     /// How often the kernel skipped one of the programs, because it or another was already running on

@@ -56,7 +56,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         },
         control: is_on(filter.control),
         wakeup_bytes: buffer_bytes / 4,
-        reserved: 0,
+        histograms_by: 0,
     }
 }
 

@@ -3,5 +3,6 @@
 
 pub mod attach;
 mod filters;
+pub mod histograms;
 pub mod plan;
 pub mod table;

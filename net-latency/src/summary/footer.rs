@@ -28,23 +28,55 @@ impl Footer<'_> {
     /// # Errors
     /// When `out` can't be written.
     pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        let Self { summary, elapsed, losses, ledger, zone } = self;
+        let Self { summary, elapsed, losses, ledger, zone } = *self;
+        let packets = [Direction::In, Direction::Out].map(|direction| summary.table.packets(direction));
+        let balance = Balance { packets, elapsed, losses, ledger };
+        balance.write_counts(out)?;
+        summary.write(zone, out)?;
+        balance.write_places(out)
+    }
+}
+
+/// What every footer says, whatever a view shows of the packets themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance<'a> {
+    /// Packets that came in, and those that went out.
+    pub packets: [u64; 2],
+    /// How long the run took.
+    pub elapsed: Duration,
+    /// What is not shown.
+    pub losses: &'a Losses,
+    /// Where all packets are.
+    pub ledger: &'a Ledger,
+}
+
+impl Balance<'_> {
+    /// Writes how many packets there were, and how many were lost.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write_counts(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let [packets_in, packets_out] = self.packets;
         write!(
             out,
-            "net-latency: {} packets in, {} out in {}; {} lost",
-            summary.table.packets(Direction::In),
-            summary.table.packets(Direction::Out),
-            Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)),
-            losses.lines()
+            "net-latency: {packets_in} packets in, {packets_out} out in {}; {} lost",
+            Human(u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX)),
+            self.losses.lines()
         )?;
-        if losses.missed_probes.is_none() {
+        if self.losses.missed_probes.is_none() {
             write!(out, " (this kernel does not count skipped calls)")?;
         }
-        writeln!(out)?;
-        summary.write(*zone, out)?;
+        writeln!(out)
+    }
+
+    /// Writes where all packets are, and what was lost.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write_places(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(out, "  ")?;
-        ledger.write(out)?;
-        for loss in losses.kinds().filter(|loss| loss.count > 0) {
+        self.ledger.write(out)?;
+        for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
         }
         Ok(())

@@ -20,7 +20,7 @@ pub struct Ledger {
     pub outside: u64,
     /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
-    /// Those whose line is missing: ring buffer or map full, or not taken by the reader of the output.
+    /// Those that are missing: ring buffer or map full, or not taken by the reader of the output.
     pub lost: u64,
     /// Received ones, among `lost`, that newer ones pushed out of a full map.
     pub evicted: u64,
@@ -52,7 +52,7 @@ impl Ledger {
             shown,
             outside,
             filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
-            lost: sum(&[Counter::RingFull, Counter::MapFull]) + evicted + unwritten,
+            lost: sum(&[Counter::RingFull, Counter::MapFull, Counter::HistogramFull]) + evicted + unwritten,
             evicted,
             dropped: sum(&[
                 Counter::DuplicateIn,
@@ -146,15 +146,16 @@ mod tests {
         count(Counter::RejectedIn, 50);
         count(Counter::RingFull, 7);
         count(Counter::MapFull, 2);
+        count(Counter::HistogramFull, 8);
         count(Counter::DroppedIn, 10);
         count(Counter::UnreadIn, 20);
         count(Counter::UnfinishedOut, 4);
         // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
-        let records = 900 - 200 - 30 - 7 + 3 + 500 - 100 - 4;
+        let records = 900 - 200 - 30 - 7 - 8 + 3 + 500 - 100 - 4;
         let census = Census { before: counters, waiting: 60, after: counters };
         let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
-        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 40 + 6, 39));
+        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 8 + 40 + 6, 39));
         let text = |ledger: &Ledger| {
             let mut out = Vec::new();
             ledger.write(&mut out).expect("memory can be written");

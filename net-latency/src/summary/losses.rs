@@ -74,7 +74,9 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         | Counter::Stored
         | Counter::Taken
         | Counter::ControlIn
-        | Counter::RejectedIn => return None,
+        | Counter::RejectedIn
+        | Counter::Outside
+        | Counter::Disordered => return None,
         Counter::RingFull => {
             (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }
@@ -102,6 +104,12 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         }
         Counter::ProcessLost => {
             (false, "processes of the command found their table full: their packets are not shown")
+        }
+        Counter::HistogramFull => {
+            (true, "packets found no room for a new bucket: more --buckets, or a filter, helps")
+        }
+        Counter::TimeLost => {
+            (false, "times of a stage found no room for a new bucket: more --buckets, or a filter, helps")
         }
     };
     Some(words)

@@ -17,7 +17,7 @@ use std::io;
 
 use crate::clock::Zone;
 
-pub use footer::Footer;
+pub use footer::{Balance, Footer};
 pub use hints::hints;
 pub use human::Human;
 pub use ledger::Ledger;
@@ -171,7 +171,7 @@ mod tests {
             disordered: 35,
             unwritten: 40,
         };
-        assert_eq!(losses.lines(), 1 + 2 + 20 + 40);
+        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
     }

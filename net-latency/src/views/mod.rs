@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod completions;
+pub mod hist;
 pub mod man;
 pub mod report;
 pub mod stream;

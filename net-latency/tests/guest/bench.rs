@@ -17,7 +17,7 @@ use crate::{
     ftrace::Tracing,
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer, SERVER},
-    tool::{Backend, Launch, Tool},
+    tool::{Backend, Launch, Scratch, Sink, Tool},
 };
 
 /// First argument of a bench.
@@ -73,17 +73,20 @@ enum Mode {
     IdlePid,
     /// Packets slower than there are.
     Slower,
+    /// Distributions alone, without a record per packet.
+    Hist,
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
     Ftrace,
 }
 
 impl Mode {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
         Self::IdlePid,
         Self::Slower,
+        Self::Hist,
         Self::Ftrace,
     ];
 
@@ -94,6 +97,7 @@ impl Mode {
             Self::Stream(_) => "stream, fentry",
             Self::IdlePid => "--pid of an idle process, fentry",
             Self::Slower => "--slower 10s, fentry",
+            Self::Hist => "hist, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
         }
     }
@@ -182,6 +186,9 @@ impl Running {
                 Launch::new(Backend::Fentry).args(&["--pid", &pid.to_string()])
             }
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
+            Mode::Hist => {
+                Launch::new(Backend::Fentry).view("hist").sink(Sink::Redirected(Scratch::new("hist")))
+            }
         };
         let begin = Instant::now();
         let tool = launch.text().start()?;

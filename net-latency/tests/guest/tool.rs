@@ -102,6 +102,7 @@ pub(crate) enum Sink {
 /// What to run.
 pub(crate) struct Launch {
     backend: Backend,
+    view: Option<&'static str>,
     format: &'static str,
     arguments: Vec<String>,
     command: Vec<String>,
@@ -115,6 +116,7 @@ impl Launch {
         let sink = Sink::File(Scratch::new("lines"));
         Self {
             backend,
+            view: None,
             format: "json",
             arguments: Vec::new(),
             command: Vec::new(),
@@ -126,6 +128,12 @@ impl Launch {
 
     pub(crate) fn args<S: ToString>(mut self, arguments: &[S]) -> Self {
         self.arguments.extend(arguments.iter().map(S::to_string));
+        self
+    }
+
+    /// Another view than the stream. It has no `-o`, so that [`Sink::Redirected`] or [`Sink::Pipe`] is needed.
+    pub(crate) fn view(mut self, view: &'static str) -> Self {
+        self.view = Some(view);
         self
     }
 
@@ -164,6 +172,7 @@ impl Launch {
     /// Runs the tool and returns once it says that it traces.
     pub(crate) fn start(self) -> Result<Tool> {
         let mut command = Command::new(path());
+        command.args(self.view);
         command.args(["--backend", &self.backend.to_string(), "--format", self.format]);
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {

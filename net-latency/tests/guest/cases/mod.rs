@@ -7,6 +7,7 @@ mod conversation;
 mod ends;
 mod filters;
 pub(crate) mod harness;
+mod hist;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         summary::CASES,
         ends::CASES,
         top::CASES,
+        hist::CASES,
         prerequisites::CASES,
     ]
     .into_iter()

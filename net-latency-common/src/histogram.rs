@@ -1,0 +1,163 @@
+//! Distributions that the kernel side keeps itself, in place of a record for each packet.
+
+/// Parts of each power of two, as a power of two itself: buckets are an eighth of a power wide, 12.5 % of their lower bound.
+const PARTS_BITS: u32 = 3;
+const PARTS: u64 = 1 << PARTS_BITS;
+/// The power of two, in ns, from which all times are in one bucket: 73 minutes.
+const LONGEST_BITS: u32 = 42;
+
+/// Buckets of a distribution. The last holds all that is longer than any other's.
+pub const BUCKETS: usize = ((LONGEST_BITS - PARTS_BITS + 1) << PARTS_BITS) as usize + 1;
+/// In place of a bucket: the packet's time is not known.
+pub const UNKNOWN: usize = BUCKETS;
+/// In place of a bucket: the packet never had that time, since it carried no data.
+pub const NEVER: usize = BUCKETS + 1;
+/// Counts that a distribution has: of its buckets, and of packets that are in none.
+pub const CELLS: usize = BUCKETS + 2;
+
+/// Rows that a way has: one for each of its columns, and the last for the time from the first stage to the last. Every
+/// packet is in one cell of that one, and in one at most of each other.
+pub const ROWS: u32 = 4;
+/// Row of the time from the first stage to the last.
+pub const ROW_TOTAL: u32 = 3;
+/// Ways that packets go: in and out, by TCP and by UDP.
+pub const WAYS: u32 = 4;
+/// Bit of a way: the packet goes out.
+pub const WAY_OUT: u32 = 1;
+/// Bit of a way: the packet is UDP's.
+pub const WAY_UDP: u32 = 2;
+
+/// The bucket of a time in ns: the time itself up to 8, then 8 buckets for each power of two.
+#[inline(always)]
+#[must_use]
+pub const fn bucket(ns: u64) -> usize {
+    if ns < PARTS {
+        return ns as usize;
+    }
+    if ns >> LONGEST_BITS != 0 {
+        return BUCKETS - 1;
+    }
+    let power = log2(ns);
+    let part = (ns >> (power - PARTS_BITS)) & (PARTS - 1);
+    (((power - PARTS_BITS + 1) << PARTS_BITS) as u64 | part) as usize
+}
+
+/// Which power of two `ns`, below the longest, is at least. Steps, since the machine of the kernel side can't count zeroes.
+#[inline(always)]
+const fn log2(ns: u64) -> u32 {
+    let mut rest = ns;
+    let mut power = 0;
+    if rest >> 32 != 0 {
+        rest >>= 32;
+        power += 32;
+    }
+    if rest >> 16 != 0 {
+        rest >>= 16;
+        power += 16;
+    }
+    if rest >> 8 != 0 {
+        rest >>= 8;
+        power += 8;
+    }
+    if rest >> 4 != 0 {
+        rest >>= 4;
+        power += 4;
+    }
+    if rest >> 2 != 0 {
+        rest >>= 2;
+        power += 2;
+    }
+    power + (rest >> 1) as u32
+}
+
+/// The times of a bucket in ns: from the first, up to the second, which is not one of them; the last bucket has no end.
+#[must_use]
+pub const fn bounds(bucket: usize) -> (u64, u64) {
+    (lower(bucket), if bucket + 1 < BUCKETS { lower(bucket + 1) } else { u64::MAX })
+}
+
+const fn lower(bucket: usize) -> u64 {
+    let (octave, part) = (bucket as u64 >> PARTS_BITS, bucket as u64 & (PARTS - 1));
+    if octave == 0 { part } else { (PARTS + part) << (octave - 1) }
+}
+
+/// What packets are grouped by: [`crate::Settings::histograms_by`], 0 being no histograms at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GroupBy {
+    /// Nothing: the dense map has all.
+    Stage = 1,
+    /// The process.
+    Pid = 2,
+    /// The name of the task.
+    Comm = 3,
+    /// This end's port.
+    Port = 4,
+    /// The other end's address.
+    Host = 5,
+    /// The device.
+    Interface = 6,
+    /// The process' cgroup.
+    Cgroup = 7,
+}
+
+/// Whose packets, and which cell. What `group` holds depends on [`GroupBy`]: a process id; a name, zero behind its end;
+/// a port; an IPv6 address or an IPv4-mapped one, as it lies in memory; index and namespace of a device; a cgroup's id.
+/// All zero where that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CellKey {
+    /// Whose.
+    pub group: [u64; 2],
+    /// [`row`] of a way.
+    pub row: u32,
+    /// Index of the cell, below [`CELLS`].
+    pub cell: u32,
+}
+
+/// The number of a way's row.
+#[inline(always)]
+#[must_use]
+pub const fn row(way: u32, row: u32) -> u32 {
+    way * ROWS + row
+}
+
+/// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached. None while all is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Span {
+    /// The first.
+    pub start: u64,
+    /// The last.
+    pub end: u64,
+}
+
+/// A name in two words, the first byte being the lowest, with zeroes behind its end: what the kernel leaves there differs.
+#[inline(always)]
+#[must_use]
+pub const fn without_rest([start, end]: [u64; 2]) -> [u64; 2] {
+    let (start, is_whole) = until_nul(start);
+    [start, if is_whole { until_nul(end).0 } else { 0 }]
+}
+
+/// The bytes before the first that is 0, and whether there is none.
+#[inline(always)]
+const fn until_nul(word: u64) -> (u64, bool) {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    // The lowest bit set is the high one of the first byte that is 0.
+    let zeroes = word.wrapping_sub(LOW) & !word & HIGH;
+    if zeroes == 0 {
+        return (word, true);
+    }
+    let first = zeroes & zeroes.wrapping_neg();
+    (word & ((first - 1) >> 7), false)
+}
+
+// SAFETY: `repr(C)`, integers only, no padding (asserted below).
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for CellKey {}
+const _: () = assert!(size_of::<CellKey>() == 24, "keys have no padding");
+// SAFETY: `repr(C)`, 64-bit integers only.
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for Span {}

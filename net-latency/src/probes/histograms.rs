@@ -1,0 +1,101 @@
+//! The kernel side's counts of times: how much room they get, when they are valid, and reading them.
+
+use std::ops::RangeInclusive;
+
+use anyhow::{Context as _, Result};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, MapData, PerCpuArray, PerCpuHashMap},
+};
+use net_latency_common::{
+    CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, WAYS,
+};
+
+/// Buckets that a process has at least, of which each has one name.
+const BUCKETS_PER_NAME: u32 = 16;
+
+/// Which counts to keep instead of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Histograms {
+    /// By what packets are grouped.
+    pub by: GroupBy,
+    /// Room for so many buckets of all groups, which matters where there are groups.
+    pub buckets: u32,
+}
+
+/// Gives the maps the sizes that they need.
+pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
+    match histograms.by {
+        GroupBy::Stage => {
+            loader.map_max_entries(TIMES_MAP, WAYS * ROWS);
+        }
+        GroupBy::Pid => {
+            loader.map_max_entries(GROUPS_MAP, histograms.buckets);
+            loader.map_max_entries(NAMES_MAP, histograms.buckets.div_ceil(BUCKETS_PER_NAME));
+        }
+        _ => {
+            loader.map_max_entries(GROUPS_MAP, histograms.buckets);
+        }
+    }
+}
+
+/// The maps of counts.
+pub struct Counts {
+    times: PerCpuArray<MapData, [u64; CELLS]>,
+    groups: PerCpuHashMap<MapData, CellKey, u64>,
+    names: HashMap<MapData, u32, [u8; COMM_LEN]>,
+    span: Array<MapData, Span>,
+}
+
+impl Counts {
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        let mut take = |name: &'static str| ebpf.take_map(name).context(name);
+        Ok(Self {
+            times: take(TIMES_MAP)?.try_into()?,
+            groups: take(GROUPS_MAP)?.try_into()?,
+            names: take(NAMES_MAP)?.try_into()?,
+            span: take(SPAN_MAP)?.try_into()?,
+        })
+    }
+
+    /// From now on packets are counted that are finished within `span`.
+    ///
+    /// # Errors
+    /// If the kernel refuses to be told.
+    pub fn set_span(&mut self, span: &RangeInclusive<u64>) -> Result<()> {
+        let span = Span { start: *span.start(), end: *span.end() };
+        self.span.set(0, span, 0).context("telling the kernel side when to count")
+    }
+
+    /// All counts that are not 0, in the order of their rows. While programs run, what comes meanwhile is in them or not.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn read(&self) -> Result<Vec<(CellKey, u64)>> {
+        let mut counts = Vec::new();
+        if self.times.len() > 1 {
+            for row in 0..self.times.len() {
+                let per_cpu = self.times.get(&row, 0).context("reading the kernel side's counts")?;
+                for cell in 0..CELLS {
+                    let count = per_cpu.iter().map(|cells| cells[cell]).sum();
+                    counts.push((CellKey { group: [0; 2], row, cell: cell as u32 }, count));
+                }
+            }
+        } else {
+            // Nothing is ever deleted, so that the walk comes to each key once.
+            for entry in self.groups.iter() {
+                let (key, per_cpu) = entry.context("reading the kernel side's counts")?;
+                counts.push((key, per_cpu.iter().sum()));
+            }
+            counts.sort_unstable_by_key(|(key, _)| (key.group, key.row, key.cell));
+        }
+        counts.retain(|(_, count)| *count > 0);
+        Ok(counts)
+    }
+
+    /// The name that a process had when one of its times was the first in a bucket.
+    #[must_use]
+    pub fn name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
+        self.names.get(&pid, 0).ok()
+    }
+}

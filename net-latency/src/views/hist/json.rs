@@ -1,0 +1,135 @@
+//! Distributions as one JSON object a line; docs/hist.schema.json describes it. Unknown is `null`.
+
+use net_latency_common::GroupBy;
+use serde::Serialize;
+
+use super::{distribution::Distribution, group::Identity, page::Page};
+use crate::{
+    clock::{TimeStyle, TimeText},
+    output::{
+        fields::{dir, stage_fields},
+        write_json,
+    },
+};
+
+/// Appends the object of a page, and a newline.
+pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
+    let histograms = page.groups.iter().flat_map(|(group, identity)| {
+        group.ways.iter().flat_map(move |way| {
+            let names = stage_fields(way.direction, way.protocol).into_iter().chain(["total_ns"]);
+            names.zip(&way.rows).map(move |(stage, row)| {
+                Histogram::new(who(identity), [dir(way.direction), way.protocol.name(), stage], row)
+            })
+        })
+    });
+    let time = |wall_ns| {
+        let mut text = Vec::new();
+        TimeText::new(page.zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let object = Object {
+        from: time(page.from_ns),
+        to: time(page.to_ns),
+        part: if page.is_whole { "run" } else { "interval" },
+        by: by(page.by),
+        packets: page.groups.iter().map(|(group, _)| group.packets()).sum(),
+        histograms: histograms.collect(),
+    };
+    write_json(&object, out);
+}
+
+#[derive(Serialize)]
+struct Object {
+    from: String,
+    to: String,
+    part: &'static str,
+    by: &'static str,
+    packets: u64,
+    histograms: Vec<Histogram>,
+}
+
+/// One time of one group's packets of one way.
+#[derive(Serialize)]
+struct Histogram {
+    group: Option<Who>,
+    dir: &'static str,
+    proto: &'static str,
+    stage: &'static str,
+    count: u64,
+    unknown: u64,
+    p50_ns: Option<u64>,
+    p90_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
+    max_ns: Option<u64>,
+    /// Where each begins, where it ends (`null`: nowhere), and its count.
+    buckets: Vec<(u64, Option<u64>, u64)>,
+}
+
+impl Histogram {
+    fn new(group: Option<Who>, [dir, proto, stage]: [&'static str; 3], row: &Distribution) -> Self {
+        // A time beyond all buckets has no end.
+        let quantile = |per_mille| row.quantile(per_mille).and_then(end);
+        Self {
+            group,
+            dir,
+            proto,
+            stage,
+            count: row.count(),
+            unknown: row.unknown(),
+            p50_ns: quantile(500),
+            p90_ns: quantile(900),
+            p99_ns: quantile(990),
+            p999_ns: quantile(999),
+            max_ns: row.max().and_then(end),
+            buckets: row.buckets().map(|(start, stop, count)| (start, end(stop), count)).collect(),
+        }
+    }
+}
+
+fn end(ns: u64) -> Option<u64> {
+    (ns != u64::MAX).then_some(ns)
+}
+
+/// Whose packets they are.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+enum Who {
+    Others { others: usize },
+    Process { pid: u32, comm: Option<String> },
+    Comm { comm: String },
+    Port { port: u16 },
+    Host { host: String },
+    Interface { ifname: Option<String>, ifindex: u32, netns: u32 },
+    Cgroup { cgroup: Option<String>, cgroup_id: u64 },
+}
+
+/// `None` for all packets, and for those of nobody who is known.
+fn who(identity: &Identity) -> Option<Who> {
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    Some(match identity {
+        Identity::All | Identity::Unknown => return None,
+        Identity::Others(groups) => Who::Others { others: *groups },
+        Identity::Process(pid, name) => Who::Process { pid: *pid, comm: name.as_deref().map(text) },
+        Identity::Comm(name) => Who::Comm { comm: text(name) },
+        Identity::Port(port) => Who::Port { port: *port },
+        Identity::Host(host) => Who::Host { host: host.to_string() },
+        Identity::Interface { name, index, netns } => {
+            Who::Interface { ifname: name.as_deref().map(text), ifindex: *index, netns: *netns }
+        }
+        Identity::Cgroup { path, id } => Who::Cgroup { cgroup: path.as_deref().map(text), cgroup_id: *id },
+    })
+}
+
+/// The word of `--by`.
+fn by(by: GroupBy) -> &'static str {
+    match by {
+        GroupBy::Stage => "stage",
+        GroupBy::Pid => "pid",
+        GroupBy::Comm => "comm",
+        GroupBy::Port => "port",
+        GroupBy::Host => "host",
+        GroupBy::Interface => "interface",
+        GroupBy::Cgroup => "cgroup",
+    }
+}
