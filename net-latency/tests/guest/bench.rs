@@ -147,7 +147,10 @@ fn measure(is_short: bool) -> Result<()> {
                 let start = Instant::now();
                 ends.play(load.messages())?;
                 let elapsed = start.elapsed();
+                // What the tool still does for these messages counts as well.
+                let busy = tracing.busy()?;
                 sleep(SETTLED);
+                let elapsed = elapsed + (tracing.busy()? - busy);
                 let per_message = |count: u64| count as f64 / f64::from(load.messages());
                 let figure = json!({
                     "mode": mode.name(),
@@ -193,6 +196,14 @@ impl Running {
         let begin = Instant::now();
         let tool = launch.text().start()?;
         Ok(Self::Tool { tool, start: begin.elapsed(), _idle: idle })
+    }
+
+    /// How long the tool has run on the processor.
+    fn busy(&self) -> Result<Duration> {
+        let Self::Tool { tool, .. } = self else { return Ok(Duration::ZERO) };
+        let text = fs::read_to_string(format!("/proc/{}/schedstat", tool.pid()))?;
+        let busy = text.split(' ').next().context("an empty schedstat")?;
+        Ok(Duration::from_nanos(busy.parse()?))
     }
 
     /// Lines written so far.
