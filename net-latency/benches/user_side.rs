@@ -8,7 +8,7 @@ use net_latency::{
     clock::{Clock, Zone},
     event::{Event, completion_ns},
     output::{Format, Options, Writer},
-    summary::{Packet, Summary},
+    summary::Summary,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 
@@ -82,7 +82,7 @@ fn benches(criterion: &mut Criterion) {
     group.bench_function("summed up", |bencher| {
         bencher.iter(|| {
             for record in &records {
-                summary.record(&Packet::from(&Event::new(record, 0, None)));
+                summary.record_event(&Event::new(record, 0, None));
             }
         });
     });
@@ -98,7 +98,7 @@ fn benches(criterion: &mut Criterion) {
                     let wall_ns = clock.to_utc_ns(completion_ns(record));
                     let event = Event::new(record, wall_ns, Some(b"lo"));
                     writer.write(&event, &mut out);
-                    summary.record(&Packet::from(&event));
+                    summary.record_event(&event);
                 });
             });
         });

@@ -9,7 +9,7 @@ use net_latency::{
     clock::Zone,
     event::Event,
     output::{Format, Options, Writer},
-    summary::{Packet, Summary},
+    summary::Summary,
 };
 use net_latency_common::{
     AF_INET, AF_INET6, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,
@@ -119,7 +119,7 @@ fn the_summary_does_not_allocate_for_an_event() {
     let mut summary = Summary::new();
     let record_all = || {
         for record in &records {
-            summary.record(&Packet::from(&Event::new(record, 0, None)));
+            summary.record_event(&Event::new(record, 0, None));
         }
     };
     assert_eq!(count(record_all), 0);

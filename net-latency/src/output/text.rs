@@ -8,7 +8,7 @@
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use net_latency_common::Direction;
+use net_latency_common::{COMM_LEN, Direction, PacketRecord};
 
 use super::{Options, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
@@ -18,17 +18,32 @@ const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
 const PLAIN: &[u8] = b"\x1b[0m";
 
+/// Processes whose part of the line is kept. It stays the same from line to line, and takes as long to write as the rest.
+const OWNERS: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct TextWriter {
     time: TimeText,
+    /// By the lowest bits of the process id.
+    owners: Box<[Owner; OWNERS]>,
     details: bool,
     colour: bool,
+}
+
+/// What a line says of whose packet it is.
+#[derive(Debug, Default)]
+struct Owner {
+    pid: u32,
+    comm: [u8; COMM_LEN],
+    /// Empty as long as there was none.
+    text: Vec<u8>,
 }
 
 impl TextWriter {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             time: TimeText::new(options.zone, TimeStyle::Calendar),
+            owners: Box::default(),
             details: options.details,
             colour: options.colour,
         }
@@ -43,22 +58,33 @@ impl TextWriter {
             Direction::Out => b" |O| ",
         });
         self.write_columns(event, out);
-        out.extend_from_slice(b". | Proc ");
-        write_name(event.comm(), out);
-        out.extend_from_slice(b", PID ");
-        match event.pid() {
-            Some(pid) => write_number(pid, out),
-            None => out.push(b'-'),
-        }
+        self.write_owner(event, out);
         if self.details {
             write_details(event, out);
         }
         out.push(b'\n');
     }
 
+    fn write_owner(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        let PacketRecord { pid, comm, .. } = event.record();
+        let owner = &mut self.owners[*pid as usize % OWNERS];
+        if owner.text.is_empty() || owner.pid != *pid || owner.comm != *comm {
+            (owner.pid, owner.comm) = (*pid, *comm);
+            owner.text.clear();
+            owner.text.extend_from_slice(b". | Proc ");
+            write_name(event.comm(), &mut owner.text);
+            owner.text.extend_from_slice(b", PID ");
+            match event.pid() {
+                Some(pid) => write_number(pid, &mut owner.text),
+                None => owner.text.push(b'-'),
+            }
+        }
+        out.extend_from_slice(&owner.text);
+    }
+
     fn write_columns(&self, event: &Event<'_>, out: &mut Vec<u8>) {
         let stages = event.stages();
-        let longest = longest(&stages);
+        let longest = if self.colour { longest(&stages) } else { None };
         for (column, (name, stage)) in
             columns(event.direction(), event.protocol()).into_iter().zip(stages).enumerate()
         {

@@ -1,7 +1,7 @@
 //! What a run has seen: counts, percentiles, the slowest packets and every kind of loss.
 //!
 //! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
-//! those that are written.
+//! those that are written. Of an event only those that are needed are made.
 
 mod footer;
 mod hints;
@@ -15,7 +15,7 @@ mod worst;
 
 use std::io;
 
-use crate::clock::Zone;
+use crate::{clock::Zone, event::Event};
 
 pub use footer::{Balance, Footer};
 pub use hints::hints;
@@ -53,6 +53,15 @@ impl Summary {
     pub fn record(&mut self, packet: &Packet<'_>) {
         self.table.record(packet);
         self.worst.record(packet);
+    }
+
+    /// Counts an event.
+    pub fn record_event(&mut self, event: &Event<'_>) {
+        let times = Packet::times_of(event);
+        self.table.record(&times);
+        if self.worst.would_keep(&times) {
+            self.worst.record(&Packet::from(event));
+        }
     }
 
     /// Packets so far, all ways.

@@ -31,23 +31,43 @@ pub struct Packet<'a> {
     pub ends: Option<[SocketAddr; 2]>,
 }
 
-impl<'a> From<&Event<'a>> for Packet<'a> {
-    fn from(event: &Event<'a>) -> Self {
-        let record = event.record();
+impl<'a> Packet<'a> {
+    /// What there is to sum up of an event, without whose it is and its ends: the rest takes longer than all of this.
+    #[inline]
+    pub(super) fn times_of(event: &Event<'a>) -> Self {
         Self {
             wall_ns: Some(event.wall_ns()),
             direction: event.direction(),
             protocol: event.protocol(),
             is_control: event.is_control(),
-            is_retransmission: record.flags & FLAG_RETRANS != 0,
+            is_retransmission: event.record().flags & FLAG_RETRANS != 0,
             stages: event.stages(),
             total: event.total_ns(),
+            pid: None,
+            comm: None,
+            ends: None,
+        }
+    }
+
+    /// By which it is one of the slowest: its total or, where that is unknown, its longest stage. One with neither
+    /// can't be compared.
+    #[inline]
+    pub(super) fn rank(&self) -> Option<u64> {
+        self.total.or_else(|| self.stages.into_iter().flatten().max())
+    }
+}
+
+impl<'a> From<&Event<'a>> for Packet<'a> {
+    fn from(event: &Event<'a>) -> Self {
+        let record = event.record();
+        Self {
             pid: event.pid(),
             comm: event.comm(),
             ends: Some([
                 SocketAddr::new(event.saddr(), record.sport),
                 SocketAddr::new(event.daddr(), record.dport),
             ]),
+            ..Self::times_of(event)
         }
     }
 }

@@ -38,15 +38,16 @@ impl Way {
 
     fn record(&mut self, packet: &Packet<'_>) {
         self.packets += 1;
-        let times = self.columns.iter_mut().chain([&mut self.total]);
-        for (times, ns) in times.zip(packet.stages.into_iter().chain([packet.total])) {
-            match ns {
-                Some(ns) => times.add(ns),
-                // What a control packet lacks, it never had.
-                None if packet.is_control => {}
-                None => times.add_unknown(),
-            }
+        let add = |times: &mut Times, ns: Option<u64>| match ns {
+            Some(ns) => times.add(ns),
+            // What a control packet lacks, it never had.
+            None if packet.is_control => {}
+            None => times.add_unknown(),
+        };
+        for (times, ns) in self.columns.iter_mut().zip(packet.stages) {
+            add(times, ns);
         }
+        add(&mut self.total, packet.total);
     }
 }
 
@@ -77,10 +78,8 @@ impl Table {
     /// Counts a packet.
     pub fn record(&mut self, packet: &Packet<'_>) {
         let way = (packet.direction, packet.protocol);
-        for (this, times) in WAYS.iter().zip(&mut self.ways) {
-            if *this == way {
-                times.record(packet);
-            }
+        if let Some(place) = WAYS.iter().position(|this| *this == way) {
+            self.ways[place].record(packet);
         }
     }
 

@@ -55,12 +55,16 @@ impl Worst {
         self.kept.fill(None);
     }
 
-    /// Keeps the packet if it is one of the slowest so far: by its total or, where that is unknown, by its longest
-    /// stage. One with neither can't be compared.
+    /// Whether the packet is one of the slowest so far. Most are not.
+    pub(super) fn would_keep(&self, packet: &Packet<'_>) -> bool {
+        let last = self.kept.last().and_then(Option::as_ref);
+        packet.rank().is_some_and(|rank| last.is_none_or(|last| last.rank < rank))
+    }
+
+    /// Keeps the packet if it is one of the slowest so far.
     pub fn record(&mut self, packet: &Packet<'_>) {
-        let Some(rank) = packet.total.or_else(|| packet.stages.into_iter().flatten().max()) else { return };
-        // Most are not.
-        if self.kept.last().and_then(Option::as_ref).is_some_and(|last| last.rank >= rank) {
+        let Some(rank) = packet.rank() else { return };
+        if !self.would_keep(packet) {
             return;
         }
         let is_slower = |kept: &Option<Kept>| kept.as_ref().is_none_or(|kept| kept.rank < rank);

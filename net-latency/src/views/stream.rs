@@ -30,7 +30,7 @@ use crate::{
     kernel_log::KernelLog,
     namespaced::NamespacedPids,
     output::{Options, Sink, SinkError, Writer, colour_wanted},
-    summary::{Footer, Ledger, Packet, Summary},
+    summary::{Footer, Ledger, Summary},
     tracer::Tracer,
 };
 
@@ -303,10 +303,9 @@ impl Stream<'_> {
                 let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex))
                     .with_ns_pid(ns_pid);
                 writer.write(&event, sink.buffer());
-                let packet = Packet::from(&event);
-                summary.record(&packet);
+                summary.record_event(&event);
                 if let Some(recent) = recent {
-                    recent.record(&packet);
+                    recent.record_event(&event);
                 }
                 self.disordered += u64::from(event.is_disordered());
             });

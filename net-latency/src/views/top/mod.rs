@@ -51,7 +51,7 @@ use crate::{
     ends::{Processes, Signals, readable},
     error::Failure,
     event::{Event, completion_ns},
-    summary::{Footer, Ledger, Losses, Packet, Summary},
+    summary::{Footer, Ledger, Losses, Summary},
     tracer::Tracer,
 };
 
@@ -258,7 +258,7 @@ impl<'a> Top<'a> {
             }
             let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
             self.model.record(&event);
-            self.summary.record(&Packet::from(&event));
+            self.summary.record_event(&event);
             self.disordered += u64::from(event.is_disordered());
         });
         Ok(next?)
