@@ -4,11 +4,11 @@ use std::ops::RangeInclusive;
 
 use anyhow::Context as _;
 use aya_log::EbpfLogger;
-use net_latency_common::{COMM_LEN, CellKey, Counters};
+use net_latency_common::{COMM_LEN, CellKey};
 use rustix::param::page_size;
 
 use crate::{
-    capture::Capture,
+    capture::{Capture, Census},
     cli::{Backend, PacketFilter, TracingConfig},
     clock::monotonic_ns,
     error::Failure,
@@ -20,7 +20,7 @@ use crate::{
         plan::Plan,
         table::Mechanism,
     },
-    summary::Losses,
+    summary::{Ledger, Losses},
 };
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
@@ -34,8 +34,10 @@ pub struct Tracer {
     counts: Option<Counts>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
     pub span: RangeInclusive<u64>,
-    /// What had been counted when that began.
-    before: Counters,
+    /// What was where when that began.
+    start: Census,
+    /// What was where when it ended.
+    end: Option<Census>,
 }
 
 impl Tracer {
@@ -90,8 +92,16 @@ impl Tracer {
             }
             None => None,
         };
-        let before = capture.counters()?;
-        Ok(Self { mechanism: probes.mechanism(), probes: Some(probes), capture, counts, span, before })
+        let start = capture.census()?;
+        Ok(Self {
+            mechanism: probes.mechanism(),
+            probes: Some(probes),
+            capture,
+            counts,
+            span,
+            start,
+            end: None,
+        })
     }
 
     /// How the functions are hooked.
@@ -115,7 +125,7 @@ impl Tracer {
     /// # Errors
     /// If the kernel refuses to show it.
     pub fn losses(&self) -> Result<Losses, Failure> {
-        Ok(Losses { counters: self.capture.counters()?.since(&self.before), ..Losses::default() })
+        Ok(Losses { counters: self.capture.counters()?.since(&self.start.after), ..Losses::default() })
     }
 
     /// All that has been counted of times so far.
@@ -149,10 +159,22 @@ impl Tracer {
             counts.set_span(&self.span)?;
         }
         let losses = self.losses()?;
+        self.end = Some(self.capture.census()?);
         let missed_probes = self.missed();
         drop(self.probes.take());
         self.capture.finish();
         Ok(Losses { missed_probes, ..losses })
+    }
+
+    /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown,
+    /// and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
+    /// of it: it would look as if it had been dropped.
+    ///
+    /// # Errors
+    /// If it has not ended, or the kernel refuses to show its counters.
+    pub fn ledger(&self, shown: u64, outside: u64, unwritten: u64) -> Result<Ledger, Failure> {
+        let end = self.end.as_ref().context("still attached")?;
+        Ok(Ledger::of_run([&self.start, end, &self.capture.census()?], shown, outside, unwritten))
     }
 }
 

@@ -6,17 +6,17 @@ use net_latency_common::Counter;
 
 use crate::capture::Census;
 
-/// Where the packets of a run are: every one that TCP or UDP got or sent, from the first hook's attaching to
-/// the last one's detaching, is in exactly one of these.
+/// Where the packets of a run are: every one that TCP or UDP got or sent, or that was on its way when it began, is in
+/// exactly one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Received ones that waited, and those on their way, when this began; 0 for a whole run.
+    /// Received ones that waited, and those on their way, when this began.
     pub from_before: u64,
     /// All of them.
     pub seen: u64,
     /// Those that got a line.
     pub shown: u64,
-    /// Those finished while not all hooks were attached.
+    /// Those finished before all hooks were attached, or not shown any more.
     pub outside: u64,
     /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
@@ -62,6 +62,18 @@ impl Ledger {
             ]),
             waiting,
         }
+    }
+
+    /// Of a whole run, from what was where at its start, at its end, and when no program ran any more.
+    #[must_use]
+    pub fn of_run([start, end, last]: [&Census; 3], shown: u64, outside: u64, unwritten: u64) -> Self {
+        // The kernel side sorts out itself what it doesn't send.
+        let outside_at = |census: &Census| census.after.get(Counter::Outside);
+        let from = Self::new(start, 0, outside_at(start), 0).while_running();
+        let to = Self::new(end, shown, outside + outside_at(end), unwritten).while_running();
+        let Self { evicted, .. } = Self::new(last, 0, 0, 0);
+        let run = to.since(&from);
+        Self { evicted, lost: run.lost + evicted, ..run }
     }
 
     /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it
@@ -176,5 +188,29 @@ mod tests {
         let moving = Ledger::new(&Census { after, ..census }, records - 11 - 6, 11, 6);
         assert_eq!(moving.while_running().unaccounted(), 41);
         assert_snapshot!([ledger, short, twice, later.since(&ledger)].map(|ledger| text(&ledger)).concat());
+    }
+
+    #[test]
+    fn what_met_some_hooks_only_is_no_part_of_a_run() {
+        let census = |stored: u64, taken: u64, unfinished: u64, outside: u64, waiting: u64| {
+            let mut counters = Counters::default();
+            for (counter, n) in [
+                (Counter::Stored, stored),
+                (Counter::Taken, taken),
+                (Counter::SeenOut, unfinished),
+                (Counter::UnfinishedOut, unfinished),
+                (Counter::Outside, outside),
+            ] {
+                counters.values[counter as usize] = n;
+            }
+            Census { before: counters, waiting, after: counters }
+        };
+        // 40 came before the start, of which 3 wait; 100 in the run, of which 7 wait and 5 were evicted; 50 behind its end.
+        let (start, end, last) =
+            (census(40, 37, 20, 2, 3), census(140, 128, 20, 4, 7), census(190, 185, 90, 9, 0));
+        let ledger = Ledger::of_run([&start, &end, &last], 89, 0, 0);
+        assert_eq!((ledger.seen, ledger.dropped, ledger.outside), (100, 0, 2));
+        assert_eq!((ledger.from_before, ledger.waiting, ledger.evicted, ledger.lost), (3 + 35, 7, 5, 5));
+        assert_eq!(ledger.unaccounted(), 35);
     }
 }

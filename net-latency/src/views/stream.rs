@@ -142,10 +142,12 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         }
     }
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
-    while stream.tracer.capture.next(|_| ())?.is_some() {
-        stream.outside += 1;
+    let Tracer { capture, span, .. } = &mut stream.tracer;
+    while let Some(completion_ns) = capture.next(completion_ns)? {
+        stream.outside += u64::from(completion_ns <= *span.end());
     }
-    let ledger = stream.ledger(&untaken)?;
+    let shown = stream.summary.packets() - untaken.lines;
+    let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
     losses.disordered = stream.disordered;
@@ -218,7 +220,7 @@ impl Stream<'_> {
             reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
             reports
         });
-        let mut ledger = self.ledger(&Untaken::default())?.while_running();
+        let mut ledger = self.ledger()?;
         let mut ticks = 0u32;
         loop {
             let mut is_due = false;
@@ -267,7 +269,7 @@ impl Stream<'_> {
                 Err(outcome) => return outcome,
             }
             if is_due {
-                let now = self.ledger(&Untaken::default())?.while_running();
+                let now = self.ledger()?;
                 self.report(&now.since(&ledger));
                 ledger = now;
             }
@@ -295,7 +297,7 @@ impl Stream<'_> {
             let next = capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
                 if !span.contains(&completion_ns) {
-                    self.outside += 1;
+                    self.outside += u64::from(completion_ns < *span.start());
                     return;
                 }
                 let wall_ns = clock.to_utc_ns(completion_ns);
@@ -357,22 +359,17 @@ impl Stream<'_> {
         let lines = self.sink.waiting_lines();
         let mut records = 0;
         let Tracer { capture, span, .. } = &mut self.tracer;
-        let shown = |record: &PacketRecord| span.contains(&completion_ns(record));
-        while let Some(shown) = capture.next(shown).map_err(|error| Err(error.into()))? {
-            records += u64::from(shown);
-            self.outside += u64::from(!shown);
+        while let Some(completion_ns) = capture.next(completion_ns).map_err(|error| Err(error.into()))? {
+            records += u64::from(span.contains(&completion_ns));
+            self.outside += u64::from(completion_ns < *span.start());
         }
         Ok(Untaken { lines, records })
     }
 
-    /// Where all packets are.
-    fn ledger(&self, untaken: &Untaken) -> Result<Ledger, Failure> {
-        Ok(Ledger::new(
-            &self.tracer.capture.census()?,
-            self.summary.packets() - untaken.lines,
-            self.outside,
-            untaken.lines + untaken.records,
-        ))
+    /// Where all packets are now.
+    fn ledger(&self) -> Result<Ledger, Failure> {
+        let census = self.tracer.capture.census()?;
+        Ok(Ledger::new(&census, self.summary.packets(), self.outside, 0).while_running())
     }
 
     /// Tells stderr about the packets since the last report: where they are, and how long they took.

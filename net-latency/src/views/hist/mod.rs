@@ -33,7 +33,7 @@ use crate::{
     clock::{Clock, monotonic_ns},
     ends::{Processes, Signals},
     error::Failure,
-    summary::{Balance, Ledger},
+    summary::Balance,
     tracer::Tracer,
 };
 
@@ -137,9 +137,7 @@ impl Hist<'_> {
         if !self.config.quiet {
             let all = groups(&counts, usize::MAX);
             let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
-            let census = self.tracer.capture.census()?;
-            let outside = census.after.get(Counter::Outside);
-            let ledger = Ledger::new(&census, packets.iter().sum(), outside, 0);
+            let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
             losses.evicted_in = ledger.evicted;
             losses.disordered = losses.counters.get(Counter::Disordered);
             let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger };

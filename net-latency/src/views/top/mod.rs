@@ -51,7 +51,7 @@ use crate::{
     ends::{Processes, Signals, readable},
     error::Failure,
     event::{Event, completion_ns},
-    summary::{Footer, Ledger, Losses, Summary},
+    summary::{Footer, Losses, Summary},
     tracer::Tracer,
 };
 
@@ -253,7 +253,7 @@ impl<'a> Top<'a> {
         let next = capture.next(|record: &PacketRecord| {
             let completion_ns = completion_ns(record);
             if self.is_over || !span.contains(&completion_ns) {
-                self.outside += 1;
+                self.outside += u64::from(completion_ns <= *span.end());
                 return;
             }
             let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
@@ -312,7 +312,7 @@ impl<'a> Top<'a> {
         if self.config.quiet {
             return Ok(());
         }
-        let ledger = Ledger::new(&self.tracer.capture.census()?, self.summary.packets(), self.outside, 0);
+        let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
         losses.evicted_in = ledger.evicted;
         losses.disordered = self.disordered;
         let footer = Footer {

@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_lost_records", of_lost_records),
     ("ledger_of_drops", of_drops),
     ("ledger_of_intervals", of_intervals),
+    ("ledger_of_a_part_of_a_conversation", of_a_part),
 ];
 
 /// The figures of the ledger, 0 where it doesn't name one.
@@ -186,6 +187,27 @@ fn of_intervals(backend: Backend) -> Result<()> {
     ensure!(
         (seen, shown) == (all, all),
         outcome.fault(format_args!("{seen} seen and {shown} shown in the intervals, not {all}"), [])
+    );
+    Ok(())
+}
+
+/// Hooks come and go one by one while packets pass: what met some of them only was not dropped.
+fn of_a_part(backend: Backend) -> Result<()> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    pair.begin(u32::MAX, 200)?;
+    let tool = Launch::new(backend).start()?;
+    sleep(Duration::from_millis(300));
+    let outcome = tool.stop()?;
+    pair.client.end()?;
+    let line = outcome.stderr.iter().rev().find(|line| line.contains(WORDS));
+    let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
+    let ledger = Ledger::parse(line).map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
+    ensure!(ledger.shown > 100, outcome.fault("hardly anything was shown, so this shows nothing", []));
+    ensure!(ledger.dropped == 0, outcome.fault("a conversation over loopback loses nothing", []));
+    // Of a conversation in turns one packet is between its hooks, and what the kernel skipped is told.
+    ensure!(
+        ledger.on_their_way <= 2 + outcome.footer_count("were skipped by the kernel")?,
+        outcome.fault("too many are nowhere", [])
     );
     Ok(())
 }
