@@ -4,20 +4,31 @@ use net_latency_common::Counter;
 
 use crate::maps::COUNTERS;
 
-/// Adds `n` to this CPU's `counter`.
-#[inline(always)]
-pub(crate) fn add(counter: Counter, n: u64) {
-    if let Some(counters) = COUNTERS.get_ptr_mut(0) {
-        // SAFETY: index 0 of a per-CPU array is valid; only this CPU writes here, and a program that
-        // interrupts another on the same CPU can lose an increment at worst.
-        unsafe { (*counters).values[counter as usize] += n };
-    }
-}
-
 /// Adds one to this CPU's `counter`.
 #[inline(always)]
 pub fn one(counter: Counter) {
-    add(counter, 1);
+    if let Some(counters) = COUNTERS.get_ptr_mut(0) {
+        // SAFETY: index 0 of a per-CPU array is valid.
+        increment(unsafe { &raw mut (*counters).values[counter as usize] });
+    }
+}
+
+/// Adds one to a count of this CPU, a word in a map's entry. In one instruction, since a softirq or another task may run
+/// between a read and a write: a count that is lost would be a packet that is nowhere. The target has no atomics in
+/// `core` that are stable.
+#[inline(always)]
+pub(crate) fn increment(count: *mut u64) {
+    // SAFETY: aligned, and mapped while a program runs.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({count} + 0) += {one}", count = in(reg) count, one = in(reg) 1u64, options(nostack));
+    }
+    // Where this is only checked.
+    // SAFETY: as above.
+    #[cfg(not(target_arch = "bpf"))]
+    unsafe {
+        *count += 1;
+    }
 }
 
 /// What a counter is called in the kernel side's own log.

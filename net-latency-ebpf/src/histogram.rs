@@ -10,7 +10,7 @@ use net_latency_common::{
 use crate::{
     Outcome,
     config::setting,
-    count,
+    count::{self, increment},
     maps::{GROUPS, NAMES, SPAN, TIMES},
 };
 
@@ -197,22 +197,5 @@ pub extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
             FIRST
         }
         None => LOST,
-    }
-}
-
-/// Adds one to a count of this CPU. In one instruction, since a softirq or another task may run between a read and a write:
-/// a count that is lost would be a packet that is nowhere. The target has no atomics in `core` that are stable.
-#[inline(always)]
-fn increment(count: *mut u64) {
-    // SAFETY: a word within a map's entry, which is aligned and stays mapped while a program runs.
-    #[cfg(target_arch = "bpf")]
-    unsafe {
-        core::arch::asm!("lock *(u64 *)({count} + 0) += {one}", count = in(reg) count, one = in(reg) 1u64, options(nostack));
-    }
-    // Where this is only checked.
-    // SAFETY: as above.
-    #[cfg(not(target_arch = "bpf"))]
-    unsafe {
-        *count += 1;
     }
 }

@@ -77,10 +77,13 @@ impl Ledger {
     }
 
     /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it
-    /// had been evicted: until the end the two are not told apart, and neither has a place.
+    /// had been evicted: until the end the two are not told apart, and neither has a place. And one may have given a
+    /// packet's record and not taken it from the map yet: what is shown does not wait.
     #[must_use]
     pub fn while_running(self) -> Self {
-        Self { lost: self.lost - self.evicted, evicted: 0, ..self }
+        let ledger = Self { lost: self.lost - self.evicted, evicted: 0, ..self };
+        let twice = u64::try_from(-ledger.unaccounted()).unwrap_or(0);
+        Self { waiting: ledger.waiting.saturating_sub(twice), ..ledger }
     }
 
     /// Those in none of the places: between two hooks when the last was detached, at most one for each socket
@@ -187,6 +190,9 @@ mod tests {
         after.values[Counter::FilteredIn as usize] += 1;
         let moving = Ledger::new(&Census { after, ..census }, records - 11 - 6, 11, 6);
         assert_eq!(moving.while_running().unaccounted(), 41);
+        // One whose record has come, while it still waits.
+        let early = Ledger { shown: ledger.shown + 42, ..ledger }.while_running();
+        assert_eq!((early.waiting, early.unaccounted()), (58, 0));
         assert_snapshot!([ledger, short, twice, later.since(&ledger)].map(|ledger| text(&ledger)).concat());
     }
 

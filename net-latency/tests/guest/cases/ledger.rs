@@ -29,7 +29,7 @@ struct Ledger {
     lost: u64,
     dropped: u64,
     waiting: u64,
-    /// Of an interval only.
+    outside: u64,
     from_before: u64,
     on_their_way: u64,
 }
@@ -65,14 +65,16 @@ impl Ledger {
                 "lost" => &mut ledger.lost,
                 "dropped or unread" => &mut ledger.dropped,
                 "waiting" => &mut ledger.waiting,
+                "at start or end" => &mut ledger.outside,
                 "on their way" => &mut ledger.on_their_way,
                 _ => bail!("{name:?} in the ledger"),
             };
             *figure = count.parse()?;
         }
-        let Self { shown, of_others, lost, dropped, waiting, on_their_way, .. } = ledger;
+        let Self { shown, of_others, lost, dropped, waiting, on_their_way, outside, .. } = ledger;
         ensure!(
-            ledger.seen + ledger.from_before == shown + of_others + lost + dropped + waiting + on_their_way,
+            ledger.seen + ledger.from_before
+                == shown + of_others + lost + dropped + waiting + on_their_way + outside,
             "the ledger does not add up: {line}"
         );
         Ok(ledger)
