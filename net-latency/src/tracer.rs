@@ -36,8 +36,12 @@ pub struct Tracer {
     pub span: RangeInclusive<u64>,
     /// What was where when that began.
     start: Census,
+    /// Records that had been thrown away by then: of packets finished before.
+    early: u64,
     /// What was where when it ended.
     end: Option<Census>,
+    /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
+    pub counted_until: u64,
 }
 
 impl Tracer {
@@ -81,8 +85,12 @@ impl Tracer {
         let mut probes = attach::attach(&plan, &btf, backend, request)?;
         drop(btf);
         release_memory();
-        let capture = Capture::new(probes.take_maps()?);
+        let mut capture = Capture::new(probes.take_maps()?);
         // Attaching took a while, in which packets met some of the hooks only.
+        let mut early = 0;
+        while capture.next(|_| ())?.is_some() {
+            early += 1;
+        }
         let span = monotonic_ns()..=u64::MAX;
         let counts = match request.histograms {
             Some(_) => {
@@ -100,7 +108,9 @@ impl Tracer {
             counts,
             span,
             start,
+            early,
             end: None,
+            counted_until: u64::MAX,
         })
     }
 
@@ -160,21 +170,23 @@ impl Tracer {
         }
         let losses = self.losses()?;
         self.end = Some(self.capture.census()?);
+        self.counted_until = monotonic_ns();
         let missed_probes = self.missed();
         drop(self.probes.take());
         self.capture.finish();
         Ok(Losses { missed_probes, ..losses })
     }
 
-    /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown,
-    /// and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
+    /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown
+    /// (finished by [`Self::counted_until`]), and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
     /// of it: it would look as if it had been dropped.
     ///
     /// # Errors
     /// If it has not ended, or the kernel refuses to show its counters.
     pub fn ledger(&self, shown: u64, outside: u64, unwritten: u64) -> Result<Ledger, Failure> {
         let end = self.end.as_ref().context("still attached")?;
-        Ok(Ledger::of_run([&self.start, end, &self.capture.census()?], shown, outside, unwritten))
+        let census = [&self.start, end, &self.capture.census()?];
+        Ok(Ledger::of_run(census, self.early, shown, outside, unwritten))
     }
 }
 

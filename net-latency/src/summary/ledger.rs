@@ -16,7 +16,7 @@ pub struct Ledger {
     pub seen: u64,
     /// Those that got a line.
     pub shown: u64,
-    /// Those finished before all hooks were attached, or not shown any more.
+    /// Those finished just before it began, or not shown any more.
     pub outside: u64,
     /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
@@ -64,13 +64,20 @@ impl Ledger {
         }
     }
 
-    /// Of a whole run, from what was where at its start, at its end, and when no program ran any more.
+    /// Of a whole run, from what was where at its start, at its end, and when no program ran any more; `early` is how many
+    /// had been thrown away at its start.
     #[must_use]
-    pub fn of_run([start, end, last]: [&Census; 3], shown: u64, outside: u64, unwritten: u64) -> Self {
+    pub fn of_run(
+        [start, end, last]: [&Census; 3],
+        early: u64,
+        shown: u64,
+        outside: u64,
+        unwritten: u64,
+    ) -> Self {
         // The kernel side sorts out itself what it doesn't send.
         let outside_at = |census: &Census| census.after.get(Counter::Outside);
-        let from = Self::new(start, 0, outside_at(start), 0).while_running();
-        let to = Self::new(end, shown, outside + outside_at(end), unwritten).while_running();
+        let from = Self::new(start, 0, early + outside_at(start), 0).while_running();
+        let to = Self::new(end, shown, early + outside + outside_at(end), unwritten).while_running();
         let Self { evicted, .. } = Self::new(last, 0, 0, 0);
         let run = to.since(&from);
         Self { evicted, lost: run.lost + evicted, ..run }
@@ -214,9 +221,9 @@ mod tests {
         // 40 came before the start, of which 3 wait; 100 in the run, of which 7 wait and 5 were evicted; 50 behind its end.
         let (start, end, last) =
             (census(40, 37, 20, 2, 3), census(140, 128, 20, 4, 7), census(190, 185, 90, 9, 0));
-        let ledger = Ledger::of_run([&start, &end, &last], 89, 0, 0);
-        assert_eq!((ledger.seen, ledger.dropped, ledger.outside), (100, 0, 2));
-        assert_eq!((ledger.from_before, ledger.waiting, ledger.evicted, ledger.lost), (3 + 35, 7, 5, 5));
-        assert_eq!(ledger.unaccounted(), 35);
+        let ledger = Ledger::of_run([&start, &end, &last], 34, 87, 2, 0);
+        assert_eq!((ledger.seen, ledger.dropped, ledger.outside), (100, 0, 2 + 2));
+        assert_eq!((ledger.from_before, ledger.waiting, ledger.evicted, ledger.lost), (3 + 1, 7, 5, 5));
+        assert_eq!(ledger.unaccounted(), 1);
     }
 }

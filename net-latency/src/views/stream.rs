@@ -142,9 +142,9 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         }
     }
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
-    let Tracer { capture, span, .. } = &mut stream.tracer;
+    let Tracer { capture, counted_until, .. } = &mut stream.tracer;
     while let Some(completion_ns) = capture.next(completion_ns)? {
-        stream.outside += u64::from(completion_ns <= *span.end());
+        stream.outside += u64::from(completion_ns <= *counted_until);
     }
     let shown = stream.summary.packets() - untaken.lines;
     let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
@@ -293,11 +293,11 @@ impl Stream<'_> {
             let (devices, writer, summary, sink) =
                 (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
             let (namespaced, recent) = (&mut self.namespaced, &mut self.recent);
-            let Tracer { capture, span, .. } = &mut self.tracer;
+            let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
             let next = capture.next(|record: &PacketRecord| {
                 let completion_ns = completion_ns(record);
                 if !span.contains(&completion_ns) {
-                    self.outside += u64::from(completion_ns < *span.start());
+                    self.outside += u64::from(completion_ns <= *counted_until);
                     return;
                 }
                 let wall_ns = clock.to_utc_ns(completion_ns);
@@ -358,10 +358,11 @@ impl Stream<'_> {
         }
         let lines = self.sink.waiting_lines();
         let mut records = 0;
-        let Tracer { capture, span, .. } = &mut self.tracer;
+        let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
         while let Some(completion_ns) = capture.next(completion_ns).map_err(|error| Err(error.into()))? {
-            records += u64::from(span.contains(&completion_ns));
-            self.outside += u64::from(completion_ns < *span.start());
+            let is_shown = span.contains(&completion_ns);
+            records += u64::from(is_shown);
+            self.outside += u64::from(!is_shown && completion_ns <= *counted_until);
         }
         Ok(Untaken { lines, records })
     }

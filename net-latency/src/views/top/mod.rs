@@ -249,11 +249,11 @@ impl<'a> Top<'a> {
     }
 
     fn take_next(&mut self, clock: &Clock) -> Result<Option<()>, Failure> {
-        let Tracer { capture, span, .. } = &mut self.tracer;
+        let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
         let next = capture.next(|record: &PacketRecord| {
             let completion_ns = completion_ns(record);
             if self.is_over || !span.contains(&completion_ns) {
-                self.outside += u64::from(completion_ns <= *span.end());
+                self.outside += u64::from(completion_ns <= *counted_until);
                 return;
             }
             let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
