@@ -10,7 +10,7 @@ pub mod top;
 
 use std::io::{self, Write as _};
 
-use crate::error::Failure;
+use crate::{error::Failure, summary::Losses};
 
 /// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
 fn to_stdout(text: &[u8]) -> Result<(), Failure> {
@@ -20,5 +20,29 @@ fn to_stdout(text: &[u8]) -> Result<(), Failure> {
             Err(anyhow::Error::new(error).context("cannot write to standard output").into())
         }
         _ => Ok(()),
+    }
+}
+
+/// Tells standard error, while a view runs, that packets are being lost.
+struct Alarm {
+    /// What is lost, and what helps against it.
+    words: &'static str,
+    is_quiet: bool,
+    /// Of these it has told.
+    told: u64,
+}
+
+impl Alarm {
+    fn new(words: &'static str, is_quiet: bool) -> Self {
+        Self { words, is_quiet, told: 0 }
+    }
+
+    fn look(&mut self, losses: &Losses) {
+        let lost = losses.lines();
+        if lost > self.told && !self.is_quiet {
+            // A closed stderr is no reason not to trace.
+            let _ = writeln!(io::stderr(), "net-latency: {} {}", lost - self.told, self.words);
+        }
+        self.told = lost;
     }
 }

@@ -19,6 +19,7 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
 };
 
+use super::Alarm;
 use crate::{
     cli::{PacketFilter, StreamConfig},
     clock::Clock,
@@ -117,7 +118,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         recent: config.interval.map(|_| Summary::new()),
         disordered: 0,
         outside: 0,
-        reported: 0,
+        alarm: Alarm::new("lines lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
     let started = Instant::now();
     let mut command = None;
@@ -197,8 +198,7 @@ struct Stream<'a> {
     disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
-    /// Lost lines that stderr has been told of.
-    reported: u64,
+    alarm: Alarm,
 }
 
 impl Stream<'_> {
@@ -256,7 +256,7 @@ impl Stream<'_> {
                         if let Some(namespaced) = &mut self.namespaced {
                             namespaced.refresh();
                         }
-                        self.report_losses()?;
+                        self.alarm.look(&self.tracer.losses()?);
                     }
                     if self.sink.reader_gone() {
                         return Ok(End::Closed);
@@ -384,20 +384,6 @@ impl Stream<'_> {
             });
         }
         recent.clear();
-    }
-
-    /// Tells stderr while running that lines are being lost.
-    fn report_losses(&mut self) -> Result<(), Failure> {
-        let lost = self.tracer.losses()?.lines();
-        if lost > self.reported && !self.options.quiet {
-            let new = lost - self.reported;
-            let _ = writeln!(
-                io::stderr(),
-                "net-latency: {new} lines lost just now: a larger --buffer, or a filter, helps"
-            );
-        }
-        self.reported = lost;
-        Ok(())
     }
 }
 

@@ -28,6 +28,7 @@ use self::{
     model::{Counts, Id, groups, packets, since},
     page::Page,
 };
+use super::Alarm;
 use crate::{
     cli::{HistConfig, ReportFormat},
     clock::{Clock, monotonic_ns},
@@ -61,7 +62,8 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
         let _ =
             writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
     }
-    let mut hist = Hist { config, tracer, started: Instant::now(), reported: 0 };
+    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
+    let mut hist = Hist { config, tracer, started: Instant::now(), alarm };
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
@@ -71,8 +73,7 @@ struct Hist<'a> {
     config: &'a HistConfig,
     tracer: Tracer,
     started: Instant,
-    /// Lost packets that stderr has been told of.
-    reported: u64,
+    alarm: Alarm,
 }
 
 impl Hist<'_> {
@@ -118,7 +119,7 @@ impl Hist<'_> {
                     }
                     (earlier, from) = (now, to);
                 }
-                _ = looks.tick() => self.report_losses()?,
+                _ = looks.tick() => self.alarm.look(&self.tracer.losses()?),
             }
         }
     }
@@ -180,19 +181,5 @@ impl Hist<'_> {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
             Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
         }
-    }
-
-    /// Tells stderr while running that packets are being lost.
-    fn report_losses(&mut self) -> Result<(), Failure> {
-        let lost = self.tracer.losses()?.lines();
-        if lost > self.reported && !self.config.quiet {
-            let new = lost - self.reported;
-            let _ = writeln!(
-                io::stderr(),
-                "net-latency: {new} packets lost just now: more --buckets, or a filter, helps"
-            );
-        }
-        self.reported = lost;
-        Ok(())
     }
 }
