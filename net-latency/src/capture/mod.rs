@@ -94,6 +94,18 @@ pub struct Census {
     pub after: Counters,
 }
 
+impl Census {
+    /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
+    /// meanwhile.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        let moved = self.after.since(&self.before);
+        let moved = moved.get(Counter::Stored) + moved.get(Counter::Taken);
+        let known = self.after.get(Counter::Taken) + self.waiting + moved;
+        self.after.get(Counter::Stored).saturating_sub(known)
+    }
+}
+
 /// Appends the oldest record in the ring buffer, if there is one.
 fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<bool> {
     let Some(item) = ring.next() else { return Ok(false) };
