@@ -57,16 +57,12 @@ impl Balance<'_> {
     /// When `out` can't be written.
     pub fn write_counts(&self, out: &mut impl io::Write) -> io::Result<()> {
         let [packets_in, packets_out] = self.packets;
-        write!(
+        writeln!(
             out,
             "net-latency: {packets_in} packets in, {packets_out} out in {}; {} lost",
             Human(u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX)),
             self.losses.lines()
-        )?;
-        if self.losses.missed_probes.is_none() {
-            write!(out, " (this kernel does not count skipped calls)")?;
-        }
-        writeln!(out)
+        )
     }
 
     /// Writes where all packets are, and what was lost.
@@ -78,6 +74,9 @@ impl Balance<'_> {
         self.ledger.write(out)?;
         for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
+        }
+        if self.losses.missed_probes.is_none() {
+            writeln!(out, "  this kernel does not count skipped calls")?;
         }
         Ok(())
     }

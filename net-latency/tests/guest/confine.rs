@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
+    sys::resource::{RLIM_INFINITY, Resource, setrlimit},
 };
 
 /// First argument of the process that confines itself.
@@ -66,7 +67,11 @@ fn confine() -> Result<std::convert::Infallible> {
         NOBODY => {
             command.uid(65534).gid(65534);
         }
-        ONLY_NEEDED => become_nobody_with(&[CAP_BPF, CAP_PERFMON, CAP_SYSLOG])?,
+        ONLY_NEEDED => {
+            // As the service has it: before Linux 5.11 maps count against this.
+            setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
+            become_nobody_with(&[CAP_BPF, CAP_PERFMON, CAP_SYSLOG])?;
+        }
         NO_CAPABILITIES => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF])?,
         NO_BPF => drop_capabilities(&[CAP_SYS_ADMIN, CAP_BPF])?,
         NO_PERFMON => drop_capabilities(&[CAP_SYS_ADMIN, CAP_PERFMON])?,
