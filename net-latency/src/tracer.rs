@@ -169,8 +169,9 @@ impl Tracer {
             counts.set_span(&self.span)?;
         }
         let losses = self.losses()?;
-        self.end = Some(self.capture.census()?);
-        self.counted_until = monotonic_ns();
+        let end = self.capture.census()?;
+        self.counted_until = end.at_ns;
+        self.end = Some(end);
         let missed_probes = self.missed();
         drop(self.probes.take());
         self.capture.finish();

@@ -76,10 +76,11 @@ impl Capture {
         let before = self.counters()?;
         let segments = self.maps.segments.keys().filter(Result::is_ok).count();
         let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
+        let at_ns = monotonic_ns();
         let after = self.counters()?;
         // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
         let most = after.get(Counter::Stored).saturating_sub(before.get(Counter::Taken));
-        Ok(Census { before, waiting: most.min((segments + datagrams) as u64), after })
+        Ok(Census { before, waiting: most.min((segments + datagrams) as u64), at_ns, after })
     }
 }
 
@@ -90,6 +91,8 @@ pub struct Census {
     pub before: Counters,
     /// Received packets that wait for an application.
     pub waiting: u64,
+    /// What was finished by then, in ns of `CLOCK_MONOTONIC`, is among the counters after.
+    pub at_ns: u64,
     /// The counters after.
     pub after: Counters,
 }

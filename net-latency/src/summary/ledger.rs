@@ -34,7 +34,7 @@ impl Ledger {
     /// From what the kernel side has counted since loading; the user side knows the rest.
     #[must_use]
     pub fn new(census: &Census, shown: u64, outside: u64, unwritten: u64) -> Self {
-        let Census { before, after, waiting } = census;
+        let Census { before, after, waiting, .. } = census;
         let (waiting, evicted) = (*waiting, census.evicted());
         let sum = |counters: &[Counter]| counters.iter().map(|&counter| before.get(counter)).sum::<u64>();
         let came = [
@@ -173,7 +173,7 @@ mod tests {
         count(Counter::UnfinishedOut, 4);
         // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
         let records = 900 - 200 - 30 - 7 - 8 + 3 + 500 - 100 - 4;
-        let census = Census { before: counters, waiting: 60, after: counters };
+        let census = Census { before: counters, waiting: 60, at_ns: 0, after: counters };
         let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
         assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 8 + 40 + 6, 39));
@@ -215,7 +215,7 @@ mod tests {
             ] {
                 counters.values[counter as usize] = n;
             }
-            Census { before: counters, waiting, after: counters }
+            Census { before: counters, waiting, at_ns: 0, after: counters }
         };
         // 40 came before the start, of which 3 wait; 100 in the run, of which 7 wait and 5 were evicted.
         let (start, end) = (census(40, 37, 20, 2, 3), census(140, 128, 20, 4, 7));
