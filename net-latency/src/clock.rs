@@ -106,15 +106,24 @@ impl TimeText {
         Self { zone, style, second: None, head: String::new(), tail: String::new() }
     }
 
+    /// The text of `wall_ns`, in ns since 1970 in UTC, up to whole seconds: all of it in the style of a calendar.
+    #[inline]
+    pub(crate) fn whole_seconds(&mut self, wall_ns: i64) -> &str {
+        let is_kept = self.second.is_some_and(|second| {
+            // Without a division.
+            wall_ns.checked_sub(second).is_some_and(|fraction| (0..NS_PER_SECOND).contains(&fraction))
+        });
+        if !is_kept {
+            self.render(wall_ns.saturating_sub(wall_ns.rem_euclid(NS_PER_SECOND)));
+        }
+        &self.head
+    }
+
     /// Appends the text of `wall_ns`, in ns since 1970 in UTC, to `out`.
     pub fn write(&mut self, wall_ns: i64, out: &mut Vec<u8>) {
-        let fraction = wall_ns.rem_euclid(NS_PER_SECOND);
-        let second = wall_ns.saturating_sub(fraction);
-        if self.second != Some(second) {
-            self.render(second);
-        }
-        out.extend_from_slice(self.head.as_bytes());
+        out.extend_from_slice(self.whole_seconds(wall_ns).as_bytes());
         if self.style == TimeStyle::Rfc3339 {
+            let fraction = wall_ns.rem_euclid(NS_PER_SECOND);
             let mut digits = *b".000000000";
             let mut rest = fraction;
             for digit in digits[1..].iter_mut().rev() {

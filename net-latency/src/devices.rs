@@ -14,6 +14,8 @@ pub struct Devices {
     /// Inode number of our namespace.
     netns: Option<u32>,
     names: FxHashMap<u32, Option<Name>>,
+    /// The index that was asked for last, and its name: most packets are on the device of the one before.
+    last: Option<(u32, Option<Name>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +29,7 @@ impl Devices {
     #[must_use]
     pub fn new() -> Self {
         let netns = fs::metadata("/proc/self/ns/net").ok().and_then(|data| u32::try_from(data.ino()).ok());
-        Self { netns, names: FxHashMap::default() }
+        Self { netns, names: FxHashMap::default(), last: None }
     }
 
     /// The name of the device with this index in the namespace with this inode number.
@@ -35,13 +37,18 @@ impl Devices {
         if Some(netns) != self.netns {
             return None;
         }
-        let name = self.names.entry(ifindex).or_insert_with(|| look_up(ifindex));
+        if self.last.is_none_or(|(last, _)| last != ifindex) {
+            let name = self.names.entry(ifindex).or_insert_with(|| look_up(ifindex));
+            self.last = Some((ifindex, *name));
+        }
+        let (_, name) = self.last.as_ref()?;
         name.as_ref().map(|name| &name.bytes[..name.len])
     }
 
     /// Forgets all names: devices come, go and are renamed.
     pub fn refresh(&mut self) {
         self.names.clear();
+        self.last = None;
     }
 }
 

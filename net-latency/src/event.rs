@@ -11,10 +11,6 @@ use net_latency_common::{
 /// Number of columns of a line: the ways between neighbouring stages.
 pub const COLUMNS: usize = STAMPS - 1;
 
-/// Stages in the order in which a packet crosses them, as indices of [`PacketRecord::stamps`].
-const ORDER_IN: [usize; STAMPS] = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP];
-const ORDER_OUT: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV];
-
 /// Flags that the kernel side sets, by name. The names are part of the interface.
 const FLAG_NAMES: [(u16, &str); 5] = [
     (FLAG_CONTROL, "control"),
@@ -55,7 +51,7 @@ pub enum IpVersion {
 
 /// Names of the columns of a line, in display order.
 #[must_use]
-pub fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
+pub const fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
     match (direction, protocol) {
         (Direction::In, Protocol::Tcp) => ["drv-ip", "ip-tcp", "tcp-app"],
         (Direction::In, Protocol::Udp) => ["drv-ip", "ip-udp", "udp-app"],
@@ -70,6 +66,24 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
     record.stamps.into_iter().max().unwrap_or(0)
 }
 
+/// The stamps in the order in which the packet crosses the stages.
+#[inline]
+fn in_display_order(record: &PacketRecord) -> [u64; STAMPS] {
+    let order = if record.direction == Direction::In as u8 {
+        [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP]
+    } else {
+        [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV]
+    };
+    order.map(|stage| record.stamps[stage])
+}
+
+/// Time from one stamp to a later one, if both are known. A later stage stamped before an earlier one can't be this
+/// packet's: unknown, not a number.
+#[inline]
+fn between(from: u64, to: u64) -> Option<u64> {
+    if from == 0 || to == 0 { None } else { to.checked_sub(from) }
+}
+
 /// A finished packet. Cheap to copy; borrows the record from the ring buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
@@ -77,14 +91,26 @@ pub struct Event<'a> {
     wall_ns: i64,
     ifname: Option<&'a [u8]>,
     ns_pid: Option<u32>,
+    /// In display order. Every view asks for them, and some twice.
+    stages: [Option<u64>; COLUMNS],
+    total: Option<u64>,
 }
 
 impl<'a> Event<'a> {
     /// `wall_ns` is [`completion_ns`] mapped to ns since 1970 in UTC; `ifname` is the name of the
     /// record's device, as the kernel has it (any bytes).
     #[must_use]
+    #[inline]
     pub fn new(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
-        Self { record, wall_ns, ifname, ns_pid: None }
+        let [first, second, third, last] = in_display_order(record);
+        Self {
+            record,
+            wall_ns,
+            ifname,
+            ns_pid: None,
+            stages: [between(first, second), between(second, third), between(third, last)],
+            total: between(first, last),
+        }
     }
 
     /// With the process' number in its own PID namespace.
@@ -158,43 +184,28 @@ impl<'a> Event<'a> {
     /// is unknown, or if the stamps contradict each other.
     #[must_use]
     pub fn stage(&self, column: usize) -> Option<u64> {
-        self.between(column, column + 1)
+        *self.stages.get(column)?
     }
 
     /// All columns in display order, in ns.
     #[must_use]
     pub fn stages(&self) -> [Option<u64>; COLUMNS] {
-        std::array::from_fn(|column| self.stage(column))
+        self.stages
     }
 
     /// Time in ns from the first to the last stage; `None` unless both are known.
     #[must_use]
     pub fn total_ns(&self) -> Option<u64> {
-        self.between(0, STAMPS - 1)
-    }
-
-    fn between(&self, from: usize, to: usize) -> Option<u64> {
-        let order = match self.direction() {
-            Direction::In => &ORDER_IN,
-            Direction::Out => &ORDER_OUT,
-        };
-        let stamp = |place: usize| {
-            let stamp = self.record.stamps[*order.get(place)?];
-            (stamp != 0).then_some(stamp)
-        };
-        // A later stage stamped before an earlier one can't be this packet's: unknown, not a number.
-        stamp(to)?.checked_sub(stamp(from)?)
+        self.total
     }
 
     /// Two known stamps contradict each other.
     #[must_use]
+    #[inline]
     pub fn is_disordered(&self) -> bool {
-        let order = match self.direction() {
-            Direction::In => ORDER_IN,
-            Direction::Out => ORDER_OUT,
-        };
-        let known = order.map(|place| self.record.stamps[place]).into_iter().filter(|&stamp| stamp != 0);
-        !known.is_sorted()
+        // Where every column is known, each stamp is no earlier than the one before.
+        self.stages.contains(&None)
+            && !in_display_order(self.record).into_iter().filter(|&stamp| stamp != 0).is_sorted()
     }
 
     /// Process id, where known.

@@ -3,6 +3,7 @@
 //! Data flows one way: hooks in the kernel → ring buffer → [`capture`] → [`event`] → [`views`] → [`output`].
 
 pub mod capture;
+mod cells;
 pub mod cli;
 pub mod clock;
 mod command;

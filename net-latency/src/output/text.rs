@@ -12,7 +12,7 @@ use net_latency_common::{COMM_LEN, Direction, PacketRecord};
 
 use super::{Options, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
-use crate::event::{COLUMNS, Event, columns};
+use crate::event::{COLUMNS, Event, Protocol, columns};
 
 const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
@@ -20,99 +20,216 @@ const PLAIN: &[u8] = b"\x1b[0m";
 
 /// Processes whose part of the line is kept. It stays the same from line to line, and takes as long to write as the rest.
 const OWNERS: usize = 16;
+/// Room for it: a name of 15 bytes, each escaped, and a number of ten digits between ". | Proc " and ", PID ".
+const OWNER_LEN: usize = 96;
+/// Room for a column's name and a colon.
+const PIECE_LEN: usize = 16;
+/// Room for all of a line but its details, with a piece's room behind: 8 bytes of colour, 19 of time, 5, three columns of
+/// 42 with colours and the longest numbers, and the owner.
+const LINE_LEN: usize = 384;
 
 #[derive(Debug)]
 pub(super) struct TextWriter {
     time: TimeText,
     /// By the lowest bits of the process id.
     owners: Box<[Owner; OWNERS]>,
+    line: Box<Line>,
     details: bool,
     colour: bool,
 }
 
 /// What a line says of whose packet it is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Owner {
     pid: u32,
     comm: [u8; COMM_LEN],
     /// Empty as long as there was none.
-    text: Vec<u8>,
+    text: Piece<OWNER_LEN>,
+}
+
+impl Owner {
+    const NONE: Self = Self { pid: 0, comm: [0; COMM_LEN], text: Piece { bytes: [0; OWNER_LEN], len: 0 } };
+
+    /// Uses the end of `out` for a moment, since that allocates nothing.
+    #[cold]
+    fn render(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        let PacketRecord { pid, comm, .. } = event.record();
+        (self.pid, self.comm) = (*pid, *comm);
+        let start = out.len();
+        out.extend_from_slice(b". | Proc ");
+        write_name(event.comm(), out);
+        out.extend_from_slice(b", PID ");
+        match event.pid() {
+            Some(pid) => write_number(pid, out),
+            None => out.push(b'-'),
+        }
+        let text = &out[start..];
+        self.text.bytes[..text.len()].copy_from_slice(text);
+        self.text.len = text.len();
+        out.truncate(start);
+    }
+}
+
+/// A piece of text in room of a fixed size, all of which is copied: that takes a few instructions and no call.
+#[derive(Clone, Copy, Debug)]
+struct Piece<const ROOM: usize> {
+    bytes: [u8; ROOM],
+    len: usize,
+}
+
+impl<const ROOM: usize> Piece<ROOM> {
+    const fn new(text: &str, end: &str) -> Self {
+        let mut bytes = [0; ROOM];
+        let (start, rest) = bytes.split_at_mut(text.len());
+        start.copy_from_slice(text.as_bytes());
+        rest.split_at_mut(end.len()).0.copy_from_slice(end.as_bytes());
+        Self { bytes, len: text.len() + end.len() }
+    }
+}
+
+/// A line as it grows.
+#[derive(Debug)]
+struct Line {
+    bytes: [u8; LINE_LEN],
+    len: usize,
+}
+
+impl Line {
+    #[inline(always)]
+    fn put<const ROOM: usize>(&mut self, piece: &Piece<ROOM>) {
+        self.bytes[self.len..self.len + ROOM].copy_from_slice(&piece.bytes);
+        self.len += piece.len;
+    }
+
+    fn put_slice(&mut self, text: &[u8]) {
+        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
+        self.len += text.len();
+    }
+
+    #[inline(always)]
+    fn put_columns<const COLOUR: bool>(&mut self, event: &Event<'_>) {
+        let (direction, protocol) = (event.direction(), event.protocol());
+        let names = match (direction, protocol) {
+            (Direction::In, Protocol::Tcp) => &TCP_IN,
+            (Direction::Out, Protocol::Tcp) => &TCP_OUT,
+            (Direction::In, Protocol::Udp) => &UDP_IN,
+            (Direction::Out, Protocol::Udp) => &UDP_OUT,
+        };
+        let arrow = if direction == Direction::In { *b" |I| " } else { *b" |O| " };
+        self.put(&Piece { bytes: arrow, len: arrow.len() });
+        let stages = event.stages();
+        let longest = if COLOUR { longest(&stages) } else { None };
+        // Written out, since a loop over it is not unrolled.
+        self.put_column(&names[0], stages[0], longest == Some(0));
+        self.put(&COMMA);
+        self.put_column(&names[1], stages[1], longest == Some(1));
+        self.put(&COMMA);
+        self.put_column(&names[2], stages[2], longest == Some(2));
+    }
+
+    #[inline(always)]
+    fn put_column(&mut self, name: &Piece<PIECE_LEN>, stage: Option<u64>, is_bold: bool) {
+        self.paint(is_bold, BOLD);
+        self.put(name);
+        match stage {
+            Some(ns) => {
+                self.put_number(ns / 1000);
+                self.put(&UNIT);
+            }
+            None => self.put(&UNKNOWN),
+        }
+        self.paint(is_bold, PLAIN);
+    }
+
+    fn paint(&mut self, wanted: bool, code: &[u8]) {
+        if wanted {
+            self.put_slice(code);
+        }
+    }
+
+    #[inline(always)]
+    fn put_number(&mut self, number: u64) {
+        // Nearly all times of a packet.
+        if let Some(short) = usize::try_from(number).ok().and_then(|number| SHORT_NUMBERS.get(number)) {
+            let [.., len] = *short;
+            self.put(&Piece { bytes: *short, len: len.into() });
+        } else {
+            self.put_slice(itoa::Buffer::new().format(number).as_bytes());
+        }
+    }
+}
+
+const COMMA: Piece<2> = Piece { bytes: *b", ", len: 2 };
+const UNIT: Piece<3> = Piece { bytes: *b" us", len: 3 };
+const UNKNOWN: Piece<1> = Piece { bytes: *b"-", len: 1 };
+const NEWLINE: Piece<1> = Piece { bytes: *b"\n", len: 1 };
+
+/// The numbers below 1000: up to three digits, and how many.
+static SHORT_NUMBERS: [[u8; 4]; 1000] = short_numbers();
+
+const fn short_numbers() -> [[u8; 4]; 1000] {
+    let mut texts = [[0; 4]; 1000];
+    let mut number = 0;
+    while number < texts.len() {
+        let [a, b, c] = [number / 100, number / 10 % 10, number % 10];
+        let [a, b, c] = [b'0' + a as u8, b'0' + b as u8, b'0' + c as u8];
+        texts[number] = match number {
+            0..10 => [c, 0, 0, 1],
+            10..100 => [b, c, 0, 2],
+            _ => [a, b, c, 3],
+        };
+        number += 1;
+    }
+    texts
+}
+
+/// The columns of a direction and a protocol, each with its colon.
+type Columns = [Piece<PIECE_LEN>; COLUMNS];
+
+const TCP_IN: Columns = pieces(columns(Direction::In, Protocol::Tcp));
+const TCP_OUT: Columns = pieces(columns(Direction::Out, Protocol::Tcp));
+const UDP_IN: Columns = pieces(columns(Direction::In, Protocol::Udp));
+const UDP_OUT: Columns = pieces(columns(Direction::Out, Protocol::Udp));
+
+const fn pieces([first, second, third]: [&str; COLUMNS]) -> Columns {
+    [Piece::new(first, ": "), Piece::new(second, ": "), Piece::new(third, ": ")]
 }
 
 impl TextWriter {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             time: TimeText::new(options.zone, TimeStyle::Calendar),
-            owners: Box::default(),
+            owners: Box::new([const { Owner::NONE }; OWNERS]),
+            line: Box::new(Line { bytes: [0; LINE_LEN], len: 0 }),
             details: options.details,
             colour: options.colour,
         }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        self.paint(DIM, out);
-        self.time.write(event.wall_ns(), out);
-        self.paint(PLAIN, out);
-        out.extend_from_slice(match event.direction() {
-            Direction::In => b" |I| ",
-            Direction::Out => b" |O| ",
-        });
-        self.write_columns(event, out);
-        self.write_owner(event, out);
-        if self.details {
-            write_details(event, out);
+        let Self { time, owners, line, details, colour } = self;
+        line.len = 0;
+        line.paint(*colour, DIM);
+        line.put_slice(time.whole_seconds(event.wall_ns()).as_bytes());
+        line.paint(*colour, PLAIN);
+        if *colour {
+            line.put_columns::<true>(event);
+        } else {
+            line.put_columns::<false>(event);
         }
-        out.push(b'\n');
-    }
-
-    fn write_owner(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         let PacketRecord { pid, comm, .. } = event.record();
-        let owner = &mut self.owners[*pid as usize % OWNERS];
-        if owner.text.is_empty() || owner.pid != *pid || owner.comm != *comm {
-            (owner.pid, owner.comm) = (*pid, *comm);
-            owner.text.clear();
-            owner.text.extend_from_slice(b". | Proc ");
-            write_name(event.comm(), &mut owner.text);
-            owner.text.extend_from_slice(b", PID ");
-            match event.pid() {
-                Some(pid) => write_number(pid, &mut owner.text),
-                None => owner.text.push(b'-'),
-            }
+        let owner = &mut owners[*pid as usize % OWNERS];
+        if owner.text.len == 0 || owner.pid != *pid || owner.comm != *comm {
+            owner.render(event, out);
         }
-        out.extend_from_slice(&owner.text);
-    }
-
-    fn write_columns(&self, event: &Event<'_>, out: &mut Vec<u8>) {
-        let stages = event.stages();
-        let longest = if self.colour { longest(&stages) } else { None };
-        for (column, (name, stage)) in
-            columns(event.direction(), event.protocol()).into_iter().zip(stages).enumerate()
-        {
-            if column > 0 {
-                out.extend_from_slice(b", ");
-            }
-            let bold = longest == Some(column);
-            if bold {
-                self.paint(BOLD, out);
-            }
-            out.extend_from_slice(name.as_bytes());
-            match stage {
-                Some(ns) => {
-                    out.extend_from_slice(b": ");
-                    write_number(ns / 1000, out);
-                    out.extend_from_slice(b" us");
-                }
-                None => out.extend_from_slice(b": -"),
-            }
-            if bold {
-                self.paint(PLAIN, out);
-            }
-        }
-    }
-
-    fn paint(&self, code: &[u8], out: &mut Vec<u8>) {
-        if self.colour {
-            out.extend_from_slice(code);
+        line.put(&owner.text);
+        if *details {
+            out.extend_from_slice(&line.bytes[..line.len]);
+            write_details(event, out);
+            out.push(b'\n');
+        } else {
+            line.put(&NEWLINE);
+            out.extend_from_slice(&line.bytes[..line.len]);
         }
     }
 }

@@ -27,7 +27,7 @@ pub use table::{Table, Way};
 pub use times::Times;
 pub use worst::{Worst, dominant, meaning};
 
-/// Accumulates packets. Its size does not depend on their number (about 600 KiB).
+/// Accumulates packets. Its size does not depend on their number (about 300 KiB).
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Times by stage.

@@ -7,7 +7,7 @@ use net_latency_common::Direction;
 use super::{packet::Packet, times::Times};
 use crate::event::{COLUMNS, Protocol, columns};
 
-/// The ways a packet can go, in the order in which they are shown.
+/// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
     (Direction::In, Protocol::Tcp),
     (Direction::Out, Protocol::Tcp),
@@ -36,6 +36,7 @@ impl Way {
         self.columns.iter_mut().chain([&mut self.total]).for_each(Times::clear);
     }
 
+    #[inline]
     fn record(&mut self, packet: &Packet<'_>) {
         self.packets += 1;
         let add = |times: &mut Times, ns: Option<u64>| match ns {
@@ -44,14 +45,16 @@ impl Way {
             None if packet.is_control => {}
             None => times.add_unknown(),
         };
-        for (times, ns) in self.columns.iter_mut().zip(packet.stages) {
-            add(times, ns);
-        }
+        // Written out, since a loop over it is not unrolled.
+        let [first, second, third] = &mut self.columns;
+        add(first, packet.stages[0]);
+        add(second, packet.stages[1]);
+        add(third, packet.stages[2]);
         add(&mut self.total, packet.total);
     }
 }
 
-/// The times of all packets. Its size does not depend on their number (about 600 KiB).
+/// The times of all packets. Its size does not depend on their number (about 300 KiB).
 #[derive(Debug)]
 pub struct Table {
     ways: [Way; WAYS.len()],
@@ -77,10 +80,13 @@ impl Table {
 
     /// Counts a packet.
     pub fn record(&mut self, packet: &Packet<'_>) {
-        let way = (packet.direction, packet.protocol);
-        if let Some(place) = WAYS.iter().position(|this| *this == way) {
-            self.ways[place].record(packet);
-        }
+        let place = match (packet.direction, packet.protocol) {
+            (Direction::In, Protocol::Tcp) => 0,
+            (Direction::Out, Protocol::Tcp) => 1,
+            (Direction::In, Protocol::Udp) => 2,
+            (Direction::Out, Protocol::Udp) => 3,
+        };
+        self.ways[place].record(packet);
     }
 
     /// Each way with what it has seen.

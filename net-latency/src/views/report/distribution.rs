@@ -1,8 +1,6 @@
 //! A distribution of times that is small enough to be kept by the thousand.
 
-/// Cells per doubling, as a power of two: the middle of a cell is within 0.8 % of everything in it.
-const FINENESS: u32 = 6;
-const CELLS_PER_DOUBLING: u64 = 1 << FINENESS;
+use crate::cells::{bounds, cell, middle};
 
 /// Counts by cells that grow with the time. Memory goes as far as the longest time: 4 KiB to 1 ms, 7 KiB to 10 s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,8 +51,7 @@ impl Distribution {
         for (cell, &count) in self.cells.iter().enumerate() {
             passed += u128::from(count);
             if passed >= rank {
-                let (from, to) = bounds(cell);
-                return Some((from + (to - from) / 2).min(self.max_ns));
+                return Some(middle(cell).min(self.max_ns));
             }
         }
         None
@@ -70,21 +67,6 @@ impl Distribution {
     }
 }
 
-/// Times below 128 ns have a cell each; then 64 cells per doubling.
-fn cell(ns: u64) -> usize {
-    let shift = (u64::BITS - ns.leading_zeros()).saturating_sub(FINENESS + 1);
-    let cell = u64::from(shift) * CELLS_PER_DOUBLING + (ns >> shift);
-    usize::try_from(cell).expect("less than 64 doublings of 64 cells, and 64 more")
-}
-
-/// The first and the last time of a cell.
-fn bounds(cell: usize) -> (u64, u64) {
-    let cell = cell as u64;
-    let shift = (cell / CELLS_PER_DOUBLING).saturating_sub(1);
-    let from = (cell - shift * CELLS_PER_DOUBLING) << shift;
-    (from, from + ((1 << shift) - 1))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -97,21 +79,6 @@ mod tests {
             distribution.add(ns);
         }
         distribution
-    }
-
-    #[test]
-    fn cells_join_without_gaps() {
-        let mut next = 0;
-        for index in 0..=cell(u64::MAX) {
-            let (from, to) = bounds(index);
-            assert_eq!(from, next, "{index}");
-            assert!(
-                (cell(from), cell(to)) == (index, index) && to - from <= from / CELLS_PER_DOUBLING,
-                "{index}"
-            );
-            next = to.wrapping_add(1);
-        }
-        assert_eq!(next, 0);
     }
 
     #[test]

@@ -89,8 +89,8 @@ fn write_tiles(report: &Report, page: &mut String) -> fmt::Result {
     for (direction, protocol, way) in report.stages.ways().filter(|(_, _, way)| way.packets > 0) {
         let name = format!("{} {}", protocol.name(), dir(direction));
         tile(&format!("packets, {name}"), &way.packets)?;
-        tile(&format!("p50, {name}"), &Time(way.total.quantile(0.5)))?;
-        tile(&format!("p99, {name}"), &Time(way.total.quantile(0.99)))?;
+        tile(&format!("p50, {name}"), &Time(way.total.quantile(500)))?;
+        tile(&format!("p99, {name}"), &Time(way.total.quantile(990)))?;
         tile(&format!("longest, {name}"), &Time(way.total.max()))?;
     }
     writeln!(page, "</dl>")

@@ -246,7 +246,7 @@ impl Display for Span {
 /// The quantiles of a row, as in the table of the stages.
 pub(super) fn quantiles(times: &Times) -> [Option<u64>; 6] {
     let quantile = |quantile| times.quantile(quantile);
-    [times.min(), quantile(0.5), quantile(0.9), quantile(0.99), quantile(0.999), times.max()]
+    [times.min(), quantile(500), quantile(900), quantile(990), quantile(999), times.max()]
 }
 
 #[cfg(test)]
