@@ -46,7 +46,7 @@ pub struct Resent {
     pub last: u64,
 }
 
-/// How far the packet that is on its way from TCP to the device has come.
+/// Whether a packet is on its way from TCP to the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Progress {
@@ -54,10 +54,6 @@ pub(crate) enum Progress {
     Idle = 0,
     /// `__tcp_transmit_skb` was entered.
     Transmit = 1,
-    /// TCP let it go.
-    Transport = 2,
-    /// IP output.
-    Output = 3,
 }
 
 /// Whose bytes a sent packet holds.
@@ -77,18 +73,17 @@ pub(crate) enum Author {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Transmit {
-    /// Address of the clone that goes down the stack.
-    pub(crate) skb: u64,
     pub(crate) app: u64,
-    pub(crate) transport: u64,
-    pub(crate) ip: u64,
+    /// When `__tcp_transmit_skb` was entered.
+    pub(crate) began: u64,
     /// Of a retransmission: when these bytes were first sent, 0 where unknown.
     pub(crate) first: u64,
     pub(crate) seq: u32,
+    /// What its header says: a SYN takes the number before that of its payload.
+    pub(crate) header_seq: u32,
     pub(crate) len: u32,
     pub(crate) segs: u16,
     pub(crate) flags: u16,
-    pub(crate) family: u32,
     pub(crate) progress: Progress,
     pub(crate) author: Author,
 }
@@ -101,6 +96,8 @@ pub struct Connection {
     pub(crate) address: u64,
     pub(crate) identity: Identity,
     pub(crate) ends: Ends,
+    /// Inode number of the network namespace.
+    pub(crate) netns: u32,
     /// The last task that read or wrote.
     pub(crate) user: Task,
     /// The write call that holds the next bytes to be sent for the first time, if `has_write`.
@@ -126,7 +123,6 @@ pub struct Connection {
     /// The bytes of the buffer from which the application took last, by their sequence numbers.
     pub(crate) buffer_start: u32,
     pub(crate) buffer_end: u32,
-    reserved: u32,
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it
@@ -136,6 +132,7 @@ static BLANK: Connection = Connection {
     address: 0,
     identity: Identity::NONE,
     ends: Ends { family: 0, reserved: 0, addresses: [0; 4] },
+    netns: 0,
     user: Task::UNKNOWN,
     write: Write { at: 0, task: Task::UNKNOWN, next: 0, has_next: 0 },
     write_start: 0,
@@ -143,16 +140,14 @@ static BLANK: Connection = Connection {
     has_write: 0,
     several_writers: 0,
     transmit: Transmit {
-        skb: 0,
         app: 0,
-        transport: 0,
-        ip: 0,
+        began: 0,
         first: 0,
         seq: 0,
+        header_seq: 0,
         len: 0,
         segs: 0,
         flags: 0,
-        family: 0,
         progress: Progress::Idle,
         author: Author::Unknown,
     },
@@ -165,7 +160,6 @@ static BLANK: Connection = Connection {
     is_late: 0,
     buffer_start: 0,
     buffer_end: 0,
-    reserved: 0,
 };
 
 impl Connection {
@@ -210,6 +204,7 @@ pub(crate) fn find_or_new<M: Memory>(
     connection.address = socket.address();
     connection.identity = identity;
     connection.ends = socket.ends();
+    connection.netns = socket.netns();
     Ok(connection)
 }
 

@@ -15,9 +15,10 @@ use crate::{
     emit::{addresses, cpu, emit},
     filter,
     ingress::take_arrival,
-    maps::{ARRIVALS, DATAGRAMS, RECEIVING, SENDS},
+    maps::{DATAGRAMS, RECEIVING, SENDS},
     memory::{Memory, Number},
     now,
+    passing::{self, Stage},
     skb::Skb,
     socket::{Ends, Socket},
     task::Task,
@@ -67,8 +68,6 @@ pub(crate) enum Progress {
     Called = 1,
     /// UDP let the datagram go.
     Transport = 2,
-    /// IP output.
-    Output = 3,
 }
 
 /// The datagram that a thread is sending.
@@ -80,7 +79,6 @@ pub struct Send {
     skb: u64,
     app: u64,
     transport: u64,
-    ip: u64,
     ends: Ends,
     /// Source and destination port in network order.
     ports: u32,
@@ -98,7 +96,6 @@ static NO_SEND: Send = Send {
     skb: 0,
     app: 0,
     transport: 0,
-    ip: 0,
     ends: Ends { family: 0, reserved: 0, addresses: [0; 4] },
     ports: 0,
     len: 0,
@@ -117,7 +114,8 @@ fn ports(word: u32) -> (u16, u16) {
 /// UDP receives an skb (`udp_rcv`, `udpv6_rcv`).
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>) -> Outcome {
-    let (drv, ip) = take_arrival(ARRIVALS.get_ptr_mut(skb.address()));
+    let transport = now();
+    let (drv, ip) = take_arrival(skb, transport);
     let Some(slot) = RECEIVING.get_ptr_mut(0) else { return Ok(()) };
     // SAFETY: index 0 of a per-CPU array is valid, and softirqs are off.
     let slot = unsafe { &mut *slot };
@@ -126,7 +124,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> Outcome {
     slot.drv = drv;
     slot.ip = ip;
     slot.merged_ports = if skb.gro_segments() > 1 { skb.udp_header() as u32 } else { 0 };
-    slot.transport = now();
+    slot.transport = transport;
     Ok(())
 }
 
@@ -317,7 +315,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
     let send = current_or_new()?;
     let is_known = send.progress == Progress::Called && send.socket == socket.address();
-    if send.progress == Progress::Transport || send.progress == Progress::Output {
+    if send.progress == Progress::Transport {
         count::one(Counter::UnfinishedOut);
     }
     if !is_known {
@@ -330,7 +328,6 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     }
     send.socket = socket.address();
     send.skb = skb.address();
-    send.ip = 0;
     send.ends.family = family;
     send.ends.addresses = addresses;
     send.ports = header as u32;
@@ -340,6 +337,10 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     send.netns = socket.netns();
     send.progress = Progress::Transport;
     send.transport = now();
+    if let Some(passing) = passing::of(skb.address()) {
+        // Left by another life of that address, which IP would take for a tunnel's second pass.
+        passing.clear(Stage::IpOut);
+    }
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
@@ -348,26 +349,12 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
 #[inline(always)]
 fn exclude() -> Outcome {
     if let Some(send) = current() {
-        if send.progress == Progress::Transport || send.progress == Progress::Output {
+        if send.progress == Progress::Transport {
             count::one(Counter::UnfinishedOut);
         }
         send.progress = Progress::Idle;
     }
     Err(Counter::FilteredOut)
-}
-
-/// IP output of an skb that has a socket, which is not a TCP socket that is known.
-#[inline(always)]
-pub(crate) fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
-    if !filter::protocol(IPPROTO_UDP) {
-        return Ok(());
-    }
-    let Some(send) = current() else { return Ok(()) };
-    if send.progress == Progress::Transport && send.skb == skb.address() {
-        send.ip = now();
-        send.progress = Progress::Output;
-    }
-    Ok(())
 }
 
 /// An skb that has a socket, which is not a TCP socket that is known, is handed to a device's queue. Of a
@@ -378,20 +365,20 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
         return Ok(());
     }
     let Some(send) = current() else { return Ok(()) };
-    if send.skb != skb.address() || send.progress != Progress::Transport && send.progress != Progress::Output
-    {
+    if send.skb != skb.address() || send.progress != Progress::Transport {
         return Ok(());
     }
     send.progress = Progress::Idle;
     let send = &*send;
     let drv = now();
+    let ip = passing::of(skb.address()).map_or(0, |passing| passing.take_out(send.transport, drv)[1]);
     let task = if send.app == 0 { Task::UNKNOWN } else { Task::current_wanted() };
     let (ifindex, _) = skb.device();
     let mark = skb.mark();
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
-    let stamps = [drv, send.ip, send.transport, send.app];
+    let stamps = [drv, ip, send.transport, send.app];
     emit(Direction::Out, &stamps, mark, || {
         // The ends come from the packet's header: source, then destination, as of a received one.
         let (saddr, daddr) = addresses(&send.ends, Direction::In);

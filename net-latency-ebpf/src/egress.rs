@@ -1,8 +1,9 @@
 //! The way out: application, TCP, IP, device queue.
 //!
-//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, so that
-//! the packet is followed by its socket, which is locked all the way; the clone's address is learnt
-//! at the first hook below and checked at the others. Which write call a segment belongs to follows
+//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down. The hooks below know only the
+//! clone: they note that it passed ([`crate::passing`]), whoever it is of. At the device's queue its socket, which is locked all
+//! the way, tells what is on its way, the number in its header that it is that, and a stamp that is older than the
+//! transmission, that a hook was missed. Which write call a segment belongs to follows
 //! from sequence numbers: calls and first transmissions both go through them in order.
 
 use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, PacketRecord};
@@ -17,6 +18,7 @@ use crate::{
     maps::{RESENT, WRITES},
     memory::{Memory, copy_words},
     now,
+    passing::{self, Stage},
     skb::Skb,
     socket::Socket,
     task::Task,
@@ -125,10 +127,11 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     let mut outcome = Ok(());
     let mut flags = 0;
     let mut first = 0;
+    let began = now();
     let (app, author);
     if len == 0 {
         flags |= FLAG_CONTROL;
-        app = now();
+        app = began;
         author = Author::User;
         if socket.owned_by_task() {
             connection.user = Task::current();
@@ -156,10 +159,10 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     }
     let transmit = &mut connection.transmit;
     transmit.app = app;
-    // The other fields are written on the way, this one perhaps not.
-    transmit.ip = 0;
+    transmit.began = began;
     transmit.first = first;
     transmit.seq = seq;
+    transmit.header_seq = skb.tcp_cb_seq();
     transmit.len = len;
     let segs = skb.tcp_cb_segments();
     transmit.segs = if segs > 1 { segs } else { 1 };
@@ -243,27 +246,14 @@ fn origin(connection: &Connection, seq: u32) -> (u64, Author) {
     }
 }
 
-/// TCP lets a packet go: the first hook that sees the clone.
+/// TCP lets a packet go: the first hook that sees the clone. Its sequence number is read here, since netfilter may change it
+/// further down (`nf_ct_seq_adjust`).
 #[inline(always)]
-pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> Outcome {
-    let Some(connection) = connection::find(socket) else { return Ok(()) };
-    let transmit = &mut connection.transmit;
-    if transmit.progress == Progress::Idle {
-        return Ok(());
-    }
-    if transmit.progress != Progress::Transmit || skb.tcp_header_anywhere().seq != transmit.seq {
-        // A packet that isn't followed, and the kernel skipped a hook on the one before.
-        transmit.progress = Progress::Idle;
-        return Err(Counter::UnfinishedOut);
-    }
-    transmit.skb = skb.address();
-    transmit.transport = now();
-    transmit.family = family;
-    transmit.progress = Progress::Transport;
-    if transmit.first != 0 {
-        let key = WriteKey { socket: socket.address(), seq: transmit.seq, reserved: 0 };
-        let resent = Resent { first: transmit.first, last: skb.tcp_sent_at() };
-        return RESENT.insert(&key, &resent, 0).map_err(|_| Counter::StampLost);
+pub fn at_transport<M: Memory>(skb: Skb<M>) -> Outcome {
+    if let Some(passing) = passing::of(skb.address()) {
+        passing.stamp(Stage::TransportOut, now());
+        passing.set_number(skb.tcp_header_seq());
+        passing.clear(Stage::IpOut);
     }
     Ok(())
 }
@@ -271,15 +261,10 @@ pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>, family: u32) -> O
 /// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb changes nothing.
 #[inline(always)]
 pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
-    let socket = skb.socket();
-    if socket.address() == 0 {
-        return Ok(());
-    }
-    let Some(connection) = connection::find(socket) else { return datagram::at_ip(skb) };
-    let transmit = &mut connection.transmit;
-    if transmit.progress == Progress::Transport && transmit.skb == skb.address() {
-        transmit.ip = now();
-        transmit.progress = Progress::Output;
+    if let Some(passing) = passing::of(skb.address())
+        && !passing.has(Stage::IpOut)
+    {
+        passing.stamp(Stage::IpOut, now());
     }
     Ok(())
 }
@@ -293,14 +278,24 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     }
     let Some(connection) = connection::find(socket) else { return datagram::queued(skb) };
     let transmit = &mut connection.transmit;
-    if transmit.progress == Progress::Idle
-        || transmit.progress == Progress::Transmit
-        || transmit.skb != skb.address()
-    {
+    if transmit.progress == Progress::Idle {
+        return Ok(());
+    }
+    let Some(passing) = passing::of(skb.address()) else { return Ok(()) };
+    if !passing.has_number(transmit.header_seq) {
+        // Not what is on its way, or TCP's hook was missed.
         return Ok(());
     }
     transmit.progress = Progress::Idle;
     let drv = now();
+    let [transport, ip] = passing.take_out(transmit.began, drv);
+    if transmit.first != 0 {
+        let key = WriteKey { socket: socket.address(), seq: transmit.seq, reserved: 0 };
+        let resent = Resent { first: transmit.first, last: skb.tcp_sent_at() };
+        if RESENT.insert(&key, &resent, 0).is_err() {
+            count::one(Counter::StampLost);
+        }
+    }
     let ends = &connection.ends;
     let (ifindex, _) = skb.device();
     let mark = skb.mark();
@@ -309,7 +304,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
-    let stamps = [drv, transmit.ip, transmit.transport, transmit.app];
+    let stamps = [drv, ip, transport, transmit.app];
     emit(Direction::Out, &stamps, mark, || {
         let (saddr, daddr) = addresses(ends, Direction::Out);
         let task = match transmit.author {
@@ -328,7 +323,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
             len: transmit.len,
             seq: transmit.seq,
             ifindex,
-            netns: identity.netns,
+            netns: connection.netns,
             mark,
             sport: identity.local_port(),
             dport: identity.remote_port(),
@@ -337,7 +332,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
             flags: transmit.flags,
             direction: Direction::Out as u8,
             protocol: IPPROTO_TCP,
-            family: transmit.family,
+            family: ends.family,
             reserved: 0,
         }
     })

@@ -171,7 +171,7 @@ fn host(family: u32, a: u32, b: u32, c: u32, d: u32) -> bool {
 #[inline(always)]
 pub(crate) fn socket<M: Memory>(socket: Socket<M>, identity: &Identity) -> bool {
     ports(identity.remote_port(), identity.local_port())
-        && netns(identity.netns)
+        && netns_of(socket)
         && (!needs_ends() || ends(&socket.ends()))
 }
 

@@ -1,6 +1,6 @@
 //! The way in: driver, IP, TCP, application.
 //!
-//! Up to TCP a packet is followed by the address of its skb: every hook by which an skb enters the
+//! Up to TCP a packet is followed by the address of its skb ([`crate::passing`]): every hook by which an skb enters the
 //! stack starts that address anew; a packet that enters again after it was forwarded is recognised by its
 //! content. From TCP on it is followed by connection and sequence number, since
 //! `tcp_try_coalesce` and friends free the skb and keep its bytes.
@@ -20,9 +20,10 @@ use crate::{
     count, datagram,
     emit::{addresses, cpu, emit},
     filter,
-    maps::{ARRIVALS, EXAMINED, SEGMENTS},
+    maps::{EXAMINED, FORWARDED, HAS_FORWARDED, SEGMENTS},
     memory::{Memory, copy_words},
     now,
+    passing::{self, Stage},
     skb::Skb,
     socket::{Ends, Socket},
     task::Task,
@@ -41,32 +42,18 @@ const MISSED: u32 = 2;
 /// the same, since the next segment begins where it ends.
 const UNWANTED: u16 = 1 << 15;
 
-/// A received packet before the transport has it. Stamps in ns, 0 where unknown.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Arrival {
-    /// The last time it entered the stack.
-    drv: u64,
-    ip: u64,
-    forwarded: Forwarded,
-}
-
 /// A packet that this machine forwarded, and that may enter its stack again (another namespace's, on the way
 /// to a container). Whether an skb that comes under this address is that packet, only its content can tell:
 /// drivers free skbs where no hook sees it. So this stays when the address starts anew.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Forwarded {
+pub struct Forwarded {
     /// When it entered the stack for the first time.
     drv: u64,
     /// What of its content neither forwarding nor address translation changes: see `TcpHeader`. 0 for none.
     content: u64,
     /// Its hop limit before it was forwarded last. Sets the packet apart from a copy that TCP sends again.
     hops: u64,
-}
-
-impl Arrival {
-    const NONE: Self = Self { drv: 0, ip: 0, forwarded: Forwarded { drv: 0, content: 0, hops: 0 } };
 }
 
 /// A received segment by connection and position.
@@ -131,7 +118,7 @@ impl SegmentKey {
     #[inline(always)]
     fn of(connection: &Connection) -> Self {
         let identity = &connection.identity;
-        Self::new(&connection.ends, identity.remote_port(), identity.local_port(), identity.netns)
+        Self::new(&connection.ends, identity.remote_port(), identity.local_port(), connection.netns)
     }
 
     #[inline(always)]
@@ -158,17 +145,9 @@ fn mix(ends: &Ends) -> u64 {
 /// An skb enters the stack from its driver: its address starts a new life.
 #[inline(always)]
 pub fn arrived<M: Memory>(skb: Skb<M>) -> Outcome {
-    let drv = now();
-    match ARRIVALS.get_ptr_mut(skb.address()) {
-        // SAFETY: an skb is in one CPU's hands at a time.
-        Some(entry) => unsafe {
-            (*entry).drv = drv;
-            (*entry).ip = 0;
-        },
-        None => {
-            let arrival = Arrival { drv, ..Arrival::NONE };
-            ARRIVALS.insert(skb.address(), &arrival, 0).map_err(|_| Counter::StampLost)?;
-        }
+    if let Some(passing) = passing::of(skb.address()) {
+        passing.stamp(Stage::Arrived, now());
+        passing.clear(Stage::IpIn);
     }
     Ok(())
 }
@@ -176,61 +155,67 @@ pub fn arrived<M: Memory>(skb: Skb<M>) -> Outcome {
 /// IP receives an skb.
 #[inline(always)]
 pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
-    let ip = now();
-    match ARRIVALS.get_ptr_mut(skb.address()) {
-        // SAFETY: as in `arrived`.
-        Some(entry) => unsafe { (*entry).ip = ip },
-        None => {
-            let arrival = Arrival { ip, ..Arrival::NONE };
-            ARRIVALS.insert(skb.address(), &arrival, 0).map_err(|_| Counter::StampLost)?;
-        }
-    }
+    passing::stamp(skb.address(), Stage::IpIn);
     Ok(())
 }
 
 /// This machine forwards an skb (`ip_forward`, `ip6_forward`), which it may soon receive again.
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
-    let Some(entry) = ARRIVALS.get_ptr_mut(skb.address()) else { return Ok(()) };
+    let Some(passing) = passing::of(skb.address()) else { return Ok(()) };
+    let drv = passing.get(Stage::Arrived, now());
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
-    // SAFETY: as in `arrived`.
-    unsafe {
-        let before = &mut (*entry).forwarded;
+    if let Some(entry) = FORWARDED.get_ptr_mut(skb.address()) {
+        // SAFETY: an skb is in one CPU's hands at a time.
+        let before = unsafe { &mut *entry };
         let is_forwarded_again = before.content == content && before.hops == hops + 1;
         if !is_forwarded_again {
-            before.drv = (*entry).drv;
+            before.drv = drv;
         }
         before.content = if before.drv == 0 { 0 } else { content };
         before.hops = hops;
+        return Ok(());
     }
-    Ok(())
+    if drv == 0 || content == 0 {
+        return Ok(());
+    }
+    if let Some(has_forwarded) = HAS_FORWARDED.get_ptr_mut(0) {
+        // SAFETY: index 0 of an array is valid, and all write the same.
+        unsafe { *has_forwarded = 1 };
+    }
+    FORWARDED.insert(skb.address(), &Forwarded { drv, content, hops }, 0).map_err(|_| Counter::StampLost)
 }
 
-/// The stamps of an skb, which from now on belong to no packet: the last entry into the stack, and IP.
+/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack,
+/// and IP.
 #[inline(always)]
-pub(crate) fn take_arrival(entry: Option<*mut Arrival>) -> (u64, u64) {
-    let Some(entry) = entry else { return (0, 0) };
-    // SAFETY: as in `arrived`; how it copies: `copy_words`.
-    unsafe {
-        let stamps = ((*entry).drv, (*entry).ip);
-        ptr::write_volatile(&raw mut (*entry).drv, 0);
-        ptr::write_volatile(&raw mut (*entry).ip, 0);
-        stamps
+pub(crate) fn take_arrival<M: Memory>(skb: Skb<M>, now: u64) -> (u64, u64) {
+    match passing::of(skb.address()) {
+        Some(passing) => (passing.take(Stage::Arrived, now), passing.take(Stage::IpIn, now)),
+        None => (0, 0),
     }
 }
 
-/// When the packet that `entry` is about entered the stack for the first time, if it was forwarded since.
+/// The same where nobody asks for them.
 #[inline(always)]
-fn first_entry<M: Memory>(
-    entry: Option<*mut Arrival>,
-    skb: Skb<M>,
-    family: u32,
-    content: u64,
-) -> Option<u64> {
-    // SAFETY: as in `arrived`.
-    let forwarded = unsafe { &mut (*entry?).forwarded };
-    if forwarded.content != content || content == 0 {
+fn drop_arrival<M: Memory>(skb: Skb<M>) {
+    if let Some(passing) = passing::of(skb.address()) {
+        passing.clear(Stage::Arrived);
+        passing.clear(Stage::IpIn);
+    }
+}
+
+/// When the packet with this content entered the stack for the first time, if it was forwarded since.
+#[inline(always)]
+fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> Option<u64> {
+    // SAFETY: index 0 of an array is valid.
+    if content == 0 || HAS_FORWARDED.get_ptr(0).is_none_or(|is_so| unsafe { *is_so } == 0) {
+        return None;
+    }
+    // SAFETY: as in `forwarded`.
+    let forwarded = unsafe { &mut *FORWARDED.get_ptr_mut(skb.address())? };
+    if forwarded.content != content {
         return None;
     }
     let (_, hops) = skb.protocol_and_hops(family);
@@ -241,27 +226,28 @@ fn first_entry<M: Memory>(
 /// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
 #[inline(always)]
 pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
-    let entry = ARRIVALS.get_ptr_mut(skb.address());
-    let (drv, ip) = take_arrival(entry);
     let Some(examined) = EXAMINED.get_ptr_mut(0) else { return Ok(()) };
     // What was there says nothing of this packet, whose address may be the same.
     // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
     // use (see `dropped`).
     unsafe { (*examined).skb = 0 };
-    let Some(header) = skb.tcp_header() else { return Ok(()) };
-    let len = skb.len();
-    if len < header.len {
+    let header = skb.tcp_header();
+    let len = header.and_then(|header| skb.len().checked_sub(header.len));
+    let (Some(header), Some(len)) = (header, len) else {
+        drop_arrival(skb);
         return Ok(());
-    }
-    let len = len - header.len;
+    };
     if len == 0 && setting!(control) == 0 {
+        drop_arrival(skb);
         return Ok(());
     }
     if !filter::ports(header.source, header.destination) {
+        drop_arrival(skb);
         return Err(Counter::RejectedIn);
     }
     let transport = now();
-    let (drv, last) = match first_entry(entry, skb, family, header.content) {
+    let (drv, ip) = take_arrival(skb, transport);
+    let (drv, last) = match first_entry(skb, family, header.content) {
         Some(first) => (first, drv),
         None => (drv, 0),
     };
@@ -474,13 +460,20 @@ fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
 fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     let address = connection.address;
     let mut found = TOOK;
+    let until = connection.taken_until;
     for _ in 0..MAX_SEGMENTS_PER_RUN {
+        // Nearly always there is one segment: a call that finds nothing more costs as much as a lookup. Volatile, since the step
+        // moves it.
+        // SAFETY: a field of a reference.
+        if !before(unsafe { ptr::read_volatile(&raw const connection.read_next) }, until) {
+            found = DONE;
+            break;
+        }
         found = take_step(address);
         if found != TOOK {
             break;
         }
     }
-    let until = connection.taken_until;
     let mut outcome = Ok(());
     if found == MISSED {
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.

@@ -22,6 +22,7 @@ pub mod histogram;
 pub mod ingress;
 mod maps;
 pub mod memory;
+pub mod passing;
 pub mod processes;
 pub mod skb;
 pub mod socket;

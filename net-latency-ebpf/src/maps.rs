@@ -12,16 +12,25 @@ use net_latency_common::{
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
     datagram::{Datagram, Receiving, Send},
-    ingress::{Arrival, Examined, Segment, SegmentKey},
+    ingress::{Examined, Forwarded, Segment, SegmentKey},
+    passing::{SLOTS, Slot},
 };
 
 /// Finished packets, on their way to the user side.
 #[map]
 pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// Received packets between driver and transport, by the address of their skb.
+/// Stamps of the stages at which only a packet's skb is known.
 #[map]
-pub(crate) static ARRIVALS: LruHashMap<u64, Arrival> = LruHashMap::with_max_entries(8192, 0);
+pub(crate) static PASSINGS: Array<Slot> = Array::with_max_entries(SLOTS, 0);
+
+/// Packets that this machine forwarded, by the address of their skb.
+#[map]
+pub(crate) static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096, 0);
+
+/// Whether this machine has forwarded a packet: else nobody need look for one.
+#[map]
+pub(crate) static HAS_FORWARDED: Array<u64> = Array::with_max_entries(1, 0);
 
 /// Received segments that the application has not taken yet.
 #[map]

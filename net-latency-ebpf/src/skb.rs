@@ -198,9 +198,13 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_skb_mstamp_ns))
     }
 
-    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one.
+    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one. Nothing merges, nor
+    /// leaves to be split, what lies in one piece (`skb_gro_receive`, `__ip_append_data`), so that most need not be asked.
     #[inline(always)]
     pub(crate) fn gro_segments(self) -> u16 {
+        if self.field::<u32>(offset!(sk_buff_data_len)) == 0 {
+            return 0;
+        }
         let head: *const u8 = self.field(offset!(sk_buff_head));
         // `skb->end` is an offset on 64-bit kernels (NET_SKBUFF_DATA_USES_OFFSET).
         let end: u32 = self.field(offset!(sk_buff_end));
@@ -251,6 +255,16 @@ impl<M: Memory> Skb<M> {
             let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
             Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)
         }
+    }
+
+    /// The sequence number in a TCP header that is about to be sent.
+    #[inline(always)]
+    pub(crate) fn tcp_header_seq(self) -> u32 {
+        const TO_NUMBER: usize = 4;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        u32::from_be(unsafe { probe(head.wrapping_add(usize::from(start) + TO_NUMBER)) })
     }
 
     /// What stands where a TCP header would, wherever `skb->data` stands.

@@ -32,13 +32,14 @@ pub struct Identity {
     addresses: u64,
     /// `skc_portpair`: remote port in network order, local one in host order.
     ports: u32,
-    /// Inode number of the network namespace.
-    pub(crate) netns: u32,
+    reserved: u32,
+    /// Address of the network namespace, which is there as long as the socket.
+    net: u64,
 }
 
 impl Identity {
     /// No socket's.
-    pub(crate) const NONE: Self = Self { addresses: 0, ports: 0, netns: 0 };
+    pub(crate) const NONE: Self = Self { addresses: 0, ports: 0, reserved: 0, net: 0 };
 
     #[inline(always)]
     pub(crate) fn remote_port(&self) -> u16 {
@@ -95,7 +96,8 @@ impl<M: Memory> Socket<M> {
         Identity {
             addresses: self.field(offset!(sock_skc_addrpair)),
             ports: self.field(offset!(sock_skc_portpair)),
-            netns: self.netns(),
+            reserved: 0,
+            net: self.field(offset!(sock_skc_net)),
         }
     }
 
