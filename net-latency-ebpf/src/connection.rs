@@ -123,6 +123,10 @@ pub struct Connection {
     /// The bytes of the buffer from which the application took last, by their sequence numbers.
     pub(crate) buffer_start: u32,
     pub(crate) buffer_end: u32,
+    /// Whether a process that was asked for has used it.
+    pub(crate) is_wanted: u32,
+    /// Whether what it receives is left alone ([`crate::foreign`]).
+    pub(crate) is_left_alone: u32,
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it
@@ -160,6 +164,8 @@ static BLANK: Connection = Connection {
     is_late: 0,
     buffer_start: 0,
     buffer_end: 0,
+    is_wanted: 0,
+    is_left_alone: 0,
 };
 
 impl Connection {

@@ -14,7 +14,7 @@ use crate::{
     connection::{self, Author, Connection, Progress, Resent, Write, WriteKey},
     count, datagram,
     emit::{addresses, cpu, emit},
-    filter,
+    filter, foreign,
     maps::{RESENT, WRITES},
     memory::{Memory, copy_words},
     now,
@@ -37,8 +37,17 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
         return Ok(());
     }
     let at = now();
-    let task = Task::current();
     let connection = connection::find_or_new(socket, identity)?;
+    if filter::is_by_process() {
+        if filter::current() {
+            foreign::welcome(connection);
+        } else if connection.is_wanted == 0 {
+            // Whose these bytes are need not be known, only that others' are among them should one that was asked for come.
+            connection.several_writers = 1;
+            return Ok(());
+        }
+    }
+    let task = Task::current();
     let start = tcp.write_seq();
     connection.user = task;
     let write = Write { at, task, next: 0, has_next: 0 };
@@ -118,6 +127,10 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
             return Err(Counter::FilteredOut);
         }
     };
+    if filter::is_by_process() && connection.is_wanted == 0 && len != 0 {
+        count::one(Counter::SeenOut);
+        return Err(Counter::FilteredOut);
+    }
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     if connection.transmit.progress != Progress::Idle {
         count::one(Counter::UnfinishedOut);

@@ -50,6 +50,13 @@ pub(crate) fn current() -> bool {
     current_is_wanted(start, end) != 0
 }
 
+/// Whether it matters whose packets they are, by process alone: a task's verdict stays. Then sockets that only others use can
+/// be left alone early.
+#[inline(always)]
+pub(crate) fn is_by_process() -> bool {
+    is_by_task() && !current_may_change()
+}
+
 /// Whether what [`current`] says of a task can change: by a new name, or another cgroup.
 #[inline(always)]
 pub(crate) fn current_may_change() -> bool {

@@ -19,7 +19,7 @@ use crate::{
     connection::{self, Connection},
     count, datagram,
     emit::{addresses, cpu, emit},
-    filter,
+    filter, foreign,
     maps::{EXAMINED, FORWARDED, HAS_FORWARDED, SEGMENTS},
     memory::{Memory, copy_words},
     now,
@@ -127,8 +127,9 @@ impl SegmentKey {
     }
 }
 
+/// Both addresses in one word, for keys.
 #[inline(always)]
-fn mix(ends: &Ends) -> u64 {
+pub(crate) fn mix(ends: &Ends) -> u64 {
     // The 64-bit FNV prime; any odd constant with bits all over spreads as well.
     const PRIME: u64 = 0x0100_0000_01b3;
     let [a, b, c, d] = ends.addresses;
@@ -246,16 +247,24 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         return Err(Counter::RejectedIn);
     }
     let transport = now();
+    let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
+    let (ifindex, netns) = skb.device();
+    if !filter::ends(&ends) || !filter::netns(netns) {
+        drop_arrival(skb);
+        return Err(Counter::RejectedIn);
+    }
+    if filter::is_by_process() && len != 0 {
+        let key = foreign::Key::new(&ends, header.source, header.destination, netns);
+        if key.leaves_alone(header.seq) {
+            drop_arrival(skb);
+            return Err(Counter::RejectedIn);
+        }
+    }
     let (drv, ip) = take_arrival(skb, transport);
     let (drv, last) = match first_entry(skb, family, header.content) {
         Some(first) => (first, drv),
         None => (drv, 0),
     };
-    let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
-    let (ifindex, netns) = skb.device();
-    if !filter::ends(&ends) || !filter::netns(netns) {
-        return Err(Counter::RejectedIn);
-    }
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
     let mark = skb.mark();
@@ -387,8 +396,17 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
+    let mut until = copied;
+    if filter::is_by_process() {
+        if socket.owned_by_task() && filter::current() {
+            foreign::welcome(connection);
+        } else if connection.is_wanted == 0 {
+            let Some(followed) = foreign::shun(connection, copied, tcp.rcv_nxt()) else { return Ok(()) };
+            until = followed;
+        }
+    }
     learn_start(socket, connection, copied);
-    if !before(connection.read_next, copied) {
+    if !before(connection.read_next, until) {
         return Ok(());
     }
     // Without an owner this is a kernel consumer in softirq, and the task only what it interrupted.
@@ -401,7 +419,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     }
     connection.user = task;
     connection.taken_at = now();
-    connection.taken_until = copied;
+    connection.taken_until = until;
     if filter::task(&connection.user) {
         learn_buffer(socket, connection);
     }
@@ -418,7 +436,12 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> Outcome {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
-    learn_start(socket, connection, tcp.copied_seq());
+    if filter::is_by_process() && socket.owned_by_task() && filter::current() {
+        foreign::welcome(connection);
+    }
+    if connection.is_left_alone == 0 {
+        learn_start(socket, connection, tcp.copied_seq());
+    }
     Ok(())
 }
 
@@ -613,7 +636,10 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> Outcome {
     if connection.is_late != 0 {
         outcome = walk(socket, connection);
     }
-    if connection.read_known != 0 {
+    if filter::is_by_process() && connection.is_wanted == 0 {
+        foreign::Key::of(connection).forget();
+    }
+    if connection.read_known != 0 && connection.is_left_alone == 0 {
         let address = connection.address;
         for _ in 0..MAX_SEGMENTS_PER_RUN {
             if drop_step(address) != TOOK {

@@ -18,6 +18,7 @@ pub mod datagram;
 pub mod egress;
 mod emit;
 pub mod filter;
+pub mod foreign;
 pub mod histogram;
 pub mod ingress;
 mod maps;

@@ -12,6 +12,7 @@ use net_latency_common::{
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
     datagram::{Datagram, Receiving, Send},
+    foreign::{self, Flow},
     ingress::{Examined, Forwarded, Segment, SegmentKey},
     passing::{SLOTS, Slot},
 };
@@ -63,6 +64,10 @@ pub(crate) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_ent
 /// Segments that were sent more than once.
 #[map]
 pub(crate) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_entries(4096, 0);
+
+/// Connections that are left alone.
+#[map]
+pub(crate) static FOREIGN: Array<Flow> = Array::with_max_entries(foreign::SLOTS, 0);
 
 /// Where the kernel keeps the addresses by which a page is found; zero until the user side knows.
 #[map]

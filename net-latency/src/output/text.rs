@@ -8,7 +8,7 @@
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use net_latency_common::{COMM_LEN, Direction, PacketRecord};
+use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
 
 use super::{Options, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
@@ -42,19 +42,19 @@ pub(super) struct TextWriter {
 #[derive(Debug)]
 struct Owner {
     pid: u32,
-    comm: [u8; COMM_LEN],
+    /// Without what the kernel leaves behind the end of a name, which differs from packet to packet.
+    comm: [u64; COMM_LEN / 8],
     /// Empty as long as there was none.
     text: Piece<OWNER_LEN>,
 }
 
 impl Owner {
-    const NONE: Self = Self { pid: 0, comm: [0; COMM_LEN], text: Piece { bytes: [0; OWNER_LEN], len: 0 } };
+    const NONE: Self =
+        Self { pid: 0, comm: [0; COMM_LEN / 8], text: Piece { bytes: [0; OWNER_LEN], len: 0 } };
 
     /// Uses the end of `out` for a moment, since that allocates nothing.
     #[cold]
     fn render(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        let PacketRecord { pid, comm, .. } = event.record();
-        (self.pid, self.comm) = (*pid, *comm);
         let start = out.len();
         out.extend_from_slice(b". | Proc ");
         write_name(event.comm(), out);
@@ -217,9 +217,11 @@ impl TextWriter {
         } else {
             line.put_columns::<false>(event);
         }
-        let PacketRecord { pid, comm, .. } = event.record();
-        let owner = &mut owners[*pid as usize % OWNERS];
-        if owner.text.len == 0 || owner.pid != *pid || owner.comm != *comm {
+        let PacketRecord { pid, comm, .. } = *event.record();
+        let comm = without_rest(words(comm));
+        let owner = &mut owners[pid as usize % OWNERS];
+        if owner.text.len == 0 || owner.pid != pid || owner.comm != comm {
+            (owner.pid, owner.comm) = (pid, comm);
             owner.render(event, out);
         }
         line.put(&owner.text);
@@ -232,6 +234,11 @@ impl TextWriter {
             out.extend_from_slice(&line.bytes[..line.len]);
         }
     }
+}
+
+fn words(comm: [u8; COMM_LEN]) -> [u64; COMM_LEN / 8] {
+    let (words, _) = comm.as_chunks();
+    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
 }
 
 /// Index of the longest known column; the first of equals.
@@ -364,6 +371,26 @@ mod tests {
             line(&outgoing(), &PLAIN_LINE),
             "Wed Mar  2 16:01:36 |O| app-tcp: 3 us, tcp-ip: 7 us, ip-drv: 2 us. | Proc firefox, PID 19550\n"
         );
+    }
+
+    #[test]
+    fn an_owner_is_another_by_number_or_name_alone() {
+        let mut writer = TextWriter::new(&PLAIN_LINE);
+        let mut owner = |record: &PacketRecord| {
+            let mut out = Vec::new();
+            writer.write(&Event::new(record, WALL_NS, None), &mut out);
+            let text = String::from_utf8(out).expect("UTF-8");
+            text.trim_end().rsplit_once("Proc ").expect("an owner").1.to_owned()
+        };
+        let mut record = incoming();
+        assert_eq!(owner(&record), "firefox, PID 19550");
+        // What the kernel left there is nobody's.
+        record.comm[9] = b'x';
+        assert_eq!(owner(&record), "firefox, PID 19550");
+        record.pid += u32::try_from(OWNERS).expect("few");
+        assert_eq!(owner(&record), "firefox, PID 19566");
+        record.comm = comm(b"firefoxes");
+        assert_eq!(owner(&record), "firefoxes, PID 19566");
     }
 
     #[test]
