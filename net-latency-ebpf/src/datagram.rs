@@ -17,8 +17,7 @@ use crate::{
     ingress::take_arrival,
     maps::{DATAGRAMS, RECEIVING, SENDS},
     memory::{Memory, Number},
-    now,
-    passing::{self, Stage},
+    now, passing,
     skb::Skb,
     socket::{Ends, Socket},
     task::Task,
@@ -337,10 +336,6 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     send.netns = socket.netns();
     send.progress = Progress::Transport;
     send.transport = now();
-    if let Some(passing) = passing::of(skb.address()) {
-        // Left by another life of that address, which IP would take for a tunnel's second pass.
-        passing.clear(Stage::IpOut);
-    }
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
@@ -371,7 +366,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     send.progress = Progress::Idle;
     let send = &*send;
     let drv = now();
-    let ip = passing::of(skb.address()).map_or(0, |passing| passing.take_out(send.transport, drv)[1]);
+    let ip = passing::of(skb.address()).map_or(0, |passing| passing.take_out(send.transport, drv).1);
     let task = if send.app == 0 { Task::UNKNOWN } else { Task::current_wanted() };
     let (ifindex, _) = skb.device();
     let mark = skb.mark();

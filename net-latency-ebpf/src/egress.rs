@@ -264,21 +264,16 @@ fn origin(connection: &Connection, seq: u32) -> (u64, Author) {
 #[inline(always)]
 pub fn at_transport<M: Memory>(skb: Skb<M>) -> Outcome {
     if let Some(passing) = passing::of(skb.address()) {
-        passing.stamp(Stage::TransportOut, now());
-        passing.set_number(skb.tcp_header_seq());
-        passing.clear(Stage::IpOut);
+        passing.stamp_sent(now(), skb.tcp_header_seq());
     }
     Ok(())
 }
 
-/// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb changes nothing.
+/// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb comes when the line is complete: that was at
+/// the tunnel's device.
 #[inline(always)]
 pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
-    if let Some(passing) = passing::of(skb.address())
-        && !passing.has(Stage::IpOut)
-    {
-        passing.stamp(Stage::IpOut, now());
-    }
+    passing::stamp(skb.address(), Stage::IpOut);
     Ok(())
 }
 
@@ -295,13 +290,13 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
         return Ok(());
     }
     let Some(passing) = passing::of(skb.address()) else { return Ok(()) };
-    if !passing.has_number(transmit.header_seq) {
+    if !passing.was_sent_with(transmit.header_seq) {
         // Not what is on its way, or TCP's hook was missed.
         return Ok(());
     }
     transmit.progress = Progress::Idle;
     let drv = now();
-    let [transport, ip] = passing.take_out(transmit.began, drv);
+    let (transport, ip) = passing.take_out(transmit.began, drv);
     if transmit.first != 0 {
         let key = WriteKey { socket: socket.address(), seq: transmit.seq, reserved: 0 };
         let resent = Resent { first: transmit.first, last: skb.tcp_sent_at() };

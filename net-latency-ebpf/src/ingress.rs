@@ -146,10 +146,7 @@ pub(crate) fn mix(ends: &Ends) -> u64 {
 /// An skb enters the stack from its driver: its address starts a new life.
 #[inline(always)]
 pub fn arrived<M: Memory>(skb: Skb<M>) -> Outcome {
-    if let Some(passing) = passing::of(skb.address()) {
-        passing.stamp(Stage::Arrived, now());
-        passing.clear(Stage::IpIn);
-    }
+    passing::stamp(skb.address(), Stage::Arrived);
     Ok(())
 }
 
@@ -164,7 +161,7 @@ pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     let Some(passing) = passing::of(skb.address()) else { return Ok(()) };
-    let drv = passing.get(Stage::Arrived, now());
+    let drv = passing.arrived(now());
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
     if let Some(entry) = FORWARDED.get_ptr_mut(skb.address()) {
@@ -192,18 +189,14 @@ pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
 /// and IP.
 #[inline(always)]
 pub(crate) fn take_arrival<M: Memory>(skb: Skb<M>, now: u64) -> (u64, u64) {
-    match passing::of(skb.address()) {
-        Some(passing) => (passing.take(Stage::Arrived, now), passing.take(Stage::IpIn, now)),
-        None => (0, 0),
-    }
+    passing::of(skb.address()).map_or((0, 0), |passing| passing.take_in(now))
 }
 
 /// The same where nobody asks for them.
 #[inline(always)]
 fn drop_arrival<M: Memory>(skb: Skb<M>) {
     if let Some(passing) = passing::of(skb.address()) {
-        passing.clear(Stage::Arrived);
-        passing.clear(Stage::IpIn);
+        passing.drop_in();
     }
 }
 
@@ -232,10 +225,10 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
     // use (see `dropped`).
     unsafe { (*examined).skb = 0 };
-    let header = skb.tcp_header();
-    let len = header.and_then(|header| skb.len().checked_sub(header.len));
-    let (Some(header), Some(len)) = (header, len) else {
-        drop_arrival(skb);
+    let Some((header, known_addresses)) = skb.received_headers(family) else {
+        return Ok(());
+    };
+    let Some(len) = skb.len().checked_sub(header.len) else {
         return Ok(());
     };
     if len == 0 && setting!(control) == 0 {
@@ -243,14 +236,13 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         return Ok(());
     }
     if !filter::ports(header.source, header.destination) {
-        drop_arrival(skb);
         return Err(Counter::RejectedIn);
     }
     let transport = now();
-    let ends = Ends { family, reserved: 0, addresses: skb.addresses(family) };
+    let addresses_of_both = known_addresses.unwrap_or_else(|| skb.addresses(family));
+    let ends = Ends { family, reserved: 0, addresses: addresses_of_both };
     let (ifindex, netns) = skb.device();
     if !filter::ends(&ends) || !filter::netns(netns) {
-        drop_arrival(skb);
         return Err(Counter::RejectedIn);
     }
     if filter::is_by_process() && len != 0 {
@@ -482,14 +474,12 @@ fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
 #[inline(always)]
 fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     let address = connection.address;
-    let mut found = TOOK;
     let until = connection.taken_until;
+    let mut found = DONE;
     for _ in 0..MAX_SEGMENTS_PER_RUN {
-        // Nearly always there is one segment: a call that finds nothing more costs as much as a lookup. Volatile, since the step
-        // moves it.
+        // Nearly always there is one segment, and a call that finds no more costs a lookup. Volatile, since a step moves it.
         // SAFETY: a field of a reference.
         if !before(unsafe { ptr::read_volatile(&raw const connection.read_next) }, until) {
-            found = DONE;
             break;
         }
         found = take_step(address);
@@ -526,9 +516,6 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
 pub extern "C" fn take_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let next = connection.read_next;
-    if !before(next, connection.taken_until) {
-        return DONE;
-    }
     let mut key = SegmentKey::of(connection);
     key.seq = next;
     let Some(entry) = SEGMENTS.get_ptr(&key) else { return MISSED };

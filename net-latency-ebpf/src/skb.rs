@@ -43,7 +43,12 @@ fn content(seq: u32, ack: u32) -> u64 {
 #[inline(always)]
 fn tcp_header_at(address: *const u8) -> TcpHeader {
     // SAFETY: packet memory, any address survives; any bytes are valid.
-    let words: [u32; 5] = unsafe { probe(address) };
+    tcp_header_of(unsafe { probe(address) })
+}
+
+/// What the words of a TCP header say, as they lie in memory.
+#[inline(always)]
+fn tcp_header_of(words: [u32; 5]) -> TcpHeader {
     let content = content(words[1], words[2]);
     let [ports, seq, _, control, _] = words.map(u32::from_be);
     let syn = control >> 17 & 1;
@@ -225,6 +230,28 @@ impl<M: Memory> Skb<M> {
         // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
         // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
         if linear == 0 { self.first_fragment(MIN_LEN).map(tcp_header_at) } else { None }
+    }
+
+    /// The TCP header and, where one read gives both, the addresses in the IP header: see [`Self::tcp_header`] and
+    /// [`Self::addresses`]. Of IPv4 without options it does.
+    #[inline(always)]
+    pub(crate) fn received_headers(self, family: u32) -> Option<(TcpHeader, Option<[u64; 4]>)> {
+        const V4_LEN: u16 = 20;
+        const TCP_LEN: u32 = 20;
+        if family == AF_INET {
+            let network: u16 = self.field(offset!(sk_buff_network_header));
+            let transport: u16 = self.field(offset!(sk_buff_transport_header));
+            let paged: u32 = self.field(offset!(sk_buff_data_len));
+            if transport.wrapping_sub(network) == V4_LEN && self.len().wrapping_sub(paged) >= TCP_LEN {
+                let head: *const u8 = self.field(offset!(sk_buff_head));
+                // SAFETY: packet memory, any address survives; any bytes are valid.
+                let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
+                let [_, _, _, source, destination, a, b, c, d, e] = words;
+                let addresses = [u64::from(source) | u64::from(destination) << 32, 0, 0, 0];
+                return Some((tcp_header_of([a, b, c, d, e]), Some(addresses)));
+            }
+        }
+        Some((self.tcp_header()?, None))
     }
 
     /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.

@@ -59,12 +59,16 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) {
         summary,
     );
 
-    let mut tests = cargo("test");
     let (browser, required) = setup::browser::REQUIRED;
-    tests.args(HOST).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
-    let result = phase("tests on this machine", || run_tests(&mut tests, summary));
-    if let Err(error) = result {
-        summary.fail("tests on this machine", &format!("{error:#}"));
+    for (name, packages) in [
+        ("tests on this machine", &HOST[..]),
+        ("tests of the kernel side", &["-p", "net-latency-ebpf", "--lib"]),
+    ] {
+        let mut tests = cargo("test");
+        tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
+        if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
+            summary.fail(name, &format!("{error:#}"));
+        }
     }
 }
 
@@ -76,7 +80,7 @@ fn check(name: &str, command: &mut Command, summary: &mut Summary) {
 }
 
 /// Runs `cargo test`, passing its output on while reading its result lines.
-fn run_tests(command: &mut Command, summary: &mut Summary) -> Result<()> {
+fn run_tests(name: &str, command: &mut Command, summary: &mut Summary) -> Result<()> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -91,7 +95,7 @@ fn run_tests(command: &mut Command, summary: &mut Summary) -> Result<()> {
     }
     // Without a code a signal ended it.
     let status = child.wait()?.code().unwrap_or(-1);
-    summary.add_run("tests on this machine", &output, status);
+    summary.add_run(name, &output, status);
     Ok(())
 }
 
