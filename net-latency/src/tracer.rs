@@ -1,11 +1,14 @@
 //! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
 
-use std::ops::RangeInclusive;
+use std::{fs, ops::RangeInclusive, time::Duration};
 
 use anyhow::Context as _;
 use aya_log::EbpfLogger;
 use net_latency_common::{COMM_LEN, CellKey};
-use rustix::param::page_size;
+use rustix::{
+    param::page_size,
+    time::{ClockId, clock_gettime},
+};
 
 use crate::{
     capture::{Capture, Census},
@@ -20,7 +23,7 @@ use crate::{
         plan::Plan,
         table::Mechanism,
     },
-    summary::{Ledger, Losses},
+    summary::{Cost, Ledger, Losses},
 };
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
@@ -42,6 +45,10 @@ pub struct Tracer {
     end: Option<Census>,
     /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
     pub counted_until: u64,
+    /// CPU time of this process when all was attached.
+    own_before: Duration,
+    /// CPU time of the programs, where it was measured until the end.
+    programs: Option<Duration>,
 }
 
 impl Tracer {
@@ -80,10 +87,9 @@ impl Tracer {
 
     fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
         prerequisites::check()?;
-        let btf = kernel::read_btf()?;
-        let plan = Plan::new(&btf, request.filter.scope())?;
-        let mut probes = attach::attach(&plan, &btf, backend, request)?;
-        drop(btf);
+        let plan = Plan::new(&kernel::read_btf()?, request.filter.scope())?;
+        let mut probes = attach::attach(&plan, backend, request)?;
+        drop(plan);
         release_memory();
         let mut capture = Capture::new(probes.take_maps()?);
         // Attaching took a while, in which packets met some of the hooks only.
@@ -111,6 +117,8 @@ impl Tracer {
             early,
             end: None,
             counted_until: u64::MAX,
+            own_before: own_time(),
+            programs: None,
         })
     }
 
@@ -173,9 +181,22 @@ impl Tracer {
         self.counted_until = end.at_ns;
         self.end = Some(end);
         let missed_probes = self.missed();
+        self.programs = self.probes.as_ref().and_then(Probes::time);
         drop(self.probes.take());
         self.capture.finish();
         Ok(Losses { missed_probes, ..losses })
+    }
+
+    /// What it has cost until now: this process since all was attached, the programs until they were detached.
+    ///
+    /// # Errors
+    /// If /proc does not show this process' memory.
+    pub fn cost(&self) -> Result<Cost, Failure> {
+        Ok(Cost {
+            own: own_time().saturating_sub(self.own_before),
+            resident_bytes: resident_bytes()?,
+            programs: self.programs,
+        })
     }
 
     /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown
@@ -188,6 +209,19 @@ impl Tracer {
         let end = self.end.as_ref().context("still attached")?;
         Ok(Ledger::of_run(&self.start, end, self.early, shown, outside, unwritten))
     }
+}
+
+/// CPU time of this process so far.
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Memory that this process has of its own.
+fn resident_bytes() -> anyhow::Result<u64> {
+    let pages = fs::read_to_string("/proc/self/statm").context("reading this process' memory")?;
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.context("/proc/self/statm reads otherwise")? * page_size() as u64)
 }
 
 /// Gives back what the kernel's type information took, which is most of what the tool ever needs: the allocator would keep it.

@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -14,6 +15,7 @@ use aya::{
         links::{LinkInfo, LinkType},
         loaded_links,
     },
+    sys::{Stats, enable_stats},
 };
 use net_latency_common::{
     COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases,
@@ -58,6 +60,9 @@ pub struct Probes {
     mechanism: Mechanism,
     /// Whether this kernel counts the calls that programs of this mechanism missed.
     counts_missed: bool,
+    /// The kernel measures its programs' time as long as this is open. Who asked for more words pays for it: about 50
+    /// instructions for each run of a program.
+    _statistics: Option<OwnedFd>,
 }
 
 /// The maps that are read while tracing and, the last time, after everything is detached.
@@ -77,10 +82,10 @@ pub struct Maps {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with what the kernel said.
-pub fn attach(plan: &Plan, btf: &[u8], backend: Backend, request: &Request) -> Result<Probes, Failure> {
+pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<Probes, Failure> {
     let mut reasons = Vec::new();
     for &mechanism in mechanisms(backend, plan.is_preemptible) {
-        match attach_by(plan, btf, mechanism, request) {
+        match attach_by(plan, mechanism, request) {
             Ok(probes) => return Ok(probes),
             Err(reason) => reasons.push((mechanism, reason)),
         }
@@ -103,13 +108,13 @@ pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mec
 ///
 /// # Errors
 /// The reason, in one line.
-pub fn attach_by(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes, String> {
+pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes, String> {
     // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Memlock,
         rustix::process::Rlimit { current: None, maximum: None },
     );
-    load_and_attach(plan, btf, mechanism, request).map_err(|error| one_line(&error))
+    load_and_attach(plan, mechanism, request).map_err(|error| one_line(&error))
 }
 
 /// That no mechanism of `backend` works, for these reasons.
@@ -152,7 +157,7 @@ fn one_line(error: &anyhow::Error) -> String {
     }
 }
 
-fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Request) -> Result<Probes> {
+fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes> {
     if mechanism != Mechanism::Fentry {
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
@@ -180,12 +185,14 @@ fn load_and_attach(plan: &Plan, btf: &[u8], mechanism: Mechanism, request: &Requ
         ebpf,
         mechanism,
         counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
+        // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
+        _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
     filters::fill(&request.filter, &mut probes.ebpf)?;
 
     let types = match mechanism {
         Mechanism::Fentry | Mechanism::Mixed => {
-            Some(Btf::parse(btf, Endianness::default()).context("reading the kernel's BTF")?)
+            Some(Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?)
         }
         Mechanism::Kprobe => None,
     };
@@ -262,6 +269,14 @@ impl Probes {
             }
         }
         Some(skipped + before_program)
+    }
+
+    /// The programs' CPU time so far, where the kernel measures it.
+    #[must_use]
+    pub fn time(&self) -> Option<Duration> {
+        let loaded = self.ebpf.programs().filter(|(_, program)| program.fd().is_ok());
+        let times = loaded.map(|(_, program)| program.info().ok().map(|info| info.run_time()));
+        times.sum::<Option<Duration>>().filter(|time| !time.is_zero())
     }
 
     /// Without them the kernel side can't read headers that a driver left in pages, and counts their packets.

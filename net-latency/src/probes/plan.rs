@@ -63,6 +63,8 @@ pub struct Plan {
     pub choices: Vec<Choice>,
     /// Field offsets.
     pub offsets: Offsets,
+    /// What of the kernel's BTF it takes to load the programs.
+    pub types: Vec<u8>,
     /// Whether this kernel preempts tasks within the kernel.
     pub is_preemptible: bool,
     /// Whether the kernel counts calls that a kprobe's program missed.
@@ -97,15 +99,19 @@ impl Plan {
                     Programs::AllTracepoints { .. } => false,
                 }
         };
+        let choices = choose(scope, has, preempts).map_err(|hook| {
+            Failure::CannotTrace(format!(
+                "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
+                hook.candidates.join(", "),
+                hook.stage.name()
+            ))
+        })?;
+        let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
         Ok(Self {
             is_preemptible,
-            choices: choose(scope, has, preempts).map_err(|hook| {
-                Failure::CannotTrace(format!(
-                    "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
-                    hook.candidates.join(", "),
-                    hook.stage.name()
-                ))
-            })?,
+            // A target may be both: a tracepoint and the function it is in.
+            types: btf.only(targets(), targets()),
+            choices,
             offsets: layout::offsets(&btf).map_err(unreadable)?,
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use net_latency_common::Direction;
 
-use super::{Summary, human::Human, ledger::Ledger, losses::Losses};
+use super::{Summary, cost::Cost, human::Human, ledger::Ledger, losses::Losses};
 use crate::clock::Zone;
 
 /// The footer of a run.
@@ -18,6 +18,8 @@ pub struct Footer<'a> {
     pub losses: &'a Losses,
     /// Where all packets are.
     pub ledger: &'a Ledger,
+    /// What it has cost.
+    pub cost: &'a Cost,
     /// Whose time is shown.
     pub zone: Zone,
 }
@@ -28,9 +30,9 @@ impl Footer<'_> {
     /// # Errors
     /// When `out` can't be written.
     pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        let Self { summary, elapsed, losses, ledger, zone } = *self;
+        let Self { summary, elapsed, losses, ledger, cost, zone } = *self;
         let packets = [Direction::In, Direction::Out].map(|direction| summary.table.packets(direction));
-        let balance = Balance { packets, elapsed, losses, ledger };
+        let balance = Balance { packets, elapsed, losses, ledger, cost };
         balance.write_counts(out)?;
         summary.write(zone, out)?;
         balance.write_places(out)
@@ -48,6 +50,8 @@ pub struct Balance<'a> {
     pub losses: &'a Losses,
     /// Where all packets are.
     pub ledger: &'a Ledger,
+    /// What it has cost.
+    pub cost: &'a Cost,
 }
 
 impl Balance<'_> {
@@ -65,7 +69,7 @@ impl Balance<'_> {
         )
     }
 
-    /// Writes where all packets are, and what was lost.
+    /// Writes where all packets are, what was lost, and what it has cost.
     ///
     /// # Errors
     /// When `out` can't be written.
@@ -78,6 +82,6 @@ impl Balance<'_> {
         if self.losses.missed_probes.is_none() {
             writeln!(out, "  this kernel does not count skipped calls")?;
         }
-        Ok(())
+        self.cost.write(self.elapsed, self.ledger.seen, out)
     }
 }

@@ -3,6 +3,7 @@
 //! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
 //! those that are written. Of an event only those that are needed are made.
 
+mod cost;
 mod footer;
 mod hints;
 mod human;
@@ -17,6 +18,7 @@ use std::io;
 
 use crate::{clock::Zone, event::Event};
 
+pub use cost::Cost;
 pub use footer::{Balance, Footer};
 pub use hints::hints;
 pub use human::Human;
@@ -99,7 +101,8 @@ mod tests {
         let ledger = Ledger { seen: shown, shown, ..Ledger::default() };
         let mut out = Vec::new();
         let elapsed = Duration::from_millis(12_345);
-        let footer = Footer { summary, elapsed, losses, ledger: &ledger, zone: Zone::UTC };
+        let cost = Cost { own: elapsed / 40, resident_bytes: 19_000_000, programs: None };
+        let footer = Footer { summary, elapsed, losses, ledger: &ledger, cost: &cost, zone: Zone::UTC };
         footer.write(&mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }

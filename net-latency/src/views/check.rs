@@ -53,10 +53,11 @@ pub fn run(config: &CheckConfig) -> Result<(), Failure> {
         Ok(bytes) => report.note_btf(bytes),
         Err(failure) => report.checks.push(Check::failed("btf", failure)),
     }
-    if let (Ok(btf), Some(plan)) = (&btf, report.plan.clone())
+    drop(btf);
+    if let Some(plan) = report.plan.clone()
         && prerequisites::first_failure(&report.checks).is_none()
     {
-        report.try_out(&plan, btf, config);
+        report.try_out(&plan, config);
     }
     let mut text = Vec::new();
     match config.format {
@@ -96,7 +97,7 @@ impl Report {
         }
     }
 
-    fn try_out(&mut self, plan: &Plan, btf: &[u8], config: &CheckConfig) {
+    fn try_out(&mut self, plan: &Plan, config: &CheckConfig) {
         let buffer_bytes = config.tracing.buffer_bytes;
         let mut memory = None;
         let backend = config.tracing.backend;
@@ -104,7 +105,7 @@ impl Report {
             .iter()
             .map(|&mechanism| {
                 let request = Request { buffer_bytes, ..Request::default() };
-                let trial = match attach::attach_by(plan, btf, mechanism, &request) {
+                let trial = match attach::attach_by(plan, mechanism, &request) {
                     Ok(probes) => {
                         memory.get_or_insert_with(|| memory_of(&probes, buffer_bytes));
                         let counts_skipped = probes.missed().is_some();
@@ -263,7 +264,13 @@ mod tests {
             .chain([CLOSE])
             .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec(), is_preemptible: false })
             .collect();
-        Plan { choices, offsets: Offsets::default(), is_preemptible: false, counts_missed_kprobes: true }
+        Plan {
+            choices,
+            offsets: Offsets::default(),
+            types: Vec::new(),
+            is_preemptible: false,
+            counts_missed_kprobes: true,
+        }
     }
 
     fn report(facts: &Recorded, trials: &[(Mechanism, Trial)]) -> Report {

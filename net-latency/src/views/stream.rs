@@ -153,8 +153,14 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     losses.evicted_in = ledger.evicted;
     losses.disordered = stream.disordered;
     if !config.quiet {
-        let footer =
-            Footer { summary: &stream.summary, elapsed, losses: &losses, ledger: &ledger, zone: config.zone };
+        let footer = Footer {
+            summary: &stream.summary,
+            elapsed,
+            losses: &losses,
+            ledger: &ledger,
+            cost: &stream.tracer.cost()?,
+            zone: config.zone,
+        };
         say(|out| footer.write(out));
     }
     // What ends the trace earlier does not end the command, and we end with it.

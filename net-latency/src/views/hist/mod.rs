@@ -141,7 +141,8 @@ impl Hist<'_> {
             let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
             losses.evicted_in = ledger.evicted;
             losses.disordered = losses.counters.get(Counter::Disordered);
-            let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger };
+            let balance =
+                Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: &self.tracer.cost()? };
             let mut text = Vec::new();
             // In one piece; whoever closed stderr doesn't want to know.
             let _ = balance

@@ -320,6 +320,7 @@ impl<'a> Top<'a> {
             elapsed,
             losses: &losses,
             ledger: &ledger,
+            cost: &self.tracer.cost()?,
             zone: self.config.zone,
         };
         let mut text = Vec::new();

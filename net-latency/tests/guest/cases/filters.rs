@@ -15,6 +15,7 @@ use crate::{
 pub(crate) const CASES: &[Case] = &[
     ("pid", pid),
     ("two_pids", two_pids),
+    ("pid_of_a_connection_of_two", pid_of_a_connection_of_two),
     ("pid_that_does_not_exist", pid_that_does_not_exist),
     ("port", port),
     ("direction", direction),
@@ -75,6 +76,35 @@ fn two_pids(backend: Backend) -> Result<()> {
         expect_client(&outcome, &conversation)?;
     }
     Ok(())
+}
+
+/// A connection that another process has used for so long that it is left alone is followed again once the one that was asked
+/// for uses it, and stays so.
+fn pid_of_a_connection_of_two(backend: Backend) -> Result<()> {
+    /// 100 KB: more than is followed before a connection is left alone.
+    const LONG: u32 = 500;
+    const SHORT: u32 = 20;
+    let mut pair = Pair::connect(&Path::veth(Version::V4)?)?;
+    let tool = Launch::new(backend).args(&["--pid", &pair.server.pid().to_string()]).start()?;
+    for (server, rounds) in
+        [("child serve", LONG), ("serve", SHORT), ("child serve", SHORT), ("serve", SHORT)]
+    {
+        pair.server.tell(&format!("{server} {rounds} {LEN} 0"))?;
+        pair.client.ask(&format!("request {rounds} {LEN}"))?;
+        pair.server.answer()?;
+    }
+    let outcome = tool.stop()?;
+    let lines = outcome.lines()?;
+    expect_only(&outcome, &lines, |line| line.pid == Some(pair.server.pid()))?;
+    let count = |dir| lines.iter().filter(|line| line.dir == dir && line.len == LEN).count();
+    ensure!(count(Dir::Out) == 2 * SHORT as usize, outcome.fault("not all replies are shown", &lines));
+    // The first request came while nobody but the other process was known to use the connection.
+    let requests = count(Dir::In);
+    let wanted = 2 * SHORT as usize - 1;
+    ensure!(requests == wanted, outcome.fault(format_args!("{requests} requests, not {wanted}"), &lines));
+    let partial = lines.iter().filter(|line| line.is("partial"));
+    ensure!(partial.clone().next().is_none(), outcome.fault("stages are missing", partial));
+    outcome.expect_balance()
 }
 
 /// Above the highest PID that any kernel gives, so it can't come to exist either.

@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     ("footer_has_the_lines_figures", has_the_lines_figures),
     ("footer_names_the_slowest", names_the_slowest),
     ("footer_of_intervals", of_intervals),
+    ("footer_has_the_cost", has_the_cost),
 ];
 
 /// A row of the table.
@@ -107,6 +108,32 @@ fn has_the_lines_figures(backend: Backend) -> Result<()> {
     ensure!(slowest == 5, outcome.fault(format_args!("{slowest} of the slowest"), []));
     let too_wide = report.iter().filter(|line| !line.contains(" packets seen")).find(|line| line.len() > 80);
     ensure!(too_wide.is_none(), outcome.fault(format_args!("wider than 80: {too_wide:?}"), []));
+    Ok(())
+}
+
+/// What the tool costs itself is always told; what its programs cost only where somebody asked for more words, since measuring
+/// that costs as well.
+fn has_the_cost(backend: Backend) -> Result<()> {
+    let form = Regex::new(
+        r"^  cost: (\d+\.\d) % of a CPU, (\d+) MiB(?:; in the kernel (\d+\.\d) %, (\d+) ns a packet)?$",
+    )?;
+    for (arguments, is_measured) in [(&[][..], false), (&["-v"][..], true)] {
+        let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+        let tool = Launch::new(backend).args(arguments).start()?;
+        pair.converse(200, 200)?;
+        let outcome = tool.stop()?;
+        let parts = outcome.stderr.iter().find_map(|line| form.captures(line));
+        let parts = parts.ok_or_else(|| outcome.fault("no cost", []))?;
+        let number = |part| parts.get(part).map(|part| part.as_str().parse::<f64>()).transpose();
+        let [own, mebibytes, share, per_packet] = [number(1)?, number(2)?, number(3)?, number(4)?];
+        ensure!(own > Some(0.0) && own <= Some(200.0), outcome.fault("not a share of two CPUs", []));
+        ensure!(mebibytes > Some(1.0) && mebibytes <= Some(32.0), outcome.fault("not its memory", []));
+        ensure!(per_packet.is_some() == is_measured, outcome.fault("measured, or not", []));
+        if is_measured {
+            // A stage's stamp alone takes tens of ns, and a packet has four stages.
+            ensure!(share > Some(0.0) && per_packet > Some(100.0), outcome.fault("too cheap", []));
+        }
+    }
     Ok(())
 }
 

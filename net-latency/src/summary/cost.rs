@@ -1,0 +1,56 @@
+//! What tracing has cost.
+
+use std::{io, time::Duration};
+
+/// What a trace has cost since all was attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// CPU time of this process.
+    pub own: Duration,
+    /// Bytes of memory that this process has of its own, at the end.
+    pub resident_bytes: u64,
+    /// CPU time of the programs in the kernel, where it keeps statistics of them.
+    pub programs: Option<Duration>,
+}
+
+impl Cost {
+    /// Writes one line: shares of one CPU in a time of `elapsed`, and the programs' time for each of so many packets.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write(&self, elapsed: Duration, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
+        let share =
+            |time: Duration| 100.0 * time.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        write!(out, "  cost: {:.1} % of a CPU, {} MiB", share(self.own), self.resident_bytes >> 20)?;
+        if let Some(time) = self.programs {
+            write!(out, "; in the kernel {:.1} %", share(time))?;
+            if packets > 0 {
+                write!(out, ", {} ns a packet", time.as_nanos() / u128::from(packets))?;
+            }
+        }
+        writeln!(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(cost: &Cost, packets: u64) -> String {
+        let mut out = Vec::new();
+        cost.write(Duration::from_secs(10), packets, &mut out).expect("memory can be written");
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    #[test]
+    fn shares_are_of_one_cpu() {
+        let cost = Cost { own: Duration::from_millis(314), resident_bytes: 19_000_000, programs: None };
+        assert_eq!(text(&cost, 1000), "  cost: 3.1 % of a CPU, 18 MiB\n");
+        let cost = Cost { programs: Some(Duration::from_millis(1200)), ..cost };
+        assert_eq!(
+            text(&cost, 1_000_000),
+            "  cost: 3.1 % of a CPU, 18 MiB; in the kernel 12.0 %, 1200 ns a packet\n"
+        );
+        assert_eq!(text(&cost, 0), "  cost: 3.1 % of a CPU, 18 MiB; in the kernel 12.0 %\n");
+    }
+}
