@@ -1,8 +1,10 @@
 //! Loading and attaching what follows calls of functions: an object of its own, so that the stream has nothing of it.
 
 use std::{
-    io,
+    io, mem,
+    ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
+    thread,
     time::Instant,
 };
 
@@ -10,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::KProbe,
+    programs::{KProbe, kprobe::KProbeLink},
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounters, CallRecord, CallSettings,
@@ -110,9 +112,15 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     })
 }
 
+/// Threads that detach. The kernel lets each wait until nobody can be in a probe any more, of which many can do a part at
+/// once. (Another part they can't: from Linux 6.12 `perf_event_detach_bpf_prog` waits with a lock held, 0.7 s per probe on
+/// PREEMPT_RT.)
+const DETACHING: usize = 64;
+
 /// The loaded kernel side. Dropping it detaches everything.
 pub struct CallProbes {
     ebpf: Ebpf,
+    links: Vec<KProbeLink>,
     counts_missed: bool,
 }
 
@@ -151,7 +159,7 @@ impl CallProbes {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;
             let counts_missed =
                 Btf::parse(btf, layout::is_wanted).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
-            let mut probes = Self { ebpf, counts_missed };
+            let mut probes = Self { ebpf, links: Vec::new(), counts_missed };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in ["call_entry", "call_return", "any_entry", "any_return"] {
                 probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
@@ -176,14 +184,23 @@ impl CallProbes {
     /// The reason, in one line. Nothing of this function stays attached then.
     pub fn attach(&mut self, function: &Function) -> Result<(), String> {
         let attach = |probes: &mut Self| -> Result<()> {
-            let link = probes.program("call_return")?.attach(&function.name, 0)?;
-            if let Err(error) = probes.program("call_entry")?.attach(&function.name, 0) {
-                probes.program("call_return")?.detach(link)?;
-                return Err(error.into());
-            }
+            let program = probes.program("call_return")?;
+            let link = program.attach(&function.name, 0)?;
+            let at_return = program.take_link(link)?;
+            let program = probes.program("call_entry")?;
+            // If that fails, the other goes with this value.
+            let link = program.attach(&function.name, 0)?;
+            let at_entry = program.take_link(link)?;
+            probes.links.extend([at_return, at_entry]);
             Ok(())
         };
         attach(self).map_err(|error| attach::one_line(&error))
+    }
+
+    /// To how many it is attached.
+    #[must_use]
+    pub fn functions(&self) -> usize {
+        self.links.len() / 2
     }
 
     /// Measures what following a call costs, on this thread and now; what it records is for `maps` to throw away.
@@ -245,6 +262,19 @@ impl CallProbes {
     }
 }
 
+impl Drop for CallProbes {
+    fn drop(&mut self) {
+        let mut links = mem::take(&mut self.links);
+        let each = links.len().div_ceil(DETACHING).max(1);
+        thread::scope(|scope| {
+            while !links.is_empty() {
+                let part = links.split_off(links.len().saturating_sub(each));
+                scope.spawn(|| drop(part));
+            }
+        });
+    }
+}
+
 impl CallMaps {
     /// The oldest record that waits.
     ///
@@ -286,13 +316,13 @@ impl CallMaps {
         Ok(sum)
     }
 
-    /// Calls that began since `start_ns` and have not returned. Exact once everything is detached.
+    /// Calls that began in `span` and have not returned.
     #[must_use]
-    pub fn under_way(&self, start_ns: u64) -> u64 {
+    pub fn under_way(&self, span: &RangeInclusive<u64>) -> u64 {
         let stacks = self.stacks.iter().filter_map(Result::ok);
         let began = |stack: &Stack| {
             let depth = usize::try_from(stack.depth).unwrap_or(usize::MAX);
-            stack.frames.iter().take(depth).filter(|frame| frame.entry_ns >= start_ns).count()
+            stack.frames.iter().take(depth).filter(|frame| span.contains(&frame.entry_ns)).count()
         };
         stacks.map(|(_, stack)| began(&stack) as u64).sum()
     }

@@ -65,7 +65,7 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
         names.extend(known.iter().filter(|name| functions.binary_search(&base(name)).is_ok()));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {
             return Err(Failure::Usage(format!(
-                "this kernel has no function of --preset {preset:?} that can be traced"
+                "this kernel has no function of that --preset that can be traced"
             )));
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Options {
 
 /// Appends the names of the columns.
 pub(super) fn write_head(options: Options, out: &mut Vec<u8>) {
-    let own = if options.self_time { format!("{:<TIME_WIDTH$} | ", "    SELF") } else { String::new() };
+    let own = if options.self_time { format!("{:>TIME_WIDTH$} | ", "SELF") } else { String::new() };
     writeln!(
         out,
         "# CPU {:>CALLER_WIDTH$} | {:<TIME_WIDTH$} | {own}FUNCTION CALLS",

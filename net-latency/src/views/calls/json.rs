@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     names::{Functions, comm, context, is_by_task, pid, tid},
-    tree::{Tree, duration_ns, self_ns},
+    tree::{Tree, duration_ns, is_within, self_ns},
 };
 use crate::{
     clock::{Clock, TimeStyle, TimeText, Zone},
@@ -52,7 +52,7 @@ impl Json {
         self.trees += 1;
         let mut open: Vec<&CallRecord> = Vec::new();
         for call in &tree.calls {
-            while open.pop_if(|last| last.depth >= call.depth).is_some() {}
+            while open.pop_if(|last| !is_within(call, last)).is_some() {}
             let caller = open.last().filter(|last| last.depth + 1 == call.depth);
             self.ts.clear();
             self.time.write(clock.to_utc_ns(call.entry_ns), &mut self.ts);

@@ -17,6 +17,7 @@ use std::{
     future::pending,
     io::{self, Write as _},
     ops::RangeInclusive,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -56,6 +57,8 @@ const BATCH: usize = 4096;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The same at the very end, for what is still there.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// A program that has taken the time of a return has written its record by then.
+const SETTLING: Duration = Duration::from_millis(5);
 /// How long attaching may take without a word, and how often it is told then.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How long it may take at all.
@@ -141,9 +144,9 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     run.span = start_ns..=monotonic_ns();
     let counters = run.counters()?;
     let skipped = probes.missed();
-    // What was recorded by now is in the buffer, however long detaching takes.
-    drop(probes);
-    let under_way = run.maps.under_way(start_ns);
+    let under_way = run.maps.under_way(&run.span);
+    // What has returned by now is in the buffer or just being put there.
+    sleep(SETTLING).await;
     let unwritten = match outcome {
         Ok(End::Done) => match run.finish() {
             Ok(unwritten) => unwritten,
@@ -169,7 +172,26 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         };
         say(|out| footer.write(out));
     }
+    // Last, since it can take minutes.
+    detach(probes, config.quiet);
     outcome.map(drop)
+}
+
+/// Detaches everything, and says so when it takes long.
+fn detach(probes: CallProbes, is_quiet: bool) {
+    let functions = probes.functions();
+    let detaching = thread::spawn(|| drop(probes));
+    let begun = Instant::now();
+    while !detaching.is_finished() && begun.elapsed() < SILENCE {
+        thread::sleep(TICK);
+    }
+    if !detaching.is_finished() && !is_quiet {
+        say(|out| {
+            writeln!(out, "net-latency: detaching from {functions} functions, which this kernel lets wait")
+        });
+    }
+    // It doesn't panic, and there would be nothing left to do.
+    let _ = detaching.join();
 }
 
 /// Attaches to the functions, says so when it takes long, and returns those that it could attach to; `None` if a signal

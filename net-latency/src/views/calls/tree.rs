@@ -121,10 +121,10 @@ pub(super) enum Step<'a> {
 pub(super) fn walk<'a>(calls: &'a [CallRecord], mut step: impl FnMut(Step<'a>)) {
     let mut open: Vec<&CallRecord> = Vec::new();
     for (number, call) in calls.iter().enumerate() {
-        while let Some(last) = open.pop_if(|last| last.depth >= call.depth) {
+        while let Some(last) = open.pop_if(|last| !is_within(call, last)) {
             step(Step::Leave(last));
         }
-        if calls.get(number + 1).is_some_and(|next| next.depth > call.depth) {
+        if calls.get(number + 1).is_some_and(|next| is_within(next, call)) {
             step(Step::Enter(call));
             open.push(call);
         } else {
@@ -132,4 +132,9 @@ pub(super) fn walk<'a>(calls: &'a [CallRecord], mut step: impl FnMut(Step<'a>)) 
         }
     }
     open.into_iter().rev().for_each(|call| step(Step::Leave(call)));
+}
+
+/// Whether the call `inner`, which began later, was made while `outer` was under way. The call between may have been lost.
+pub(super) fn is_within(inner: &CallRecord, outer: &CallRecord) -> bool {
+    inner.depth > outer.depth && inner.entry_ns < outer.exit_ns
 }
