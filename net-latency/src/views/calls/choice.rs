@@ -64,9 +64,9 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
         let before = names.len();
         names.extend(known.iter().filter(|name| functions.binary_search(&base(name)).is_ok()));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {
-            return Err(Failure::Usage(format!(
-                "this kernel has no function of that --preset that can be traced"
-            )));
+            return Err(Failure::Usage(
+                "this kernel has no function of that --preset that can be traced".to_owned(),
+            ));
         }
     }
     for pattern in patterns {
