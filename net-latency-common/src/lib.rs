@@ -6,12 +6,17 @@
 
 #![no_std]
 
+mod call;
 mod config;
 mod counter;
 mod filter;
 mod histogram;
 mod record;
 
+pub use call::{
+    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounter, CallCounters, CallRecord, CallSettings,
+    Context, Frame, LEVEL_HARDIRQ, LEVEL_NMI, LEVEL_SOFTIRQ, LEVEL_TASK, Left, MAX_DEPTH, STACKS_MAP, Stack,
+};
 pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
 pub use filter::{

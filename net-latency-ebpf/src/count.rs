@@ -18,16 +18,22 @@ pub fn one(counter: Counter) {
 /// `core` that are stable.
 #[inline(always)]
 pub(crate) fn increment(count: *mut u64) {
+    add(count, 1);
+}
+
+/// Adds `more`, in the same way.
+#[inline(always)]
+pub(crate) fn add(count: *mut u64, more: u64) {
     // SAFETY: aligned, and mapped while a program runs.
     #[cfg(target_arch = "bpf")]
     unsafe {
-        core::arch::asm!("lock *(u64 *)({count} + 0) += {one}", count = in(reg) count, one = in(reg) 1u64, options(nostack));
+        core::arch::asm!("lock *(u64 *)({count} + 0) += {more}", count = in(reg) count, more = in(reg) more, options(nostack));
     }
     // Where this is only checked.
     // SAFETY: as above.
     #[cfg(not(target_arch = "bpf"))]
     unsafe {
-        *count += 1;
+        *count += more;
     }
 }
 

@@ -11,6 +11,7 @@
     reason = "handing a key or a value over by value copies it onto the stack, which has 512 bytes"
 )]
 
+pub mod calls;
 pub mod config;
 pub mod connection;
 pub mod count;

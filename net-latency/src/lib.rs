@@ -30,6 +30,7 @@ use cli::Config;
 pub fn main() -> ExitCode {
     let outcome = cli::from_env().and_then(|config| match config {
         Config::Stream(config) => views::stream::run(&config),
+        Config::Calls(config) => views::calls::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Check(config) => views::check::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Completions { shell } => views::completions::run(shell).map(|()| ExitCode::SUCCESS),
         Config::Hist(config) => views::hist::run(&config).map(|()| ExitCode::SUCCESS),

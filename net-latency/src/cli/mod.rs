@@ -1,5 +1,6 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod calls;
 mod check;
 mod command;
 mod config_file;
@@ -30,6 +31,8 @@ use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{Format, Rotation};
 
+use calls::CallsArguments;
+pub use calls::{CallFormat, CallsConfig, Style};
 use check::CheckArguments;
 pub use check::CheckConfig;
 use defaults::{ConfigArguments, Places};
@@ -56,6 +59,7 @@ Examples:
   net-latency report packets.json          sum up what was recorded
   net-latency top                          a live table of processes, connections, packets
   net-latency hist --by pid                distributions per process, counted in the kernel
+  net-latency calls --pid 19550            its calls of the kernel's socket functions
   net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced, and how
 
@@ -80,6 +84,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum ViewArguments {
+    /// Show calls of functions in the kernel, with durations and what they call: sockets, TCP, any
+    Calls(CallsArguments),
     /// Show whether and how this kernel can be traced, what is less than it could be, and what to do
     Check(CheckArguments),
     /// Print what a shell needs to complete commands and options
@@ -145,6 +151,8 @@ struct StreamArguments {
 pub enum Config {
     /// Stream lines.
     Stream(Box<StreamConfig>),
+    /// Show calls of functions.
+    Calls(Box<CallsConfig>),
     /// Say how this kernel can be traced.
     Check(CheckConfig),
     /// Print a shell's completions.
@@ -238,6 +246,7 @@ impl Config {
 impl Arguments {
     fn resolve(self, proc: &Path) -> Result<Config, Failure> {
         let stream = match self.view {
+            Some(ViewArguments::Calls(calls)) => return Ok(Config::Calls(Box::new(calls.resolve(proc)?))),
             Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
             Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
             Some(ViewArguments::Hist(hist)) => return Ok(Config::Hist(hist.resolve(proc)?)),

@@ -175,7 +175,7 @@ impl PacketArguments {
     }
 }
 
-fn at_most(option: &str, given: usize, most: usize) -> Result<(), Failure> {
+pub(super) fn at_most(option: &str, given: usize, most: usize) -> Result<(), Failure> {
     if given > most {
         return Err(Failure::Usage(format!(
             "{option} can be given {most} times at most, and was given {given} times"
@@ -184,7 +184,7 @@ fn at_most(option: &str, given: usize, most: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unique<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+pub(super) fn unique<T: Ord>(mut values: Vec<T>) -> Vec<T> {
     values.sort_unstable();
     values.dedup();
     values

@@ -2,6 +2,7 @@
 
 pub mod btf;
 pub mod facts;
+pub mod functions;
 pub mod layout;
 pub mod memory;
 pub mod preemption;

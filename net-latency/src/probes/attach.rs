@@ -109,12 +109,16 @@ pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mec
 /// # Errors
 /// The reason, in one line.
 pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes, String> {
-    // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
+    lift_memory_limit();
+    load_and_attach(plan, mechanism, request).map_err(|error| one_line(&error))
+}
+
+/// Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
+pub(super) fn lift_memory_limit() {
     let _ = rustix::process::setrlimit(
         rustix::process::Resource::Memlock,
         rustix::process::Rlimit { current: None, maximum: None },
     );
-    load_and_attach(plan, mechanism, request).map_err(|error| one_line(&error))
 }
 
 /// That no mechanism of `backend` works, for these reasons.
@@ -145,7 +149,7 @@ pub fn refusal(backend: Backend, reasons: &[(Mechanism, String)]) -> Failure {
 }
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
-fn one_line(error: &anyhow::Error) -> String {
+pub(super) fn one_line(error: &anyhow::Error) -> String {
     const STATISTICS: [&str; 4] = ["processed ", "verification time", "stack depth", "mark_precise"];
     let text = format!("{error:#}");
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(':'));
@@ -251,24 +255,7 @@ impl Probes {
         if !self.counts_missed {
             return None;
         }
-        let loaded: Vec<_> = self
-            .ebpf
-            .programs()
-            .filter_map(|(_, program)| Some((program.fd().ok()?, program.info().ok()?.id())))
-            .collect();
-        let skipped = loaded.iter().map(|(fd, _)| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
-        if self.mechanism == Mechanism::Fentry {
-            return Some(skipped);
-        }
-        // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
-        let mut before_program = 0;
-        for link in loaded_links() {
-            let link = link.ok()?;
-            if loaded.iter().any(|(_, id)| *id == link.program_id()) && is_kprobe(&link) {
-                before_program += kprobe_misses(link.id())?;
-            }
-        }
-        Some(skipped + before_program)
+        missed_of(&self.ebpf, self.mechanism != Mechanism::Fentry)
     }
 
     /// The programs' CPU time so far, where the kernel measures it.
@@ -323,6 +310,27 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
         Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
+}
+
+/// How often the kernel skipped one of the programs; with those that are kprobes, if `has_kprobes`.
+pub(super) fn missed_of(ebpf: &Ebpf, has_kprobes: bool) -> Option<u64> {
+    let loaded: Vec<_> = ebpf
+        .programs()
+        .filter_map(|(_, program)| Some((program.fd().ok()?, program.info().ok()?.id())))
+        .collect();
+    let skipped = loaded.iter().map(|(fd, _)| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
+    if !has_kprobes {
+        return Some(skipped);
+    }
+    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
+    let mut before_program = 0;
+    for link in loaded_links() {
+        let link = link.ok()?;
+        if loaded.iter().any(|(_, id)| *id == link.program_id()) && is_kprobe(&link) {
+            before_program += kprobe_misses(link.id())?;
+        }
+    }
+    Some(skipped + before_program)
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.

@@ -2,7 +2,9 @@
 //! ([`attach`]).
 
 pub mod attach;
+pub mod calls;
 mod filters;
 pub mod histograms;
 pub mod plan;
+pub mod presets;
 pub mod table;

@@ -3,6 +3,7 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+mod calls;
 mod delegate;
 mod many;
 mod processor;
@@ -382,6 +383,8 @@ impl Role {
                 }
                 Ok(0)
             }
+            ["socket-calls", threads, rounds] => calls::rounds(threads.parse()?, rounds.parse()?),
+            ["late-datagram", ms] => calls::wait(milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),
             _ => bail!("unknown command"),

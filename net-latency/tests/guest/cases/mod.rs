@@ -1,5 +1,6 @@
 //! The cases, one file per theme.
 
+mod calls;
 mod check;
 mod clock;
 mod command;
@@ -46,6 +47,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         ends::CASES,
         top::CASES,
         hist::CASES,
+        calls::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
@@ -55,5 +57,6 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 
 /// Whether a case means anything with that backend.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
-    !prerequisites::OF_KPROBES.contains(&name) || backend == Backend::Kprobe
+    let is_of_kprobes = prerequisites::OF_KPROBES.contains(&name) || name.starts_with("calls_");
+    !is_of_kprobes || backend == Backend::Kprobe
 }

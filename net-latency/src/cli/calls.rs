@@ -1,0 +1,196 @@
+//! The options of `net-latency calls`.
+
+use std::{
+    num::NonZeroU64,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use glob::Pattern;
+use net_latency_common::MAX_CGROUPS;
+
+use super::{
+    packets::{PacketFilter, at_most, unique},
+    places, process,
+    tracing::{Backend, TracingArguments, TracingConfig},
+    values,
+};
+use crate::{
+    clock::Zone,
+    error::Failure,
+    glob::{Glob, MAX_GLOBS},
+    probes::presets::Preset,
+};
+
+/// The options, as clap reads them.
+#[derive(Debug, Args)]
+pub(super) struct CallsArguments {
+    /// Trace the functions with these names: 'tcp_sendmsg', '__sys_*', 'sock_[rs]*'
+    #[arg(value_name = "FUNCTION", help_heading = "Functions (without any: --preset socket)")]
+    functions: Vec<String>,
+    /// Trace the functions of this part of the kernel that it has (repeatable)
+    #[arg(
+        long = "preset",
+        value_enum,
+        value_name = "PRESET",
+        help_heading = "Functions (without any: --preset socket)"
+    )]
+    presets: Vec<Preset>,
+
+    /// Only calls by this process (repeatable); interrupts are no process'
+    #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Calls")]
+    pids: Vec<u32>,
+    /// Only calls by threads with this name: 'nginx', 'ngin*' (repeatable)
+    #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>(), help_heading = "Calls")]
+    comms: Vec<Glob>,
+    /// Only calls by processes in this cgroup or below: a systemd unit, a container (repeatable)
+    #[arg(long = "cgroup", value_name = "PATH", help_heading = "Calls")]
+    cgroups: Vec<PathBuf>,
+    /// Only calls within an outermost one that took this long: 250us, 1ms
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, help_heading = "Calls")]
+    slower: Option<Duration>,
+
+    /// How calls within each other are shown
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    style: Style,
+    /// Form of the output: text in that style, or an object per call
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    format: CallFormat,
+    /// Text: the functions' addresses too
+    #[arg(long, help_heading = "Output")]
+    addr: bool,
+    /// Text: also each call's time without its traced callees
+    #[arg(long = "self", help_heading = "Output")]
+    self_time: bool,
+    /// Append the output to this file, not to standard output; SIGHUP opens it anew by its name
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    output: Option<PathBuf>,
+    /// Show times in UTC instead of local time
+    #[arg(long, help_heading = "Output")]
+    utc: bool,
+    /// No messages on standard error but errors: no summary
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+    /// Name the functions that can't be traced, and why
+    #[arg(short, long, help_heading = "Output")]
+    verbose: bool,
+
+    /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
+    #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
+    duration: Option<Duration>,
+    /// Stop after so many outermost calls with all that is within them
+    #[arg(short = 'n', long, value_name = "CALLS", value_parser = values::parse_count, help_heading = "End")]
+    count: Option<NonZeroU64>,
+
+    #[command(flatten)]
+    tracing: TracingArguments,
+}
+
+/// How calls within each other are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Style {
+    /// Durations and braces, as ftrace's function_graph
+    #[default]
+    Graph,
+    /// A line per entry and return with the us since the thread's last, as SystemTap's thread_indent
+    Indent,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CallFormat {
+    /// To read
+    #[default]
+    Text,
+    /// A JSON object a line, one per call
+    Json,
+}
+
+/// Which calls to trace, how to show them and when to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallsConfig {
+    /// Patterns of names.
+    pub functions: Vec<Pattern>,
+    /// Lists of names.
+    pub presets: Vec<Preset>,
+    /// Whose calls.
+    pub filter: PacketFilter,
+    /// The least time of an outermost call.
+    pub slower: Option<Duration>,
+    /// How calls within each other are shown.
+    pub style: Style,
+    /// Form of the output.
+    pub format: CallFormat,
+    /// With addresses.
+    pub addresses: bool,
+    /// With the time of each call alone.
+    pub self_time: bool,
+    /// File to append to; standard output if `None`.
+    pub output: Option<PathBuf>,
+    /// Whose time is shown.
+    pub zone: Zone,
+    /// Nothing on stderr but errors.
+    pub quiet: bool,
+    /// With the names of what can't be traced.
+    pub verbose: bool,
+    /// Time after which to stop.
+    pub duration: Option<Duration>,
+    /// Outermost calls after which to stop.
+    pub count: Option<NonZeroU64>,
+    /// Size of the ring buffer.
+    pub tracing: TracingConfig,
+}
+
+impl CallsArguments {
+    /// Checks the options against this machine, whose processes `proc` shows.
+    pub(super) fn resolve(self, proc: &Path) -> Result<CallsConfig, Failure> {
+        let tracing = self.tracing.resolve();
+        if tracing.backend == Backend::Fentry {
+            return Err(Failure::Usage(
+                "calls are traced by kprobes, of which one program serves all functions; leave out --backend fentry"
+                    .to_owned(),
+            ));
+        }
+        process::check_pids(&self.pids, proc)?;
+        at_most("--comm", self.comms.len(), MAX_GLOBS)?;
+        at_most("--cgroup", self.cgroups.len(), MAX_CGROUPS as usize)?;
+        let functions = self.functions.iter().map(|text| pattern(text)).collect::<Result<Vec<_>, _>>()?;
+        let mut presets = unique(self.presets);
+        if functions.is_empty() && presets.is_empty() {
+            presets = vec![Preset::Socket];
+        }
+        Ok(CallsConfig {
+            functions,
+            presets,
+            filter: PacketFilter {
+                pids: unique(self.pids),
+                comms: unique(self.comms),
+                cgroups: unique(places::cgroups(&self.cgroups, proc)?),
+                ..PacketFilter::default()
+            },
+            slower: self.slower,
+            style: self.style,
+            format: self.format,
+            addresses: self.addr,
+            self_time: self.self_time,
+            output: self.output,
+            zone: if self.utc { Zone::UTC } else { Zone::Local },
+            quiet: self.quiet,
+            verbose: self.verbose,
+            duration: self.duration,
+            count: self.count,
+            tracing,
+        })
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, Failure> {
+    let right = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match Pattern::new(text) {
+        Ok(pattern) if right => Ok(pattern),
+        _ => Err(Failure::Usage(format!(
+            "{text:?} is no pattern of functions; write a name, or one with *, ?, [abc]: tcp_sendmsg, '__sys_*'"
+        ))),
+    }
+}

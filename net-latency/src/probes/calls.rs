@@ -1,0 +1,329 @@
+//! Loading and attaching what follows calls of functions: an object of its own, so that the stream has nothing of it.
+
+use std::{
+    io, mem,
+    ops::RangeInclusive,
+    os::fd::{AsFd as _, OwnedFd},
+    thread,
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    programs::{KProbe, kprobe::KProbeLink},
+};
+use net_latency_common::{
+    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounters, CallRecord, CallSettings,
+    Context as CallContext, SETTINGS_GLOBAL, STACKS_MAP, Stack,
+};
+
+use super::{attach, filters};
+use crate::{
+    cli::PacketFilter,
+    error::Failure,
+    kernel::{
+        btf::Btf,
+        functions::{Addresses, Function},
+        layout,
+    },
+};
+
+/// The kernel side of calls as an object file, built by build.rs.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-calls-bpf"));
+
+/// Maps of the library that both objects have and this one doesn't use: as small as they can be.
+const UNUSED: [&str; 16] = [
+    "ARRIVALS",
+    "CONNECTIONS",
+    "DATAGRAMS",
+    "GROUPS",
+    "HOSTS",
+    "INTERFACES",
+    "NAMES",
+    "NETNS",
+    "PORTS",
+    "RESENT",
+    "SEGMENTS",
+    "SENDS",
+    "SPAN",
+    "TIMES",
+    "WRITES",
+    "PAGE_BASES",
+];
+
+/// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.
+const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
+const PER_CPU_OFFSET: &str = "__per_cpu_offset";
+const CURRENT_KPROBE: &str = "current_kprobe";
+/// The variable with the preemption count, and the struct that holds it from Linux 6.2 to 6.14.
+const PREEMPT_COUNT: &str = "__preempt_count";
+const PCPU_HOT: &str = "pcpu_hot";
+
+/// Functions that cost a system call and nothing else, to measure what a probe costs.
+const CHEAP: [&str; 3] = ["__x64_sys_getppid", "__do_sys_getppid", "__x64_sys_getuid"];
+const TRIES: u32 = 5;
+const ROUNDS: u32 = 400;
+
+/// What following one call costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// In all, in ns.
+    pub call_ns: u64,
+    /// The part of it that the time of the call itself has, in ns.
+    pub within_ns: u64,
+}
+
+/// The symbols that [`CallSettings`] needs.
+pub fn symbols<'a>() -> impl Iterator<Item = &'a str> {
+    TRAMPOLINES.into_iter().chain([PER_CPU_OFFSET, CURRENT_KPROBE, PREEMPT_COUNT, PCPU_HOT]).chain(CHEAP)
+}
+
+/// What the kernel side is told of this kernel.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] if the kernel lacks something, or hides it.
+pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failure> {
+    const STRUCTS: [&[u8]; 3] = [b"kprobe", b"pcpu_hot", b"task_struct"];
+    let btf = Btf::parse(btf, |name| STRUCTS.contains(&name)).context("reading the kernel's BTF")?;
+    let address = |name: &str| addresses.get(name).and_then(|found| found.first()).copied().unwrap_or(0);
+    let missing = |what: &str| {
+        Failure::CannotTrace(format!(
+            "/proc/kallsyms doesn't show where {what} is; run net-latency as root, with sysctl kernel.kptr_restrict below 2"
+        ))
+    };
+    let shown = |name: &str| Some(address(name)).filter(|&address| address != 0).ok_or_else(|| missing(name));
+    let trampoline = TRAMPOLINES.into_iter().map(address).find(|&address| address != 0);
+    let preempt_count = match address(PREEMPT_COUNT) {
+        0 => {
+            let within = btf.offset("pcpu_hot.preempt_count").map_err(|_| missing(PREEMPT_COUNT))?;
+            shown(PCPU_HOT)? + u64::from(within)
+        }
+        address => address,
+    };
+    Ok(CallSettings {
+        trampoline: trampoline.ok_or_else(|| missing(TRAMPOLINES[0]))?,
+        per_cpu_offset: shown(PER_CPU_OFFSET)?,
+        preempt_count,
+        current_kprobe: shown(CURRENT_KPROBE)?,
+        kprobe_addr: btf.offset("kprobe.addr").context("reading the kernel's BTF")?,
+        softirq_disable_cnt: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
+    })
+}
+
+/// Threads that detach. The kernel lets each wait until nobody can be in a probe any more, of which many can do a part at
+/// once. (Another part they can't: from Linux 6.12 `perf_event_detach_bpf_prog` waits with a lock held, 0.7 s per probe on
+/// PREEMPT_RT.)
+const DETACHING: usize = 64;
+
+/// The loaded kernel side. Dropping it detaches everything.
+pub struct CallProbes {
+    ebpf: Ebpf,
+    links: Vec<KProbeLink>,
+    counts_missed: bool,
+}
+
+/// The maps, which are read while tracing and, the last time, after everything is detached.
+pub struct CallMaps {
+    calls: RingBuf<MapData>,
+    counters: PerCpuArray<MapData, CallCounters>,
+    stacks: HashMap<MapData, CallContext, Stack>,
+}
+
+impl CallProbes {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    /// The reason, in one line.
+    pub fn load(
+        btf: &[u8],
+        settings: &CallSettings,
+        filter: &PacketFilter,
+        buffer_bytes: u32,
+    ) -> Result<Self, Failure> {
+        attach::lift_memory_limit();
+        let mut loader = EbpfLoader::new();
+        let shared = filters::settings(filter, buffer_bytes);
+        loader
+            .btf(None)
+            .override_global(CALL_SETTINGS_GLOBAL, settings, true)
+            .override_global(SETTINGS_GLOBAL, &shared, true)
+            .map_max_entries(CALLS_MAP, buffer_bytes)
+            .map_max_entries("RECORDS", rustix::param::page_size() as u32);
+        for map in UNUSED {
+            loader.map_max_entries(map, 1);
+        }
+        filters::size(filter, &mut loader);
+        let load = || -> Result<Self> {
+            let ebpf = loader.load(OBJECT).context("loading the programs")?;
+            let counts_missed =
+                Btf::parse(btf, layout::is_wanted).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
+            let mut probes = Self { ebpf, links: Vec::new(), counts_missed };
+            filters::fill(filter, &mut probes.ebpf)?;
+            for name in ["call_entry", "call_return", "any_entry", "any_return"] {
+                probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
+            }
+            Ok(probes)
+        };
+        let mut load = load;
+        load().map_err(|error| {
+            Failure::CannotTrace(format!("the kernel refuses to be traced: {}", attach::one_line(&error)))
+        })
+    }
+
+    fn program(&mut self, name: &str) -> Result<&mut KProbe> {
+        let program = self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))?;
+        Ok(program.try_into()?)
+    }
+
+    /// Attaches to a function: to its return first, so that at the entry, where probes run in the opposite order, the
+    /// return address is still what it was.
+    ///
+    /// # Errors
+    /// The reason, in one line. Nothing of this function stays attached then.
+    pub fn attach(&mut self, function: &Function) -> Result<(), String> {
+        let attach = |probes: &mut Self| -> Result<()> {
+            let program = probes.program("call_return")?;
+            let link = program.attach(&function.name, 0)?;
+            let at_return = program.take_link(link)?;
+            let program = probes.program("call_entry")?;
+            // If that fails, the other goes with this value.
+            let link = program.attach(&function.name, 0)?;
+            let at_entry = program.take_link(link)?;
+            probes.links.extend([at_return, at_entry]);
+            Ok(())
+        };
+        attach(self).map_err(|error| attach::one_line(&error))
+    }
+
+    /// To how many it is attached.
+    #[must_use]
+    pub fn functions(&self) -> usize {
+        self.links.len() / 2
+    }
+
+    /// Measures what following a call costs, on this thread and now; what it records is for `maps` to throw away.
+    /// `None` if this kernel has no function that serves.
+    ///
+    /// # Errors
+    /// If probes can't be attached or detached.
+    pub fn measure(&mut self, addresses: &Addresses, maps: &mut CallMaps) -> Result<Option<Cost>> {
+        let Some(name) = CHEAP.into_iter().find(|name| addresses.get(*name).is_some_and(|at| at.len() == 1))
+        else {
+            return Ok(None);
+        };
+        let is_other = name.ends_with("getuid");
+        let round = || {
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                // SAFETY: neither takes anything nor fails.
+                unsafe { libc::syscall(if is_other { libc::SYS_getuid } else { libc::SYS_getppid }) };
+            }
+            start.elapsed().as_nanos() as u64 / u64::from(ROUNDS)
+        };
+        let bare = (0..TRIES).map(|_| round()).min().unwrap_or(0);
+        let link_return = self.program("any_return")?.attach(name, 0)?;
+        let link_entry = self.program("any_entry")?.attach(name, 0)?;
+        let mut probed = u64::MAX;
+        let mut within = u64::MAX;
+        let us = rustix::process::getpid().as_raw_nonzero().get() as u64;
+        for _ in 0..TRIES {
+            probed = probed.min(round());
+            while let Some(record) = maps.oldest()? {
+                if record.ids >> 32 == us {
+                    within = within.min(record.exit_ns.saturating_sub(record.entry_ns));
+                }
+            }
+        }
+        self.program("any_entry")?.detach(link_entry)?;
+        self.program("any_return")?.detach(link_return)?;
+        ensure!(within < u64::MAX, "no call of {name} was seen");
+        Ok(Some(Cost { call_ns: probed.saturating_sub(bare), within_ns: within }))
+    }
+
+    /// Takes the maps out, which outlive the programs then.
+    ///
+    /// # Errors
+    /// If one is not there: they were taken before.
+    pub fn take_maps(&mut self) -> Result<CallMaps> {
+        let mut take = |name: &'static str| self.ebpf.take_map(name).context(name);
+        Ok(CallMaps {
+            calls: take(CALLS_MAP)?.try_into()?,
+            counters: take(CALL_COUNTERS_MAP)?.try_into()?,
+            stacks: take(STACKS_MAP)?.try_into()?,
+        })
+    }
+
+    /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        if self.counts_missed { attach::missed_of(&self.ebpf, true) } else { None }
+    }
+}
+
+impl Drop for CallProbes {
+    fn drop(&mut self) {
+        let mut links = mem::take(&mut self.links);
+        let each = links.len().div_ceil(DETACHING).max(1);
+        thread::scope(|scope| {
+            while !links.is_empty() {
+                let part = links.split_off(links.len().saturating_sub(each));
+                scope.spawn(|| drop(part));
+            }
+        });
+    }
+}
+
+impl CallMaps {
+    /// The oldest record that waits.
+    ///
+    /// # Errors
+    /// If it has another size than ours: the two sides don't belong together.
+    pub fn oldest(&mut self) -> Result<Option<CallRecord>> {
+        let Some(item) = self.calls.next() else { return Ok(None) };
+        let bytes: &[u8] = &item;
+        let record = bytes.as_ptr().cast::<CallRecord>();
+        ensure!(
+            bytes.len() == size_of::<CallRecord>() && record.is_aligned(),
+            "the kernel side sent a record of {} bytes",
+            bytes.len()
+        );
+        // SAFETY: as large and as aligned as a record, and every bit pattern is one.
+        Ok(Some(unsafe { *record }))
+    }
+
+    /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
+    ///
+    /// # Errors
+    /// If this process has no descriptor left.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.calls.as_fd().try_clone_to_owned()
+    }
+
+    /// The counters, summed over all CPUs.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn counters(&self) -> Result<CallCounters> {
+        let per_cpu = self.counters.get(&0, 0).context("reading the kernel side's counters")?;
+        let mut sum = CallCounters::default();
+        for counters in per_cpu.iter() {
+            for (total, value) in sum.values.iter_mut().zip(counters.values) {
+                *total += value;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Calls that began in `span` and have not returned.
+    #[must_use]
+    pub fn under_way(&self, span: &RangeInclusive<u64>) -> u64 {
+        let stacks = self.stacks.iter().filter_map(Result::ok);
+        let began = |stack: &Stack| {
+            let depth = usize::try_from(stack.depth).unwrap_or(usize::MAX);
+            stack.frames.iter().take(depth).filter(|frame| span.contains(&frame.entry_ns)).count()
+        };
+        stacks.map(|(_, stack)| began(&stack) as u64).sum()
+    }
+}

@@ -1,0 +1,91 @@
+//! System calls of sockets, each made exactly as often as is said.
+
+use std::{io, mem, ptr, thread, thread::sleep, time::Duration};
+
+use anyhow::{Result, ensure};
+
+/// A UDP socket by its descriptor, bound to a port of its own on the loopback device. Four system calls each round:
+/// [`Bound::open`] makes three, [`Bound::close`] one.
+struct Bound {
+    socket: libc::c_int,
+    address: libc::sockaddr_in,
+}
+
+const LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+
+fn checked(result: libc::ssize_t) -> Result<libc::c_int> {
+    ensure!(result >= 0, io::Error::last_os_error());
+    Ok(result as libc::c_int)
+}
+
+impl Bound {
+    fn open() -> Result<Self> {
+        // SAFETY: all integers, of which 0 is one.
+        let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
+        address.sin_family = libc::AF_INET as libc::sa_family_t;
+        address.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1]).to_be();
+        let mut len = LEN;
+        // SAFETY: the address is live and as long as is said.
+        unsafe {
+            let socket = checked(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) as libc::ssize_t)?;
+            checked(libc::bind(socket, (&raw const address).cast(), LEN) as libc::ssize_t)?;
+            checked(libc::getsockname(socket, (&raw mut address).cast(), &raw mut len) as libc::ssize_t)?;
+            Ok(Self { socket, address })
+        }
+    }
+
+    /// Sends one byte to itself.
+    fn send(&self) -> Result<()> {
+        // SAFETY: the byte and the address are live.
+        let sent = unsafe {
+            libc::sendto(self.socket, [1u8].as_ptr().cast(), 1, 0, (&raw const self.address).cast(), LEN)
+        };
+        checked(sent).map(drop)
+    }
+
+    fn receive(&self) -> Result<()> {
+        let mut byte = [0u8];
+        // SAFETY: there is room for the byte; nobody asks for the sender.
+        let got = unsafe {
+            libc::recvfrom(self.socket, byte.as_mut_ptr().cast(), 1, 0, ptr::null_mut(), ptr::null_mut())
+        };
+        checked(got).map(drop)
+    }
+
+    fn close(self) -> Result<()> {
+        // SAFETY: nobody else has it.
+        checked(unsafe { libc::close(self.socket) } as libc::ssize_t).map(drop)
+    }
+}
+
+/// In each of so many threads, so often: socket, bind, getsockname, sendto, recvfrom, close.
+pub(super) fn rounds(threads: u64, rounds: u64) -> Result<u64> {
+    let each = move || -> Result<()> {
+        for _ in 0..rounds {
+            let bound = Bound::open()?;
+            bound.send()?;
+            bound.receive()?;
+            bound.close()?;
+        }
+        Ok(())
+    };
+    let all: Vec<_> = (0..threads).map(|_| thread::spawn(each)).collect();
+    for one in all {
+        one.join().expect("no panic")?;
+    }
+    Ok(threads * rounds)
+}
+
+/// One round in which the datagram comes so late.
+pub(super) fn wait(time: Duration) -> Result<u64> {
+    let bound = Bound::open()?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            sleep(time);
+            bound.send()
+        });
+        bound.receive()
+    })?;
+    bound.close()?;
+    Ok(1)
+}
