@@ -10,6 +10,7 @@ mod config;
 mod counter;
 mod filter;
 mod histogram;
+pub mod journey;
 mod record;
 
 pub use config::{Offsets, PageBases, Settings};

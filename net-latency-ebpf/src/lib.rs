@@ -20,6 +20,8 @@ mod emit;
 pub mod filter;
 pub mod histogram;
 pub mod ingress;
+#[cfg(feature = "journey")]
+pub mod journey;
 mod maps;
 pub mod memory;
 pub mod processes;

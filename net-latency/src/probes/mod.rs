@@ -4,5 +4,6 @@
 pub mod attach;
 mod filters;
 pub mod histograms;
+pub mod journey;
 pub mod plan;
 pub mod table;
