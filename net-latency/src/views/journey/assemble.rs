@@ -211,14 +211,14 @@ impl Open {
         let outcome = self.outcome(names);
         let mut rows = Vec::new();
         let mut seen = FxHashSet::default();
-        let mut previous = 0;
+        let mut previous = None;
         for row in &self.rows {
             for earlier in before(row, previous) {
                 if seen.insert((earlier.cpu, earlier.at)) {
                     rows.push(earlier);
                 }
             }
-            previous = row.at;
+            previous = Some(row.at);
             let (function, stage) = names.place(row.place);
             rows.push(Row {
                 at: row.at,
@@ -272,7 +272,7 @@ impl Open {
 }
 
 /// What the CPU did between the place before and this one, in order to come here: a softirq, and its raising.
-fn before(row: &JourneyRow, previous: u64) -> impl Iterator<Item = Row> {
+fn before(row: &JourneyRow, previous: Option<u64>) -> impl Iterator<Item = Row> {
     let place = |at: u64, function: &str, context| Row {
         at,
         cpu: row.cpu,
@@ -281,13 +281,14 @@ fn before(row: &JourneyRow, previous: u64) -> impl Iterator<Item = Row> {
         stage: Stage::Softirq,
         device: Vec::new(),
         netns: 0,
-        is_own: previous != 0,
+        is_own: previous.is_some(),
     };
     // Of the packet's first place it can't be told whether the softirq began on its behalf.
+    let earliest = previous.unwrap_or(0);
     let entered =
-        Some(row.softirq_at).filter(|at| *at > previous && *at <= row.at && row.context == CONTEXT_SOFTIRQ);
+        Some(row.softirq_at).filter(|at| *at > earliest && *at <= row.at && row.context == CONTEXT_SOFTIRQ);
     let raised =
-        entered.and_then(|entered| Some(row.raised_at).filter(|at| *at > previous && *at <= entered));
+        entered.and_then(|entered| Some(row.raised_at).filter(|at| *at > earliest && *at <= entered));
     let raised = raised.map(|at| place(at, "softirq_raise", Context::Unknown));
     raised.into_iter().chain(entered.map(|at| place(at, "softirq_entry", Context::Softirq)))
 }

@@ -87,10 +87,10 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     let mut following = journey::attach(&btf, &request, |done, all| progress.show(done, all))?;
     progress.clear();
     drop(btf);
+    following.arm(true)?;
     if !config.quiet {
         say_ready(&following, started.elapsed());
     }
-    following.arm(true)?;
     let mut run = Run {
         config,
         sink,

@@ -8,6 +8,7 @@ mod ends;
 mod filters;
 pub(crate) mod harness;
 mod hist;
+mod journey;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
@@ -46,6 +47,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         ends::CASES,
         top::CASES,
         hist::CASES,
+        journey::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
