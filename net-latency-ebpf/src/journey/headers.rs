@@ -85,19 +85,22 @@ fn parse(header: *const u8, family: u32, linear: u32) -> Option<Headers> {
     // SAFETY: packet memory, any address survives; any bytes are valid.
     let words: [u32; 4] = unsafe { probe(header.wrapping_add(ip_len as usize)) };
     let [ports, second, _, fourth] = words.map(u32::from_be);
-    let (seq, header_len) = match protocol {
-        TCP if linear >= ip_len + TCP_LEAST => (second.wrapping_add(fourth >> 17 & 1), fourth >> 28 << 2),
-        UDP => (0, UDP_LEN),
+    let (seq, len, room) = match protocol {
+        TCP if linear >= ip_len + TCP_LEAST => {
+            let header_len = fourth >> 28 << 2;
+            (second.wrapping_add(fourth >> 17 & 1), behind.wrapping_sub(header_len), behind)
+        }
+        // IP's own length is written later than UDP's.
+        UDP => (0, (second >> 16).wrapping_sub(UDP_LEN), second >> 16),
         _ => return None,
     };
-    let len = behind.wrapping_sub(header_len);
     Some(Headers {
         ends,
         source: (ports >> 16) as u16,
         destination: ports as u16,
         seq,
         // A length that the header has no room for is 0 there.
-        len: if len > behind { 0 } else { len },
+        len: if len > room { 0 } else { len },
         protocol,
     })
 }

@@ -80,10 +80,12 @@ enum Mode {
     Hist,
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
     Ftrace,
+    /// Waiting for a packet to follow that never comes.
+    Journey(Backend),
 }
 
 impl Mode {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
@@ -91,6 +93,8 @@ impl Mode {
         Self::Slower,
         Self::Hist,
         Self::Ftrace,
+        Self::Journey(Backend::Fentry),
+        Self::Journey(Backend::Kprobe),
     ];
 
     fn name(self) -> &'static str {
@@ -102,6 +106,8 @@ impl Mode {
             Self::Slower => "--slower 10s, fentry",
             Self::Hist => "hist, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
+            Self::Journey(Backend::Kprobe) => "journey waiting, kprobe",
+            Self::Journey(_) => "journey waiting, fentry",
         }
     }
 }
@@ -201,6 +207,8 @@ impl Running {
                 let pid = idle.as_ref().context("there is one")?.pid();
                 Launch::new(Backend::Fentry).args(&["--pid", &pid.to_string()])
             }
+            // The discard protocol's.
+            Mode::Journey(backend) => Launch::new(backend).view("journey").args(&["--port", "9"]),
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
             Mode::Hist => {
                 Launch::new(Backend::Fentry).view("hist").sink(Sink::Redirected(Scratch::new("hist")))

@@ -14,28 +14,66 @@ use crate::{
 };
 
 pub(crate) const CASES: &[Case] = &[
-    ("journey_of_a_marked_packet_beside_another_flow", marked),
+    ("journeys_of_marked_packets", marked),
     ("journey_of_a_segment_over_ipv6_loopback", loopback6),
     ("journey_of_a_datagram_is_what_ftrace_sees", datagram),
-    ("journey_of_a_coalesced_segment", merged),
-    ("journey_to_a_drop_in_netfilter", dropped),
-    ("journey_held_by_netem", held),
-    ("journey_to_a_sleeping_reader", slept),
     ("journey_of_a_process_incoming_packets", incoming),
     ("journey_only_if_slow", slow),
     ("journey_as_trace_events", trace_events),
     ("journey_ends_without_a_packet", nothing),
 ];
 
-const MARK: u32 = 0x2a;
+/// What those packets have in common that share a run of the tool; each has a number behind it.
+const MARKS: u32 = 0x2a00;
+const MASK: u32 = 0xff00;
 const LEN: u32 = 200;
 
 fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
     Launch::new(backend).view("journey").args(arguments).start()
 }
 
-fn start_marked(backend: Backend) -> Result<Tool> {
-    start(backend, &["--mark", &MARK.to_string()])
+/// One packet, and what its journey must have been.
+struct Scenario {
+    name: &'static str,
+    /// Sends it, with the mark.
+    play: fn(mark: u32) -> Result<Played>,
+    judge: fn(&Value, &Played) -> Result<()>,
+}
+
+/// Who sent and read it.
+struct Played {
+    pair: Pair,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "beside another flow", play: play_beside, judge: judge_beside },
+    Scenario { name: "coalesced", play: play_merged, judge: judge_merged },
+    Scenario { name: "dropped", play: play_dropped, judge: judge_dropped },
+    Scenario { name: "held by netem", play: play_held, judge: judge_held },
+    Scenario { name: "for a sleeping reader", play: play_slept, judge: judge_slept },
+];
+
+/// Each scenario has exactly one journey: each is one marked packet, whatever else is on its way.
+fn marked(backend: Backend) -> Result<()> {
+    let count = SCENARIOS.len().to_string();
+    let marks = format!("{MARKS}/{MASK}");
+    let tool = start(backend, &["--mark", &marks, "-n", &count])?;
+    let mut played = Vec::new();
+    for (number, scenario) in (1..).zip(SCENARIOS) {
+        played.push((scenario.play)(MARKS + number).with_context(|| format!("playing {}", scenario.name))?);
+    }
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let journeys = journeys(&outcome)?;
+    for ((number, scenario), played) in (1..).zip(SCENARIOS).zip(&played) {
+        let mut own = journeys.iter().filter(|journey| journey["mark"] == MARKS + number);
+        let (Some(journey), None) = (own.next(), own.next()) else {
+            return Err(outcome.fault(format_args!("{}: not one journey", scenario.name), []));
+        };
+        let verdict = (scenario.judge)(journey, played).with_context(|| scenario.name);
+        judged(&outcome, journey, verdict)?;
+    }
+    Ok(())
 }
 
 /// The journeys that were shown, their invariants checked.
@@ -140,32 +178,29 @@ fn judged(outcome: &Outcome, journey: &Value, verdict: Result<()>) -> Result<()>
     verdict.map_err(|error| outcome.fault(format_args!("{error:#}\n{journey:#}"), []))
 }
 
-fn marked(backend: Backend) -> Result<()> {
+fn play_beside(mark: u32) -> Result<Played> {
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
-    pair.client.ask(&format!("mark {MARK}"))?;
     let mut other = Pair::connect(&path)?;
-    let tool = start_marked(backend)?;
     other.begin(400, LEN)?;
-    sleep(Duration::from_millis(20));
-    pair.converse(5, LEN)?;
+    pair.converse(3, LEN)?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask("mark 0")?;
+    pair.server.ask(&format!("read {LEN} 4096 0"))?;
+    pair.converse(3, LEN)?;
     other.finish()?;
-    let outcome = tool.wait()?;
-    let journey = journey(&outcome)?;
-    let (client, server) = (pair.client.pid(), pair.server.pid());
-    let verdict = expect_way(&journey, TCP4)
-        .and_then(|()| expect_way(&journey, READ))
-        .and_then(|()| expect_read(&journey, server))
-        .and_then(|()| expect_tasks(&journey, &[client, server]))
-        .and_then(|()| {
-            ensure!(journey["len"] == LEN && journey["mark"] == MARK, "another packet");
-            ensure!(
-                journey["sport"] == pair.near.port() && journey["dport"] == pair.far.port(),
-                "another flow"
-            );
-            Ok(())
-        });
-    judged(&outcome, &journey, verdict)
+    Ok(Played { pair })
+}
+
+fn judge_beside(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    expect_tasks(journey, &[pair.client.pid(), pair.server.pid()])?;
+    ensure!(journey["len"] == LEN, "another packet");
+    ensure!(journey["sport"] == pair.near.port() && journey["dport"] == pair.far.port(), "another flow");
+    Ok(())
 }
 
 fn loopback6(backend: Backend) -> Result<()> {
@@ -259,13 +294,12 @@ fn datagram(backend: Backend) -> Result<()> {
     judged(&outcome, &journey, verdict)
 }
 
-fn merged(backend: Backend) -> Result<()> {
+fn play_merged(mark: u32) -> Result<Played> {
     let path = Path::veth(Version::V4)?.without_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
-    let tool = start_marked(backend)?;
     pair.client.ask("write 100")?;
     sleep(Duration::from_millis(30));
-    pair.client.ask(&format!("mark {MARK}"))?;
+    pair.client.ask(&format!("mark {mark}"))?;
     let before = path.far(coalesced)?;
     pair.client.ask(&format!("write {LEN}"))?;
     sleep(Duration::from_millis(30));
@@ -274,17 +308,16 @@ fn merged(backend: Backend) -> Result<()> {
     pair.server.ask("read 100 100 0")?;
     sleep(Duration::from_millis(30));
     pair.server.ask(&format!("read {LEN} 4096 0"))?;
-    let outcome = tool.wait()?;
-    let journey = journey(&outcome)?;
-    let verdict = expect_way(&journey, TCP4)
-        .and_then(|()| expect_way(&journey, READ))
-        .and_then(|()| expect_read(&journey, pair.server.pid()))
-        .and_then(|()| {
-            let waited = stage(&journey, "socket queue");
-            ensure!(waited >= 50_000_000, "it waited for {waited} ns on the socket's queue");
-            Ok(())
-        });
-    judged(&outcome, &journey, verdict)
+    Ok(Played { pair })
+}
+
+fn judge_merged(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    let waited = stage(journey, "socket queue");
+    ensure!(waited >= 50_000_000, "it waited for {waited} ns on the socket's queue");
+    Ok(())
 }
 
 /// Time in a stage.
@@ -293,77 +326,75 @@ fn stage(journey: &Value, name: &str) -> u64 {
     stages.filter(|stage| stage["stage"] == name).filter_map(|stage| stage["ns"].as_u64()).sum()
 }
 
-fn dropped(backend: Backend) -> Result<()> {
+fn play_dropped(mark: u32) -> Result<Played> {
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
-    pair.client.ask(&format!("mark {MARK}"))?;
     let port = pair.far.port();
     path.far(|| drop_port(port))?;
-    let tool = start_marked(backend)?;
+    pair.client.ask(&format!("mark {mark}"))?;
     pair.client.ask(&format!("write {LEN}"))?;
-    let outcome = tool.wait()?;
-    let journey = journey(&outcome)?;
-    let verdict = expect_way(&journey, &TCP4[..TCP4.len() - 2]).and_then(|()| {
-        ensure!(journey["outcome"] == "dropped", "it ended as {}", journey["outcome"]);
-        ensure!(journey["drop_function"] == "nf_hook_slow", "dropped in {}", journey["drop_function"]);
-        // The tracepoint has a reason since Linux 5.17.
-        let format = fs::read_to_string("/sys/kernel/tracing/events/skb/kfree_skb/format")?;
-        let reason = if format.contains("reason") { "NETFILTER_DROP".into() } else { Value::Null };
-        ensure!(journey["drop_reason"] == reason, "reason {}", journey["drop_reason"]);
-        ensure!(!functions(&journey)?.contains(&"tcp_v4_rcv"), "TCP got it");
-        Ok(())
-    });
-    judged(&outcome, &journey, verdict)
+    // Before it is sent again.
+    pair.client.ask("mark 0")?;
+    Ok(Played { pair })
 }
 
-fn held(backend: Backend) -> Result<()> {
+fn judge_dropped(journey: &Value, _: &Played) -> Result<()> {
+    expect_way(journey, &TCP4[..TCP4.len() - 2])?;
+    ensure!(journey["outcome"] == "dropped", "it ended as {}", journey["outcome"]);
+    // nf_tables drops by itself since Linux 6.7, and where that was backported.
+    let function = &journey["drop_function"];
+    ensure!(*function == "nf_hook_slow" || *function == "nft_do_chain", "dropped in {function}");
+    // The tracepoint has a reason since Linux 5.17.
+    let format = fs::read_to_string("/sys/kernel/tracing/events/skb/kfree_skb/format")?;
+    let reason = if format.contains("reason") { "NETFILTER_DROP".into() } else { Value::Null };
+    ensure!(journey["drop_reason"] == reason, "reason {}", journey["drop_reason"]);
+    ensure!(!functions(journey)?.contains(&"tcp_v4_rcv"), "TCP got it");
+    Ok(())
+}
+
+fn play_held(mark: u32) -> Result<Played> {
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
-    pair.client.ask(&format!("mark {MARK}"))?;
+    pair.client.ask(&format!("mark {mark}"))?;
     path.delay(Duration::from_millis(20))?;
-    let tool = start_marked(backend)?;
-    pair.converse(2, LEN)?;
-    let outcome = tool.wait()?;
-    let journey = journey(&outcome)?;
-    let verdict = expect_read(&journey, pair.server.pid()).and_then(|()| {
-        let longest = &journey["longest"];
-        ensure!(longest["stage"] == "qdisc", "the longest time is in another stage");
-        ensure!(longest["ns"].as_u64() >= Some(19_000_000), "netem held it for {} only", longest["ns"]);
-        let (from, to) = (&longest["from"], &longest["to"]);
-        ensure!(*from == "__dev_queue_xmit" || *from == "qdisc_enqueue", "from {from}");
-        let after =
-            ["qdisc_dequeue", "softirq_raise", "softirq_entry", "sch_direct_xmit", "dev_hard_start_xmit"];
-        ensure!(after.iter().any(|name| to == name), "to {to}");
-        Ok(())
-    });
-    judged(&outcome, &journey, verdict)
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.ask(&format!("read {LEN} 4096 0"))?;
+    Ok(Played { pair })
 }
 
-fn slept(backend: Backend) -> Result<()> {
+fn judge_held(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_read(journey, pair.server.pid())?;
+    let longest = &journey["longest"];
+    ensure!(longest["stage"] == "qdisc", "the longest time is in another stage");
+    ensure!(longest["ns"].as_u64() >= Some(18_000_000), "netem held it for {} only", longest["ns"]);
+    let (from, to) = (&longest["from"], &longest["to"]);
+    ensure!(*from == "__dev_queue_xmit" || *from == "qdisc_enqueue", "from {from}");
+    let after = ["qdisc_dequeue", "softirq_raise", "softirq_entry", "sch_direct_xmit", "dev_hard_start_xmit"];
+    ensure!(after.iter().any(|name| to == name), "to {to}");
+    Ok(())
+}
+
+fn play_slept(mark: u32) -> Result<Played> {
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
-    pair.client.ask(&format!("mark {MARK}"))?;
-    let tool = start_marked(backend)?;
-    pair.server.tell(&format!("read {LEN} 4096 60"))?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    pair.server.tell(&format!("read {LEN} 4096 120"))?;
     sleep(Duration::from_millis(10));
     pair.client.ask(&format!("write {LEN}"))?;
     pair.server.answer()?;
-    let outcome = tool.wait()?;
-    let journey = journey(&outcome)?;
-    let verdict = expect_way(&journey, TCP4)
-        .and_then(|()| {
-            expect_way(&journey, &[("sched_waking", &["hardirq", "softirq"]), ("sched_switch", TASK)])
-        })
-        .and_then(|()| expect_way(&journey, READ))
-        .and_then(|()| expect_read(&journey, pair.server.pid()))
-        .and_then(|()| {
-            let longest = &journey["longest"];
-            ensure!(longest["stage"] == "socket queue", "the longest time is in another stage");
-            ensure!(longest["ns"].as_u64() >= Some(30_000_000), "it waited for {} only", longest["ns"]);
-            ensure!(longest["to"] == "sched_waking", "to {}", longest["to"]);
-            Ok(())
-        });
-    judged(&outcome, &journey, verdict)
+    Ok(Played { pair })
+}
+
+fn judge_slept(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, &[("sched_waking", &["hardirq", "softirq"]), ("sched_switch", TASK)])?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    let longest = &journey["longest"];
+    ensure!(longest["stage"] == "socket queue", "the longest time is in another stage");
+    ensure!(longest["ns"].as_u64() >= Some(30_000_000), "it waited for {} only", longest["ns"]);
+    ensure!(longest["to"] == "sched_waking", "to {}", longest["to"]);
+    Ok(())
 }
 
 fn incoming(backend: Backend) -> Result<()> {
