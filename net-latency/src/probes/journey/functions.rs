@@ -180,7 +180,7 @@ mod tests {
         #[test]
         fn a_star_takes_anything(before in "[a-z_]{0,8}", middle in "[a-z_]{0,8}", after in "[a-z_]{0,8}") {
             let pattern = wildcard(&format!("{before}*{after}"));
-            let name = format!("{}{}{}", before, middle, after);
+            let name = format!("{before}{middle}{after}");
             prop_assert!(pattern.matches(&name));
         }
     }

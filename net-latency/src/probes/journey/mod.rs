@@ -454,7 +454,6 @@ impl Following {
 
 /// What comes from the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "read one by one, never kept")]
 pub enum Record {
     /// A journey begins.
     Start(net_latency_common::journey::JourneyStart),

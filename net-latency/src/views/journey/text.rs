@@ -83,7 +83,7 @@ fn write_head(journey: &Journey, total: u64, out: &mut Vec<u8>) {
     let total = Human(total);
     match &journey.outcome {
         Outcome::Read { comm, pid } => {
-            also(format_args!(": read after {total} by {}, PID {pid}", name(comm)))
+            also(format_args!(": read after {total} by {}, PID {pid}", name(comm)));
         }
         Outcome::Dropped { function, reason } => {
             also(format_args!(": dropped after {total}"));
