@@ -10,7 +10,7 @@ use super::{
     context,
     headers::{self, Headers},
     heads::{self, Head},
-    maps::{CALLS, HANDED, JOURNEYS, TALLY},
+    maps::{CALLS, HANDED, JOURNEYS, TALLY, UNWANTED},
     queue::HAS_SEQ,
     row::{add, add_given, bytes, is_any, start, tally},
     settings::given,
@@ -54,6 +54,57 @@ pub struct Handed {
     skb: u64,
 }
 
+/// What is kept of a journey.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Known {
+    /// Number of the first byte of a segment with payload, with [`HAS_SEQ`].
+    pub(super) seq: u64,
+    /// The ends of a packet that came in; 0 of one that was sent here.
+    flow: u64,
+}
+
+/// How long packets between two ends are left alone after one was read by a task that was not asked for: a socket may
+/// change hands.
+const UNWANTED_NS: u64 = 1_000_000_000;
+
+/// The current task reads the packet of this journey. If it is not asked for, neither are the next ones, for a while:
+/// else packets of others would take all places.
+#[inline(always)]
+pub(super) fn read_by_current(id: u64) {
+    if !filter::is_by_task() || filter::current() {
+        return;
+    }
+    let Some(known) = JOURNEYS.get_ptr(&id) else { return };
+    // SAFETY: an element that is never freed.
+    let flow = unsafe { (*known).flow };
+    if flow != 0 {
+        let _ = UNWANTED.insert(&flow, &now(), BPF_ANY.into());
+    }
+}
+
+/// A number for the two ends of a packet and its protocol. If another pair has the same, its packets may be left out.
+#[inline(always)]
+fn flow(headers: &Headers) -> u64 {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    let [a, b, c, d] = headers.ends.addresses;
+    let ports =
+        u64::from(headers.source) << 32 | u64::from(headers.destination) << 8 | u64::from(headers.protocol);
+    let mixed =
+        a.wrapping_mul(MIX) ^ b.rotate_left(17) ^ c.wrapping_mul(MIX).rotate_left(29) ^ d.rotate_left(41);
+    (mixed ^ ports).wrapping_mul(MIX) | 1
+}
+
+/// Whether a packet between these ends was read by somebody else a moment ago.
+#[inline(always)]
+fn is_unwanted(flow: u64) -> bool {
+    match UNWANTED.get_ptr(&flow) {
+        // SAFETY: an element that is never freed.
+        Some(at) => now().wrapping_sub(unsafe { *at }) < UNWANTED_NS,
+        None => false,
+    }
+}
+
 /// A new journey's number, which no other has: no CPU begins two at the same time.
 #[inline(always)]
 fn new_id() -> u64 {
@@ -73,12 +124,12 @@ fn is_drawn() -> bool {
 
 /// Takes a place for a journey, if there is one.
 #[inline(always)]
-fn begin(known: u64) -> Option<u64> {
+fn begin(seq: u64, flow: u64) -> Option<u64> {
     if TALLY.get(TALLY_ARMED).is_none_or(|armed| *armed == 0) {
         return None;
     }
     let id = new_id();
-    JOURNEYS.insert(&id, &known, BPF_NOEXIST.into()).ok()?;
+    JOURNEYS.insert(&id, &Known { seq, flow }, BPF_NOEXIST.into()).ok()?;
     tally(TALLY_BEGUN);
     Some(id)
 }
@@ -150,7 +201,7 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) ->
         return Ok(());
     }
     let known = if len == 0 { 0 } else { HAS_SEQ | u64::from(seq) };
-    let Some(id) = begin(known) else { return Ok(()) };
+    let Some(id) = begin(known, 0) else { return Ok(()) };
     heads::follow(skb.head(), &Head::of_sender(id, skb));
     let ends = socket.ends();
     let (saddr, daddr) = addresses(&ends, Direction::Out);
@@ -264,7 +315,7 @@ pub fn udp_sent<M: Memory>(skb: Skb<M>, family: u32, place: u64) -> Outcome {
     {
         return Ok(());
     }
-    let Some(id) = begin(0) else { return Ok(()) };
+    let Some(id) = begin(0, 0) else { return Ok(()) };
     heads::follow(skb.head(), &Head::of(id));
     start(&of_headers(id, &headers, mark, Direction::Out));
     let name = Task::current_name();
@@ -308,9 +359,13 @@ pub fn arrived<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
     if !is_mark(mark) || !filter::netns(skb.device().1) || !filter::interface(skb) || !is_drawn() {
         return Ok(());
     }
+    let flow = if filter::is_by_task() { flow(&headers) } else { 0 };
+    if flow != 0 && is_unwanted(flow) {
+        return Ok(());
+    }
     let has_seq = headers.protocol == IPPROTO_TCP && headers.len != 0;
     let known = if has_seq { HAS_SEQ | u64::from(headers.seq) } else { 0 };
-    let Some(id) = begin(known) else { return Ok(()) };
+    let Some(id) = begin(known, flow) else { return Ok(()) };
     heads::follow(skb.head(), &Head::of(id));
     start(&of_headers(id, &headers, mark, Direction::In));
     add(id, skb, place, 0, 0, 0);

@@ -10,6 +10,7 @@ use net_latency_common::journey::{
 };
 
 use super::{
+    begin,
     maps::{HEADS, JOURNEYS, MOVING, QUEUES},
     row::{add, is_any},
     schedule,
@@ -261,6 +262,7 @@ pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) -> Outcome {
         } else {
             schedule::reader(head.id, head.queued_at);
             add(head.id, skb, place, ROW_READ, 0, 0);
+            begin::read_by_current(head.id);
         }
     }
     Ok(())

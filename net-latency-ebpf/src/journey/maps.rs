@@ -7,7 +7,7 @@ use aya_ebpf::{
 use net_latency_common::journey::TALLIES;
 
 use super::{
-    begin::{Call, Handed},
+    begin::{Call, Handed, Known},
     context::Softirqs,
     heads::Head,
     queue::Queue,
@@ -20,7 +20,7 @@ pub(super) static ROWS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
 /// Journeys under way, by id. No more begin than find room; the user side takes out those that have ended.
 #[map]
-pub(super) static JOURNEYS: HashMap<u64, u64> = HashMap::with_max_entries(64, 0);
+pub(super) static JOURNEYS: HashMap<u64, Known> = HashMap::with_max_entries(64, 0);
 
 /// How many journeys were begun, and how many were ended by the user side.
 #[map]
@@ -41,6 +41,10 @@ pub(super) static CALLS: LruHashMap<u64, Call> = LruHashMap::with_max_entries(40
 /// Write calls on UDP sockets, by thread: of each the last.
 #[map]
 pub(super) static HANDED: LruHashMap<u64, Handed> = LruHashMap::with_max_entries(1024, 0);
+
+/// When a packet between these ends was last read by a task that was not asked for.
+#[map]
+pub(super) static UNWANTED: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
 
 /// Packets that wait on the queues of TCP sockets, by socket.
 #[map]

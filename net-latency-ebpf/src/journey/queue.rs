@@ -4,7 +4,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use net_latency_common::journey::{PLACE_COPY, PLACE_TAKEN, ROW_QUEUED, ROW_READ, ROW_UNWATCHED};
 
 use super::{
-    heads,
+    begin, heads,
     maps::{JOURNEYS, QUEUES},
     row::{add, add_bare, is_any},
     schedule,
@@ -48,7 +48,7 @@ pub fn received<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) -> Outcom
     }
     let Some(head) = heads::find(skb) else { return Ok(()) };
     // SAFETY: an element that is never freed.
-    let known = JOURNEYS.get_ptr(&head.id).map_or(0, |known| unsafe { *known });
+    let known = JOURNEYS.get_ptr(&head.id).map_or(0, |known| unsafe { (*known).seq });
     let seq = known as u32;
     let mut flags = 0;
     if known & HAS_SEQ != 0
@@ -159,4 +159,5 @@ fn take(queue: &mut Queue, place: usize, read: u32) {
         add_bare(id, queue.copied_at[place], PLACE_COPY, 0);
     }
     add_bare(id, now(), PLACE_TAKEN, ROW_READ);
+    begin::read_by_current(id);
 }

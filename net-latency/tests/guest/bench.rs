@@ -97,6 +97,9 @@ impl Mode {
         Self::Journey(Backend::Kprobe),
     ];
 
+    const WAITING: [Self; 3] =
+        [Self::Nothing, Self::Journey(Backend::Fentry), Self::Journey(Backend::Kprobe)];
+
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -124,9 +127,15 @@ const FUNCTIONS: &[&[&str]] = &[
     &["tcp_rcv_space_adjust"],
 ];
 
-/// Measures: with the argument `short` the loads and modes that are watched over, else all.
+/// Measures: with the argument `short` the loads and modes that are watched over, with `journey` those that wait for a
+/// packet, else all.
 pub(crate) fn main(argument: Option<&str>) -> ExitCode {
-    match measure(argument == Some("short")) {
+    let measured = match argument {
+        Some("short") => measure(&SHORT, &Mode::ALL[..4]),
+        Some("journey") => measure(&SHORT, &Mode::WAITING),
+        _ => measure(&Load::ALL, &Mode::ALL),
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");
@@ -135,14 +144,12 @@ pub(crate) fn main(argument: Option<&str>) -> ExitCode {
     }
 }
 
-fn measure(is_short: bool) -> Result<()> {
-    let (loads, modes): (&[Load], &[Mode]) = if is_short {
-        (&[Load::RoundTrip, Load::Datagrams], &Mode::ALL[..4])
-    } else {
-        (&Load::ALL, &Mode::ALL)
-    };
+/// The loads that are watched over.
+const SHORT: [Load; 2] = [Load::RoundTrip, Load::Datagrams];
+
+fn measure(loads: &[Load], modes: &[Mode]) -> Result<()> {
     let mut places = vec![("loopback", Path::loopback(Version::V4)?)];
-    if !is_short {
+    if loads.len() > SHORT.len() {
         places.push(("veth", Path::veth(Version::V4)?));
     }
     for mode in modes {

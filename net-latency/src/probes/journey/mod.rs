@@ -163,7 +163,7 @@ impl Names {
 pub struct Following {
     ebpf: Ebpf,
     rows: RingBuf<MapData>,
-    journeys: HashMap<MapData, u64, u64>,
+    journeys: HashMap<MapData, u64, [u64; 2]>,
     tally: Array<MapData, u64>,
     ended: u64,
     /// What places are called.
