@@ -34,10 +34,18 @@ fn main() -> anyhow::Result<()> {
     }
 
     let root_dir = workspace.join("net-latency-ebpf");
-    let package = Package {
+    // An object each, with the maps of one feature only.
+    let packages = [["stream"], ["journey"]];
+    let packages: Vec<_> =
+        packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
+    aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))
+}
+
+fn package<'a>(root_dir: &'a Path, features: &'a [&'a str]) -> anyhow::Result<Package<'a>> {
+    Ok(Package {
         name: "net-latency-ebpf",
         root_dir: root_dir.to_str().context("the path of the workspace is not UTF-8")?,
-        ..Package::default()
-    };
-    aya_build::build_ebpf([package], Toolchain::Custom(&bpf_toolchain::choose()))
+        no_default_features: true,
+        features,
+    })
 }

@@ -11,6 +11,7 @@ mod config;
 mod counter;
 mod filter;
 mod histogram;
+pub mod journey;
 mod record;
 
 pub use call::{

@@ -217,7 +217,7 @@ fn is_long(from: u64, to: u64) -> bool {
 }
 
 #[inline(always)]
-fn is_sampled() -> bool {
+pub(crate) fn is_sampled() -> bool {
     // SAFETY: the helper takes nothing.
     unsafe { bpf_get_prandom_u32() < setting!(sample_below) }
 }

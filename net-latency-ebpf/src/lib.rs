@@ -22,6 +22,8 @@ pub mod filter;
 pub mod foreign;
 pub mod histogram;
 pub mod ingress;
+#[cfg(feature = "journey")]
+pub mod journey;
 mod maps;
 pub mod memory;
 pub mod passing;

@@ -27,8 +27,9 @@ impl<M: Memory> Thread<M> {
         unsafe { M::read(self.pointer, offset!(task_struct_tgid)) }
     }
 
+    /// Its id.
     #[inline(always)]
-    fn thread(self) -> u32 {
+    pub(crate) fn thread(self) -> u32 {
         // SAFETY: as above.
         unsafe { M::read(self.pointer, offset!(task_struct_pid)) }
     }

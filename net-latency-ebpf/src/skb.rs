@@ -76,7 +76,7 @@ impl<M: Memory> Skb<M> {
     }
 
     #[inline(always)]
-    fn field<T: Copy>(self, offset: usize) -> T {
+    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
         // SAFETY: `pointer` is a live skb (the hook's argument) and the offset is a field's, from BTF.
         unsafe { M::read(self.pointer, offset) }
     }

@@ -85,7 +85,7 @@ impl<M: Memory> Socket<M> {
     }
 
     #[inline(always)]
-    fn field<T: Copy>(self, offset: usize) -> T {
+    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
         // SAFETY: `pointer` is a live socket (the hook's argument, or owner of a live skb) and the
         // offset is a field's, from BTF.
         unsafe { M::read(self.pointer, offset) }

@@ -37,6 +37,12 @@ impl Clock {
         Self { offset_ns }
     }
 
+    /// A clock for tests.
+    #[cfg(test)]
+    pub(crate) fn at(offset_ns: i64) -> Self {
+        Self { offset_ns }
+    }
+
     /// `mono` in ns of `CLOCK_MONOTONIC` as ns since 1970 in UTC.
     #[must_use]
     pub fn to_utc_ns(self, mono: u64) -> i64 {

@@ -34,6 +34,7 @@ pub fn main() -> ExitCode {
         Config::Check(config) => views::check::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Completions { shell } => views::completions::run(shell).map(|()| ExitCode::SUCCESS),
         Config::Hist(config) => views::hist::run(&config).map(|()| ExitCode::SUCCESS),
+        Config::Journey(config) => views::journey::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Man => views::man::run().map(|()| ExitCode::SUCCESS),
         Config::Report(config) => views::report::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Top(config) => views::top::run(&config).map(|()| ExitCode::SUCCESS),

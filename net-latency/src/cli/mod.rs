@@ -7,6 +7,7 @@ mod config_file;
 mod defaults;
 mod hist;
 mod invocation;
+mod journey;
 mod network;
 mod packets;
 mod places;
@@ -39,6 +40,8 @@ use defaults::{ConfigArguments, Places};
 use hist::HistArguments;
 pub use hist::HistConfig;
 use invocation::{Invocation, Refusal};
+use journey::JourneyArguments;
+pub use journey::{JourneyConfig, JourneyFormat};
 pub use network::{Mark, Net};
 use packets::PacketArguments;
 pub use packets::PacketFilter;
@@ -60,6 +63,7 @@ Examples:
   net-latency top                          a live table of processes, connections, packets
   net-latency hist --by pid                distributions per process, counted in the kernel
   net-latency calls --pid 19550            its calls of the kernel's socket functions
+  net-latency journey --port 443           one packet's way, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced, and how
 
@@ -95,6 +99,8 @@ enum ViewArguments {
     },
     /// Count times in the kernel, without a line per packet, and draw how they are distributed
     Hist(HistArguments),
+    /// Follow single packets through the kernel, function by function
+    Journey(JourneyArguments),
     /// Print the manual page (net-latency man | man -l -)
     Man,
     /// Sum up logs that were recorded with --format json or --format csv
@@ -162,6 +168,8 @@ pub enum Config {
     },
     /// Draw distributions.
     Hist(HistConfig),
+    /// Follow single packets.
+    Journey(Box<JourneyConfig>),
     /// Print the manual page.
     Man,
     /// Sum up logs.
@@ -250,6 +258,9 @@ impl Arguments {
             Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
             Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
             Some(ViewArguments::Hist(hist)) => return Ok(Config::Hist(hist.resolve(proc)?)),
+            Some(ViewArguments::Journey(journey)) => {
+                return Ok(Config::Journey(Box::new(journey.resolve(proc)?)));
+            }
             Some(ViewArguments::Man) => return Ok(Config::Man),
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),

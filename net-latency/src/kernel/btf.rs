@@ -9,9 +9,12 @@ const MAGIC: u16 = 0xeb9f;
 const HEADER_LEN: usize = 24;
 const TYPE_LEN: usize = 12;
 const MEMBER_LEN: usize = 12;
+const PARAMETER_LEN: usize = 8;
+const VALUE_LEN: usize = 8;
 
 // Kinds of types (enum in include/uapi/linux/btf.h).
 const INT: u32 = 1;
+const PTR: u32 = 2;
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
@@ -206,6 +209,41 @@ impl<'a> Btf<'a> {
         write(&types, &strings)
     }
 
+    /// All functions that take a pointer to this struct, and which of their arguments is the first such one.
+    #[must_use]
+    pub fn functions_taking(&self, name: &str) -> Vec<(&'a [u8], usize)> {
+        let takes = |id: u32| {
+            let (_, pointer) = self.resolve(id)?;
+            let (_, target) = (pointer.kind == PTR).then(|| self.resolve(pointer.size_or_type))??;
+            (target.kind == STRUCT && self.string(target.name) == name.as_bytes()).then_some(())
+        };
+        let mut found = Vec::new();
+        for &start in &self.starts[1..] {
+            let Some(function) = self.type_at(start as usize).filter(|ty| ty.kind == FUNC) else { continue };
+            let Some((prototype, ty)) = self.resolve(function.size_or_type) else { continue };
+            let parameter = |index| read_u32(self.types, prototype + TYPE_LEN + index * PARAMETER_LEN + 4);
+            let position = (0..ty.count).find(|index| parameter(*index).and_then(takes).is_some());
+            found.extend(position.map(|position| (self.string(function.name), position)));
+        }
+        found
+    }
+
+    /// The names of an enumeration's values, as far as they fit; none if there is no such one.
+    #[must_use]
+    pub fn enumeration(&self, name: &str) -> Vec<(u32, &'a [u8])> {
+        let mut types = self.starts[1..].iter().filter_map(|start| {
+            let ty = self.type_at(*start as usize)?;
+            (ty.kind == ENUM && ty.count > 0 && self.string(ty.name) == name.as_bytes())
+                .then_some((*start as usize, ty.count))
+        });
+        let Some((start, count)) = types.next() else { return Vec::new() };
+        let value = |index: usize| {
+            let at = start + TYPE_LEN + index * VALUE_LEN;
+            Some((read_u32(self.types, at + 4)?, self.string(read_u32(self.types, at)?)))
+        };
+        (0..count).filter_map(value).collect()
+    }
+
     /// Byte offset of a field such as `sock.__sk_common.skc_family`: the struct, then members by name;
     /// anonymous structs and unions between them need no mention.
     ///
@@ -312,7 +350,7 @@ fn trailer_len(ty: &Type) -> Result<usize, BtfError> {
         STRUCT | UNION | DATASEC | ENUM64 => ty.count * MEMBER_LEN,
         ENUM | FUNC_PROTO => ty.count * 8,
         // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
+        PTR | 7..=12 | 16 | 18 => 0,
         kind => return Err(BtfError::UnknownKind(kind)),
     })
 }

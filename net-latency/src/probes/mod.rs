@@ -5,6 +5,7 @@ pub mod attach;
 pub mod calls;
 mod filters;
 pub mod histograms;
+pub mod journey;
 pub mod plan;
 pub mod presets;
 pub mod table;

@@ -4,6 +4,7 @@ pub mod calls;
 pub mod check;
 pub mod completions;
 pub mod hist;
+pub mod journey;
 pub mod man;
 pub mod report;
 pub mod stream;

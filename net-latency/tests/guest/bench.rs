@@ -80,10 +80,12 @@ enum Mode {
     Hist,
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
     Ftrace,
+    /// Waiting for a packet to follow that never comes.
+    Journey(Backend),
 }
 
 impl Mode {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
@@ -91,7 +93,12 @@ impl Mode {
         Self::Slower,
         Self::Hist,
         Self::Ftrace,
+        Self::Journey(Backend::Fentry),
+        Self::Journey(Backend::Kprobe),
     ];
+
+    const WAITING: [Self; 3] =
+        [Self::Nothing, Self::Journey(Backend::Fentry), Self::Journey(Backend::Kprobe)];
 
     fn name(self) -> &'static str {
         match self {
@@ -102,6 +109,8 @@ impl Mode {
             Self::Slower => "--slower 10s, fentry",
             Self::Hist => "hist, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
+            Self::Journey(Backend::Kprobe) => "journey waiting, kprobe",
+            Self::Journey(_) => "journey waiting, fentry",
         }
     }
 }
@@ -118,9 +127,15 @@ const FUNCTIONS: &[&[&str]] = &[
     &["tcp_rcv_space_adjust"],
 ];
 
-/// Measures: with the argument `short` the loads and modes that are watched over, else all.
+/// Measures: with the argument `short` the loads and modes that are watched over, with `journey` those that wait for a
+/// packet, else all.
 pub(crate) fn main(argument: Option<&str>) -> ExitCode {
-    match measure(argument == Some("short")) {
+    let measured = match argument {
+        Some("short") => measure(&SHORT, &Mode::ALL[..4]),
+        Some("journey") => measure(&SHORT, &Mode::WAITING),
+        _ => measure(&Load::ALL, &Mode::ALL),
+    };
+    match measured {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error:#}");
@@ -129,14 +144,12 @@ pub(crate) fn main(argument: Option<&str>) -> ExitCode {
     }
 }
 
-fn measure(is_short: bool) -> Result<()> {
-    let (loads, modes): (&[Load], &[Mode]) = if is_short {
-        (&[Load::RoundTrip, Load::Datagrams], &Mode::ALL[..4])
-    } else {
-        (&Load::ALL, &Mode::ALL)
-    };
+/// The loads that are watched over.
+const SHORT: [Load; 2] = [Load::RoundTrip, Load::Datagrams];
+
+fn measure(loads: &[Load], modes: &[Mode]) -> Result<()> {
     let mut places = vec![("loopback", Path::loopback(Version::V4)?)];
-    if !is_short {
+    if loads.len() > SHORT.len() {
         places.push(("veth", Path::veth(Version::V4)?));
     }
     for mode in modes {
@@ -201,6 +214,8 @@ impl Running {
                 let pid = idle.as_ref().context("there is one")?.pid();
                 Launch::new(Backend::Fentry).args(&["--pid", &pid.to_string()])
             }
+            // The discard protocol's.
+            Mode::Journey(backend) => Launch::new(backend).view("journey").args(&["--port", "9"]),
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
             Mode::Hist => {
                 Launch::new(Backend::Fentry).view("hist").sink(Sink::Redirected(Scratch::new("hist")))

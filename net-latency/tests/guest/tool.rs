@@ -148,6 +148,12 @@ impl Launch {
         self
     }
 
+    /// Another form, of a view that has it.
+    pub(crate) fn form(mut self, format: &'static str) -> Self {
+        self.format = format;
+        self
+    }
+
     pub(crate) fn csv(mut self) -> Self {
         self.format = "csv";
         self

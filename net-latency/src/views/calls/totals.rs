@@ -58,8 +58,8 @@ impl Totals {
                 "  {:<width$}{:>10}{:>9}{:>9}{:>9}{:>11}",
                 name(number),
                 row.times.count(),
-                time(row.times.quantile(0.5)),
-                time(row.times.quantile(0.99)),
+                time(row.times.quantile(500)),
+                time(row.times.quantile(990)),
                 time(row.times.max()),
                 time(Some(row.self_ns)),
             )?;

@@ -9,6 +9,7 @@ mod ends;
 mod filters;
 pub(crate) mod harness;
 mod hist;
+mod journey;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
@@ -48,6 +49,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         top::CASES,
         hist::CASES,
         calls::CASES,
+        journey::CASES,
         prerequisites::CASES,
     ]
     .into_iter()

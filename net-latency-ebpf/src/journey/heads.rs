@@ -1,0 +1,283 @@
+//! Packets that are followed, by their buffers.
+//!
+//! Clones share the buffer (`skb->head`), and no other packet has it while one of them lives. The last one's death is
+//! seen (`skb_release_head_state`), and so is the replacement of a buffer by another one (`pskb_expand_head`). The
+//! user side checks ports and sequence number on top.
+
+use aya_ebpf::bindings::BPF_ANY;
+use net_latency_common::journey::{
+    PLACE_COPY, PLACE_DROP, ROW_DROP, ROW_FREED, ROW_KEPT, ROW_QUEUED, ROW_READ,
+};
+
+use super::{
+    begin,
+    maps::{HEADS, JOURNEYS, MOVING, QUEUES},
+    row::{add, is_any},
+    schedule,
+    settings::given,
+};
+use crate::{
+    Outcome,
+    config::offset,
+    memory::{Memory, Number, Probed, probe},
+    now,
+    skb::Skb,
+};
+
+/// A buffer of a packet that is followed.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Head {
+    /// The journey's id.
+    pub(super) id: u64,
+    /// The skb of TCP's send queue, which stays until the bytes are acknowledged; 0 if there is none.
+    kept: u64,
+    /// When the packet was put on a UDP socket's queue.
+    queued_at: u64,
+}
+
+impl Head {
+    /// A buffer of the journey with this id.
+    #[inline(always)]
+    pub(super) fn of(id: u64) -> Self {
+        Self { id, kept: 0, queued_at: 0 }
+    }
+
+    /// The same, that TCP's send queue has in this skb.
+    #[inline(always)]
+    pub(super) fn of_sender<M: Memory>(id: u64, skb: Skb<M>) -> Self {
+        Self { id, kept: skb.address(), queued_at: 0 }
+    }
+
+    #[inline(always)]
+    fn is_kept<M: Memory>(&self, skb: Skb<M>) -> bool {
+        self.kept == skb.address()
+    }
+}
+
+/// The journey of the packet in this skb, if it is followed.
+#[inline(always)]
+pub(super) fn find<M: Memory>(skb: Skb<M>) -> Option<Head> {
+    let head = skb.head();
+    let Some(found) = HEADS.get_ptr(&head) else { return moved(skb, head) };
+    // SAFETY: an element that is never freed.
+    let found = unsafe { *found };
+    if JOURNEYS.get_ptr(&found.id).is_some() {
+        return Some(found);
+    }
+    // The journey has ended.
+    let _ = HEADS.remove(&head);
+    None
+}
+
+/// The journey of a packet that has been given a new buffer since it was last seen.
+#[inline(always)]
+fn moved<M: Memory>(skb: Skb<M>, head: u64) -> Option<Head> {
+    // SAFETY: an element that is never freed.
+    let id = unsafe { *MOVING.get_ptr(&skb.address())? };
+    let _ = MOVING.remove(&skb.address());
+    JOURNEYS.get_ptr(&id)?;
+    follow(head, &Head::of(id));
+    Some(Head::of(id))
+}
+
+/// From now on what is in this buffer belongs to the journey.
+#[inline(always)]
+pub(super) fn follow(head: u64, entry: &Head) {
+    // An LRU map takes in everything; if not, the journey goes on unseen, which is no error of a row.
+    let _ = HEADS.insert(&head, entry, BPF_ANY.into());
+}
+
+/// A function was given this skb, or a tracepoint.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn seen<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+    if is_any() {
+        journey_seen(skb.address(), place);
+    }
+    Ok(())
+}
+
+/// The same for a function whose arguments lie at `arguments`; `position` says which of them is the skb.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn seen_in(arguments: *const u8, position: u8, place: u64) -> Outcome {
+    if is_any() {
+        // As a number, whatever the verifier knows about its type.
+        // SAFETY: a program's context; any address survives.
+        journey_seen(unsafe { probe(arguments.wrapping_add(usize::from(position) * 8)) }, place);
+    }
+    Ok(())
+}
+
+/// What nearly all programs share, apart from them: there are many, and each call of theirs while nothing is followed
+/// ends before it.
+///
+/// A global function, which the verifier checks once by itself.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn journey_seen(skb: u64, place: u64) -> u32 {
+    let skb = Skb::<Probed>::new(skb as *const u8);
+    if let Some(head) = find(skb)
+        && !head.is_kept(skb)
+    {
+        add(head.id, skb, place, 0, 0, 0);
+    }
+    0
+}
+
+/// `kfree_skb(skb, location[, reason])`.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn dropped<M: Memory>(skb: Skb<M>, location: u64, reason: u32) -> Outcome {
+    if is_any()
+        && let Some(head) = find(skb)
+        && !head.is_kept(skb)
+    {
+        add(head.id, skb, PLACE_DROP, ROW_DROP, location, reason);
+    }
+    Ok(())
+}
+
+/// Whether the kernel says why it drops packets.
+#[inline(always)]
+#[must_use]
+pub fn has_reasons() -> bool {
+    given!(has_reasons) != 0
+}
+
+/// `skb_release_head_state(skb)`: this skb dies.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn freed<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+    if !is_any() {
+        return Ok(());
+    }
+    let Some(head) = find(skb) else { return Ok(()) };
+    let kept = if head.is_kept(skb) { ROW_KEPT } else { 0 };
+    add(head.id, skb, place, ROW_FREED | kept, 0, 0);
+    if is_last(skb) {
+        let _ = HEADS.remove(&skb.head());
+    }
+    Ok(())
+}
+
+/// Whether nobody else has the skb's buffer (`skb_shinfo(skb)->dataref`, whose lower half counts all).
+#[inline(always)]
+fn is_last<M: Memory>(skb: Skb<M>) -> bool {
+    let end: u32 = skb.field(offset!(sk_buff_end));
+    let count = skb.head() + u64::from(end) + u64::from(given!(dataref));
+    // SAFETY: packet memory, any address survives; any bytes are valid.
+    let count: u32 = unsafe { probe(count as *const u8) };
+    count & 0xffff <= 1
+}
+
+/// `skb_copy_header(new, old)`: a copy with a buffer of its own.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>, place: u64) -> Outcome {
+    if is_any()
+        && let Some(head) = find(old)
+    {
+        follow(new.head(), &Head::of(head.id));
+        add(head.id, old, place, 0, 0, 0);
+    }
+    Ok(())
+}
+
+/// `pskb_expand_head(skb, …)`: the skb gets another buffer, and the old one may be freed.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn expanded<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+    if is_any()
+        && let Some(head) = find(skb)
+    {
+        if is_last(skb) {
+            let _ = HEADS.remove(&skb.head());
+        }
+        if !head.is_kept(skb) {
+            let _ = MOVING.insert(&skb.address(), &head.id, BPF_ANY.into());
+            add(head.id, skb, place, 0, 0, 0);
+        }
+    }
+    Ok(())
+}
+
+/// `skb_gro_receive(holder, skb)`: the packet's bytes are appended to another packet's.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn merged<M: Memory>(holder: Skb<M>, skb: Skb<M>, place: u64) -> Outcome {
+    if !is_any() {
+        return Ok(());
+    }
+    if let Some(head) = find(skb) {
+        add(head.id, skb, place, 0, 0, 0);
+        if find(holder).is_none() {
+            follow(holder.head(), &Head::of(head.id));
+        }
+    }
+    Ok(())
+}
+
+/// `__udp_enqueue_schedule_skb(sk, skb)`.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn enqueued<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+    if is_any()
+        && let Some(head) = find(skb)
+    {
+        follow(skb.head(), &Head { queued_at: now(), ..head });
+        add(head.id, skb, place, ROW_QUEUED, 0, 0);
+    }
+    Ok(())
+}
+
+/// `skb_consume_udp(sk, skb, len)`: a receive call has copied the datagram, unless it only looked at it.
+///
+/// # Errors
+/// Never.
+#[inline(always)]
+pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) -> Outcome {
+    if is_any()
+        && let Some(head) = find(skb)
+    {
+        if len.signed() < 0 {
+            add(head.id, skb, place, 0, 0, 0);
+        } else {
+            schedule::reader(head.id, head.queued_at);
+            add(head.id, skb, place, ROW_READ, 0, 0);
+            begin::read_by_current(head.id);
+        }
+    }
+    Ok(())
+}
+
+/// `skb_copy_datagram_iovec(skb, len)`, of a socket whose queue nobody else watches.
+#[inline(always)]
+pub(super) fn copying<M: Memory>(skb: Skb<M>) {
+    if let Some(head) = find(skb) {
+        add(head.id, skb, PLACE_COPY, 0, 0, 0);
+    }
+}
+
+/// Whether packets of journeys wait on the queue of this skb's socket.
+#[inline(always)]
+pub(super) fn is_watched<M: Memory>(skb: Skb<M>) -> bool {
+    QUEUES.get_ptr(&skb.socket().address()).is_some()
+}

@@ -1,0 +1,153 @@
+//! Handing rows to the user side.
+
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use net_latency_common::{
+    COMM_LEN, INTERFACE_LEN,
+    journey::{
+        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, ROW_WANTED, TALLY_BEGUN, TALLY_ENDED,
+        TALLY_LOST,
+    },
+};
+
+use super::{
+    context, headers,
+    maps::{ROWS, TALLY},
+};
+use crate::{count::increment, emit::cpu, filter, memory::Memory, now, skb::Skb, task::Task};
+
+/// Whether any packet is followed. Everything asks this first.
+#[inline(always)]
+pub(super) fn is_any() -> bool {
+    match (TALLY.get(TALLY_BEGUN), TALLY.get(TALLY_ENDED)) {
+        (Some(begun), Some(ended)) => begun != ended,
+        _ => false,
+    }
+}
+
+/// Adds one to a count.
+#[inline(always)]
+pub(super) fn tally(index: u32) {
+    if let Some(count) = TALLY.get_ptr_mut(index) {
+        increment(count);
+    }
+}
+
+/// Adds the beginning of a journey.
+#[inline(always)]
+pub(super) fn start(start: &JourneyStart) {
+    match ROWS.reserve::<JourneyStart>(0) {
+        Some(mut entry) => {
+            entry.write(*start);
+            entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+        }
+        None => tally(TALLY_LOST),
+    }
+}
+
+/// Adds a row that is about an skb, here and now. The user side comes by a timer of its own.
+#[inline(always)]
+pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, location: u64, reason: u32) {
+    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else { return tally(TALLY_LOST) };
+    let (device, netns) = (skb.device_name(), skb.device().1);
+    entry.write(row(Row {
+        id,
+        at: now(),
+        place,
+        skb: skb.address(),
+        flags,
+        location,
+        reason,
+        device,
+        netns,
+        mark: skb.mark(),
+        content: headers::content(skb),
+    }));
+    entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+}
+
+/// Adds a row, here and now or `at` an earlier time in this context, that is about a packet in no known skb.
+#[inline(always)]
+pub(super) fn add_bare(id: u64, at: u64, place: u64, flags: u8) {
+    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else { return tally(TALLY_LOST) };
+    entry.write(row(Row {
+        id,
+        at,
+        place,
+        skb: 0,
+        flags,
+        location: 0,
+        reason: 0,
+        device: [0; INTERFACE_LEN / 8],
+        netns: 0,
+        mark: 0,
+        content: 0,
+    }));
+    entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+}
+
+/// Adds a row of another time and context.
+#[inline(always)]
+pub(super) fn add_given(row: &JourneyRow) {
+    match ROWS.reserve::<JourneyRow>(0) {
+        Some(mut entry) => {
+            entry.write(*row);
+            entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+        }
+        None => tally(TALLY_LOST),
+    }
+}
+
+struct Row {
+    id: u64,
+    at: u64,
+    place: u64,
+    skb: u64,
+    flags: u8,
+    location: u64,
+    reason: u32,
+    device: [u64; INTERFACE_LEN / 8],
+    netns: u32,
+    mark: u32,
+    content: u64,
+}
+
+#[inline(always)]
+fn row(row: Row) -> JourneyRow {
+    let context = context::current();
+    let is_process = context == CONTEXT_PROCESS;
+    let (softirq_at, raised_at) = if context == CONTEXT_SOFTIRQ { context::softirq() } else { (0, 0) };
+    let task = if is_process { Task::current_ids() } else { 0 };
+    let comm = if is_process { Task::current_name() } else { [0; COMM_LEN / 8] };
+    let mut flags = row.flags;
+    if is_process && filter::current() {
+        flags |= ROW_WANTED;
+    }
+    JourneyRow {
+        id: row.id,
+        at: row.at,
+        place: row.place,
+        skb: row.skb,
+        location: row.location,
+        softirq_at,
+        raised_at,
+        content: row.content,
+        comm: bytes(comm),
+        device: bytes(row.device),
+        pid: (task >> 32) as u32,
+        tid: task as u32,
+        netns: row.netns,
+        reason: row.reason,
+        mark: row.mark,
+        cpu: cpu(),
+        context,
+        flags,
+    }
+}
+
+#[inline(always)]
+pub(super) fn bytes(words: [u64; 2]) -> [u8; 16] {
+    // SAFETY: same size, and any bytes are valid.
+    unsafe { core::mem::transmute(words) }
+}
+
+const _: () = assert!(COMM_LEN == 16 && INTERFACE_LEN == 16, "names are two words");

@@ -1,0 +1,489 @@
+//! Loading and attaching what follows single packets: programs of their own, in an object of their own.
+//!
+//! What begins, continues and ends a journey is hooked by kprobes and raw tracepoints. The functions in between, of
+//! which there are many, have programs that do nothing but look whether anything is followed: by fentry where there are
+//! slots for them, else by one kprobe program per position of the skb among the arguments.
+
+mod functions;
+mod hooks;
+mod stage;
+mod symbols;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use aya::{
+    Btf as Types, Ebpf, EbpfLoader, Endianness,
+    maps::{Array, HashMap, MapData, RingBuf},
+    programs::{FEntry, KProbe, RawTracePoint},
+};
+use net_latency_common::{
+    DATAGRAMS_MAP, Direction, GROUPS_MAP, NAMES_MAP, OFFSETS_GLOBAL, RECORDS_MAP, SEGMENTS_MAP,
+    SETTINGS_GLOBAL, TIMES_MAP,
+    journey::{
+        FIRST_ADDRESS, JOURNEY_SETTINGS_GLOBAL, JOURNEYS_MAP, JourneySettings, PLACES, ROWS_MAP, SLOTS,
+        TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
+    },
+};
+
+use self::{
+    hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS},
+    symbols::Symbols,
+};
+use super::filters;
+use crate::{
+    cli::{Backend, PacketFilter},
+    error::Failure,
+    event::Protocol,
+    kernel::{btf::Btf, facts::Live, layout, preemption, prerequisites},
+};
+
+pub use functions::{Functions, Wildcard};
+pub use stage::Stage;
+
+/// The programs as an object file, built by build.rs.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-journey-bpf"));
+
+/// Journeys under way at the same time.
+const MOST: u32 = 64;
+/// Attaching to functions that need not be traced ends after this.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Where in a function a probe at its beginning can be: behind an `endbr64`, and behind the call that it replaces.
+const WITHIN: u64 = 32;
+/// The smallest ring buffer.
+const LEAST_BYTES: u32 = 4096;
+/// Maps of the stream, which parts that the journey shares with it refer to.
+const UNUSED: [&str; 12] = [
+    "ARRIVALS",
+    SEGMENTS_MAP,
+    DATAGRAMS_MAP,
+    "SENDS",
+    "CONNECTIONS",
+    "WRITES",
+    "RESENT",
+    TIMES_MAP,
+    GROUPS_MAP,
+    NAMES_MAP,
+    "RECEIVING",
+    "EXAMINED",
+];
+
+/// What to follow.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// Which packets.
+    pub filter: &'a PacketFilter,
+    /// Through which functions.
+    pub functions: &'a Functions,
+    /// By what means.
+    pub backend: Backend,
+    /// Bytes of the ring buffer.
+    pub buffer_bytes: u32,
+    /// Packets that are wanted, if each that begins is one of them.
+    pub exactly: Option<u32>,
+}
+
+/// What this kernel has of what can be traced.
+struct Plan {
+    settings: JourneySettings,
+    offsets: net_latency_common::Offsets,
+    /// Functions that are only places on the way, with the skb's position.
+    places: Vec<(String, usize)>,
+    /// By program.
+    functions: Vec<(&'static str, &'static str)>,
+    tracepoints: Vec<(&'static str, &'static str)>,
+    names: Names,
+}
+
+/// What places are called.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Functions, by address.
+    addresses: Vec<(u64, String)>,
+    slots: Vec<String>,
+    /// The kernel's reasons for drops, by number.
+    reasons: BTreeMap<u32, String>,
+}
+
+impl Names {
+    /// The function or tracepoint of a row, and where a packet is then.
+    #[must_use]
+    pub fn place(&self, place: u64) -> (String, Stage) {
+        let name = match place {
+            ..PLACES => {
+                let hook = TRACEPOINTS.iter().find(|hook| hook.place == place);
+                return hook.map_or_else(
+                    || (format!("place {place}"), Stage::Same),
+                    |hook| (hook.tracepoint.to_owned(), hook.stage),
+                );
+            }
+            PLACES..FIRST_ADDRESS => self.slots.get((place - PLACES) as usize).cloned(),
+            address => {
+                let next = self.addresses.partition_point(|(start, _)| *start <= address);
+                let found = next.checked_sub(1).map(|last| &self.addresses[last]);
+                found.filter(|(start, _)| address - start < WITHIN).map(|(_, name)| name.clone())
+            }
+        };
+        match name {
+            Some(name) => {
+                let stage = functions::stage(&name);
+                (name, stage)
+            }
+            None => (format!("{place:#x}"), Stage::Same),
+        }
+    }
+
+    /// The kernel's name of a reason for a drop, where it has one.
+    #[must_use]
+    pub fn reason(&self, reason: u32) -> Option<&str> {
+        self.reasons.get(&reason).map(String::as_str)
+    }
+
+    /// The function that dropped a packet, where the kernel tells.
+    #[must_use]
+    pub fn function_at(&self, location: u64) -> Option<String> {
+        if location == 0 { None } else { symbols::function_at(location) }
+    }
+
+    /// Names for tests.
+    #[cfg(test)]
+    pub(crate) fn of(addresses: &[(u64, &str)], reasons: &[(u32, &str)]) -> Self {
+        Self {
+            addresses: addresses.iter().map(|(address, name)| (*address, (*name).to_owned())).collect(),
+            slots: Vec::new(),
+            reasons: reasons.iter().map(|(reason, name)| (*reason, (*name).to_owned())).collect(),
+        }
+    }
+}
+
+/// The attached programs. Dropping it detaches everything.
+pub struct Following {
+    ebpf: Ebpf,
+    rows: RingBuf<MapData>,
+    journeys: HashMap<MapData, u64, [u64; 2]>,
+    tally: Array<MapData, u64>,
+    ended: u64,
+    /// What places are called.
+    pub names: Names,
+    /// Functions that are traced.
+    pub traced: usize,
+    /// Functions that can't be.
+    pub refused: Vec<String>,
+    /// Functions to which there was no time to attach.
+    pub left_out: usize,
+    /// Whether some are traced by fentry.
+    pub uses_fentry: bool,
+}
+
+/// Loads and attaches everything; `progress` is told how many functions of how many are done.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] with what the kernel said.
+pub fn attach(
+    btf: &[u8],
+    request: &Request<'_>,
+    progress: impl FnMut(usize, usize),
+) -> Result<Following, Failure> {
+    let plan = Plan::new(btf, request)?;
+    prerequisites::kprobes(&Live)
+        .map_err(|missing| Failure::CannotTrace(format!("{}; journey needs kprobes", missing.found)))?;
+    load(plan, btf, request, progress)
+        .map_err(|error| Failure::CannotTrace(format!("the kernel refuses to be traced: {error:#}")))
+}
+
+impl Plan {
+    fn new(data: &[u8], request: &Request<'_>) -> Result<Self, Failure> {
+        let unreadable = |error| {
+            Failure::CannotTrace(format!(
+                "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
+            ))
+        };
+        let btf = Btf::parse(data, is_wanted).map_err(unreadable)?;
+        let begins = |direction| u32::from(request.filter.direction.is_none_or(|only| only == direction));
+        let (begin_out, begin_in) = (begins(Direction::Out), begins(Direction::In));
+        let mut functions = Vec::new();
+        for hook in FUNCTIONS.iter().filter(|hook| begin_out != 0 || !OUTWARDS.contains(&hook.program)) {
+            let targets = hook.targets.iter().filter(|(target, _)| btf.has_function(target));
+            let found = functions.len();
+            functions.extend(targets.map(|(target, _)| (hook.program, *target)));
+            if functions.len() == found && hook.is_needed {
+                return Err(Failure::CannotTrace(format!(
+                    "this kernel has no function {}, without which packets can't be followed; please report the \
+                     kernel's version",
+                    hook.targets[0].0
+                )));
+            }
+        }
+        let tracepoints = TRACEPOINTS.iter().filter(|hook| btf.has_tracepoint(hook.tracepoint));
+        let is_special = |name: &str| functions.iter().any(|(_, target)| *target == name);
+        let mut places: Vec<_> = btf
+            .functions_taking("sk_buff")
+            .into_iter()
+            .filter_map(|(name, position)| Some((std::str::from_utf8(name).ok()?.to_owned(), position)))
+            .filter(|(name, _)| request.functions.wants(name) && !is_special(name))
+            .collect();
+        places.sort_unstable();
+        places.dedup_by(|a, b| a.0 == b.0);
+
+        let is_traced = |name: &str| {
+            is_special(name) || places.binary_search_by(|(place, _)| place.as_str().cmp(name)).is_ok()
+        };
+        let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
+        let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
+            Failure::CannotTrace(format!("cannot read the list of the kernel's functions: {error}"))
+        })?;
+        if symbols.functions.is_empty() {
+            return Err(Failure::CannotTrace(
+                "the kernel hides the addresses of its functions; run net-latency as root, with sysctl \
+                 kernel.kptr_restrict=1 or 0"
+                    .to_owned(),
+            ));
+        }
+        let preempt_count = match symbols.variable("__preempt_count") {
+            // Linux 6.2 to 6.14.
+            0 => {
+                btf.offset("pcpu_hot.preempt_count").map_or(0, |offset| match symbols.variable("pcpu_hot") {
+                    0 => 0,
+                    start => start + u64::from(offset),
+                })
+            }
+            address => address,
+        };
+        let reasons = btf.enumeration("skb_drop_reason");
+        let settings = JourneySettings {
+            per_cpu_offset: symbols.variable("__per_cpu_offset"),
+            preempt_count,
+            // PREEMPT_RT only.
+            task_softirq: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
+            dataref: btf.offset("skb_shared_info.dataref").map_err(unreadable)?,
+            sk_mark: btf.offset("sock.sk_mark").map_err(unreadable)?,
+            has_reasons: u32::from(!reasons.is_empty()),
+            begin_out,
+            begin_in,
+            positions: [0; SLOTS],
+        };
+        let reason = |(number, name): (u32, &[u8])| {
+            let name = std::str::from_utf8(name).ok()?;
+            let name = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"))?;
+            Some((number, name.to_owned()))
+        };
+        Ok(Self {
+            settings,
+            offsets: layout::offsets(&btf).map_err(unreadable)?,
+            places,
+            functions,
+            tracepoints: tracepoints.map(|hook| (hook.program, hook.tracepoint)).collect(),
+            names: Names {
+                addresses: symbols.functions,
+                slots: Vec::new(),
+                reasons: reasons.into_iter().filter_map(reason).collect(),
+            },
+        })
+    }
+}
+
+fn is_wanted(name: &[u8]) -> bool {
+    let tracepoint = name.strip_prefix(b"btf_trace_");
+    layout::is_wanted(name)
+        || name == b"pcpu_hot"
+        || FUNCTIONS.iter().flat_map(|hook| hook.targets).any(|(target, _)| target.as_bytes() == name)
+        || TRACEPOINTS.iter().any(|hook| Some(hook.tracepoint.as_bytes()) == tracepoint)
+}
+
+fn load(
+    mut plan: Plan,
+    btf: &[u8],
+    request: &Request<'_>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Following> {
+    // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
+    let _ = rustix::process::setrlimit(
+        rustix::process::Resource::Memlock,
+        rustix::process::Rlimit { current: None, maximum: None },
+    );
+    // A task that is preempted in a program keeps it from running for others (`__bpf_prog_enter_recur`), not in a kprobe's.
+    let uses_fentry = match request.backend {
+        Backend::Auto => !preemption::is_possible(),
+        Backend::Fentry => true,
+        Backend::Kprobe => false,
+    };
+    let slots = if uses_fentry { plan.places.len().min(SLOTS) } else { 0 };
+    for (slot, (_, position)) in plan.places.iter().take(slots).enumerate() {
+        plan.settings.positions[slot] = u8::try_from(*position).unwrap_or(u8::MAX);
+    }
+    let settings = filters::settings(request.filter, request.buffer_bytes);
+    let mut loader = EbpfLoader::new();
+    loader
+        // The object has no relocations against the kernel's types: offsets come by OFFSETS.
+        .btf(None)
+        .override_global(OFFSETS_GLOBAL, &plan.offsets, true)
+        .override_global(SETTINGS_GLOBAL, &settings, true)
+        .override_global(JOURNEY_SETTINGS_GLOBAL, &plan.settings, true)
+        .map_max_entries(ROWS_MAP, request.buffer_bytes)
+        .map_max_entries(RECORDS_MAP, LEAST_BYTES)
+        .map_max_entries(JOURNEYS_MAP, request.exactly.unwrap_or(MOST).clamp(1, MOST));
+    for map in UNUSED {
+        loader.map_max_entries(map, 1);
+    }
+    filters::size(request.filter, &mut loader);
+    let mut ebpf = loader.load(OBJECT).context("loading the programs")?;
+    filters::fill(request.filter, &mut ebpf)?;
+    let mut take = |name: &'static str| ebpf.take_map(name).context(name);
+    let (rows, journeys, tally) = (take(ROWS_MAP)?, take(JOURNEYS_MAP)?, take(TALLY_MAP)?);
+    let mut following = Following {
+        ebpf,
+        rows: rows.try_into()?,
+        journeys: journeys.try_into()?,
+        tally: tally.try_into()?,
+        ended: 0,
+        names: plan.names,
+        traced: 0,
+        refused: Vec::new(),
+        left_out: 0,
+        uses_fentry: false,
+    };
+
+    let all = plan.places.len() + plan.functions.len();
+    let types =
+        (slots > 0).then(|| Types::parse(btf, Endianness::default()).context("reading the kernel's BTF"));
+    let types = types.transpose()?;
+    let start = Instant::now();
+    for (number, (name, position)) in plan.places.iter().enumerate() {
+        progress(number, all);
+        following.names.slots.push(name.clone());
+        if start.elapsed() > LONGEST {
+            following.left_out += 1;
+        } else if let Some(types) = types.as_ref().filter(|_| number < slots)
+            && following.attach_slot(number, name, types).is_ok()
+        {
+            following.uses_fentry = true;
+            following.traced += 1;
+        } else if *position > 4 {
+            following.refused.push(name.clone());
+        } else {
+            match following.attach_kprobe(&format!("journey_arg{position}"), name) {
+                Ok(()) => following.traced += 1,
+                Err(_) => following.refused.push(name.clone()),
+            }
+        }
+    }
+    following.names.slots.truncate(slots);
+    for (program, tracepoint) in &plan.tracepoints {
+        following
+            .attach_tracepoint(program, tracepoint)
+            .with_context(|| format!("attaching to {tracepoint}"))?;
+    }
+    for (number, (program, name)) in plan.functions.iter().enumerate() {
+        progress(plan.places.len() + number, all);
+        following.attach_kprobe(program, name).with_context(|| format!("attaching to {name}"))?;
+        following.traced += 1;
+    }
+    progress(all, all);
+    Ok(following)
+}
+
+impl Following {
+    fn attach_slot(&mut self, slot: usize, function: &str, types: &Types) -> Result<()> {
+        let program: &mut FEntry =
+            self.ebpf.program_mut(&format!("slot_{slot}")).context("a program is missing")?.try_into()?;
+        program.load(function, types)?;
+        program.attach()?;
+        Ok(())
+    }
+
+    fn attach_kprobe(&mut self, program: &str, function: &str) -> Result<()> {
+        let program: &mut KProbe =
+            self.ebpf.program_mut(program).context("a program is missing")?.try_into()?;
+        if program.fd().is_err() {
+            program.load()?;
+        }
+        program.attach(function, 0)?;
+        Ok(())
+    }
+
+    fn attach_tracepoint(&mut self, program: &str, tracepoint: &str) -> Result<()> {
+        let program: &mut RawTracePoint =
+            self.ebpf.program_mut(program).context("a program is missing")?.try_into()?;
+        program.load()?;
+        program.attach(tracepoint)?;
+        Ok(())
+    }
+
+    /// From now on journeys may begin; or no more of them.
+    ///
+    /// # Errors
+    /// If the kernel refuses to be told.
+    pub fn arm(&mut self, is_on: bool) -> Result<()> {
+        self.tally.set(TALLY_ARMED, u64::from(is_on), 0).context("telling the kernel side to begin")
+    }
+
+    /// Hands what has come to `take`, up to `most` records.
+    ///
+    /// # Errors
+    /// If a record has a size that is none of ours.
+    pub fn read(&mut self, most: usize, mut take: impl FnMut(Record)) -> Result<()> {
+        for _ in 0..most {
+            let Some(item) = self.rows.next() else { break };
+            take(Record::of(&item)?);
+        }
+        Ok(())
+    }
+
+    /// Makes room for another journey. Nothing more comes of this one.
+    ///
+    /// # Errors
+    /// If the kernel refuses to be told.
+    pub fn end(&mut self, id: u64) -> Result<()> {
+        self.journeys.remove(&id).context("ending a journey")?;
+        self.ended += 1;
+        self.tally.set(TALLY_ENDED, self.ended, 0).context("ending a journey")
+    }
+
+    /// Journeys that were begun, and rows that were lost for lack of room.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn tallies(&self) -> Result<(u64, u64)> {
+        let get = |index| self.tally.get(&index, 0).context("reading the kernel side's counts");
+        Ok((get(TALLY_BEGUN)?, get(TALLY_LOST)?))
+    }
+}
+
+/// What comes from the kernel side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A journey begins.
+    Start(net_latency_common::journey::JourneyStart),
+    /// A place on a packet's way.
+    Row(net_latency_common::journey::JourneyRow),
+}
+
+impl Record {
+    fn of(bytes: &[u8]) -> Result<Self> {
+        use net_latency_common::journey::{JourneyRow, JourneyStart};
+        ensure!(
+            bytes.as_ptr().cast::<JourneyRow>().is_aligned(),
+            "a record of the kernel side is not aligned"
+        );
+        if bytes.len() == size_of::<JourneyStart>() {
+            // SAFETY: as large and as aligned as one, and every bit pattern is one.
+            return Ok(Self::Start(unsafe { *bytes.as_ptr().cast() }));
+        }
+        ensure!(
+            bytes.len() == size_of::<JourneyRow>(),
+            "the kernel side sent a record of {} bytes",
+            bytes.len()
+        );
+        // SAFETY: as large and as aligned as one, and every bit pattern is one.
+        Ok(Self::Row(unsafe { *bytes.as_ptr().cast() }))
+    }
+}
+
+/// The protocol by its number.
+#[must_use]
+pub fn protocol(number: u8) -> Protocol {
+    if number == net_latency_common::IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp }
+}

@@ -1,0 +1,63 @@
+//! Parts of a packet's way.
+
+/// Where a packet is, between one place on its way and the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "`name` says what each is")]
+pub enum Stage {
+    /// Where it was before.
+    Same,
+    TcpOut,
+    UdpOut,
+    IpOut,
+    Neighbour,
+    Netfilter,
+    Forward,
+    Qdisc,
+    Gso,
+    DriverOut,
+    Backlog,
+    Softirq,
+    DriverIn,
+    Gro,
+    DeviceIn,
+    IpIn,
+    TcpIn,
+    UdpIn,
+    SocketBacklog,
+    SocketQueue,
+    Wakeup,
+    Reader,
+    Copy,
+}
+
+impl Stage {
+    /// Its name, as it is shown.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Same => "unknown",
+            Self::TcpOut => "tcp out",
+            Self::UdpOut => "udp out",
+            Self::IpOut => "ip out",
+            Self::Neighbour => "neighbour",
+            Self::Netfilter => "netfilter",
+            Self::Forward => "forward",
+            Self::Qdisc => "qdisc",
+            Self::Gso => "gso",
+            Self::DriverOut => "driver out",
+            Self::Backlog => "backlog",
+            Self::Softirq => "softirq",
+            Self::DriverIn => "driver in",
+            Self::Gro => "gro",
+            Self::DeviceIn => "device in",
+            Self::IpIn => "ip in",
+            Self::TcpIn => "tcp in",
+            Self::UdpIn => "udp in",
+            Self::SocketBacklog => "socket backlog",
+            Self::SocketQueue => "socket queue",
+            Self::Wakeup => "wakeup",
+            Self::Reader => "reader",
+            Self::Copy => "copy",
+        }
+    }
+}

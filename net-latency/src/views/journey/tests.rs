@@ -1,0 +1,454 @@
+//! Journeys from rows, and what is written of them.
+
+use insta::assert_snapshot;
+use net_latency_common::{
+    AF_INET, IPPROTO_TCP, IPPROTO_UDP,
+    journey::{
+        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, PLACE_COPY, PLACE_DROP, PLACE_NETIF_RX,
+        PLACE_RECEIVE, PLACE_SWITCH, PLACE_TAKEN, PLACE_WAKING, ROW_DROP, ROW_FREED, ROW_KEPT, ROW_QUEUED,
+        ROW_READ, ROW_UNWATCHED, ROW_WANTED,
+    },
+};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::{
+    assemble::{Assembler, End, Wanted},
+    json,
+    model::{Journey, Outcome},
+    perfetto::{self, Events},
+    text,
+};
+use crate::{
+    cli::PacketFilter,
+    clock::{Clock, Zone},
+    output::tests::any_name,
+    probes::journey::{Names, Record},
+};
+
+const ID: u64 = 7;
+const SKB: u64 = 0xffff_8880_0000_1000;
+const SECOND: u64 = 1_000_000_000;
+const SENDMSG: u64 = 0xffff_ffff_8100_0000;
+const TRANSMIT: u64 = 0xffff_ffff_8100_1000;
+const QUEUE_XMIT: u64 = 0xffff_ffff_8100_2000;
+const TCP_RCV: u64 = 0xffff_ffff_8100_3000;
+const DO_RCV: u64 = 0xffff_ffff_8100_4000;
+const RELEASE: u64 = 0xffff_ffff_8100_5000;
+
+fn names() -> Names {
+    Names::of(
+        &[
+            (SENDMSG, "tcp_sendmsg_locked"),
+            (TRANSMIT, "__tcp_transmit_skb"),
+            (QUEUE_XMIT, "__dev_queue_xmit"),
+            (TCP_RCV, "tcp_v4_rcv"),
+            (DO_RCV, "tcp_v4_do_rcv"),
+            (RELEASE, "skb_release_head_state"),
+        ],
+        &[(9, "NETFILTER_DROP")],
+    )
+}
+
+fn name(text: &[u8]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..text.len()].copy_from_slice(text);
+    bytes
+}
+
+fn beginning() -> JourneyStart {
+    let address = |last| {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&[10, 77, 0, last]);
+        bytes
+    };
+    JourneyStart {
+        id: ID,
+        saddr: address(1),
+        daddr: address(2),
+        seq: 1000,
+        len: 200,
+        mark: 0x2a,
+        family: AF_INET,
+        sport: 40_000,
+        dport: 8080,
+        protocol: IPPROTO_TCP,
+        direction: 1,
+        is_wanted: 1,
+        reserved: 0,
+    }
+}
+
+fn row(at: u64, place: u64) -> JourneyRow {
+    JourneyRow {
+        id: ID,
+        at: SECOND + at,
+        // kprobes are hit one byte behind the beginning.
+        place: if place >= SENDMSG { place + 1 } else { place },
+        skb: SKB,
+        location: 0,
+        softirq_at: 0,
+        raised_at: 0,
+        content: 0,
+        comm: name(b"client"),
+        device: [0; 16],
+        pid: 11,
+        tid: 12,
+        netns: 0,
+        reason: 0,
+        mark: 0,
+        cpu: 0,
+        context: CONTEXT_PROCESS,
+        flags: 0,
+    }
+}
+
+fn in_softirq(row: JourneyRow) -> JourneyRow {
+    JourneyRow {
+        context: CONTEXT_SOFTIRQ,
+        comm: [0; 16],
+        pid: 0,
+        tid: 0,
+        device: name(b"veth1"),
+        netns: 5,
+        ..row
+    }
+}
+
+/// A segment that waits 15 ms in a qdisc, and for its reader.
+fn read() -> Vec<JourneyRow> {
+    let reader = JourneyRow { skb: 0, comm: name(b"\x1b[31mserver"), pid: 21, tid: 21, cpu: 1, ..row(0, 0) };
+    let softirq = |row| {
+        let late = JourneyRow { raised_at: SECOND + 15_203_000, softirq_at: SECOND + 15_204_000, ..row };
+        in_softirq(late)
+    };
+    vec![
+        JourneyRow { skb: 0, ..row(0, SENDMSG) },
+        row(3_100, TRANSMIT),
+        JourneyRow { skb: SKB + 256, device: name(b"veth0"), ..row(5_000, QUEUE_XMIT) },
+        JourneyRow { skb: SKB + 256, device: name(b"veth1"), ..row(15_202_000, PLACE_NETIF_RX) },
+        JourneyRow { skb: SKB + 256, ..softirq(row(15_206_500, PLACE_RECEIVE)) },
+        JourneyRow { skb: SKB + 256, ..softirq(row(15_208_000, TCP_RCV)) },
+        JourneyRow { skb: SKB + 256, flags: ROW_QUEUED, ..softirq(row(15_210_000, DO_RCV)) },
+        in_softirq(JourneyRow { skb: 0, ..row(15_215_000, PLACE_WAKING) }),
+        // Rows come in any order: what was earlier is told by the reader.
+        JourneyRow { flags: ROW_READ | ROW_WANTED, ..reader_at(reader, 15_400_000, PLACE_TAKEN) },
+        reader_at(reader, 15_380_000, PLACE_COPY),
+        reader_at(reader, 15_370_000, PLACE_SWITCH),
+        JourneyRow { skb: SKB + 256, flags: ROW_FREED, ..row(15_401_000, RELEASE) },
+    ]
+}
+
+fn reader_at(reader: JourneyRow, at: u64, place: u64) -> JourneyRow {
+    JourneyRow { at: SECOND + at, place, ..reader }
+}
+
+fn assembled(
+    start: JourneyStart,
+    rows: &[JourneyRow],
+    filter: &PacketFilter,
+) -> (Assembler, Vec<(u64, End)>) {
+    let mut assembler = Assembler::new(Wanted::new(filter));
+    assembler.take(&Record::Start(start));
+    for row in rows {
+        assembler.take(&Record::Row(*row));
+    }
+    let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
+    let ended = assembler.ended(last + SECOND / 10, false, &names());
+    (assembler, ended)
+}
+
+fn shown(start: JourneyStart, rows: &[JourneyRow]) -> Option<Journey> {
+    match assembled(start, rows, &PacketFilter::default()).1.pop() {
+        Some((ID, End::Shown(journey))) => Some(*journey),
+        _ => None,
+    }
+}
+
+fn journey() -> Journey {
+    shown(beginning(), &read()).expect("it has ended")
+}
+
+fn clock() -> Clock {
+    Clock::at(1_646_236_896 * 1_000_000_000 - 1_000_000_000)
+}
+
+fn as_text(journey: &Journey, columns: usize) -> String {
+    let mut out = Vec::new();
+    text::write(journey, clock(), Zone::UTC, columns, &mut out);
+    String::from_utf8(out).expect("UTF-8")
+}
+
+fn functions(journey: &Journey) -> Vec<&str> {
+    journey.rows.iter().map(|row| row.function.as_str()).collect()
+}
+
+#[test]
+fn a_packet_that_was_read() {
+    assert_snapshot!(as_text(&journey(), 132));
+}
+
+#[test]
+fn a_narrow_terminal() {
+    let text = as_text(&journey(), 20);
+    assert!(text.lines().any(|line| line.ends_with('*')), "{text}");
+    assert_snapshot!(text);
+}
+
+#[test]
+fn the_scale_is_linear_and_fits_the_columns() {
+    let wide = as_text(&journey(), 160);
+    let rows: Vec<_> = wide.lines().skip(2).take_while(|line| line.contains('|')).collect();
+    assert!(rows.iter().all(|row| row.len() <= 160), "{wide}");
+    let column = |row: &str| row.find('*').expect("a place") - row.find('|').expect("a scale") - 1;
+    let scale = wide.lines().nth(1).expect("a head");
+    let width = scale.rfind('|').expect("an end") - scale.find('|').expect("a beginning") - 1;
+    for (row, place) in rows.iter().zip(&journey().rows) {
+        let expected = (place.at - SECOND) as usize * (width - 1) / 15_400_000;
+        assert_eq!(column(row), expected, "{row}");
+    }
+}
+
+#[test]
+fn an_object() {
+    let mut out = Vec::new();
+    json::write(&journey(), clock(), Zone::UTC, &mut out);
+    assert_eq!(out.iter().filter(|byte| **byte == b'\n').count(), 1);
+    let value: Value = serde_json::from_slice(&out).expect("JSON");
+    assert_snapshot!(serde_json::to_string_pretty(&value).expect("it was read"));
+}
+
+fn events(journeys: &[Journey]) -> Value {
+    let mut out = perfetto::HEADER.to_vec();
+    let mut events = Events::default();
+    for journey in journeys {
+        events.write(journey, &mut out);
+    }
+    events.finish(&mut out);
+    serde_json::from_slice(&out).expect("JSON")
+}
+
+#[test]
+fn trace_events() {
+    let value = events(&[journey()]);
+    assert_snapshot!(serde_json::to_string_pretty(&value).expect("it was read"));
+}
+
+/// What the Trace Event Format asks of the phases that are used.
+fn check_events(value: &Value) {
+    let events = value.as_array().expect("an array");
+    let mut arrows = Vec::new();
+    for event in events {
+        let text = |key: &str| event[key].as_str().unwrap_or_else(|| panic!("{key} of {event}"));
+        let number = |key: &str| event[key].as_f64().unwrap_or_else(|| panic!("{key} of {event}"));
+        assert!(!text("name").is_empty() && number("pid") >= 1.0 && number("tid") >= 0.0);
+        match text("ph") {
+            "M" => assert!(event["args"]["name"].is_string() && text("name").ends_with("_name")),
+            "X" => assert!(number("ts") >= 0.0 && number("dur") >= 0.0 && event["args"].is_object()),
+            phase @ ("s" | "t" | "f") => {
+                arrows.push((event["id"].as_u64().expect("an id"), phase.to_owned()));
+                // Flow events bind to the slice that encloses them on their track.
+                assert!(events.iter().any(|slice| slice["ph"] == "X"
+                    && ["pid", "tid", "ts"].iter().all(|key| slice[*key] == event[*key])));
+            }
+            other => panic!("phase {other}"),
+        }
+    }
+    for (id, _) in &arrows {
+        let phases: Vec<_> =
+            arrows.iter().filter(|(other, _)| other == id).map(|(_, phase)| phase.as_str()).collect();
+        assert_eq!((phases[0], phases[phases.len() - 1]), ("s", "f"), "{phases:?}");
+        assert!(phases[1..phases.len() - 1].iter().all(|phase| *phase == "t"));
+    }
+}
+
+#[test]
+fn trace_events_keep_to_their_format() {
+    check_events(&events(&[journey(), journey()]));
+    assert_eq!(events(&[]), Value::Array(Vec::new()));
+    let value = events(&[journey(), journey()]);
+    let names = value.as_array().expect("an array").iter().filter(|event| event["ph"] == "M").count();
+    // Two CPUs; on the first a process, an unknown context and softirqs.
+    assert_eq!(names, 2 + 4, "each track is named once");
+}
+
+#[test]
+fn the_longest_time_is_named_by_where_the_packet_was() {
+    let journey = journey();
+    let gap = journey.longest().expect("there is one");
+    assert_eq!((gap.stage.name(), gap.ns), ("qdisc", 15_197_000));
+    let sum: u64 = journey.stages().iter().map(|(_, ns)| ns).sum();
+    assert_eq!(sum, journey.total());
+    assert_eq!(journey.total(), 15_400_000);
+}
+
+#[test]
+fn what_is_behind_the_reader_is_no_part_of_the_way() {
+    assert_eq!(functions(&journey()).last(), Some(&"tcp_rcv_space_adjust"));
+    assert_eq!(functions(&journey()).iter().filter(|name| **name == "softirq_entry").count(), 1);
+}
+
+#[test]
+fn a_drop_has_its_reason() {
+    let mut rows = read()[..5].to_vec();
+    rows.push(JourneyRow {
+        skb: SKB + 256,
+        flags: ROW_DROP,
+        reason: 9,
+        ..in_softirq(row(15_300_000, PLACE_DROP))
+    });
+    let journey = shown(beginning(), &rows).expect("it has ended");
+    assert_eq!(
+        journey.outcome,
+        Outcome::Dropped { function: None, reason: Some("NETFILTER_DROP".to_owned()) }
+    );
+    assert_snapshot!(as_text(&journey, 132).lines().next().expect("a head"));
+    let unknown = rows.pop().map(|row| JourneyRow { reason: 77, ..row }).expect("the drop");
+    rows.push(unknown);
+    let journey = shown(beginning(), &rows).expect("it has ended");
+    assert_eq!(journey.outcome, Outcome::Dropped { function: None, reason: None });
+}
+
+#[test]
+fn a_packet_that_leaves_ends_when_its_last_skb_does() {
+    let mut rows = vec![row(0, TRANSMIT), JourneyRow { skb: SKB + 256, ..row(10, QUEUE_XMIT) }];
+    rows.push(JourneyRow { skb: SKB + 256, flags: ROW_FREED, ..row(20, RELEASE) });
+    assert!(shown(beginning(), &rows).is_none(), "the first skb lives");
+    // Of the send queue's skb only what it is transmitted by is a place on the way.
+    rows.push(JourneyRow { flags: ROW_FREED, ..row(30, RELEASE) });
+    rows.push(JourneyRow { flags: ROW_FREED | ROW_KEPT, ..row(9_000_000, RELEASE) });
+    let journey = shown(beginning(), &rows).expect("it has ended");
+    assert_eq!((journey.outcome.clone(), journey.total()), (Outcome::Freed, 30));
+}
+
+#[test]
+fn what_waits_goes_on_until_patience_ends() {
+    let rows = &read()[..8];
+    let (mut assembler, ended) = assembled(beginning(), rows, &PacketFilter::default());
+    assert!(ended.is_empty());
+    let Some((_, End::Shown(journey))) = assembler.ended(20 * SECOND, false, &names()).pop() else {
+        panic!("not given up");
+    };
+    assert_eq!(journey.outcome, Outcome::Waiting);
+}
+
+#[test]
+fn another_packets_row_is_left_out_and_counted() {
+    let content = |seq: u32, port: u16| u64::from(port) << 48 | 8080 << 32 | u64::from(seq);
+    let fits = [content(1000, 40_000), content(999, 1), content(800, 40_000), content(1000, 1)];
+    let others = [content(1200, 40_000), content(1000u32.wrapping_sub(1 << 21), 40_000), content(5, 1)];
+    for content in fits.into_iter().chain(others) {
+        let mut rows = read();
+        rows[2].content = content;
+        let (assembler, ended) = assembled(beginning(), &rows, &PacketFilter::default());
+        let is_foreign = others.contains(&content);
+        assert_eq!(assembler.foreign, u64::from(is_foreign), "{content:x}");
+        assert!(
+            matches!(&ended[..], [(_, End::Shown(journey))] if journey.rows.len() == if is_foreign { 12 } else { 13 })
+        );
+    }
+    let datagram = JourneyStart { protocol: IPPROTO_UDP, seq: 0, ..beginning() };
+    for (content, count) in
+        [(content(208 << 16 | 99, 40_000), 0), (content(208 << 16, 1), 0), (content(9 << 16, 1), 1)]
+    {
+        let mut rows = read();
+        rows[2].content = content;
+        assert_eq!(assembled(datagram, &rows, &PacketFilter::default()).0.foreign, count, "{content:x}");
+    }
+}
+
+#[test]
+fn only_what_is_asked_for_is_shown() {
+    let filter = |change: fn(&mut PacketFilter)| {
+        let mut filter = PacketFilter::default();
+        change(&mut filter);
+        filter
+    };
+    let is_shown = |start, rows: &[JourneyRow], filter: &PacketFilter| {
+        let (_, ended) = assembled(start, rows, filter);
+        assert_eq!(ended.len(), 1);
+        matches!(ended[0].1, End::Shown(_))
+    };
+    let any = PacketFilter::default();
+    let slower =
+        |ms| PacketFilter { slower: Some(std::time::Duration::from_millis(ms)), ..PacketFilter::default() };
+    assert!(is_shown(beginning(), &read(), &slower(15)));
+    assert!(!is_shown(beginning(), &read(), &slower(16)));
+    assert!(is_shown(beginning(), &read(), &filter(|filter| filter.interfaces.push("veth1".to_owned()))));
+    assert!(!is_shown(beginning(), &read(), &filter(|filter| filter.interfaces.push("eth0".to_owned()))));
+    // Whose it is may be known by its reader only.
+    let unknown = JourneyStart { is_wanted: 0, ..beginning() };
+    assert!(is_shown(unknown, &read(), &any));
+    let mut rows = read();
+    for row in &mut rows {
+        row.flags &= !ROW_WANTED;
+    }
+    assert!(!is_shown(unknown, &rows, &any));
+}
+
+#[test]
+fn a_packet_among_too_many_on_a_socket_is_given_up() {
+    let mut rows = read()[..7].to_vec();
+    rows[6].flags = ROW_UNWATCHED;
+    let (_, ended) = assembled(beginning(), &rows, &PacketFilter::default());
+    assert!(matches!(ended[..], [(ID, End::Unwatched)]));
+}
+
+fn any_row() -> impl Strategy<Value = JourneyRow> {
+    let place = proptest::sample::select(vec![
+        SENDMSG,
+        TRANSMIT,
+        TCP_RCV,
+        RELEASE,
+        PLACE_DROP,
+        PLACE_TAKEN,
+        PLACE_WAKING,
+        0,
+        63,
+        64,
+        100,
+        5_000,
+        u64::MAX,
+    ]);
+    let times = (0..SECOND * 3, 0..SECOND * 3, 0..SECOND * 3);
+    (place, times, any_name(), any_name(), any::<(u8, u8, u16)>(), 0..4u64).prop_map(
+        |(place, (at, softirq_at, raised_at), comm, device, (flags, context, cpu), skb)| {
+            let fixed = |text: &[u8]| name(&text[..text.len().min(15)]);
+            JourneyRow {
+                at,
+                place,
+                softirq_at,
+                raised_at,
+                comm: fixed(&comm),
+                device: fixed(&device),
+                flags,
+                context: context % 5,
+                cpu,
+                skb,
+                ..row(0, 0)
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_adds_up_and_can_be_written(rows in proptest::collection::vec(any_row(), 1..40)) {
+        let (mut assembler, mut ended) = assembled(beginning(), &rows, &PacketFilter::default());
+        ended.extend(assembler.ended(0, true, &names()));
+        prop_assert_eq!(ended.len(), 1);
+        if let Some((_, End::Shown(journey))) = ended.pop() {
+            prop_assert!(journey.rows.iter().map(|row| row.at).is_sorted());
+            let sum: u64 = journey.stages().iter().map(|(_, ns)| ns).sum();
+            prop_assert_eq!(sum, journey.total());
+            let text = as_text(&journey, 100);
+            prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", text);
+            prop_assert_eq!(text.lines().filter(|line| line.ends_with(['*', '<'])).count() >= journey.rows.len(), true);
+            let mut out = Vec::new();
+            json::write(&journey, clock(), Zone::UTC, &mut out);
+            let value: Value = serde_json::from_slice(&out).expect("JSON");
+            prop_assert_eq!(value["rows"].as_array().map(Vec::len), Some(journey.rows.len()));
+            check_events(&events(&[*journey]));
+        }
+    }
+}

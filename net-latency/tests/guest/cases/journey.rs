@@ -1,0 +1,488 @@
+//! `net-latency journey`: one packet, the functions that it came to and no others, in their order and contexts.
+
+use std::{fs, thread::sleep, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::{Case, harness::coalesced};
+use crate::{
+    ftrace::Tracing,
+    net::{Path, Version, drop_port},
+    peers::{CLIENT, Pair, Peer, SERVER},
+    tool::{Backend, Launch, Outcome, Tool},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("journeys_of_marked_packets", marked),
+    ("journey_of_a_segment_over_ipv6_loopback", loopback6),
+    ("journey_of_a_datagram_is_what_ftrace_sees", datagram),
+    ("journey_of_a_process_incoming_packets", incoming),
+    ("journey_only_if_slow", slow),
+    ("journey_as_trace_events", trace_events),
+    ("journey_ends_without_a_packet", nothing),
+];
+
+/// What those packets have in common that share a run of the tool; each has a number behind it.
+const MARKS: u32 = 0x2a00;
+const MASK: u32 = 0xff00;
+const LEN: u32 = 200;
+/// Longer than anything else takes, on a busy machine too.
+const HELD: Duration = Duration::from_millis(80);
+
+fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
+    Launch::new(backend).view("journey").args(arguments).start()
+}
+
+/// One packet, and what its journey must have been.
+struct Scenario {
+    name: &'static str,
+    /// Sends it, with the mark.
+    play: fn(mark: u32) -> Result<Played>,
+    judge: fn(&Value, &Played) -> Result<()>,
+}
+
+/// Who sent and read it.
+struct Played {
+    pair: Pair,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "beside another flow", play: play_beside, judge: judge_beside },
+    Scenario { name: "coalesced", play: play_merged, judge: judge_merged },
+    Scenario { name: "dropped", play: play_dropped, judge: judge_dropped },
+    Scenario { name: "held by netem", play: play_held, judge: judge_held },
+    Scenario { name: "for a sleeping reader", play: play_slept, judge: judge_slept },
+];
+
+/// Each scenario has exactly one journey: each is one marked packet, whatever else is on its way.
+fn marked(backend: Backend) -> Result<()> {
+    let count = SCENARIOS.len().to_string();
+    let marks = format!("{MARKS}/{MASK}");
+    let tool = start(backend, &["--mark", &marks, "-n", &count])?;
+    let mut played = Vec::new();
+    for (number, scenario) in (1..).zip(SCENARIOS) {
+        played.push((scenario.play)(MARKS + number).with_context(|| format!("playing {}", scenario.name))?);
+    }
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let journeys = journeys(&outcome)?;
+    for ((number, scenario), played) in (1..).zip(SCENARIOS).zip(&played) {
+        let mut own = journeys.iter().filter(|journey| journey["mark"] == MARKS + number);
+        let (Some(journey), None) = (own.next(), own.next()) else {
+            return Err(outcome.fault(format_args!("{}: not one journey", scenario.name), []));
+        };
+        let verdict = (scenario.judge)(journey, played).with_context(|| scenario.name);
+        judged(&outcome, journey, verdict)?;
+    }
+    Ok(())
+}
+
+/// The journeys that were shown, their invariants checked.
+fn journeys(outcome: &Outcome) -> Result<Vec<Value>> {
+    let journeys = outcome.text()?.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
+    let journeys = journeys.map_err(|error| outcome.fault(format_args!("not JSON: {error}"), []))?;
+    for journey in &journeys {
+        check(journey).map_err(|error| outcome.fault(format_args!("{error:#}\n{journey:#}"), []))?;
+    }
+    ensure!(outcome.lost()? == 0, outcome.fault("rows were lost", []));
+    Ok(journeys)
+}
+
+/// The only one.
+fn journey(outcome: &Outcome) -> Result<Value> {
+    outcome.expect_code(0)?;
+    let mut journeys = journeys(outcome)?;
+    ensure!(journeys.len() == 1, outcome.fault(format_args!("{} journeys", journeys.len()), []));
+    Ok(journeys.remove(0))
+}
+
+/// Times go on and add up.
+fn check(journey: &Value) -> Result<()> {
+    let rows = rows(journey)?;
+    let times: Vec<_> = rows.iter().filter_map(|row| row["since_ns"].as_i64()).collect();
+    ensure!(times.len() == rows.len() && times.is_sorted(), "times go back");
+    let total = journey["total_ns"].as_u64().context("no total")?;
+    ensure!(times.last().copied() == i64::try_from(total).ok(), "the total is not the last row's time");
+    let stages = journey["stages"].as_array().context("no stages")?;
+    let sum: u64 = stages.iter().filter_map(|stage| stage["ns"].as_u64()).sum();
+    ensure!(sum == total, "stages add up to {sum}, not {total}");
+    let longest = rows.windows(2).filter(|pair| pair[0]["since_ns"].as_i64() >= Some(0));
+    let longest = longest.filter_map(|pair| pair[1]["delta_ns"].as_u64()).max();
+    ensure!(journey["longest"]["ns"].as_u64() == longest, "the longest time is {longest:?}");
+    Ok(())
+}
+
+fn rows(journey: &Value) -> Result<&Vec<Value>> {
+    journey["rows"].as_array().filter(|rows| !rows.is_empty()).context("no rows")
+}
+
+fn functions(journey: &Value) -> Result<Vec<&str>> {
+    rows(journey)?.iter().map(|row| row["function"].as_str().context("no function")).collect()
+}
+
+/// Each of these is there exactly once, in this order, in one of these contexts.
+fn expect_way(journey: &Value, way: &[(&str, &[&str])]) -> Result<()> {
+    let names = functions(journey)?;
+    let mut last = 0;
+    for (function, contexts) in way {
+        let count = names.iter().filter(|name| *name == function).count();
+        ensure!(count == 1, "{function} {count} times in {names:?}");
+        let place = names.iter().position(|name| name == function).context("it is there")?;
+        ensure!(place >= last, "{function} too early in {names:?}");
+        last = place;
+        let context = rows(journey)?[place]["context"].as_str().unwrap_or_default();
+        ensure!(contexts.contains(&context), "{function} in a {context}");
+    }
+    Ok(())
+}
+
+const TASK: &[&str] = &["process"];
+const SOFTIRQ: &[&str] = &["softirq"];
+
+/// Over a device whose packets come in by a softirq.
+const TCP4: &[(&str, &[&str])] = &[
+    ("tcp_sendmsg_locked", TASK),
+    ("__tcp_transmit_skb", TASK),
+    ("__ip_queue_xmit", TASK),
+    ("__ip_local_out", TASK),
+    ("ip_output", TASK),
+    ("ip_finish_output2", TASK),
+    ("__dev_queue_xmit", TASK),
+    ("dev_hard_start_xmit", TASK),
+    ("netif_rx", TASK),
+    ("netif_receive_skb", SOFTIRQ),
+    ("ip_rcv_core", SOFTIRQ),
+    ("ip_local_deliver", SOFTIRQ),
+    ("ip_protocol_deliver_rcu", SOFTIRQ),
+    ("tcp_v4_rcv", SOFTIRQ),
+];
+const READ: &[(&str, &[&str])] = &[("skb_copy_datagram_iovec", TASK), ("tcp_rcv_space_adjust", TASK)];
+
+fn expect_read(journey: &Value, reader: u32) -> Result<()> {
+    ensure!(journey["outcome"] == "read", "it ended as {}", journey["outcome"]);
+    ensure!(journey["pid"] == reader, "read by {}, not {reader}", journey["pid"]);
+    Ok(())
+}
+
+/// All rows in a task's context are of these tasks.
+fn expect_tasks(journey: &Value, pids: &[u32]) -> Result<()> {
+    for row in
+        rows(journey)?.iter().filter(|row| row["context"] == "process" && row["function"] != "sched_waking")
+    {
+        ensure!(pids.iter().any(|pid| row["pid"] == *pid), "a row of another task: {row}");
+    }
+    Ok(())
+}
+
+/// The fault with the whole run, if there is one.
+fn judged(outcome: &Outcome, journey: &Value, verdict: Result<()>) -> Result<()> {
+    verdict.map_err(|error| outcome.fault(format_args!("{error:#}\n{journey:#}"), []))
+}
+
+fn play_beside(mark: u32) -> Result<Played> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let mut other = Pair::connect(&path)?;
+    other.begin(400, LEN)?;
+    pair.converse(3, LEN)?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.client.ask("mark 0")?;
+    pair.server.ask(&format!("read {LEN} 4096 0"))?;
+    pair.converse(3, LEN)?;
+    other.finish()?;
+    Ok(Played { pair })
+}
+
+fn judge_beside(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    expect_tasks(journey, &[pair.client.pid(), pair.server.pid()])?;
+    ensure!(journey["len"] == LEN, "another packet");
+    ensure!(journey["sport"] == pair.near.port() && journey["dport"] == pair.far.port(), "another flow");
+    Ok(())
+}
+
+fn loopback6(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V6)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port().to_string();
+    let tool = start(backend, &["--port", &port, "-n", "3", "--direction", "out"])?;
+    pair.converse(20, LEN)?;
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let journeys = journeys(&outcome)?;
+    ensure!(journeys.len() == 3, outcome.fault(format_args!("{} journeys", journeys.len()), []));
+    for journey in &journeys {
+        let reader = if journey["dport"] == pair.far.port() { &pair.server } else { &pair.client };
+        let way: &[(&str, &[&str])] = &[
+            ("tcp_sendmsg_locked", TASK),
+            ("__tcp_transmit_skb", TASK),
+            ("inet6_csk_xmit", TASK),
+            ("ip6_output", TASK),
+            ("__dev_queue_xmit", TASK),
+            ("netif_rx", TASK),
+            ("netif_receive_skb", SOFTIRQ),
+            ("ip6_rcv_core", SOFTIRQ),
+            ("tcp_v6_rcv", SOFTIRQ),
+        ];
+        let verdict = expect_way(journey, way)
+            .and_then(|()| expect_way(journey, READ))
+            .and_then(|()| expect_read(journey, reader.pid()));
+        judged(&outcome, journey, verdict)?;
+    }
+    Ok(())
+}
+
+/// Of IPv4 and UDP only, so that nothing but the datagram comes to them.
+const UDP4: [&[&str]; 12] = [
+    &["udp_sendmsg"],
+    &["udp_send_skb"],
+    &["ip_send_skb"],
+    &["ip_output"],
+    &["ip_finish_output2"],
+    &["ip_rcv_core"],
+    &["ip_local_deliver"],
+    &["ip_protocol_deliver_rcu"],
+    &["udp_rcv"],
+    &["udp_queue_rcv_one_skb"],
+    &["__udp_enqueue_schedule_skb"],
+    &["skb_consume_udp"],
+];
+
+fn datagram(backend: Backend) -> Result<()> {
+    /// Between the two tracers' stamps of one call, on an emulated machine.
+    const NEAR_NS: i64 = 20_000_000;
+    let path = Path::veth(Version::V4)?;
+    let (near, far) = path.addresses();
+    let mut client = path.near(|| Peer::spawn(CLIENT))?;
+    let mut server = path.far(|| Peer::spawn(SERVER))?;
+    let port = server.ask(&format!("udp bind {far}"))?.to_string();
+    client.ask(&format!("udp bind {near}"))?;
+    client.ask(&format!("udp connect {far}:{port}"))?;
+    // The neighbour's address is known then.
+    client.ask(&format!("udp send 1 {LEN}"))?;
+    server.ask("udp receive 1")?;
+
+    let tool = start(backend, &["--port", &port])?;
+    let mut tracing = Tracing::of_events(&[])?;
+    tracing.set_functions(&UDP4)?;
+    client.ask(&format!("udp send 1 {LEN}"))?;
+    server.ask("udp receive 1")?;
+    let entries = tracing.stop()?;
+    let outcome = tool.wait()?;
+    let journey = journey(&outcome)?;
+    let verdict = expect_read(&journey, server.pid())
+        .and_then(|()| expect_tasks(&journey, &[client.pid(), server.pid()]))
+        .and_then(|()| {
+            ensure!(journey["longest"].is_object() && journey["len"] == LEN, "another packet");
+            let seen: Vec<_> = entries.iter().map(|entry| entry.name).collect();
+            let ours: Vec<_> = rows(&journey)?
+                .iter()
+                .filter(|row| UDP4.iter().any(|group| row["function"] == group[0]))
+                .collect();
+            let names: Vec<_> = ours.iter().filter_map(|row| row["function"].as_str()).collect();
+            ensure!(names == seen, "ftrace saw {seen:?}, the tool {names:?}");
+            for (row, entry) in ours.iter().zip(&entries) {
+                let since = row["since_ns"].as_i64().context("no time")?;
+                let theirs = i64::try_from(entry.at - entries[0].at)?;
+                ensure!((since - theirs).abs() < NEAR_NS, "ftrace has {theirs} ns for {row}");
+                ensure!(row["cpu"] == entry.cpu, "ftrace has CPU {} for {row}", entry.cpu);
+            }
+            Ok(())
+        });
+    judged(&outcome, &journey, verdict)
+}
+
+fn play_merged(mark: u32) -> Result<Played> {
+    let path = Path::veth(Version::V4)?.without_tail_loss_probes()?;
+    let mut pair = Pair::connect(&path)?;
+    pair.client.ask("write 100")?;
+    sleep(Duration::from_millis(30));
+    pair.client.ask(&format!("mark {mark}"))?;
+    let before = path.far(coalesced)?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    sleep(Duration::from_millis(30));
+    ensure!(path.far(coalesced)? > before, "the segment was not coalesced");
+    // The first call takes only what came first.
+    pair.server.ask("read 100 100 0")?;
+    sleep(Duration::from_millis(30));
+    pair.server.ask(&format!("read {LEN} 4096 0"))?;
+    Ok(Played { pair })
+}
+
+fn judge_merged(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    let waited = stage(journey, "socket queue");
+    ensure!(waited >= 50_000_000, "it waited for {waited} ns on the socket's queue");
+    Ok(())
+}
+
+/// Time in a stage.
+fn stage(journey: &Value, name: &str) -> u64 {
+    let stages = journey["stages"].as_array().into_iter().flatten();
+    stages.filter(|stage| stage["stage"] == name).filter_map(|stage| stage["ns"].as_u64()).sum()
+}
+
+fn play_dropped(mark: u32) -> Result<Played> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port();
+    path.far(|| drop_port(port))?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    // Before it is sent again.
+    pair.client.ask("mark 0")?;
+    Ok(Played { pair })
+}
+
+fn judge_dropped(journey: &Value, _: &Played) -> Result<()> {
+    expect_way(journey, &TCP4[..TCP4.len() - 2])?;
+    ensure!(journey["outcome"] == "dropped", "it ended as {}", journey["outcome"]);
+    // nf_tables drops by itself since Linux 6.7, and where that was backported.
+    let function = &journey["drop_function"];
+    ensure!(*function == "nf_hook_slow" || *function == "nft_do_chain", "dropped in {function}");
+    // The tracepoint has a reason since Linux 5.17.
+    let format = fs::read_to_string("/sys/kernel/tracing/events/skb/kfree_skb/format")?;
+    let reason = if format.contains("reason") { "NETFILTER_DROP".into() } else { Value::Null };
+    ensure!(journey["drop_reason"] == reason, "reason {}", journey["drop_reason"]);
+    ensure!(!functions(journey)?.contains(&"tcp_v4_rcv"), "TCP got it");
+    Ok(())
+}
+
+fn play_held(mark: u32) -> Result<Played> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    path.delay(HELD)?;
+    // Its reader waits before it is sent.
+    pair.server.tell(&format!("read {LEN} 4096 0"))?;
+    sleep(Duration::from_millis(20));
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.answer()?;
+    Ok(Played { pair })
+}
+
+fn judge_held(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_read(journey, pair.server.pid())?;
+    let longest = &journey["longest"];
+    ensure!(longest["stage"] == "qdisc", "the longest time is in another stage");
+    let held = u128::from(longest["ns"].as_u64().context("no time")?);
+    // netem's time begins a little before the tracepoint behind it.
+    ensure!(held >= HELD.as_nanos() / 2, "netem held it for {held} ns only");
+    let (from, to) = (&longest["from"], &longest["to"]);
+    ensure!(*from == "__dev_queue_xmit" || *from == "qdisc_enqueue", "from {from}");
+    let after = ["qdisc_dequeue", "softirq_raise", "softirq_entry", "sch_direct_xmit", "dev_hard_start_xmit"];
+    ensure!(after.iter().any(|name| to == name), "to {to}");
+    Ok(())
+}
+
+fn play_slept(mark: u32) -> Result<Played> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.client.ask(&format!("mark {mark}"))?;
+    pair.server.tell(&format!("read {LEN} 4096 120"))?;
+    sleep(Duration::from_millis(10));
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.answer()?;
+    Ok(Played { pair })
+}
+
+fn judge_slept(journey: &Value, Played { pair }: &Played) -> Result<()> {
+    expect_way(journey, TCP4)?;
+    expect_way(journey, &[("sched_waking", &["hardirq", "softirq"]), ("sched_switch", TASK)])?;
+    expect_way(journey, READ)?;
+    expect_read(journey, pair.server.pid())?;
+    let longest = &journey["longest"];
+    ensure!(longest["stage"] == "socket queue", "the longest time is in another stage");
+    ensure!(longest["ns"].as_u64() >= Some(30_000_000), "it waited for {} only", longest["ns"]);
+    ensure!(longest["to"] == "sched_waking", "to {}", longest["to"]);
+    Ok(())
+}
+
+fn incoming(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let mut other = Pair::connect(&path)?;
+    let tool = start(backend, &["--pid", &pair.server.pid().to_string(), "--direction", "in", "-n", "2"])?;
+    // More packets than there are places, which may not take them all.
+    other.begin(400, LEN)?;
+    sleep(Duration::from_millis(300));
+    pair.converse(20, LEN)?;
+    other.finish()?;
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let others = outcome.footer_count("packets followed that turned out not to be asked for")?;
+    ensure!(others <= 64, outcome.fault(format_args!("{others} packets of others were followed"), []));
+    let journeys = journeys(&outcome)?;
+    ensure!(journeys.len() == 2, outcome.fault(format_args!("{} journeys", journeys.len()), []));
+    for journey in &journeys {
+        let verdict = expect_way(journey, &TCP4[8..])
+            .and_then(|()| expect_way(journey, READ))
+            .and_then(|()| expect_read(journey, pair.server.pid()));
+        judged(&outcome, journey, verdict)?;
+    }
+    Ok(())
+}
+
+fn slow(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port().to_string();
+    let tool = start(backend, &["--port", &port, "--slower", "80ms"])?;
+    pair.converse(20, LEN)?;
+    pair.server.tell(&format!("read {LEN} 4096 150"))?;
+    sleep(Duration::from_millis(10));
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.answer()?;
+    let outcome = tool.wait()?;
+    let journey = journey(&outcome)?;
+    let verdict = expect_read(&journey, pair.server.pid()).and_then(|()| {
+        ensure!(journey["total_ns"].as_u64() >= Some(80_000_000), "it was not slow");
+        expect_way(&journey, TCP4)
+    });
+    judged(&outcome, &journey, verdict)
+}
+
+fn trace_events(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port().to_string();
+    let tool =
+        Launch::new(backend).view("journey").form("perfetto").args(&["--port", &port, "-n", "2"]).start()?;
+    pair.converse(20, LEN)?;
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let events: Vec<Value> = serde_json::from_str(outcome.text()?)
+        .map_err(|error| outcome.fault(format_args!("not JSON: {error}"), []))?;
+    let slices: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+    ensure!(
+        slices.iter().filter(|slice| slice["name"] == "tcp_rcv_space_adjust").count() == 2,
+        "not two packets"
+    );
+    for slice in slices {
+        let is_named = events.iter().any(|event| {
+            event["ph"] == "M"
+                && event["name"] == "thread_name"
+                && event["pid"] == slice["pid"]
+                && event["tid"] == slice["tid"]
+        });
+        ensure!(
+            is_named && slice["ts"].is_number() && slice["dur"].is_number(),
+            "a slice without a track: {slice}"
+        );
+    }
+    Ok(())
+}
+
+fn nothing(backend: Backend) -> Result<()> {
+    let tool = start(backend, &["--port", "9"])?;
+    sleep(Duration::from_millis(50));
+    let outcome = tool.stop()?;
+    ensure!(journeys(&outcome)?.is_empty(), outcome.fault("a journey of nothing", []));
+    Ok(())
+}
