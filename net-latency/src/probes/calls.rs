@@ -19,7 +19,7 @@ use net_latency_common::{
     Context as CallContext, SETTINGS_GLOBAL, STACKS_MAP, Stack,
 };
 
-use super::{attach, filters};
+use super::{attach, filters, unused};
 use crate::{
     cli::PacketFilter,
     error::Failure,
@@ -32,26 +32,6 @@ use crate::{
 
 /// The kernel side of calls as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-calls-bpf"));
-
-/// Maps of the library that both objects have and this one doesn't use: as small as they can be.
-const UNUSED: [&str; 16] = [
-    "ARRIVALS",
-    "CONNECTIONS",
-    "DATAGRAMS",
-    "GROUPS",
-    "HOSTS",
-    "INTERFACES",
-    "NAMES",
-    "NETNS",
-    "PORTS",
-    "RESENT",
-    "SEGMENTS",
-    "SENDS",
-    "SPAN",
-    "TIMES",
-    "WRITES",
-    "PAGE_BASES",
-];
 
 /// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.
 const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
@@ -149,11 +129,8 @@ impl CallProbes {
             .btf(None)
             .override_global(CALL_SETTINGS_GLOBAL, settings, true)
             .override_global(SETTINGS_GLOBAL, &shared, true)
-            .map_max_entries(CALLS_MAP, buffer_bytes)
-            .map_max_entries("RECORDS", rustix::param::page_size() as u32);
-        for map in UNUSED {
-            loader.map_max_entries(map, 1);
-        }
+            .map_max_entries(CALLS_MAP, buffer_bytes);
+        unused::shrink_the_streams(&mut loader);
         filters::size(filter, &mut loader);
         let load = || -> Result<Self> {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;

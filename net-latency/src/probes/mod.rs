@@ -9,3 +9,4 @@ pub mod journey;
 pub mod plan;
 pub mod presets;
 pub mod table;
+mod unused;

@@ -21,8 +21,7 @@ use aya::{
     programs::{FEntry, KProbe, RawTracePoint},
 };
 use net_latency_common::{
-    DATAGRAMS_MAP, Direction, GROUPS_MAP, NAMES_MAP, OFFSETS_GLOBAL, RECORDS_MAP, SEGMENTS_MAP,
-    SETTINGS_GLOBAL, TIMES_MAP,
+    Direction, OFFSETS_GLOBAL, SETTINGS_GLOBAL,
     journey::{
         FIRST_ADDRESS, JOURNEY_SETTINGS_GLOBAL, JOURNEYS_MAP, JourneySettings, PLACES, ROWS_MAP, SLOTS,
         TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
@@ -33,7 +32,7 @@ use self::{
     hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS},
     symbols::Symbols,
 };
-use super::filters;
+use super::{filters, unused};
 use crate::{
     cli::{Backend, PacketFilter},
     error::Failure,
@@ -53,23 +52,6 @@ const MOST: u32 = 64;
 const LONGEST: Duration = Duration::from_secs(60);
 /// Where in a function a probe at its beginning can be: behind an `endbr64`, and behind the call that it replaces.
 const WITHIN: u64 = 32;
-/// The smallest ring buffer.
-const LEAST_BYTES: u32 = 4096;
-/// Maps of the stream, which parts that the journey shares with it refer to.
-const UNUSED: [&str; 12] = [
-    "ARRIVALS",
-    SEGMENTS_MAP,
-    DATAGRAMS_MAP,
-    "SENDS",
-    "CONNECTIONS",
-    "WRITES",
-    "RESENT",
-    TIMES_MAP,
-    GROUPS_MAP,
-    NAMES_MAP,
-    "RECEIVING",
-    "EXAMINED",
-];
 
 /// What to follow.
 #[derive(Clone, Debug)]
@@ -323,11 +305,8 @@ fn load(
         .override_global(SETTINGS_GLOBAL, &settings, true)
         .override_global(JOURNEY_SETTINGS_GLOBAL, &plan.settings, true)
         .map_max_entries(ROWS_MAP, request.buffer_bytes)
-        .map_max_entries(RECORDS_MAP, LEAST_BYTES)
         .map_max_entries(JOURNEYS_MAP, request.exactly.unwrap_or(MOST).clamp(1, MOST));
-    for map in UNUSED {
-        loader.map_max_entries(map, 1);
-    }
+    unused::shrink_the_streams(&mut loader);
     filters::size(request.filter, &mut loader);
     let mut ebpf = loader.load(OBJECT).context("loading the programs")?;
     filters::fill(request.filter, &mut ebpf)?;
