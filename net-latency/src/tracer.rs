@@ -47,7 +47,8 @@ pub struct Tracer {
     pub counted_until: u64,
     /// CPU time of this process when all was attached.
     own_before: Duration,
-    /// CPU time of the programs, where it was measured until the end.
+    /// CPU time of this process while all was attached, and of the programs, where it was measured.
+    own: Duration,
     programs: Option<Duration>,
 }
 
@@ -118,6 +119,7 @@ impl Tracer {
             end: None,
             counted_until: u64::MAX,
             own_before: own_time(),
+            own: Duration::ZERO,
             programs: None,
         })
     }
@@ -173,6 +175,8 @@ impl Tracer {
     /// If the kernel refuses to show its counters.
     pub fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns();
+        // Detaching takes a while, which is not part of the time that the views call the run's.
+        self.own = own_time().saturating_sub(self.own_before);
         if let Some(counts) = &mut self.counts {
             counts.set_span(&self.span)?;
         }
@@ -187,16 +191,12 @@ impl Tracer {
         Ok(Losses { missed_probes, ..losses })
     }
 
-    /// What it has cost until now: this process since all was attached, the programs until they were detached.
+    /// What it has cost while all was attached, once it has ended.
     ///
     /// # Errors
     /// If /proc does not show this process' memory.
     pub fn cost(&self) -> Result<Cost, Failure> {
-        Ok(Cost {
-            own: own_time().saturating_sub(self.own_before),
-            resident_bytes: resident_bytes()?,
-            programs: self.programs,
-        })
+        Ok(Cost { own: self.own, resident_bytes: resident_bytes()?, programs: self.programs })
     }
 
     /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown

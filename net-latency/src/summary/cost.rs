@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-/// What a trace has cost since all was attached.
+/// What a trace has cost while all was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// CPU time of this process.
