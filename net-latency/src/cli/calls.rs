@@ -186,11 +186,6 @@ impl CallsArguments {
 }
 
 fn pattern(text: &str) -> Result<Pattern, Failure> {
-    let right = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-    match Pattern::new(text) {
-        Ok(pattern) if right => Ok(pattern),
-        _ => Err(Failure::Usage(format!(
-            "{text:?} is no pattern of functions; write a name, or one with *, ?, [abc]: tcp_sendmsg, '__sys_*'"
-        ))),
-    }
+    values::parse_pattern(text)
+        .map_err(|remedy| Failure::Usage(format!("{text:?} is no pattern of functions; {remedy}")))
 }

@@ -7,17 +7,14 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use glob::Pattern;
 
 use super::{
     packets::{PacketArguments, PacketFilter},
     tracing::{Backend, TracingArguments, TracingConfig},
     values,
 };
-use crate::{
-    clock::Zone,
-    error::Failure,
-    probes::journey::{Functions, Wildcard},
-};
+use crate::{clock::Zone, error::Failure, probes::journey::Functions};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -26,8 +23,8 @@ pub(super) struct JourneyArguments {
     packets: PacketArguments,
 
     /// Trace these functions too, of all that take an skb: 'tcp_*', 'nf_*' (repeatable)
-    #[arg(long, value_name = "GLOB", value_parser = |text: &str| text.parse::<Wildcard>(), help_heading = "Functions")]
-    functions: Vec<Wildcard>,
+    #[arg(long, value_name = "GLOB", value_parser = values::parse_pattern, help_heading = "Functions")]
+    functions: Vec<Pattern>,
     /// Trace all functions that take an skb: attaching takes long, and every packet of the machine costs more
     #[arg(long, conflicts_with = "functions", help_heading = "Functions")]
     all: bool,

@@ -1,6 +1,8 @@
-//! Values with units: durations and sizes.
+//! Values with units: durations and sizes; and names with wildcards.
 
 use std::{num::NonZeroU64, str::FromStr, time::Duration};
+
+use glob::Pattern;
 
 /// Units of durations in ns, the longest first.
 const UNITS: [(&str, u64); 5] =
@@ -117,6 +119,15 @@ fn split(text: &str) -> (&str, &str) {
 /// `None` for no digits and for too many.
 fn parse_digits(digits: &str) -> Option<u64> {
     digits.parse().ok()
+}
+
+/// A name of functions, or a pattern of such.
+pub(super) fn parse_pattern(text: &str) -> Result<Pattern, String> {
+    let is_right = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    Pattern::new(text)
+        .ok()
+        .filter(|_| is_right)
+        .ok_or_else(|| "write a name, or one with *, ?, [abc]: tcp_sendmsg, '__sys_*'".to_owned())
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ use crate::{
     kernel::{btf::Btf, facts::Live, layout, preemption, prerequisites},
 };
 
-pub use functions::{Functions, Wildcard};
+pub use functions::Functions;
 pub use stage::Stage;
 
 /// The programs as an object file, built by build.rs.
