@@ -164,7 +164,6 @@ fn is_foreign(start: &JourneyStart, content: u64) -> bool {
         return ports != ours && behind > 1 || behind >= LONGEST;
     }
     // Length and checksum; GRO and fragments have other lengths.
-    let _ = second;
     ports != ours && second >> 16 != start.len + 8
 }
 
