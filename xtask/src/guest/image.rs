@@ -23,8 +23,8 @@ pub(crate) const ENVIRONMENT: &str = "etc/guest-environment";
 pub(crate) const MODULES: &str = "etc/guest-modules";
 
 /// Mount points and other directories that must be there from the start.
-const DIRECTORIES: [&str; 12] =
-    ["bin", "dev", "etc", "lib", "lib/modules", "proc", "root", "run", "small", "sys", "tmp", "var"];
+const DIRECTORIES: [&str; 13] =
+    ["bin", "dev", "etc", "lib", "lib/modules", "lib64", "proc", "root", "run", "small", "sys", "tmp", "var"];
 
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
@@ -40,6 +40,8 @@ pub(crate) struct Contents {
     pub(crate) init: PathBuf,
     /// Programs for `/bin`, each with the name it gets there.
     pub(crate) programs: Vec<(String, PathBuf)>,
+    /// Other files, each with the path it gets, in a directory that is there.
+    pub(crate) files: Vec<(String, PathBuf)>,
     /// What to run; empty for a shell.
     pub(crate) command: Vec<OsString>,
     /// Variables to set.
@@ -48,6 +50,8 @@ pub(crate) struct Contents {
     pub(crate) has_cards: bool,
     /// Whether a nanosecond of its clock is an instruction of its only processor.
     pub(crate) counts_instructions: bool,
+    /// Its memory.
+    pub(crate) mebibytes: u32,
 }
 
 impl Contents {
@@ -75,6 +79,9 @@ impl Contents {
         }
         for (name, file) in &self.programs {
             archive.add_file(&format!("bin/{name}"), EXECUTABLE, file)?;
+        }
+        for (path, file) in &self.files {
+            archive.add_file(path, EXECUTABLE, file)?;
         }
 
         let command: Vec<u8> =

@@ -3,6 +3,7 @@
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
 pub(crate) mod kernels;
+pub(crate) mod peers;
 pub(crate) mod qemu;
 
 mod apt;
