@@ -29,7 +29,7 @@ use crate::{
 const PROGRAM: &str = "/bin/bpftrace";
 const SCRIPT: &str = include_str!("stages.bt");
 const PAGES: (&str, &str) = ("BPFTRACE_PERF_RB_PAGES", "1024");
-/// Messages at a time to see by whether it traces yet: it doesn't say, and writes some dozens of lines at a time.
+/// Messages at a time to see by whether it traces yet: it doesn't say.
 const SIGNS: u32 = 100;
 
 /// Tracing. Killed when dropped.
@@ -61,7 +61,7 @@ impl Bpftrace {
     fn wait_for_lines(&mut self) -> Result<()> {
         let mut ends = Ends::prepare(Load::RoundTrip, &net::Path::loopback(Version::V4)?)?;
         let deadline = Instant::now() + PATIENCE;
-        while fs::read(self.lines.path())?.is_empty() {
+        while !self.is_attached()? {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended ({status}): {}", self.message()?);
             }
@@ -70,6 +70,16 @@ impl Bpftrace {
             sleep(Duration::from_millis(500));
         }
         Ok(())
+    }
+
+    /// Whether the newest lines know all stages: it attaches one after the other, and a stamp that is missing is a zero,
+    /// so that the time between two stages is then that since the boot.
+    fn is_attached(&self) -> Result<bool> {
+        let text = fs::read(self.lines.path())?;
+        let text = String::from_utf8_lossy(&text);
+        let whole = Regex::new(r" (in|out) .*( [a-z]+-[a-z]+ \d{1,9}){3} total \d{1,9} ")?;
+        let newest = |way: &str| text.lines().rfind(|line| line.contains(way) && line.contains(" total "));
+        Ok([" in ", " out "].into_iter().all(|way| newest(way).is_some_and(|line| whole.is_match(line))))
     }
 
     /// What it says, in one line.
