@@ -16,6 +16,7 @@ pub(crate) fn run(args: VmArgs) -> Result<ExitCode> {
     setup::ensure(&Needs::guests(vec![args.kernel]))?;
     let built = build::for_guest()?;
     let mut contents = contents(args.kernel, &built, args.command);
+    contents.has_strace = true;
     for file in args.files {
         let name = file.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} has no name to use in the guest", file.display()))?;

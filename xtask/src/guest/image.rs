@@ -1,6 +1,7 @@
 //! The initramfs: a guest's whole file system.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     io::{self, Write},
     os::unix::ffi::OsStrExt as _,
@@ -12,7 +13,7 @@ use cpio::newc::{Builder, trailer};
 
 use crate::{
     process::quietly,
-    setup::{kernels::Series, qemu},
+    setup::{kernels::Series, qemu, strace},
 };
 
 /// The command that init runs; each argument ends with NUL. Empty for a shell.
@@ -40,6 +41,8 @@ pub(crate) struct Contents {
     pub(crate) init: PathBuf,
     /// Programs for `/bin`, each with the name it gets there.
     pub(crate) programs: Vec<(String, PathBuf)>,
+    /// Whether there is strace.
+    pub(crate) has_strace: bool,
     /// What to run; empty for a shell.
     pub(crate) command: Vec<OsString>,
     /// Variables to set.
@@ -76,6 +79,9 @@ impl Contents {
         for (name, file) in &self.programs {
             archive.add_file(&format!("bin/{name}"), EXECUTABLE, file)?;
         }
+        if self.has_strace {
+            add_strace(&mut archive)?;
+        }
 
         let command: Vec<u8> =
             self.command.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
@@ -99,6 +105,28 @@ impl Contents {
         }
         archive.add(MODULES, REGULAR, list.as_bytes())
     }
+}
+
+/// The only program that is not static: its libraries come along, each to the place that it has on this system.
+fn add_strace(archive: &mut Archive<impl Write>) -> Result<()> {
+    let (program, libraries) = strace::files()?;
+    archive.add_file(&format!("bin/{}", strace::STRACE), EXECUTABLE, &program)?;
+    let parents = libraries.iter().flat_map(|library| library.ancestors().skip(1));
+    // A directory comes before what is in it.
+    let parents: BTreeSet<_> = parents.filter_map(inside).filter(|path| !path.is_empty()).collect();
+    for directory in parents.iter().filter(|path| !DIRECTORIES.contains(path)) {
+        archive.add(directory, DIRECTORY, b"")?;
+    }
+    for library in &libraries {
+        let path = inside(library).with_context(|| format!("{} is no usual name", library.display()))?;
+        archive.add_file(path, EXECUTABLE, library)?;
+    }
+    Ok(())
+}
+
+/// The path as the archive has it: without the slash at its beginning.
+fn inside(path: &Path) -> Option<&str> {
+    path.to_str()?.strip_prefix('/')
 }
 
 struct Archive<W> {

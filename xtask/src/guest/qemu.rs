@@ -393,6 +393,7 @@ pub(crate) fn contents(
         kernel,
         init: built.xtask.clone(),
         programs: vec![("net-latency".into(), built.tool.clone())],
+        has_strace: false,
         command,
         environment: vec![
             ("NET_LATENCY".into(), "/bin/net-latency".into()),

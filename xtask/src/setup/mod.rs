@@ -4,6 +4,7 @@ pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
 pub(crate) mod kernels;
 pub(crate) mod qemu;
+pub(crate) mod strace;
 
 mod apt;
 mod linker;
@@ -56,6 +57,7 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
     }
     if guests {
         packages.extend(qemu::missing_packages());
+        packages.extend(strace::missing_packages());
     }
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);

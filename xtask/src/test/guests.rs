@@ -154,6 +154,7 @@ fn play(job: &Job, material: &Material) -> Result<(Outcome, String)> {
     command.extend(job.arguments.iter().cloned());
     let mut contents = contents(job.kernel, &material.built, command);
     contents.programs.push((TEST_PROGRAM.into(), material.tests.clone()));
+    contents.has_strace = true;
     contents.has_cards = true;
     let mut limit = GUEST_LIMIT;
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
