@@ -3,6 +3,7 @@
 mod figures;
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -15,9 +16,9 @@ use self::figures::{Figures, Record};
 use crate::{
     build::{self, Built},
     cli::BenchArgs,
-    guest::qemu::{Outcome, captured, contents},
+    guest::qemu::{MEBIBYTES, Outcome, captured, contents},
     paths,
-    setup::{self, Needs, kernels::Series},
+    setup::{self, Needs, kernels::Series, programs},
 };
 
 /// Ends a guest that hangs: a whole bench takes some ten minutes.
@@ -26,6 +27,8 @@ const PROGRAM: &str = "guest-tests";
 /// The kernels of the published figures.
 const KERNELS: [&str; 2] = ["6.1", "7.2"];
 const WATCHED: &str = "6.1";
+/// The mode that takes more than the tool and the tests.
+const BPFTRACE: &str = "bpftrace, the same stages";
 
 /// The kernel that is watched over.
 pub(crate) fn watched() -> Series {
@@ -45,24 +48,25 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     };
     setup::ensure(&Needs::guests(kernels.clone()))?;
     let (built, tests) = (build::for_guest()?, build::guest_tests()?);
-    let mut record = Record::read(&record_path())?;
+    let extent = Extent::of(args);
+    let mut record = Record::read(&extent.record_path())?;
+    let peers = extent.peers();
     let mut risen = Vec::new();
     for kernel in kernels {
-        let figures = measure(kernel, args.short, &built, &tests)?;
+        let figures = measure(kernel, &extent, &peers, &built, &tests)?;
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
-            ensure!(!args.short, "--save needs the whole bench, without --short");
             record.replace(&kernel.to_string(), figures);
         } else {
             let compared = record.compare(&kernel.to_string(), &figures);
-            for line in &compared.lines {
+            for line in compared.lines.iter().chain(&compared.new) {
                 println!("{line}");
             }
             risen.extend(compared.risen);
         }
     }
     if args.save {
-        fs::write(record_path(), record.to_text()).context("can't write the figures")?;
+        fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
     }
     if risen.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -73,10 +77,72 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     )
 }
 
+/// How much is measured.
+enum Extent {
+    /// What is watched over.
+    Short,
+    /// Each way of tracing.
+    Modes,
+    /// Those whose name has this in it.
+    Mode(String),
+    /// How cost grows with what there is to trace.
+    Scale,
+}
+
+impl Extent {
+    fn of(args: &BenchArgs) -> Self {
+        match &args.mode {
+            Some(name) => Self::Mode(name.clone()),
+            None if args.scale => Self::Scale,
+            None if args.short => Self::Short,
+            None => Self::Modes,
+        }
+    }
+
+    /// What the guest's program is told.
+    fn words(&self) -> Vec<OsString> {
+        match self {
+            Self::Short => vec!["short".into()],
+            Self::Modes => Vec::new(),
+            Self::Mode(name) => vec!["mode".into(), name.into()],
+            Self::Scale => vec!["scale".into()],
+        }
+    }
+
+    fn mebibytes(&self) -> u32 {
+        // A hundred thousand connections, and the lines of as many round trips.
+        const OF_SCALE: u32 = 4096;
+        if matches!(self, Self::Scale) { OF_SCALE } else { MEBIBYTES }
+    }
+
+    /// The figures on record.
+    fn record_path(&self) -> PathBuf {
+        let name = if matches!(self, Self::Scale) { "scale.json" } else { "performance.json" };
+        paths::workspace().join("docs").join(name)
+    }
+
+    /// The files of other tracers that there are to compare with.
+    fn peers(&self) -> Vec<(String, PathBuf)> {
+        let is_wanted = match self {
+            Self::Short | Self::Scale => false,
+            Self::Modes => true,
+            Self::Mode(name) => BPFTRACE.contains(name.as_str()),
+        };
+        if !is_wanted {
+            return Vec::new();
+        }
+        programs::files(programs::BPFTRACE).unwrap_or_else(|error| {
+            // The guest says so as well, below its figures.
+            eprintln!("xtask: bpftrace can't be had: {error:#}");
+            Vec::new()
+        })
+    }
+}
+
 /// Measures the watched figures; the error names those that have risen.
 pub(crate) fn watch(built: &Built, tests: &Path) -> Result<()> {
-    let figures = measure(watched(), true, built, tests)?;
-    let compared = Record::read(&record_path())?.compare(WATCHED, &figures);
+    let figures = measure(watched(), &Extent::Short, &[], built, tests)?;
+    let compared = Record::read(&Extent::Short.record_path())?.compare(WATCHED, &figures);
     println!("{}", figures.table());
     for line in &compared.lines {
         println!("{line}");
@@ -86,14 +152,18 @@ pub(crate) fn watch(built: &Built, tests: &Path) -> Result<()> {
     Ok(())
 }
 
-fn record_path() -> PathBuf {
-    paths::workspace().join("docs/performance.json")
-}
-
-fn measure(kernel: Series, is_short: bool, built: &Built, tests: &Path) -> Result<Figures> {
+fn measure(
+    kernel: Series,
+    extent: &Extent,
+    peers: &[(String, PathBuf)],
+    built: &Built,
+    tests: &Path,
+) -> Result<Figures> {
     let mut command = vec![PROGRAM.into(), "bench".into()];
-    command.extend(is_short.then(|| "short".into()));
+    command.extend(extent.words());
     let mut contents = contents(kernel, built, command);
+    contents.files = peers.to_vec();
+    contents.mebibytes = extent.mebibytes();
     contents.programs.push((PROGRAM.into(), tests.to_owned()));
     contents.counts_instructions = true;
     match captured(&contents, LIMIT)? {

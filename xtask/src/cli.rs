@@ -84,8 +84,14 @@ pub(crate) struct BenchArgs {
     /// Measure only what every test run watches over
     #[arg(long)]
     pub(crate) short: bool,
+    /// Measure only ways of tracing whose name contains this
+    #[arg(long, value_name = "NAME", conflicts_with = "short")]
+    pub(crate) mode: Option<String>,
+    /// Measure how cost and memory grow with connections, with packets that wait and with filters
+    #[arg(long, conflicts_with_all = ["short", "mode"])]
+    pub(crate) scale: bool,
     /// Put the figures on record instead of comparing
-    #[arg(long, conflicts_with = "short")]
+    #[arg(long, conflicts_with_all = ["short", "mode"])]
     pub(crate) save: bool,
 }
 

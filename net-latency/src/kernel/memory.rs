@@ -1,4 +1,4 @@
-//! How much kernel memory this process's maps and programs take, as the kernel says in /proc.
+//! How much kernel memory a process's maps and programs take, as the kernel says in /proc.
 
 use std::{fs, io, path::Path};
 
@@ -14,13 +14,13 @@ pub struct BpfMemory {
     pub programs: u64,
 }
 
-/// Adds up what `proc`/self/fdinfo says of each open map and program.
+/// Adds up what /proc says of each map and program that a process has open; `process` is its directory there.
 ///
 /// # Errors
 /// If /proc can't be read.
-pub fn of_this_process(proc: &Path) -> io::Result<BpfMemory> {
+pub fn of(process: &Path) -> io::Result<BpfMemory> {
     let mut memory = BpfMemory::default();
-    for entry in fs::read_dir(proc.join("self/fdinfo"))? {
+    for entry in fs::read_dir(process.join("fdinfo"))? {
         // The descriptor of this directory itself is gone when its turn comes.
         let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
         let Some(bytes) = field(&text, "memlock:").and_then(|bytes| bytes.parse::<u64>().ok()) else {
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn maps_and_programs_are_told_apart() {
         let proc = tempfile::tempdir().expect("temporary directory");
-        let infos = proc.path().join("self/fdinfo");
+        let infos = proc.path().join("fdinfo");
         fs::create_dir_all(&infos).expect("writable");
         for (fd, text) in [
             ("0", "pos:\t0\nflags:\t02\n"),
@@ -58,7 +58,7 @@ mod tests {
         ] {
             fs::write(infos.join(fd), text).expect("writable");
         }
-        let memory = of_this_process(proc.path()).expect("readable");
+        let memory = of(proc.path()).expect("readable");
         assert_eq!(memory, BpfMemory { maps: 1000, programs: 4096 });
     }
 }

@@ -229,7 +229,7 @@ impl Report {
 fn memory_of(_probes: &Probes, buffer_bytes: u32) -> Check {
     let name = "memory";
     let mebibytes = |bytes: u64| (bytes as f64) / f64::from(1 << 20);
-    match memory::of_this_process(Path::new("/proc")) {
+    match memory::of(Path::new("/proc/self")) {
         Ok(memory) => Check::new(
             name,
             Verdict::Ok,

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some(peers::ROLE) => peers::main(),
         Some(confine::ROLE) => confine::main(),
-        Some(bench::ROLE) => bench::main(env::args().nth(2).as_deref()),
+        Some(bench::ROLE) => bench::main(&env::args().skip(2).collect::<Vec<_>>()),
         _ => {
             let arguments = Arguments::from_args();
             let trials = trials(&arguments);

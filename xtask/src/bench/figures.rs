@@ -1,6 +1,8 @@
 //! Figures of a bench: read, shown, kept, compared.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io::ErrorKind, path::Path};
+mod tables;
+
+use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
@@ -13,10 +15,14 @@ const NOTHING: &str = "nothing";
 /// One message's cost.
 #[derive(Clone, Debug, PartialEq)]
 struct Cost {
+    /// Of the bench: a table for each.
+    part: String,
     mode: String,
     load: String,
     /// Instructions per message, everything included.
     instructions: u64,
+    /// Of those, the ones of the process that traces; older records don't tell.
+    own: Option<u64>,
     /// Lines per message.
     lines: f64,
 }
@@ -24,11 +30,25 @@ struct Cost {
 /// A run of the tool beside its loads.
 #[derive(Clone, Debug, PartialEq)]
 struct Run {
+    part: String,
     mode: String,
+    /// What it is beside, if that is one load.
+    load: Option<String>,
     start_ms: u64,
     stop_ms: u64,
     resident_kib: u64,
+    /// The kernel's, for maps; older records don't tell.
+    maps_kib: Option<u64>,
     lost: u64,
+    /// What it said went wrong.
+    said: Vec<String>,
+}
+
+/// A mode that was not measured, and why.
+#[derive(Clone, Debug, PartialEq)]
+struct LeftOut {
+    mode: String,
+    why: String,
 }
 
 /// All of one kernel's, in the order in which they were measured.
@@ -36,6 +56,7 @@ struct Run {
 pub(super) struct Figures {
     costs: Vec<Cost>,
     runs: Vec<Run>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Figures {
@@ -52,43 +73,74 @@ impl Figures {
     fn of(values: &[Value]) -> Result<Self> {
         let mut figures = Self::default();
         for value in values {
-            let text =
-                |key: &str| Ok(value[key].as_str().with_context(|| format!("no {key}: {value}"))?.to_owned());
+            let optional = |key: &str| value[key].as_str().map(str::to_owned);
+            let text = |key: &str| optional(key).with_context(|| format!("no {key}: {value}"));
             let number = |key: &str| value[key].as_u64().with_context(|| format!("no {key}: {value}"));
-            let mode: Result<String> = text("mode");
-            if value.get("load").is_some() {
+            let (part, mode) = (optional("part").unwrap_or_default(), text("mode")?);
+            if let Some(why) = optional("left_out") {
+                figures.left_out.push(LeftOut { mode, why });
+            } else if value.get("ns").is_some() {
                 figures.costs.push(Cost {
-                    mode: mode?,
+                    part,
+                    mode,
                     load: text("load")?,
                     // A nanosecond is an instruction in such a guest.
                     instructions: number("ns")?,
+                    own: value["own_ns"].as_u64(),
                     lines: value["lines"].as_f64().with_context(|| format!("no lines: {value}"))?,
                 });
             } else {
+                let said = value["said"].as_array().into_iter().flatten();
                 figures.runs.push(Run {
-                    mode: mode?,
+                    part,
+                    mode,
+                    load: optional("load"),
                     start_ms: number("start_ms")?,
                     stop_ms: number("stop_ms")?,
                     resident_kib: number("resident_kib")?,
+                    maps_kib: value["maps_kib"].as_u64(),
                     lost: number("lost")?,
+                    said: said.filter_map(|line| line.as_str().map(str::to_owned)).collect(),
                 });
             }
         }
         Ok(figures)
     }
 
+    /// As they are put on record.
     fn to_values(&self) -> Vec<Value> {
         let costs = self.costs.iter().map(|cost| {
-            json!({"mode": cost.mode, "load": cost.load, "ns": cost.instructions, "lines": cost.lines})
+            let mut value =
+                json!({"mode": cost.mode, "load": cost.load, "ns": cost.instructions, "lines": cost.lines});
+            if !cost.part.is_empty() {
+                value["part"] = cost.part.as_str().into();
+            }
+            if let Some(own) = cost.own {
+                value["own_ns"] = own.into();
+            }
+            value
         });
         let runs = self.runs.iter().map(|run| {
-            json!({
+            let mut value = json!({
                 "mode": run.mode,
                 "start_ms": run.start_ms,
                 "stop_ms": run.stop_ms,
                 "resident_kib": run.resident_kib,
                 "lost": run.lost,
-            })
+            });
+            if !run.part.is_empty() {
+                value["part"] = run.part.as_str().into();
+            }
+            for (key, known) in [
+                ("load", run.load.clone().map(Value::from)),
+                ("maps_kib", run.maps_kib.map(Value::from)),
+                ("said", (!run.said.is_empty()).then(|| run.said.clone().into())),
+            ] {
+                if let Some(known) = known {
+                    value[key] = known;
+                }
+            }
+            value
         });
         costs.chain(runs).collect()
     }
@@ -114,45 +166,6 @@ impl Figures {
             })
             .collect()
     }
-
-    /// The figures as tables in Markdown.
-    pub(super) fn table(&self) -> String {
-        let mut modes: Vec<&str> = Vec::new();
-        let mut loads: Vec<&str> = Vec::new();
-        for cost in &self.costs {
-            if cost.mode != NOTHING && !modes.contains(&cost.mode.as_str()) {
-                modes.push(&cost.mode);
-            }
-            if !loads.contains(&cost.load.as_str()) {
-                loads.push(&cost.load);
-            }
-        }
-        let added = self.added();
-        let mut text = format!("| instructions added | bare | {} |\n", modes.join(" | "));
-        text += &format!("|---|--:|{}\n", "--:|".repeat(modes.len()));
-        for load in loads {
-            let bare = self.costs.iter().find(|cost| cost.mode == NOTHING && cost.load == load);
-            let bare = bare.map_or_else(String::new, |cost| grouped(cost.instructions.cast_signed()));
-            write!(text, "| {load} | {bare} |").expect("a string takes everything");
-            for mode in &modes {
-                let found = added.iter().find(|(m, l, ..)| m == mode && *l == load);
-                let cell = found.map_or_else(String::new, |(_, _, instructions, lines)| {
-                    let lines = if *lines > 0.0 { format!(" ({lines:.1} lines)") } else { String::new() };
-                    format!("{}{lines}", grouped(*instructions))
-                });
-                write!(text, " {cell} |").expect("a string takes everything");
-            }
-            text.push('\n');
-        }
-        if !self.runs.is_empty() {
-            text += "\n| | start | stop | resident | lines lost |\n|---|--:|--:|--:|--:|\n";
-        }
-        for Run { mode, start_ms, stop_ms, resident_kib, lost } in &self.runs {
-            writeln!(text, "| {mode} | {start_ms} ms | {stop_ms} ms | {resident_kib} KiB | {lost} |")
-                .expect("a string takes everything");
-        }
-        text
-    }
 }
 
 /// A number with a comma after each three digits.
@@ -176,6 +189,8 @@ pub(super) struct Record(Map<String, Value>);
 pub(super) struct Comparison {
     /// A line for each figure that is on record.
     pub(super) lines: Vec<String>,
+    /// A line for each figure that is not.
+    pub(super) new: Vec<String>,
     /// Those that have risen.
     pub(super) risen: Vec<String>,
 }
@@ -229,6 +244,12 @@ impl Record {
             }
             comparison.lines.push(line);
         }
+        let known = recorded.added();
+        for (mode, load, instructions, _) in now.added() {
+            if !known.iter().any(|(m, l, ..)| *m == mode && *l == load) {
+                comparison.new.push(format!("{load}, {mode}: {} (new)", grouped(instructions)));
+            }
+        }
         comparison
     }
 }
@@ -246,17 +267,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_shown() {
-        let table = Figures::parse(&output(1_042_345)).expect("figures").table();
-        assert_eq!(
-            table,
-            "| instructions added | bare | stream |\n|---|--:|--:|\n| tcp | 30,000 | 1,012,345 (4.0 lines) |\n\n\
-             | | start | stop | resident | lines lost |\n|---|--:|--:|--:|--:|\n\
-             | stream | 700 ms | 90 ms | 5200 KiB | 0 |\n"
-        );
-    }
-
-    #[test]
     fn a_rise_of_more_than_the_tolerance_is_told() {
         let mut record = Record(Map::new());
         record.replace("6.1", Figures::parse(&output(40_000)).expect("figures"));
@@ -271,6 +281,10 @@ mod tests {
         assert!(compare(40_290).risen.is_empty() && compare(20_000).risen.is_empty());
         assert_eq!(compare(40_310).risen, ["tcp, stream: 10,000 → 10,310 (+3.1 %)"]);
         assert_eq!(record.compare("7.2", &Figures::default()), Comparison::default());
+        // What is not on record is told, and has not risen.
+        let unknown = record.compare("7.2", &Figures::parse(&output(40_310)).expect("figures"));
+        let new = vec!["tcp, stream: 10,310 (new)".to_owned()];
+        assert_eq!(unknown, Comparison { new, ..Comparison::default() });
     }
 
     #[test]

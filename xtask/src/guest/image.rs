@@ -1,7 +1,6 @@
 //! The initramfs: a guest's whole file system.
 
 use std::{
-    collections::BTreeSet,
     ffi::OsString,
     io::{self, Write},
     os::unix::ffi::OsStrExt as _,
@@ -13,7 +12,7 @@ use cpio::newc::{Builder, trailer};
 
 use crate::{
     process::quietly,
-    setup::{kernels::Series, qemu, strace},
+    setup::{kernels::Series, qemu},
 };
 
 /// The command that init runs; each argument ends with NUL. Empty for a shell.
@@ -24,8 +23,8 @@ pub(crate) const ENVIRONMENT: &str = "etc/guest-environment";
 pub(crate) const MODULES: &str = "etc/guest-modules";
 
 /// Mount points and other directories that must be there from the start.
-const DIRECTORIES: [&str; 12] =
-    ["bin", "dev", "etc", "lib", "lib/modules", "proc", "root", "run", "small", "sys", "tmp", "var"];
+const DIRECTORIES: [&str; 13] =
+    ["bin", "dev", "etc", "lib", "lib/modules", "lib64", "proc", "root", "run", "small", "sys", "tmp", "var"];
 
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
@@ -41,8 +40,8 @@ pub(crate) struct Contents {
     pub(crate) init: PathBuf,
     /// Programs for `/bin`, each with the name it gets there.
     pub(crate) programs: Vec<(String, PathBuf)>,
-    /// Whether there is strace.
-    pub(crate) has_strace: bool,
+    /// Other files, each with the path it gets, in a directory that is there.
+    pub(crate) files: Vec<(String, PathBuf)>,
     /// What to run; empty for a shell.
     pub(crate) command: Vec<OsString>,
     /// Variables to set.
@@ -51,6 +50,8 @@ pub(crate) struct Contents {
     pub(crate) has_cards: bool,
     /// Whether a nanosecond of its clock is an instruction of its only processor.
     pub(crate) counts_instructions: bool,
+    /// Its memory.
+    pub(crate) mebibytes: u32,
 }
 
 impl Contents {
@@ -79,8 +80,8 @@ impl Contents {
         for (name, file) in &self.programs {
             archive.add_file(&format!("bin/{name}"), EXECUTABLE, file)?;
         }
-        if self.has_strace {
-            add_strace(&mut archive)?;
+        for (path, file) in &self.files {
+            archive.add_file(path, EXECUTABLE, file)?;
         }
 
         let command: Vec<u8> =
@@ -105,28 +106,6 @@ impl Contents {
         }
         archive.add(MODULES, REGULAR, list.as_bytes())
     }
-}
-
-/// The only program that is not static: its libraries come along, each to the place that it has on this system.
-fn add_strace(archive: &mut Archive<impl Write>) -> Result<()> {
-    let (program, libraries) = strace::files()?;
-    archive.add_file(&format!("bin/{}", strace::STRACE), EXECUTABLE, &program)?;
-    let parents = libraries.iter().flat_map(|library| library.ancestors().skip(1));
-    // A directory comes before what is in it.
-    let parents: BTreeSet<_> = parents.filter_map(inside).filter(|path| !path.is_empty()).collect();
-    for directory in parents.iter().filter(|path| !DIRECTORIES.contains(path)) {
-        archive.add(directory, DIRECTORY, b"")?;
-    }
-    for library in &libraries {
-        let path = inside(library).with_context(|| format!("{} is no usual name", library.display()))?;
-        archive.add_file(path, EXECUTABLE, library)?;
-    }
-    Ok(())
-}
-
-/// The path as the archive has it: without the slash at its beginning.
-fn inside(path: &Path) -> Option<&str> {
-    path.to_str()?.strip_prefix('/')
 }
 
 struct Archive<W> {

@@ -44,7 +44,8 @@ const CARDS: [&str; 8] = [
     "virtio-net-pci,netdev=far,romfile=",
 ];
 const PROCESSORS: &str = "2";
-const MEBIBYTES: &str = "1024";
+/// The memory of a guest that needs no more.
+pub(crate) const MEBIBYTES: u32 = 1024;
 /// Emulation works everywhere and alike; `kvm` is faster where it works.
 const ACCELERATOR: &str = "NET_LATENCY_ACCEL";
 /// One host thread for both processors: with one each, a processor of the guest can run code that the other is
@@ -146,7 +147,7 @@ impl Guest {
             command.args(["-accel", &accelerator, "-smp", PROCESSORS]);
         }
         // With cmpxchg16b kernel 6.12 crashes in its allocator under emulation.
-        command.args(["-cpu", "max,cx16=off", "-m", MEBIBYTES]);
+        command.args(["-cpu", "max,cx16=off", "-m", &contents.mebibytes.to_string()]);
         command.arg("-kernel").arg(contents.kernel.image()).arg("-initrd").arg(&image);
         // On a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer doesn't work").
         command.args(["-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet"]);
@@ -393,7 +394,6 @@ pub(crate) fn contents(
         kernel,
         init: built.xtask.clone(),
         programs: vec![("net-latency".into(), built.tool.clone())],
-        has_strace: false,
         command,
         environment: vec![
             ("NET_LATENCY".into(), "/bin/net-latency".into()),
@@ -401,5 +401,7 @@ pub(crate) fn contents(
         ],
         has_cards: false,
         counts_instructions: false,
+        files: Vec::new(),
+        mebibytes: MEBIBYTES,
     }
 }

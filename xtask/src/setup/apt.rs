@@ -68,15 +68,28 @@ impl Apt {
         Ok(())
     }
 
-    /// Downloads a package of this system's sources into a directory and unpacks it there.
-    pub(crate) fn unpack(&mut self, package: &str, directory: &Path) -> Result<()> {
+    /// A package and all those without which it does not work.
+    pub(crate) fn with_dependencies(&mut self, package: &str) -> Result<Vec<String>> {
+        self.update()?;
+        let mut command = Command::new("apt-cache");
+        command.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
+        command.args(["--no-breaks", "--no-replaces", "--no-enhances", package]);
+        let tree = quietly(&mut command, "")?;
+        // What they depend on is indented and has an entry of its own; virtual packages are in angle brackets.
+        let is_package = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphanumeric());
+        Ok(tree.lines().filter(is_package).map(str::to_owned).collect())
+    }
+
+    /// Downloads packages of this system's sources into a directory and unpacks them there.
+    pub(crate) fn unpack(&mut self, packages: &[String], directory: &Path) -> Result<()> {
         if !Self::exists() {
-            bail!("this system has no apt to download {package} with");
+            bail!("this system has no apt to download {} with", packages.join(", "));
         }
         self.update()?;
         fresh(directory)?;
         let mut command = Command::new("apt-get");
-        command.args(["-q", "-o", "APT::Sandbox::User=root", "download", package]).current_dir(directory);
+        command.args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(packages);
+        command.current_dir(directory);
         quietly(&mut command, "is the network reachable, and does apt-get update succeed?")?;
         extract(&debs(directory)?, directory)
     }

@@ -3,8 +3,8 @@
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
 pub(crate) mod kernels;
+pub(crate) mod programs;
 pub(crate) mod qemu;
-pub(crate) mod strace;
 
 mod apt;
 mod linker;
@@ -57,7 +57,6 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
     }
     if guests {
         packages.extend(qemu::missing_packages());
-        packages.extend(strace::missing_packages());
     }
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);
@@ -72,6 +71,7 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
         if guests {
             qemu::ensure_busybox(&mut apt)?;
             kernels::ensure(&needs.kernels)?;
+            programs::ensure(programs::STRACE)?;
         }
         linker.map_or(Ok(()), |linker| linker.join().expect("installing the linker doesn't panic"))
     })

@@ -30,7 +30,7 @@ pub(crate) fn ensure_busybox(apt: &mut Apt) -> Result<()> {
     }
     step("fetching busybox for the guest", || {
         let unpacked = paths::tools().join("busybox-static");
-        apt.unpack("busybox-static", &unpacked)?;
+        apt.unpack(&["busybox-static".to_owned()], &unpacked)?;
         let binary = ["bin/busybox", "usr/bin/busybox"].map(|path| unpacked.join(path));
         let binary = binary.iter().find(|path| path.is_file()).context("busybox-static holds no busybox")?;
         fs::create_dir_all(paths::tools().join("bin"))?;

@@ -63,6 +63,11 @@ impl Udp {
             ["receive-buffer", bytes] => {
                 set(self.socket()?, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes.parse()?)
             }
+            // Beyond what the administrator allows.
+            ["receive-room", bytes] => {
+                setsockopt(self.socket()?, sockopt::RcvBufForce, &bytes.parse()?)?;
+                Ok(0)
+            }
             ["segment", bytes] => set(self.socket()?, libc::IPPROTO_UDP, UDP_SEGMENT, bytes.parse()?),
             ["mark", value] => {
                 setsockopt(self.socket()?, sockopt::Mark, &value.parse()?)?;

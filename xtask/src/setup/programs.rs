@@ -1,0 +1,87 @@
+//! Fetches programs of other people for guests: witnesses, and what the bench compares with. They are not installed: a guest gets
+//! copies, with the libraries that they need, since all else there is linked statically.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::apt::Apt;
+use crate::{
+    paths,
+    process::{quietly, step},
+};
+
+/// Counts system calls by another way than the tool does. Package and program have the same name.
+pub(crate) const STRACE: &str = "strace";
+/// Another tracer.
+pub(crate) const BPFTRACE: &str = "bpftrace";
+/// Where Debian's packages have libraries, and the dynamic linker among them.
+const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
+const LINKER: &str = "ld-linux-x86-64.so.2";
+
+/// A program and the libraries it needs, each file with its path in a guest.
+pub(crate) fn files(name: &str) -> Result<Vec<(String, PathBuf)>> {
+    let tree = ensure(name)?;
+    let program = tree.join("usr/bin").join(name);
+    let directories = LIBRARIES.map(|directory| tree.join(directory));
+    let linker = directories.iter().map(|directory| directory.join(LINKER)).find(|path| path.is_file());
+    let linker = linker.context("the packages hold no dynamic linker")?;
+    let path = directories.each_ref().map(|directory| directory.display().to_string()).join(":");
+    let listed = quietly(
+        Command::new(&linker).args(["--library-path", &path, "--list"]).arg(&program),
+        "does this machine run x86-64 programs?",
+    )?;
+    let mut files = vec![(format!("lib64/{LINKER}"), linker)];
+    files.extend(libraries(&listed)?);
+    files.push((format!("bin/{name}"), program));
+    Ok(files)
+}
+
+/// The tree of a program's package and of those it depends on, fetched if it is not there.
+pub(crate) fn ensure(name: &str) -> Result<PathBuf> {
+    let tree = paths::tools().join(name);
+    let stamp = tree.join("complete");
+    if !stamp.exists() {
+        let mut apt = Apt::default();
+        if !Apt::exists() || !apt.has(name)? {
+            bail!("this system's apt knows no package {name}");
+        }
+        step(&format!("fetching {name} for guests"), || {
+            let packages = apt.with_dependencies(name)?;
+            apt.unpack(&packages, &tree)
+        })?;
+        fs::write(&stamp, "")?;
+    }
+    Ok(tree)
+}
+
+/// From lines like `libz.so.1 => /somewhere/libz.so.1 (0x00007f0000000000)`.
+fn libraries(listed: &str) -> Result<Vec<(String, PathBuf)>> {
+    let mut files = Vec::new();
+    for line in listed.lines() {
+        // The linker itself has a line like those, but with a path for a name; the kernel's library has no path.
+        let Some((name, found)) = line.trim().split_once(" => ") else { continue };
+        if name.contains('/') {
+            continue;
+        }
+        let path = found.split(" (").next().unwrap_or(found);
+        if !path.starts_with('/') {
+            bail!("{name} is {found}");
+        }
+        files.push((format!("lib/{name}"), path.into()));
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_go_where_every_linker_looks() {
+        let listed = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibz.so.1 => /t/lib/libz.so.1 (0x00007f16)\n\
+                      \t/lib64/ld-linux-x86-64.so.2 => /t/ld-linux-x86-64.so.2 (0x00007f17)\n";
+        assert_eq!(libraries(listed).unwrap(), [("lib/libz.so.1".into(), "/t/lib/libz.so.1".into())]);
+        assert!(libraries("\tlibbcc_bpf.so.0 => not found\n").is_err());
+    }
+}
