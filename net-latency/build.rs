@@ -1,9 +1,16 @@
 //! Builds the kernel side, so that the user side can carry it in its own binary.
 
-use std::{env, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail};
 use aya_build::{Package, Toolchain};
+use object::{
+    build::elf::{Builder, SectionData},
+    elf::SHT_STRTAB,
+};
 
 #[path = "../xtask/src/setup/bpf_toolchain.rs"]
 mod bpf_toolchain;
@@ -38,7 +45,35 @@ fn main() -> anyhow::Result<()> {
     let packages = [["stream"], ["journey"], ["floor"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
-    aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))
+    aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);
+    for entry in fs::read_dir(&out)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b"-bpf")) {
+            strip(&path).with_context(|| format!("stripping {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes out what only debuggers read: four fifths of an object, which would be in the tool's binary and be gone through at
+/// each start. The linker makes BTF of it, and so needs it, and can't leave it out.
+fn strip(path: &Path) -> anyhow::Result<()> {
+    let data = fs::read(path)?;
+    let mut object = Builder::read(&*data)?;
+    for section in &mut object.sections {
+        section.delete =
+            [&b".debug_"[..], b".rel.debug_"].iter().any(|debug| section.name.starts_with(debug));
+    }
+    object.delete_orphans();
+    // LLVM writes one table of strings for symbols and sections; this writes two.
+    let names = object.sections.add();
+    names.name = b".shstrtab"[..].into();
+    names.sh_type = SHT_STRTAB;
+    names.data = SectionData::SectionString;
+    let mut stripped = Vec::new();
+    object.write(&mut stripped)?;
+    Ok(fs::write(path, stripped)?)
 }
 
 fn package<'a>(root_dir: &'a Path, features: &'a [&'a str]) -> anyhow::Result<Package<'a>> {

@@ -185,6 +185,8 @@ pub struct Context {
 pub struct CallSettings {
     /// Where a call whose return is probed returns to.
     pub trampoline: u64,
+    /// Where a call returns to that ftrace's `function_graph` follows; 0 if it can't.
+    pub graph_return: u64,
     /// Of `__per_cpu_offset`, an array of where each CPU has its variables.
     pub per_cpu_offset: u64,
     /// Of the variable with the preemption count, relative to that.
@@ -247,7 +249,7 @@ impl CallCounters {
 }
 
 const _: () = assert!(size_of::<CallRecord>() == 6 * 8 + COMM_LEN + 4 * 4, "records have no padding");
-const _: () = assert!(size_of::<CallSettings>() == 4 * 8 + 2 * 4, "settings have no padding");
+const _: () = assert!(size_of::<CallSettings>() == 5 * 8 + 2 * 4, "settings have no padding");
 
 // SAFETY: `repr(C)`, integers only, no padding (asserted above).
 #[cfg(feature = "user")]

@@ -52,11 +52,13 @@ pub enum Counter {
     Outside,
     /// Counted packets with stamps that contradict each other.
     Disordered,
+    /// Finished packets that were left out of the sample that a reader gets who can't take all.
+    Shed,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -79,6 +81,7 @@ impl Counter {
         Self::TimeLost,
         Self::Outside,
         Self::Disordered,
+        Self::Shed,
     ];
 }
 

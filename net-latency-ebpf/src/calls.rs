@@ -8,7 +8,7 @@
 //! can't have the same (but for tail calls, which return in the order of a stack), so that a return never meets another
 //! call's entry. Returns are missed where the kernel has no more room for them (`rp->nmissed`), or where there is none
 //! (`do_exit`): such a call has been left for good when its context enters a function at or above that place, or when the
-//! place no longer holds the address by which the kernel sees returns. Then it is dropped and counted.
+//! place no longer holds an address by which the kernel sees returns. Then it is dropped and counted.
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
@@ -30,6 +30,7 @@ pub type Outcome = Result<(), CallCounter>;
 #[unsafe(no_mangle)]
 pub static CALL_SETTINGS: CallSettings = CallSettings {
     trampoline: 0,
+    graph_return: 0,
     per_cpu_offset: 0,
     preempt_count: 0,
     current_kprobe: 0,
@@ -112,8 +113,12 @@ pub fn entered(maps: Maps, probe_context: &ProbeContext, all: bool) -> Outcome {
         dropped = stack.depth;
         stack.depth = 0;
     }
-    // SAFETY: any bits are a number.
-    let is_expected = |slot: u64| unsafe { probe::<u64>(slot as *const u8) } == known!(trampoline);
+    // `function_graph` keeps the address that it replaces, so that the return is seen all the same.
+    let is_expected = |slot: u64| {
+        // SAFETY: any bits are a number.
+        let address: u64 = unsafe { probe(slot as *const u8) };
+        address == known!(trampoline) || known!(graph_return) != 0 && address == known!(graph_return)
+    };
     dropped += stack.prune(slot, is_expected);
     maps.count_dropped(dropped);
     let frame = stack.push().ok_or(CallCounter::TooDeep)?;

@@ -41,6 +41,7 @@ pub(crate) fn add(count: *mut u64, more: u64) {
 #[must_use]
 pub const fn name(counter: Counter) -> &'static str {
     match counter {
+        Counter::Shed => "not in the sample that an overloaded reader gets",
         Counter::RingFull => "ring buffer full",
         Counter::MapFull => "map full, packet not followed",
         Counter::SocketLost => "map full, socket not followed",

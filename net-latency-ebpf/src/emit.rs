@@ -1,9 +1,8 @@
 //! Handing finished packets to the user side.
 
-use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use net_latency_common::{AF_INET, Counter, Direction, PacketRecord, STAMP_APP, STAMP_DRV, STAMPS};
 
-use crate::{Outcome, config::setting, filter, histogram, maps::RECORDS, socket::Ends};
+use crate::{Outcome, filter, histogram, maps::RECORDS, overload, socket::Ends};
 
 /// Puts one record into the ring buffer, or counts the packet's times, unless a filter excludes a packet with these
 /// stamps and this mark. `record` runs once there is room, so that it is built in place.
@@ -20,13 +19,10 @@ pub(crate) fn emit(
     if histogram::is_wanted() {
         return histogram::count(direction, &record());
     }
+    let flags = overload::admit(stamps[STAMP_DRV] ^ stamps[STAMP_APP])?;
     let mut entry = RECORDS.reserve::<PacketRecord>(0).ok_or(Counter::RingFull)?;
     entry.write(record());
-    // A wakeup costs thousands of instructions, so the reader comes by a timer of its own, and is woken
-    // only when the buffer fills faster than that. One packet in 16 looks.
-    let looks = (stamps[STAMP_DRV] ^ stamps[STAMP_APP]) >> 2 & 15 == 0;
-    let is_full = looks && RECORDS.query(u64::from(BPF_RB_AVAIL_DATA)) >= u64::from(setting!(wakeup_bytes));
-    entry.submit(u64::from(if is_full { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }));
+    entry.submit(flags);
     Ok(())
 }
 

@@ -29,13 +29,15 @@ use crate::{
     task::Task,
 };
 
-/// Lines that one run of a program gives at most: far more than an skb can absorb. What a call takes
+/// Lines that one run of a program gives at most, 512, are far more than an skb can absorb. What a call takes
 /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const MAX_SEGMENTS_PER_RUN: u32 = 512;
+const BATCHES_PER_RUN: u32 = 32;
+/// See `BATCHES_PER_RUN`: the verifier follows each turn of a loop, and a batch once.
+const STEPS_PER_BATCH: u32 = 16;
 
-/// What a step along the waiting segments found.
+/// What a step along the waiting segments found: the last one, or one with more behind it, or none.
 const DONE: u32 = 0;
-const TOOK: u32 = 1;
+const MORE: u32 = 1;
 const MISSED: u32 = 2;
 
 /// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
@@ -476,26 +478,24 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     let address = connection.address;
     let until = connection.taken_until;
     let mut found = DONE;
-    for _ in 0..MAX_SEGMENTS_PER_RUN {
-        // Nearly always there is one segment, and a call that finds no more costs a lookup. Volatile, since a step moves it.
-        // SAFETY: a field of a reference.
-        if !before(unsafe { ptr::read_volatile(&raw const connection.read_next) }, until) {
-            break;
-        }
-        found = take_step(address);
-        if found != TOOK {
-            break;
+    if before(position(connection), until) {
+        for _ in 0..BATCHES_PER_RUN {
+            found = take_steps(address);
+            if found != MORE {
+                break;
+            }
         }
     }
     let mut outcome = Ok(());
     if found == MISSED {
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
         let start = first_unread(socket, until);
-        connection.read_next = if before(connection.read_next, start) { start } else { until };
+        connection.read_next = if before(position(connection), start) { start } else { until };
         outcome = Err(Counter::UnmatchedIn);
     }
-    let is_behind = before(connection.read_next, until);
-    if is_behind && connection.is_late != 0 && before(connection.read_next, connection.late_until) {
+    let next = position(connection);
+    let is_behind = before(next, until);
+    if is_behind && connection.is_late != 0 && before(next, connection.late_until) {
         // Not even the earlier rest is through; what this call took as well would get a wrong time.
         connection.read_next = until;
         connection.is_late = 0;
@@ -507,10 +507,31 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     outcome
 }
 
-/// One step along the waiting segments of the socket at `address`: the next one gets its line.
+/// Where the walk along the waiting segments is. Volatile, since a step moves it.
+#[inline(always)]
+fn position(connection: &Connection) -> u32 {
+    // SAFETY: a field of a reference.
+    unsafe { ptr::read_volatile(&raw const connection.read_next) }
+}
+
+/// A batch of steps along the waiting segments of the socket at `address`.
 ///
-/// A global function, which the verifier checks once by itself instead of once per turn of the loop
-/// around it (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
+/// Global functions, like the step itself, which the verifier checks once by themselves instead of once per turn of the loop
+/// around them (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_steps(address: u64) -> u32 {
+    let mut found = MORE;
+    for _ in 0..STEPS_PER_BATCH {
+        found = take_step(address);
+        if found != MORE {
+            break;
+        }
+    }
+    found
+}
+
+/// One step: the next segment gets its line.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
@@ -540,13 +561,28 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     } else {
         count::one(Counter::FilteredIn);
     }
+    // Nearly always there is one segment, and a step that finds no more costs lookups.
+    let is_last = !before(next.wrapping_add(segment.len), connection.taken_until);
     connection.read_next = next.wrapping_add(segment.len);
     remove(&key);
-    TOOK
+    if is_last { DONE } else { MORE }
 }
 
-/// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
-/// Global for the reason that [`take_step`] is.
+/// A batch of steps along the segments of the socket at `address` that nobody took. Global as [`take_steps`] is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn drop_steps(address: u64) -> u32 {
+    let mut found = MORE;
+    for _ in 0..STEPS_PER_BATCH {
+        found = drop_step(address);
+        if found != MORE {
+            break;
+        }
+    }
+    found
+}
+
+/// One such step: the next segment is forgotten.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
@@ -558,7 +594,7 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
     connection.read_next = key.seq.wrapping_add(unsafe { (*entry).len });
     remove(&key);
     count::one(Counter::UnreadIn);
-    TOOK
+    MORE
 }
 
 #[inline(always)]
@@ -628,8 +664,8 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> Outcome {
     }
     if connection.read_known != 0 && connection.is_left_alone == 0 {
         let address = connection.address;
-        for _ in 0..MAX_SEGMENTS_PER_RUN {
-            if drop_step(address) != TOOK {
+        for _ in 0..BATCHES_PER_RUN {
+            if drop_steps(address) != MORE {
                 break;
             }
         }

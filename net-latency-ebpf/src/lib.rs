@@ -26,6 +26,7 @@ pub mod ingress;
 pub mod journey;
 mod maps;
 pub mod memory;
+mod overload;
 pub mod passing;
 pub mod processes;
 pub mod skb;

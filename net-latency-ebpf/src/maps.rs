@@ -21,6 +21,10 @@ use crate::{
 #[map]
 pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
+/// Whether more packets come than the reader takes, so that it gets a sample.
+#[map]
+pub(crate) static SHEDDING: Array<u64> = Array::with_max_entries(1, 0);
+
 /// Stamps of the stages at which only a packet's skb is known.
 #[map]
 pub(crate) static PASSINGS: Array<Slot> = Array::with_max_entries(SLOTS, 0);

@@ -18,7 +18,7 @@ use crate::{
     cli::BenchArgs,
     guest::qemu::{MEBIBYTES, Outcome, captured, contents},
     paths,
-    setup::{self, Needs, kernels::Series, peers},
+    setup::{self, Needs, kernels::Series, programs},
 };
 
 /// Ends a guest that hangs: a whole bench takes some ten minutes.
@@ -131,7 +131,7 @@ impl Extent {
         if !is_wanted {
             return Vec::new();
         }
-        peers::bpftrace().unwrap_or_else(|error| {
+        programs::files(programs::BPFTRACE).unwrap_or_else(|error| {
             // The guest says so as well, below its figures.
             eprintln!("xtask: bpftrace can't be had: {error:#}");
             Vec::new()

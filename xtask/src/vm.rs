@@ -8,7 +8,7 @@ use crate::{
     build,
     cli::VmArgs,
     guest::qemu::{Outcome, attached, contents},
-    setup::{self, Needs},
+    setup::{self, Needs, programs},
 };
 
 /// Boots a guest and runs a command or a shell in it.
@@ -16,6 +16,7 @@ pub(crate) fn run(args: VmArgs) -> Result<ExitCode> {
     setup::ensure(&Needs::guests(vec![args.kernel]))?;
     let built = build::for_guest()?;
     let mut contents = contents(args.kernel, &built, args.command);
+    contents.files = programs::files(programs::STRACE)?;
     for file in args.files {
         let name = file.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} has no name to use in the guest", file.display()))?;

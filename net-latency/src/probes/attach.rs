@@ -1,15 +1,16 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    io::{self, Write as _},
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
-    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
     programs::{
         BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
         links::{LinkInfo, LinkType},
@@ -21,6 +22,7 @@ use net_latency_common::{
     COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases,
     RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
 };
+use rustix::{process::setpriority_process, thread::gettid};
 
 use super::{
     filters,
@@ -167,8 +169,6 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
     settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
-    // The list of symbols takes as long as loading the programs does.
-    let bases = thread::spawn(symbols::page_bases);
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types: offsets come by OFFSETS.
@@ -192,6 +192,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
+    tell_page_bases(&probes.ebpf)?;
     filters::fill(&request.filter, &mut probes.ebpf)?;
 
     let types = match mechanism {
@@ -206,11 +207,32 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
             .load(choice, types.as_ref())
             .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
-    probes.tell_page_bases(bases.join().expect("reading the list of symbols doesn't panic"))?;
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
     Ok(probes)
+}
+
+/// Tells the kernel side where pages are mapped, as soon as that is found: until then it can't read headers that a driver left
+/// in pages, and counts their packets. Reading the list of symbols takes as long as loading the programs does, and few drivers leave
+/// headers there; so nothing waits for it, and where there is but one CPU it comes after the start.
+fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
+    const LEAST_URGENT: i32 = 19;
+
+    let Some(Map::Array(map)) = ebpf.map(PAGE_BASES_MAP) else { bail!("map {PAGE_BASES_MAP} is missing") };
+    // The programs that are still to be loaded know the map by its first descriptor.
+    let map = MapData::from_fd(map.fd().as_fd().try_clone_to_owned()?)?;
+    let mut map = Array::<_, PageBases>::try_from(Map::Array(map))?;
+    thread::spawn(move || {
+        // Whoever may not say how urgent it is waits a little longer.
+        let _ = setpriority_process(Some(gettid()), LEAST_URGENT);
+        if let Some(bases) = symbols::page_bases()
+            && let Err(error) = map.set(0, bases, 0)
+        {
+            let _ = writeln!(io::stderr(), "net-latency: cannot tell where pages are mapped: {error}");
+        }
+    });
+    Ok(())
 }
 
 impl Probes {
@@ -266,15 +288,6 @@ impl Probes {
         times.sum::<Option<Duration>>().filter(|time| !time.is_zero())
     }
 
-    /// Without them the kernel side can't read headers that a driver left in pages, and counts their packets.
-    fn tell_page_bases(&mut self, bases: Option<PageBases>) -> Result<()> {
-        if let Some(bases) = bases {
-            let map = self.ebpf.map_mut(PAGE_BASES_MAP).context("a map is missing")?;
-            Array::try_from(map)?.set(0, bases, 0).context("telling where pages are mapped")?;
-        }
-        Ok(())
-    }
-
     /// The program of a hook that this mechanism uses.
     fn program(&mut self, choice: &Choice) -> Result<&mut Program> {
         let name = choice.program(self.mechanism).name();
@@ -288,7 +301,7 @@ impl Probes {
             (Program::BtfTracePoint(program), Some(types)) => program.load(target, types)?,
             (Program::KProbe(program), _) => program.load()?,
             (Program::RawTracePoint(program), _) => program.load()?,
-            (program, _) => anyhow::bail!("programs of type {:?} are not used here", program.prog_type()),
+            (program, _) => bail!("programs of type {:?} are not used here", program.prog_type()),
         }
         Ok(())
     }

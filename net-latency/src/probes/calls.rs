@@ -35,6 +35,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ne
 
 /// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.
 const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
+/// Where ftrace's `function_graph` lets a function return to.
+const GRAPH_RETURN: &str = "return_to_handler";
 const PER_CPU_OFFSET: &str = "__per_cpu_offset";
 const CURRENT_KPROBE: &str = "current_kprobe";
 /// The variable with the preemption count, and the struct that holds it from Linux 6.2 to 6.14.
@@ -57,7 +59,8 @@ pub struct Cost {
 
 /// The symbols that [`CallSettings`] needs.
 pub fn symbols<'a>() -> impl Iterator<Item = &'a str> {
-    TRAMPOLINES.into_iter().chain([PER_CPU_OFFSET, CURRENT_KPROBE, PREEMPT_COUNT, PCPU_HOT]).chain(CHEAP)
+    let others = [GRAPH_RETURN, PER_CPU_OFFSET, CURRENT_KPROBE, PREEMPT_COUNT, PCPU_HOT];
+    TRAMPOLINES.into_iter().chain(others).chain(CHEAP)
 }
 
 /// What the kernel side is told of this kernel.
@@ -84,6 +87,7 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     };
     Ok(CallSettings {
         trampoline: trampoline.ok_or_else(|| missing(TRAMPOLINES[0]))?,
+        graph_return: address(GRAPH_RETURN),
         per_cpu_offset: shown(PER_CPU_OFFSET)?,
         preempt_count,
         current_kprobe: shown(CURRENT_KPROBE)?,

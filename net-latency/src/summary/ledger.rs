@@ -51,7 +51,9 @@ impl Ledger {
             shown,
             outside,
             filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
-            lost: sum(&[Counter::RingFull, Counter::MapFull, Counter::HistogramFull]) + evicted + unwritten,
+            lost: sum(&[Counter::Shed, Counter::RingFull, Counter::MapFull, Counter::HistogramFull])
+                + evicted
+                + unwritten,
             evicted,
             dropped: sum(&[
                 Counter::DuplicateIn,
@@ -165,7 +167,8 @@ mod tests {
         count(Counter::FilteredIn, 200);
         count(Counter::FilteredOut, 100);
         count(Counter::RejectedIn, 50);
-        count(Counter::RingFull, 7);
+        count(Counter::RingFull, 4);
+        count(Counter::Shed, 3);
         count(Counter::MapFull, 2);
         count(Counter::HistogramFull, 8);
         count(Counter::DroppedIn, 10);

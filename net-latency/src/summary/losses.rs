@@ -77,6 +77,10 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         | Counter::RejectedIn
         | Counter::Outside
         | Counter::Disordered => return None,
+        Counter::Shed => (
+            true,
+            "packets were left out by chance, since more came than the output takes: a filter, or a faster output, helps",
+        ),
         Counter::RingFull => {
             (true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }

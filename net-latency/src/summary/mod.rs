@@ -183,7 +183,7 @@ mod tests {
             disordered: 35,
             unwritten: 40,
         };
-        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 40);
+        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 23 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
     }

@@ -12,6 +12,8 @@ pub mod top;
 
 use std::io::{self, Write as _};
 
+use net_latency_common::Counter;
+
 use crate::{error::Failure, summary::Losses};
 
 /// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
@@ -30,21 +32,25 @@ struct Alarm {
     /// What is lost, and what helps against it.
     words: &'static str,
     is_quiet: bool,
-    /// Of these it has told.
-    told: u64,
+    /// Of these it has told: left out by chance, and lost otherwise.
+    told: [u64; 2],
 }
 
 impl Alarm {
     fn new(words: &'static str, is_quiet: bool) -> Self {
-        Self { words, is_quiet, told: 0 }
+        Self { words, is_quiet, told: [0; 2] }
     }
 
     fn look(&mut self, losses: &Losses) {
-        let lost = losses.lines();
-        if lost > self.told && !self.is_quiet {
-            // A closed stderr is no reason not to trace.
-            let _ = writeln!(io::stderr(), "net-latency: {} {}", lost - self.told, self.words);
+        const SHED: &str = "packets left out by chance just now, since more come than the output takes: a filter, or a faster output, helps";
+        let shed = losses.counters.get(Counter::Shed);
+        let counts = [shed, losses.lines() - shed];
+        for ((count, told), words) in counts.into_iter().zip(self.told).zip([SHED, self.words]) {
+            if count > told && !self.is_quiet {
+                // A closed stderr is no reason not to trace.
+                let _ = writeln!(io::stderr(), "net-latency: {} {words}", count - told);
+            }
         }
-        self.told = lost;
+        self.told = counts;
     }
 }

@@ -20,6 +20,10 @@ const BUFFER_KB: &str = "16384";
 /// Size of a page of the ring buffer.
 const PAGE: usize = 4096;
 
+/// What `function_graph` writes when a call begins, and when it ends.
+const ENTRY: &str = "funcgraph_entry";
+const EXIT: &str = "funcgraph_exit";
+
 /// One entry of the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -30,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) task: u32,
     /// The function or event.
     pub(crate) name: &'static str,
+    /// Whether this is the end of the function's call.
+    pub(crate) is_end: bool,
     /// Of an event, the fields that were asked for, in that order.
     pub(crate) fields: Vec<u64>,
 }
@@ -41,9 +47,11 @@ pub(crate) struct Event {
     pub(crate) fields: &'static [&'static str],
 }
 
-/// Tracing in progress, in an instance of its own. Removed when dropped.
+/// Tracing in progress, in an instance of its own, which is removed when dropped.
 pub(crate) struct Tracing {
     directory: PathBuf,
+    /// Of a trace in no instance: what files held before, to be put back.
+    before: Option<Vec<(&'static str, String)>>,
     functions: Vec<(u64, &'static str)>,
     layouts: HashMap<u16, Layout>,
 }
@@ -62,10 +70,8 @@ impl Tracing {
         let directory =
             Path::new(ROOT).join(format!("instances/net-latency-test-{}-{number}", process::id()));
         fs::create_dir(&directory).with_context(|| format!("creating {}", directory.display()))?;
-        let mut tracing = Self { directory, functions: Vec::new(), layouts: HashMap::new() };
-        tracing.set("tracing_on", "0")?;
-        tracing.set("trace_clock", "mono")?;
-        tracing.set("buffer_size_kb", BUFFER_KB)?;
+        let mut tracing = Self { directory, before: None, functions: Vec::new(), layouts: HashMap::new() };
+        tracing.prepare()?;
         for event in events {
             tracing.add_event(event)?;
         }
@@ -73,13 +79,48 @@ impl Tracing {
         Ok(tracing)
     }
 
+    /// Traces calls of these functions from beginning to end, by the tracer `function_graph`. Instances have had it since
+    /// Linux 6.11 only, so this is the one outside of all instances, of which there can be one at a time.
+    pub(crate) fn of_graph(functions: &[&'static str]) -> Result<Self> {
+        let directory = PathBuf::from(ROOT);
+        let mut before = Vec::new();
+        for file in ["buffer_size_kb", "trace_clock"] {
+            let value = fs::read_to_string(directory.join(file))?;
+            // local [mono] global
+            let chosen = value.split(['[', ']']).nth(1);
+            // 7 (expanded: 1408)
+            let first = value.split_whitespace().next();
+            before.push((file, chosen.or(first).unwrap_or_default().to_owned()));
+        }
+        let mut tracing = Self {
+            directory,
+            before: Some(before),
+            functions: addresses(functions)?,
+            layouts: HashMap::new(),
+        };
+        tracing.prepare()?;
+        for name in [ENTRY, EXIT] {
+            tracing.add_layout(&Event { system: "ftrace", name, fields: &["func"] })?;
+        }
+        tracing.set("set_ftrace_filter", &functions.join("\n"))?;
+        tracing.set("current_tracer", "function_graph")?;
+        tracing.set("trace", "")?;
+        tracing.set("tracing_on", "1")?;
+        Ok(tracing)
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.set("tracing_on", "0")?;
+        self.set("trace_clock", "mono")?;
+        self.set("buffer_size_kb", BUFFER_KB)
+    }
+
     /// Traces calls of `functions` as well, of each group the first that this kernel has.
     pub(crate) fn set_functions(&mut self, functions: &[&[&'static str]]) -> Result<()> {
-        let known = fs::read_to_string(Path::new(ROOT).join("available_filter_functions"))?;
-        let known: Vec<_> = known.lines().filter_map(|line| line.split(' ').next()).collect();
+        let known = known_functions()?;
         let mut chosen = Vec::new();
         for group in functions {
-            let found = group.iter().find(|name| known.contains(name));
+            let found = group.iter().find(|name| known.iter().any(|known| known == *name));
             chosen.push(*found.with_context(|| format!("ftrace knows none of {group:?}"))?);
         }
         self.functions = addresses(&chosen)?;
@@ -92,6 +133,11 @@ impl Tracing {
     }
 
     fn add_event(&mut self, event: &Event) -> Result<()> {
+        self.add_layout(event)?;
+        self.set(&format!("events/{}/{}/enable", event.system, event.name), "1")
+    }
+
+    fn add_layout(&mut self, event: &Event) -> Result<()> {
         let relative = format!("events/{}/{}", event.system, event.name);
         let format = fs::read_to_string(self.directory.join(&relative).join("format"))?;
         let number = |text: Option<&str>| -> Result<usize> { Ok(text.context("no number")?.trim().parse()?) };
@@ -108,7 +154,7 @@ impl Tracing {
             fields.push((number(part("offset:"))?, number(part("size:"))?));
         }
         self.layouts.insert(number(id)?.try_into()?, Layout { name: event.name, fields });
-        self.set(&format!("{relative}/enable"), "1")
+        Ok(())
     }
 
     /// Ends it: all entries in the order of their time. Fails if one was lost.
@@ -193,11 +239,13 @@ impl Tracing {
 
         let (head, task) = (word(data, 0)?, word(data, 4)?);
         let kind = u16::try_from(head & 0xffff)?;
-        if kind == FUNCTION {
-            let address = long(data, 8)?;
+        let function = |address: u64| {
             let found = self.functions.iter().find(|(start, _)| (*start..*start + WITHIN).contains(&address));
-            let (_, name) = found.with_context(|| format!("no traced function at {address:#x}"))?;
-            return Ok(Some(Entry { at, cpu, task, name, fields: Vec::new() }));
+            found.map(|(_, name)| *name).with_context(|| format!("no traced function at {address:#x}"))
+        };
+        let entry = |name, is_end, fields| Entry { at, cpu, task, name, is_end, fields };
+        if kind == FUNCTION {
+            return Ok(Some(entry(function(long(data, 8)?)?, false, Vec::new())));
         }
         let Some(layout) = self.layouts.get(&kind) else { return Ok(None) };
         let mut fields = Vec::new();
@@ -209,16 +257,73 @@ impl Tracing {
                 _ => bail!("a field of {size} bytes"),
             });
         }
-        Ok(Some(Entry { at, cpu, task, name: layout.name, fields }))
+        Ok(Some(match (layout.name, fields.as_slice()) {
+            (ENTRY | EXIT, [address]) => entry(function(*address)?, layout.name == EXIT, Vec::new()),
+            _ => entry(layout.name, false, fields),
+        }))
     }
+}
+
+/// A call as `function_graph` saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    pub(crate) task: u32,
+    pub(crate) cpu: usize,
+    /// ns of `CLOCK_MONOTONIC`.
+    pub(crate) entered: u64,
+    /// The same, if the end was seen.
+    pub(crate) left: Option<u64>,
+    /// How many other calls it was made within.
+    pub(crate) depth: usize,
+}
+
+/// The calls in the order of their beginning. Those of a softirq are within those of the task that it interrupted.
+pub(crate) fn calls(entries: &[Entry]) -> Vec<Call> {
+    let mut calls: Vec<Call> = Vec::new();
+    let mut open: HashMap<(u32, usize), Vec<usize>> = HashMap::new();
+    for entry in entries {
+        // Idle CPUs have the same task.
+        let around = open.entry((entry.task, if entry.task == 0 { entry.cpu } else { 0 })).or_default();
+        if !entry.is_end {
+            let Entry { at: entered, cpu, task, name, .. } = *entry;
+            let depth = around.len();
+            around.push(calls.len());
+            calls.push(Call { name, task, cpu, entered, left: None, depth });
+        } else if let Some(number) = around.pop_if(|number| calls[*number].name == entry.name) {
+            calls[number].left = Some(entry.at);
+        }
+    }
+    calls
+}
+
+/// The functions that ftrace can trace.
+pub(crate) fn known_functions() -> Result<Vec<String>> {
+    let known = fs::read_to_string(Path::new(ROOT).join("available_filter_functions"))?;
+    Ok(known.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
+}
+
+/// The functions to which something is attached now, whoever did it. Their names live as long as the process.
+pub(crate) fn enabled_functions() -> Result<Vec<&'static str>> {
+    let enabled = fs::read_to_string(Path::new(ROOT).join("enabled_functions"))?;
+    let names = enabled.lines().filter(|line| !line.starts_with(char::is_whitespace));
+    Ok(names.filter_map(|line| line.split(' ').next()).map(|name| &*name.to_owned().leak()).collect())
 }
 
 impl Drop for Tracing {
     fn drop(&mut self) {
         // An instance whose tracer runs can't be removed; without either the guest's end cleans up.
         drop(self.set("current_tracer", "nop"));
-        drop(self.set("events/enable", "0"));
-        drop(fs::remove_dir(&self.directory));
+        let Some(before) = &self.before else {
+            drop(self.set("events/enable", "0"));
+            drop(fs::remove_dir(&self.directory));
+            return;
+        };
+        drop(self.set("set_ftrace_filter", ""));
+        for (file, value) in before {
+            drop(self.set(file, value));
+        }
+        drop(self.set("tracing_on", "1"));
     }
 }
 

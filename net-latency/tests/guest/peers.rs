@@ -65,9 +65,22 @@ impl Peer {
         Self::spawn_by(comm, |command| Ok(command.spawn()?))
     }
 
+    /// Starts a peer by a program that executes what its arguments end with.
+    pub(crate) fn spawn_under(comm: &[u8], mut program: Command) -> Result<Self> {
+        program.arg(env::current_exe()?);
+        Self::start(comm, program, |command| Ok(command.spawn()?))
+    }
+
     fn spawn_by(comm: &[u8], spawn: impl FnOnce(&mut Command) -> Result<Child>) -> Result<Self> {
+        Self::start(comm, Command::new(env::current_exe()?), spawn)
+    }
+
+    fn start(
+        comm: &[u8],
+        mut command: Command,
+        spawn: impl FnOnce(&mut Command) -> Result<Child>,
+    ) -> Result<Self> {
         let comm = OsStr::from_bytes(comm);
-        let mut command = Command::new(env::current_exe()?);
         command.arg(ROLE).arg(comm).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = spawn(&mut command).context("cannot start a peer")?;
         let commands = child.stdin.take().context("stdin is a pipe")?;
@@ -384,6 +397,7 @@ impl Role {
                 Ok(0)
             }
             ["socket-calls", threads, rounds] => calls::rounds(threads.parse()?, rounds.parse()?),
+            ["socket-mix", threads, rounds] => calls::mix(threads.parse()?, rounds.parse()?),
             ["late-datagram", ms] => calls::wait(milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),

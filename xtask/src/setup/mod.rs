@@ -3,7 +3,7 @@
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
 pub(crate) mod kernels;
-pub(crate) mod peers;
+pub(crate) mod programs;
 pub(crate) mod qemu;
 
 mod apt;
@@ -71,6 +71,7 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
         if guests {
             qemu::ensure_busybox(&mut apt)?;
             kernels::ensure(&needs.kernels)?;
+            programs::ensure(programs::STRACE)?;
         }
         linker.map_or(Ok(()), |linker| linker.join().expect("installing the linker doesn't panic"))
     })

@@ -22,7 +22,7 @@ use crate::{
     build::{self, Built},
     cli::TestArgs,
     guest::qemu::{Outcome, captured, contents},
-    setup::kernels::Series,
+    setup::{kernels::Series, programs},
 };
 
 /// Guests beyond one per processor: some of a guest's time goes into sleeps and the kernel's grace periods.
@@ -154,6 +154,7 @@ fn play(job: &Job, material: &Material) -> Result<(Outcome, String)> {
     command.extend(job.arguments.iter().cloned());
     let mut contents = contents(job.kernel, &material.built, command);
     contents.programs.push((TEST_PROGRAM.into(), material.tests.clone()));
+    contents.files = programs::files(programs::STRACE)?;
     contents.has_cards = true;
     let mut limit = GUEST_LIMIT;
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));

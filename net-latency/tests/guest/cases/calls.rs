@@ -37,16 +37,16 @@ const ROUND: [&str; 6] = [
 ];
 
 /// Linux 6.12 with PREEMPT_RT waits 0.7 s for each probe to go, with a lock held (`perf_event_detach_bpf_prog`).
-fn detaches_slowly() -> Result<bool> {
+pub(super) fn detaches_slowly() -> Result<bool> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/version")?.contains("PREEMPT_RT"))
 }
 
-fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
+pub(super) fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
     Launch::new(backend).view("calls").args(arguments).start()
 }
 
 /// The objects, of which each must be whole and agree with itself and those around it.
-fn calls(outcome: &Outcome) -> Result<Vec<Value>> {
+pub(super) fn calls(outcome: &Outcome) -> Result<Vec<Value>> {
     let calls = outcome.text()?.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
     let calls = calls.map_err(|error| outcome.fault(format_args!("not JSON: {error}"), []))?;
     let mut around: Vec<&Value> = Vec::new();
@@ -90,12 +90,12 @@ fn calls(outcome: &Outcome) -> Result<Vec<Value>> {
     Ok(calls)
 }
 
-fn number(call: &Value, field: &str) -> Result<u64> {
+pub(super) fn number(call: &Value, field: &str) -> Result<u64> {
     call[field].as_u64().with_context(|| format!("no {field} in {call}"))
 }
 
 /// Ends the tool, which must have lost nothing.
-fn stop(tool: Tool) -> Result<Outcome> {
+pub(super) fn stop(tool: Tool) -> Result<Outcome> {
     let outcome = tool.stop()?;
     ensure!(outcome.lost()? == 0, outcome.fault("calls were lost", []));
     Ok(outcome)

@@ -1,6 +1,7 @@
 //! The cases, one file per theme.
 
 mod calls;
+mod calls_witness;
 mod check;
 mod clock;
 mod command;
@@ -49,6 +50,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         top::CASES,
         hist::CASES,
         calls::CASES,
+        calls_witness::CASES,
         journey::CASES,
         prerequisites::CASES,
     ]

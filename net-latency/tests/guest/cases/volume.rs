@@ -1,17 +1,19 @@
 //! Full speed: everything is shown or counted as lost.
 
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
 
 use super::Case;
 use crate::{
+    lines::Line,
     net::{Path, Version},
     peers::Pair,
     tool::{Backend, Launch},
 };
 
-pub(crate) const CASES: &[Case] = &[("full_speed", full_speed)];
+pub(crate) const CASES: &[Case] = &[("full_speed", full_speed), ("overload", overload)];
 
 fn full_speed(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 20_000;
@@ -31,5 +33,45 @@ fn full_speed(backend: Backend) -> Result<()> {
         shown + lost == PACKETS,
         outcome.fault(format_args!("{shown} shown and {lost} lost are not {PACKETS} packets"), &[])
     );
+    Ok(())
+}
+
+/// A reader that is held up gets a sample that reaches over all of the time, and everything again as soon as it keeps up.
+fn overload(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 2000;
+    const PACKETS: u64 = ROUNDS as u64 * 4;
+    /// Records that `BUFFER` has room for.
+    const ROOM: usize = (64 << 10) / 128;
+
+    let tool = Launch::new(backend).args(&["--buffer", "64K"]).start()?;
+    let path = Path::loopback(Version::V4)?;
+    let mut held_up = Pair::connect(&path)?;
+    tool.signal(Signal::SIGSTOP)?;
+    held_up.converse(ROUNDS, 200)?;
+    tool.signal(Signal::SIGCONT)?;
+    sleep(Duration::from_millis(500));
+    let mut after = Pair::connect(&path)?;
+    for _ in 0..4 {
+        after.converse(20, 200)?;
+        sleep(Duration::from_millis(100));
+    }
+    let outcome = tool.stop()?;
+
+    let lines = outcome.lines()?;
+    let of = |pair: &Pair| lines.iter().filter(|line| pair.owns(line) && line.len > 0).collect::<Vec<_>>();
+    let (sample, all) = (of(&held_up), of(&after));
+    let left_out = outcome.footer_count("packets were left out by chance")?;
+    println!("{backend}::overload: {} of {PACKETS} in the sample", sample.len());
+    ensure!(
+        sample.len() as u64 + left_out == PACKETS && outcome.lost()? == left_out,
+        outcome.fault(format_args!("{} shown and {left_out} left out are not all", sample.len()), [])
+    );
+    ensure!(sample.len() > ROOM * 3 / 4 && sample.len() < ROOM, outcome.fault("the buffer was not used", []));
+    // Without a sample all of them would be the first ones. Of the last half one in 256 or so is there.
+    let start = |line: &Line| sample.iter().find(|first| first.sport == line.sport).map(|first| first.seq);
+    let offset = |line: &Line| start(line).map(|start| line.seq.wrapping_sub(start));
+    let late = sample.iter().filter(|line| offset(line) > Some(ROUNDS * 200 / 2)).count();
+    ensure!(late >= 3, outcome.fault(format_args!("only {late} lines are of the last half"), []));
+    ensure!(all.len() == 4 * 20 * 4, outcome.fault("not everything once the reader keeps up", []));
     Ok(())
 }

@@ -1,8 +1,23 @@
 //! System calls of sockets, each made exactly as often as is said.
 
-use std::{io, mem, ptr, thread, thread::sleep, time::Duration};
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
+    mem,
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _},
+        unix::net::UnixStream,
+    },
+    ptr, thread,
+    thread::sleep,
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
+use nix::{
+    sys::socket::{MsgFlags, recvmsg, sendmsg},
+    unistd,
+};
 
 /// A UDP socket by its descriptor, bound to a port of its own on the loopback device. Four system calls each round:
 /// [`Bound::open`] makes three, [`Bound::close`] one.
@@ -88,4 +103,66 @@ pub(super) fn wait(time: Duration) -> Result<u64> {
     })?;
     bound.close()?;
     Ok(1)
+}
+
+/// In each of so many threads, so often: most of the system calls that sockets have, some of which fail.
+pub(super) fn mix(threads: u64, rounds: u64) -> Result<u64> {
+    let each = move || (0..rounds).try_for_each(|_| mixed_round());
+    let all: Vec<_> = (0..threads).map(|_| thread::spawn(each)).collect();
+    for one in all {
+        one.join().expect("no panic")?;
+    }
+    Ok(threads * rounds)
+}
+
+fn mixed_round() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    ensure!(TcpListener::bind(address).is_err(), "two sockets listen at one port");
+    let mut client = TcpStream::connect(address)?;
+    // SAFETY: nobody asks who it is; the descriptor is new, and nobody else knows of it.
+    let mut server = unsafe {
+        let taken = libc::accept(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut());
+        TcpStream::from_raw_fd(checked(taken as libc::ssize_t)?)
+    };
+    drop(TcpStream::connect(address)?);
+    drop(listener.accept()?);
+    client.set_nodelay(true)?;
+    ensure!(client.nodelay()? && client.take_error()?.is_none(), "it was told not to delay");
+    ensure!(server.peer_addr()? == client.local_addr()?, "another client");
+
+    // By the system calls of sockets, those of files, and those that take messages.
+    let mut bytes = [0; 8];
+    for _ in 0..3 {
+        client.write_all(&bytes)?;
+        server.read_exact(&mut bytes)?;
+    }
+    for _ in 0..2 {
+        ensure!(unistd::write(&server, &bytes)? == bytes.len(), "a short write");
+        ensure!(unistd::read(&client, &mut bytes)? == bytes.len(), "a short read");
+    }
+    ensure!(server.write_vectored(&[IoSlice::new(b"ve"), IoSlice::new(b"ctors")])? == 7, "a short write");
+    let (mut first, mut second) = ([0; 3], [0; 4]);
+    ensure!(
+        client.read_vectored(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)])? == 7,
+        "a short read"
+    );
+    let (one, other) = UnixStream::pair()?;
+    for _ in 0..4 {
+        let sent = sendmsg::<()>(one.as_raw_fd(), &[IoSlice::new(b"msg")], &[], MsgFlags::empty(), None)?;
+        let mut pieces = [IoSliceMut::new(&mut bytes)];
+        let got = recvmsg::<()>(other.as_raw_fd(), &mut pieces, None, MsgFlags::empty())?.bytes;
+        ensure!(sent == 3 && got == 3, "a short message");
+    }
+
+    // Nothing is there, and nothing is open by that number.
+    client.set_nonblocking(true)?;
+    ensure!(client.read(&mut bytes).is_err(), "bytes from nowhere");
+    // SAFETY: the byte is live.
+    let sent = unsafe { libc::send(-1, [1u8].as_ptr().cast(), 1, 0) };
+    ensure!(sent == -1, "sent through no socket");
+    client.shutdown(Shutdown::Both)?;
+    drop(listener);
+    ensure!(TcpStream::connect(address).is_err(), "connected to nobody");
+    Ok(())
 }

@@ -1,10 +1,7 @@
-//! Fetches the tracers that the bench compares with. They are not installed: a guest gets copies.
+//! Fetches programs of other people for guests: witnesses, and what the bench compares with. They are not installed: a guest gets
+//! copies, with the libraries that they need, since all else there is linked statically.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -14,37 +11,18 @@ use crate::{
     process::{quietly, step},
 };
 
-/// A package and the program in it.
-const BPFTRACE: &str = "bpftrace";
+/// Counts system calls by another way than the tool does. Package and program have the same name.
+pub(crate) const STRACE: &str = "strace";
+/// Another tracer.
+pub(crate) const BPFTRACE: &str = "bpftrace";
 /// Where Debian's packages have libraries, and the dynamic linker among them.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LINKER: &str = "ld-linux-x86-64.so.2";
 
-/// bpftrace and the libraries it needs, each file with its path in a guest.
-pub(crate) fn bpftrace() -> Result<Vec<(String, PathBuf)>> {
-    let directory = paths::tools().join(BPFTRACE);
-    let program = directory.join("usr/bin").join(BPFTRACE);
-    let stamp = directory.join("complete");
-    if !stamp.exists() {
-        fetch(&directory)?;
-        fs::write(&stamp, "")?;
-    }
-    with_libraries(&directory, program)
-}
-
-fn fetch(directory: &Path) -> Result<()> {
-    let mut apt = Apt::default();
-    if !Apt::exists() || !apt.has(BPFTRACE)? {
-        bail!("this system's apt knows no package {BPFTRACE}");
-    }
-    step("fetching bpftrace for the guest (60 MB)", || {
-        let packages = apt.with_dependencies(BPFTRACE)?;
-        apt.unpack(&packages, directory)
-    })
-}
-
-/// A program of an unpacked tree and the libraries of that tree which it needs, as the tree's own dynamic linker says.
-fn with_libraries(tree: &Path, program: PathBuf) -> Result<Vec<(String, PathBuf)>> {
+/// A program and the libraries it needs, each file with its path in a guest.
+pub(crate) fn files(name: &str) -> Result<Vec<(String, PathBuf)>> {
+    let tree = ensure(name)?;
+    let program = tree.join("usr/bin").join(name);
     let directories = LIBRARIES.map(|directory| tree.join(directory));
     let linker = directories.iter().map(|directory| directory.join(LINKER)).find(|path| path.is_file());
     let linker = linker.context("the packages hold no dynamic linker")?;
@@ -55,8 +33,26 @@ fn with_libraries(tree: &Path, program: PathBuf) -> Result<Vec<(String, PathBuf)
     )?;
     let mut files = vec![(format!("lib64/{LINKER}"), linker)];
     files.extend(libraries(&listed)?);
-    files.push((format!("bin/{BPFTRACE}"), program));
+    files.push((format!("bin/{name}"), program));
     Ok(files)
+}
+
+/// The tree of a program's package and of those it depends on, fetched if it is not there.
+pub(crate) fn ensure(name: &str) -> Result<PathBuf> {
+    let tree = paths::tools().join(name);
+    let stamp = tree.join("complete");
+    if !stamp.exists() {
+        let mut apt = Apt::default();
+        if !Apt::exists() || !apt.has(name)? {
+            bail!("this system's apt knows no package {name}");
+        }
+        step(&format!("fetching {name} for guests"), || {
+            let packages = apt.with_dependencies(name)?;
+            apt.unpack(&packages, &tree)
+        })?;
+        fs::write(&stamp, "")?;
+    }
+    Ok(tree)
 }
 
 /// From lines like `libz.so.1 => /somewhere/libz.so.1 (0x00007f0000000000)`.
