@@ -154,20 +154,27 @@ impl Flows {
         for (mode, launch) in [("nothing", None), ("stream, fentry", Some(stream()))] {
             let tracing = start(launch)?;
             let Pair { client, server, .. } = &mut self.pair;
-            let mut play = || -> Result<()> {
-                client.ask(&format!("many write {connections} {each} {LEN}"))?;
-                server.ask(&format!("many read {connections} {}", each * LEN))?;
+            let mut play = |bursts| -> Result<()> {
+                for _ in 0..bursts {
+                    client.ask(&format!("many write {connections} {each} {LEN}"))?;
+                    server.ask(&format!("many read {connections} {}", each * LEN))?;
+                }
                 Ok(())
             };
-            play()?;
-            let cost = measured(&tracing, play)?;
-            tell(WAITING_PART, mode, &load, count, &cost, tracing)?;
+            play(1)?;
+            let cost = measured(&tracing, || play(bursts(count)))?;
+            tell(WAITING_PART, mode, &load, bursts(count) * count, &cost, tracing)?;
         }
         Ok(())
     }
 }
 
 const WAITING_PART: &str = "packets sent before the first of them is read";
+
+/// How often that many are sent and read, so that what the tool does anyway is spread over enough packets.
+fn bursts(count: u32) -> u32 {
+    ROUND_TRIPS.div_ceil(count)
+}
 
 /// Datagrams that are all sent before the first is read.
 fn datagrams() -> Result<()> {
@@ -179,14 +186,16 @@ fn datagrams() -> Result<()> {
             client.ask("udp bind 127.0.0.1")?;
             let port = server.ask("udp bind 127.0.0.1")?;
             server.ask(&format!("udp receive-room {}", 1 << 29))?;
-            let mut play = || -> Result<()> {
-                client.ask(&format!("udp send-to 127.0.0.1:{port} {count} {LEN}"))?;
-                server.ask(&format!("udp receive {count}"))?;
+            let mut play = |bursts| -> Result<()> {
+                for _ in 0..bursts {
+                    client.ask(&format!("udp send-to 127.0.0.1:{port} {count} {LEN}"))?;
+                    server.ask(&format!("udp receive {count}"))?;
+                }
                 Ok(())
             };
-            play()?;
-            let cost = measured(&tracing, play)?;
-            tell(WAITING_PART, mode, &load, count, &cost, tracing)?;
+            play(1)?;
+            let cost = measured(&tracing, || play(bursts(count)))?;
+            tell(WAITING_PART, mode, &load, bursts(count) * count, &cost, tracing)?;
         }
     }
     Ok(())
