@@ -30,7 +30,7 @@ const LEN: u32 = 200;
 /// Longer than anything else takes, on a busy machine too.
 const HELD: Duration = Duration::from_millis(80);
 
-fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
+pub(super) fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
     Launch::new(backend).view("journey").args(arguments).start()
 }
 
@@ -90,7 +90,7 @@ fn journeys(outcome: &Outcome) -> Result<Vec<Value>> {
 }
 
 /// The only one.
-fn journey(outcome: &Outcome) -> Result<Value> {
+pub(super) fn journey(outcome: &Outcome) -> Result<Value> {
     outcome.expect_code(0)?;
     let mut journeys = journeys(outcome)?;
     ensure!(journeys.len() == 1, outcome.fault(format_args!("{} journeys", journeys.len()), []));
@@ -113,7 +113,7 @@ fn check(journey: &Value) -> Result<()> {
     Ok(())
 }
 
-fn rows(journey: &Value) -> Result<&Vec<Value>> {
+pub(super) fn rows(journey: &Value) -> Result<&Vec<Value>> {
     journey["rows"].as_array().filter(|rows| !rows.is_empty()).context("no rows")
 }
 
@@ -159,7 +159,7 @@ const TCP4: &[(&str, &[&str])] = &[
 ];
 const READ: &[(&str, &[&str])] = &[("skb_copy_datagram_iovec", TASK), ("tcp_rcv_space_adjust", TASK)];
 
-fn expect_read(journey: &Value, reader: u32) -> Result<()> {
+pub(super) fn expect_read(journey: &Value, reader: u32) -> Result<()> {
     ensure!(journey["outcome"] == "read", "it ended as {}", journey["outcome"]);
     ensure!(journey["pid"] == reader, "read by {}, not {reader}", journey["pid"]);
     Ok(())
@@ -176,7 +176,7 @@ fn expect_tasks(journey: &Value, pids: &[u32]) -> Result<()> {
 }
 
 /// The fault with the whole run, if there is one.
-fn judged(outcome: &Outcome, journey: &Value, verdict: Result<()>) -> Result<()> {
+pub(super) fn judged(outcome: &Outcome, journey: &Value, verdict: Result<()>) -> Result<()> {
     verdict.map_err(|error| outcome.fault(format_args!("{error:#}\n{journey:#}"), []))
 }
 
