@@ -38,6 +38,10 @@ pub struct JourneySettings {
     pub dataref: u32,
     /// `sk_buff.mac_header` and the like need none; `sock.sk_mark`.
     pub sk_mark: u32,
+    /// `sk_buff.napi_id`; 0 if there is none.
+    pub skb_napi_id: u32,
+    /// `napi_struct.napi_id`.
+    pub napi_id: u32,
     /// Whether the tracepoint `kfree_skb` says why.
     pub has_reasons: u32,
     /// Whether journeys may begin where packets leave.
@@ -56,6 +60,8 @@ impl Default for JourneySettings {
             task_softirq: 0,
             dataref: 0,
             sk_mark: 0,
+            skb_napi_id: 0,
+            napi_id: 0,
             has_reasons: 0,
             begin_out: 0,
             begin_in: 0,
@@ -115,6 +121,9 @@ pub struct JourneyRow {
     pub softirq_at: u64,
     /// See `softirq_at`.
     pub raised_at: u64,
+    /// In a softirq: when the handler of the interrupt began that had the driver's packets taken, this skb among them; 0 if
+    /// none did, or that can't be told.
+    pub interrupt_at: u64,
     /// The two words at the beginning of what stands where IP's header says that TCP's or UDP's begins; 0 if nothing does.
     pub content: u64,
     /// Name of the task, in a process' context.
@@ -131,12 +140,16 @@ pub struct JourneyRow {
     pub reason: u32,
     /// `skb->mark`.
     pub mark: u32,
+    /// Number of that interrupt.
+    pub interrupt: u32,
     /// CPU.
     pub cpu: u16,
     /// A `CONTEXT_` constant.
     pub context: u8,
     /// `ROW_` bits.
     pub flags: u8,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 /// The packet's bytes were handed to the application.
@@ -153,6 +166,8 @@ pub const ROW_UNWATCHED: u8 = 1 << 4;
 pub const ROW_WANTED: u8 = 1 << 5;
 /// The send queue's skb: bytes that stay there until they are acknowledged.
 pub const ROW_KEPT: u8 = 1 << 6;
+/// The handler of an interrupt raised the softirq.
+pub const ROW_RAISED_BY_INTERRUPT: u8 = 1 << 7;
 
 /// It can't be told in which context the CPU was.
 pub const CONTEXT_UNKNOWN: u8 = 0;
@@ -201,8 +216,8 @@ pub const PLACES: u64 = 64;
 pub const FIRST_ADDRESS: u64 = 4096;
 
 const _: () = assert!(size_of::<JourneyStart>() == 64, "records have no padding");
-const _: () = assert!(size_of::<JourneyRow>() == 120, "records have no padding");
-const _: () = assert!(size_of::<JourneySettings>() == 40 + SLOTS, "settings have no padding");
+const _: () = assert!(size_of::<JourneyRow>() == 136, "records have no padding");
+const _: () = assert!(size_of::<JourneySettings>() == 48 + SLOTS, "settings have no padding");
 
 // SAFETY: `repr(C)`, integers only, no padding (asserted above).
 #[cfg(feature = "user")]

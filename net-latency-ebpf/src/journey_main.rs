@@ -89,6 +89,8 @@ on_function! {
     journey_tcp_received: queue::received(Socket 0, Skb 1);
     /// `__udp_enqueue_schedule_skb(sk, skb)`.
     journey_udp_enqueued: heads::enqueued(Skb 1);
+    /// `__napi_schedule(napi)` or `__napi_schedule_irqoff(napi)`.
+    journey_napi_scheduled: context::scheduled(Number 0);
     /// `skb_consume_udp(sk, skb, len)`.
     journey_udp_consumed: heads::consumed(Skb 1, Number 2);
 }
@@ -126,6 +128,18 @@ pub fn journey_kfree_skb(context: RawTracePointContext) -> i32 {
     let reason: *const u8 = if heads::has_reasons() { context.arg(2) } else { core::ptr::null() };
     let location: *const u8 = context.arg(1);
     end(heads::dropped(Skb::<Probed>::new(context.arg(0)), location as u64, reason as u64 as u32)) as i32
+}
+
+/// `irq_handler_entry(interrupt, action)`.
+#[raw_tracepoint]
+pub fn journey_irq_handler_entry(context: RawTracePointContext) -> i32 {
+    end(context::handling(context.arg::<*const u8>(0) as u64 as u32)) as i32
+}
+
+/// `irq_handler_exit(interrupt, action, result)`.
+#[raw_tracepoint]
+pub fn journey_irq_handler_exit(_: RawTracePointContext) -> i32 {
+    end(context::handled()) as i32
 }
 
 /// `softirq_raise(vector)`.

@@ -31,6 +31,13 @@ impl Number {
         Self(argument as u64)
     }
 
+    /// As the address of something.
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+
     /// As an `int`.
     #[inline(always)]
     pub(crate) fn signed(self) -> i32 {

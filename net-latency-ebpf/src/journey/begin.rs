@@ -237,6 +237,7 @@ fn add_call(id: u64, at: u64, place: u64, ids: u64, comm: [u64; COMM_LEN / 8], c
         location: 0,
         softirq_at: 0,
         raised_at: 0,
+        interrupt_at: 0,
         content: 0,
         comm: bytes(comm),
         device: [0; 16],
@@ -245,9 +246,11 @@ fn add_call(id: u64, at: u64, place: u64, ids: u64, comm: [u64; COMM_LEN / 8], c
         netns: 0,
         reason: 0,
         mark: 0,
+        interrupt: 0,
         cpu,
         context: CONTEXT_PROCESS,
         flags: ROW_WANTED,
+        reserved: 0,
     });
 }
 

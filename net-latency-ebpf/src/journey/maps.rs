@@ -8,7 +8,7 @@ use net_latency_common::journey::TALLIES;
 
 use super::{
     begin::{Call, Handed, Known},
-    context::Softirqs,
+    context::{Interrupt, Softirqs},
     heads::Head,
     queue::Queue,
     schedule::Scheduled,
@@ -57,3 +57,7 @@ pub(super) static SCHEDULED: LruHashMap<u32, Scheduled> = LruHashMap::with_max_e
 /// What this CPU's softirqs did last.
 #[map]
 pub(super) static SOFTIRQS: PerCpuArray<Softirqs> = PerCpuArray::with_max_entries(1, 0);
+
+/// Which interrupt last had a driver's packets taken, by NAPI id.
+#[map]
+pub(super) static INTERRUPTS: LruHashMap<u32, Interrupt> = LruHashMap::with_max_entries(1024, 0);

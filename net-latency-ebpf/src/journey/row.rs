@@ -4,8 +4,8 @@ use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use net_latency_common::{
     COMM_LEN, INTERFACE_LEN,
     journey::{
-        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, ROW_WANTED, TALLY_BEGUN, TALLY_ENDED,
-        TALLY_LOST,
+        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, ROW_RAISED_BY_INTERRUPT, ROW_WANTED,
+        TALLY_BEGUN, TALLY_ENDED, TALLY_LOST,
     },
 };
 
@@ -49,6 +49,7 @@ pub(super) fn start(start: &JourneyStart) {
 pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, location: u64, reason: u32) {
     let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else { return tally(TALLY_LOST) };
     let (device, netns) = (skb.device_name(), skb.device().1);
+    let (interrupt_at, interrupt) = context::interrupt(skb);
     entry.write(row(Row {
         id,
         at: now(),
@@ -61,6 +62,8 @@ pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, locati
         netns,
         mark: skb.mark(),
         content: headers::content(skb),
+        interrupt_at,
+        interrupt,
     }));
     entry.submit(u64::from(BPF_RB_NO_WAKEUP));
 }
@@ -81,6 +84,8 @@ pub(super) fn add_bare(id: u64, at: u64, place: u64, flags: u8) {
         netns: 0,
         mark: 0,
         content: 0,
+        interrupt_at: 0,
+        interrupt: 0,
     }));
     entry.submit(u64::from(BPF_RB_NO_WAKEUP));
 }
@@ -109,18 +114,24 @@ struct Row {
     netns: u32,
     mark: u32,
     content: u64,
+    interrupt_at: u64,
+    interrupt: u32,
 }
 
 #[inline(always)]
 fn row(row: Row) -> JourneyRow {
     let context = context::current();
     let is_process = context == CONTEXT_PROCESS;
-    let (softirq_at, raised_at) = if context == CONTEXT_SOFTIRQ { context::softirq() } else { (0, 0) };
+    let (softirq_at, raise) =
+        if context == CONTEXT_SOFTIRQ { context::softirq() } else { (0, context::Raise::default()) };
     let task = if is_process { Task::current_ids() } else { 0 };
     let comm = if is_process { Task::current_name() } else { [0; COMM_LEN / 8] };
     let mut flags = row.flags;
     if is_process && filter::current() {
         flags |= ROW_WANTED;
+    }
+    if raise.by_handler != 0 {
+        flags |= ROW_RAISED_BY_INTERRUPT;
     }
     JourneyRow {
         id: row.id,
@@ -129,7 +140,8 @@ fn row(row: Row) -> JourneyRow {
         skb: row.skb,
         location: row.location,
         softirq_at,
-        raised_at,
+        raised_at: raise.at,
+        interrupt_at: row.interrupt_at,
         content: row.content,
         comm: bytes(comm),
         device: bytes(row.device),
@@ -138,9 +150,11 @@ fn row(row: Row) -> JourneyRow {
         netns: row.netns,
         reason: row.reason,
         mark: row.mark,
+        interrupt: row.interrupt,
         cpu: cpu(),
         context,
         flags,
+        reserved: 0,
     }
 }
 

@@ -97,6 +97,7 @@ pub(super) fn reader(id: u64, queued_at: u64) {
         location: 0,
         softirq_at: 0,
         raised_at: 0,
+        interrupt_at: 0,
         content: 0,
         comm: bytes(scheduled.waker_comm),
         device: [0; 16],
@@ -105,9 +106,11 @@ pub(super) fn reader(id: u64, queued_at: u64) {
         netns: 0,
         reason: 0,
         mark: 0,
+        interrupt: 0,
         cpu: scheduled.waking_cpu as u16,
         context: scheduled.waking_context as u8,
         flags: 0,
+        reserved: 0,
     };
     add_given(&row);
     if scheduled.switch_at < scheduled.waking_at {

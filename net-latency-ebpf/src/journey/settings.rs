@@ -12,6 +12,8 @@ pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings {
     task_softirq: 0,
     dataref: 0,
     sk_mark: 0,
+    skb_napi_id: 0,
+    napi_id: 0,
     has_reasons: 0,
     begin_out: 0,
     begin_in: 0,

@@ -303,6 +303,13 @@ pub(crate) fn known_functions() -> Result<Vec<String>> {
     Ok(known.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
 }
 
+/// Whether `function_graph` sees functions that have a BPF trampoline: before Linux 5.17 it takes them for calls by one
+/// (`ftrace_find_rec_direct` in `function_graph_enter`).
+pub(crate) fn graph_follows_trampolines() -> Result<bool> {
+    let symbols = fs::read_to_string("/proc/kallsyms")?;
+    Ok(symbols.lines().any(|line| line.split(' ').nth(2) == Some("ftrace_graph_func")))
+}
+
 /// The functions to which something is attached now, whoever did it. Their names live as long as the process.
 pub(crate) fn enabled_functions() -> Result<Vec<&'static str>> {
     let enabled = fs::read_to_string(Path::new(ROOT).join("enabled_functions"))?;

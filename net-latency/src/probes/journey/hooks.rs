@@ -34,7 +34,7 @@ const fn tracepoint(name: &'static str, program: &'static str, place: u64, stage
 }
 
 /// Those of functions.
-pub(super) const FUNCTIONS: [FunctionHook; 13] = [
+pub(super) const FUNCTIONS: [FunctionHook; 14] = [
     needed("journey_freed", &[("skb_release_head_state", Stage::Same)]),
     needed("journey_expanded", &[("pskb_expand_head", Stage::Same)]),
     needed("journey_copied", &[("skb_copy_header", Stage::Same)]),
@@ -54,6 +54,10 @@ pub(super) const FUNCTIONS: [FunctionHook; 13] = [
         "journey_tcp_called",
         &[("tcp_sendmsg_locked", Stage::TcpOut), ("do_tcp_sendpages", Stage::TcpOut)],
     ),
+    function(
+        "journey_napi_scheduled",
+        &[("__napi_schedule", Stage::Same), ("__napi_schedule_irqoff", Stage::Same)],
+    ),
     function("journey_udp4_sent", &[("ip_send_skb", Stage::IpOut)]),
     function("journey_udp6_sent", &[("ip6_send_skb", Stage::IpOut)]),
     function("journey_udp_made", &[("udp_send_skb", Stage::UdpOut), ("udp_v6_send_skb", Stage::UdpOut)]),
@@ -65,7 +69,9 @@ pub(super) const OUTWARDS: [&str; 4] =
     ["journey_udp_called", "journey_udp_made", "journey_tcp_called", "journey_tcp_transmitted"];
 
 /// Those of tracepoints.
-pub(super) const TRACEPOINTS: [TracepointHook; 16] = [
+pub(super) const TRACEPOINTS: [TracepointHook; 18] = [
+    tracepoint("irq_handler_entry", "journey_irq_handler_entry", 0, Stage::Same),
+    tracepoint("irq_handler_exit", "journey_irq_handler_exit", 0, Stage::Same),
     tracepoint("softirq_raise", "journey_softirq_raise", 0, Stage::Same),
     tracepoint("softirq_entry", "journey_softirq_entry", 0, Stage::Same),
     tracepoint("sched_waking", "journey_sched_waking", places::PLACE_WAKING, Stage::Wakeup),

@@ -81,13 +81,15 @@ struct Plan {
 }
 
 /// What places are called.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Names {
     /// Functions, by address.
     addresses: Vec<(u64, String)>,
     slots: Vec<String>,
     /// The kernel's reasons for drops, by number.
     reasons: BTreeMap<u32, String>,
+    /// Looks up what an interrupt's handlers are called.
+    interrupt: fn(u32) -> Option<String>,
 }
 
 impl Names {
@@ -130,6 +132,12 @@ impl Names {
         if location == 0 { None } else { symbols::function_at(location) }
     }
 
+    /// What the handlers of an interrupt are called now: usually one, by its device.
+    #[must_use]
+    pub fn interrupt(&self, number: u32) -> String {
+        (self.interrupt)(number).unwrap_or_else(|| format!("irq {number}"))
+    }
+
     /// Names for tests.
     #[cfg(test)]
     pub(crate) fn of(addresses: &[(u64, &str)], reasons: &[(u32, &str)]) -> Self {
@@ -137,6 +145,7 @@ impl Names {
             addresses: addresses.iter().map(|(address, name)| (*address, (*name).to_owned())).collect(),
             slots: Vec::new(),
             reasons: reasons.iter().map(|(reason, name)| (*reason, (*name).to_owned())).collect(),
+            interrupt: |number| (number != 0).then(|| format!("card-input.{number}")),
         }
     }
 }
@@ -242,6 +251,9 @@ impl Plan {
             task_softirq: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
             dataref: btf.offset("skb_shared_info.dataref").map_err(unreadable)?,
             sk_mark: btf.offset("sock.sk_mark").map_err(unreadable)?,
+            // Without CONFIG_NET_RX_BUSY_POLL there is none.
+            skb_napi_id: btf.offset("sk_buff.napi_id").unwrap_or(0),
+            napi_id: btf.offset("napi_struct.napi_id").unwrap_or(0),
             has_reasons: u32::from(!reasons.is_empty()),
             begin_out,
             begin_in,
@@ -262,15 +274,23 @@ impl Plan {
                 addresses: symbols.functions,
                 slots: Vec::new(),
                 reasons: reasons.into_iter().filter_map(reason).collect(),
+                interrupt: interrupt_name,
             },
         })
     }
+}
+
+/// The names of those who handle an interrupt, with commas between.
+fn interrupt_name(number: u32) -> Option<String> {
+    let names = std::fs::read_to_string(format!("/sys/kernel/irq/{number}/actions")).ok()?;
+    Some(names.trim_end().to_owned()).filter(|names| !names.is_empty())
 }
 
 fn is_wanted(name: &[u8]) -> bool {
     let tracepoint = name.strip_prefix(b"btf_trace_");
     layout::is_wanted(name)
         || name == b"pcpu_hot"
+        || name == b"napi_struct"
         || FUNCTIONS.iter().flat_map(|hook| hook.targets).any(|(target, _)| target.as_bytes() == name)
         || TRACEPOINTS.iter().any(|hook| Some(hook.tracepoint.as_bytes()) == tracepoint)
 }

@@ -6,7 +6,7 @@ use net_latency_common::{
     COMM_LEN, Direction, IPPROTO_TCP,
     journey::{
         CONTEXT_HARDIRQ, CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, ROW_DROP, ROW_FREED,
-        ROW_KEPT, ROW_QUEUED, ROW_READ, ROW_UNWATCHED, ROW_WANTED,
+        ROW_KEPT, ROW_QUEUED, ROW_RAISED_BY_INTERRUPT, ROW_READ, ROW_UNWATCHED, ROW_WANTED,
     },
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -212,7 +212,7 @@ impl Open {
         let mut seen = FxHashSet::default();
         let mut previous = None;
         for row in &self.rows {
-            for earlier in before(row, previous) {
+            for earlier in before(row, previous, names) {
                 if seen.insert((earlier.cpu, earlier.at)) {
                     rows.push(earlier);
                 }
@@ -227,6 +227,7 @@ impl Open {
                 stage,
                 device: text(&row.device),
                 netns: row.netns,
+                interrupt: None,
                 is_own: true,
             });
             if row.flags & ROW_READ != 0 {
@@ -270,26 +271,36 @@ impl Open {
     }
 }
 
-/// What the CPU did between the place before and this one, in order to come here: a softirq, and its raising.
-fn before(row: &JourneyRow, previous: Option<u64>) -> impl Iterator<Item = Row> {
-    let place = |at: u64, function: &str, context| Row {
+/// What the CPU did between the place before and this one, in order to come here: a softirq, its raising, and the
+/// interrupt whose handler had the driver's packets taken there.
+fn before(row: &JourneyRow, previous: Option<u64>, names: &Names) -> impl Iterator<Item = Row> {
+    let place = |at: u64, function: &str, context, stage| Row {
         at,
         cpu: row.cpu,
         context,
         function: function.to_owned(),
-        stage: Stage::Softirq,
+        stage,
         device: Vec::new(),
         netns: 0,
+        interrupt: None,
         is_own: previous.is_some(),
     };
     // Of the packet's first place it can't be told whether the softirq began on its behalf.
     let earliest = previous.unwrap_or(0);
-    let entered =
-        Some(row.softirq_at).filter(|at| *at > earliest && *at <= row.at && row.context == CONTEXT_SOFTIRQ);
-    let raised =
-        entered.and_then(|entered| Some(row.raised_at).filter(|at| *at > earliest && *at <= entered));
-    let raised = raised.map(|at| place(at, "softirq_raise", Context::Unknown));
-    raised.into_iter().chain(entered.map(|at| place(at, "softirq_entry", Context::Softirq)))
+    let earlier = |at: u64, later: u64| Some(at).filter(|at| *at > earliest && *at <= later);
+    let entered = earlier(row.softirq_at, row.at).filter(|_| row.context == CONTEXT_SOFTIRQ);
+    let raised = entered.and_then(|entered| earlier(row.raised_at, entered));
+    // Who raises it otherwise isn't known.
+    let raiser = if row.flags & ROW_RAISED_BY_INTERRUPT == 0 { Context::Unknown } else { Context::Hardirq };
+    let handled =
+        raised.and_then(|raised| earlier(row.interrupt_at, raised)).filter(|_| raiser == Context::Hardirq);
+    let handled = handled.map(|at| Row {
+        interrupt: Some(names.interrupt(row.interrupt)),
+        ..place(at, "irq_handler_entry", Context::Hardirq, Stage::Interrupt)
+    });
+    let raised = raised.map(|at| place(at, "softirq_raise", raiser, Stage::Softirq));
+    let entered = entered.map(|at| place(at, "softirq_entry", Context::Softirq, Stage::Softirq));
+    handled.into_iter().chain(raised).chain(entered)
 }
 
 fn context(row: &JourneyRow) -> Context {

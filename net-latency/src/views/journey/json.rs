@@ -43,6 +43,7 @@ struct Place<'a> {
     function: &'a str,
     ifname: Option<String>,
     netns: Option<u32>,
+    irq: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -90,6 +91,7 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u
             function: &row.function,
             ifname: (!row.device.is_empty()).then(|| text(&row.device)),
             netns: (row.netns != 0).then_some(row.netns),
+            irq: row.interrupt.as_deref(),
         }
     });
     let object = Object {

@@ -49,6 +49,8 @@ struct Arguments<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    irq: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
 }
 
@@ -117,6 +119,7 @@ impl Events {
                         _ => None,
                     },
                     device: (!row.device.is_empty()).then(|| text(&row.device)),
+                    irq: row.interrupt.as_deref(),
                     outcome: (index == last).then(|| outcome(&journey.outcome)),
                 },
             };

@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 use net_latency_common::{
-    AF_INET, IPPROTO_TCP, IPPROTO_UDP,
+    AF_INET, Direction, IPPROTO_TCP, IPPROTO_UDP,
     journey::{
-        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, PLACE_COPY, PLACE_DROP, PLACE_NETIF_RX,
-        PLACE_RECEIVE, PLACE_SWITCH, PLACE_TAKEN, PLACE_WAKING, ROW_DROP, ROW_FREED, ROW_KEPT, ROW_QUEUED,
-        ROW_READ, ROW_UNWATCHED, ROW_WANTED,
+        CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, PLACE_COPY, PLACE_DROP,
+        PLACE_GRO_RECEIVE, PLACE_NETIF_RX, PLACE_RECEIVE, PLACE_SWITCH, PLACE_TAKEN, PLACE_WAKING, ROW_DROP,
+        ROW_FREED, ROW_KEPT, ROW_QUEUED, ROW_RAISED_BY_INTERRUPT, ROW_READ, ROW_UNWATCHED, ROW_WANTED,
     },
 };
 use proptest::prelude::*;
@@ -89,6 +89,7 @@ fn row(at: u64, place: u64) -> JourneyRow {
         location: 0,
         softirq_at: 0,
         raised_at: 0,
+        interrupt_at: 0,
         content: 0,
         comm: name(b"client"),
         device: [0; 16],
@@ -100,6 +101,8 @@ fn row(at: u64, place: u64) -> JourneyRow {
         cpu: 0,
         context: CONTEXT_PROCESS,
         flags: 0,
+        interrupt: 0,
+        reserved: 0,
     }
 }
 
@@ -386,6 +389,57 @@ fn only_what_is_asked_for_is_shown() {
     assert!(!is_shown(unknown, &rows, &any));
 }
 
+/// A packet that a card's driver hands up, and that is dropped at once.
+fn arriving(handled: u64, raised: u64) -> Journey {
+    let led = |row: JourneyRow| JourneyRow {
+        interrupt_at: SECOND + handled,
+        interrupt: 27,
+        flags: row.flags | ROW_RAISED_BY_INTERRUPT,
+        raised_at: SECOND + raised,
+        softirq_at: SECOND + 5_000,
+        ..in_softirq(row)
+    };
+    let start = JourneyStart { direction: Direction::In as u8, ..beginning() };
+    let dropped = JourneyRow { flags: ROW_DROP, ..row(11_500, PLACE_DROP) };
+    shown(start, &[led(row(9_000, PLACE_GRO_RECEIVE)), led(row(11_000, TCP_RCV)), led(dropped)])
+        .expect("it has ended")
+}
+
+#[test]
+fn an_interrupt_and_the_softirq_that_it_raised_lead_to_a_packet() {
+    let journey = arriving(1_000, 2_500);
+    assert_snapshot!(as_text(&journey, 132));
+    let mut out = Vec::new();
+    json::write(&journey, clock(), Zone::UTC, &mut out);
+    let value: Value = serde_json::from_slice(&out).expect("JSON");
+    let first: Vec<_> = value["rows"].as_array().expect("rows")[..3]
+        .iter()
+        .map(|row| format!("{} {} {} {}", row["since_ns"], row["context"], row["function"], row["irq"]))
+        .collect();
+    let expected = [
+        r#"-8000 "hardirq" "irq_handler_entry" "card-input.27""#,
+        r#"-6500 "hardirq" "softirq_raise" null"#,
+        r#"-4000 "softirq" "softirq_entry" null"#,
+    ];
+    assert_eq!(first, expected);
+    // It is in the events too, on the track of the interrupts.
+    let events = events(&[journey]);
+    check_events(&events);
+    let event = events.as_array().expect("events").iter().find(|event| event["name"] == "irq_handler_entry");
+    let event = event.expect("the interrupt");
+    assert_eq!((event["tid"].as_u64(), event["args"]["irq"].as_str()), (Some(3), Some("card-input.27")));
+}
+
+#[test]
+fn an_interrupt_that_cannot_have_raised_the_softirq_is_left_out() {
+    let names =
+        |journey: &Journey| functions(journey).iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let way = ["softirq_raise", "softirq_entry", "napi_gro_receive_entry", "tcp_v4_rcv", "kfree_skb"];
+    assert_eq!(names(&arriving(2_600, 2_500)), way);
+    // Nor is there a softirq that was raised after it began.
+    assert_eq!(names(&arriving(1_000, 5_100)), way[1..]);
+}
+
 #[test]
 fn a_packet_among_too_many_on_a_socket_is_given_up() {
     let mut rows = read()[..7].to_vec();
@@ -410,15 +464,16 @@ fn any_row() -> impl Strategy<Value = JourneyRow> {
         5_000,
         u64::MAX,
     ]);
-    let times = (0..SECOND * 3, 0..SECOND * 3, 0..SECOND * 3);
+    let times = (0..SECOND * 3, 0..SECOND * 3, 0..SECOND * 3, 0..SECOND * 3);
     (place, times, any_name(), any_name(), any::<(u8, u8, u16)>(), 0..4u64).prop_map(
-        |(place, (at, softirq_at, raised_at), comm, device, (flags, context, cpu), skb)| {
+        |(place, (at, softirq_at, raised_at, interrupt_at), comm, device, (flags, context, cpu), skb)| {
             let fixed = |text: &[u8]| name(&text[..text.len().min(15)]);
             JourneyRow {
                 at,
                 place,
                 softirq_at,
                 raised_at,
+                interrupt_at,
                 comm: fixed(&comm),
                 device: fixed(&device),
                 flags,

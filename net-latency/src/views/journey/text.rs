@@ -27,7 +27,7 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, columns: usize,
     write_head(journey, total, out);
 
     let functions = widest(journey.rows.iter().map(|row| row.function.len()), "function");
-    let devices = widest(journey.rows.iter().map(|row| name(&row.device).width()), "device");
+    let devices = widest(journey.rows.iter().map(|row| device(row).width()), "device");
     let before = TIME + 1 + TIME + 5 + 2 + CONTEXT + 1 + functions + 1 + devices + 1;
     let scale = columns.saturating_sub(before + 2).max(NARROWEST);
     line(
@@ -56,7 +56,7 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, columns: usize,
             row.cpu,
             padded(&context(&row.context), CONTEXT),
             row.function,
-            padded(&name(&row.device), devices),
+            padded(&device(row), devices),
         );
         line(out, format_args!("{}", text.trim_end()));
         previous = Some(row);
@@ -141,6 +141,11 @@ fn context(context: &Context) -> String {
         Context::Unknown => "-".to_owned(),
         Context::Softirq | Context::Hardirq => context.kind().to_owned(),
     }
+}
+
+/// The device, or whose interrupt it is.
+fn device(row: &Row) -> String {
+    name(row.interrupt.as_ref().map_or(&row.device, |names| names.as_bytes()))
 }
 
 /// A name of somebody's choice, which does nothing on a terminal.

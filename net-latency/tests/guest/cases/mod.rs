@@ -11,6 +11,7 @@ mod filters;
 pub(crate) mod harness;
 mod hist;
 mod journey;
+mod journey_witness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         calls::CASES,
         calls_witness::CASES,
         journey::CASES,
+        journey_witness::CASES,
         prerequisites::CASES,
     ]
     .into_iter()
