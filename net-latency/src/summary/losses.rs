@@ -93,7 +93,7 @@ fn describe(counter: Counter) -> Option<(bool, &'static str)> {
         }
         Counter::UnmatchedIn => (
             false,
-            "times an application took bytes whose packet was not seen (connections in progress at the start)",
+            "times an application took bytes whose packet was not seen: it came before the start, or was pushed out",
         ),
         Counter::DuplicateIn => {
             (false, "received segments brought nothing new: TCP had their bytes; no line of their own")
