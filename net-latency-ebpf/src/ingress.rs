@@ -29,11 +29,9 @@ use crate::{
     task::Task,
 };
 
-/// Lines that one run of a program gives at most, 512, are far more than an skb can absorb. What a call takes
+/// Lines that one run of a program gives at most: far more than an skb can absorb. What a call takes
 /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const BATCHES_PER_RUN: u32 = 32;
-/// See `BATCHES_PER_RUN`: the verifier follows each turn of a loop, and a batch once.
-const STEPS_PER_BATCH: u32 = 16;
+const MAX_SEGMENTS_PER_RUN: u32 = 512;
 
 /// What a step along the waiting segments found: the last one, or one with more behind it, or none.
 const DONE: u32 = 0;
@@ -479,8 +477,9 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     let until = connection.taken_until;
     let mut found = DONE;
     if before(position(connection), until) {
-        for _ in 0..BATCHES_PER_RUN {
-            found = take_steps(address);
+        // The verifier follows each turn: as little as possible is in it.
+        for _ in 0..MAX_SEGMENTS_PER_RUN {
+            found = take_step(address);
             if found != MORE {
                 break;
             }
@@ -514,24 +513,10 @@ fn position(connection: &Connection) -> u32 {
     unsafe { ptr::read_volatile(&raw const connection.read_next) }
 }
 
-/// A batch of steps along the waiting segments of the socket at `address`.
+/// One step along the waiting segments of the socket at `address`: the next one gets its line.
 ///
-/// Global functions, like the step itself, which the verifier checks once by themselves instead of once per turn of the loop
-/// around them (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn take_steps(address: u64) -> u32 {
-    let mut found = MORE;
-    for _ in 0..STEPS_PER_BATCH {
-        found = take_step(address);
-        if found != MORE {
-            break;
-        }
-    }
-    found
-}
-
-/// One step: the next segment gets its line.
+/// A global function, which the verifier checks once by itself instead of once per turn of the loop
+/// around it (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
@@ -568,21 +553,8 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     if is_last { DONE } else { MORE }
 }
 
-/// A batch of steps along the segments of the socket at `address` that nobody took. Global as [`take_steps`] is.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn drop_steps(address: u64) -> u32 {
-    let mut found = MORE;
-    for _ in 0..STEPS_PER_BATCH {
-        found = drop_step(address);
-        if found != MORE {
-            break;
-        }
-    }
-    found
-}
-
-/// One such step: the next segment is forgotten.
+/// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
+/// Global for the reason that [`take_step`] is.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
@@ -664,8 +636,8 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> Outcome {
     }
     if connection.read_known != 0 && connection.is_left_alone == 0 {
         let address = connection.address;
-        for _ in 0..BATCHES_PER_RUN {
-            if drop_steps(address) != MORE {
+        for _ in 0..MAX_SEGMENTS_PER_RUN {
+            if drop_step(address) != MORE {
                 break;
             }
         }

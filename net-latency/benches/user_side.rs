@@ -1,6 +1,12 @@
 //! What the user side needs for a packet, from the ring buffer's record to the line.
 
-use std::{convert::Infallible, hint::black_box, time::Duration};
+use std::{
+    convert::Infallible,
+    fs,
+    hint::black_box,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::{
@@ -13,6 +19,8 @@ use net_latency::{
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 
 const RECORDS: u64 = 10_000;
+/// In the year 2026.
+const WALL_NS: i64 = 1_790_000_000_000_000_000;
 
 /// A conversation over loopback, as the kernel side tells it: two CPUs, so that records are nearly in order.
 fn records() -> Vec<PacketRecord> {
@@ -100,6 +108,34 @@ fn benches(criterion: &mut Criterion) {
                     writer.write(&event, &mut out);
                     summary.record_event(&event);
                 });
+            });
+        });
+    }
+    group.finish();
+    logs(criterion, &records);
+}
+
+/// The report of a log, as a process of its own.
+fn logs(criterion: &mut Criterion, records: &[PacketRecord]) {
+    /// So many that starting the process doesn't count.
+    const REPEATED: u64 = 20;
+
+    let mut group = criterion.benchmark_group("report");
+    group.throughput(Throughput::Elements(RECORDS * REPEATED)).sample_size(10);
+    let folder = tempfile::tempdir().expect("a directory for temporary files");
+    for (format, name) in [(Format::Json, "json"), (Format::Csv, "csv")] {
+        let mut writer = Writer::new(format, &Options { zone: Zone::UTC, details: false, colour: false });
+        let mut log = format.header().to_vec();
+        for record in (0..REPEATED).flat_map(|_| records) {
+            writer.write(&Event::new(record, WALL_NS, Some(b"lo")), &mut log);
+        }
+        let path = folder.path().join(name);
+        fs::write(&path, log).expect("the directory can be written");
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_net-latency"));
+                let status = command.args(["report", "-q"]).arg(&path).stdout(Stdio::null()).status();
+                assert!(status.expect("the tool starts").success());
             });
         });
     }
