@@ -191,8 +191,8 @@ pub(super) struct Comparison {
     pub(super) lines: Vec<String>,
     /// A line for each figure that is not.
     pub(super) new: Vec<String>,
-    /// Those lines whose figure has risen, by its load and mode.
-    pub(super) risen: BTreeMap<String, String>,
+    /// Those that have risen.
+    pub(super) risen: Vec<String>,
 }
 
 impl Record {
@@ -233,11 +233,14 @@ impl Record {
             let found = now.added().into_iter().find(|(m, l, ..)| *m == mode && *l == load);
             let Some((_, _, after, _)) = found else { continue };
             let change = (after - before) as f64 / before.max(1) as f64;
-            let figure = format!("{load}, {mode}");
-            let line =
-                format!("{figure}: {} → {} ({:+.1} %)", grouped(before), grouped(after), change * 100.0);
+            let line = format!(
+                "{load}, {mode}: {} → {} ({:+.1} %)",
+                grouped(before),
+                grouped(after),
+                change * 100.0
+            );
             if change > TOLERANCE {
-                comparison.risen.insert(figure, line.clone());
+                comparison.risen.push(line.clone());
             }
             comparison.lines.push(line);
         }
@@ -276,8 +279,7 @@ mod tests {
         );
         let compare = |stream| record.compare("6.1", &Figures::parse(&output(stream)).expect("figures"));
         assert!(compare(40_290).risen.is_empty() && compare(20_000).risen.is_empty());
-        let risen = ("tcp, stream".to_owned(), "tcp, stream: 10,000 → 10,310 (+3.1 %)".to_owned());
-        assert_eq!(compare(40_310).risen, BTreeMap::from([risen]));
+        assert_eq!(compare(40_310).risen, ["tcp, stream: 10,000 → 10,310 (+3.1 %)"]);
         assert_eq!(record.compare("7.2", &Figures::default()), Comparison::default());
         // What is not on record is told, and has not risen.
         let unknown = record.compare("7.2", &Figures::parse(&output(40_310)).expect("figures"));
