@@ -2,7 +2,9 @@
 
 use net_latency_common::{AF_INET, Counter, Direction, PacketRecord, STAMP_APP, STAMP_DRV, STAMPS};
 
-use crate::{Outcome, filter, histogram, maps::RECORDS, overload, socket::Ends};
+#[cfg(feature = "hist")]
+use crate::histogram;
+use crate::{Outcome, filter, maps::RECORDS, overload, socket::Ends};
 
 /// Puts one record into the ring buffer, or counts the packet's times, unless a filter excludes a packet with these
 /// stamps and this mark. `record` runs once there is room, so that it is built in place.
@@ -16,6 +18,7 @@ pub(crate) fn emit(
     if !filter::packet(direction, stamps, mark) {
         return Err(filtered(direction));
     }
+    #[cfg(feature = "hist")]
     if histogram::is_wanted() {
         return histogram::count(direction, &record());
     }

@@ -6,13 +6,13 @@
 //! asked for is decided when a task gives or takes bytes, and kept with its name.
 
 use aya_ebpf::{helpers::bpf_get_prandom_u32, maps::lpm_trie::Key};
-use net_latency_common::{
-    AF_INET, Direction, Host, MAX_BANKS, MAX_CGROUPS, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
-};
+use net_latency_common::{AF_INET, Direction, Host, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS};
 
+#[cfg(feature = "names")]
+use crate::names;
 use crate::{
     config::setting,
-    maps::{CGROUPS, GLOBS, HOSTS, INTERFACES, NETNS, PIDS, PORTS},
+    maps::{HOSTS, INTERFACES, NETNS, PIDS, PORTS},
     memory::Memory,
     skb::Skb,
     socket::{Ends, Identity, Socket},
@@ -43,11 +43,12 @@ pub(crate) fn current() -> bool {
     if !is_by_task() {
         return true;
     }
-    if !current_may_change() {
-        return process();
+    #[cfg(feature = "names")]
+    if current_may_change() {
+        let name = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
+        return names::current_is_wanted(name);
     }
-    let [start, end] = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
-    current_is_wanted(start, end) != 0
+    process()
 }
 
 /// Whether it matters whose packets they are, by process alone: a task's verdict stays. Then sockets that only others use can
@@ -60,58 +61,24 @@ pub(crate) fn is_by_process() -> bool {
 /// Whether what [`current`] says of a task can change: by a new name, or another cgroup.
 #[inline(always)]
 pub(crate) fn current_may_change() -> bool {
-    setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0
+    cfg!(feature = "names") && (setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0)
 }
 
 /// Whether the task this CPU runs, which has this name, is asked for.
 #[inline(always)]
-pub(crate) fn current_named([start, end]: [u64; 2]) -> bool {
-    if current_may_change() { current_is_wanted(start, end) != 0 } else { process() }
+#[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "no name is asked for"))]
+pub(crate) fn current_named(name: [u64; 2]) -> bool {
+    #[cfg(feature = "names")]
+    if current_may_change() {
+        return names::current_is_wanted(name);
+    }
+    process()
 }
 
 /// Whether the process this CPU runs is asked for.
 #[inline(always)]
-fn process() -> bool {
+pub(crate) fn process() -> bool {
     setting!(filter_pid) == 0 || PIDS.get_ptr(Task::current_pid()).is_some()
-}
-
-/// Whether the task this CPU runs is asked for; its name are these two words.
-///
-/// A global function, which the verifier checks once by itself instead of wherever it is called.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn current_is_wanted(start: u64, end: u64) -> u32 {
-    let is_wanted = process()
-        && (setting!(filter_comm) == 0 || name_matches([start, end]))
-        && (setting!(filter_cgroup) == 0 || current_is_in_cgroup());
-    u32::from(is_wanted)
-}
-
-#[inline(always)]
-fn name_matches(name: [u64; 2]) -> bool {
-    let mut index = 0;
-    while index < MAX_BANKS as u32 && index < setting!(filter_comm) {
-        if let Some(bank) = GLOBS.get(index)
-            && bank.matches(name)
-        {
-            return true;
-        }
-        index += 1;
-    }
-    false
-}
-
-/// Asked while the task gives or takes bytes, so that it holds for what is sent from a softirq later.
-#[inline(always)]
-fn current_is_in_cgroup() -> bool {
-    let mut index = 0;
-    while index < MAX_CGROUPS && index < setting!(filter_cgroup) {
-        if CGROUPS.current_task_under_cgroup(index) == Ok(true) {
-            return true;
-        }
-        index += 1;
-    }
-    false
 }
 
 /// Whether packets between these ports (host order) are wanted.

@@ -1,6 +1,6 @@
 //! Kernel side of net-latency: what every hook does, the same for fentry, kprobe and tracepoints.
 //!
-//! `main.rs` declares the programs; each is a thin wrapper around one function of [`ingress`],
+//! `programs.rs` declares the programs; each is a thin wrapper around one function of [`ingress`],
 //! [`egress`] or [`datagram`], instantiated for the way its context lets it read kernel memory ([`memory`]).
 //! A function returns `Err(Counter)` when a packet became no line, or a poorer one, for that reason.
 
@@ -20,12 +20,15 @@ pub mod egress;
 mod emit;
 pub mod filter;
 pub mod foreign;
+#[cfg(feature = "hist")]
 pub mod histogram;
 pub mod ingress;
 #[cfg(feature = "journey")]
 pub mod journey;
 mod maps;
 pub mod memory;
+#[cfg(feature = "names")]
+pub mod names;
 mod overload;
 pub mod passing;
 pub mod processes;

@@ -3,11 +3,9 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, CgroupArray, HashMap, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, RingBuf},
+    maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf},
 };
-use net_latency_common::{
-    Bank, CELLS, COMM_LEN, CellKey, Counters, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PageBases, Span,
-};
+use net_latency_common::{Counters, Host, INTERFACE_LEN, PageBases};
 
 use crate::{
     connection::{Connection, Resent, Write, WriteKey},
@@ -101,26 +99,52 @@ pub(crate) static NETNS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 #[map]
 pub(crate) static INTERFACES: HashMap<[u64; INTERFACE_LEN / 8], u8> = HashMap::with_max_entries(1024, 0);
 
-/// Names of tasks to show.
-#[map]
-pub(crate) static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
+#[cfg(feature = "names")]
+pub(crate) use tasks::*;
 
-/// Cgroups to show.
-#[map]
-pub(crate) static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
+/// Tasks to show.
+#[cfg(feature = "names")]
+mod tasks {
+    use aya_ebpf::{
+        macros::map,
+        maps::{Array, CgroupArray},
+    };
+    use net_latency_common::{Bank, MAX_BANKS, MAX_CGROUPS};
 
-/// Counts of times by way and stage. The user side makes room where it wants them.
-#[map]
-pub(crate) static TIMES: PerCpuArray<[u64; CELLS]> = PerCpuArray::with_max_entries(1, 0);
+    /// Their names.
+    #[map]
+    pub(crate) static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
 
-/// Counts of times by group, way and stage. The user side makes room where it wants them.
-#[map]
-pub(crate) static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
+    /// Their cgroups.
+    #[map]
+    pub(crate) static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
+}
 
-/// Names of the processes that have counts.
-#[map]
-pub(crate) static NAMES: HashMap<u32, [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
+#[cfg(feature = "hist")]
+pub(crate) use counts::*;
 
-/// When packets are counted.
-#[map]
-pub(crate) static SPAN: Array<Span> = Array::with_max_entries(1, 0);
+/// What counts of times take.
+#[cfg(feature = "hist")]
+mod counts {
+    use aya_ebpf::{
+        macros::map,
+        maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
+    };
+    use net_latency_common::{CELLS, COMM_LEN, CellKey, Span};
+
+    /// Counts of times by way and stage. The user side makes room where it wants them.
+    #[map]
+    pub(crate) static TIMES: PerCpuArray<[u64; CELLS]> = PerCpuArray::with_max_entries(1, 0);
+
+    /// Counts of times by group, way and stage. The user side makes room where it wants them.
+    #[map]
+    pub(crate) static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
+
+    /// Names of the processes that have counts.
+    #[map]
+    pub(crate) static NAMES: HashMap<u32, [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
+
+    /// When packets are counted.
+    #[map]
+    pub(crate) static SPAN: Array<Span> = Array::with_max_entries(1, 0);
+}

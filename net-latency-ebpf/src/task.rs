@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
-use crate::{filter, histogram};
+use crate::filter;
 
 /// A task by id and name; all zero where unknown.
 #[derive(Clone, Copy)]
@@ -50,8 +50,10 @@ impl Task {
 
     /// The current task with its cgroup in place of its name, where that is asked for.
     #[inline(always)]
+    #[cfg_attr(not(feature = "hist"), expect(unused_mut, reason = "only counts go by cgroup"))]
     fn with_cgroup(mut self) -> Self {
-        if histogram::is_by_cgroup() {
+        #[cfg(feature = "hist")]
+        if crate::histogram::is_by_cgroup() {
             // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
             self.comm[0] = unsafe { generated::bpf_get_current_cgroup_id() };
         }

@@ -3,7 +3,10 @@
 //!
 //! The format is that of Documentation/bpf/btf.rst in the Linux source.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_LEN: usize = 24;
@@ -31,6 +34,9 @@ const DATASEC: u32 = 15;
 const DECL_TAG: u32 = 17;
 const TYPE_TAG: u32 = 18;
 const ENUM64: u32 = 19;
+
+/// Begins the name of the type that describes a tracepoint.
+const TRACEPOINT: &str = "btf_trace_";
 
 /// How deep structs are searched; kernel types nest less, and a loop in a broken file ends here.
 const MAX_DEPTH: u32 = 16;
@@ -60,6 +66,13 @@ impl fmt::Display for BtfError {
 }
 
 impl std::error::Error for BtfError {}
+
+/// For [`Btf::parse`]: whether a name is one of these, or a tracepoint's of that name. It is asked of each of the kernel's
+/// names, of which there are 100,000.
+pub fn named(names: impl Iterator<Item = &'static str>) -> impl Fn(&[u8]) -> bool {
+    let names: HashSet<&[u8]> = names.map(str::as_bytes).collect();
+    move |name| names.contains(name.strip_prefix(TRACEPOINT.as_bytes()).unwrap_or(name))
+}
 
 /// Parsed BTF.
 #[derive(Debug)]
@@ -324,7 +337,7 @@ impl<'a> Btf<'a> {
 
 /// The typedef that stands for a tracepoint.
 fn tracepoint(name: &str) -> String {
-    format!("btf_trace_{name}")
+    format!("{TRACEPOINT}{name}")
 }
 
 /// The two sections behind their header.

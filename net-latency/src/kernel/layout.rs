@@ -18,10 +18,9 @@ const STRUCTS: [&str; 10] = [
     "bpf_link_info",
 ];
 
-/// Whether a type's name is one that [`offsets`] looks at.
-#[must_use]
-pub fn is_wanted(name: &[u8]) -> bool {
-    STRUCTS.iter().any(|wanted| wanted.as_bytes() == name)
+/// The names of the types that this module looks at.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    STRUCTS.into_iter()
 }
 
 /// Fills each named field of [`Offsets`] from the path beside it.

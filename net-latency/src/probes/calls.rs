@@ -24,7 +24,7 @@ use crate::{
     cli::PacketFilter,
     error::Failure,
     kernel::{
-        btf::Btf,
+        btf::{Btf, named},
         functions::{Addresses, Function},
         layout,
     },
@@ -139,7 +139,7 @@ impl CallProbes {
         let load = || -> Result<Self> {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;
             let counts_missed =
-                Btf::parse(btf, layout::is_wanted).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
+                Btf::parse(btf, named(layout::names())).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
             let mut probes = Self { ebpf, links: Vec::new(), counts_missed };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in ["call_entry", "call_return", "any_entry", "any_return"] {

@@ -75,6 +75,11 @@ pub(super) fn size(filter: &PacketFilter, loader: &mut EbpfLoader<'_>) {
     }
 }
 
+/// Whether tasks are asked for by their name or cgroup.
+pub(super) fn needs_names(filter: &PacketFilter) -> bool {
+    !filter.comms.is_empty() || !filter.cgroups.is_empty()
+}
+
 /// Fills the sets. A cgroup that has gone since the command line was read is an error.
 pub(super) fn fill(filter: &PacketFilter, ebpf: &mut Ebpf) -> Result<()> {
     let alone = filter.pids.iter().map(|&pid| (pid, PID_ALONE));
@@ -88,6 +93,9 @@ pub(super) fn fill(filter: &PacketFilter, ebpf: &mut Ebpf) -> Result<()> {
     let mut hosts: LpmTrie<_, Host, u8> = LpmTrie::try_from(map)?;
     for net in &filter.hosts {
         hosts.insert(&host(net), 1, 0).context("telling the kernel side of an address")?;
+    }
+    if !needs_names(filter) {
+        return Ok(());
     }
     let map = ebpf.map_mut(GLOBS_MAP).context("a map is missing")?;
     let mut globs = Array::try_from(map)?;

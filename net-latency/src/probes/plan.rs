@@ -6,7 +6,10 @@ use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, PROCESSES, Program, P
 use crate::{
     error::Failure,
     event::{IpVersion, Protocol},
-    kernel::{btf::Btf, layout, preemption},
+    kernel::{
+        btf::{Btf, named},
+        layout, preemption,
+    },
 };
 
 /// A struct of the kernel's verifier.
@@ -82,7 +85,7 @@ impl Plan {
                 "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
             ))
         };
-        let btf = Btf::parse(btf, is_wanted).map_err(unreadable)?;
+        let btf = Btf::parse(btf, named(names())).map_err(unreadable)?;
         let has = |hook: &Hook, name: &str| match hook.programs {
             Programs::Function { .. } => btf.has_function(name),
             Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => btf.has_tracepoint(name),
@@ -145,16 +148,10 @@ fn choose(
     Ok(choices)
 }
 
-fn is_wanted(name: &[u8]) -> bool {
-    let tracepoint = name.strip_prefix(b"btf_trace_");
-    layout::is_wanted(name)
-        || name == SUBPROGRAM.as_bytes()
-        || HOOKS
-            .iter()
-            .chain([&CLOSE])
-            .chain(&PROCESSES)
-            .flat_map(|hook| hook.candidates)
-            .any(|candidate| candidate.as_bytes() == name || Some(candidate.as_bytes()) == tracepoint)
+/// What is looked for in the kernel's BTF.
+fn names() -> impl Iterator<Item = &'static str> {
+    let hooks = HOOKS.into_iter().chain([CLOSE]).chain(PROCESSES);
+    layout::names().chain([SUBPROGRAM]).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 
 #[cfg(test)]

@@ -37,7 +37,11 @@ use crate::{
     cli::{Backend, PacketFilter},
     error::Failure,
     event::Protocol,
-    kernel::{btf::Btf, facts::Live, layout, preemption, prerequisites},
+    kernel::{
+        btf::{Btf, named},
+        facts::Live,
+        layout, preemption, prerequisites,
+    },
 };
 
 pub use functions::Functions;
@@ -192,7 +196,7 @@ impl Plan {
                 "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
             ))
         };
-        let btf = Btf::parse(data, is_wanted).map_err(unreadable)?;
+        let btf = Btf::parse(data, named(names())).map_err(unreadable)?;
         let begins = |direction| u32::from(request.filter.direction.is_none_or(|only| only == direction));
         let (begin_out, begin_in) = (begins(Direction::Out), begins(Direction::In));
         let mut functions = Vec::new();
@@ -286,13 +290,11 @@ fn interrupt_name(number: u32) -> Option<String> {
     Some(names.trim_end().to_owned()).filter(|names| !names.is_empty())
 }
 
-fn is_wanted(name: &[u8]) -> bool {
-    let tracepoint = name.strip_prefix(b"btf_trace_");
-    layout::is_wanted(name)
-        || name == b"pcpu_hot"
-        || name == b"napi_struct"
-        || FUNCTIONS.iter().flat_map(|hook| hook.targets).any(|(target, _)| target.as_bytes() == name)
-        || TRACEPOINTS.iter().any(|hook| Some(hook.tracepoint.as_bytes()) == tracepoint)
+/// What is looked for in the kernel's BTF.
+fn names() -> impl Iterator<Item = &'static str> {
+    let functions = FUNCTIONS.iter().flat_map(|hook| hook.targets).map(|(target, _)| *target);
+    let tracepoints = TRACEPOINTS.iter().map(|hook| hook.tracepoint);
+    layout::names().chain(["pcpu_hot", "napi_struct"]).chain(functions).chain(tracepoints)
 }
 
 fn load(
