@@ -13,10 +13,10 @@ use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UD
 use crate::{
     Outcome, count,
     emit::{addresses, cpu, emit},
-    filter,
+    filter, foreign,
     ingress::take_arrival,
     maps::{DATAGRAMS, RECEIVING, SENDS},
-    memory::{Memory, Number},
+    memory::{Memory, Number, number},
     now, passing,
     skb::Skb,
     socket::{Ends, Socket},
@@ -281,6 +281,9 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
     // A call that adds to a corked datagram leaves it the time of the one that began it.
     if socket.udp_pending() {
         return Ok(());
+    }
+    if filter::is_by_process() {
+        foreign::want(number(socket.address()));
     }
     let send = current_or_new()?;
     send.socket = socket.address();

@@ -10,7 +10,6 @@ use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO
 
 use crate::{
     Outcome, before,
-    config::setting,
     connection::{self, Author, Connection, Progress, Resent, Write, WriteKey},
     count, datagram,
     emit::{addresses, cpu, emit},
@@ -21,11 +20,12 @@ use crate::{
     passing::{self, Stage},
     skb::Skb,
     socket::Socket,
+    steps::{BATCH, DONE, MISSED, MORE, repeat},
     task::Task,
 };
 
-/// Write calls that one transmission may step over: those whose bytes went out with the segment before.
-const MAX_WRITES_PER_RUN: u32 = 128;
+/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before.
+const BATCHES_PER_RUN: u32 = 128 / BATCH;
 
 /// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
 #[inline(always)]
@@ -36,7 +36,6 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
     if !identity.is_unconnected() && !filter::socket(socket, &identity) {
         return Ok(());
     }
-    let at = now();
     let connection = connection::find_or_new(socket, identity)?;
     if filter::is_by_process() {
         if filter::current() {
@@ -47,6 +46,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
             return Ok(());
         }
     }
+    let at = now();
     let task = Task::current();
     let start = tcp.write_seq();
     connection.user = task;
@@ -102,15 +102,19 @@ fn insert<M: Memory>(socket: Socket<M>, seq: u32, write: &Write) -> Outcome {
 pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
     // Headers come later: this is the payload.
     let len = skb.len();
-    if len == 0 && setting!(control) == 0 {
+    if len == 0 && !filter::control() {
         return Ok(());
+    }
+    if foreign::is_unwanted(socket) {
+        count::one(Counter::SeenOut);
+        return Err(Counter::FilteredOut);
     }
     let identity = socket.identity();
     if !filter::socket(socket, &identity) {
         count::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     }
-    let connection = match connection::find(socket) {
+    let mut connection = match connection::find(socket) {
         // Another life of that address may have left a writer who has nothing to do with these bytes.
         Some(connection) if connection.identity == identity => connection,
         Some(connection) if is_first_of_call(socket, connection) => {
@@ -153,8 +157,9 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         if before(seq, tcp.snd_nxt()) {
             flags |= FLAG_RETRANS;
             first = first_send(socket, skb, seq);
-        } else {
-            outcome = advance(socket, connection, seq);
+        } else if has_passed(connection, seq) {
+            outcome = advance(connection.address, seq);
+            connection = connection::find(socket).ok_or(Counter::SocketLost)?;
         }
         (app, author) = origin(connection, seq);
         if app == 0 && flags & FLAG_RETRANS == 0 {
@@ -217,27 +222,48 @@ fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection) -> bo
         && connection.write.task.ids == Task::current_ids()
 }
 
-/// Moves the cursor to the write call that holds `seq`.
+/// Whether the byte at `seq` is of a later write call than the cursor is at.
 #[inline(always)]
-fn advance<M: Memory>(socket: Socket<M>, connection: &mut Connection, seq: u32) -> Outcome {
-    let mut key = WriteKey { socket: socket.address(), seq: 0, reserved: 0 };
-    for _ in 0..MAX_WRITES_PER_RUN {
-        if connection.has_write == 0 || connection.write.has_next == 0 || before(seq, connection.write.next) {
-            return Ok(());
-        }
-        key.seq = connection.write.next;
-        let Some(next) = WRITES.get_ptr(&key) else {
-            // Evicted. Nothing is known until a call finds all bytes sent.
-            connection.has_write = 0;
-            return Err(Counter::UnmatchedOut);
-        };
-        // SAFETY: the socket's lock keeps others away.
-        unsafe { copy_words(next, &raw mut connection.write) };
-        connection.write_start = key.seq;
-        // It is there: found above.
-        let _ = WRITES.remove(&key);
+fn has_passed(connection: &Connection, seq: u32) -> bool {
+    connection.has_write != 0 && connection.write.has_next != 0 && !before(seq, connection.write.next)
+}
+
+/// Moves the cursor of the socket at `address` to the write call that holds `seq`.
+#[inline(always)]
+fn advance(address: u64, seq: u32) -> Outcome {
+    match repeat(BATCHES_PER_RUN, || advance_batch(address, seq)) {
+        MISSED => Err(Counter::UnmatchedOut),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// A batch of steps along the write calls of the socket at `address`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn advance_batch(address: u64, seq: u32) -> u32 {
+    repeat(BATCH, || advance_step(address, seq))
+}
+
+/// One step along the write calls of the socket at `address`, unless the cursor is at the one that holds `seq`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    if !has_passed(connection, seq) {
+        return DONE;
+    }
+    let key = WriteKey { socket: address, seq: connection.write.next, reserved: 0 };
+    let Some(next) = WRITES.get_ptr(&key) else {
+        // Evicted. Nothing is known until a call finds all bytes sent.
+        connection.has_write = 0;
+        return MISSED;
+    };
+    // SAFETY: the socket's lock keeps others away.
+    unsafe { copy_words(next, &raw mut connection.write) };
+    connection.write_start = key.seq;
+    // It is there: found above.
+    let _ = WRITES.remove(&key);
+    MORE
 }
 
 /// When, and by whom, the byte at `seq` was written.
@@ -262,7 +288,10 @@ fn origin(connection: &Connection, seq: u32) -> (u64, Author) {
 /// TCP lets a packet go: the first hook that sees the clone. Its sequence number is read here, since netfilter may change it
 /// further down (`nf_ct_seq_adjust`).
 #[inline(always)]
-pub fn at_transport<M: Memory>(skb: Skb<M>) -> Outcome {
+pub fn at_transport<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
+    if foreign::is_unwanted(socket) {
+        return Ok(());
+    }
     if let Some(passing) = passing::of(skb.address()) {
         passing.stamp_sent(now(), skb.tcp_header_seq());
     }
@@ -273,6 +302,9 @@ pub fn at_transport<M: Memory>(skb: Skb<M>) -> Outcome {
 /// the tunnel's device.
 #[inline(always)]
 pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
+    if filter::is_by_process() && foreign::is_unwanted(skb.socket()) {
+        return Ok(());
+    }
     passing::stamp(skb.address(), Stage::IpOut);
     Ok(())
 }
@@ -281,7 +313,7 @@ pub fn at_ip<M: Memory>(skb: Skb<M>) -> Outcome {
 #[inline(always)]
 pub fn queued<M: Memory>(skb: Skb<M>) -> Outcome {
     let socket = skb.socket();
-    if socket.address() == 0 {
+    if socket.address() == 0 || foreign::is_unwanted(socket) {
         return Ok(());
     }
     let Some(connection) = connection::find(socket) else { return datagram::queued(skb) };

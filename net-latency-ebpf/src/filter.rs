@@ -89,6 +89,12 @@ pub(crate) fn ports(one: u16, other: u16) -> bool {
         || PORTS.get_ptr(u32::from(other)).is_some()
 }
 
+/// Whether packets without data are wanted.
+#[inline(always)]
+pub(crate) fn control() -> bool {
+    cfg!(feature = "control") && setting!(control) != 0
+}
+
 /// Whether packets in this network namespace are wanted.
 #[inline(always)]
 pub(crate) fn netns(inode: u32) -> bool {
@@ -128,17 +134,19 @@ pub(crate) fn ends(ends: &Ends) -> bool {
 #[inline(always)]
 fn hosts(ends: &Ends) -> bool {
     let [a, b, c, d] = ends.addresses;
-    if ends.family == AF_INET {
-        host(AF_INET, a as u32, 0, 0, 0) || host(AF_INET, (a >> 32) as u32, 0, 0, 0)
-    } else {
-        host(ends.family, a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32)
-            || host(ends.family, c as u32, (c >> 32) as u32, d as u32, (d >> 32) as u32)
-    }
+    let (remote, local) = if ends.family == AF_INET { ((a, 0), (a >> 32, 0)) } else { ((a, b), (c, d)) };
+    host_is_wanted(ends.family, remote.0, remote.1) != 0 || host_is_wanted(ends.family, local.0, local.1) != 0
 }
 
-#[inline(always)]
-fn host(family: u32, a: u32, b: u32, c: u32, d: u32) -> bool {
-    HOSTS.get(&Key::new(Host::BITS, Host { family, address: [a, b, c, d] })).is_some()
+/// Whether an address is asked for, which is in two words; an IPv4 address in the lower half of the first.
+///
+/// A global function, which has its key on a stack of its own: the programs have no room for it beside what they call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn host_is_wanted(family: u32, a: u64, b: u64) -> u32 {
+    let first = if family == AF_INET { 0 } else { (a >> 32) as u32 };
+    let address = [a as u32, first, b as u32, (b >> 32) as u32];
+    u32::from(HOSTS.get(&Key::new(Host::BITS, Host { family, address })).is_some())
 }
 
 /// Whether a TCP socket's packets are wanted, as far as that is the same for all of them.

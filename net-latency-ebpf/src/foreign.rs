@@ -1,19 +1,27 @@
-//! Connections that are left alone, since only processes that nobody asked for use them: under `--pid` most are. What they
-//! receive is recognised by its headers, before anything is kept of it.
+//! Sockets that are left alone, since only processes that nobody asked for use them: under `--pid` most are. What a connection
+//! receives is recognised by its headers, before anything is kept of it; what a socket sends, by its address.
 //!
 //! A plain array without locks: one connection in each slot. Another's in its place, or two mixed by two CPUs that write at the
 //! same time, make a connection that is not recognised for a while, which then costs what it did before. By its socket, which
 //! early demux finds, it could be recognised more cheaply, but not on loopback, where there is none (`ip_rcv_finish_core`).
 
-use crate::{before, connection::Connection, ingress::mix, maps::FOREIGN, socket::Ends};
+use crate::{
+    before,
+    connection::Connection,
+    filter,
+    ingress::mix,
+    maps::{FOREIGN, WANTED},
+    memory::{Memory, number},
+    socket::{Ends, Socket},
+};
 
 /// Slots of the array, as a power of two.
 const SLOT_BITS: u32 = 12;
 /// Slots of the array.
 pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
-/// Bytes that may be on their way through TCP while a connection is found to be foreign: more than other CPUs handle meanwhile,
-/// and than arrives ahead of its order as a rule. They are followed to their end, so that they are counted once.
+/// Bytes that may be on their way through TCP where some wait for the socket's lock, or for others before them: more than that as
+/// a rule. They are followed to their end, so that they are counted once.
 const UNDER_WAY: u32 = 1 << 16;
 
 /// A connection that is left alone.
@@ -37,6 +45,36 @@ pub(crate) struct Key {
     netns: u32,
 }
 
+/// The slot of what is told by this number.
+#[inline(always)]
+fn slot(number: u64) -> u32 {
+    // 2^64 divided by the golden ratio.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (number.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)) as u32
+}
+
+/// A process that was asked for uses the socket at this address. That stays: the address may be another socket's later, or share
+/// its slot, which then costs what it would without this.
+#[inline(always)]
+pub(crate) fn want(socket: u64) {
+    if let Some(is_wanted) = WANTED.get_ptr_mut(slot(socket)) {
+        // SAFETY: an array's entry, mapped while a program runs, to which all write the same.
+        unsafe { *is_wanted = 1 };
+    }
+}
+
+/// Whether nothing is to be shown of what the socket sends, as far as its address tells. A control packet may be before
+/// there is a process that uses the socket.
+#[inline(always)]
+pub(crate) fn is_unwanted<M: Memory>(socket: Socket<M>) -> bool {
+    if !filter::is_by_process() || filter::control() {
+        return false;
+    }
+    let is_wanted = WANTED.get_ptr(slot(number(socket.address())));
+    // SAFETY: as above.
+    is_wanted.is_some_and(|is_wanted| unsafe { *is_wanted } == 0)
+}
+
 impl Key {
     #[inline(always)]
     pub(crate) fn new(ends: &Ends, remote_port: u16, local_port: u16, netns: u32) -> Self {
@@ -51,11 +89,8 @@ impl Key {
 
     #[inline(always)]
     fn flow(self) -> Option<&'static mut Flow> {
-        // 2^64 divided by the golden ratio.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mixed =
-            (self.addresses ^ u64::from(self.ports) << 16 ^ u64::from(self.netns)).wrapping_mul(SPREAD);
-        let flow = FOREIGN.get_ptr_mut((mixed >> (u64::BITS - SLOT_BITS)) as u32)?;
+        let flow = FOREIGN
+            .get_ptr_mut(slot(self.addresses ^ u64::from(self.ports) << 16 ^ u64::from(self.netns)))?;
         // SAFETY: an array's entries are mapped while a program runs, and hold numbers that may be anything.
         Some(unsafe { &mut *flow })
     }
@@ -83,17 +118,23 @@ impl Key {
     }
 }
 
-/// A task that nobody asked for has read from the connection up to `copied`; TCP expects `expected` next. Tells up to where its
-/// segments are followed; nothing if not at all.
+/// A task that nobody asked for has read from the connection up to `copied`; TCP expects `expected` next, and `is_quiet` says
+/// whether nothing behind that waits. Tells up to where its segments are followed; nothing if not at all.
 #[inline(always)]
-pub(crate) fn shun(connection: &mut Connection, copied: u32, expected: u32) -> Option<u32> {
+pub(crate) fn shun(
+    connection: &mut Connection,
+    copied: u32,
+    expected: u32,
+    is_quiet: impl FnOnce() -> bool,
+) -> Option<u32> {
     let key = Key::of(connection);
     let Some(flow) = key.flow() else { return Some(copied) };
     if !key.is(flow) {
         flow.ports = 0;
         flow.addresses = key.addresses;
         flow.netns = key.netns;
-        flow.from = expected.wrapping_add(UNDER_WAY);
+        // Another CPU may have the next segment in hand already.
+        flow.from = expected.wrapping_add(if is_quiet() { 1 } else { UNDER_WAY });
         flow.is_whole = 0;
         flow.ports = key.ports;
         if connection.is_left_alone != 0 {
@@ -121,6 +162,7 @@ pub(crate) fn welcome(connection: &mut Connection) {
         return;
     }
     connection.is_wanted = 1;
+    want(connection.address);
     Key::of(connection).forget();
     if connection.is_left_alone != 0 {
         // What came meanwhile was not followed.

@@ -15,7 +15,6 @@ use net_latency_common::{
 
 use crate::{
     Outcome, before,
-    config::setting,
     connection::{self, Connection},
     count, datagram,
     emit::{addresses, cpu, emit},
@@ -26,17 +25,13 @@ use crate::{
     passing::{self, Stage},
     skb::Skb,
     socket::{Ends, Socket},
+    steps::{BATCH, DONE, MISSED, MORE, repeat},
     task::Task,
 };
 
-/// Lines that one run of a program gives at most: far more than an skb can absorb. What a call takes
+/// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes
 /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const MAX_SEGMENTS_PER_RUN: u32 = 512;
-
-/// What a step along the waiting segments found: the last one, or one with more behind it, or none.
-const DONE: u32 = 0;
-const MORE: u32 = 1;
-const MISSED: u32 = 2;
+const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
 /// the same, since the next segment begins where it ends.
@@ -231,7 +226,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     let Some(len) = skb.len().checked_sub(header.len) else {
         return Ok(());
     };
-    if len == 0 && setting!(control) == 0 {
+    if len == 0 && !filter::control() {
         drop_arrival(skb);
         return Ok(());
     }
@@ -393,7 +388,10 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
         if socket.owned_by_task() && filter::current() {
             foreign::welcome(connection);
         } else if connection.is_wanted == 0 {
-            let Some(followed) = foreign::shun(connection, copied, tcp.rcv_nxt()) else { return Ok(()) };
+            let is_quiet = || !socket.has_backlog() && !tcp.has_gap();
+            let Some(followed) = foreign::shun(connection, copied, tcp.rcv_nxt(), is_quiet) else {
+                return Ok(());
+            };
             until = followed;
         }
     }
@@ -477,13 +475,7 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &mut Connection) -> Outcome {
     let until = connection.taken_until;
     let mut found = DONE;
     if before(position(connection), until) {
-        // The verifier follows each turn: as little as possible is in it.
-        for _ in 0..MAX_SEGMENTS_PER_RUN {
-            found = take_step(address);
-            if found != MORE {
-                break;
-            }
-        }
+        found = repeat(BATCHES_PER_RUN, || take_batch(address));
     }
     let mut outcome = Ok(());
     if found == MISSED {
@@ -513,10 +505,14 @@ fn position(connection: &Connection) -> u32 {
     unsafe { ptr::read_volatile(&raw const connection.read_next) }
 }
 
+/// A batch of steps along the waiting segments of the socket at `address`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_batch(address: u64) -> u32 {
+    repeat(BATCH, || take_step(address))
+}
+
 /// One step along the waiting segments of the socket at `address`: the next one gets its line.
-///
-/// A global function, which the verifier checks once by itself instead of once per turn of the loop
-/// around it (Linux 5.6). Such a function takes numbers only; hence all it needs is in the connection.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
@@ -553,8 +549,14 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     if is_last { DONE } else { MORE }
 }
 
+/// A batch of steps along the segments of the socket at `address` that nobody took.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn drop_batch(address: u64) -> u32 {
+    repeat(BATCH, || drop_step(address))
+}
+
 /// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
-/// Global for the reason that [`take_step`] is.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
@@ -636,11 +638,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> Outcome {
     }
     if connection.read_known != 0 && connection.is_left_alone == 0 {
         let address = connection.address;
-        for _ in 0..MAX_SEGMENTS_PER_RUN {
-            if drop_step(address) != MORE {
-                break;
-            }
-        }
+        repeat(BATCHES_PER_RUN, || drop_batch(address));
     }
     connection::remove(socket);
     outcome

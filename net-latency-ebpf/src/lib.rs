@@ -34,6 +34,7 @@ pub mod passing;
 pub mod processes;
 pub mod skb;
 pub mod socket;
+mod steps;
 mod task;
 
 /// How a hook ended: nothing to say, or what to count.

@@ -71,6 +71,10 @@ pub(crate) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_en
 #[map]
 pub(crate) static FOREIGN: Array<Flow> = Array::with_max_entries(foreign::SLOTS, 0);
 
+/// Whether a process that was asked for has used a socket, by a hash of the socket's address.
+#[map]
+pub(crate) static WANTED: Array<u64> = Array::with_max_entries(foreign::SLOTS, 0);
+
 /// Where the kernel keeps the addresses by which a page is found; zero until the user side knows.
 #[map]
 pub(crate) static PAGE_BASES: Array<PageBases> = Array::with_max_entries(1, 0);

@@ -103,6 +103,22 @@ pub(crate) unsafe fn probe<T: Copy>(address: *const u8) -> T {
     }
 }
 
+/// An address, which the verifier may know as a pointer, as a number to calculate with.
+#[inline(always)]
+pub(crate) fn number(address: u64) -> u64 {
+    // The verifier lets those who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other
+    // arithmetic with pointers to kernel structs it prohibits.
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut negated = address;
+        // SAFETY: changes the register only.
+        unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nomem, nostack, pure)) };
+        negated.wrapping_neg()
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    address
+}
+
 /// Copies a `T` made of whole words. The compiler's own copying and zeroing becomes calls of byte loops
 /// on this target, which cost more than all else a hook does; volatile accesses stay what they are.
 ///

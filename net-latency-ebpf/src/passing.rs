@@ -11,7 +11,7 @@
 
 use core::ptr;
 
-use crate::{maps::PASSINGS, now};
+use crate::{maps::PASSINGS, memory::number, now};
 
 /// Slots of the array, as a power of two.
 const SLOT_BITS: u32 = 15;
@@ -69,22 +69,6 @@ pub(crate) struct Passing {
 pub(crate) fn of(skb: u64) -> Option<Passing> {
     let (slot, tag) = place(number(skb));
     Some(Passing { first: PASSINGS.get_ptr_mut(slot)?, second: other(slot, tag), tag })
-}
-
-/// An address, which the verifier may know as a pointer, as a number to calculate with.
-#[inline(always)]
-fn number(address: u64) -> u64 {
-    // The verifier lets those who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other
-    // arithmetic with pointers to kernel structs it prohibits.
-    #[cfg(target_arch = "bpf")]
-    {
-        let mut negated = address;
-        // SAFETY: changes the register only.
-        unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nomem, nostack, pure)) };
-        negated.wrapping_neg()
-    }
-    #[cfg(not(target_arch = "bpf"))]
-    address
 }
 
 /// Slot and tag of an address, which together tell it.

@@ -147,11 +147,11 @@ on_function!(
 );
 on_function!(
     /// `tcp_v4_send_check(sk, skb)` or `__ip_queue_xmit(sk, skb, …)`.
-    fentry_out_tcp4, kprobe_out_tcp4, egress::at_transport(Skb 1)
+    fentry_out_tcp4, kprobe_out_tcp4, egress::at_transport(Socket 0, Skb 1)
 );
 on_function!(
     /// `tcp_v6_send_check(sk, skb)` or `inet6_csk_xmit(sk, skb, …)`.
-    fentry_out_tcp6, kprobe_out_tcp6, egress::at_transport(Skb 1)
+    fentry_out_tcp6, kprobe_out_tcp6, egress::at_transport(Socket 0, Skb 1)
 );
 on_function!(
     /// `udp_rcv(skb)`.

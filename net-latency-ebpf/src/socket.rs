@@ -131,6 +131,13 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_lock_owned)) != 0
     }
 
+    /// Whether skbs wait until the task that holds the socket's lock lets it go. `__release_sock` sets the length to 0 when it is
+    /// through with all of them.
+    #[inline(always)]
+    pub(crate) fn has_backlog(self) -> bool {
+        self.field::<u32>(offset!(sock_sk_backlog_len)) != 0
+    }
+
     /// The first skb of the receive queue.
     #[inline(always)]
     pub(crate) fn first_received(self) -> Option<Skb<M>> {
@@ -181,7 +188,7 @@ impl<M: Memory> Socket<M> {
 
 impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
-    fn field(self, offset: usize) -> u32 {
+    fn field<T: Copy>(self, offset: usize) -> T {
         // SAFETY: a live TCP socket, offsets from BTF.
         unsafe { M::read(self.pointer, offset) }
     }
@@ -190,6 +197,13 @@ impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
     pub(crate) fn rcv_nxt(self) -> u32 {
         self.field(offset!(tcp_sock_rcv_nxt))
+    }
+
+    /// Whether segments wait for one that comes before them.
+    #[inline(always)]
+    pub(crate) fn has_gap(self) -> bool {
+        // The root of a tree: null if there are none.
+        self.field::<u64>(offset!(tcp_sock_out_of_order_queue)) != 0
     }
 
     /// The first sequence number that the application has not taken.

@@ -193,7 +193,7 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) ->
     }
     let len = skb.len();
     let mark: u32 = socket.field(given!(sk_mark) as usize);
-    if len == 0 && setting!(control) == 0 || !is_mark(mark) {
+    if len == 0 && !filter::control() || !is_mark(mark) {
         return Ok(());
     }
     let identity = socket.identity();
@@ -353,7 +353,7 @@ pub fn arrived<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
     }
     let Some(headers) = headers::at_data(skb) else { return Ok(()) };
     if !filter::protocol(headers.protocol)
-        || headers.len == 0 && setting!(control) == 0 && headers.protocol == IPPROTO_TCP
+        || headers.len == 0 && !filter::control() && headers.protocol == IPPROTO_TCP
         || !is_between(&headers)
     {
         return Ok(());

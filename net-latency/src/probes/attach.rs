@@ -38,7 +38,7 @@ use crate::{
 
 /// The kernel side as an object file, built by build.rs, for nearly every run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
-/// The same with filters by name and cgroup, counts of times and a log.
+/// The same with filters by name and cgroup, control packets, counts of times and a log.
 static FULL_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
 
 /// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
@@ -186,8 +186,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     if request.log_level == 0 {
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
-    let is_full =
-        filters::needs_names(&request.filter) || request.histograms.is_some() || request.log_level > 0;
+    let is_full = request.filter.control
+        || filters::needs_names(&request.filter)
+        || request.histograms.is_some()
+        || request.log_level > 0;
     let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
     let mut probes = Probes {
         ebpf,
