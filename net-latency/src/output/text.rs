@@ -6,6 +6,7 @@
 //! the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
 
 use std::io::Write as _;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 
 use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
@@ -24,6 +25,8 @@ const OWNERS: usize = 16;
 const OWNER_LEN: usize = 96;
 /// Room for a column's name and a colon.
 const PIECE_LEN: usize = 16;
+/// Room for the time and what colours it.
+const START_LEN: usize = 32;
 /// Room for all of a line but its details, with a piece's room behind: 8 bytes of colour, 19 of time, 5, three columns of
 /// 42 with colours and the longest numbers, and the owner.
 const LINE_LEN: usize = 384;
@@ -33,10 +36,8 @@ pub(super) struct TextWriter {
     time: TimeText,
     /// By the lowest bits of the process id.
     owners: Box<[Owner; OWNERS]>,
-    /// The last line. The next begins with the same time, nearly always.
-    bytes: Box<[u8; LINE_LEN]>,
-    /// How much of it is the time.
-    time_len: usize,
+    /// What lines of the last second begin with.
+    start: Piece<START_LEN>,
     details: bool,
     colour: bool,
 }
@@ -85,33 +86,37 @@ struct Piece<const ROOM: usize> {
 
 impl<const ROOM: usize> Piece<ROOM> {
     const fn new(text: &str, end: &str) -> Self {
-        Self::of(text.as_bytes(), end.as_bytes())
+        Self::of([text.as_bytes(), end.as_bytes(), b""])
     }
 
-    const fn of(text: &[u8], end: &[u8]) -> Self {
-        let mut bytes = [0; ROOM];
-        let (start, rest) = bytes.split_at_mut(text.len());
-        start.copy_from_slice(text);
-        rest.split_at_mut(end.len()).0.copy_from_slice(end);
-        Self { bytes, len: text.len() + end.len() }
+    const fn of(parts: [&[u8]; 3]) -> Self {
+        let (mut bytes, mut len, mut part) = ([0; ROOM], 0, 0);
+        while part < parts.len() {
+            let (_, rest) = bytes.split_at_mut(len);
+            rest.split_at_mut(parts[part].len()).0.copy_from_slice(parts[part]);
+            len += parts[part].len();
+            part += 1;
+        }
+        Self { bytes, len }
     }
 }
 
-/// A line as it grows.
+/// A line as it grows, where it is to stay.
 struct Line<'a> {
-    bytes: &'a mut [u8; LINE_LEN],
+    bytes: &'a mut [MaybeUninit<u8>; LINE_LEN],
+    /// So many of them are written.
     len: usize,
 }
 
 impl Line<'_> {
     #[inline(always)]
     fn put<const ROOM: usize>(&mut self, piece: &Piece<ROOM>) {
-        self.bytes[self.len..self.len + ROOM].copy_from_slice(&piece.bytes);
+        self.bytes[self.len..self.len + ROOM].write_copy_of_slice(&piece.bytes);
         self.len += piece.len;
     }
 
     fn put_slice(&mut self, text: &[u8]) {
-        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
+        self.bytes[self.len..self.len + text.len()].write_copy_of_slice(text);
         self.len += text.len();
     }
 
@@ -182,7 +187,7 @@ const fn short_times() -> [Piece<8>; 1000] {
             10..100 => 1,
             _ => 0,
         });
-        times[us] = Piece::of(digits, &UNIT.bytes);
+        times[us] = Piece::of([digits, &UNIT.bytes, b""]);
         us += 1;
     }
     times
@@ -219,27 +224,17 @@ impl TextWriter {
         Self {
             time: TimeText::new(options.zone, TimeStyle::Calendar),
             owners: Box::new([const { Owner::NONE }; OWNERS]),
-            bytes: Box::new([0; LINE_LEN]),
-            time_len: 0,
+            start: Piece::new("", ""),
             details: options.details,
             colour: options.colour,
         }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        let Self { time, owners, bytes, time_len, details, colour } = self;
-        let mut line = Line { bytes, len: *time_len };
+        let Self { time, owners, start, details, colour } = self;
         if !time.is_kept(event.wall_ns()) {
-            line.len = 0;
-            line.paint(*colour, DIM);
-            line.put_slice(time.whole_seconds(event.wall_ns()).as_bytes());
-            line.paint(*colour, PLAIN);
-            *time_len = line.len;
-        }
-        if *colour {
-            line.put_columns::<true>(event);
-        } else {
-            line.put_columns::<false>(event);
+            let [before, after]: [&[u8]; 2] = if *colour { [DIM, PLAIN] } else { [b""; 2] };
+            *start = Piece::of([before, time.whole_seconds(event.wall_ns()).as_bytes(), after]);
         }
         let PacketRecord { pid, comm, .. } = *event.record();
         let comm = without_rest(words(comm));
@@ -248,8 +243,19 @@ impl TextWriter {
             (owner.pid, owner.comm) = (pid, comm);
             owner.render(event, *details, out);
         }
+        out.reserve(LINE_LEN);
+        let bytes = out.spare_capacity_mut().first_chunk_mut().expect("room was made");
+        let mut line = Line { bytes, len: 0 };
+        line.put(start);
+        if *colour {
+            line.put_columns::<true>(event);
+        } else {
+            line.put_columns::<false>(event);
+        }
         line.put(&owner.text);
-        out.extend_from_slice(&line.bytes[..line.len]);
+        let len = line.len;
+        // SAFETY: so much of what was reserved is written.
+        unsafe { out.set_len(out.len() + len) };
         if *details {
             write_details(event, out);
             out.push(b'\n');
