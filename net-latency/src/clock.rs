@@ -112,14 +112,19 @@ impl TimeText {
         Self { zone, style, second: None, head: String::new(), tail: String::new() }
     }
 
+    /// Whether the text of `wall_ns` up to whole seconds is the same as the last.
+    #[inline]
+    pub(crate) fn is_kept(&self, wall_ns: i64) -> bool {
+        self.second.is_some_and(|second| {
+            // Without a division.
+            wall_ns.checked_sub(second).is_some_and(|fraction| (0..NS_PER_SECOND).contains(&fraction))
+        })
+    }
+
     /// The text of `wall_ns`, in ns since 1970 in UTC, up to whole seconds: all of it in the style of a calendar.
     #[inline]
     pub(crate) fn whole_seconds(&mut self, wall_ns: i64) -> &str {
-        let is_kept = self.second.is_some_and(|second| {
-            // Without a division.
-            wall_ns.checked_sub(second).is_some_and(|fraction| (0..NS_PER_SECOND).contains(&fraction))
-        });
-        if !is_kept {
+        if !self.is_kept(wall_ns) {
             self.render(wall_ns.saturating_sub(wall_ns.rem_euclid(NS_PER_SECOND)));
         }
         &self.head

@@ -62,8 +62,10 @@ pub const fn columns(direction: Direction, protocol: Protocol) -> [&'static str;
 
 /// When the packet was finished: its latest known stamp, in ns of `CLOCK_MONOTONIC`; 0 if it has none.
 #[must_use]
+#[inline]
 pub fn completion_ns(record: &PacketRecord) -> u64 {
-    record.stamps.into_iter().max().unwrap_or(0)
+    let [a, b, c, d] = record.stamps;
+    a.max(b).max(c.max(d))
 }
 
 /// The stamps in the order in which the packet crosses the stages.

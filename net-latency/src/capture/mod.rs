@@ -5,6 +5,7 @@ pub mod order;
 use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
+    ptr,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -119,7 +120,25 @@ fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<
         "the kernel side sent a record of {} bytes",
         bytes.len()
     );
-    // SAFETY: as large and as aligned as a record, and every bit pattern is one.
-    records.push(unsafe { *record });
+    records.reserve(1);
+    // SAFETY: as large and as aligned as a record, and every bit pattern is one; there is room for one more.
+    unsafe {
+        copy(record, records.as_mut_ptr().add(records.len()));
+        records.set_len(records.len() + 1);
+    }
     Ok(true)
+}
+
+/// Copies a record in two parts: the compiler has a function called for more than 128 bytes, which takes three times as long.
+///
+/// # Safety
+/// `from` is a record, and there is room for one at `to`.
+unsafe fn copy(from: *const PacketRecord, to: *mut PacketRecord) {
+    const PART: usize = 64;
+    let (from, to) = (from.cast::<u8>(), to.cast::<u8>());
+    // SAFETY: the parts of a record.
+    unsafe {
+        ptr::copy_nonoverlapping(from, to, PART);
+        ptr::copy_nonoverlapping(from.add(PART), to.add(PART), size_of::<PacketRecord>() - PART);
+    }
 }

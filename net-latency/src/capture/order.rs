@@ -112,7 +112,7 @@ impl Order {
 /// only if others were finished while a program took it to the ring buffer.
 fn sift(keys: &mut [(u64, usize)]) {
     let mut place = keys.len() - 1;
-    while place > 0 && keys[place - 1] > keys[place] {
+    while place > 0 && keys[place - 1].0 > keys[place].0 {
         keys.swap(place - 1, place);
         place -= 1;
     }

@@ -44,9 +44,10 @@ impl Format {
         }
     }
 
-    /// Whether lines show a process' number in its own PID namespace, which costs a look into /proc.
+    /// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
+    /// PID namespace.
     #[must_use]
-    pub fn shows_ns_pid(self, details: bool) -> bool {
+    pub fn shows_names(self, details: bool) -> bool {
         details || self != Self::Text
     }
 }

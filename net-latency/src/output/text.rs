@@ -6,6 +6,7 @@
 //! the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
 
 use std::io::Write as _;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 
 use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
@@ -20,10 +21,12 @@ const PLAIN: &[u8] = b"\x1b[0m";
 
 /// Processes whose part of the line is kept. It stays the same from line to line, and takes as long to write as the rest.
 const OWNERS: usize = 16;
-/// Room for it: a name of 15 bytes, each escaped, and a number of ten digits between ". | Proc " and ", PID ".
+/// Room for it: a name of 15 bytes, each escaped, and a number of ten digits between ". | Proc " and ", PID ", and a newline.
 const OWNER_LEN: usize = 96;
 /// Room for a column's name and a colon.
 const PIECE_LEN: usize = 16;
+/// Room for the time and what colours it.
+const START_LEN: usize = 32;
 /// Room for all of a line but its details, with a piece's room behind: 8 bytes of colour, 19 of time, 5, three columns of
 /// 42 with colours and the longest numbers, and the owner.
 const LINE_LEN: usize = 384;
@@ -33,7 +36,8 @@ pub(super) struct TextWriter {
     time: TimeText,
     /// By the lowest bits of the process id.
     owners: Box<[Owner; OWNERS]>,
-    line: Box<Line>,
+    /// What lines of the last second begin with.
+    start: Piece<START_LEN>,
     details: bool,
     colour: bool,
 }
@@ -44,7 +48,7 @@ struct Owner {
     pid: u32,
     /// Without what the kernel leaves behind the end of a name, which differs from packet to packet.
     comm: [u64; COMM_LEN / 8],
-    /// Empty as long as there was none.
+    /// With the end of the line, unless details follow. Empty as long as there was none.
     text: Piece<OWNER_LEN>,
 }
 
@@ -54,7 +58,7 @@ impl Owner {
 
     /// Uses the end of `out` for a moment, since that allocates nothing.
     #[cold]
-    fn render(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+    fn render(&mut self, event: &Event<'_>, details: bool, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(b". | Proc ");
         write_name(event.comm(), out);
@@ -62,6 +66,9 @@ impl Owner {
         match event.pid() {
             Some(pid) => write_number(pid, out),
             None => out.push(b'-'),
+        }
+        if !details {
+            out.push(b'\n');
         }
         let text = &out[start..];
         self.text.bytes[..text.len()].copy_from_slice(text);
@@ -79,66 +86,81 @@ struct Piece<const ROOM: usize> {
 
 impl<const ROOM: usize> Piece<ROOM> {
     const fn new(text: &str, end: &str) -> Self {
-        let mut bytes = [0; ROOM];
-        let (start, rest) = bytes.split_at_mut(text.len());
-        start.copy_from_slice(text.as_bytes());
-        rest.split_at_mut(end.len()).0.copy_from_slice(end.as_bytes());
-        Self { bytes, len: text.len() + end.len() }
+        Self::of([text.as_bytes(), end.as_bytes(), b""])
+    }
+
+    const fn of(parts: [&[u8]; 3]) -> Self {
+        let (mut bytes, mut len, mut part) = ([0; ROOM], 0, 0);
+        while part < parts.len() {
+            let (_, rest) = bytes.split_at_mut(len);
+            rest.split_at_mut(parts[part].len()).0.copy_from_slice(parts[part]);
+            len += parts[part].len();
+            part += 1;
+        }
+        Self { bytes, len }
     }
 }
 
-/// A line as it grows.
-#[derive(Debug)]
-struct Line {
-    bytes: [u8; LINE_LEN],
+/// A line as it grows, where it is to stay.
+struct Line<'a> {
+    bytes: &'a mut [MaybeUninit<u8>; LINE_LEN],
+    /// So many of them are written.
     len: usize,
 }
 
-impl Line {
+impl Line<'_> {
     #[inline(always)]
     fn put<const ROOM: usize>(&mut self, piece: &Piece<ROOM>) {
-        self.bytes[self.len..self.len + ROOM].copy_from_slice(&piece.bytes);
+        self.bytes[self.len..self.len + ROOM].write_copy_of_slice(&piece.bytes);
         self.len += piece.len;
     }
 
     fn put_slice(&mut self, text: &[u8]) {
-        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
+        self.bytes[self.len..self.len + text.len()].write_copy_of_slice(text);
         self.len += text.len();
     }
 
     #[inline(always)]
     fn put_columns<const COLOUR: bool>(&mut self, event: &Event<'_>) {
-        let (direction, protocol) = (event.direction(), event.protocol());
-        let names = match (direction, protocol) {
+        let Way { arrow, names } = match (event.direction(), event.protocol()) {
             (Direction::In, Protocol::Tcp) => &TCP_IN,
             (Direction::Out, Protocol::Tcp) => &TCP_OUT,
             (Direction::In, Protocol::Udp) => &UDP_IN,
             (Direction::Out, Protocol::Udp) => &UDP_OUT,
         };
-        let arrow = if direction == Direction::In { *b" |I| " } else { *b" |O| " };
-        self.put(&Piece { bytes: arrow, len: arrow.len() });
+        self.put(arrow);
         let stages = event.stages();
         let longest = if COLOUR { longest(&stages) } else { None };
         // Written out, since a loop over it is not unrolled.
         self.put_column(&names[0], stages[0], longest == Some(0));
-        self.put(&COMMA);
         self.put_column(&names[1], stages[1], longest == Some(1));
-        self.put(&COMMA);
         self.put_column(&names[2], stages[2], longest == Some(2));
+        // No other column follows.
+        self.len -= COMMA.len;
     }
 
+    /// A column, and what is between it and the next.
     #[inline(always)]
     fn put_column(&mut self, name: &Piece<PIECE_LEN>, stage: Option<u64>, is_bold: bool) {
         self.paint(is_bold, BOLD);
         self.put(name);
-        match stage {
-            Some(ns) => {
-                self.put_number(ns / 1000);
-                self.put(&UNIT);
+        match stage.map(|ns| ns / 1000) {
+            Some(us) => {
+                // Nearly all times of a packet.
+                if let Some(short) = usize::try_from(us).ok().and_then(|us| SHORT_TIMES.get(us)) {
+                    self.put(short);
+                } else {
+                    self.put_slice(itoa::Buffer::new().format(us).as_bytes());
+                    self.put(&UNIT);
+                }
             }
             None => self.put(&UNKNOWN),
         }
-        self.paint(is_bold, PLAIN);
+        if is_bold {
+            self.len -= COMMA.len;
+            self.put_slice(PLAIN);
+            self.put(&COMMA);
+        }
     }
 
     fn paint(&mut self, wanted: bool, code: &[u8]) {
@@ -146,53 +168,55 @@ impl Line {
             self.put_slice(code);
         }
     }
+}
 
-    #[inline(always)]
-    fn put_number(&mut self, number: u64) {
-        // Nearly all times of a packet.
-        if let Some(short) = usize::try_from(number).ok().and_then(|number| SHORT_NUMBERS.get(number)) {
-            let [.., len] = *short;
-            self.put(&Piece { bytes: *short, len: len.into() });
-        } else {
-            self.put_slice(itoa::Buffer::new().format(number).as_bytes());
+const COMMA: Piece<2> = Piece::new("", ", ");
+const UNIT: Piece<5> = Piece::new(" us", ", ");
+const UNKNOWN: Piece<3> = Piece::new("-", ", ");
+
+/// Columns' times below 1000 us, with what follows them.
+static SHORT_TIMES: [Piece<8>; 1000] = short_times();
+
+const fn short_times() -> [Piece<8>; 1000] {
+    let mut times = [Piece::new("", ""); 1000];
+    let mut us = 0;
+    while us < times.len() {
+        let digits = [b'0' + (us / 100) as u8, b'0' + (us / 10 % 10) as u8, b'0' + (us % 10) as u8];
+        let (_, digits) = digits.split_at(match us {
+            0..10 => 2,
+            10..100 => 1,
+            _ => 0,
+        });
+        times[us] = Piece::of([digits, &UNIT.bytes, b""]);
+        us += 1;
+    }
+    times
+}
+
+/// What lines of a direction and a protocol have in common.
+struct Way {
+    arrow: Piece<8>,
+    /// The columns, each with its colon.
+    names: [Piece<PIECE_LEN>; COLUMNS],
+}
+
+const TCP_IN: Way = Way::new(Direction::In, Protocol::Tcp);
+const TCP_OUT: Way = Way::new(Direction::Out, Protocol::Tcp);
+const UDP_IN: Way = Way::new(Direction::In, Protocol::Udp);
+const UDP_OUT: Way = Way::new(Direction::Out, Protocol::Udp);
+
+impl Way {
+    const fn new(direction: Direction, protocol: Protocol) -> Self {
+        let [first, second, third] = columns(direction, protocol);
+        let arrow = match direction {
+            Direction::In => " |I| ",
+            Direction::Out => " |O| ",
+        };
+        Self {
+            arrow: Piece::new(arrow, ""),
+            names: [Piece::new(first, ": "), Piece::new(second, ": "), Piece::new(third, ": ")],
         }
     }
-}
-
-const COMMA: Piece<2> = Piece { bytes: *b", ", len: 2 };
-const UNIT: Piece<3> = Piece { bytes: *b" us", len: 3 };
-const UNKNOWN: Piece<1> = Piece { bytes: *b"-", len: 1 };
-const NEWLINE: Piece<1> = Piece { bytes: *b"\n", len: 1 };
-
-/// The numbers below 1000: up to three digits, and how many.
-static SHORT_NUMBERS: [[u8; 4]; 1000] = short_numbers();
-
-const fn short_numbers() -> [[u8; 4]; 1000] {
-    let mut texts = [[0; 4]; 1000];
-    let mut number = 0;
-    while number < texts.len() {
-        let [a, b, c] = [number / 100, number / 10 % 10, number % 10];
-        let [a, b, c] = [b'0' + a as u8, b'0' + b as u8, b'0' + c as u8];
-        texts[number] = match number {
-            0..10 => [c, 0, 0, 1],
-            10..100 => [b, c, 0, 2],
-            _ => [a, b, c, 3],
-        };
-        number += 1;
-    }
-    texts
-}
-
-/// The columns of a direction and a protocol, each with its colon.
-type Columns = [Piece<PIECE_LEN>; COLUMNS];
-
-const TCP_IN: Columns = pieces(columns(Direction::In, Protocol::Tcp));
-const TCP_OUT: Columns = pieces(columns(Direction::Out, Protocol::Tcp));
-const UDP_IN: Columns = pieces(columns(Direction::In, Protocol::Udp));
-const UDP_OUT: Columns = pieces(columns(Direction::Out, Protocol::Udp));
-
-const fn pieces([first, second, third]: [&str; COLUMNS]) -> Columns {
-    [Piece::new(first, ": "), Piece::new(second, ": "), Piece::new(third, ": ")]
 }
 
 impl TextWriter {
@@ -200,38 +224,41 @@ impl TextWriter {
         Self {
             time: TimeText::new(options.zone, TimeStyle::Calendar),
             owners: Box::new([const { Owner::NONE }; OWNERS]),
-            line: Box::new(Line { bytes: [0; LINE_LEN], len: 0 }),
+            start: Piece::new("", ""),
             details: options.details,
             colour: options.colour,
         }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        let Self { time, owners, line, details, colour } = self;
-        line.len = 0;
-        line.paint(*colour, DIM);
-        line.put_slice(time.whole_seconds(event.wall_ns()).as_bytes());
-        line.paint(*colour, PLAIN);
-        if *colour {
-            line.put_columns::<true>(event);
-        } else {
-            line.put_columns::<false>(event);
+        let Self { time, owners, start, details, colour } = self;
+        if !time.is_kept(event.wall_ns()) {
+            let [before, after]: [&[u8]; 2] = if *colour { [DIM, PLAIN] } else { [b""; 2] };
+            *start = Piece::of([before, time.whole_seconds(event.wall_ns()).as_bytes(), after]);
         }
         let PacketRecord { pid, comm, .. } = *event.record();
         let comm = without_rest(words(comm));
         let owner = &mut owners[pid as usize % OWNERS];
         if owner.text.len == 0 || owner.pid != pid || owner.comm != comm {
             (owner.pid, owner.comm) = (pid, comm);
-            owner.render(event, out);
+            owner.render(event, *details, out);
+        }
+        out.reserve(LINE_LEN);
+        let bytes = out.spare_capacity_mut().first_chunk_mut().expect("room was made");
+        let mut line = Line { bytes, len: 0 };
+        line.put(start);
+        if *colour {
+            line.put_columns::<true>(event);
+        } else {
+            line.put_columns::<false>(event);
         }
         line.put(&owner.text);
+        let len = line.len;
+        // SAFETY: so much of what was reserved is written.
+        unsafe { out.set_len(out.len() + len) };
         if *details {
-            out.extend_from_slice(&line.bytes[..line.len]);
             write_details(event, out);
             out.push(b'\n');
-        } else {
-            line.put(&NEWLINE);
-            out.extend_from_slice(&line.bytes[..line.len]);
         }
     }
 }

@@ -79,6 +79,7 @@ impl Table {
     }
 
     /// Counts a packet.
+    #[inline]
     pub fn record(&mut self, packet: &Packet<'_>) {
         let place = match (packet.direction, packet.protocol) {
             (Direction::In, Protocol::Tcp) => 0,

@@ -47,10 +47,18 @@ impl Times {
     /// Counts a time.
     #[inline]
     pub fn add(&mut self, ns: u64) {
-        self.cells[cell(ns.min(LONGEST_NS))] += 1;
+        match self.cells.get_mut(cell(ns)) {
+            Some(count) => *count += 1,
+            None => self.cells[CELLS - 1] += 1,
+        }
         self.count += 1;
-        self.min_ns = self.min_ns.min(ns);
-        self.max_ns = self.max_ns.max(ns);
+        // Branches, since they are hardly ever taken.
+        if ns < self.min_ns {
+            self.min_ns = ns;
+        }
+        if ns > self.max_ns {
+            self.max_ns = ns;
+        }
     }
 
     /// Counts a packet whose time is unknown.

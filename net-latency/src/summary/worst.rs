@@ -27,6 +27,8 @@ const WIDTH: usize = 80;
 #[derive(Clone, Debug)]
 pub struct Worst {
     kept: Vec<Option<Kept>>,
+    /// What the rank of the next has to exceed; `None` as long as there is room.
+    least: Option<u64>,
 }
 
 impl Default for Worst {
@@ -47,18 +49,19 @@ impl Worst {
     /// Keeps this many packets.
     #[must_use]
     pub fn keeping(count: usize) -> Self {
-        Self { kept: vec![None; count] }
+        Self { kept: vec![None; count], least: None }
     }
 
     /// Forgets all.
     pub fn clear(&mut self) {
         self.kept.fill(None);
+        self.least = None;
     }
 
     /// Whether the packet is one of the slowest so far. Most are not.
+    #[inline]
     pub(super) fn would_keep(&self, packet: &Packet<'_>) -> bool {
-        let last = self.kept.last().and_then(Option::as_ref);
-        packet.rank().is_some_and(|rank| last.is_none_or(|last| last.rank < rank))
+        packet.rank().is_some_and(|rank| self.least.is_none_or(|least| least < rank))
     }
 
     /// Keeps the packet if it is one of the slowest so far.
@@ -77,6 +80,7 @@ impl Worst {
             (bytes, len)
         });
         self.kept[place] = Some(Kept { packet: Packet { comm: None, ..*packet }, rank, comm });
+        self.least = self.kept.last().and_then(Option::as_ref).map(|last| last.rank);
     }
 
     /// The packets, the slowest first.

@@ -95,6 +95,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
             writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
     }
 
+    let shows_names = config.format.shows_names(config.verbosity > 0);
     let mut stream = Stream {
         options: config,
         writer: Writer::new(
@@ -112,8 +113,8 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         sink,
         tracer,
         log,
-        devices: Devices::new(),
-        namespaced: config.format.shows_ns_pid(config.verbosity > 0).then(NamespacedPids::new),
+        devices: shows_names.then(Devices::new),
+        namespaced: shows_names.then(NamespacedPids::new),
         summary: Summary::new(),
         recent: config.interval.map(|_| Summary::new()),
         disordered: 0,
@@ -195,7 +196,8 @@ struct Stream<'a> {
     sink: Sink,
     tracer: Tracer,
     log: Option<EbpfLogger<KernelLog>>,
-    devices: Devices,
+    /// Both only if the lines show them.
+    devices: Option<Devices>,
     namespaced: Option<NamespacedPids>,
     summary: Summary,
     /// The same since the last report, if there are reports.
@@ -258,7 +260,9 @@ impl Stream<'_> {
                         log.flush();
                     }
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        self.devices.refresh();
+                        if let Some(devices) = &mut self.devices {
+                            devices.refresh();
+                        }
                         if let Some(namespaced) = &mut self.namespaced {
                             namespaced.refresh();
                         }
@@ -308,8 +312,8 @@ impl Stream<'_> {
                 }
                 let wall_ns = clock.to_utc_ns(completion_ns);
                 let ns_pid = namespaced.as_mut().and_then(|namespaced| namespaced.number(record.pid));
-                let event = Event::new(record, wall_ns, devices.name(record.netns, record.ifindex))
-                    .with_ns_pid(ns_pid);
+                let device = devices.as_mut().and_then(|devices| devices.name(record.netns, record.ifindex));
+                let event = Event::new(record, wall_ns, device).with_ns_pid(ns_pid);
                 writer.write(&event, sink.buffer());
                 summary.record_event(&event);
                 if let Some(recent) = recent {
