@@ -70,7 +70,7 @@ pub struct Settings {
     pub slower_ns: u64,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,
-    /// Only tasks of the processes in the PIDS map.
+    /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.
     pub filter_pid: u32,
     /// Only tasks whose name one of so many banks in the GLOBS map matches.
     pub filter_comm: u32,

@@ -6,6 +6,9 @@ pub const INTERFACE_LEN: usize = 16;
 /// Cgroups that can be asked for at most.
 pub const MAX_CGROUPS: u32 = 16;
 
+/// For [`Settings::filter_pid`](crate::Settings::filter_pid): processes are in the set. No process has this id
+/// (`PID_MAX_LIMIT` is 2^22).
+pub const PIDS_IN_SET: u32 = u32::MAX;
 /// Value of a process id to show.
 pub const PID_ALONE: u8 = 1;
 /// Value of a process id to show with the processes that this one starts.

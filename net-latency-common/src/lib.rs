@@ -22,6 +22,7 @@ pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
 pub use filter::{
     Bank, GLOBS_PER_BANK, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PID_ALONE, PID_WITH_CHILDREN,
+    PIDS_IN_SET,
 };
 pub use histogram::{
     BUCKETS, CELLS, CellKey, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, UNKNOWN, WAY_OUT, WAY_UDP, WAYS, bounds,
@@ -37,7 +38,8 @@ pub use record::{
 pub const RECORDS_MAP: &str = "RECORDS";
 /// Name of the per-CPU array with one [`Counters`] element.
 pub const COUNTERS_MAP: &str = "COUNTERS";
-/// Name of the set of process ids to show, with a `PID_` constant each; used when [`Settings::filter_pid`] is not 0.
+/// Name of the set of process ids to show, with a `PID_` constant each; used when [`Settings::filter_pid`] is
+/// [`PIDS_IN_SET`].
 pub const PIDS_MAP: &str = "PIDS";
 /// Name of the set of ports to show; used when [`Settings::filter_port`] is not 0.
 pub const PORTS_MAP: &str = "PORTS";
@@ -55,10 +57,8 @@ pub const INTERFACES_MAP: &str = "INTERFACES";
 pub const PAGE_BASES_MAP: &str = "PAGE_BASES";
 /// Name of the map of received segments that the application has not taken.
 pub const SEGMENTS_MAP: &str = "SEGMENTS";
-/// Sizes in bytes of a key and a value of [`SEGMENTS_MAP`], which the user side only counts.
-pub const SEGMENT_KEY_SIZE: usize = 24;
-/// See [`SEGMENT_KEY_SIZE`].
-pub const SEGMENT_SIZE: usize = 48;
+/// Size in bytes of a value of [`SEGMENTS_MAP`], which the user side only counts.
+pub const SEGMENT_SIZE: usize = 72;
 /// Name of the map of received datagrams that the application has not taken, by the address of their skb.
 pub const DATAGRAMS_MAP: &str = "DATAGRAMS";
 /// Size in bytes of a value of [`DATAGRAMS_MAP`], which the user side only counts.

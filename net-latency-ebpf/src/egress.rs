@@ -30,7 +30,6 @@ const BATCHES_PER_RUN: u32 = 128 / BATCH;
 /// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
     let identity = socket.identity();
     // The call may be one that connects.
     if !identity.is_unconnected() && !filter::socket(socket, &identity) {
@@ -47,6 +46,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
         }
     }
     let at = now();
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
     let task = Task::current();
     let start = tcp.write_seq();
     connection.user = task;

@@ -6,7 +6,9 @@
 //! asked for is decided when a task gives or takes bytes, and kept with its name.
 
 use aya_ebpf::{helpers::bpf_get_prandom_u32, maps::lpm_trie::Key};
-use net_latency_common::{AF_INET, Direction, Host, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS};
+use net_latency_common::{
+    AF_INET, Direction, Host, PIDS_IN_SET, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+};
 
 #[cfg(feature = "names")]
 use crate::names;
@@ -78,7 +80,11 @@ pub(crate) fn current_named(name: [u64; 2]) -> bool {
 /// Whether the process this CPU runs is asked for.
 #[inline(always)]
 pub(crate) fn process() -> bool {
-    setting!(filter_pid) == 0 || PIDS.get_ptr(Task::current_pid()).is_some()
+    match setting!(filter_pid) {
+        0 => true,
+        PIDS_IN_SET => PIDS.get_ptr(Task::current_pid()).is_some(),
+        pid => pid == Task::current_pid(),
+    }
 }
 
 /// Whether packets between these ports (host order) are wanted.

@@ -118,6 +118,13 @@ impl Key {
     }
 }
 
+/// Whether nothing that the connection receives is followed, as it was found before.
+#[inline(always)]
+pub(crate) fn is_left_alone(connection: &Connection) -> bool {
+    let key = Key::of(connection);
+    connection.is_left_alone != 0 && key.flow().is_some_and(|flow| key.is(flow))
+}
+
 /// A task that nobody asked for has read from the connection up to `copied`; TCP expects `expected` next, and `is_quiet` says
 /// whether nothing behind that waits. Tells up to where its segments are followed; nothing if not at all.
 #[inline(always)]
@@ -145,6 +152,7 @@ pub(crate) fn shun(
         return Some(copied);
     }
     if flow.is_whole != 0 {
+        connection.is_left_alone = 1;
         return None;
     }
     if before(flow.from, copied) {

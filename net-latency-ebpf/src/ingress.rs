@@ -10,7 +10,7 @@ use core::ptr;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use net_latency_common::{
     AF_INET, Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP,
-    PacketRecord, SEGMENT_KEY_SIZE, SEGMENT_SIZE, STAMPS,
+    PacketRecord, SEGMENT_SIZE, STAMPS,
 };
 
 use crate::{
@@ -52,9 +52,9 @@ pub struct Forwarded {
 }
 
 /// A received segment by connection and position.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct SegmentKey {
+pub struct Place {
     /// Both addresses: an IPv4 pair itself, an IPv6 pair mixed into 64 bits.
     addresses: u64,
     remote_port: u16,
@@ -68,6 +68,8 @@ pub struct SegmentKey {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Segment {
+    /// Whose entry this is: the map's key is a mixture of it.
+    place: Place,
     drv: u64,
     ip: u64,
     transport: u64,
@@ -85,14 +87,14 @@ pub struct Segment {
 #[repr(C)]
 pub struct Examined {
     skb: u64,
-    key: SegmentKey,
-    /// As its header says; the key may begin later.
+    place: Place,
+    /// As its header says; the place may begin later.
     seq: u32,
     /// What to do if TCP drops it.
     on_drop: OnDrop,
 }
 
-/// What the drop of a segment means for the entry of its key. The skb's address in the entry could not tell: a
+/// What the drop of a segment means for the entry of its place. The skb's address in the entry could not tell: a
 /// copy may have the address that the first one had.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -105,11 +107,10 @@ enum OnDrop {
     Trust = 2,
 }
 
-const _: () = assert!(size_of::<SegmentKey>() == SEGMENT_KEY_SIZE, "the user side names the size");
 const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
 
-impl SegmentKey {
-    /// The key of a connection's segments, but for `seq`.
+impl Place {
+    /// The place of a connection's segments, but for `seq`.
     #[inline(always)]
     fn of(connection: &Connection) -> Self {
         let identity = &connection.identity;
@@ -119,6 +120,19 @@ impl SegmentKey {
     #[inline(always)]
     fn new(ends: &Ends, remote_port: u16, local_port: u16, netns: u32) -> Self {
         Self { addresses: mix(ends), remote_port, local_port, seq: 0, netns, family: ends.family }
+    }
+
+    /// The key in [`SEGMENTS`], of a quarter of the size: the kernel goes through a key once for each operation. No two places of
+    /// a connection have the same.
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        // Any odd constants with bits all over.
+        const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+        const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
+        let position =
+            u64::from(self.remote_port) << 48 | u64::from(self.local_port) << 32 | u64::from(self.seq);
+        (self.addresses ^ u64::from(self.netns) << 32).wrapping_mul(FIRST).rotate_left(32)
+            ^ position.wrapping_mul(SECOND)
     }
 }
 
@@ -233,7 +247,8 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
     if !filter::ports(header.source, header.destination) {
         return Err(Counter::RejectedIn);
     }
-    let transport = now();
+    // Of most packets, which others get, the time is not asked for.
+    let early = if filter::is_by_process() { 0 } else { now() };
     let addresses_of_both = known_addresses.unwrap_or_else(|| skb.addresses(family));
     let ends = Ends { family, reserved: 0, addresses: addresses_of_both };
     let (ifindex, netns) = skb.device();
@@ -247,6 +262,7 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
             return Err(Counter::RejectedIn);
         }
     }
+    let transport = if filter::is_by_process() { now() } else { early };
     let (drv, ip) = take_arrival(skb, transport);
     let (drv, last) = match first_entry(skb, family, header.content) {
         Some(first) => (first, drv),
@@ -292,10 +308,10 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         });
     }
 
-    let mut key = SegmentKey::new(&ends, header.source, header.destination, netns);
+    let mut place = Place::new(&ends, header.source, header.destination, netns);
+    place.seq = header.seq;
     let flags = if is_wanted { flags } else { flags | UNWANTED };
-    let mut segment = Segment { drv, ip, transport, last, len, ifindex, mark, segs, flags };
-    key.seq = header.seq;
+    let mut segment = Segment { place, drv, ip, transport, last, len, ifindex, mark, segs, flags };
     // The socket is known here by early demux (`tcp_v4_early_demux` and its like).
     if let Some(tcp) = skb.socket().tcp() {
         let expected = tcp.rcv_nxt();
@@ -306,24 +322,30 @@ pub fn at_transport<M: Memory>(skb: Skb<M>, family: u32) -> Outcome {
         }
         if before(header.seq, expected) {
             // TCP takes what is new of it.
-            key.seq = expected;
+            segment.place.seq = expected;
             segment.len = end.wrapping_sub(expected);
         }
     }
     // SAFETY: as above. How it copies: `copy_words`.
     unsafe {
-        copy_words(&raw const key, &raw mut (*examined).key);
+        copy_words(&raw const segment.place, &raw mut (*examined).place);
         (*examined).skb = skb.address();
         (*examined).seq = header.seq;
         (*examined).on_drop = OnDrop::Keep;
     }
-    if SEGMENTS.insert(&key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
+    let key = segment.place.key();
+    if SEGMENTS.insert(key, &segment, u64::from(BPF_NOEXIST)).is_ok() {
         // SAFETY: as above.
         unsafe { (*examined).on_drop = OnDrop::Forget };
         count::one(Counter::Stored);
         return Ok(());
     }
-    let Some(entry) = SEGMENTS.get_ptr_mut(&key) else { return Err(Counter::MapFull) };
+    let Some(entry) = SEGMENTS.get_ptr_mut(key) else { return Err(Counter::MapFull) };
+    // SAFETY: as below.
+    if unsafe { (*entry).place } != segment.place {
+        // One in 2^64.
+        return Err(Counter::MapFull);
+    }
     // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
     // this one is dropped at once.
     // SAFETY: entries stay mapped while a program runs, and one CPU at a time has a connection's packets.
@@ -354,17 +376,19 @@ pub fn dropped<M: Memory>(skb: Skb<M>) -> Outcome {
     }
     // The address may have been another packet's since, whose drop says nothing.
     let header = skb.tcp_header_anywhere();
-    let key = &examined.key;
-    if header.seq != examined.seq || header.source != key.remote_port || header.destination != key.local_port
+    let place = &examined.place;
+    if header.seq != examined.seq
+        || header.source != place.remote_port
+        || header.destination != place.local_port
     {
         return Ok(());
     }
     match examined.on_drop {
         OnDrop::Keep => Ok(()),
-        OnDrop::Forget if remove(key) => Err(Counter::DroppedIn),
+        OnDrop::Forget if remove(place.key()) => Err(Counter::DroppedIn),
         OnDrop::Forget => Ok(()),
         OnDrop::Trust => {
-            if let Some(entry) = SEGMENTS.get_ptr_mut(key) {
+            if let Some(entry) = SEGMENTS.get_ptr_mut(place.key()) {
                 // SAFETY: as in `at_transport`.
                 unsafe { (*entry).flags &= !FLAG_AMBIGUOUS };
             }
@@ -376,16 +400,20 @@ pub fn dropped<M: Memory>(skb: Skb<M>) -> Outcome {
 /// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
 #[inline(always)]
 pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
-    let copied = tcp.copied_seq();
     let identity = socket.identity();
     if !filter::socket(socket, &identity) {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
+    let is_foreign = filter::is_by_process() && !(socket.owned_by_task() && filter::current());
+    if is_foreign && foreign::is_left_alone(connection) {
+        return Ok(());
+    }
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let copied = tcp.copied_seq();
     let mut until = copied;
     if filter::is_by_process() {
-        if socket.owned_by_task() && filter::current() {
+        if !is_foreign {
             foreign::welcome(connection);
         } else if connection.is_wanted == 0 {
             let is_quiet = || !socket.has_backlog() && !tcp.has_gap();
@@ -518,12 +546,16 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 pub extern "C" fn take_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let next = connection.read_next;
-    let mut key = SegmentKey::of(connection);
-    key.seq = next;
-    let Some(entry) = SEGMENTS.get_ptr(&key) else { return MISSED };
+    let mut place = Place::of(connection);
+    place.seq = next;
+    let key = place.key();
+    let Some(entry) = SEGMENTS.get_ptr(key) else { return MISSED };
     // SAFETY: the entry was written before the segment reached the socket, and only the holder of the
     // socket's lock removes it.
     let segment = unsafe { &*entry };
+    if segment.place != place {
+        return MISSED;
+    }
     let task = &connection.user;
     if filter::task(task) && segment.flags & UNWANTED == 0 {
         let app = if connection.is_late != 0 && before(next, connection.late_until) {
@@ -535,7 +567,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         let is_appended = before(connection.buffer_start, next) && before(next, connection.buffer_end);
         let flags = if is_appended { FLAG_COALESCED } else { 0 };
         let stamps = stamps(segment, app);
-        let record = || received(&connection.ends, &key, segment, stamps, flags, task);
+        let record = || received(&connection.ends, segment, stamps, flags, task);
         if let Err(counter) = emit(Direction::In, &stamps, segment.mark, record) {
             count::one(counter);
         }
@@ -545,7 +577,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     // Nearly always there is one segment, and a step that finds no more costs lookups.
     let is_last = !before(next.wrapping_add(segment.len), connection.taken_until);
     connection.read_next = next.wrapping_add(segment.len);
-    remove(&key);
+    remove(key);
     if is_last { DONE } else { MORE }
 }
 
@@ -561,18 +593,23 @@ pub extern "C" fn drop_batch(address: u64) -> u32 {
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
-    let mut key = SegmentKey::of(connection);
-    key.seq = connection.read_next;
-    let Some(entry) = SEGMENTS.get_ptr(&key) else { return DONE };
+    let mut place = Place::of(connection);
+    place.seq = connection.read_next;
+    let key = place.key();
+    let Some(entry) = SEGMENTS.get_ptr(key) else { return DONE };
     // SAFETY: as in `take_step`.
-    connection.read_next = key.seq.wrapping_add(unsafe { (*entry).len });
-    remove(&key);
+    let segment = unsafe { &*entry };
+    if segment.place != place {
+        return DONE;
+    }
+    connection.read_next = place.seq.wrapping_add(segment.len);
+    remove(key);
     count::one(Counter::UnreadIn);
     MORE
 }
 
 #[inline(always)]
-fn remove(key: &SegmentKey) -> bool {
+fn remove(key: u64) -> bool {
     let was_there = SEGMENTS.remove(key).is_ok();
     if was_there {
         count::one(Counter::Taken);
@@ -591,14 +628,7 @@ fn stamps(segment: &Segment, app: u64) -> [u64; STAMPS] {
 }
 
 #[inline(always)]
-fn received(
-    ends: &Ends,
-    key: &SegmentKey,
-    segment: &Segment,
-    stamps: [u64; STAMPS],
-    flags: u16,
-    task: &Task,
-) -> PacketRecord {
+fn received(ends: &Ends, segment: &Segment, stamps: [u64; STAMPS], flags: u16, task: &Task) -> PacketRecord {
     let (saddr, daddr) = addresses(ends, Direction::In);
     PacketRecord {
         stamps,
@@ -609,12 +639,12 @@ fn received(
         pid: task.pid(),
         tid: task.tid(),
         len: segment.len,
-        seq: key.seq,
+        seq: segment.place.seq,
         ifindex: segment.ifindex,
-        netns: key.netns,
+        netns: segment.place.netns,
         mark: segment.mark,
-        sport: key.remote_port,
-        dport: key.local_port,
+        sport: segment.place.remote_port,
+        dport: segment.place.local_port,
         segs: segment.segs,
         cpu: cpu(),
         flags: segment.flags | flags,

@@ -11,7 +11,7 @@ use crate::{
     connection::{Connection, Resent, Write, WriteKey},
     datagram::{Datagram, Receiving, Send},
     foreign::{self, Flow},
-    ingress::{Examined, Forwarded, Segment, SegmentKey},
+    ingress::{Examined, Forwarded, Segment},
     passing::{SLOTS, Slot},
 };
 
@@ -35,9 +35,9 @@ pub(crate) static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_e
 #[map]
 pub(crate) static HAS_FORWARDED: Array<u64> = Array::with_max_entries(1, 0);
 
-/// Received segments that the application has not taken yet.
+/// Received segments that the application has not taken yet, by a mixture of connection and position.
 #[map]
-pub(crate) static SEGMENTS: LruHashMap<SegmentKey, Segment> = LruHashMap::with_max_entries(32768, 0);
+pub(crate) static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(32768, 0);
 
 /// The segment that TCP got last on each CPU: the one that it drops, if it drops one at once.
 #[map]

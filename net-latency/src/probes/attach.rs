@@ -20,7 +20,7 @@ use aya::{
 };
 use net_latency_common::{
     COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases,
-    RECORDS_MAP, SEGMENT_KEY_SIZE, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
+    RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
 };
 use rustix::{process::setpriority_process, thread::gettid};
 
@@ -75,8 +75,8 @@ pub struct Maps {
     pub records: RingBuf<MapData>,
     /// Counters per CPU.
     pub counters: PerCpuArray<MapData, Counters>,
-    /// Received segments that wait.
-    pub segments: HashMap<MapData, [u8; SEGMENT_KEY_SIZE], [u8; SEGMENT_SIZE]>,
+    /// Received segments that wait, by a mixture of connection and position.
+    pub segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,
     /// Received datagrams that wait, by the address of their skb.
     pub datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
 }

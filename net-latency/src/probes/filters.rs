@@ -9,7 +9,7 @@ use aya::{
 };
 use net_latency_common::{
     AF_INET, AF_INET6, CGROUPS_MAP, GLOBS_MAP, HOSTS_MAP, Host, INTERFACE_LEN, INTERFACES_MAP, IPPROTO_TCP,
-    IPPROTO_UDP, NETNS_MAP, PID_ALONE, PID_WITH_CHILDREN, PIDS_MAP, PORTS_MAP, Settings,
+    IPPROTO_UDP, NETNS_MAP, PID_ALONE, PID_WITH_CHILDREN, PIDS_IN_SET, PIDS_MAP, PORTS_MAP, Settings,
 };
 
 use crate::{
@@ -24,12 +24,17 @@ const FOLLOWED_PROCESSES: u32 = 16_384;
 /// The settings, beside the maps.
 pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
     let is_on = u32::from;
-    let filter_pid = is_on(!filter.pids.is_empty() || filter.followed.is_some());
+    let filter_pid = match (filter.pids.as_slice(), filter.followed) {
+        ([], None) => 0,
+        // One that has no children to follow need not be looked for in a set.
+        ([pid], None) => *pid,
+        _ => PIDS_IN_SET,
+    };
     let filter_comm = glob::banks(&filter.comms).len() as u32;
     let filter_cgroup = filter.cgroups.len() as u32;
     Settings {
         slower_ns: filter.slower.map_or(0, |least| u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)),
-        filter_task: is_on(filter_pid + filter_comm + filter_cgroup > 0),
+        filter_task: is_on(filter_pid != 0 || filter_comm + filter_cgroup > 0),
         filter_pid,
         filter_comm,
         filter_cgroup,
