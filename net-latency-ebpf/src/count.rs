@@ -13,6 +13,18 @@ pub fn one(counter: Counter) {
     }
 }
 
+/// Adds one to two of this CPU's counters, which are looked up once.
+#[inline(always)]
+pub(crate) fn both(one: Counter, other: Counter) {
+    if let Some(counters) = COUNTERS.get_ptr_mut(0) {
+        // SAFETY: as above.
+        unsafe {
+            increment(&raw mut (*counters).values[one as usize]);
+            increment(&raw mut (*counters).values[other as usize]);
+        }
+    }
+}
+
 /// Adds one to a count of this CPU, a word in a map's entry. In one instruction, since a softirq or another task may run
 /// between a read and a write: a count that is lost would be a packet that is nowhere. The target has no atomics in
 /// `core` that are stable.

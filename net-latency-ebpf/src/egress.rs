@@ -106,8 +106,8 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         return Ok(());
     }
     if foreign::is_unwanted(socket) {
-        count::one(Counter::SeenOut);
-        return Err(Counter::FilteredOut);
+        count::both(Counter::SeenOut, Counter::FilteredOut);
+        return Ok(());
     }
     let identity = socket.identity();
     if !filter::socket(socket, &identity) {

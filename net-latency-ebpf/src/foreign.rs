@@ -12,7 +12,7 @@ use crate::{
     ingress::mix,
     maps::{FOREIGN, WANTED},
     memory::{Memory, number},
-    socket::{Ends, Socket},
+    socket::{Ends, Identity, Socket},
 };
 
 /// Slots of the array, as a power of two.
@@ -87,6 +87,12 @@ impl Key {
         Self::new(&connection.ends, identity.remote_port(), identity.local_port(), connection.netns)
     }
 
+    /// The same, of a connection of which only the socket is at hand.
+    #[inline(always)]
+    pub(crate) fn of_socket<M: Memory>(socket: Socket<M>, identity: &Identity) -> Self {
+        Self::new(&socket.ends(), identity.remote_port(), identity.local_port(), socket.netns())
+    }
+
     #[inline(always)]
     fn flow(self) -> Option<&'static mut Flow> {
         let flow = FOREIGN
@@ -98,6 +104,12 @@ impl Key {
     #[inline(always)]
     fn is(self, flow: &Flow) -> bool {
         flow.ports == self.ports && flow.addresses == self.addresses && flow.netns == self.netns
+    }
+
+    /// Whether nothing that the connection receives is followed.
+    #[inline(always)]
+    pub(crate) fn is_left_alone(self) -> bool {
+        self.flow().is_some_and(|flow| self.is(flow) && flow.is_whole != 0)
     }
 
     /// Whether a received segment of this connection that starts there is left alone.
@@ -116,13 +128,6 @@ impl Key {
             flow.ports = 0;
         }
     }
-}
-
-/// Whether nothing that the connection receives is followed, as it was found before.
-#[inline(always)]
-pub(crate) fn is_left_alone(connection: &Connection) -> bool {
-    let key = Key::of(connection);
-    connection.is_left_alone != 0 && key.flow().is_some_and(|flow| key.is(flow))
 }
 
 /// A task that nobody asked for has read from the connection up to `copied`; TCP expects `expected` next, and `is_quiet` says

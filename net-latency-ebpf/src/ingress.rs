@@ -404,11 +404,11 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> Outcome {
     if !filter::socket(socket, &identity) {
         return Ok(());
     }
-    let connection = connection::find_or_new(socket, identity)?;
     let is_foreign = filter::is_by_process() && !(socket.owned_by_task() && filter::current());
-    if is_foreign && foreign::is_left_alone(connection) {
+    if is_foreign && foreign::Key::of_socket(socket, &identity).is_left_alone() {
         return Ok(());
     }
+    let connection = connection::find_or_new(socket, identity)?;
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let copied = tcp.copied_seq();
     let mut until = copied;
