@@ -13,7 +13,15 @@ use super::{
     context, headers,
     maps::{ROWS, TALLY},
 };
-use crate::{count::increment, emit::cpu, filter, memory::Memory, now, skb::Skb, task::Task};
+use crate::{
+    count::increment,
+    emit::cpu,
+    filter,
+    memory::{Memory, Probed, number},
+    now,
+    skb::Skb,
+    task::Task,
+};
 
 /// Whether any packet is followed. Everything asks this first.
 #[inline(always)]
@@ -47,7 +55,19 @@ pub(super) fn start(start: &JourneyStart) {
 /// Adds a row that is about an skb, here and now. The user side comes by a timer of its own.
 #[inline(always)]
 pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, location: u64, reason: u32) {
-    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else { return tally(TALLY_LOST) };
+    journey_add(id, number(skb.address()), place, u64::from(reason) << 32 | u64::from(flags), location);
+}
+
+/// A global function, which the verifier checks once by itself: what a row says has many forms, and each would be followed
+/// by all that comes behind it. Hence a reason and flags in one number, `flags`, of which there are five at most.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn journey_add(id: u64, skb: u64, place: u64, flags: u64, location: u64) -> u32 {
+    let skb = Skb::<Probed>::new(skb as *const u8);
+    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else {
+        tally(TALLY_LOST);
+        return 0;
+    };
     let (device, netns) = (skb.device_name(), skb.device().1);
     let (interrupt_at, interrupt) = context::interrupt(skb);
     entry.write(row(Row {
@@ -55,9 +75,9 @@ pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, locati
         at: now(),
         place,
         skb: skb.address(),
-        flags,
+        flags: flags as u8,
         location,
-        reason,
+        reason: (flags >> 32) as u32,
         device,
         netns,
         mark: skb.mark(),
@@ -66,18 +86,30 @@ pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, locati
         interrupt,
     }));
     entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+    0
 }
 
-/// Adds a row, here and now or `at` an earlier time in this context, that is about a packet in no known skb.
+/// Adds a row, here and now or `at` an earlier time in this context, that is about a packet in no known skb. Global as
+/// [`journey_add`] is.
 #[inline(always)]
 pub(super) fn add_bare(id: u64, at: u64, place: u64, flags: u8) {
-    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else { return tally(TALLY_LOST) };
+    journey_add_bare(id, at, place, flags.into());
+}
+
+/// See [`add_bare`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn journey_add_bare(id: u64, at: u64, place: u64, flags: u32) -> u32 {
+    let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else {
+        tally(TALLY_LOST);
+        return 0;
+    };
     entry.write(row(Row {
         id,
         at,
         place,
         skb: 0,
-        flags,
+        flags: flags as u8,
         location: 0,
         reason: 0,
         device: [0; INTERFACE_LEN / 8],
@@ -88,6 +120,7 @@ pub(super) fn add_bare(id: u64, at: u64, place: u64, flags: u8) {
         interrupt: 0,
     }));
     entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+    0
 }
 
 /// Adds a row of another time and context.

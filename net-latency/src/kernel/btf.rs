@@ -3,10 +3,9 @@
 //!
 //! The format is that of Documentation/bpf/btf.rst in the Linux source.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-};
+use std::{collections::HashMap, fmt};
+
+use rustc_hash::FxHashSet;
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_LEN: usize = 24;
@@ -70,7 +69,7 @@ impl std::error::Error for BtfError {}
 /// For [`Btf::parse`]: whether a name is one of these, or a tracepoint's of that name. It is asked of each of the kernel's
 /// names, of which there are 100,000.
 pub fn named(names: impl Iterator<Item = &'static str>) -> impl Fn(&[u8]) -> bool {
-    let names: HashSet<&[u8]> = names.map(str::as_bytes).collect();
+    let names: FxHashSet<&[u8]> = names.map(str::as_bytes).collect();
     move |name| names.contains(name.strip_prefix(TRACEPOINT.as_bytes()).unwrap_or(name))
 }
 
