@@ -1,4 +1,5 @@
 //! Where records come from.
 
+pub(crate) mod log;
 pub mod order;
 pub mod ring;

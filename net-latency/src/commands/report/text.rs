@@ -7,7 +7,6 @@ use chrono::FixedOffset;
 use net_latency_common::Direction;
 
 use super::findings::Report;
-use super::packet::FLAG_NAMES;
 use super::table::{Connection, Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
@@ -16,6 +15,7 @@ use crate::clock::Zone;
 use crate::escape::Printable;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
+use crate::source::log::packet::FLAG_NAMES;
 
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
 const NAME_WIDTH: usize = 15;

@@ -12,7 +12,7 @@ use crate::packet::{event::Protocol, stages::STAGES};
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// It is no JSON at all.
     Syntax,
     /// It is an object, or a value, but of something else.
@@ -20,7 +20,7 @@ pub(super) enum Wrong {
 }
 
 /// The fields of a line. Those that this version doesn't know are passed over.
-pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+pub(crate) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
         Ok(line) => Ok(line.0),
         Err(error) if error.is_data() => Err(Wrong::Content),

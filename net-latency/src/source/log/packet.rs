@@ -11,57 +11,57 @@ use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::{STAGES, crossed};
 
 /// Flags that the report counts.
-pub(super) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
+pub(crate) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
 
 /// The flags of a packet by their place in [`FLAG_NAMES`], those that this version doesn't know left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Flags(u8);
+pub(crate) struct Flags(u8);
 
 impl Flags {
-    pub(super) const CONTROL: Self = Self(1);
-    pub(super) const RETRANS: Self = Self(1 << 1);
+    pub(crate) const CONTROL: Self = Self(1);
+    pub(crate) const RETRANS: Self = Self(1 << 1);
 
-    pub(super) fn add(&mut self, name: &str) {
+    pub(crate) fn add(&mut self, name: &str) {
         if let Some(place) = FLAG_NAMES.iter().position(|known| *known == name) {
             self.0 |= 1 << place;
         }
     }
 
     /// How often each flag was set, one more packet included.
-    pub(super) fn count(self, counts: &mut [u64; FLAG_NAMES.len()]) {
+    pub(crate) fn count(self, counts: &mut [u64; FLAG_NAMES.len()]) {
         for (place, count) in counts.iter_mut().enumerate() {
             *count += u64::from(self.0 >> place & 1);
         }
     }
 
-    pub(super) fn contains(self, flag: Self) -> bool {
+    pub(crate) fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 }
 
 /// What a line says, in the types that the report reckons with. Unknown is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Packet<'a> {
-    pub(super) time: Time,
-    pub(super) direction: Direction,
-    pub(super) protocol: Protocol,
-    pub(super) pid: Option<u32>,
-    pub(super) tid: Option<u32>,
-    pub(super) comm: Option<Cow<'a, str>>,
+pub(crate) struct Packet<'a> {
+    pub(crate) time: Time,
+    pub(crate) direction: Direction,
+    pub(crate) protocol: Protocol,
+    pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
+    pub(crate) comm: Option<Cow<'a, str>>,
     /// Source and destination.
-    pub(super) ends: Option<[SocketAddr; 2]>,
-    pub(super) netns: Option<u32>,
+    pub(crate) ends: Option<[SocketAddr; 2]>,
+    pub(crate) netns: Option<u32>,
     /// Payload bytes.
-    pub(super) len: u32,
+    pub(crate) len: u32,
     /// In the order in which a packet crosses them.
-    pub(super) stages: [Option<u64>; COLUMNS],
-    pub(super) total_ns: Option<u64>,
-    pub(super) flags: Flags,
+    pub(crate) stages: [Option<u64>; COLUMNS],
+    pub(crate) total_ns: Option<u64>,
+    pub(crate) flags: Flags,
 }
 
 impl Packet<'_> {
     /// The packet as a summary takes it.
-    pub(super) fn plain(&self) -> summary::Packet<'_> {
+    pub(crate) fn plain(&self) -> summary::Packet<'_> {
         summary::Packet {
             wall_ns: Some(self.time.wall_ns),
             direction: self.direction,
@@ -80,28 +80,28 @@ impl Packet<'_> {
 /// The fields of a line that the report uses, as both forms give them. Only what a packet can't do without is
 /// asked for, so that a log from which fields were removed can still be read.
 #[derive(Debug, Default)]
-pub(super) struct Fields<'a> {
-    pub(super) ts: Option<Cow<'a, str>>,
-    pub(super) direction: Option<Direction>,
-    pub(super) protocol: Option<Protocol>,
-    pub(super) pid: Option<u32>,
-    pub(super) tid: Option<u32>,
-    pub(super) comm: Option<Cow<'a, str>>,
-    pub(super) saddr: Option<IpAddr>,
-    pub(super) sport: Option<u16>,
-    pub(super) daddr: Option<IpAddr>,
-    pub(super) dport: Option<u16>,
-    pub(super) len: Option<u32>,
+pub(crate) struct Fields<'a> {
+    pub(crate) ts: Option<Cow<'a, str>>,
+    pub(crate) direction: Option<Direction>,
+    pub(crate) protocol: Option<Protocol>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
+    pub(crate) comm: Option<Cow<'a, str>>,
+    pub(crate) saddr: Option<IpAddr>,
+    pub(crate) sport: Option<u16>,
+    pub(crate) daddr: Option<IpAddr>,
+    pub(crate) dport: Option<u16>,
+    pub(crate) len: Option<u32>,
     /// By their places in [`STAGES`]; a line has those of its own direction and protocol.
-    pub(super) times: [Option<u64>; STAGES.len()],
-    pub(super) total_ns: Option<u64>,
-    pub(super) netns: Option<u32>,
-    pub(super) flags: Flags,
+    pub(crate) times: [Option<u64>; STAGES.len()],
+    pub(crate) total_ns: Option<u64>,
+    pub(crate) netns: Option<u32>,
+    pub(crate) flags: Flags,
 }
 
 impl<'a> Fields<'a> {
     /// `None` if time, direction or protocol are missing.
-    pub(super) fn into_packet(self, times: &mut TimeReader) -> Option<Packet<'a>> {
+    pub(crate) fn into_packet(self, times: &mut TimeReader) -> Option<Packet<'a>> {
         let (direction, protocol) = (self.direction?, self.protocol?);
         let source = self.saddr.zip(self.sport);
         let destination = self.daddr.zip(self.dport);

@@ -15,7 +15,7 @@ const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// No header has come yet.
     NoHeader,
     /// It has more or fewer values than the header has names.
@@ -69,7 +69,7 @@ impl Column {
 
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
 #[derive(Debug)]
-pub(super) struct CsvReader {
+pub(crate) struct CsvReader {
     columns: Vec<Column>,
     /// Kept, since making one costs more than a line.
     splitter: Reader,
@@ -80,14 +80,16 @@ pub(super) struct CsvReader {
     count: usize,
 }
 
-impl CsvReader {
-    pub(super) fn new() -> Self {
+impl Default for CsvReader {
+    fn default() -> Self {
         // Not `Reader::default`, which splits nothing.
         Self { columns: Vec::new(), splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
     }
+}
 
+impl CsvReader {
     /// The line's fields; `None` if it is a header.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+    pub(crate) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
         self.split(line);
         if self.is_header() {
             self.columns = self
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn columns_go_by_name() {
-        let mut reader = CsvReader::new();
+        let mut reader = CsvReader::default();
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
