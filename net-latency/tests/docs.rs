@@ -236,7 +236,7 @@ fn links_lead_somewhere() {
     assert_none(&dead);
 }
 
-/// A command line of ours in a piece of code, without sudo and pipes.
+/// A command line of ours in a piece of code, without sudo, pipes and redirections.
 fn command_line<'a>(code: &Code<'a>) -> Option<&'a str> {
     let text = code.text.strip_prefix("$ ");
     // In a block, lines without a prompt or sudo may be output.
@@ -245,7 +245,8 @@ fn command_line<'a>(code: &Code<'a>) -> Option<&'a str> {
     }
     let text = text.unwrap_or(code.text);
     let text = text.strip_prefix("sudo ").unwrap_or(text);
-    let text = text.split(" | ").next().expect("a first part");
+    let text =
+        [" | ", " 2>", " >"].iter().fold(text, |text, end| text.split(end).next().expect("a first part"));
     (text == "net-latency" || text.starts_with("net-latency ")).then_some(text)
 }
 
