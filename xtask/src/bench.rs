@@ -18,47 +18,46 @@ use crate::{
     cli::BenchArgs,
     guest::qemu::{MEBIBYTES, Outcome, captured, contents},
     paths,
-    setup::{self, Needs, kernels::Series, programs},
+    setup::{
+        self, Needs,
+        kernels::{Kernel, Series},
+        programs,
+    },
 };
 
 /// Ends a guest that hangs: a whole bench takes some ten minutes.
 const LIMIT: Duration = Duration::from_secs(5400);
 const PROGRAM: &str = "guest-tests";
 /// The kernels of the published figures.
-const KERNELS: [&str; 2] = ["6.1", "7.2"];
-const WATCHED: &str = "6.1";
+const KERNELS: [Series; 2] = [WATCHED, Series::Newest];
+/// The kernel that is watched over.
+pub(crate) const WATCHED: Series = Series::Version(6, 1);
 /// The mode that takes more than the tool and the tests.
 const BPFTRACE: &str = "bpftrace, the same stages";
-
-/// The kernel that is watched over.
-pub(crate) fn watched() -> Series {
-    known(WATCHED)
-}
-
-fn known(name: &str) -> Series {
-    name.parse().expect("one of the known kernels")
-}
 
 /// Measures and prints; compares with the committed figures, or replaces them.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let kernels = match args.kernels.as_slice() {
-        [] if args.short => vec![watched()],
-        [] => KERNELS.map(known).into(),
+        [] if args.short => vec![WATCHED],
+        [] => KERNELS.into(),
         chosen => chosen.to_vec(),
     };
-    setup::ensure(&Needs::guests(kernels.clone()))?;
+    let kernels = setup::ensure(&Needs::guests(kernels))?;
     let (built, tests) = (build::for_guest()?, build::guest_tests()?);
     let extent = Extent::of(args);
     let mut record = Record::read(&extent.record_path())?;
     let peers = extent.peers();
     let mut risen = Vec::new();
     for kernel in kernels {
-        let figures = measure(kernel, &extent, &peers, &built, &tests)?;
+        let figures = measure(&kernel, &extent, &peers, &built, &tests)?;
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
             record.replace(&kernel.to_string(), figures);
         } else {
             let compared = record.compare(&kernel.to_string(), &figures);
+            if compared.lines.is_empty() {
+                println!("no figures of Linux {kernel} are on record, so there is nothing to compare with");
+            }
             for line in compared.lines.iter().chain(&compared.new) {
                 println!("{line}");
             }
@@ -143,20 +142,20 @@ impl Extent {
 }
 
 /// Measures the watched figures; the error names those that have risen.
-pub(crate) fn watch(built: &Built, tests: &Path) -> Result<()> {
-    let figures = measure(watched(), &Extent::Short, &[], built, tests)?;
-    let compared = Record::read(&Extent::Short.record_path())?.compare(WATCHED, &figures);
+pub(crate) fn watch(kernel: &Kernel, built: &Built, tests: &Path) -> Result<()> {
+    let figures = measure(kernel, &Extent::Short, &[], built, tests)?;
+    let compared = Record::read(&Extent::Short.record_path())?.compare(&kernel.to_string(), &figures);
     println!("{}", figures.table());
     for line in &compared.lines {
         println!("{line}");
     }
-    ensure!(!compared.lines.is_empty(), "no figures of {WATCHED} to compare with");
+    ensure!(!compared.lines.is_empty(), "no figures of Linux {kernel} to compare with");
     ensure!(compared.risen.is_empty(), "{}", compared.risen.join("; "));
     Ok(())
 }
 
 fn measure(
-    kernel: Series,
+    kernel: &Kernel,
     extent: &Extent,
     peers: &[(String, PathBuf)],
     built: &Built,
@@ -164,7 +163,7 @@ fn measure(
 ) -> Result<Figures> {
     let mut command = vec![PROGRAM.into(), "bench".into()];
     command.extend(extent.words());
-    let mut contents = contents(kernel, built, command);
+    let mut contents = contents(kernel.clone(), built, command);
     contents.files = peers.to_vec();
     contents.mebibytes = extent.mebibytes();
     contents.programs.push((PROGRAM.into(), tests.to_owned()));

@@ -12,7 +12,7 @@ use cpio::newc::{Builder, trailer};
 
 use crate::{
     process::quietly,
-    setup::{kernels::Series, qemu},
+    setup::{kernels::Kernel, qemu},
 };
 
 /// The command that init runs; each argument ends with NUL. Empty for a shell.
@@ -35,7 +35,7 @@ const SYMLINK: u32 = 0o120_777;
 #[derive(Debug)]
 pub(crate) struct Contents {
     /// The kernel whose modules to bring.
-    pub(crate) kernel: Series,
+    pub(crate) kernel: Kernel,
     /// xtask itself, linked statically: the guest's init.
     pub(crate) init: PathBuf,
     /// Programs for `/bin`, each with the name it gets there.

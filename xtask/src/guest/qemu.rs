@@ -386,7 +386,7 @@ impl<W: Write> Write for WithoutReturns<W> {
 
 /// What every guest has: the tool, and variables that tell tests where they are.
 pub(crate) fn contents(
-    kernel: crate::setup::kernels::Series,
+    kernel: crate::setup::kernels::Kernel,
     built: &crate::build::Built,
     command: Vec<OsString>,
 ) -> Contents {
