@@ -16,7 +16,10 @@ use self::figures::{Figures, Record};
 use crate::{
     build::{self, Built},
     cli::BenchArgs,
-    guest::qemu::{MEBIBYTES, Outcome, captured, contents},
+    guest::{
+        image::Processors,
+        qemu::{MEBIBYTES, Outcome, captured, contents},
+    },
     paths,
     setup::{
         self, Needs,
@@ -167,7 +170,7 @@ fn measure(
     contents.files = peers.to_vec();
     contents.mebibytes = extent.mebibytes();
     contents.programs.push((PROGRAM.into(), tests.to_owned()));
-    contents.counts_instructions = true;
+    contents.processors = Processors::Counted;
     match captured(&contents, LIMIT)? {
         (Outcome::Exited(0), output) => Figures::parse(&output),
         (Outcome::Exited(status), output) => bail!("the bench ended with {status}:\n{output}"),

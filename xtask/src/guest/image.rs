@@ -31,6 +31,17 @@ const EXECUTABLE: u32 = 0o100_755;
 const REGULAR: u32 = 0o100_644;
 const SYMLINK: u32 = 0o120_777;
 
+/// How a guest's processors run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Processors {
+    /// Two, under emulation by turns.
+    Two,
+    /// Two, at the same time.
+    Parallel,
+    /// One; a nanosecond of its clock is one of its instructions.
+    Counted,
+}
+
 /// What one boot is for.
 #[derive(Debug)]
 pub(crate) struct Contents {
@@ -48,8 +59,8 @@ pub(crate) struct Contents {
     pub(crate) environment: Vec<(String, OsString)>,
     /// Whether there are two network cards.
     pub(crate) has_cards: bool,
-    /// Whether a nanosecond of its clock is an instruction of its only processor.
-    pub(crate) counts_instructions: bool,
+    /// How its processors run.
+    pub(crate) processors: Processors,
     /// Its memory.
     pub(crate) mebibytes: u32,
 }

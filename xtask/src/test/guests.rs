@@ -18,7 +18,10 @@ use crate::{
     bench,
     build::{self, Built},
     cli::TestArgs,
-    guest::qemu::{Outcome, captured, contents},
+    guest::{
+        image::Processors,
+        qemu::{Outcome, captured, contents},
+    },
     setup::{
         kernels::{Kernel, Series},
         programs,
@@ -36,26 +39,40 @@ const SOAK: (&str, &str) = ("NET_LATENCY_SOAK_SECONDS", "600");
 const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// The random traffic is the same each time, unless new seeds are to be tried; the test prints its seed.
 const SOAK_SEED: (&str, &str) = ("NET_LATENCY_SOAK_SEED", "20260302");
+/// Asks for the tests of what happens when two processors run the kernel side at the same time, by all backends.
+const RACE: (&str, &str) = ("NET_LATENCY_RACE", "1");
+/// In all of their names.
+const RACE_FILTER: &str = "::race";
 /// Tells the tests that the guest has network cards.
 const CARDS: (&str, &str) = ("NET_LATENCY_CARDS", "1");
 
-/// Half of what a kernel is tested with, so that the slowest kernel doesn't set the time of the whole.
+/// A part of what a kernel is tested with. There are several so that the slowest kernel doesn't set the time of the whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     /// By fentry, or on kernels that preempt tasks by the default backend; also what knows no backend.
     Fentry,
     /// By kprobe.
     Kprobe,
+    /// What happens with processors that run at the same time, by both.
+    Race,
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Fentry, Self::Kprobe];
+    const ALL: [Self; 3] = [Self::Fentry, Self::Kprobe, Self::Race];
 
     /// The beginnings of names of tests that are not in this part.
     fn skipped(self) -> &'static [&'static str] {
         match self {
             Self::Fentry => &["kprobe::"],
             Self::Kprobe => &["fentry::", "auto::", "harness::", "last::"],
+            Self::Race => &["harness::", "last::"],
+        }
+    }
+
+    fn processors(self) -> Processors {
+        match self {
+            Self::Fentry | Self::Kprobe => Processors::Two,
+            Self::Race => Processors::Parallel,
         }
     }
 }
@@ -65,6 +82,7 @@ impl fmt::Display for Part {
         f.write_str(match self {
             Self::Fentry => "fentry or auto",
             Self::Kprobe => "kprobe",
+            Self::Race => "race",
         })
     }
 }
@@ -87,16 +105,16 @@ pub(super) struct Choice {
 impl Choice {
     /// The oldest backend on the oldest kernel, the usual one on a usual kernel, and the newest kernel; or what is asked for.
     pub(super) fn of(args: &TestArgs) -> Self {
-        let both = |series: Series| Part::ALL.map(|part| (series, part));
+        let all = |series: Series| Part::ALL.map(|part| (series, part));
         let parts = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
-            [] if args.all => Series::MATRIX.into_iter().flat_map(both).collect(),
+            [] if args.all => Series::MATRIX.into_iter().flat_map(all).collect(),
             [] => {
                 let mut parts = vec![(Series::Version(5, 10), Part::Kprobe), OF_USER_SIDE];
-                parts.extend(both(Series::Newest));
+                parts.extend([Part::Fentry, Part::Kprobe].map(|part| (Series::Newest, part)));
                 parts
             }
-            chosen => chosen.iter().copied().flat_map(both).collect(),
+            chosen => chosen.iter().copied().flat_map(all).collect(),
         };
         Self { parts, filter: args.filter.clone(), soak: args.soak, is_whole: args.all }
     }
@@ -113,16 +131,22 @@ impl Choice {
         let with_kernel = |(series, part): &(Series, Part)| {
             Some((kernels.iter().find(|kernel| kernel.series == *series)?.clone(), *part))
         };
-        let found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).collect();
-        let of_user_side =
-            found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE).unwrap_or(0);
+        let is_wanted = |(_, part): &(Kernel, Part)| {
+            *part != Part::Race || self.filter.as_ref().is_none_or(|filter| filter.contains("race"))
+        };
+        let found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).filter(is_wanted).collect();
+        let of_user_side = found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE);
+        // Elsewhere in the first guest that is not for races.
+        let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
         let job = |(place, (kernel, part)): (usize, (Kernel, Part))| {
             let mut skipped = part.skipped().to_vec();
-            if place != of_user_side {
+            if Some(place) != of_user_side {
                 skipped.push(USER_SIDE);
             }
             let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
-            let filter = self.filter.iter().map(OsString::from);
+            // A test program takes one filter: these tests are few.
+            let filter = if part == Part::Race { Some(RACE_FILTER) } else { self.filter.as_deref() };
+            let filter = filter.into_iter().map(OsString::from);
             Job { kernel, part, arguments: skipped.chain(filter).collect() }
         };
         found.into_iter().enumerate().map(job).collect()
@@ -201,9 +225,13 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     contents.programs.push((TEST_PROGRAM.into(), programs.tests.clone()));
     contents.files = programs::files(programs::STRACE)?;
     contents.has_cards = true;
+    contents.processors = job.part.processors();
     let mut limit = GUEST_LIMIT;
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
     set(CARDS);
+    if job.part == Part::Race {
+        set(RACE);
+    }
     if !choice.is_whole {
         set(SOAK_SEED);
     }
@@ -269,7 +297,7 @@ mod tests {
         ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        assert_eq!(all.len(), 2 * Series::MATRIX.len());
+        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len());
         assert!(few.iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
@@ -278,6 +306,18 @@ mod tests {
     fn a_kernel_that_is_not_there_is_not_tested() {
         let choice = Choice::of(&args());
         assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), ["kernel 5.10, kprobe"]);
+    }
+
+    #[test]
+    fn races_are_looked_for_in_guests_of_their_own() {
+        let of_61 = |filter: Option<&str>| {
+            let kernels = vec![Series::Version(6, 1)];
+            jobs(&TestArgs { kernels, filter: filter.map(str::to_owned), ..args() })
+        };
+        let race = of_61(None).into_iter().find(|job| job.part == Part::Race).expect("a guest for races");
+        assert!(race.arguments.iter().any(|argument| argument == RACE_FILTER), "{race:?}");
+        assert_eq!(named(&of_61(Some("conversation"))), ["kernel 6.1, kprobe", "kernel 6.1, fentry or auto"]);
+        assert_eq!(of_61(Some("race")).len(), Part::ALL.len());
     }
 
     #[test]
