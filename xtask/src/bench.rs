@@ -1,6 +1,7 @@
 //! What tracing costs, measured in guests whose clock counts instructions, and compared with what it did cost.
 
 mod figures;
+pub(crate) mod quotes;
 
 use std::{
     ffi::OsString,
@@ -72,6 +73,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.save {
         fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
+        quotes::fill()?;
     }
     if risen.is_empty() {
         return Ok(ExitCode::SUCCESS);

@@ -28,7 +28,9 @@ pub(crate) enum Task {
     Vm(VmArgs),
     /// Measure what tracing costs, in instructions, and compare with the figures on record
     Bench(BenchArgs),
-    /// Build the static binary target/dist/net-latency, with manual page and completions beside it
+    /// Write the figures on record into the documents that quote them
+    Docs,
+    /// Build the static binary target/dist/net-latency, with symbols, manual page and completions beside it
     Dist(DistArgs),
     /// Remove what xtask keeps below target/
     Clean,

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
         Task::Bench(args) => bench::run(&args),
+        Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
         Task::Dist(args) => build(|| dist::run(&args)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),

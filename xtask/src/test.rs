@@ -14,6 +14,7 @@ use guests::{Choice, Programs};
 use summary::Summary;
 
 use crate::{
+    bench,
     build::{self, ALL_PROGRAMS, WORKSPACE, cargo, quick_cargo},
     cli::TestArgs,
     process::describe,
@@ -49,6 +50,9 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     const KERNEL_SIDE: [&str; 3] = ["--package", "net-latency-ebpf", "--lib"];
 
     check("format", cargo("fmt").args(["--all", "--check"]), summary);
+    if let Err(error) = bench::quotes::check() {
+        summary.fail("figures in documents", &format!("{error:#}"));
+    }
     let (name, built) = ("building", phase("building", build::for_tests));
     check("lints", quick_cargo("clippy").args(WORKSPACE).arg("--all-targets").args(LINTS), summary);
     check("lints of the kernel side", quick_cargo("clippy").args(KERNEL_SIDE).args(LINTS), summary);
