@@ -77,6 +77,13 @@ pub(crate) fn guest_tests() -> Result<PathBuf> {
     programs(&mut command)?.find("guest", true)
 }
 
+/// The test that counts allocations, of the tool as users have it.
+pub(crate) fn allocations() -> Command {
+    let mut command = static_cargo("test", RELEASE);
+    command.args(["--package", "net-latency", "--test", "allocations"]);
+    command
+}
+
 /// Builds all programs of a test run; returns those of guests: the tool, the init, and the test program.
 pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
     let built = programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))?;

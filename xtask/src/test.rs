@@ -5,6 +5,7 @@ mod summary;
 
 use std::{
     io::{BufRead as _, BufReader},
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
     time::{Instant, SystemTime},
 };
@@ -15,7 +16,7 @@ use summary::Summary;
 
 use crate::{
     bench,
-    build::{self, ALL_PROGRAMS, WORKSPACE, cargo, quick_cargo},
+    build::{self, ALL_PROGRAMS, Built, WORKSPACE, cargo, quick_cargo},
     cli::TestArgs,
     process::describe,
     setup::{self, Needs},
@@ -56,8 +57,8 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     let (name, built) = ("building", phase("building", build::for_tests));
     check("lints", quick_cargo("clippy").args(WORKSPACE).arg("--all-targets").args(LINTS), summary);
     check("lints of the kernel side", quick_cargo("clippy").args(KERNEL_SIDE).args(LINTS), summary);
-    let programs = match built {
-        Ok((built, tests)) => Programs { built, tests },
+    let mut programs = match built {
+        Ok(tested) => Programs { tested, released: None },
         Err(error) => {
             summary.fail(name, &format!("{error:#}"));
             return None;
@@ -88,7 +89,28 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
             ));
         }
     }
+    if args.all {
+        programs.released = of_users(summary);
+    }
     Some(programs)
+}
+
+/// Builds what users get, and counts its allocations. What is quick to build says little of either that or the cost.
+fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
+    let name = "building as for users";
+    match phase(name, || Ok((build::for_guest()?, build::guest_tests()?))) {
+        Ok(released) => {
+            let name = "allocations as for users";
+            if let Err(error) = phase(name, || run_tests(name, &mut build::allocations(), summary)) {
+                summary.fail(name, &format!("{error:#}"));
+            }
+            Some(released)
+        }
+        Err(error) => {
+            summary.fail(name, &format!("{error:#}"));
+            None
+        }
+    }
 }
 
 /// One that nobody has tried.

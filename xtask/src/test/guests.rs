@@ -16,7 +16,7 @@ use anyhow::Result;
 use super::{phase, summary::Summary};
 use crate::{
     bench,
-    build::{self, Built},
+    build::Built,
     cli::TestArgs,
     guest::{
         image::Processors,
@@ -98,7 +98,7 @@ pub(super) struct Choice {
     parts: Vec<(Series, Part)>,
     filter: Option<String>,
     soak: bool,
-    /// Whether to measure the cost, and to look for what no earlier run has found.
+    /// Whether to look for what no earlier run has found.
     is_whole: bool,
 }
 
@@ -169,19 +169,22 @@ impl fmt::Display for Job {
 
 /// What every guest gets.
 pub(super) struct Programs {
-    pub(super) built: Built,
-    pub(super) tests: PathBuf,
+    /// What goes into guests, and the test program.
+    pub(super) tested: (Built, PathBuf),
+    /// The same as users have it, if the cost is to be measured.
+    pub(super) released: Option<(Built, PathBuf)>,
 }
 
 /// Runs the guest tests on those of the chosen kernels that are here.
 pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summary: &mut Summary) {
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    let is_watched =
-        |kernel: &&Kernel| choice.is_whole && choice.filter.is_none() && kernel.series == bench::WATCHED;
-    let watched = kernels.iter().find(is_watched);
+    let is_watched = |kernel: &&Kernel| choice.filter.is_none() && kernel.series == bench::WATCHED;
+    let watched = kernels.iter().find(is_watched).zip(programs.released.as_ref());
     let cost = thread::scope(|scope| {
         // A guest whose clock counts instructions doesn't mind others.
-        let cost = watched.map(|kernel| scope.spawn(|| phase("the cost", || measure(kernel))));
+        let cost = watched.map(|(kernel, (built, tests))| {
+            scope.spawn(move || phase("the cost", || bench::watch(kernel, built, tests)))
+        });
         play_all(choice, choice.jobs(kernels), processors + GUESTS_BEYOND, programs, summary);
         cost.map(|cost| cost.join().expect("measuring doesn't panic"))
     });
@@ -190,11 +193,6 @@ pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summ
         Some(Err(error)) => summary.fail("the cost", &format!("{error:#}")),
         None => {}
     }
-}
-
-/// Measures what users get, not what is quick to build.
-fn measure(kernel: &Kernel) -> Result<()> {
-    bench::watch(kernel, &build::for_guest()?, &build::guest_tests()?)
 }
 
 /// Plays all, some at a time.
@@ -221,8 +219,8 @@ fn play_all(choice: &Choice, jobs: Vec<Job>, at_a_time: usize, programs: &Progra
 fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, String)> {
     let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into(), "--color=never".into()];
     command.extend(job.arguments.iter().cloned());
-    let mut contents = contents(job.kernel.clone(), &programs.built, command);
-    contents.programs.push((TEST_PROGRAM.into(), programs.tests.clone()));
+    let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
+    contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
     contents.files = programs::files(programs::STRACE)?;
     contents.has_cards = true;
     contents.processors = job.part.processors();
