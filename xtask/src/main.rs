@@ -5,7 +5,6 @@
 mod bench;
 mod build;
 mod cli;
-mod deb;
 mod dist;
 mod guest;
 mod paths;

@@ -163,7 +163,8 @@ fn kvm_works(contents: &Contents) -> bool {
             processors: Processors::Two,
             mebibytes: MEBIBYTES,
         };
-        let works = Guest::boot_by(KVM, &trial, false, Some(TRIAL))
+        // QEMU's own complaints would look like a failure of what comes after.
+        let works = Guest::boot_by(KVM, Stdio::null(), &trial, false, Some(TRIAL))
             .and_then(|guest| guest.follow(&mut io::sink(), false))
             .is_ok_and(|outcome| outcome == Outcome::Exited(0));
         eprintln!(
@@ -184,11 +185,12 @@ struct Guest {
 
 impl Guest {
     fn boot(contents: &Contents, data_port: bool, limit: Option<Duration>) -> Result<Self> {
-        Self::boot_by(&accelerator(contents), contents, data_port, limit)
+        Self::boot_by(&accelerator(contents), Stdio::inherit(), contents, data_port, limit)
     }
 
     fn boot_by(
         accelerator: &str,
+        messages: Stdio,
         contents: &Contents,
         data_port: bool,
         limit: Option<Duration>,
@@ -225,7 +227,7 @@ impl Guest {
             (None, None)
         };
         let parent = rustix::process::getpid();
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages).process_group(0);
         // SAFETY: these are system calls alone; nothing is allocated and no lock is taken.
         unsafe {
             command.pre_exec(move || {

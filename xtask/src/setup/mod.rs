@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
+pub(crate) mod cargo_deb;
 pub(crate) mod kernels;
 pub(crate) mod programs;
 pub(crate) mod qemu;
