@@ -115,7 +115,7 @@ mod tests {
         Event,
         fixtures::{WALL_NS, incoming, outgoing, udp},
     };
-    use crate::request::footer::FooterForm;
+    use crate::request::FooterFormat;
 
     fn footer(summary: &Summary, losses: &Losses) -> String {
         let shown = summary.packets();
@@ -132,7 +132,7 @@ mod tests {
             view: View::Stream,
             zone: Zone::UTC,
         };
-        footer.write(FooterForm::Text, &mut out).expect("memory can be written");
+        footer.write(FooterFormat::Text, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }
 

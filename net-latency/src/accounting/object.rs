@@ -313,7 +313,7 @@ pub(crate) mod tests {
             Event,
             fixtures::{WALL_NS, incoming, outgoing, udp},
         },
-        request::footer::FooterForm,
+        request::FooterFormat,
     };
 
     const SCHEMA: &str = include_str!("../../../docs/footer.schema.json");
@@ -346,7 +346,7 @@ pub(crate) mod tests {
             zone: Zone::UTC,
         };
         let mut out = Vec::new();
-        footer.write(FooterForm::Json, &mut out).expect("memory can be written");
+        footer.write(FooterFormat::Json, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("JSON is UTF-8")
     }
 

@@ -12,44 +12,28 @@ mod text;
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write as _};
 
-use clap::ValueEnum;
-
 use crate::clock::Zone;
 use crate::packet::event::Event;
+use crate::request::Format;
 
 pub(crate) use json::write_json;
-pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 pub(crate) use text::write_name;
 
-/// A form of the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A line to read
-    #[default]
-    Text,
-    /// A JSON object a line
-    Json,
-    /// A comma-separated record a line, with a header
-    Csv,
+/// The line that begins a file, newline included; empty where a file needs none.
+#[must_use]
+pub fn header(format: Format) -> &'static [u8] {
+    match format {
+        Format::Text | Format::Json => b"",
+        Format::Csv => csv::HEADER,
+    }
 }
 
-impl Format {
-    /// The line that begins a file, newline included; empty where a file needs none.
-    #[must_use]
-    pub fn header(self) -> &'static [u8] {
-        match self {
-            Self::Text | Self::Json => b"",
-            Self::Csv => csv::HEADER,
-        }
-    }
-
-    /// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
-    /// PID namespace.
-    #[must_use]
-    pub fn shows_names(self, details: bool) -> bool {
-        details || self != Self::Text
-    }
+/// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
+/// PID namespace.
+#[must_use]
+pub fn shows_names(format: Format, details: bool) -> bool {
+    details || format != Format::Text
 }
 
 /// What the forms can vary.

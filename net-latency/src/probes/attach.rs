@@ -26,14 +26,14 @@ use rustix::{process::setpriority_process, thread::gettid};
 
 use super::{
     filters,
-    histograms::{self, Counts, Histograms},
+    histograms::{self, Counts},
     plan::{Choice, Plan},
     table::Mechanism,
 };
 use crate::{
-    cli::{Backend, PacketFilter},
     error::Failure,
     kernel::{facts::Live, prerequisites, symbols},
+    request::{Backend, Histograms, PacketFilter},
 };
 
 /// The kernel side as an object file, built by build.rs, for nearly every run.

@@ -12,16 +12,16 @@ use rustix::{
 
 use crate::{
     accounting::{Cost, Ledger, Losses},
-    cli::{Backend, PacketFilter, TracingConfig},
     clock::monotonic_ns,
     error::Failure,
     kernel::{self, prerequisites},
     probes::{
         attach::{self, Probes, Request},
-        histograms::{Counts, Histograms},
-        plan::Plan,
+        histograms::Counts,
+        plan::{Plan, Scope},
         table::Mechanism,
     },
+    request::{Backend, Histograms, PacketFilter, TracingConfig},
     run::kernel_log::KernelLog,
     source::ring::{Capture, Census},
 };
@@ -88,7 +88,7 @@ impl Tracer {
 
     fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
         prerequisites::check()?;
-        let plan = Plan::new(&kernel::read_btf()?, request.filter.scope())?;
+        let plan = Plan::new(&kernel::read_btf()?, Scope::of(&request.filter))?;
         let mut probes = attach::attach(&plan, backend, request)?;
         drop(plan);
         release_memory();

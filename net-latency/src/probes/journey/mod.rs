@@ -34,7 +34,6 @@ use self::{
 };
 use super::{filters, unused};
 use crate::{
-    cli::{Backend, PacketFilter},
     error::Failure,
     kernel::{
         btf::{Btf, named},
@@ -42,9 +41,9 @@ use crate::{
         layout, preemption, prerequisites,
     },
     packet::event::Protocol,
+    request::{Backend, Functions, PacketFilter},
 };
 
-pub use functions::Functions;
 pub use stage::Stage;
 
 /// The programs as an object file, built by build.rs.
@@ -218,7 +217,7 @@ impl Plan {
             .functions_taking("sk_buff")
             .into_iter()
             .filter_map(|(name, position)| Some((std::str::from_utf8(name).ok()?.to_owned(), position)))
-            .filter(|(name, _)| request.functions.wants(name) && !is_special(name))
+            .filter(|(name, _)| functions::wants(request.functions, name) && !is_special(name))
             .collect();
         places.sort_unstable();
         places.dedup_by(|a, b| a.0 == b.0);
