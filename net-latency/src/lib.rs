@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod error;
+mod escape;
 pub mod kernel;
 pub mod output;
 pub mod packet;

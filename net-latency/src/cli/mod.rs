@@ -43,7 +43,6 @@ use hist::HistArguments;
 use invocation::{Invocation, Refusal};
 use journey::JourneyArguments;
 use packets::PacketArguments;
-pub(crate) use places::unified_hierarchy;
 use report::ReportArguments;
 use rotation::RotationArguments;
 use top::TopArguments;

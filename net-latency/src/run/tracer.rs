@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use crate::{
-    accounting::{Cost, Ledger, Losses},
+    accounting::{Census, Cost, Ledger, Losses},
     clock::monotonic_ns,
     error::Failure,
     kernel::{self, prerequisites},
@@ -23,7 +23,7 @@ use crate::{
     },
     request::{Backend, Histograms, PacketFilter, TracingConfig},
     run::kernel_log::KernelLog,
-    source::ring::{Capture, Census},
+    source::ring::Capture,
 };
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
@@ -92,7 +92,7 @@ impl Tracer {
         let mut probes = attach::attach(&plan, backend, request)?;
         drop(plan);
         release_memory();
-        let mut capture = Capture::new(probes.take_maps()?);
+        let mut capture = Capture::take(probes.ebpf_mut())?;
         // Attaching took a while, in which packets met some of the hooks only.
         let mut early = 0;
         while capture.next(|_| ())?.is_some() {

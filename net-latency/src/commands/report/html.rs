@@ -12,8 +12,8 @@ use super::text::{
 };
 use super::time::show;
 use crate::accounting::{self as summary, Times, dominant, meaning};
-use crate::output::fields::dir;
-use crate::packet::event::columns;
+use crate::packet::stages::columns;
+use crate::packet::stages::dir;
 use crate::request::ReportConfig;
 
 const STYLE: &str = include_str!("page.css");

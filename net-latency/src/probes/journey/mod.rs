@@ -7,7 +7,6 @@
 mod functions;
 mod hooks;
 mod stage;
-mod symbols;
 
 use std::{
     collections::BTreeMap,
@@ -28,10 +27,7 @@ use net_latency_common::{
     },
 };
 
-use self::{
-    hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS},
-    symbols::Symbols,
-};
+use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
 use super::{filters, unused};
 use crate::{
     error::Failure,
@@ -39,6 +35,7 @@ use crate::{
         btf::{Btf, named},
         facts::Live,
         layout, preemption, prerequisites,
+        symbols::{self, Symbols},
     },
     packet::event::Protocol,
     request::{Backend, Functions, PacketFilter},
