@@ -20,8 +20,6 @@ mod timeline;
 use std::io::{self, Read, Write as _};
 use std::path::Path;
 
-use anyhow::anyhow;
-
 use crate::error::Failure;
 use crate::request::{LogFilter, ReportConfig, ReportFormat};
 use crate::source::log::input::{self, LogPath};
@@ -72,18 +70,12 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
         }
         _ => {}
     }
-    match report.log.damaged.as_slice() {
-        [] => Ok(()),
-        damaged => {
-            Err(anyhow!("cannot read to the end: {}; the report lacks what follows", damaged.join(", "))
-                .into())
-        }
-    }
+    report.log.check_whole("report")
 }
 
 /// Reads one unpacked log, which is called `name`, to its end.
 fn read(name: String, log: impl Read, filter: &LogFilter, report: &mut Report) -> Result<(), Failure> {
-    let mut reader = LogReader::new(name, log);
+    let mut reader = LogReader::new(name, "report", log);
     let mut tally = std::mem::take(&mut report.log);
     let mut outcome = Ok(Some(()));
     while let Ok(Some(())) = outcome {

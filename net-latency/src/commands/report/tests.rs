@@ -78,6 +78,14 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
         stages: event.stages(),
         total_ns: event.total_ns(),
         flags,
+        seq: event.seq(),
+        segs: Some(record.segs),
+        ifname: Some("eth0".into()),
+        mark: Some(record.mark),
+        cpu: Some(record.cpu),
+        first_send_age_ns: event.first_send_age_ns(),
+        last_drv_ip_ns: event.last_drv_ip_ns(),
+        ns_pid: None,
     }
 }
 

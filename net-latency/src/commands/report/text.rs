@@ -77,16 +77,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     if !config.filter.is_open() {
         notes.push(format!("{} other packets are not what was asked for", log.lines - report.packets));
     }
-    if let Some((name, line, skipped)) = &log.first_skipped {
-        notes.push(plural(log.skipped, "line was skipped", "lines were skipped"));
-        notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
-    }
-    match log.unended {
-        0 => {}
-        count => notes
-            .push(format!("{}, not counted", plural(count, "log ends amid a line", "logs end amid a line"))),
-    }
-    notes.extend(log.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
+    notes.extend(log.notes());
     let flags = report.flags.into_iter().zip(FLAG_NAMES).filter(|(count, _)| *count > 0);
     let flags: Vec<_> = flags.map(|(count, name)| format!("{count} {name}")).collect();
     if !flags.is_empty() {

@@ -42,6 +42,14 @@ enum Column {
     Total,
     Netns,
     Flags,
+    Seq,
+    Segs,
+    Ifname,
+    Mark,
+    Cpu,
+    FirstSendAge,
+    LastDrvIp,
+    NsPid,
     Unknown,
 }
 
@@ -62,6 +70,14 @@ impl Column {
             "total_ns" => Self::Total,
             "netns" => Self::Netns,
             "flags" => Self::Flags,
+            "seq" => Self::Seq,
+            "segs" => Self::Segs,
+            "ifname" => Self::Ifname,
+            "mark" => Self::Mark,
+            "cpu" => Self::Cpu,
+            "first_send_age_ns" => Self::FirstSendAge,
+            "last_drv_ip_ns" => Self::LastDrvIp,
+            "ns_pid" => Self::NsPid,
             _ => STAGES.iter().position(|stage| stage.field == name).map_or(Self::Unknown, Self::Stage),
         }
     }
@@ -182,6 +198,14 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
             }
             fields.flags = flags;
         }
+        Column::Seq => fields.seq = Some(parse(value)?),
+        Column::Segs => fields.segs = Some(parse(value)?),
+        Column::Ifname => fields.ifname = Some(unescape(value)),
+        Column::Mark => fields.mark = Some(parse(value)?),
+        Column::Cpu => fields.cpu = Some(parse(value)?),
+        Column::FirstSendAge => fields.first_send_age_ns = Some(parse(value)?),
+        Column::LastDrvIp => fields.last_drv_ip_ns = Some(parse(value)?),
+        Column::NsPid => fields.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }
     Some(())

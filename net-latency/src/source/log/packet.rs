@@ -7,7 +7,7 @@ use net_latency_common::Direction;
 
 use super::time::{Time, TimeReader};
 use crate::accounting as summary;
-use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::event::{COLUMNS, Protocol, flag_named};
 use crate::packet::stages::{STAGES, crossed};
 
 /// Flags that the report counts.
@@ -34,12 +34,18 @@ impl Flags {
         }
     }
 
+    /// Those that the kernel side sets, as it does.
+    pub(super) fn of_kernel(self) -> u16 {
+        let names = FLAG_NAMES.iter().enumerate().filter(|(place, _)| self.0 >> place & 1 == 1);
+        names.filter_map(|(_, name)| flag_named(name)).fold(0, |flags, flag| flags | flag)
+    }
+
     pub(crate) fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 }
 
-/// What a line says, in the types that the report reckons with. Unknown is `None`.
+/// What a line says, in the types that views reckon with. Unknown is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packet<'a> {
     pub(crate) time: Time,
@@ -57,6 +63,14 @@ pub(crate) struct Packet<'a> {
     pub(crate) stages: [Option<u64>; COLUMNS],
     pub(crate) total_ns: Option<u64>,
     pub(crate) flags: Flags,
+    pub(crate) seq: Option<u32>,
+    pub(crate) segs: Option<u16>,
+    pub(crate) ifname: Option<Cow<'a, str>>,
+    pub(crate) mark: Option<u32>,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) first_send_age_ns: Option<u64>,
+    pub(crate) last_drv_ip_ns: Option<u64>,
+    pub(crate) ns_pid: Option<u32>,
 }
 
 impl Packet<'_> {
@@ -78,7 +92,7 @@ impl Packet<'_> {
     }
 }
 
-/// The fields of a line that the report uses, as both forms give them. Only what a packet can't do without is
+/// The fields of a line, as both forms give them. Only what a packet can't do without is
 /// asked for, so that a log from which fields were removed can still be read.
 #[derive(Debug, Default)]
 pub(crate) struct Fields<'a> {
@@ -98,6 +112,14 @@ pub(crate) struct Fields<'a> {
     pub(crate) total_ns: Option<u64>,
     pub(crate) netns: Option<u32>,
     pub(crate) flags: Flags,
+    pub(crate) seq: Option<u32>,
+    pub(crate) segs: Option<u16>,
+    pub(crate) ifname: Option<Cow<'a, str>>,
+    pub(crate) mark: Option<u32>,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) first_send_age_ns: Option<u64>,
+    pub(crate) last_drv_ip_ns: Option<u64>,
+    pub(crate) ns_pid: Option<u32>,
 }
 
 impl<'a> Fields<'a> {
@@ -119,6 +141,14 @@ impl<'a> Fields<'a> {
             stages: crossed(direction, protocol).map(|place| self.times[place]),
             total_ns: self.total_ns,
             flags: self.flags,
+            seq: self.seq,
+            segs: self.segs,
+            ifname: self.ifname,
+            mark: self.mark,
+            cpu: self.cpu,
+            first_send_age_ns: self.first_send_age_ns,
+            last_drv_ip_ns: self.last_drv_ip_ns,
+            ns_pid: self.ns_pid,
         })
     }
 }

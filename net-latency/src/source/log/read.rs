@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use anyhow::anyhow;
+
 use super::{
     csv::{self, CsvReader},
     json,
@@ -70,10 +72,43 @@ pub(crate) struct Tally {
     pub(crate) damaged: Vec<String>,
 }
 
+impl Tally {
+    /// What was passed over, and why.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let plural = |count: u64, one, many| format!("{count} {}", if count == 1 { one } else { many });
+        let mut notes = Vec::new();
+        if let Some((name, line, skipped)) = &self.first_skipped {
+            notes.push(plural(self.skipped, "line was skipped", "lines were skipped"));
+            notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
+        }
+        if self.unended > 0 {
+            let ends = plural(self.unended, "log ends amid a line", "logs end amid a line");
+            notes.push(format!("{ends}, not counted"));
+        }
+        notes.extend(self.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
+        notes
+    }
+
+    /// A failure if a log ends in damage.
+    ///
+    /// # Errors
+    /// Which logs, and that the `result` lacks what follows.
+    pub(crate) fn check_whole(&self, result: &str) -> Result<(), Failure> {
+        match self.damaged.as_slice() {
+            [] => Ok(()),
+            damaged => {
+                let damaged = damaged.join(", ");
+                Err(anyhow!("cannot read to the end: {damaged}; the {result} lacks what follows").into())
+            }
+        }
+    }
+}
+
 /// One unpacked log, while it is read.
 pub(crate) struct LogReader<R> {
-    /// As messages call it.
+    /// As messages call it, and what is made of it.
     name: String,
+    purpose: &'static str,
     lines: Lines<R>,
     parser: Parser,
     skipped: u64,
@@ -82,10 +117,11 @@ pub(crate) struct LogReader<R> {
 }
 
 impl<R: Read> LogReader<R> {
-    /// Nothing read yet of the log that is called `name`.
-    pub(crate) fn new(name: String, source: R) -> Self {
+    /// Nothing read yet of the log that is called `name`, of which a `purpose` is made (one word).
+    pub(crate) fn new(name: String, purpose: &'static str, source: R) -> Self {
         Self {
             name,
+            purpose,
             lines: Lines::new(source),
             parser: Parser::default(),
             skipped: 0,
@@ -139,7 +175,7 @@ impl<R: Read> LogReader<R> {
         tally.skipped += std::mem::take(&mut self.skipped);
         if let Some((line, skipped)) = self.first_skipped.take() {
             if self.parser.good == 0 {
-                return Err(no_log(&self.name, line, skipped));
+                return Err(no_log(&self.name, self.purpose, line, skipped));
             }
             tally.first_skipped.get_or_insert_with(|| (self.name.clone(), line, skipped));
         }
@@ -211,10 +247,10 @@ fn is_text_form(line: &[u8]) -> bool {
     [&b" |I| "[..], b" |O| "].iter().any(|mark| memchr::memmem::find(line, mark).is_some())
 }
 
-fn no_log(name: &str, line: u64, skipped: Skipped) -> Failure {
+fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
     let remedy = "record with --format json or --format csv";
     Failure::Usage(match skipped {
-        Skipped::Text => format!("{name} is in the text form, from which no report can be made; {remedy}"),
+        Skipped::Text => format!("{name} is in the text form, from which no {purpose} can be made; {remedy}"),
         _ => format!("{name} is no log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
     })
 }
