@@ -8,6 +8,8 @@
     reason = "the program macros generate public functions of their own"
 )]
 
+mod object;
+
 use aya_ebpf::{
     macros::{kprobe, kretprobe, map},
     maps::{Array, LruHashMap, PerCpuArray, RingBuf},
@@ -58,15 +60,3 @@ pub fn any_entry(context: ProbeContext) -> u32 {
 pub fn any_return(context: RetProbeContext) -> u32 {
     end(calls::returned(MAPS, &context, true))
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // No program panics: the verifier refuses one that could come here, this being an endless loop.
-    loop {}
-}
-
-/// The tracing helpers are for programs under a GPL-compatible licence.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -8,6 +8,8 @@
     reason = "the program macros generate public functions of their own"
 )]
 
+mod object;
+
 use aya_ebpf::{
     macros::{btf_tracepoint, fentry, kprobe, raw_tracepoint},
     programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext},
@@ -32,15 +34,3 @@ pub fn empty_btf(_: BtfTracePointContext) -> i32 {
 pub fn empty_raw(_: RawTracePointContext) -> i32 {
     0
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // No program panics: the verifier refuses one that could come here, this being an endless loop.
-    loop {}
-}
-
-/// The tracing helpers are for programs under a GPL-compatible licence.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

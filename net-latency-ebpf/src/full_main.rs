@@ -5,4 +5,5 @@
 #![no_std]
 #![no_main]
 
+mod object;
 mod programs;

@@ -546,16 +546,7 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 pub extern "C" fn take_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let next = connection.read_next;
-    let mut place = Place::of(connection);
-    place.seq = next;
-    let key = place.key();
-    let Some(entry) = SEGMENTS.get_ptr(key) else { return MISSED };
-    // SAFETY: the entry was written before the segment reached the socket, and only the holder of the
-    // socket's lock removes it.
-    let segment = unsafe { &*entry };
-    if segment.place != place {
-        return MISSED;
-    }
+    let Some((key, segment)) = next_waiting(connection) else { return MISSED };
     let task = &connection.user;
     if filter::task(task) && segment.flags & UNWANTED == 0 {
         let app = if connection.is_late != 0 && before(next, connection.late_until) {
@@ -593,19 +584,23 @@ pub extern "C" fn drop_batch(address: u64) -> u32 {
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
-    let mut place = Place::of(connection);
-    place.seq = connection.read_next;
-    let key = place.key();
-    let Some(entry) = SEGMENTS.get_ptr(key) else { return DONE };
-    // SAFETY: as in `take_step`.
-    let segment = unsafe { &*entry };
-    if segment.place != place {
-        return DONE;
-    }
-    connection.read_next = place.seq.wrapping_add(segment.len);
+    let Some((key, segment)) = next_waiting(connection) else { return DONE };
+    connection.read_next = segment.place.seq.wrapping_add(segment.len);
     remove(key);
     count::one(Counter::UnreadIn);
     MORE
+}
+
+/// The segment at which the walk along the waiting ones is, and its key.
+#[inline(always)]
+fn next_waiting(connection: &Connection) -> Option<(u64, &'static Segment)> {
+    let mut place = Place::of(connection);
+    place.seq = connection.read_next;
+    let key = place.key();
+    // SAFETY: the entry was written before the segment reached the socket, and only the holder of the
+    // socket's lock removes it.
+    let segment = unsafe { &*SEGMENTS.get_ptr(key)? };
+    (segment.place == place).then_some((key, segment))
 }
 
 #[inline(always)]

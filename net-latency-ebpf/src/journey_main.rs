@@ -9,6 +9,8 @@
     reason = "the program macros generate public functions of their own"
 )]
 
+mod object;
+
 use aya_ebpf::{
     EbpfContext as _,
     macros::{fentry, kprobe, raw_tracepoint},
@@ -173,15 +175,3 @@ slots! {
     slot_48 48 slot_49 49 slot_50 50 slot_51 51 slot_52 52 slot_53 53 slot_54 54 slot_55 55
     slot_56 56 slot_57 57 slot_58 58 slot_59 59 slot_60 60 slot_61 61 slot_62 62 slot_63 63
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // No program panics: the verifier refuses one that could come here, this being an endless loop.
-    loop {}
-}
-
-/// The tracing helpers are for programs under a GPL-compatible licence.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

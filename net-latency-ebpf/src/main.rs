@@ -3,4 +3,5 @@
 #![no_std]
 #![no_main]
 
+mod object;
 mod programs;

@@ -213,15 +213,3 @@ pub fn raw_started(context: RawTracePointContext) -> i32 {
 pub fn raw_freed(context: RawTracePointContext) -> i32 {
     end(&context, processes::freed::<Probed>(Thread::new(context.arg(0)))) as i32
 }
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // No program panics: the verifier refuses one that could come here, this being an endless loop.
-    loop {}
-}
-
-/// The tracing helpers are for programs under a GPL-compatible licence.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
