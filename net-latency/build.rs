@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
 
     let root_dir = workspace.join("net-latency-ebpf");
     // An object each, with the maps of its own features only. The last is for the bench, and in no binary of users.
-    let packages = [["stream"], ["full"], ["journey"], ["floor"]];
+    let packages = [["stream"], ["full"], ["journey"], ["calls"], ["noop"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
     aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))?;

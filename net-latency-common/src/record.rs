@@ -34,7 +34,7 @@ pub const FLAG_AMBIGUOUS: u16 = 1 << 3;
 /// Received, and then appended to another segment's buffer, where it was when the application took it.
 pub const FLAG_COALESCED: u16 = 1 << 4;
 
-/// Which way a packet goes, seen from this machine's applications.
+/// In which direction a packet goes, seen from this machine's applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {

@@ -9,4 +9,3 @@ pub mod journey;
 pub mod plan;
 pub mod presets;
 pub mod table;
-mod unused;
