@@ -111,8 +111,6 @@ on_tracepoint! {
     journey_netif_receive_skb_entry: begin::arrived(Skb 0; common::PLACE_RECEIVE_ENTRY);
     journey_netif_receive_skb_list_entry: begin::arrived(Skb 0; common::PLACE_RECEIVE_LIST);
     journey_netif_receive_skb: heads::seen(Skb 0; common::PLACE_RECEIVE);
-    journey_net_dev_queue: heads::seen(Skb 0; common::PLACE_DEV_QUEUE);
-    journey_net_dev_start_xmit: heads::seen(Skb 0; common::PLACE_START_XMIT);
     journey_qdisc_enqueue: heads::seen(Skb 2; common::PLACE_ENQUEUE);
     journey_qdisc_dequeue: heads::seen(Skb 3; common::PLACE_DEQUEUE);
     journey_consume_skb: heads::seen(Skb 0; common::PLACE_CONSUME);

@@ -310,3 +310,13 @@ impl CallMaps {
         stacks.map(|(_, stack)| began(&stack) as u64).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_has_these_programs() {
+        assert_eq!(super::super::programs_in(OBJECT), PROGRAMS.map(str::to_owned).into());
+    }
+}
