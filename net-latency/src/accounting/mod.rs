@@ -3,9 +3,9 @@
 //! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
 //! those that are written. Of an event only those that are needed are made.
 
+mod census;
 mod cost;
 mod footer;
-mod hints;
 mod human;
 mod ledger;
 mod losses;
@@ -18,9 +18,9 @@ use std::io;
 
 use crate::{clock::Zone, packet::event::Event};
 
+pub use census::Census;
 pub use cost::Cost;
 pub use footer::{Balance, Footer};
-pub use hints::hints;
 pub use human::Human;
 pub use ledger::Ledger;
 pub use losses::{Loss, Losses};

@@ -4,12 +4,12 @@ use std::{path::Path, time::Duration};
 
 use clap::Args;
 
-use super::{
-    packets::{PacketArguments, PacketFilter},
-    tracing::{TracingArguments, TracingConfig},
-    values,
+use super::{packets::PacketArguments, tracing::TracingArguments};
+use crate::{
+    clock::Zone,
+    error::Failure,
+    request::{TopConfig, values},
 };
-use crate::{clock::Zone, error::Failure};
 
 /// Drawing more often shows nothing more.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
@@ -37,23 +37,6 @@ pub(super) struct TopArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
-}
-
-/// What to trace and how to show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopConfig {
-    /// Which packets.
-    pub filter: PacketFilter,
-    /// By what means.
-    pub tracing: TracingConfig,
-    /// Time between two screens.
-    pub delay: Duration,
-    /// Time over which rates and percentiles are computed.
-    pub window: Duration,
-    /// Whose time the screen shows.
-    pub zone: Zone,
-    /// No footer.
-    pub quiet: bool,
 }
 
 impl TopArguments {

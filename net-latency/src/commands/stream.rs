@@ -22,12 +22,12 @@ use tokio::{
 use super::Alarm;
 use crate::{
     accounting::{Footer, Ledger, Summary},
-    cli::{PacketFilter, StreamConfig},
     clock::Clock,
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
-    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    output::{self, Options, Sink, SinkError, Writer, colour_wanted},
     packet::event::{Event, completion_ns},
+    request::{PacketFilter, StreamConfig},
     run::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
@@ -71,7 +71,7 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref(), config.format.header(), config.rotation)?;
+    let sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
     let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
@@ -96,7 +96,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
             writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
     }
 
-    let shows_names = config.format.shows_names(config.verbosity > 0);
+    let shows_names = output::shows_names(config.format, config.verbosity > 0);
     let mut stream = Stream {
         options: config,
         writer: Writer::new(

@@ -68,8 +68,15 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     for (name, case) in cases::harness::CASES {
         trials.push(trial(format!("harness::{name}"), Box::new(*case)));
     }
+    // Whatever the backend; `cargo xtask test` asks one guest for them.
+    for (name, case) in cases::all().filter(|(name, _)| cases::is_of_user_side(name)) {
+        let backend = Backend::tested()[0];
+        let judged = move || judge(backend, case(backend), || case(backend));
+        trials.push(trial(format!("user::{name}"), Box::new(judged)));
+    }
     for backend in Backend::tested() {
-        for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
+        let of_backend = |name| cases::applies(name, backend) && !cases::is_of_user_side(name);
+        for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
             let judged = move || judge(backend, case(backend), || case(backend));
             trials.push(trial(format!("{backend}::{name}"), Box::new(judged)));
         }

@@ -38,12 +38,12 @@ use self::{
     tree::{Tree, Trees},
 };
 use crate::{
-    cli::{CallFormat, CallsConfig, Style},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, facts::Live, functions::Function, prerequisites},
-    output::{LONGEST_LINE, Rotation, Sink, SinkError},
+    output::{LONGEST_LINE, Sink, SinkError},
     probes::calls::{self, CallMaps, CallProbes, Cost},
+    request::{CallFormat, CallsConfig, Rotation, Style},
     run::ends::{self, Processes, Signals, readable},
 };
 

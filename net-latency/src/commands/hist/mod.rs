@@ -31,9 +31,9 @@ use self::{
 use super::Alarm;
 use crate::{
     accounting::Balance,
-    cli::{HistConfig, ReportFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
+    request::{HistConfig, ReportFormat},
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,

@@ -29,12 +29,12 @@ use self::{
     perfetto::Events,
 };
 use crate::{
-    cli::{JourneyConfig, JourneyFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
-    output::{Rotation, Sink, SinkError},
+    output::{Sink, SinkError},
     probes::journey::{self, Following, Request},
+    request::{JourneyConfig, JourneyFormat, Rotation},
     run::ends::{Processes, Signals},
 };
 

@@ -47,10 +47,10 @@ use self::{
 };
 use crate::{
     accounting::{Footer, Losses, Summary},
-    cli::TopConfig,
     clock::{Clock, monotonic_ns},
     error::Failure,
     packet::event::{Event, completion_ns},
+    request::TopConfig,
     run::{
         ends::{Processes, Signals, readable},
         tracer::Tracer,
