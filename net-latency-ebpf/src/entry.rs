@@ -10,8 +10,7 @@ use core::cell::UnsafeCell;
 pub(crate) struct Field<T>(UnsafeCell<T>);
 
 // SAFETY: entries are shared between CPUs by their nature. Either one program at a time has an entry (a socket's, by the
-// socket's lock; a thread's; a CPU's), or any value of its fields, which are integers, serves (see where the map is). The
-// fields of static entries are only read.
+// socket's lock; a thread's; a CPU's), or any value of its fields, which are integers, serves: see where the map is.
 unsafe impl<T: Copy> Sync for Field<T> {}
 
 impl<T: Copy> Field<T> {
@@ -31,7 +30,7 @@ impl<T: Copy> Field<T> {
     /// Gives it another value.
     #[inline(always)]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: as in `get`; maps' entries are writable, and those of statics are not changed.
+        // SAFETY: as in `get`; maps' entries are writable.
         unsafe { *self.0.get() = value }
     }
 }

@@ -106,21 +106,17 @@ pub struct Send {
 #[map]
 static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
 
-/// A thread that has sent nothing yet.
+/// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be written to.
 #[unsafe(no_mangle)]
-static NO_SEND: Send = Send {
-    socket: Field::new(0),
-    skb: Field::new(0),
-    app: Field::new(0),
-    transport: Field::new(0),
-    addresses: Field::new(AddrPair::NONE),
-    ports: Field::new(0),
-    len: Field::new(0),
-    segs: Field::new(0),
-    netns: Field::new(0),
-    state: Field::new(SendState::Idle),
-    reserved: 0,
-};
+static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
+
+const _: () = assert!(size_of::<Send>().is_multiple_of(8), "what a thread sends is whole words");
+
+#[inline(always)]
+fn no_send() -> &'static Send {
+    // SAFETY: same size and alignment; all of it is integers and an enum that has a 0. Nothing writes to it.
+    unsafe { &*(&raw const NO_SEND).cast() }
+}
 
 /// The two ports of a UDP header as it lies in memory, from network to host order.
 #[inline(always)]
@@ -287,7 +283,7 @@ fn current_or_new() -> Result<&'static Send, Counter> {
     if let Some(send) = current() {
         return Ok(send);
     }
-    SENDS.insert(Task::current_ids(), &NO_SEND, 0).map_err(|_| Counter::StampLost)?;
+    SENDS.insert(Task::current_ids(), no_send(), 0).map_err(|_| Counter::StampLost)?;
     current().ok_or(Counter::StampLost)
 }
 

@@ -20,12 +20,9 @@ pub struct AddrPair {
 }
 
 impl AddrPair {
-    /// Those of nobody.
-    pub(crate) const NONE: Self = Self::new(0, [0; 4]);
-
     /// Those that stand in an IP header: source, then destination.
     #[inline(always)]
-    pub(crate) const fn new(family: u32, addresses: [u64; 4]) -> Self {
+    pub(crate) fn new(family: u32, addresses: [u64; 4]) -> Self {
         Self { family, reserved: 0, addresses }
     }
 

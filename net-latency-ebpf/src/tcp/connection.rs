@@ -96,43 +96,17 @@ pub(crate) struct Connection {
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it
-/// beside all else.
+/// beside all else; of words, because fields that change would make a map of it that can be written to.
 #[unsafe(no_mangle)]
-static BLANK: Connection = Connection {
-    address: Field::new(0),
-    identity: Field::new(Identity::NONE),
-    addresses: Field::new(AddrPair::NONE),
-    netns: Field::new(0),
-    user: Field::new(Task::UNKNOWN),
-    write: Write::new(0, Task::UNKNOWN),
-    write_start: Field::new(0),
-    last_write: Field::new(0),
-    has_write: Field::new(0),
-    several_writers: Field::new(0),
-    transmission: Transmission {
-        app: Field::new(0),
-        began: Field::new(0),
-        first: Field::new(0),
-        seq: Field::new(0),
-        header_seq: Field::new(0),
-        len: Field::new(0),
-        segs: Field::new(0),
-        flags: Field::new(0),
-        is_under_way: Field::new(0),
-        author: Field::new(Author::Unknown),
-    },
-    read_next: Field::new(0),
-    read_known: Field::new(0),
-    taken_until: Field::new(0),
-    late_until: Field::new(0),
-    taken_at: Field::new(0),
-    late_at: Field::new(0),
-    is_late: Field::new(0),
-    buffer_start: Field::new(0),
-    buffer_end: Field::new(0),
-    is_traced: Field::new(0),
-    is_untraced: Field::new(0),
-};
+static BLANK: [u64; size_of::<Connection>() / 8] = [0; size_of::<Connection>() / 8];
+
+const _: () = assert!(size_of::<Connection>().is_multiple_of(8), "a connection is whole words");
+
+#[inline(always)]
+fn blank() -> &'static Connection {
+    // SAFETY: same size and alignment; all of a connection is integers and enums that have a 0. Nothing writes to it.
+    unsafe { &*(&raw const BLANK).cast() }
+}
 
 impl Connection {
     /// The socket got its other end within the write call; that call's first byte has the number `seq`.
@@ -225,7 +199,7 @@ pub(super) fn find_or_new<M: Memory>(
     {
         return Ok(connection);
     }
-    CONNECTIONS.insert(socket.address(), &BLANK, 0).map_err(|_| Counter::SocketLost)?;
+    CONNECTIONS.insert(socket.address(), blank(), 0).map_err(|_| Counter::SocketLost)?;
     let connection = find(socket).ok_or(Counter::SocketLost)?;
     connection.address.set(socket.address());
     connection.identity.set(identity);

@@ -58,7 +58,7 @@ impl WriteKey {
 impl Write {
     /// A call after which there was no other.
     #[inline(always)]
-    pub(super) const fn new(at: u64, task: Task) -> Self {
+    pub(super) fn new(at: u64, task: Task) -> Self {
         Self { at: Field::new(at), task: Field::new(task), next: Field::new(0), has_next: Field::new(0) }
     }
 
