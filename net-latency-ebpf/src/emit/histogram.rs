@@ -6,9 +6,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
-    AF_INET, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, GroupBy, IPPROTO_UDP, NEVER,
-    PacketRecord, ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, Span, TRAFFIC_OUT, TRAFFIC_UDP,
-    UNKNOWN, bucket, row, without_rest,
+    AF_INET, BUCKETS, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, GroupBy, IPPROTO_UDP,
+    NEVER, PacketRecord, ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Span,
+    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bucket, row, without_rest,
 };
 
 use super::counters::{self, HookResult};
@@ -36,10 +36,13 @@ const COUNTED: u32 = 1;
 /// Counted, in a cell that nobody was in before.
 const FIRST: u32 = 2;
 
-/// In place of a time: it is not known.
-const NO_TIME: u64 = u64::MAX;
 /// In place of a time: there never was one.
-const NEVER_TIME: u64 = u64::MAX - 1;
+const NEVER_TIME: u64 = no_time(NEVER);
+
+/// In place of a time: the packet has none, and is counted in this cell.
+const fn no_time(cell: usize) -> u64 {
+    u64::MAX - (CELLS - 1 - cell) as u64
+}
 
 /// Whether times are counted, and no records wanted.
 #[inline(always)]
@@ -54,18 +57,17 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> HookResult {
     let ip = packet.stamps[STAMP_IP];
     let transport = packet.stamps[STAMP_TRANSPORT];
     let app = packet.stamps[STAMP_APP];
-    let is_control = packet.flags & FLAG_CONTROL != 0;
     let (traffic, stages) = match direction {
         Direction::In => (0, [drv, ip, transport, app]),
         Direction::Out => (TRAFFIC_OUT, [app, transport, ip, drv]),
     };
     let traffic = if packet.protocol == IPPROTO_UDP { traffic | TRAFFIC_UDP } else { traffic };
-    let [first, second, third, last] = stages;
-    if !is_valid(if last != 0 { last } else { third }) {
+    let [_, _, third, last] = stages;
+    let Some(since) = valid_since(if last != 0 { last } else { third }) else {
         return Err(Counter::Outside);
-    }
+    };
     let [start, end] = group(direction, packet);
-    let total = between(first, last, is_control);
+    let total = between(direction, packet.flags, stages, 0, STAMPS - 1, since);
     match add(start, end, row(traffic, ROW_TOTAL), total) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
@@ -76,64 +78,46 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> HookResult {
         }
         _ => {}
     }
-    let times = [
-        between(first, second, is_control),
-        between(second, third, is_control),
-        between(third, last, is_control),
-    ];
-    let mut counted = total;
-    let mut number = 0;
-    while number < times.len() {
-        let time = times[number];
+    // Written out: each time is counted before the next is looked at, so that the verifier need not follow every combination
+    // of reasons.
+    let column = |number: usize, time: u64| {
         if time != NEVER_TIME && add(start, end, row(traffic, number as u32), time) == LOST {
             counters::one(Counter::TimeLost);
         }
-        if time == NO_TIME {
-            counted = NO_TIME;
-        }
-        number += 1;
-    }
-    if counted == NO_TIME && is_disordered(stages) {
-        counters::one(Counter::Disordered);
-    }
+    };
+    column(0, between(direction, packet.flags, stages, 0, 1, since));
+    column(1, between(direction, packet.flags, stages, 1, 2, since));
+    column(2, between(direction, packet.flags, stages, 2, 3, since));
     Ok(())
 }
 
-/// Whether every hook was attached at that time.
+/// The time from one stage to another, or the cell of what has none.
 #[inline(always)]
-fn is_valid(completion: u64) -> bool {
-    let Some(span) = SPAN.get_ptr(0) else { return false };
-    // SAFETY: index 0 of an array is valid, and the user side changes whole words.
-    let (start, end) = unsafe { ((*span).start, (*span).end) };
-    start != 0 && completion >= start && completion <= end
-}
-
-/// The time from one stage to another.
-#[inline(always)]
-fn between(from: u64, to: u64, is_control: bool) -> u64 {
-    if from != 0 && to >= from {
-        return to - from;
+fn between(
+    direction: Direction,
+    flags: u16,
+    stages: [u64; STAMPS],
+    from: usize,
+    to: usize,
+    since: u64,
+) -> u64 {
+    if stages[from] != 0 && stages[to] >= stages[from] {
+        return stages[to] - stages[from];
     }
     // What a packet without data lacks, it never had.
-    if is_control { NEVER_TIME } else { NO_TIME }
+    if flags & FLAG_CONTROL != 0 {
+        return NEVER_TIME;
+    }
+    no_time(UNKNOWN + Unknown::of(direction, flags, stages, from, to, since) as usize)
 }
 
-/// Whether one known stamp is before that of an earlier stage.
+/// Since when every hook is attached, if every hook was attached at that time.
 #[inline(always)]
-fn is_disordered(stages: [u64; 4]) -> bool {
-    let mut latest = 0;
-    let mut number = 0;
-    while number < stages.len() {
-        let stamp = stages[number];
-        if stamp != 0 {
-            if stamp < latest {
-                return true;
-            }
-            latest = stamp;
-        }
-        number += 1;
-    }
-    false
+fn valid_since(completion: u64) -> Option<u64> {
+    let span = SPAN.get_ptr(0)?;
+    // SAFETY: index 0 of an array is valid, and the user side changes whole words.
+    let (start, end) = unsafe { ((*span).start, (*span).end) };
+    (start != 0 && completion >= start && completion <= end).then_some(start)
 }
 
 /// Whose packet it is, as [`CellKey::group`] has it.
@@ -179,11 +163,8 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
-    let cell = match time {
-        NO_TIME => UNKNOWN,
-        NEVER_TIME => NEVER,
-        _ => bucket(time),
-    };
+    // What has no time is in the cells behind the buckets.
+    let cell = if time >= no_time(BUCKETS) { CELLS - 1 - (u64::MAX - time) as usize } else { bucket(time) };
     if setting!(histograms_by) == GroupBy::Stage as u32 {
         return match TIMES.get_ptr_mut(row) {
             Some(cells) if cell < CELLS => {

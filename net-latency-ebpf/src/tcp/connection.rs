@@ -73,6 +73,8 @@ pub(crate) struct Connection {
     /// Where the newest write call starts.
     pub(super) last_write: Field<u32>,
     pub(super) has_write: Field<u32>,
+    /// Whether a call was evicted whose bytes are not all sent.
+    pub(super) write_evicted: Field<u32>,
     /// Whether more than one process wrote to this socket.
     pub(super) several_writers: Field<u32>,
     pub(super) transmission: Transmission,

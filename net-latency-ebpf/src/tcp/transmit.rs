@@ -6,7 +6,9 @@
 //! transmission, that a hook was missed. Which write call a segment belongs to follows
 //! from sequence numbers: calls and first transmissions both go through them in order.
 
-use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, PacketRecord};
+use net_latency_common::{
+    Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
+};
 
 use super::{
     connection::{self, Author, Connection},
@@ -58,8 +60,12 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     connection.user.set(task);
     let write = &connection.write;
 
-    if connection.has_write.get() == 0 || tcp.snd_nxt() == start {
+    let is_all_sent = tcp.snd_nxt() == start;
+    if connection.has_write.get() == 0 || is_all_sent {
         // Nothing waits before these bytes, or nothing whose call was seen.
+        if is_all_sent {
+            connection.write_evicted.set(0);
+        }
         if connection.has_write.get() != 0 && write.task.get().pid() != task.pid() {
             connection.several_writers.set(1);
         }
@@ -146,6 +152,9 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         (app, author) = writer(connection, seq);
         if app == 0 && flags & FLAG_RETRANS == 0 {
             result = Err(Counter::UnmatchedOut);
+            if connection.write_evicted.get() != 0 {
+                flags |= FLAG_WRITE_EVICTED;
+            }
         }
     }
     let is_wanted = match author {
@@ -268,6 +277,7 @@ pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
     if !connection.write.become_next(&WriteKey::new(address, start)) {
         // Evicted. Nothing is known until a call finds all bytes sent.
         connection.has_write.set(0);
+        connection.write_evicted.set(1);
         return MISSED;
     }
     connection.write_start.set(start);

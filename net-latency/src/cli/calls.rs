@@ -12,6 +12,7 @@ use net_latency_common::MAX_CGROUPS;
 
 use super::{
     choice::{choice, first},
+    footer::FooterArguments,
     packets::{at_most, unique},
     places, process,
     tracing::TracingArguments,
@@ -72,9 +73,8 @@ pub(super) struct CallsArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// No messages on standard error but errors: no summary
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
     /// Name the functions that can't be traced, and why
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
@@ -93,6 +93,7 @@ pub(super) struct CallsArguments {
 impl CallsArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<CallsConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry {
             return Err(Failure::Usage(
@@ -124,7 +125,8 @@ impl CallsArguments {
             self_time: self.self_time,
             output: self.output,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
             verbose: self.verbose,
             duration: self.duration,
             count: self.count,

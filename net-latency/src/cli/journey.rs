@@ -11,6 +11,7 @@ use glob::Pattern;
 
 use super::{
     choice::{choice, first},
+    footer::FooterArguments,
     packets::PacketArguments,
     tracing::TracingArguments,
 };
@@ -42,9 +43,8 @@ pub(super) struct JourneyArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// No messages on standard error but errors: no footer
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
 
     /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
     #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
@@ -60,6 +60,7 @@ pub(super) struct JourneyArguments {
 impl JourneyArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<JourneyConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry && (self.all || !self.functions.is_empty()) {
             return Err(Failure::Usage(
@@ -75,7 +76,8 @@ impl JourneyArguments {
             format: self.format,
             output: self.output,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
             duration: self.duration,
             count: self.count,
         })

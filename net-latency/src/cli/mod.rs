@@ -7,6 +7,7 @@ mod command;
 mod completions;
 mod config_file;
 mod defaults;
+mod footer;
 mod hist;
 mod invocation;
 mod journey;
@@ -37,6 +38,7 @@ use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
 use defaults::{ConfigArguments, Places};
+use footer::FooterArguments;
 use hist::HistArguments;
 use invocation::{Invocation, Refusal};
 use journey::JourneyArguments;
@@ -120,9 +122,8 @@ struct StreamArguments {
     /// Each time this has passed, the footer's figures of that time on standard error: 1s, 10s, 1m
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
-    /// No messages on standard error but errors: no footer
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
     /// Addresses, lengths and flags on text lines, and diagnostics of the kernel side (-vv: more)
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
     verbose: u8,
@@ -205,6 +206,7 @@ impl Arguments {
             None => self.stream,
         };
         command::check(&stream.command, proc)?;
+        let (quiet, footer) = stream.footer.resolve();
         Ok(Config::Stream(Box::new(StreamConfig {
             command: stream.command,
             filter: stream.packets.resolve(proc)?,
@@ -213,7 +215,8 @@ impl Arguments {
             rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
-            quiet: stream.quiet,
+            quiet,
+            footer,
             verbosity: stream.verbose,
             interval: stream.interval,
             duration: stream.duration,
@@ -231,8 +234,8 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, HistConfig, Histograms, Mark, Net, PacketFilter, ReportFormat, Rotation, TopConfig,
-        TracingConfig,
+        Backend, FooterFormat, HistConfig, Histograms, Mark, Net, PacketFilter, ReportFormat, Rotation,
+        TopConfig, TracingConfig,
     };
 
     use super::*;
@@ -275,6 +278,7 @@ mod tests {
                 rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
+                footer: FooterFormat::Text,
                 verbosity: 0,
                 interval: None,
                 duration: None,
@@ -318,6 +322,7 @@ mod tests {
                 },
                 zone: Zone::UTC,
                 quiet: true,
+                footer: FooterFormat::None,
                 verbosity: 2,
                 interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
@@ -353,6 +358,7 @@ mod tests {
             interval: None,
             duration: None,
             quiet: false,
+            footer: FooterFormat::Text,
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
@@ -370,6 +376,7 @@ mod tests {
                 interval: Some(Duration::from_secs(1)),
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
+                footer: FooterFormat::None,
             }
         );
     }
@@ -396,6 +403,7 @@ mod tests {
             window: Duration::from_secs(10),
             zone: Zone::Local,
             quiet: false,
+            footer: FooterFormat::Text,
         };
         assert_eq!(top(&[]), usual);
         let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
@@ -409,6 +417,7 @@ mod tests {
                 window: Duration::from_secs(60),
                 zone: Zone::UTC,
                 quiet: true,
+                footer: FooterFormat::None,
             }
         );
     }

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use clap::Args;
 
-use super::{packets::PacketArguments, tracing::TracingArguments};
+use super::{footer::FooterArguments, packets::PacketArguments, tracing::TracingArguments};
 use crate::{
     clock::Zone,
     error::Failure,
@@ -31,9 +31,8 @@ pub(super) struct TopArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
-    /// No footer at the end
-    #[arg(short, long, help_heading = "Screen")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
 
     #[command(flatten)]
     tracing: TracingArguments,
@@ -42,6 +41,7 @@ pub(super) struct TopArguments {
 impl TopArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<TopConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         if self.delay < SHORTEST_DELAY {
             return Err(Failure::Usage("--delay is too short: write 100ms or more".to_owned()));
         }
@@ -54,7 +54,8 @@ impl TopArguments {
             delay: self.delay,
             window: self.window,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
         })
     }
 }

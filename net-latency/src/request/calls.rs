@@ -7,7 +7,7 @@ use glob::Pattern;
 use super::{
     choice::Choice,
     filter::PacketFilter,
-    format::{CallFormat, Style},
+    format::{CallFormat, FooterFormat, Style},
     tracing::TracingConfig,
 };
 use crate::clock::Zone;
@@ -37,6 +37,8 @@ pub struct CallsConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterFormat,
     /// With the names of what can't be traced.
     pub verbose: bool,
     /// Time after which to stop.

@@ -92,3 +92,23 @@ impl Choice for JourneyFormat {
         (Self::Perfetto, "perfetto", "Trace events for ui.perfetto.dev and chrome://tracing"),
     ];
 }
+
+/// Form of the figures at the end, on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FooterFormat {
+    /// To read
+    #[default]
+    Text,
+    /// A JSON object on one line
+    Json,
+    /// No footer
+    None,
+}
+
+impl Choice for FooterFormat {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Text, "text", "To read"),
+        (Self::Json, "json", "A JSON object on one line, described by docs/footer.schema.json"),
+        (Self::None, "none", "No footer"),
+    ];
+}

@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use net_latency_common::GroupBy;
 
-use super::{filter::PacketFilter, format::ReportFormat, tracing::Backend};
+use super::{
+    filter::PacketFilter,
+    format::{FooterFormat, ReportFormat},
+    tracing::Backend,
+};
 use crate::clock::Zone;
 
 /// What to count, and how to show it.
@@ -28,6 +32,8 @@ pub struct HistConfig {
     pub duration: Option<Duration>,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterFormat,
 }
 
 /// Which counts to keep instead of records.

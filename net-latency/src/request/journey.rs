@@ -4,7 +4,11 @@ use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 
 use glob::Pattern;
 
-use super::{filter::PacketFilter, format::JourneyFormat, tracing::TracingConfig};
+use super::{
+    filter::PacketFilter,
+    format::{FooterFormat, JourneyFormat},
+    tracing::TracingConfig,
+};
 use crate::clock::Zone;
 
 /// Which packets to follow, and how to show their ways.
@@ -24,6 +28,8 @@ pub struct JourneyConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterFormat,
     /// Time after which to stop.
     pub duration: Option<Duration>,
     /// Number of packets after which to stop.

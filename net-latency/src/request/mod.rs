@@ -19,7 +19,7 @@ pub(crate) mod values;
 pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
 pub use filter::PacketFilter;
-pub use format::{CallFormat, Format, JourneyFormat, ReportFormat, Style};
+pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
 pub use journey::{Functions, JourneyConfig};
 pub use network::{Mark, Net};

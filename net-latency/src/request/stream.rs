@@ -2,7 +2,12 @@
 
 use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 
-use super::{filter::PacketFilter, format::Format, rotation::Rotation, tracing::TracingConfig};
+use super::{
+    filter::PacketFilter,
+    format::{FooterFormat, Format},
+    rotation::Rotation,
+    tracing::TracingConfig,
+};
 use crate::clock::Zone;
 
 /// What to trace, how to show it and when to stop.
@@ -24,6 +29,8 @@ pub struct StreamConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterFormat,
     /// 0: lines only; 1: details on text lines and the kernel side's diagnostics; 2 or more: debugging.
     pub verbosity: u8,
     /// Time after which to stop.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{filter::PacketFilter, tracing::TracingConfig};
+use super::{filter::PacketFilter, format::FooterFormat, tracing::TracingConfig};
 use crate::clock::Zone;
 
 /// What to trace and how to show it.
@@ -18,6 +18,8 @@ pub struct TopConfig {
     pub window: Duration,
     /// Whose time the screen shows.
     pub zone: Zone,
-    /// No footer.
+    /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterFormat,
 }

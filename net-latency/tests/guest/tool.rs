@@ -18,6 +18,7 @@ use nix::{
     unistd::Pid,
 };
 use regex_lite::Regex;
+use serde_json::Value;
 
 use crate::{
     confine,
@@ -323,8 +324,23 @@ impl Outcome {
         Ok(())
     }
 
+    /// The objects of `--footer json`: those of intervals, and the footer.
+    pub(crate) fn objects(&self) -> Result<Vec<Value>> {
+        let lines = self.stderr.iter().filter(|line| line.starts_with('{'));
+        let objects = lines.map(|line| serde_json::from_str(line)).collect::<Result<Vec<_>, _>>();
+        objects.map_err(|error| self.fault(format_args!("the footer is not JSON: {error}"), []))
+    }
+
+    /// The object of `--footer json`.
+    pub(crate) fn footer(&self) -> Result<Value> {
+        self.objects()?.pop().ok_or_else(|| self.fault("no JSON footer", []))
+    }
+
     /// The footer's figure of lost lines, which every clean end shows.
     pub(crate) fn lost(&self) -> Result<u64> {
+        if let Some(footer) = self.objects()?.pop() {
+            return footer["lost"].as_u64().ok_or_else(|| self.fault("a footer without losses", []));
+        }
         let figure = Regex::new(r"(\d+)\D*\blost\b")?;
         let ready = self.stderr.iter().position(|line| line.starts_with(READY));
         let footer = self.stderr.iter().skip(ready.map_or(0, |ready| ready + 1));
@@ -343,7 +359,7 @@ impl Outcome {
     pub(crate) fn expect_balance(&self) -> Result<()> {
         let ledger = self.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
         let ledger = ledger.ok_or_else(|| self.fault("no ledger", []))?;
-        let open = ledger.contains("on their way") || ledger.contains("counted twice");
+        let open = ledger.contains("in flight") || ledger.contains("counted twice");
         ensure!(!open, self.fault("the ledger does not add up", []));
         Ok(())
     }

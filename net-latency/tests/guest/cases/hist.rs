@@ -238,7 +238,7 @@ fn filtered(backend: Backend) -> Result<()> {
     let outcome = tool.stop()?;
     let page = page(&outcome)?;
     expect(&outcome, &page, |group| group["pid"] == pid, 50)?;
-    let ledger = format!("{} packets seen = 100 shown + {} of others", 80 * 4, 80 * 4 - 100);
+    let ledger = format!("{} packets seen = 100 shown + {} filtered", 80 * 4, 80 * 4 - 100);
     ensure!(
         outcome.stderr.iter().any(|line| line.trim() == ledger),
         outcome.fault(format_args!("not {ledger:?}"), [])

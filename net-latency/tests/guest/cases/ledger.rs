@@ -25,13 +25,14 @@ pub(crate) const CASES: &[Case] = &[
 struct Ledger {
     seen: u64,
     shown: u64,
-    of_others: u64,
+    filtered: u64,
     lost: u64,
     dropped: u64,
+    duplicates: u64,
     waiting: u64,
     outside: u64,
     from_before: u64,
-    on_their_way: u64,
+    in_flight: u64,
 }
 
 const WORDS: &str = " packets seen";
@@ -43,7 +44,7 @@ impl Ledger {
         let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
         let ledger = Self::parse(line).map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
         ensure!(
-            ledger.from_before == 0 && ledger.on_their_way == 0,
+            ledger.from_before == 0 && ledger.in_flight == 0,
             outcome.fault("not a whole run's ledger", [])
         );
         Ok(ledger)
@@ -61,20 +62,21 @@ impl Ledger {
             let (count, name) = place.split_once(' ').context("no name")?;
             let figure = match name {
                 "shown" => &mut ledger.shown,
-                "of others" => &mut ledger.of_others,
+                "filtered" => &mut ledger.filtered,
                 "lost" => &mut ledger.lost,
                 "dropped or unread" => &mut ledger.dropped,
+                "duplicate segments received (needless retransmissions)" => &mut ledger.duplicates,
                 "waiting" => &mut ledger.waiting,
                 "at start or end" => &mut ledger.outside,
-                "on their way" => &mut ledger.on_their_way,
+                "in flight" => &mut ledger.in_flight,
                 _ => bail!("{name:?} in the ledger"),
             };
             *figure = count.parse()?;
         }
-        let Self { shown, of_others, lost, dropped, waiting, on_their_way, outside, .. } = ledger;
+        let Self { shown, filtered, lost, dropped, duplicates, waiting, in_flight, outside, .. } = ledger;
         ensure!(
             ledger.seen + ledger.from_before
-                == shown + of_others + lost + dropped + waiting + on_their_way + outside,
+                == shown + filtered + lost + dropped + duplicates + waiting + in_flight + outside,
             "the ledger does not add up: {line}"
         );
         Ok(ledger)
@@ -101,7 +103,7 @@ fn of_a_pid(backend: Backend) -> Result<()> {
         // The client's requests out and replies in, what it wrote besides, what it received.
         shown: 200 * 2 + 5 + 27,
         // What the server has not read is not followed any more, since only others use that end.
-        of_others: 200 * 2 + 5 + 30,
+        filtered: 200 * 2 + 5 + 30,
         waiting: 3,
         ..Ledger::default()
     };
@@ -210,7 +212,7 @@ fn of_a_part(backend: Backend) -> Result<()> {
     // Of a conversation in turns one packet is between its hooks, another is finished while it is being counted, and what
     // the kernel skipped is told.
     ensure!(
-        ledger.on_their_way <= 4 + outcome.footer_count("were skipped by the kernel")?,
+        ledger.in_flight <= 4 + outcome.footer_count("were skipped by the kernel")?,
         outcome.fault("too many are nowhere", [])
     );
     Ok(())

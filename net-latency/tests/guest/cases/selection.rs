@@ -207,7 +207,7 @@ fn names(backend: Backend) -> Result<()> {
     let arguments = |_: &Town| globs.map(|glob| format!("--comm={glob}")).to_vec();
     let outcome = expect(backend, arguments, |talk, kind| [1, 3].contains(&talk) && kind.is_clients())?;
     // All packets of the others are accounted for: those of clients two, four, five and of all servers.
-    let others = ledger(&outcome, "of others")?;
+    let others = ledger(&outcome, "filtered")?;
     let least = u64::from(ROUNDS) * (5 * 4 - 2 * 2);
     ensure!(others >= least, outcome.fault(format_args!("{others} of others, not {least}"), []));
     Ok(())
@@ -295,7 +295,7 @@ fn slow(backend: Backend) -> Result<()> {
             |line: &Line| line.stages.iter().chain([&line.total]).flatten().any(|&ns| ns >= LIMIT_NS);
         let quick = lines.iter().filter(|line| !is_slow(line));
         ensure!(quick.clone().next().is_none(), outcome.fault("not slow", quick));
-        ensure!(ledger(&outcome, "of others")? > 0, outcome.fault("nothing was quick", []));
+        ensure!(ledger(&outcome, "filtered")? > 0, outcome.fault("nothing was quick", []));
         Ok(())
     })
 }

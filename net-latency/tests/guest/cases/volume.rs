@@ -60,7 +60,7 @@ fn overload(backend: Backend) -> Result<()> {
     let lines = outcome.lines()?;
     let of = |pair: &Pair| lines.iter().filter(|line| pair.owns(line) && line.len > 0).collect::<Vec<_>>();
     let (sample, all) = (of(&held_up), of(&after));
-    let left_out = outcome.footer_count("packets were left out by chance")?;
+    let left_out = outcome.footer_count("packets were skipped at random")?;
     println!("{backend}::overload: {} of {PACKETS} in the sample", sample.len());
     ensure!(
         sample.len() as u64 + left_out == PACKETS && outcome.lost()? == left_out,

@@ -329,7 +329,7 @@ fn full_queue() -> Result<Check> {
     Ok(Box::new(move |evidence| {
         expect(evidence, "out", &two.out(evidence), &two.sender, 100, 1000)?;
         expect(evidence, "in", &two.taken(evidence), &two.receiver, taken, 1000)?;
-        let dropped = evidence.outcome.footer_count("were dropped behind TCP or UDP")?;
+        let dropped = evidence.outcome.footer_count("were dropped after reaching TCP or UDP")?;
         ensure!(dropped >= 100 - taken as u64, evidence.outcome.fault("drops are missing", []));
         Ok(())
     }))

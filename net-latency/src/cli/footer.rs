@@ -1,0 +1,25 @@
+//! What is said on standard error: the options that every view that traces shares.
+
+use clap::Args;
+
+use super::choice::{choice, first};
+use crate::request::FooterFormat;
+
+/// The options, as clap reads them.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct FooterArguments {
+    /// Form of the figures at the end (and of --interval) on standard error; json: an object on one line
+    #[arg(long, value_name = "FORM", value_parser = choice::<FooterFormat>(), default_value = first::<FooterFormat>())]
+    footer: FooterFormat,
+    /// No messages on standard error but errors, and no footer; not with --footer
+    #[arg(short, long, conflicts_with = "footer")]
+    quiet: bool,
+}
+
+impl FooterArguments {
+    /// Whether only errors are told, and the form of the footer.
+    pub(super) fn resolve(&self) -> (bool, FooterFormat) {
+        (self.quiet, if self.quiet { FooterFormat::None } else { self.footer })
+    }
+}
