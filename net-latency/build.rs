@@ -41,8 +41,8 @@ fn main() -> anyhow::Result<()> {
     }
 
     let root_dir = workspace.join("net-latency-ebpf");
-    // An object each, with the maps of one feature only. The last is for the bench, and in no binary of users.
-    let packages = [["stream"], ["full"], ["journey"], ["floor"]];
+    // An object each, with the maps of its own features only. The last is for the bench, and in no binary of users.
+    let packages = [["stream"], ["full"], ["journey"], ["calls"], ["noop"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);

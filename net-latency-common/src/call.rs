@@ -54,7 +54,7 @@ pub struct CallRecord {
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Frame {
+pub struct CallFrame {
     /// Where its return address is: no other call that is under way has the same place.
     pub slot: u64,
     /// As in [`CallRecord`].
@@ -70,18 +70,18 @@ pub struct Frame {
 /// The calls under way in one context, the outermost first.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Stack {
+pub struct CallStack {
     /// How many there are.
     pub depth: u64,
     /// The task's ids, as in [`CallRecord`]: another task may get the same address.
     pub ids: u64,
     /// The calls.
-    pub frames: [Frame; MAX_DEPTH],
+    pub frames: [CallFrame; MAX_DEPTH],
 }
 
 /// A call that a return was found to belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct ReturnedCall {
     /// Calls around it, which is also where it was.
     pub depth: u64,
     /// Calls within it whose returns were not seen.
@@ -89,7 +89,7 @@ pub struct Left {
 }
 
 /// The core of pairing, apart from where it gets its facts, so that it can be tried on any sequence of events.
-impl Stack {
+impl CallStack {
     /// Drops the calls that have been left for good by the time a function is entered whose return address is at `slot`,
     /// and returns how many these were. `is_expected`: whether that place on the kernel's stack still holds the address by
     /// which the return is seen.
@@ -115,7 +115,7 @@ impl Stack {
 
     /// The place for the next call; none if there are too many.
     #[inline(always)]
-    pub fn push(&mut self) -> Option<&mut Frame> {
+    pub fn push(&mut self) -> Option<&mut CallFrame> {
         let depth = self.depth;
         if depth >= MAX_DEPTH as u64 {
             return None;
@@ -126,7 +126,7 @@ impl Stack {
 
     /// Takes the call off that returns now, if its entry was seen.
     #[inline(always)]
-    pub fn pop(&mut self, slot: u64, function: u64, exit_ns: u64) -> Option<Left> {
+    pub fn pop(&mut self, slot: u64, function: u64, exit_ns: u64) -> Option<ReturnedCall> {
         let mut at = self.depth;
         let mut turn = 0;
         while turn < MAX_DEPTH {
@@ -142,7 +142,7 @@ impl Stack {
                 }
                 let dropped = self.depth - at - 1;
                 self.depth = at;
-                return Some(Left { depth: at, dropped });
+                return Some(ReturnedCall { depth: at, dropped });
             }
             // All further calls are above.
             if frame.slot > slot {
@@ -156,7 +156,7 @@ impl Stack {
     /// A call by its depth.
     #[inline(always)]
     #[must_use]
-    pub fn frame(&self, depth: u64) -> &Frame {
+    pub fn frame(&self, depth: u64) -> &CallFrame {
         &self.frames[index(depth)]
     }
 }
@@ -172,7 +172,7 @@ const _: () = assert!(MAX_DEPTH.is_power_of_two(), "indices are masked");
 /// What has its own calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Context {
+pub struct CallContext {
     /// The address of the `task_struct` that the CPU runs.
     pub task: u64,
     /// One of the `LEVEL_` constants.
@@ -262,7 +262,7 @@ unsafe impl aya::Pod for CallSettings {}
 unsafe impl aya::Pod for CallCounters {}
 // SAFETY: as above.
 #[cfg(feature = "user")]
-unsafe impl aya::Pod for Stack {}
+unsafe impl aya::Pod for CallStack {}
 // SAFETY: as above.
 #[cfg(feature = "user")]
-unsafe impl aya::Pod for Context {}
+unsafe impl aya::Pod for CallContext {}

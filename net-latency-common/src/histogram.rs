@@ -17,17 +17,17 @@ pub const NEVER: usize = UNKNOWN + UNKNOWNS;
 /// Counts that a distribution has: of its buckets, and of packets that are in none.
 pub const CELLS: usize = NEVER + 1;
 
-/// Rows that a way has: one for each of its columns, and the last for the time from the first stage to the last. Every
+/// Rows that a kind of traffic has: one for each of its columns, and the last for the time from the first stage to the last. Every
 /// packet is in one cell of that one, and in one at most of each other.
 pub const ROWS: u32 = 4;
 /// Row of the time from the first stage to the last.
 pub const ROW_TOTAL: u32 = 3;
-/// Ways that packets go: in and out, by TCP and by UDP.
-pub const WAYS: u32 = 4;
-/// Bit of a way: the packet goes out.
-pub const WAY_OUT: u32 = 1;
-/// Bit of a way: the packet is UDP's.
-pub const WAY_UDP: u32 = 2;
+/// Kinds of traffic by direction and protocol: in and out, TCP and UDP.
+pub const TRAFFIC_KINDS: u32 = 4;
+/// Bit of a kind: packets go out.
+pub const TRAFFIC_OUT: u32 = 1;
+/// Bit of a kind: packets are UDP's.
+pub const TRAFFIC_UDP: u32 = 2;
 
 /// The bucket of a time in ns: the time itself up to 8, then 8 buckets for each power of two.
 #[inline(always)]
@@ -111,17 +111,17 @@ pub enum GroupBy {
 pub struct CellKey {
     /// Whose.
     pub group: [u64; 2],
-    /// [`row`] of a way.
+    /// [`row`] of a kind of traffic.
     pub row: u32,
     /// Index of the cell, below [`CELLS`].
     pub cell: u32,
 }
 
-/// The number of a way's row.
+/// The number of a row of a kind of traffic.
 #[inline(always)]
 #[must_use]
-pub const fn row(way: u32, row: u32) -> u32 {
-    way * ROWS + row
+pub const fn row(traffic: u32, row: u32) -> u32 {
+    traffic * ROWS + row
 }
 
 /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached. None while all is 0.

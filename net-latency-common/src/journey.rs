@@ -190,10 +190,6 @@ pub const PLACE_RECEIVE_ENTRY: u64 = 4;
 pub const PLACE_RECEIVE_LIST: u64 = 5;
 /// Tracepoint `netif_receive_skb`.
 pub const PLACE_RECEIVE: u64 = 6;
-/// Tracepoint `net_dev_queue`.
-pub const PLACE_DEV_QUEUE: u64 = 7;
-/// Tracepoint `net_dev_start_xmit`.
-pub const PLACE_START_XMIT: u64 = 8;
 /// Tracepoint `qdisc_enqueue`.
 pub const PLACE_ENQUEUE: u64 = 9;
 /// Tracepoint `qdisc_dequeue`.

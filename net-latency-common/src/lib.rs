@@ -16,8 +16,9 @@ mod record;
 mod unknown;
 
 pub use call::{
-    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounter, CallCounters, CallRecord, CallSettings,
-    Context, Frame, LEVEL_HARDIRQ, LEVEL_NMI, LEVEL_SOFTIRQ, LEVEL_TASK, Left, MAX_DEPTH, STACKS_MAP, Stack,
+    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounter, CallCounters, CallFrame,
+    CallRecord, CallSettings, CallStack, LEVEL_HARDIRQ, LEVEL_NMI, LEVEL_SOFTIRQ, LEVEL_TASK, MAX_DEPTH,
+    ReturnedCall, STACKS_MAP,
 };
 pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
@@ -26,8 +27,8 @@ pub use filter::{
     PIDS_IN_SET,
 };
 pub use histogram::{
-    BUCKETS, CELLS, CellKey, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, UNKNOWN, WAY_OUT, WAY_UDP, WAYS, bounds,
-    bucket, row, without_rest,
+    BUCKETS, CELLS, CellKey, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP,
+    UNKNOWN, bounds, bucket, row, without_rest,
 };
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
@@ -65,7 +66,7 @@ pub const SEGMENT_SIZE: usize = 72;
 pub const DATAGRAMS_MAP: &str = "DATAGRAMS";
 /// Size in bytes of a value of [`DATAGRAMS_MAP`], which the user side only counts.
 pub const DATAGRAM_SIZE: usize = 48;
-/// Name of the per-CPU array of distributions by way and row; used with [`GroupBy::Stage`].
+/// Name of the per-CPU array of distributions by direction, protocol and row; used with [`GroupBy::Stage`].
 pub const TIMES_MAP: &str = "TIMES";
 /// Name of the per-CPU hash of counts by [`CellKey`]; used with any other [`GroupBy`].
 pub const GROUPS_MAP: &str = "GROUPS";

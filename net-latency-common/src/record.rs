@@ -37,7 +37,7 @@ pub const FLAG_COALESCED: u16 = 1 << 4;
 /// ([`crate::Unknown`]), and has no name among a line's flags.
 pub const FLAG_WRITE_EVICTED: u16 = 1 << 5;
 
-/// Which way a packet goes, seen from this machine's applications.
+/// In which direction a packet goes, seen from this machine's applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {

@@ -1,8 +1,12 @@
 //! Kernel side of net-latency: what every hook does, the same for fentry, kprobe and tracepoints.
 //!
-//! `programs.rs` declares the programs; each is a thin wrapper around one function of [`ingress`],
-//! [`egress`] or [`datagram`], instantiated for the way its context lets it read kernel memory ([`memory`]).
-//! A function returns `Err(Counter)` when a packet became no line, or a poorer one, for that reason.
+//! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
+//! [`udp`] (or of [`journey`] or [`calls`]), instantiated for the way its context lets it read kernel memory
+//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `emit` → `flow` →
+//! `skb_stamps` → `kernel` → `entry`.
+//!
+//! Each map stands beside the type it holds. All are bounded and, but for the trie of addresses, preallocated; those that
+//! follow packets and sockets evict what was used least recently, so that what the kernel dropped unseen can't fill them.
 
 #![no_std]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
@@ -10,59 +14,25 @@
     clippy::needless_borrows_for_generic_args,
     reason = "handing a key or a value over by value copies it onto the stack, which has 512 bytes"
 )]
+#![cfg_attr(
+    not(feature = "packets"),
+    expect(dead_code, reason = "the smaller objects need only some of what reads the kernel's memory")
+)]
 
+#[cfg(feature = "calls")]
 pub mod calls;
-pub mod config;
-pub mod connection;
-pub mod count;
-pub mod datagram;
-pub mod egress;
-mod emit;
-pub mod filter;
-pub mod foreign;
-#[cfg(feature = "hist")]
-pub mod histogram;
-pub mod ingress;
+#[cfg(feature = "packets")]
+pub mod emit;
+mod entry;
+pub mod flow;
+#[cfg(feature = "packets")]
+pub mod ip;
 #[cfg(feature = "journey")]
 pub mod journey;
-mod maps;
-pub mod memory;
-#[cfg(feature = "names")]
-pub mod names;
-mod overload;
-pub mod passing;
-pub mod processes;
-pub mod skb;
-pub mod socket;
-mod steps;
-mod task;
-
-/// How a hook ended: nothing to say, or what to count.
-pub type Outcome = Result<(), net_latency_common::Counter>;
-
-/// Now, in ns of `CLOCK_MONOTONIC`.
-#[inline(always)]
-fn now() -> u64 {
-    // SAFETY: the helper takes nothing and has no side effect.
-    unsafe { aya_ebpf::helpers::bpf_ktime_get_ns() }
-}
-
-/// Whether TCP sequence number `a` comes before `b` (`before()` in include/net/tcp.h).
-#[inline(always)]
-fn before(a: u32, b: u32) -> bool {
-    (a.wrapping_sub(b) as i32) < 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::before;
-
-    #[test]
-    fn sequence_numbers_wrap() {
-        assert!(before(1, 2));
-        assert!(!before(2, 2));
-        assert!(!before(3, 2));
-        assert!(before(u32::MAX, 5));
-        assert!(!before(5, u32::MAX));
-    }
-}
+pub mod kernel;
+#[cfg(feature = "packets")]
+mod skb_stamps;
+#[cfg(feature = "packets")]
+pub mod tcp;
+#[cfg(feature = "packets")]
+pub mod udp;

@@ -67,11 +67,11 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
 
     let (browser, required) = setup::browser::REQUIRED;
     let seed = args.all.then(new_seed);
-    for (name, packages) in [
-        ("tests on this machine", [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
-        ("tests of the kernel side", KERNEL_SIDE.to_vec()),
+    for (name, mut tests, packages) in [
+        ("tests on this machine", quick_cargo("test"), [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
+        // Not linked statically: the functions that aya-ebpf has for copying memory would replace those of libc then.
+        ("tests of the kernel side", cargo("test"), KERNEL_SIDE.to_vec()),
     ] {
-        let mut tests = quick_cargo("test");
         tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
         let before = summary.failed();
         if let Some(seed) = &seed {

@@ -1,36 +1,40 @@
 //! Where journeys begin: at the first place at which it can be told whether a packet is asked for.
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::{
     COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP,
-    journey::{CONTEXT_PROCESS, JourneyRow, JourneyStart, ROW_WANTED, TALLY_ARMED, TALLY_BEGUN},
+    journey::{CONTEXT_PROCESS, JourneyRow, JourneyStart, ROW_WANTED, TALLY_BEGUN},
 };
 
 use super::{
     context,
     headers::{self, Headers},
     heads::{self, Head},
-    maps::{CALLS, HANDED, JOURNEYS, TALLY, UNWANTED},
-    queue::HAS_SEQ,
-    row::{add, add_given, bytes, is_any, start, tally},
+    row::{add, add_given, start},
     settings::given,
+    tally::{self, HAS_SEQ, Known, is_any},
+    untraced,
 };
 use crate::{
-    Outcome, before,
-    config::setting,
-    emit::{addresses, cpu},
-    filter,
-    memory::Memory,
-    now,
-    skb::Skb,
-    socket::{Ends, Socket},
-    task::Task,
+    flow::{
+        addresses::{AddrPair, SPREAD, bytes},
+        filter,
+        settings::setting,
+    },
+    kernel::{
+        cpu::{cpu, now},
+        memory::Memory,
+        sequence::before,
+        skb::Skb,
+        socket::Socket,
+        task::Task,
+    },
 };
 
 /// A write call on a TCP socket.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Call {
+pub struct TcpCall {
     at: u64,
     /// The function.
     place: u64,
@@ -41,10 +45,14 @@ pub struct Call {
     cpu: u32,
 }
 
+/// Write calls on TCP sockets that are asked for, by socket: of each the last.
+#[map]
+static TCP_CALLS: LruHashMap<u64, TcpCall> = LruHashMap::with_max_entries(4096, 0);
+
 /// A write call on a UDP socket.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Handed {
+pub struct UdpCall {
     at: u64,
     place: u64,
     socket: u64,
@@ -54,55 +62,21 @@ pub struct Handed {
     skb: u64,
 }
 
-/// What is kept of a journey.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Known {
-    /// Number of the first byte of a segment with payload, with [`HAS_SEQ`].
-    pub(super) seq: u64,
-    /// The ends of a packet that came in; 0 of one that was sent here.
-    flow: u64,
-}
-
-/// How long packets between two ends are left alone after one was read by a task that was not asked for: a socket may
-/// change hands.
-const UNWANTED_NS: u64 = 1_000_000_000;
-
-/// The current task reads the packet of this journey. If it is not asked for, neither are the next ones, for a while:
-/// else packets of others would take all places.
-#[inline(always)]
-pub(super) fn read_by_current(id: u64) {
-    if !filter::is_by_task() || filter::current() {
-        return;
-    }
-    let Some(known) = JOURNEYS.get_ptr(&id) else { return };
-    // SAFETY: an element that is never freed.
-    let flow = unsafe { (*known).flow };
-    if flow != 0 {
-        let _ = UNWANTED.insert(&flow, &now(), BPF_ANY.into());
-    }
-}
+/// Write calls on UDP sockets, by thread: of each the last.
+#[map]
+static UDP_CALLS: LruHashMap<u64, UdpCall> = LruHashMap::with_max_entries(1024, 0);
 
 /// A number for the two ends of a packet and its protocol. If another pair has the same, its packets may be left out.
 #[inline(always)]
 fn flow(headers: &Headers) -> u64 {
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    let [a, b, c, d] = headers.ends.addresses;
+    let [a, b, c, d] = headers.addresses.addresses;
     let ports =
         u64::from(headers.source) << 32 | u64::from(headers.destination) << 8 | u64::from(headers.protocol);
-    let mixed =
-        a.wrapping_mul(MIX) ^ b.rotate_left(17) ^ c.wrapping_mul(MIX).rotate_left(29) ^ d.rotate_left(41);
-    (mixed ^ ports).wrapping_mul(MIX) | 1
-}
-
-/// Whether a packet between these ends was read by somebody else a moment ago.
-#[inline(always)]
-fn is_unwanted(flow: u64) -> bool {
-    match UNWANTED.get_ptr(&flow) {
-        // SAFETY: an element that is never freed.
-        Some(at) => now().wrapping_sub(unsafe { *at }) < UNWANTED_NS,
-        None => false,
-    }
+    let mixed = a.wrapping_mul(SPREAD)
+        ^ b.rotate_left(17)
+        ^ c.wrapping_mul(SPREAD).rotate_left(29)
+        ^ d.rotate_left(41);
+    (mixed ^ ports).wrapping_mul(SPREAD) | 1
 }
 
 /// A new journey's number, which no other has: no CPU begins two at the same time.
@@ -125,86 +99,81 @@ fn is_drawn() -> bool {
 /// Takes a place for a journey, if there is one.
 #[inline(always)]
 fn begin(seq: u64, flow: u64) -> Option<u64> {
-    if TALLY.get(TALLY_ARMED).is_none_or(|armed| *armed == 0) {
+    if !tally::is_armed() {
         return None;
     }
     let id = new_id();
-    JOURNEYS.insert(&id, &Known { seq, flow }, BPF_NOEXIST.into()).ok()?;
-    tally(TALLY_BEGUN);
+    if !tally::insert(id, &Known { seq, flow }) {
+        return None;
+    }
+    tally::count(TALLY_BEGUN);
     Some(id)
 }
 
 /// `tcp_sendmsg_locked(sk, …)` or `do_tcp_sendpages(sk, …)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) -> Outcome {
+pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) {
     if given!(begin_out) == 0
         || !filter::protocol(IPPROTO_TCP)
         || !is_mark(socket.field(given!(sk_mark) as usize))
     {
-        return Ok(());
+        return;
     }
     if !filter::socket(socket, &socket.identity()) {
-        return Ok(());
+        return;
     }
     let address = socket.address();
     if !filter::current() {
         // What comes is somebody else's.
-        let _ = CALLS.remove(&address);
-        return Ok(());
+        let _ = TCP_CALLS.remove(&address);
+        return;
     }
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
-    let call = Call {
+    let Some(tcp) = socket.tcp() else { return };
+    let call = TcpCall {
         at: now(),
         place,
         ids: Task::current_ids(),
         comm: Task::current_name(),
         seq: tcp.write_seq(),
-        cpu: cpu().into(),
+        cpu: cpu(),
     };
-    let _ = CALLS.insert(&address, &call, BPF_ANY.into());
-    Ok(())
+    let _ = TCP_CALLS.insert(&address, &call, BPF_ANY.into());
 }
 
 /// `__tcp_transmit_skb(sk, skb, …)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) -> Outcome {
+pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) {
     if is_any()
         && let Some(head) = heads::find(skb)
     {
         // The segment is sent again.
         add(head.id, skb, place, 0, 0, 0);
-        return Ok(());
+        return;
     }
     if given!(begin_out) == 0 || !filter::protocol(IPPROTO_TCP) {
-        return Ok(());
+        return;
     }
     let seq = skb.tcp_cb_seq();
-    let call = CALLS.get_ptr(&socket.address());
+    let call = TCP_CALLS.get_ptr(&socket.address());
     // SAFETY: an element that is never freed.
     let call = call.map(|call| unsafe { &*call }).filter(|call| !before(seq, call.seq));
     if call.is_none() && filter::is_by_task() {
-        return Ok(());
+        return;
     }
     let len = skb.len();
     let mark: u32 = socket.field(given!(sk_mark) as usize);
     if len == 0 && !filter::control() || !is_mark(mark) {
-        return Ok(());
+        return;
     }
     let identity = socket.identity();
     if !filter::socket(socket, &identity) || !is_drawn() {
-        return Ok(());
+        return;
     }
     let known = if len == 0 { 0 } else { HAS_SEQ | u64::from(seq) };
-    let Some(id) = begin(known, 0) else { return Ok(()) };
+    let Some(id) = begin(known, 0) else { return };
     heads::follow(skb.head(), &Head::of_sender(id, skb));
-    let ends = socket.ends();
-    let (saddr, daddr) = addresses(&ends, Direction::Out);
+    let pair = AddrPair::of_socket(socket);
+    let (saddr, daddr) = pair.of_record(Direction::Out);
     start(&JourneyStart {
         id,
         saddr,
@@ -212,7 +181,7 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) ->
         seq,
         len,
         mark,
-        family: ends.family,
+        family: pair.family,
         sport: identity.local_port(),
         dport: identity.remote_port(),
         protocol: IPPROTO_TCP,
@@ -224,7 +193,6 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) ->
         add_call(id, call.at, call.place, call.ids, call.comm, call.cpu as u16);
     }
     add(id, skb, place, 0, 0, 0);
-    Ok(())
 }
 
 #[inline(always)]
@@ -255,130 +223,114 @@ fn add_call(id: u64, at: u64, place: u64, ids: u64, comm: [u64; COMM_LEN / 8], c
 }
 
 /// `udp_sendmsg(sk, …)` or `udpv6_sendmsg(sk, …)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn udp_called<M: Memory>(socket: Socket<M>, place: u64) -> Outcome {
+pub fn udp_called<M: Memory>(socket: Socket<M>, place: u64) {
     if given!(begin_out) == 0
         || !filter::protocol(IPPROTO_UDP)
         || !is_mark(socket.field(given!(sk_mark) as usize))
         || !filter::current()
     {
-        return Ok(());
+        return;
     }
-    let handed = Handed { at: now(), place, socket: socket.address(), made_at: 0, made_place: 0, skb: 0 };
-    let _ = HANDED.insert(&Task::current_ids(), &handed, BPF_ANY.into());
-    Ok(())
+    let call = UdpCall { at: now(), place, socket: socket.address(), made_at: 0, made_place: 0, skb: 0 };
+    let _ = UDP_CALLS.insert(&Task::current_ids(), &call, BPF_ANY.into());
 }
 
 /// `udp_send_skb(skb, …)` or `udp_v6_send_skb(skb, …)`: not all headers are written yet.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn udp_made<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn udp_made<M: Memory>(skb: Skb<M>, place: u64) {
     if given!(begin_out) != 0
-        && let Some(handed) = HANDED.get_ptr_mut(&Task::current_ids())
+        && let Some(call) = UDP_CALLS.get_ptr_mut(&Task::current_ids())
     {
         // SAFETY: an element that is never freed.
         unsafe {
-            (*handed).made_at = now();
-            (*handed).made_place = place;
-            (*handed).skb = skb.address();
+            (*call).made_at = now();
+            (*call).made_place = place;
+            (*call).skb = skb.address();
         }
     }
-    Ok(())
 }
 
 /// `ip_send_skb(net, skb)` or `ip6_send_skb(skb)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn udp_sent<M: Memory>(skb: Skb<M>, family: u32, place: u64) -> Outcome {
+pub fn udp_sent<M: Memory>(skb: Skb<M>, family: u32, place: u64) {
     if given!(begin_out) == 0 || !filter::protocol(IPPROTO_UDP) {
-        return Ok(());
+        return;
     }
     let ids = Task::current_ids();
-    let Some(handed) = HANDED.get_ptr(&ids) else { return Ok(()) };
+    let Some(call) = UDP_CALLS.get_ptr(&ids) else { return };
     // SAFETY: an element that is never freed.
-    let handed = unsafe { &*handed };
+    let call = unsafe { &*call };
     let socket = skb.socket();
-    if handed.socket != socket.address() || context::current() > CONTEXT_PROCESS {
-        return Ok(());
+    if call.socket != socket.address() || context::current() > CONTEXT_PROCESS {
+        return;
     }
     let mark = skb.mark();
-    let Some(headers) = headers::at_network(skb, family) else { return Ok(()) };
+    let Some(headers) = headers::at_network(skb, family) else { return };
     if headers.protocol != IPPROTO_UDP
         || !is_mark(mark)
         || !filter::netns_of(socket)
         || !is_between(&headers)
         || !is_drawn()
     {
-        return Ok(());
+        return;
     }
-    let Some(id) = begin(0, 0) else { return Ok(()) };
+    let Some(id) = begin(0, 0) else { return };
     heads::follow(skb.head(), &Head::of(id));
     start(&of_headers(id, &headers, mark, Direction::Out));
     let name = Task::current_name();
-    add_call(id, handed.at, handed.place, ids, name, cpu());
-    if handed.skb == skb.address() {
-        add_call(id, handed.made_at, handed.made_place, ids, name, cpu());
+    add_call(id, call.at, call.place, ids, name, cpu() as u16);
+    if call.skb == skb.address() {
+        add_call(id, call.made_at, call.made_place, ids, name, cpu() as u16);
     }
     add(id, skb, place, 0, 0, 0);
-    Ok(())
 }
 
 #[inline(always)]
 fn is_between(headers: &Headers) -> bool {
     filter::ports(headers.source, headers.destination)
-        && (!filter::needs_ends() || filter::ends(&headers.ends))
+        && (!filter::needs_addresses() || filter::addresses(&headers.addresses))
 }
 
 /// An skb enters the stack.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn arrived<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn arrived<M: Memory>(skb: Skb<M>, place: u64) {
     if is_any()
         && let Some(head) = heads::find(skb)
     {
         add(head.id, skb, place, 0, 0, 0);
-        return Ok(());
+        return;
     }
     if given!(begin_in) == 0 {
-        return Ok(());
+        return;
     }
-    let Some(headers) = headers::at_data(skb) else { return Ok(()) };
+    let Some(headers) = headers::at_data(skb) else { return };
     if !filter::protocol(headers.protocol)
         || headers.len == 0 && !filter::control() && headers.protocol == IPPROTO_TCP
         || !is_between(&headers)
     {
-        return Ok(());
+        return;
     }
     let mark = skb.mark();
     if !is_mark(mark) || !filter::netns(skb.device().1) || !filter::interface(skb) || !is_drawn() {
-        return Ok(());
+        return;
     }
     let flow = if filter::is_by_task() { flow(&headers) } else { 0 };
-    if flow != 0 && is_unwanted(flow) {
-        return Ok(());
+    if flow != 0 && untraced::is_untraced(flow) {
+        return;
     }
     let has_seq = headers.protocol == IPPROTO_TCP && headers.len != 0;
     let known = if has_seq { HAS_SEQ | u64::from(headers.seq) } else { 0 };
-    let Some(id) = begin(known, flow) else { return Ok(()) };
+    let Some(id) = begin(known, flow) else { return };
     heads::follow(skb.head(), &Head::of(id));
     start(&of_headers(id, &headers, mark, Direction::In));
     add(id, skb, place, 0, 0, 0);
-    Ok(())
 }
 
 #[inline(always)]
 fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> JourneyStart {
     // They stand in a packet's header as those of its other end, then this one's.
-    let (saddr, daddr) = ends(&headers.ends);
+    let (saddr, daddr) = headers.addresses.of_record(Direction::In);
     JourneyStart {
         id,
         saddr,
@@ -386,7 +338,7 @@ fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> Jo
         seq: headers.seq,
         len: headers.len,
         mark,
-        family: headers.ends.family,
+        family: headers.addresses.family,
         sport: headers.source,
         dport: headers.destination,
         protocol: headers.protocol,
@@ -397,9 +349,4 @@ fn of_headers(id: u64, headers: &Headers, mark: u32, direction: Direction) -> Jo
         },
         reserved: 0,
     }
-}
-
-#[inline(always)]
-fn ends(ends: &Ends) -> ([u8; 16], [u8; 16]) {
-    addresses(ends, Direction::In)
 }

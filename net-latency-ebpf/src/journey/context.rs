@@ -1,17 +1,17 @@
 //! In which context a CPU is: a task, a softirq or an interrupt; and what led to a softirq.
 
-use aya_ebpf::{bindings::BPF_ANY, helpers::generated};
+use aya_ebpf::{
+    bindings::BPF_ANY,
+    macros::map,
+    maps::{LruHashMap, PerCpuArray},
+};
 use net_latency_common::journey::{CONTEXT_HARDIRQ, CONTEXT_PROCESS, CONTEXT_SOFTIRQ, CONTEXT_UNKNOWN};
 
-use super::{
-    maps::{INTERRUPTS, SOFTIRQS},
-    settings::given,
-};
-use crate::{
-    Outcome,
-    emit::cpu,
+use super::settings::given;
+use crate::kernel::{
+    context::{self, CpuContext},
+    cpu::{cpu, now},
     memory::{Memory, Number, probe},
-    now,
     skb::Skb,
 };
 
@@ -59,49 +59,32 @@ pub struct Interrupt {
     cpu: u32,
 }
 
-/// The context of the CPU this runs on, as the kernel's `in_hardirq()` and its like have it
-/// (include/linux/preempt.h).
+/// What this CPU's softirqs did last.
+#[map]
+static SOFTIRQS: PerCpuArray<Softirqs> = PerCpuArray::with_max_entries(1, 0);
+
+/// Which interrupt last had a driver's packets taken, by NAPI id.
+#[map]
+static INTERRUPTS: LruHashMap<u32, Interrupt> = LruHashMap::with_max_entries(1024, 0);
+
+/// The context of the CPU this runs on, a probe's breakpoint aside.
 #[inline(always)]
 pub(super) fn current() -> u8 {
-    const SOFTIRQ_SERVED: u32 = 1 << 8;
-    const HARDIRQ: u32 = 1 << 16;
-    const HARDIRQS: u32 = 0xf << 16;
-    const NMIS: u32 = 0xf << 20;
-    let (offsets, counts) = (given!(per_cpu_offset), given!(preempt_count));
-    if offsets == 0 || counts == 0 {
+    let (per_cpu_offset, preempt_count) = (given!(per_cpu_offset), given!(preempt_count));
+    if per_cpu_offset == 0 || preempt_count == 0 {
         return CONTEXT_UNKNOWN;
     }
-    // SAFETY: addresses of the kernel's variables; any address survives.
-    let mut count: u32 = unsafe {
-        let offset: u64 = probe((offsets + u64::from(cpu()) * 8) as *const u8);
-        probe(counts.wrapping_add(offset) as *const u8)
-    };
-    if count & NMIS != 0 {
-        // A probe that is a breakpoint counts as one, and as an interrupt too (`nmi_enter`).
-        count = count.wrapping_sub(HARDIRQ);
-    }
-    if given!(task_softirq) != 0 {
-        // SAFETY: the current task lives; offset from BTF.
-        count |= unsafe {
-            let task = generated::bpf_get_current_task() as *const u8;
-            probe::<u32>(task.wrapping_add(given!(task_softirq) as usize))
-        } & SOFTIRQ_SERVED;
-    }
-    if count & HARDIRQS != 0 {
-        CONTEXT_HARDIRQ
-    } else if count & SOFTIRQ_SERVED != 0 {
-        CONTEXT_SOFTIRQ
-    } else {
-        CONTEXT_PROCESS
+    let count = context::without_breakpoint(context::of_this_cpu(per_cpu_offset, preempt_count));
+    match context::decode(count, || context::softirq_disable_cnt(given!(task_softirq))) {
+        CpuContext::Task => CONTEXT_PROCESS,
+        CpuContext::Softirq => CONTEXT_SOFTIRQ,
+        CpuContext::Hardirq | CpuContext::Nmi => CONTEXT_HARDIRQ,
     }
 }
 
 /// A handler of this interrupt begins on this CPU.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn handling(interrupt: u32) -> Outcome {
+pub fn handling(interrupt: u32) {
     if let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) {
         // SAFETY: index 0 of a per-CPU array is valid.
         unsafe {
@@ -109,64 +92,47 @@ pub fn handling(interrupt: u32) -> Outcome {
             (*softirqs).handling = interrupt.into();
         }
     }
-    Ok(())
 }
 
 /// It has ended.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn handled() -> Outcome {
+pub fn handled() {
     if let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) {
         // SAFETY: index 0 of a per-CPU array is valid.
         unsafe { (*softirqs).handling_at = 0 };
     }
-    Ok(())
 }
 
 /// `__napi_schedule(napi)` or `__napi_schedule_irqoff(napi)`: what this driver has received is to be taken in a softirq.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn scheduled<M: Memory>(napi: Number, _place: u64) -> Outcome {
-    let Some(softirqs) = SOFTIRQS.get(0) else { return Ok(()) };
+pub fn scheduled<M: Memory>(napi: Number, _place: u64) {
+    let Some(softirqs) = SOFTIRQS.get(0) else { return };
     let napi = (napi.address() as *const u8).wrapping_add(given!(napi_id) as usize);
     // SAFETY: any address survives.
     let id: u32 = unsafe { probe(napi) };
-    let interrupt =
-        Interrupt { at: softirqs.handling_at, number: softirqs.handling as u32, cpu: cpu().into() };
+    let interrupt = Interrupt { at: softirqs.handling_at, number: softirqs.handling as u32, cpu: cpu() };
     // Nothing could be done about a failure: the row is absent.
     let _ = INTERRUPTS.insert(&id, &interrupt, BPF_ANY.into());
-    Ok(())
 }
 
 /// A softirq is raised on this CPU.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn raised(vector: u32) -> Outcome {
-    let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) else { return Ok(()) };
+pub fn raised(vector: u32) {
+    let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) else { return };
     // SAFETY: index 0 of a per-CPU array is valid.
     unsafe {
-        let Some(raise) = pending(softirqs, vector) else { return Ok(()) };
+        let Some(raise) = pending(softirqs, vector) else { return };
         if (*raise).at == 0 || (*softirqs).handling_at != 0 {
             (*raise).at = now();
             (*raise).by_handler = (*softirqs).handling_at;
         }
     }
-    Ok(())
 }
 
 /// This CPU begins to run a softirq.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn entered(vector: u32) -> Outcome {
-    let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) else { return Ok(()) };
+pub fn entered(vector: u32) {
+    let Some(softirqs) = SOFTIRQS.get_ptr_mut(0) else { return };
     let at = now();
     // SAFETY: index 0 of a per-CPU array is valid.
     unsafe {
@@ -182,7 +148,6 @@ pub fn entered(vector: u32) -> Outcome {
             (*softirqs).received_at[0] = at;
         }
     }
-    Ok(())
 }
 
 /// # Safety
@@ -221,6 +186,6 @@ pub(super) fn interrupt<M: Memory>(skb: Skb<M>) -> (u64, u32) {
     // SAFETY: an element that is never freed.
     let interrupt = unsafe { &*interrupt };
     // What scheduled it since would have been seen, unless the kernel skipped that.
-    let is_new = interrupt.at > softirqs.received_at[1] && interrupt.cpu == u32::from(cpu());
+    let is_new = interrupt.at > softirqs.received_at[1] && interrupt.cpu == cpu();
     if is_new { (interrupt.at, interrupt.number) } else { none }
 }

@@ -3,16 +3,18 @@
 use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP};
 
 use crate::{
-    config::offset,
-    memory::{Memory, probe},
-    skb::Skb,
-    socket::Ends,
+    flow::addresses::AddrPair,
+    kernel::{
+        memory::{Memory, probe},
+        offsets::offset,
+        skb::Skb,
+    },
 };
 
 /// What TCP, or UDP, and IP wrote in front of a packet's bytes.
 pub(super) struct Headers {
     /// Source, then destination.
-    pub(super) ends: Ends,
+    pub(super) addresses: AddrPair,
     pub(super) source: u16,
     pub(super) destination: u16,
     /// Of TCP; 0 for UDP.
@@ -57,7 +59,7 @@ fn parse(header: *const u8, family: u32, linear: u32) -> Option<Headers> {
     const LEAST: u32 = 8;
     const TCP_LEAST: u32 = 20;
     const UDP_LEN: u32 = 8;
-    let (ends, protocol, ip_len, behind) = if family == AF_INET {
+    let (addresses, protocol, ip_len, behind) = if family == AF_INET {
         // Version, header length, service, total length; id, fragment; hops, protocol, checksum; addresses.
         // SAFETY: packet memory, any address survives; any bytes are valid.
         let [first, fragment, third]: [u32; 3] = unsafe { probe(header) };
@@ -68,8 +70,8 @@ fn parse(header: *const u8, family: u32, linear: u32) -> Option<Headers> {
         }
         let first = u32::from_be(first);
         let ip_len = (first >> 24 & 0xf) << 2;
-        let ends = Ends { family, reserved: 0, addresses: [addresses, 0, 0, 0] };
-        (ends, (u32::from_be(third) >> 16) as u8, ip_len, (first & 0xffff).wrapping_sub(ip_len))
+        let pair = AddrPair::new(family, [addresses, 0, 0, 0]);
+        (pair, (u32::from_be(third) >> 16) as u8, ip_len, (first & 0xffff).wrapping_sub(ip_len))
     } else {
         // Version and flow; payload length, next header, hops; addresses.
         // SAFETY: packet memory, any address survives; any bytes are valid.
@@ -77,7 +79,7 @@ fn parse(header: *const u8, family: u32, linear: u32) -> Option<Headers> {
         // SAFETY: as above.
         let addresses: [u64; 4] = unsafe { probe(header.wrapping_add(8)) };
         let second = u32::from_be(second);
-        (Ends { family, reserved: 0, addresses }, (second >> 8) as u8, V6_LEN, second >> 16)
+        (AddrPair::new(family, addresses), (second >> 8) as u8, V6_LEN, second >> 16)
     };
     if linear < ip_len + LEAST {
         return None;
@@ -95,7 +97,7 @@ fn parse(header: *const u8, family: u32, linear: u32) -> Option<Headers> {
         _ => return None,
     };
     Some(Headers {
-        ends,
+        addresses,
         source: (ports >> 16) as u16,
         destination: ports as u16,
         seq,

@@ -4,23 +4,22 @@
 //! seen (`skb_release_head_state`), and so is the replacement of a buffer by another one (`pskb_expand_head`). The
 //! user side checks ports and sequence number on top.
 
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::journey::{
     PLACE_COPY, PLACE_DROP, ROW_DROP, ROW_FREED, ROW_KEPT, ROW_QUEUED, ROW_READ,
 };
 
 use super::{
-    begin,
-    maps::{HEADS, JOURNEYS, MOVING, QUEUES},
-    row::{add, is_any},
+    row::add,
     schedule,
     settings::given,
+    tally::{self, is_any},
+    untraced,
 };
-use crate::{
-    Outcome,
-    config::offset,
+use crate::kernel::{
+    cpu::now,
     memory::{Memory, Number, Probed, probe},
-    now,
+    offsets::offset,
     skb::Skb,
 };
 
@@ -35,6 +34,14 @@ pub struct Head {
     /// When the packet was put on a UDP socket's queue.
     queued_at: u64,
 }
+
+/// Buffers of packets that are followed, by their address.
+#[map]
+static HEADS: LruHashMap<u64, Head> = LruHashMap::with_max_entries(4096, 0);
+
+/// Packets whose buffer is being replaced, by their skb's address.
+#[map]
+static MOVING: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);
 
 impl Head {
     /// A buffer of the journey with this id.
@@ -62,7 +69,7 @@ pub(super) fn find<M: Memory>(skb: Skb<M>) -> Option<Head> {
     let Some(found) = HEADS.get_ptr(&head) else { return moved(skb, head) };
     // SAFETY: an element that is never freed.
     let found = unsafe { *found };
-    if JOURNEYS.get_ptr(&found.id).is_some() {
+    if tally::is_under_way(found.id) {
         return Some(found);
     }
     // The journey has ended.
@@ -76,7 +83,9 @@ fn moved<M: Memory>(skb: Skb<M>, head: u64) -> Option<Head> {
     // SAFETY: an element that is never freed.
     let id = unsafe { *MOVING.get_ptr(&skb.address())? };
     let _ = MOVING.remove(&skb.address());
-    JOURNEYS.get_ptr(&id)?;
+    if !tally::is_under_way(id) {
+        return None;
+    }
     follow(head, &Head::of(id));
     Some(Head::of(id))
 }
@@ -89,29 +98,21 @@ pub(super) fn follow(head: u64, entry: &Head) {
 }
 
 /// A function was given this skb, or a tracepoint.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn seen<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn seen<M: Memory>(skb: Skb<M>, place: u64) {
     if is_any() {
         journey_seen(skb.address(), place);
     }
-    Ok(())
 }
 
 /// The same for a function whose arguments lie at `arguments`; `position` says which of them is the skb.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn seen_in(arguments: *const u8, position: u8, place: u64) -> Outcome {
+pub fn seen_in(arguments: *const u8, position: u8, place: u64) {
     if is_any() {
         // As a number, whatever the verifier knows about its type.
         // SAFETY: a program's context; any address survives.
         journey_seen(unsafe { probe(arguments.wrapping_add(usize::from(position) * 8)) }, place);
     }
-    Ok(())
 }
 
 /// What nearly all programs share, apart from them: there are many, and each call of theirs while nothing is followed
@@ -131,18 +132,14 @@ pub extern "C" fn journey_seen(skb: u64, place: u64) -> u32 {
 }
 
 /// `kfree_skb(skb, location[, reason])`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn dropped<M: Memory>(skb: Skb<M>, location: u64, reason: u32) -> Outcome {
+pub fn dropped<M: Memory>(skb: Skb<M>, location: u64, reason: u32) {
     if is_any()
         && let Some(head) = find(skb)
         && !head.is_kept(skb)
     {
         add(head.id, skb, PLACE_DROP, ROW_DROP, location, reason);
     }
-    Ok(())
 }
 
 /// Whether the kernel says why it drops packets.
@@ -153,21 +150,17 @@ pub fn has_reasons() -> bool {
 }
 
 /// `skb_release_head_state(skb)`: this skb dies.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn freed<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn freed<M: Memory>(skb: Skb<M>, place: u64) {
     if !is_any() {
-        return Ok(());
+        return;
     }
-    let Some(head) = find(skb) else { return Ok(()) };
+    let Some(head) = find(skb) else { return };
     let kept = if head.is_kept(skb) { ROW_KEPT } else { 0 };
     add(head.id, skb, place, ROW_FREED | kept, 0, 0);
     if is_last(skb) {
         let _ = HEADS.remove(&skb.head());
     }
-    Ok(())
 }
 
 /// Whether nobody else has the skb's buffer (`skb_shinfo(skb)->dataref`, whose lower half counts all).
@@ -181,26 +174,19 @@ fn is_last<M: Memory>(skb: Skb<M>) -> bool {
 }
 
 /// `skb_copy_header(new, old)`: a copy with a buffer of its own.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>, place: u64) -> Outcome {
+pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>, place: u64) {
     if is_any()
         && let Some(head) = find(old)
     {
         follow(new.head(), &Head::of(head.id));
         add(head.id, old, place, 0, 0, 0);
     }
-    Ok(())
 }
 
 /// `pskb_expand_head(skb, …)`: the skb gets another buffer, and the old one may be freed.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn expanded<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn expanded<M: Memory>(skb: Skb<M>, place: u64) {
     if is_any()
         && let Some(head) = find(skb)
     {
@@ -212,17 +198,13 @@ pub fn expanded<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
             add(head.id, skb, place, 0, 0, 0);
         }
     }
-    Ok(())
 }
 
 /// `skb_gro_receive(holder, skb)`: the packet's bytes are appended to another packet's.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn merged<M: Memory>(holder: Skb<M>, skb: Skb<M>, place: u64) -> Outcome {
+pub fn merged<M: Memory>(holder: Skb<M>, skb: Skb<M>, place: u64) {
     if !is_any() {
-        return Ok(());
+        return;
     }
     if let Some(head) = find(skb) {
         add(head.id, skb, place, 0, 0, 0);
@@ -230,30 +212,22 @@ pub fn merged<M: Memory>(holder: Skb<M>, skb: Skb<M>, place: u64) -> Outcome {
             follow(holder.head(), &Head::of(head.id));
         }
     }
-    Ok(())
 }
 
 /// `__udp_enqueue_schedule_skb(sk, skb)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn enqueued<M: Memory>(skb: Skb<M>, place: u64) -> Outcome {
+pub fn enqueued<M: Memory>(skb: Skb<M>, place: u64) {
     if is_any()
         && let Some(head) = find(skb)
     {
         follow(skb.head(), &Head { queued_at: now(), ..head });
         add(head.id, skb, place, ROW_QUEUED, 0, 0);
     }
-    Ok(())
 }
 
 /// `skb_consume_udp(sk, skb, len)`: a receive call has copied the datagram, unless it only looked at it.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) -> Outcome {
+pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) {
     if is_any()
         && let Some(head) = find(skb)
     {
@@ -262,10 +236,9 @@ pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) -> Outcome {
         } else {
             schedule::reader(head.id, head.queued_at);
             add(head.id, skb, place, ROW_READ, 0, 0);
-            begin::read_by_current(head.id);
+            untraced::read_by_current(head.id);
         }
     }
-    Ok(())
 }
 
 /// `skb_copy_datagram_iovec(skb, len)`, of a socket whose queue nobody else watches.
@@ -274,10 +247,4 @@ pub(super) fn copying<M: Memory>(skb: Skb<M>) {
     if let Some(head) = find(skb) {
         add(head.id, skb, PLACE_COPY, 0, 0, 0);
     }
-}
-
-/// Whether packets of journeys wait on the queue of this skb's socket.
-#[inline(always)]
-pub(super) fn is_watched<M: Memory>(skb: Skb<M>) -> bool {
-    QUEUES.get_ptr(&skb.socket().address()).is_some()
 }

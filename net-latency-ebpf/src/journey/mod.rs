@@ -8,10 +8,11 @@ pub mod begin;
 pub mod context;
 mod headers;
 pub mod heads;
-mod maps;
 pub mod queue;
 mod row;
 pub mod schedule;
 mod settings;
+mod tally;
+mod untraced;
 
 pub use settings::position;

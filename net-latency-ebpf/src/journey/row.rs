@@ -1,44 +1,28 @@
 //! Handing rows to the user side.
 
-use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::{bindings::BPF_RB_NO_WAKEUP, macros::map, maps::RingBuf};
 use net_latency_common::{
     COMM_LEN, INTERFACE_LEN,
     journey::{
         CONTEXT_PROCESS, CONTEXT_SOFTIRQ, JourneyRow, JourneyStart, ROW_RAISED_BY_INTERRUPT, ROW_WANTED,
-        TALLY_BEGUN, TALLY_ENDED, TALLY_LOST,
+        TALLY_LOST,
     },
 };
 
-use super::{
-    context, headers,
-    maps::{ROWS, TALLY},
-};
+use super::{context, headers, tally};
 use crate::{
-    count::increment,
-    emit::cpu,
-    filter,
-    memory::{Memory, Probed, number},
-    now,
-    skb::Skb,
-    task::Task,
+    flow::{addresses::bytes, filter},
+    kernel::{
+        cpu::{cpu, now},
+        memory::{Memory, Probed, number},
+        skb::Skb,
+        task::Task,
+    },
 };
 
-/// Whether any packet is followed. Everything asks this first.
-#[inline(always)]
-pub(super) fn is_any() -> bool {
-    match (TALLY.get(TALLY_BEGUN), TALLY.get(TALLY_ENDED)) {
-        (Some(begun), Some(ended)) => begun != ended,
-        _ => false,
-    }
-}
-
-/// Adds one to a count.
-#[inline(always)]
-pub(super) fn tally(index: u32) {
-    if let Some(count) = TALLY.get_ptr_mut(index) {
-        increment(count);
-    }
-}
+/// Rows, until the user side takes them.
+#[map]
+static ROWS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
 /// Adds the beginning of a journey.
 #[inline(always)]
@@ -48,7 +32,7 @@ pub(super) fn start(start: &JourneyStart) {
             entry.write(*start);
             entry.submit(u64::from(BPF_RB_NO_WAKEUP));
         }
-        None => tally(TALLY_LOST),
+        None => tally::count(TALLY_LOST),
     }
 }
 
@@ -65,7 +49,7 @@ pub(super) fn add<M: Memory>(id: u64, skb: Skb<M>, place: u64, flags: u8, locati
 pub(super) extern "C" fn journey_add(id: u64, skb: u64, place: u64, flags: u64, location: u64) -> u32 {
     let skb = Skb::<Probed>::new(skb as *const u8);
     let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else {
-        tally(TALLY_LOST);
+        tally::count(TALLY_LOST);
         return 0;
     };
     let (device, netns) = (skb.device_name(), skb.device().1);
@@ -101,7 +85,7 @@ pub(super) fn add_bare(id: u64, at: u64, place: u64, flags: u8) {
 #[inline(never)]
 pub(super) extern "C" fn journey_add_bare(id: u64, at: u64, place: u64, flags: u32) -> u32 {
     let Some(mut entry) = ROWS.reserve::<JourneyRow>(0) else {
-        tally(TALLY_LOST);
+        tally::count(TALLY_LOST);
         return 0;
     };
     entry.write(row(Row {
@@ -131,7 +115,7 @@ pub(super) fn add_given(row: &JourneyRow) {
             entry.write(*row);
             entry.submit(u64::from(BPF_RB_NO_WAKEUP));
         }
-        None => tally(TALLY_LOST),
+        None => tally::count(TALLY_LOST),
     }
 }
 
@@ -184,17 +168,11 @@ fn row(row: Row) -> JourneyRow {
         reason: row.reason,
         mark: row.mark,
         interrupt: row.interrupt,
-        cpu: cpu(),
+        cpu: cpu() as u16,
         context,
         flags,
         reserved: 0,
     }
-}
-
-#[inline(always)]
-pub(super) fn bytes(words: [u64; 2]) -> [u8; 16] {
-    // SAFETY: same size, and any bytes are valid.
-    unsafe { core::mem::transmute(words) }
 }
 
 const _: () = assert!(COMM_LEN == 16 && INTERFACE_LEN == 16, "names are two words");

@@ -1,17 +1,20 @@
 //! When the reader of a packet was woken, and when it got a CPU.
 
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::{
     COMM_LEN,
     journey::{CONTEXT_PROCESS, JourneyRow, PLACE_SWITCH, PLACE_WAKING},
 };
 
-use super::{
-    context,
-    maps::SCHEDULED,
-    row::{add_given, bytes, is_any},
+use super::{context, row::add_given, tally::is_any};
+use crate::{
+    flow::addresses::bytes,
+    kernel::{
+        cpu::{cpu, now},
+        memory::Memory,
+        task::{Task, Thread},
+    },
 };
-use crate::{Outcome, emit::cpu, memory::Memory, now, processes::Thread, task::Task};
 
 /// What the scheduler last did with a thread.
 #[derive(Clone, Copy)]
@@ -28,14 +31,15 @@ pub struct Scheduled {
     reserved: u32,
 }
 
+/// When threads were last woken and last given a CPU, while packets are followed.
+#[map]
+static SCHEDULED: LruHashMap<u32, Scheduled> = LruHashMap::with_max_entries(4096, 0);
+
 /// `sched_waking(task)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn waking<M: Memory>(thread: Thread<M>) -> Outcome {
+pub fn waking<M: Memory>(thread: Thread<M>) {
     if !is_any() {
-        return Ok(());
+        return;
     }
     let context = context::current();
     let is_process = context == CONTEXT_PROCESS;
@@ -44,24 +48,20 @@ pub fn waking<M: Memory>(thread: Thread<M>) -> Outcome {
         waker: if is_process { Task::current_ids() } else { 0 },
         waker_comm: if is_process { Task::current_name() } else { [0; COMM_LEN / 8] },
         switch_at: 0,
-        waking_cpu: cpu().into(),
+        waking_cpu: cpu(),
         waking_context: context.into(),
         switch_cpu: 0,
         reserved: 0,
     };
     // Nothing could be done about a failure: the row is absent.
     let _ = SCHEDULED.insert(&thread.thread(), &scheduled, BPF_ANY.into());
-    Ok(())
 }
 
 /// `sched_switch(preempt, previous, next)`.
-///
-/// # Errors
-/// Never.
 #[inline(always)]
-pub fn switched<M: Memory>(next: Thread<M>) -> Outcome {
+pub fn switched<M: Memory>(next: Thread<M>) {
     if !is_any() {
-        return Ok(());
+        return;
     }
     let tid = next.thread();
     // Only of those whose waking was seen: one that was preempted gets the CPU back, which is no part of a packet's way.
@@ -72,11 +72,10 @@ pub fn switched<M: Memory>(next: Thread<M>) -> Outcome {
         unsafe {
             if (*scheduled).switch_at == 0 {
                 (*scheduled).switch_at = now();
-                (*scheduled).switch_cpu = cpu().into();
+                (*scheduled).switch_cpu = cpu();
             }
         }
     }
-    Ok(())
 }
 
 /// Adds what the scheduler did with the current thread, which reads a packet that has waited since `queued_at`.

@@ -2,7 +2,7 @@
 
 use net_latency_common::journey::{JourneySettings, SLOTS};
 
-use crate::config;
+use crate::kernel::offsets::constant;
 
 /// What the user side has found out and was asked for.
 #[unsafe(no_mangle)]
@@ -23,7 +23,7 @@ pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings {
 /// The setting named by a field of [`JourneySettings`].
 macro_rules! given {
     ($field:ident) => {
-        $crate::config::constant(&$crate::journey::settings::JOURNEY_SETTINGS.$field)
+        $crate::kernel::offsets::constant(&$crate::journey::settings::JOURNEY_SETTINGS.$field)
     };
 }
 pub(super) use given;
@@ -32,5 +32,5 @@ pub(super) use given;
 #[inline(always)]
 #[must_use]
 pub fn position(slot: usize) -> u8 {
-    config::constant(&JOURNEY_SETTINGS.positions[slot])
+    constant(&JOURNEY_SETTINGS.positions[slot])
 }

@@ -382,9 +382,30 @@ fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> Option<[u64; WORDS
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use anyhow::anyhow;
 
-    use super::one_line;
+    use super::{FULL_OBJECT, OBJECT, one_line};
+    use crate::probes::{
+        programs_in,
+        table::{CLOSE, HOOKS, PROCESSES, Programs},
+    };
+
+    #[test]
+    fn the_stage_table_and_the_objects_have_the_same_programs() {
+        let hooks = HOOKS.iter().chain([&CLOSE]).chain(&PROCESSES);
+        let named: BTreeSet<String> = hooks
+            .flat_map(|hook| match hook.programs {
+                Programs::Function { fentry, kprobe } => vec![fentry, kprobe],
+                Programs::Tracepoint { btf, raw, kprobe } => [btf, raw].into_iter().chain(kprobe).collect(),
+                Programs::AllTracepoints { raw } => vec![raw],
+            })
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(programs_in(OBJECT), named);
+        assert_eq!(programs_in(FULL_OBJECT), named);
+    }
 
     #[test]
     fn the_verifiers_verdict_is_taken_from_its_log() {

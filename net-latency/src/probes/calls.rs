@@ -15,11 +15,11 @@ use aya::{
     programs::{KProbe, kprobe::KProbeLink},
 };
 use net_latency_common::{
-    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounters, CallRecord, CallSettings,
-    Context as CallContext, SETTINGS_GLOBAL, STACKS_MAP, Stack,
+    CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
+    CallStack, SETTINGS_GLOBAL, STACKS_MAP,
 };
 
-use super::{attach, filters, unused};
+use super::{attach, filters};
 use crate::{
     error::Failure,
     kernel::{
@@ -32,6 +32,9 @@ use crate::{
 
 /// The kernel side of calls as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-calls-bpf"));
+
+/// The programs in it: on the calls that are asked for, and on everybody's.
+const PROGRAMS: [&str; 4] = ["call_entry", "call_return", "any_entry", "any_return"];
 
 /// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.
 const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
@@ -112,7 +115,7 @@ pub struct CallProbes {
 pub struct CallMaps {
     calls: RingBuf<MapData>,
     counters: PerCpuArray<MapData, CallCounters>,
-    stacks: HashMap<MapData, CallContext, Stack>,
+    stacks: HashMap<MapData, CallContext, CallStack>,
 }
 
 impl CallProbes {
@@ -134,7 +137,6 @@ impl CallProbes {
             .override_global(CALL_SETTINGS_GLOBAL, settings, true)
             .override_global(SETTINGS_GLOBAL, &shared, true)
             .map_max_entries(CALLS_MAP, buffer_bytes);
-        unused::shrink_the_streams(&mut loader);
         filters::size(filter, &mut loader);
         let load = || -> Result<Self> {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;
@@ -142,7 +144,7 @@ impl CallProbes {
                 Btf::parse(btf, named(layout::names())).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
             let mut probes = Self { ebpf, links: Vec::new(), counts_missed };
             filters::fill(filter, &mut probes.ebpf)?;
-            for name in ["call_entry", "call_return", "any_entry", "any_return"] {
+            for name in PROGRAMS {
                 probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
             }
             Ok(probes)
@@ -301,10 +303,20 @@ impl CallMaps {
     #[must_use]
     pub fn under_way(&self, span: &RangeInclusive<u64>) -> u64 {
         let stacks = self.stacks.iter().filter_map(Result::ok);
-        let began = |stack: &Stack| {
+        let began = |stack: &CallStack| {
             let depth = usize::try_from(stack.depth).unwrap_or(usize::MAX);
             stack.frames.iter().take(depth).filter(|frame| span.contains(&frame.entry_ns)).count()
         };
         stacks.map(|(_, stack)| began(&stack) as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_has_these_programs() {
+        assert_eq!(super::super::programs_in(OBJECT), PROGRAMS.map(str::to_owned).into());
     }
 }

@@ -8,7 +8,7 @@ use aya::{
     maps::{Array, HashMap, MapData, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
-    CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, WAYS,
+    CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, TRAFFIC_KINDS,
 };
 
 use crate::request::Histograms;
@@ -20,7 +20,7 @@ const BUCKETS_PER_NAME: u32 = 16;
 pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
     match histograms.by {
         GroupBy::Stage => {
-            loader.map_max_entries(TIMES_MAP, WAYS * ROWS);
+            loader.map_max_entries(TIMES_MAP, TRAFFIC_KINDS * ROWS);
         }
         GroupBy::Pid => {
             loader.map_max_entries(GROUPS_MAP, histograms.buckets);

@@ -9,4 +9,10 @@ pub mod journey;
 pub mod plan;
 pub mod presets;
 pub mod table;
-mod unused;
+
+/// Names of the programs in an object: what the tables name must be there, and nothing is there that none of them names.
+#[cfg(test)]
+fn programs_in(object: &[u8]) -> std::collections::BTreeSet<String> {
+    let object = aya_obj::Object::parse(object).expect("build.rs makes objects");
+    object.programs.into_keys().collect()
+}

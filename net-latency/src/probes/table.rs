@@ -1,4 +1,4 @@
-//! The stage table: every hook as data. Names of programs are those in `net-latency-ebpf/src/main.rs`.
+//! The stage table: every hook as data. Names of programs are those in `net-latency-ebpf/src/bin/programs.rs`.
 
 use net_latency_common::Direction;
 

@@ -231,7 +231,7 @@ pub(crate) fn ensure(wanted: &[Series]) -> Result<Vec<Kernel>> {
             Some(kernel) if kernels.iter().any(|other| other.name == kernel.name) => {}
             Some(kernel) => kernels.push(kernel),
             None => eprintln!(
-                "xtask: kernel {series} is left out: Debian's {} no longer has it",
+                "xtask: kernel {series} is left out: Debian's {} has none",
                 series.suites().join(" and ")
             ),
         }

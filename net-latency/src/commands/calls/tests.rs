@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use insta::assert_snapshot;
-use net_latency_common::{CallCounters, CallRecord, Frame, MAX_DEPTH, Stack};
+use net_latency_common::{CallCounters, CallFrame, CallRecord, CallStack, MAX_DEPTH};
 use proptest::prelude::*;
 
 use super::{graph::Options, indent::Indent, json::Json, names::Functions, totals::*, tree::*, *};
@@ -191,18 +191,18 @@ const TOP: u64 = 0xffff_c900_0000_4000;
 
 /// Plays events as the kernel side sees them: the calls that it finds, and the true ones by entry.
 fn play(events: &[Event]) -> (Vec<CallRecord>, HashMap<u64, (Truth, u64)>, u64) {
-    let frame = Frame { slot: 0, function: 0, entry_ns: 0, children_ns: 0, entry_cpu: 0 };
-    let mut stack = Stack { depth: 0, ids: 0, frames: [frame; MAX_DEPTH] };
+    let frame = CallFrame { slot: 0, function: 0, entry_ns: 0, children_ns: 0, entry_cpu: 0 };
+    let mut stack = CallStack { depth: 0, ids: 0, frames: [frame; MAX_DEPTH] };
     let mut under_way: Vec<Truth> = Vec::new();
     // Places on the kernel's stack that hold the address by which returns are seen.
     let mut expected: HashSet<u64> = HashSet::new();
     let (mut found, mut truth, mut lost, mut now) = (Vec::new(), HashMap::new(), 0, 0);
-    let mut enter = |call: Truth, stack: &mut Stack, expected: &mut HashSet<u64>| {
+    let mut enter = |call: Truth, stack: &mut CallStack, expected: &mut HashSet<u64>| {
         if call.is_seen {
             lost += stack.prune(call.slot, |slot| expected.contains(&slot));
             match stack.push() {
                 Some(frame) => {
-                    *frame = Frame {
+                    *frame = CallFrame {
                         slot: call.slot,
                         function: call.function,
                         entry_ns: call.entry_ns,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use net_latency_common::{CellKey, Direction, ROW_TOTAL, ROWS, WAY_OUT, WAY_UDP, WAYS};
+use net_latency_common::{CellKey, Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP};
 
 use super::distribution::Distribution;
 use crate::{
@@ -137,11 +137,11 @@ fn ways(cells: &[(CellKey, u64)]) -> Vec<Way> {
         Distribution::of(of_row.map(|(key, count)| (key.cell, *count)))
     };
     let way = |way: u32| Way {
-        direction: if way & WAY_OUT == 0 { Direction::In } else { Direction::Out },
-        protocol: if way & WAY_UDP == 0 { Protocol::Tcp } else { Protocol::Udp },
+        direction: if way & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out },
+        protocol: if way & TRAFFIC_UDP == 0 { Protocol::Tcp } else { Protocol::Udp },
         rows: std::array::from_fn(|row| distribution(net_latency_common::row(way, row as u32))),
     };
-    (0..WAYS).map(way).filter(|way| way.rows.iter().any(|row| row.packets() > 0)).collect()
+    (0..TRAFFIC_KINDS).map(way).filter(|way| way.rows.iter().any(|row| row.packets() > 0)).collect()
 }
 
 fn together(groups: &[Group]) -> Group {
@@ -191,10 +191,10 @@ mod tests {
         let counts = vec![
             cell(1, total(0), 100, 5),
             cell(2, total(0), 1_000, 1),
-            cell(2, total(WAY_OUT), 100, 2),
+            cell(2, total(TRAFFIC_OUT), 100, 2),
             cell(3, total(0), 5_000, 1),
             cell(4, total(0), 90, 3),
-            cell(4, total(WAY_UDP), 90, 1),
+            cell(4, total(TRAFFIC_UDP), 90, 1),
         ];
         let groups = groups(&counts, 2);
         let ids: Vec<_> = groups.iter().map(|group| group.id).collect();

@@ -4,8 +4,8 @@ use std::{iter::empty, time::Duration};
 
 use insta::assert_snapshot;
 use net_latency_common::{
-    BUCKETS, CellKey, GroupBy, NEVER, ROW_TOTAL, UNKNOWN, Unknown, WAY_OUT, WAY_UDP, bounds, bucket, row,
-    without_rest,
+    BUCKETS, CellKey, GroupBy, NEVER, ROW_TOTAL, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bounds, bucket,
+    row, without_rest,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -78,8 +78,8 @@ fn by_stage() -> Page {
         packets(0, 0, [900, 2_000, 30_000], 1_000),
         packets(0, 0, [1_000, 2_500, 20_000_000], 3),
         packets(0, 0, [0, 0, 7], 2),
-        packets(0, WAY_OUT, [3_000, 7_000, 2_000], 50),
-        packets(0, WAY_UDP, [3_000, 7_000, 1 << 50], 1),
+        packets(0, TRAFFIC_OUT, [3_000, 7_000, 2_000], 50),
+        packets(0, TRAFFIC_UDP, [3_000, 7_000, 1 << 50], 1),
     ]);
     page(GroupBy::Stage, &counts, 10)
 }
@@ -87,11 +87,11 @@ fn by_stage() -> Page {
 fn by_pid() -> Page {
     let counts = sorted([
         packets(19550, 0, [900, 2_000, 30_000], 1_000),
-        packets(19550, WAY_OUT, [3_000, 7_000, 2_000], 1_001),
+        packets(19550, TRAFFIC_OUT, [3_000, 7_000, 2_000], 1_001),
         packets(20, 0, [1_000, 2_500, 20_000_000], 3),
-        packets(0, WAY_OUT, [0, 2_500, 20_000], 7),
+        packets(0, TRAFFIC_OUT, [0, 2_500, 20_000], 7),
         packets(7, 0, [1_000, 2_500, 2_000], 4),
-        packets(8, WAY_UDP, [1_000, 2_500, 2_000], 5),
+        packets(8, TRAFFIC_UDP, [1_000, 2_500, 2_000], 5),
     ]);
     page(GroupBy::Pid, &counts, 3)
 }
@@ -151,7 +151,7 @@ fn pages() -> Vec<Page> {
         (GroupBy::Interface, 5),
         (GroupBy::Cgroup, u64::MAX),
     ];
-    let others = by.map(|(by, group)| page(by, &packets(group, WAY_OUT, [1, 2, 3], 4), 10));
+    let others = by.map(|(by, group)| page(by, &packets(group, TRAFFIC_OUT, [1, 2, 3], 4), 10));
     [by_stage(), by_pid()].into_iter().chain(others).collect()
 }
 
@@ -227,11 +227,12 @@ fn buckets_follow_each_other() {
 
 #[test]
 fn the_footer_has_every_unknown_time_with_its_reason() {
-    let mut counts = sorted([packets(1, 0, [5, 0, 7], 2), packets(2, WAY_UDP | WAY_OUT, [1, 2, 3], 4)]);
+    let mut counts =
+        sorted([packets(1, 0, [5, 0, 7], 2), packets(2, TRAFFIC_UDP | TRAFFIC_OUT, [1, 2, 3], 4)]);
     counts.push((
         CellKey {
             group: [3, 0],
-            row: row(WAY_OUT, 0),
+            row: row(TRAFFIC_OUT, 0),
             cell: (UNKNOWN + Unknown::WriteUnseen as usize) as u32,
         },
         6,

@@ -104,3 +104,30 @@ pub(super) const TRACEPOINTS: [TracepointHook; 18] = [
         Stage::DeviceIn,
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use net_latency_common::journey::SLOTS;
+
+    use super::*;
+    use crate::probes::{
+        journey::{OBJECT, POSITIONS},
+        programs_in,
+    };
+
+    #[test]
+    fn the_tables_and_the_object_have_the_same_programs() {
+        let functions = FUNCTIONS.iter().map(|hook| hook.program.to_owned());
+        let tracepoints = TRACEPOINTS.iter().map(|hook| hook.program.to_owned());
+        // What serves any function, by the position of the skb among its arguments.
+        let positions = (0..POSITIONS).map(|position| format!("journey_arg{position}"));
+        let slots = (0..SLOTS).map(|slot| format!("slot_{slot}"));
+        let named: BTreeSet<String> = functions.chain(tracepoints).chain(positions).chain(slots).collect();
+        assert_eq!(programs_in(OBJECT), named);
+        for program in OUTWARDS {
+            assert!(named.contains(program), "{program}");
+        }
+    }
+}

@@ -28,7 +28,7 @@ use net_latency_common::{
 };
 
 use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
-use super::{filters, unused};
+use super::filters;
 use crate::{
     error::Failure,
     kernel::{
@@ -46,6 +46,8 @@ pub use stage::Stage;
 /// The programs as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-journey-bpf"));
 
+/// Arguments of a function that may be the skb: there is a kprobe program for each position.
+const POSITIONS: usize = 5;
 /// Journeys under way at the same time.
 const MOST: u32 = 64;
 /// Attaching to functions that need not be traced ends after this.
@@ -324,7 +326,6 @@ fn load(
         .override_global(JOURNEY_SETTINGS_GLOBAL, &plan.settings, true)
         .map_max_entries(ROWS_MAP, request.buffer_bytes)
         .map_max_entries(JOURNEYS_MAP, request.exactly.unwrap_or(MOST).clamp(1, MOST));
-    unused::shrink_the_streams(&mut loader);
     filters::size(request.filter, &mut loader);
     let mut ebpf = loader.load(OBJECT).context("loading the programs")?;
     filters::fill(request.filter, &mut ebpf)?;
@@ -358,7 +359,7 @@ fn load(
         {
             following.uses_fentry = true;
             following.traced += 1;
-        } else if *position > 4 {
+        } else if *position >= POSITIONS {
             following.refused.push(name.clone());
         } else {
             match following.attach_kprobe(&format!("journey_arg{position}"), name) {

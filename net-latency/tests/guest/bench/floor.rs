@@ -13,7 +13,7 @@ use net_latency::probes::{
 use crate::tool::Backend;
 
 /// An empty program of each kind.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-floor-bpf"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-noop-bpf"));
 
 /// Attached until dropped.
 pub(super) struct Floor(#[expect(dead_code, reason = "held, not used")] Vec<Ebpf>);
@@ -38,22 +38,22 @@ impl Floor {
             let mut ebpf = EbpfLoader::new().btf(None).load(OBJECT)?;
             match choice.program(mechanism) {
                 Program::Fentry(_) => {
-                    let program: &mut FEntry = program(&mut ebpf, "empty_fentry")?.try_into()?;
+                    let program: &mut FEntry = program(&mut ebpf, "noop_fentry")?.try_into()?;
                     program.load(target, &types)?;
                     program.attach()?;
                 }
                 Program::Kprobe(_) => {
-                    let program: &mut KProbe = program(&mut ebpf, "empty_kprobe")?.try_into()?;
+                    let program: &mut KProbe = program(&mut ebpf, "noop_kprobe")?.try_into()?;
                     program.load()?;
                     program.attach(target, 0)?;
                 }
                 Program::Tracepoint(_) if is_btf => {
-                    let program: &mut BtfTracePoint = program(&mut ebpf, "empty_btf")?.try_into()?;
+                    let program: &mut BtfTracePoint = program(&mut ebpf, "noop_btf")?.try_into()?;
                     program.load(target, &types)?;
                     program.attach()?;
                 }
                 Program::Tracepoint(_) => {
-                    let program: &mut RawTracePoint = program(&mut ebpf, "empty_raw")?.try_into()?;
+                    let program: &mut RawTracePoint = program(&mut ebpf, "noop_raw")?.try_into()?;
                     program.load()?;
                     for target in &choice.targets {
                         program.attach(target)?;

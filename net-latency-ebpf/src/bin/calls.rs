@@ -1,0 +1,49 @@
+//! The programs of `net-latency calls`: each is attached to as many functions as are asked for.
+
+#![no_std]
+#![no_main]
+#![expect(
+    missing_docs,
+    unreachable_pub,
+    reason = "the program macros generate public functions of their own"
+)]
+
+mod object;
+
+use aya_ebpf::{
+    macros::{kprobe, kretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
+use net_latency_ebpf::calls::{self, CallResult};
+
+#[inline(always)]
+fn end(result: CallResult) -> u32 {
+    if let Err(counter) = result {
+        calls::count(counter);
+    }
+    0
+}
+
+/// At the beginning of functions.
+#[kprobe]
+pub fn call_entry(context: ProbeContext) -> u32 {
+    end(calls::entered(&context, false))
+}
+
+/// Where they return to.
+#[kretprobe]
+pub fn call_return(context: RetProbeContext) -> u32 {
+    end(calls::returned(&context, false))
+}
+
+/// The same whoever calls, to measure what it costs.
+#[kprobe]
+pub fn any_entry(context: ProbeContext) -> u32 {
+    end(calls::entered(&context, true))
+}
+
+/// See above.
+#[kretprobe]
+pub fn any_return(context: RetProbeContext) -> u32 {
+    end(calls::returned(&context, true))
+}

@@ -1,0 +1,222 @@
+//! The programs: one thin wrapper per hook and backend. Which of them are loaded, and to what they are
+//! attached, is decided by the user side from what the running kernel has.
+
+#![expect(unreachable_pub, reason = "the program macros generate public functions of their own")]
+
+use aya_ebpf::{
+    EbpfContext,
+    macros::{btf_tracepoint, fentry, kprobe, raw_tracepoint},
+    programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext},
+};
+use net_latency_common::{AF_INET, AF_INET6, Counter};
+use net_latency_ebpf::{
+    emit::counters::{self, HookResult},
+    flow::processes,
+    ip,
+    kernel::{
+        memory::{Direct, Number, Probed},
+        skb::Skb,
+        socket::Socket,
+        task::Thread,
+    },
+    tcp::{receive, transmit},
+    udp,
+};
+
+/// Every program ends here: counted, and told to whoever asked for the kernel side's log.
+#[inline(always)]
+fn end<C: EbpfContext>(context: &C, result: HookResult) -> u32 {
+    if let Err(counter) = result {
+        counters::one(counter);
+        tell(context, counter);
+    }
+    0
+}
+
+#[cfg(feature = "log")]
+#[inline(always)]
+fn tell<C: EbpfContext>(context: &C, counter: Counter) {
+    aya_log_ebpf::debug!(context, "{}", counters::name(counter));
+}
+
+#[cfg(not(feature = "log"))]
+#[inline(always)]
+fn tell<C: EbpfContext>(_: &C, _: Counter) {}
+
+/// Argument `n` of a probed function; null if there is none, which every read survives.
+#[inline(always)]
+fn register(context: &ProbeContext, n: usize) -> *const u8 {
+    context.arg(n).unwrap_or(core::ptr::null())
+}
+
+/// Declares the fentry and the kprobe form of a hook on a function: which logic, which arguments.
+macro_rules! on_function {
+    ($(#[$doc:meta])* $fentry:ident, $kprobe:ident,
+     $module:ident::$logic:ident($($kind:ident $n:literal),+ $(; $extra:expr)?)) => {
+        $(#[$doc])*
+        #[fentry]
+        pub fn $fentry(context: FEntryContext) -> u32 {
+            end(&context, $module::$logic::<Direct>($($kind::new(context.arg($n)),)+ $($extra)?))
+        }
+        $(#[$doc])*
+        #[kprobe]
+        pub fn $kprobe(context: ProbeContext) -> u32 {
+            end(&context, $module::$logic::<Probed>($($kind::new(register(&context, $n)),)+ $($extra)?))
+        }
+    };
+}
+
+/// Declares the BTF and the raw form of a hook on a tracepoint.
+macro_rules! on_tracepoint {
+    ($(#[$doc:meta])* $btf:ident, $raw:ident, $module:ident::$logic:ident($kind:ident)) => {
+        $(#[$doc])*
+        #[btf_tracepoint]
+        pub fn $btf(context: BtfTracePointContext) -> i32 {
+            end(&context, $module::$logic::<Direct>($kind::new(context.arg(0)))) as i32
+        }
+        $(#[$doc])*
+        #[raw_tracepoint]
+        pub fn $raw(context: RawTracePointContext) -> i32 {
+            end(&context, $module::$logic::<Probed>($kind::new(context.arg(0)))) as i32
+        }
+    };
+}
+
+/// An skb enters the stack. It reads no memory, so that one program serves any number of tracepoints.
+#[raw_tracepoint]
+pub fn raw_arrived(context: RawTracePointContext) -> i32 {
+    end(&context, ip::arrived::<Probed>(Skb::new(context.arg(0)))) as i32
+}
+
+on_function!(
+    /// `ip_rcv_core(skb, net)` or `ip_rcv(skb, …)`.
+    fentry_in_ip4, kprobe_in_ip4, ip::received(Skb 0)
+);
+on_function!(
+    /// `ip6_rcv_core(skb, dev, net)` or `ipv6_rcv(skb, …)`.
+    fentry_in_ip6, kprobe_in_ip6, ip::received(Skb 0)
+);
+on_function!(
+    /// `ip_forward(skb)`.
+    fentry_in_forward4, kprobe_in_forward4, ip::forwarded(Skb 0; AF_INET)
+);
+on_function!(
+    /// `ip6_forward(skb)`.
+    fentry_in_forward6, kprobe_in_forward6, ip::forwarded(Skb 0; AF_INET6)
+);
+on_function!(
+    /// `tcp_v4_rcv(skb)`.
+    fentry_in_tcp4, kprobe_in_tcp4, receive::received(Skb 0; AF_INET)
+);
+on_function!(
+    /// `tcp_v6_rcv(skb)`.
+    fentry_in_tcp6, kprobe_in_tcp6, receive::received(Skb 0; AF_INET6)
+);
+/// `kfree_skb(skb, …)`: an skb is dropped, which is rare enough for one program to serve both backends.
+#[raw_tracepoint]
+pub fn raw_dropped(context: RawTracePointContext) -> i32 {
+    end(&context, receive::dropped::<Probed>(Skb::new(context.arg(0)))) as i32
+}
+
+on_function!(
+    /// `__tcp_read_sock(sk, …)` or `tcp_read_sock(sk, …)`: splice, and consumers within the kernel.
+    fentry_in_reading, kprobe_in_reading, receive::reading(Socket 0)
+);
+on_function!(
+    /// `tcp_read_done(sk, len)`: TLS, since Linux 6.0.
+    fentry_in_done, kprobe_in_done, receive::reading(Socket 0)
+);
+on_tracepoint!(
+    /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
+    btf_in_app, raw_in_app, receive::taken(Socket)
+);
+/// `tcp_rcv_space_adjust(sk)`, which has the tracepoint at its beginning: for kernels that preempt programs on tracepoints.
+#[kprobe]
+pub fn kprobe_in_app(context: ProbeContext) -> u32 {
+    end(&context, receive::taken::<Probed>(Socket::new(register(&context, 0))))
+}
+on_tracepoint!(
+    /// `tcp_destroy_sock(sk)`.
+    btf_closed, raw_closed, receive::closed(Socket)
+);
+on_function!(
+    /// `tcp_sendmsg_locked(sk, msg, size)`.
+    fentry_out_app, kprobe_out_app, transmit::written(Socket 0)
+);
+on_function!(
+    /// `do_tcp_sendpages(sk, page, offset, size, flags)`: sendfile and splice up to Linux 6.4.
+    fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0)
+);
+on_function!(
+    /// `__tcp_transmit_skb(sk, skb, clone_it, gfp_mask, rcv_nxt)`.
+    fentry_out_transmit, kprobe_out_transmit, transmit::transmitted(Socket 0, Skb 1)
+);
+on_function!(
+    /// `tcp_v4_send_check(sk, skb)` or `__ip_queue_xmit(sk, skb, …)`.
+    fentry_out_tcp4, kprobe_out_tcp4, transmit::sent(Socket 0, Skb 1)
+);
+on_function!(
+    /// `tcp_v6_send_check(sk, skb)` or `inet6_csk_xmit(sk, skb, …)`.
+    fentry_out_tcp6, kprobe_out_tcp6, transmit::sent(Socket 0, Skb 1)
+);
+on_function!(
+    /// `udp_rcv(skb)`.
+    fentry_in_udp4, kprobe_in_udp4, udp::received(Skb 0)
+);
+on_function!(
+    /// `udpv6_rcv(skb)`.
+    fentry_in_udp6, kprobe_in_udp6, udp::received(Skb 0)
+);
+on_function!(
+    /// `__udp_enqueue_schedule_skb(sk, skb)`.
+    fentry_in_udp_queue, kprobe_in_udp_queue, udp::enqueued(Socket 0, Skb 1)
+);
+on_function!(
+    /// `skb_consume_udp(sk, skb, len)`.
+    fentry_in_udp_app, kprobe_in_udp_app, udp::consumed(Socket 0, Skb 1, Number 2)
+);
+on_function!(
+    /// `udp_sendmsg(sk, msg, len)`.
+    fentry_out_udp4_app, kprobe_out_udp4_app, udp::written(Socket 0)
+);
+on_function!(
+    /// `udpv6_sendmsg(sk, msg, len)`.
+    fentry_out_udp6_app, kprobe_out_udp6_app, udp::written(Socket 0)
+);
+on_function!(
+    /// `ip_send_skb(net, skb)`.
+    fentry_out_udp4, kprobe_out_udp4, udp::sent(Skb 1; AF_INET)
+);
+on_function!(
+    /// `ip6_send_skb(skb)`.
+    fentry_out_udp6, kprobe_out_udp6, udp::sent(Skb 0; AF_INET6)
+);
+on_function!(
+    /// `ip_output(net, sk, skb)`.
+    fentry_out_ip4, kprobe_out_ip4, ip::sent(Skb 2)
+);
+on_function!(
+    /// `ip_mc_output(net, sk, skb)`.
+    fentry_out_ip4_multicast, kprobe_out_ip4_multicast, ip::sent(Skb 2)
+);
+on_function!(
+    /// `ip6_output(net, sk, skb)`.
+    fentry_out_ip6, kprobe_out_ip6, ip::sent(Skb 2)
+);
+on_tracepoint!(
+    /// `net_dev_queue(skb)`.
+    btf_out_drv, raw_out_drv, transmit::queued(Skb)
+);
+
+/// `sched_process_fork(parent, child)`: rare enough for one program to serve both backends, as the next one.
+#[raw_tracepoint]
+pub fn raw_started(context: RawTracePointContext) -> i32 {
+    end(&context, processes::started::<Probed>(Thread::new(context.arg(1)))) as i32
+}
+
+/// `sched_process_free(task)`.
+#[raw_tracepoint]
+pub fn raw_freed(context: RawTracePointContext) -> i32 {
+    processes::freed::<Probed>(Thread::new(context.arg(0)));
+    0
+}

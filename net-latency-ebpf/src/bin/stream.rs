@@ -1,0 +1,7 @@
+//! The kernel side that nearly every run loads.
+
+#![no_std]
+#![no_main]
+
+mod object;
+mod programs;

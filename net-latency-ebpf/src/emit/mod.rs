@@ -1,0 +1,7 @@
+//! What leaves the kernel side: records, counts of times, counters.
+
+pub mod counters;
+#[cfg(feature = "hist")]
+mod histogram;
+pub(crate) mod ring;
+mod sampling;

@@ -1,0 +1,52 @@
+//! More packets than the reader takes: the last quarter of the ring buffer is for a sample of them, the smaller the
+//! fuller it is. So what is shown stays a fair picture of the traffic, instead of all packets of one moment and none of the next.
+
+use aya_ebpf::{
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::bpf_get_prandom_u32,
+    macros::map,
+    maps::Array,
+};
+use net_latency_common::Counter;
+
+use crate::{entry::Field, flow::settings::setting};
+
+/// Whether more packets come than the reader takes, so that it gets a sample.
+#[map]
+static SHEDDING: Array<Field<u64>> = Array::with_max_entries(1, 0);
+
+/// How often the sample is halved on the way through the last quarter.
+const STEPS: u64 = 16;
+
+/// Whether a packet gets its place in the ring buffer, and with which flags its record is submitted. One packet in 16
+/// looks how full the buffer is, chosen by the low bits of `stamp`, and each packet while a sample is taken. `waiting` tells
+/// how many bytes wait for the reader.
+///
+/// A wakeup costs thousands of instructions, so the reader comes by a timer of its own, and is woken only when the buffer
+/// fills faster than that.
+#[inline(always)]
+pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Counter> {
+    let looks = stamp >> 2 & 15 == 0;
+    let Some(shedding) = SHEDDING.get(0) else { return Ok(u64::from(BPF_RB_NO_WAKEUP)) };
+    let is_shedding = shedding.get() != 0;
+    if !looks && !is_shedding {
+        return Ok(u64::from(BPF_RB_NO_WAKEUP));
+    }
+    let quarter = u64::from(setting!(wakeup_bytes));
+    let waiting = waiting();
+    let sheds = waiting >= 3 * quarter;
+    if sheds != is_shedding {
+        // Whoever writes last has looked last, or nearly so.
+        shedding.set(u64::from(sheds));
+    }
+    if sheds {
+        // Checked, since the program has no room for a panic.
+        let halvings = 1 + ((waiting - 3 * quarter) * STEPS).checked_div(quarter).unwrap_or(0);
+        // SAFETY: the helper takes nothing.
+        let chance = unsafe { bpf_get_prandom_u32() };
+        if chance >> (u32::BITS - halvings.min(STEPS) as u32) != 0 {
+            return Err(Counter::Shed);
+        }
+    }
+    Ok(u64::from(if looks && waiting >= quarter { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }))
+}

@@ -1,0 +1,233 @@
+//! What the user asked to see. Each test is no code at all while its filter is off.
+//!
+//! What both ends of a connection have in common (addresses, ports, namespace) is decided as soon as a packet
+//! is with its transport, for all its packets alike. What may differ from packet to packet (device, mark,
+//! times) is decided when the packet is complete: the packets before and after it still need it then. Who is
+//! asked for is decided when a task gives or takes bytes, and kept with its name.
+
+use aya_ebpf::{
+    helpers::bpf_get_prandom_u32,
+    macros::map,
+    maps::{HashMap, LpmTrie, lpm_trie::Key},
+};
+use net_latency_common::{
+    AF_INET, Direction, GroupBy, Host, INTERFACE_LEN, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+};
+
+#[cfg(feature = "names")]
+use super::names;
+use super::{addresses::AddrPair, processes, settings::setting};
+use crate::kernel::{
+    memory::Memory,
+    skb::Skb,
+    socket::{Identity, Socket},
+    task::Task,
+};
+
+/// Ports to show.
+#[map]
+static PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Addresses to show. A trie can't be preallocated; only the user side adds to it, before anything is attached.
+#[map]
+static HOSTS: LpmTrie<Host, u8> = LpmTrie::with_max_entries(1024, 0);
+
+/// Network namespaces to show, by inode number.
+#[map]
+static NETNS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+
+/// Devices to show, by name.
+#[map]
+static INTERFACES: HashMap<[u64; INTERFACE_LEN / 8], u8> = HashMap::with_max_entries(1024, 0);
+
+/// Whether it matters whose packets they are.
+#[inline(always)]
+pub(crate) fn is_by_task() -> bool {
+    setting!(filter_task) != 0
+}
+
+/// Whether packets of this task are wanted.
+#[inline(always)]
+pub(crate) fn task(task: &Task) -> bool {
+    !is_by_task() || task.ids != 0 && task.is_wanted()
+}
+
+/// The task this CPU runs, with the verdict on it where that matters.
+#[inline(always)]
+pub(crate) fn current_task() -> Task {
+    let task = Task::current();
+    with_cgroup(if is_by_task() { task.judged(current_named) } else { task })
+}
+
+/// The task this CPU runs, which was found to be wanted before.
+#[inline(always)]
+pub(crate) fn current_wanted_task() -> Task {
+    with_cgroup(Task::current())
+}
+
+/// The current task with its cgroup in place of its name, where times are counted by cgroup.
+#[inline(always)]
+fn with_cgroup(task: Task) -> Task {
+    let is_by_cgroup = cfg!(feature = "hist") && setting!(histograms_by) == GroupBy::Cgroup as u32;
+    if is_by_cgroup { task.with_cgroup() } else { task }
+}
+
+/// Whether packets of nobody who is known are wanted.
+#[inline(always)]
+pub(crate) fn unknown() -> bool {
+    !is_by_task()
+}
+
+/// Whether packets of the task this CPU runs are wanted.
+#[inline(always)]
+pub(crate) fn current() -> bool {
+    if !is_by_task() {
+        return true;
+    }
+    #[cfg(feature = "names")]
+    if current_may_change() {
+        let name = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
+        return names::current_is_wanted(name);
+    }
+    processes::current_is_wanted()
+}
+
+/// Whether it matters whose packets they are, by process alone: a task's verdict stays. Then sockets that only others use can
+/// be untraced early.
+#[inline(always)]
+pub(crate) fn is_by_process() -> bool {
+    is_by_task() && !current_may_change()
+}
+
+/// Whether what [`current`] says of a task can change: by a new name, or another cgroup.
+#[inline(always)]
+pub(crate) fn current_may_change() -> bool {
+    cfg!(feature = "names") && (setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0)
+}
+
+/// Whether the task this CPU runs, which has this name, is asked for.
+#[inline(always)]
+#[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "no name is asked for"))]
+fn current_named(name: [u64; 2]) -> bool {
+    #[cfg(feature = "names")]
+    if current_may_change() {
+        return names::current_is_wanted(name);
+    }
+    processes::current_is_wanted()
+}
+
+/// Whether packets between these ports (host order) are wanted.
+#[inline(always)]
+pub(crate) fn ports(one: u16, other: u16) -> bool {
+    setting!(filter_port) == 0
+        || PORTS.get_ptr(u32::from(one)).is_some()
+        || PORTS.get_ptr(u32::from(other)).is_some()
+}
+
+/// Whether packets without data are wanted.
+#[inline(always)]
+pub(crate) fn control() -> bool {
+    cfg!(feature = "control") && setting!(control) != 0
+}
+
+/// Whether packets in this network namespace are wanted.
+#[inline(always)]
+pub(crate) fn netns(inode: u32) -> bool {
+    setting!(filter_netns) == 0 || NETNS.get_ptr(inode).is_some()
+}
+
+/// Whether packets in the network namespace of this socket are wanted.
+#[inline(always)]
+pub(crate) fn netns_of<M: Memory>(socket: Socket<M>) -> bool {
+    setting!(filter_netns) == 0 || netns(socket.netns())
+}
+
+/// Whether addresses matter.
+#[inline(always)]
+pub(crate) fn needs_addresses() -> bool {
+    setting!(filter_family) != 0 || setting!(filter_host) != 0
+}
+
+/// Whether packets of this address family are wanted.
+#[inline(always)]
+fn family(family: u32) -> bool {
+    setting!(filter_family) == 0 || setting!(filter_family) == family
+}
+
+/// Whether packets of this protocol are wanted.
+#[inline(always)]
+pub(crate) fn protocol(protocol: u8) -> bool {
+    setting!(filter_protocol) == 0 || setting!(filter_protocol) == u32::from(protocol)
+}
+
+/// Whether packets between these addresses are wanted.
+#[inline(always)]
+pub(crate) fn addresses(pair: &AddrPair) -> bool {
+    family(pair.family) && (setting!(filter_host) == 0 || hosts(pair))
+}
+
+#[inline(always)]
+fn hosts(pair: &AddrPair) -> bool {
+    let [a, b, c, d] = pair.addresses;
+    let (remote, local) = if pair.family == AF_INET { ((a, 0), (a >> 32, 0)) } else { ((a, b), (c, d)) };
+    host_is_wanted(pair.family, remote.0, remote.1) != 0 || host_is_wanted(pair.family, local.0, local.1) != 0
+}
+
+/// Whether an address is asked for, which is in two words; an IPv4 address in the lower half of the first.
+///
+/// A global function, which has its key on a stack of its own: the programs have no room for it beside what they call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn host_is_wanted(family: u32, a: u64, b: u64) -> u32 {
+    let first = if family == AF_INET { 0 } else { (a >> 32) as u32 };
+    let address = [a as u32, first, b as u32, (b >> 32) as u32];
+    u32::from(HOSTS.get(&Key::new(Host::BITS, Host { family, address })).is_some())
+}
+
+/// Whether a TCP socket's packets are wanted, as far as that is the same for all of them.
+#[inline(always)]
+pub(crate) fn socket<M: Memory>(socket: Socket<M>, identity: &Identity) -> bool {
+    ports(identity.remote_port(), identity.local_port())
+        && netns_of(socket)
+        && (!needs_addresses() || addresses(&AddrPair::of_socket(socket)))
+}
+
+/// Whether packets on the device that the skb is on are wanted.
+#[inline(always)]
+pub(crate) fn interface<M: Memory>(skb: Skb<M>) -> bool {
+    setting!(filter_interface) == 0 || INTERFACES.get_ptr(&skb.device_name()).is_some()
+}
+
+/// Whether a packet that is complete is wanted, as far as its times and its mark tell.
+#[inline(always)]
+pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: u32) -> bool {
+    (setting!(filter_mark) == 0 || mark & setting!(filter_mark) == setting!(mark))
+        && (setting!(slower_ns) == 0 || is_slow(direction, stamps))
+        && (setting!(sample_below) == 0 || is_sampled())
+}
+
+/// Whether one of the times of a line reaches the limit; one that isn't known doesn't.
+#[inline(always)]
+fn is_slow(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
+    let [drv, ip] = [stamps[STAMP_DRV], stamps[STAMP_IP]];
+    let [transport, app] = [stamps[STAMP_TRANSPORT], stamps[STAMP_APP]];
+    match direction {
+        Direction::In => {
+            is_long(drv, app) || is_long(drv, ip) || is_long(ip, transport) || is_long(transport, app)
+        }
+        Direction::Out => {
+            is_long(app, drv) || is_long(app, transport) || is_long(transport, ip) || is_long(ip, drv)
+        }
+    }
+}
+
+#[inline(always)]
+fn is_long(from: u64, to: u64) -> bool {
+    from != 0 && to >= from && to - from >= setting!(slower_ns)
+}
+
+#[inline(always)]
+pub(crate) fn is_sampled() -> bool {
+    // SAFETY: the helper takes nothing.
+    unsafe { bpf_get_prandom_u32() < setting!(sample_below) }
+}

@@ -1,0 +1,62 @@
+//! Tasks that are asked for by what may change: their name or cgroup.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, CgroupArray},
+};
+use net_latency_common::{Bank, MAX_BANKS, MAX_CGROUPS};
+
+use super::{processes, settings::setting};
+
+/// Names of tasks to show.
+#[map]
+static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
+
+/// Cgroups of tasks to show.
+#[map]
+static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
+
+/// Whether the task this CPU runs is asked for, which has this name.
+#[inline(always)]
+pub(crate) fn current_is_wanted([start, end]: [u64; 2]) -> bool {
+    named_is_wanted(start, end) != 0
+}
+
+/// The same of a name in two words.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn named_is_wanted(start: u64, end: u64) -> u32 {
+    let is_wanted = processes::current_is_wanted()
+        && (setting!(filter_comm) == 0 || name_matches([start, end]))
+        && (setting!(filter_cgroup) == 0 || current_is_in_cgroup());
+    u32::from(is_wanted)
+}
+
+#[inline(always)]
+fn name_matches(name: [u64; 2]) -> bool {
+    let mut index = 0;
+    while index < MAX_BANKS as u32 && index < setting!(filter_comm) {
+        if let Some(bank) = GLOBS.get(index)
+            && bank.matches(name)
+        {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}
+
+/// Asked while the task gives or takes bytes, so that it holds for what is sent from a softirq later.
+#[inline(always)]
+fn current_is_in_cgroup() -> bool {
+    let mut index = 0;
+    while index < MAX_CGROUPS && index < setting!(filter_cgroup) {
+        if CGROUPS.current_task_under_cgroup(index) == Ok(true) {
+            return true;
+        }
+        index += 1;
+    }
+    false
+}

@@ -1,0 +1,114 @@
+//! Where TCP's and UDP's packets go the same way: driver and IP, both ways. Only a packet's skb is known there: each hook
+//! stamps its address ([`crate::skb_stamps`]). Every hook by which an skb enters the stack starts that address anew; a packet
+//! that enters again after it was forwarded is recognised by its content.
+
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, LruHashMap},
+};
+use net_latency_common::Counter;
+
+use crate::{
+    emit::counters::HookResult,
+    entry::Field,
+    flow::{filter, untraced},
+    kernel::{cpu::now, memory::Memory, skb::Skb},
+    skb_stamps::{self, SkbStage},
+};
+
+/// A packet that this machine forwarded, and that may enter its stack again (another namespace's, on the way
+/// to a container). Whether an skb that comes under this address is that packet, only its content can tell:
+/// drivers free skbs where no hook sees it. So this stays when the address starts anew.
+#[repr(C)]
+pub struct Forwarded {
+    /// When it entered the stack for the first time.
+    drv: Field<u64>,
+    /// What of its content neither forwarding nor address translation changes: see `TcpHeader`. 0 for none.
+    content: Field<u64>,
+    /// Its hop limit before it was forwarded last. Sets the packet apart from a copy that TCP sends again.
+    hops: Field<u64>,
+}
+
+/// Packets that this machine forwarded, by the address of their skb.
+#[map]
+static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096, 0);
+
+/// Whether this machine has forwarded a packet: else nobody need look for one.
+#[map]
+static HAS_FORWARDED: Array<Field<u64>> = Array::with_max_entries(1, 0);
+
+/// What was noted of a packet that was forwarded with the skb at this address.
+#[inline(always)]
+fn forwarded_entry(skb: u64) -> Option<&'static Forwarded> {
+    let entry = FORWARDED.get_ptr(skb)?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs. An skb is in one CPU's hands at a time, and
+    // what changes are fields.
+    Some(unsafe { &*entry })
+}
+
+/// An skb enters the stack from its driver: its address starts a new life.
+#[inline(always)]
+pub fn arrived<M: Memory>(skb: Skb<M>) -> HookResult {
+    skb_stamps::stamp(skb.address(), SkbStage::Arrived);
+    Ok(())
+}
+
+/// IP receives an skb.
+#[inline(always)]
+pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
+    skb_stamps::stamp(skb.address(), SkbStage::IpIn);
+    Ok(())
+}
+
+/// This machine forwards an skb (`ip_forward`, `ip6_forward`), which it may soon receive again.
+#[inline(always)]
+pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
+    let Some(stamps) = skb_stamps::of(skb.address()) else { return Ok(()) };
+    let drv = stamps.arrived(now());
+    let content = skb.forwarded_content(family);
+    let (_, hops) = skb.protocol_and_hops(family);
+    if let Some(before) = forwarded_entry(skb.address()) {
+        let is_forwarded_again = before.content.get() == content && before.hops.get() == hops + 1;
+        if !is_forwarded_again {
+            before.drv.set(drv);
+        }
+        before.content.set(if before.drv.get() == 0 { 0 } else { content });
+        before.hops.set(hops);
+        return Ok(());
+    }
+    if drv == 0 || content == 0 {
+        return Ok(());
+    }
+    if let Some(has_forwarded) = HAS_FORWARDED.get(0) {
+        // All write the same.
+        has_forwarded.set(1);
+    }
+    let new = Forwarded { drv: Field::new(drv), content: Field::new(content), hops: Field::new(hops) };
+    FORWARDED.insert(skb.address(), &new, 0).map_err(|_| Counter::StampLost)
+}
+
+/// When the packet with this content entered the stack for the first time, if it was forwarded since.
+#[inline(always)]
+pub(crate) fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> Option<u64> {
+    if content == 0 || HAS_FORWARDED.get(0).is_none_or(|is_so| is_so.get() == 0) {
+        return None;
+    }
+    let forwarded = forwarded_entry(skb.address())?;
+    if forwarded.content.get() != content {
+        return None;
+    }
+    let (_, hops) = skb.protocol_and_hops(family);
+    forwarded.content.set(0);
+    (forwarded.hops.get() == hops + 1).then_some(forwarded.drv.get())
+}
+
+/// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb comes when the line is complete: that was at
+/// the tunnel's device.
+#[inline(always)]
+pub fn sent<M: Memory>(skb: Skb<M>) -> HookResult {
+    if filter::is_by_process() && untraced::is_socket_untraced(skb.socket()) {
+        return Ok(());
+    }
+    skb_stamps::stamp(skb.address(), SkbStage::IpOut);
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Flows whose packets a task has read that is not asked for: they are not picked again for a while, or else packets of
+//! others would take all places.
+
+use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
+
+use super::tally;
+use crate::{flow::filter, kernel::cpu::now};
+
+/// When a packet between these ends was last read by a task that was not asked for.
+#[map]
+static READ_BY_OTHERS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
+
+/// How long packets between two ends are not picked after one was read by a task that was not asked for: a socket may
+/// change hands.
+const UNTRACED_NS: u64 = 1_000_000_000;
+
+/// The current task reads the packet of this journey. If it is not asked for, neither are the next ones, for a while.
+#[inline(always)]
+pub(super) fn read_by_current(id: u64) {
+    if !filter::is_by_task() || filter::current() {
+        return;
+    }
+    let Some(known) = tally::known(id) else { return };
+    if known.flow != 0 {
+        // Nothing could be done about a failure: a candidate more.
+        let _ = READ_BY_OTHERS.insert(&known.flow, &now(), BPF_ANY.into());
+    }
+}
+
+/// Whether a packet of this flow was read by somebody else a moment ago.
+#[inline(always)]
+pub(super) fn is_untraced(flow: u64) -> bool {
+    match READ_BY_OTHERS.get_ptr(&flow) {
+        // SAFETY: an element that is never freed.
+        Some(at) => now().wrapping_sub(unsafe { *at }) < UNTRACED_NS,
+        None => false,
+    }
+}

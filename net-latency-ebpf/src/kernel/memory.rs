@@ -1,0 +1,139 @@
+//! The two ways of reading kernel memory, so that one body of logic serves all program types.
+
+use core::{mem::MaybeUninit, ptr};
+
+use aya_ebpf::helpers::generated;
+
+/// A way of reading a field of a kernel struct.
+pub trait Memory: Copy {
+    /// Reads a `T` at `base + offset`; all zero where the memory can't be read.
+    ///
+    /// # Safety
+    /// `base` comes from the hook's arguments or from another read, and `offset` from BTF.
+    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T;
+
+    /// `sk` as a `struct tcp_sock`, null if it is none (a request or time-wait socket, or not TCP).
+    ///
+    /// # Safety
+    /// `sk` points to a `struct sock_common`.
+    unsafe fn tcp_sock(sk: *const u8) -> *const u8;
+}
+
+/// A number that a hook got as an argument.
+#[derive(Clone, Copy)]
+pub struct Number(u64);
+
+impl Number {
+    /// The argument, in the form in which hooks get all of theirs.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(argument: *const u8) -> Self {
+        Self(argument as u64)
+    }
+
+    /// As the address of something.
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0
+    }
+
+    /// As an `int`.
+    #[inline(always)]
+    pub(crate) fn signed(self) -> i32 {
+        self.0 as i32
+    }
+}
+
+/// Plain loads, for programs whose arguments have BTF types (fentry, BTF tracepoints). The verifier
+/// checks every access against the struct; the JIT handles faults (`BPF_PROBE_MEM`, Linux 5.5).
+#[derive(Clone, Copy)]
+pub struct Direct;
+
+/// `bpf_probe_read_kernel` (Linux 5.5), for kprobes and raw tracepoints.
+#[derive(Clone, Copy)]
+pub struct Probed;
+
+impl Memory for Direct {
+    #[inline(always)]
+    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+        // SAFETY: the verifier proves the access; see the trait. Volatile, so that loads are neither
+        // merged nor widened beyond the field.
+        unsafe { ptr::read_volatile(base.add(offset).cast::<T>()) }
+    }
+
+    #[inline(always)]
+    unsafe fn tcp_sock(sk: *const u8) -> *const u8 {
+        // A load past the end of `struct sock` needs the larger type. Tracing programs may call this
+        // helper since Linux 5.9.
+        // SAFETY: the helper checks that `sk` is a full TCP socket.
+        unsafe { generated::bpf_skc_to_tcp_sock(sk.cast_mut().cast()).cast_const().cast() }
+    }
+}
+
+impl Memory for Probed {
+    #[inline(always)]
+    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+        // SAFETY: the caller says that base and offset belong together.
+        unsafe { probe(base.wrapping_add(offset)) }
+    }
+
+    #[inline(always)]
+    unsafe fn tcp_sock(sk: *const u8) -> *const u8 {
+        // TCP_TIME_WAIT and TCP_NEW_SYN_RECV are the states of the small socket structs
+        // (`sk_fullsock` in include/net/sock.h).
+        const SMALL: u32 = 1 << 6 | 1 << 12;
+        // SAFETY: the caller says that this is a socket.
+        let state: u8 = unsafe { Self::read(sk, super::offsets::offset!(sock_skc_state)) };
+        if SMALL & (1u32.wrapping_shl(u32::from(state))) != 0 { ptr::null() } else { sk }
+    }
+}
+
+/// Reads a `T` at any kernel address, such as packet data, which has no BTF type; zero where it can't.
+///
+/// # Safety
+/// Every bit pattern is a valid `T`. The address may be any: the helper survives a fault.
+#[inline(always)]
+pub(crate) unsafe fn probe<T: Copy>(address: *const u8) -> T {
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: the destination has room for a `T`; on a fault the helper fills it with zeroes.
+    unsafe {
+        generated::bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address.cast());
+        value.assume_init()
+    }
+}
+
+/// An address, which the verifier may know as a pointer, as a number to calculate with.
+#[inline(always)]
+pub(crate) fn number(address: u64) -> u64 {
+    // The verifier lets those who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other
+    // arithmetic with pointers to kernel structs it prohibits.
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut negated = address;
+        // SAFETY: changes the register only.
+        unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nomem, nostack, pure)) };
+        negated.wrapping_neg()
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    address
+}
+
+/// Copies a `T` made of whole words. The compiler's own copying and zeroing becomes calls of byte loops
+/// on this target, which cost more than all else a hook does; volatile accesses stay what they are.
+///
+/// # Safety
+/// Both pointers are valid for a `T`, and a `T` is made of aligned 64-bit words, of which any bits are valid.
+#[inline(always)]
+pub(crate) unsafe fn copy_words<T>(from: *const T, to: *mut T) {
+    const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() == 8, "whole words") };
+    let mut word = 0;
+    while word < size_of::<T>() / 8 {
+        // SAFETY: within a `T`, see above.
+        unsafe {
+            let value = ptr::read_volatile(from.cast::<u64>().add(word));
+            ptr::write_volatile(to.cast::<u64>().add(word), value);
+        }
+        word += 1;
+    }
+}

@@ -1,0 +1,11 @@
+//! How the kernel's memory is read: nothing here knows what a packet is followed for.
+
+#[cfg(any(feature = "calls", feature = "journey"))]
+pub(crate) mod context;
+pub(crate) mod cpu;
+pub mod memory;
+pub mod offsets;
+pub(crate) mod sequence;
+pub mod skb;
+pub mod socket;
+pub mod task;

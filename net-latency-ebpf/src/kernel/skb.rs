@@ -1,0 +1,383 @@
+//! Fields of `struct sk_buff` and the headers in its data.
+
+use core::marker::PhantomData;
+
+use aya_ebpf::{helpers::generated, macros::map, maps::Array};
+use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBases};
+
+use super::{
+    memory::{Memory, probe},
+    offsets::offset,
+    socket::Socket,
+};
+
+/// Where the kernel keeps the addresses by which a page is found; zero until the user side knows.
+#[map]
+static PAGE_BASES: Array<PageBases> = Array::with_max_entries(1, 0);
+
+/// A `struct sk_buff` in kernel memory.
+#[derive(Clone, Copy)]
+pub struct Skb<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// What the TCP header of a received packet says.
+#[derive(Clone, Copy)]
+pub(crate) struct TcpHeader {
+    /// Source port, host order.
+    pub(crate) source: u16,
+    /// Destination port, host order.
+    pub(crate) destination: u16,
+    /// Sequence number of the first payload byte (a SYN takes one number itself).
+    pub(crate) seq: u32,
+    /// Header length in bytes.
+    pub(crate) len: u32,
+    /// Sequence and acknowledgement number as they stand there: what routers and address translation leave
+    /// alone, and no other packet of any connection has as well. 0 if there is no acknowledgement (a SYN).
+    pub(crate) content: u64,
+}
+
+#[inline(always)]
+fn content(seq: u32, ack: u32) -> u64 {
+    if ack == 0 { 0 } else { u64::from(seq) | u64::from(ack) << 32 }
+}
+
+#[inline(always)]
+fn tcp_header_at(address: *const u8) -> TcpHeader {
+    // SAFETY: packet memory, any address survives; any bytes are valid.
+    tcp_header_of(unsafe { probe(address) })
+}
+
+/// What the words of a TCP header say, as they lie in memory.
+#[inline(always)]
+fn tcp_header_of(words: [u32; 5]) -> TcpHeader {
+    let content = content(words[1], words[2]);
+    let [ports, seq, _, control, _] = words.map(u32::from_be);
+    let syn = control >> 17 & 1;
+    TcpHeader {
+        source: (ports >> 16) as u16,
+        destination: ports as u16,
+        seq: seq.wrapping_add(syn),
+        len: control >> 28 << 2,
+        content,
+    }
+}
+
+impl<M: Memory> Skb<M> {
+    /// The skb that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, memory: PhantomData }
+    }
+
+    /// The first skb of a socket's receive queue.
+    #[inline(always)]
+    pub(crate) fn first_received(socket: Socket<M>) -> Option<Self> {
+        // struct sk_buff_head: next, prev, qlen.
+        const QLEN: usize = 16;
+        let queue = offset!(sock_sk_receive_queue);
+        if socket.field::<u32>(queue + QLEN) == 0 {
+            return None;
+        }
+        Some(Self::new(socket.field(queue)))
+    }
+
+    /// Its address: who it is while it lives, and no longer.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.pointer as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: `pointer` is a live skb (the hook's argument) and the offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    /// Bytes from `skb->data` on.
+    #[inline(always)]
+    pub(crate) fn len(self) -> u32 {
+        self.field(offset!(sk_buff_len))
+    }
+
+    #[inline(always)]
+    pub(crate) fn mark(self) -> u32 {
+        self.field(offset!(sk_buff_mark))
+    }
+
+    /// Start of the buffer, which clones share.
+    #[inline(always)]
+    pub(crate) fn head(self) -> u64 {
+        self.field(offset!(sk_buff_head))
+    }
+
+    /// Whether the skb is on a queue: `__skb_unlink` makes both its pointers null.
+    #[inline(always)]
+    pub(crate) fn is_queued(self) -> bool {
+        self.field::<u64>(offset!(sk_buff_next)) != 0
+    }
+
+    /// `AF_INET` or `AF_INET6`, of a packet that IP has received.
+    #[inline(always)]
+    pub(crate) fn family(self) -> u32 {
+        // ETH_P_IP in network order.
+        const IP: u16 = 0x0800_u16.to_be();
+        if self.field::<u16>(offset!(sk_buff_protocol)) == IP { AF_INET } else { AF_INET6 }
+    }
+
+    /// The UDP header as it lies in memory: source port, destination port, length, checksum.
+    #[inline(always)]
+    pub(crate) fn udp_header(self) -> u64 {
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe { probe((self.head() as *const u8).wrapping_add(usize::from(start))) }
+    }
+
+    /// Bytes behind the UDP header, wherever `skb->data` stands before it.
+    #[inline(always)]
+    pub(crate) fn udp_payload(self) -> u32 {
+        const HEADER: u64 = 8;
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        let data: u64 = self.field(offset!(sk_buff_data));
+        let end = data.wrapping_add(u64::from(self.len()));
+        end.wrapping_sub(self.head()).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
+    }
+
+    /// The socket that owns the skb; null if none.
+    #[inline(always)]
+    pub(crate) fn socket(self) -> Socket<M> {
+        Socket::new(self.field(offset!(sk_buff_sk)))
+    }
+
+    /// Index of the device, and inode number of its network namespace.
+    #[inline(always)]
+    pub(crate) fn device(self) -> (u32, u32) {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        if device.is_null() {
+            return (0, 0);
+        }
+        // SAFETY: a live skb holds its device; offsets from BTF.
+        unsafe {
+            let net: *const u8 = M::read(device, offset!(net_device_nd_net));
+            (M::read(device, offset!(net_device_ifindex)), M::read(net, offset!(net_ns_inum)))
+        }
+    }
+
+    /// Name of the device, ended by NUL, all NUL behind; all NUL if there is none.
+    #[inline(always)]
+    pub(crate) fn device_name(self) -> [u64; INTERFACE_LEN / 8] {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        let mut name = [0; INTERFACE_LEN / 8];
+        // SAFETY: the buffer is as long as said; any address survives. A name that is shorter than an earlier one
+        // leaves that one's end behind it, which this helper doesn't copy.
+        unsafe {
+            generated::bpf_probe_read_kernel_str(
+                name.as_mut_ptr().cast(),
+                INTERFACE_LEN as u32,
+                device.wrapping_add(offset!(net_device_name)).cast(),
+            );
+        }
+        name
+    }
+
+    /// `TCP_SKB_CB(skb)->seq`: valid while TCP owns the skb.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_seq(self) -> u32 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_seq))
+    }
+
+    /// `tcp_skb_pcount(skb)`: the segments this skb will be on the wire; valid while TCP owns the skb.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_segments(self) -> u16 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs))
+    }
+
+    /// Whether TCP sends a SYN with this skb; valid while TCP owns the skb. A SYN takes the first sequence
+    /// number, and the payload (TCP Fast Open) begins with the next.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_syn(self) -> bool {
+        const SYN: u8 = 0x02;
+        // 8 bits, or the lower 8 of 16 on newer kernels.
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags)) & SYN != 0
+    }
+
+    /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
+    /// `__tcp_retransmit_skb` sets once it has transmitted.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_sent_again(self) -> bool {
+        const EVER_RETRANS: u8 = 0x80;
+        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_sacked)) & EVER_RETRANS != 0
+    }
+
+    /// When TCP sent this skb last, in ns of `CLOCK_MONOTONIC`: `__tcp_transmit_skb` notes it before it makes
+    /// the clone (`tcp_wstamp_ns`; with pacing the time for which TCP schedules the departure).
+    #[inline(always)]
+    pub(crate) fn tcp_sent_at(self) -> u64 {
+        self.field(offset!(sk_buff_skb_mstamp_ns))
+    }
+
+    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one. Nothing merges, nor
+    /// leaves to be split, what lies in one piece (`skb_gro_receive`, `__ip_append_data`), so that most need not be asked.
+    #[inline(always)]
+    pub(crate) fn gro_segments(self) -> u16 {
+        if self.field::<u32>(offset!(sk_buff_data_len)) == 0 {
+            return 0;
+        }
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        // `skb->end` is an offset on 64-bit kernels (NET_SKBUFF_DATA_USES_OFFSET).
+        let end: u32 = self.field(offset!(sk_buff_end));
+        // SAFETY: packet memory, any address survives.
+        unsafe { probe(head.wrapping_add(end as usize + offset!(skb_shared_info_gso_segs))) }
+    }
+
+    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece.
+    #[inline(always)]
+    pub(crate) fn tcp_header(self) -> Option<TcpHeader> {
+        const MIN_LEN: u32 = 20;
+        let len = self.len();
+        let paged: u32 = self.field(offset!(sk_buff_data_len));
+        let linear = len.wrapping_sub(paged);
+        if linear >= MIN_LEN {
+            return Some(self.tcp_header_anywhere());
+        }
+        // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
+        // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
+        if linear == 0 { self.first_fragment(MIN_LEN).map(tcp_header_at) } else { None }
+    }
+
+    /// The TCP header and, where one read gives both, the addresses in the IP header: see [`Self::tcp_header`] and
+    /// [`Self::addresses`]. Of IPv4 without options it does.
+    #[inline(always)]
+    pub(crate) fn received_headers(self, family: u32) -> Option<(TcpHeader, Option<[u64; 4]>)> {
+        const V4_LEN: u16 = 20;
+        const TCP_LEN: u32 = 20;
+        if family == AF_INET {
+            let network: u16 = self.field(offset!(sk_buff_network_header));
+            let transport: u16 = self.field(offset!(sk_buff_transport_header));
+            let paged: u32 = self.field(offset!(sk_buff_data_len));
+            if transport.wrapping_sub(network) == V4_LEN && self.len().wrapping_sub(paged) >= TCP_LEN {
+                let head: *const u8 = self.field(offset!(sk_buff_head));
+                // SAFETY: packet memory, any address survives; any bytes are valid.
+                let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
+                let [_, _, _, source, destination, a, b, c, d, e] = words;
+                let addresses = [u64::from(source) | u64::from(destination) << 32, 0, 0, 0];
+                return Some((tcp_header_of([a, b, c, d, e]), Some(addresses)));
+            }
+        }
+        Some((self.tcp_header()?, None))
+    }
+
+    /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.
+    #[inline(always)]
+    fn first_fragment(self, min_len: u32) -> Option<*const u8> {
+        /// `sizeof(struct page)`, the same in all kernels of the matrix; and the size of a page.
+        const PAGE_STRUCT: u64 = 64;
+        const PAGE: u64 = 4096;
+        let bases = PAGE_BASES.get(0)?;
+        if bases.page_offset_base == 0 {
+            return None;
+        }
+        let end: u32 = self.field(offset!(sk_buff_end));
+        let shared = (self.head() as *const u8).wrapping_add(end as usize);
+        // SAFETY: the variables' addresses come from the kernel, and packet memory may be anything: any
+        // address survives, and any bytes are valid.
+        unsafe {
+            let count: u8 = probe(shared.wrapping_add(offset!(skb_shared_info_nr_frags)));
+            // `skb_frag_t`: page, length and offset, in one order in all of its forms (`bio_vec`, `skb_frag`).
+            let [page, place]: [u64; 2] = probe(shared.wrapping_add(offset!(skb_shared_info_frags)));
+            // Memory without a page (`net_iov`) has the lowest bit set.
+            if count == 0 || (place as u32) < min_len || page & 1 != 0 {
+                return None;
+            }
+            let vmemmap: u64 = probe(bases.vmemmap_base as *const u8);
+            let direct: u64 = probe(bases.page_offset_base as *const u8);
+            // `page_to_virt`.
+            let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
+            Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)
+        }
+    }
+
+    /// The sequence number in a TCP header that is about to be sent.
+    #[inline(always)]
+    pub(crate) fn tcp_header_seq(self) -> u32 {
+        const TO_NUMBER: usize = 4;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        u32::from_be(unsafe { probe(head.wrapping_add(usize::from(start) + TO_NUMBER)) })
+    }
+
+    /// What stands where a TCP header would, wherever `skb->data` stands.
+    #[inline(always)]
+    pub(crate) fn tcp_header_anywhere(self) -> TcpHeader {
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        tcp_header_at(head.wrapping_add(usize::from(start)))
+    }
+
+    /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;
+    /// 0 if it is not TCP's.
+    #[inline(always)]
+    pub(crate) fn forwarded_content(self, family: u32) -> u64 {
+        const TO_NUMBERS: usize = 4;
+        const MIN_LEN: u32 = 20;
+        let (protocol, _) = self.protocol_and_hops(family);
+        let network: u16 = self.field(offset!(sk_buff_network_header));
+        // IP has set it on receiving the packet (`ip_rcv_core`, `ip6_rcv_core`).
+        let transport: u16 = self.field(offset!(sk_buff_transport_header));
+        let paged: u32 = self.field(offset!(sk_buff_data_len));
+        let ip_len = u32::from(transport.wrapping_sub(network));
+        if protocol != u64::from(IPPROTO_TCP) || self.len().wrapping_sub(paged) < ip_len + MIN_LEN {
+            return 0;
+        }
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        let [seq, ack]: [u32; 2] = unsafe { probe(head.wrapping_add(usize::from(transport) + TO_NUMBERS)) };
+        content(seq, ack)
+    }
+
+    /// Protocol and hop limit in the IP header. A fragment has no protocol here, since it may lack TCP's header.
+    #[inline(always)]
+    pub(crate) fn protocol_and_hops(self, family: u32) -> (u64, u64) {
+        const V4_FRAGMENT: usize = 4;
+        /// More fragments, and the offset, as a little-endian load sees them.
+        const V4_IS_FRAGMENT: u64 = 0xff3f_0000;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_network_header));
+        let header = head.wrapping_add(usize::from(start));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe {
+            if family == AF_INET {
+                // Identification, fragment, hops, protocol, checksum.
+                let word: u64 = probe(header.wrapping_add(V4_FRAGMENT));
+                let protocol = if word & V4_IS_FRAGMENT == 0 { word >> 40 & 0xff } else { 0 };
+                (protocol, word >> 32 & 0xff)
+            } else {
+                // Version and flow, length, next header, hops.
+                let word: u64 = probe(header);
+                (word >> 48 & 0xff, word >> 56)
+            }
+        }
+    }
+
+    /// Source and destination address as they stand in the IP header, an IPv4 pair in `[0]`.
+    #[inline(always)]
+    pub(crate) fn addresses(self, family: u32) -> [u64; 4] {
+        const V4_SOURCE: usize = 12;
+        const V6_SOURCE: usize = 8;
+        let head: *const u8 = self.field(offset!(sk_buff_head));
+        let start: u16 = self.field(offset!(sk_buff_network_header));
+        let header = head.wrapping_add(usize::from(start));
+        // SAFETY: packet memory, any address survives; any bytes are valid.
+        unsafe {
+            if family == AF_INET {
+                [probe(header.wrapping_add(V4_SOURCE)), 0, 0, 0]
+            } else {
+                debug_assert!(family == AF_INET6);
+                probe(header.wrapping_add(V6_SOURCE))
+            }
+        }
+    }
+}

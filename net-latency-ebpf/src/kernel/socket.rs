@@ -1,0 +1,201 @@
+//! Fields of `struct sock` and `struct tcp_sock`.
+
+use core::marker::PhantomData;
+
+use super::{
+    memory::{Memory, probe},
+    offsets::offset,
+};
+
+/// A `struct sock` in kernel memory, or null.
+#[derive(Clone, Copy)]
+pub struct Socket<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// A `struct tcp_sock`.
+#[derive(Clone, Copy)]
+pub(crate) struct TcpSocket<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+/// What tells one life of a socket's address from another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Identity {
+    /// `skc_addrpair`: remote and local IPv4 address.
+    addresses: u64,
+    /// `skc_portpair`: remote port in network order, local one in host order.
+    ports: u32,
+    reserved: u32,
+    /// Address of the network namespace, which is there as long as the socket.
+    net: u64,
+}
+
+impl Identity {
+    #[inline(always)]
+    pub(crate) fn remote_port(&self) -> u16 {
+        u16::from_be(self.ports as u16)
+    }
+
+    /// Whether the socket has no other end yet.
+    #[inline(always)]
+    pub(crate) fn is_unconnected(&self) -> bool {
+        self.ports as u16 == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn local_port(&self) -> u16 {
+        (self.ports >> 16) as u16
+    }
+}
+
+impl<M: Memory> Socket<M> {
+    /// The socket that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, memory: PhantomData }
+    }
+
+    /// Its address.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.pointer as u64
+    }
+
+    #[inline(always)]
+    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: `pointer` is a live socket (the hook's argument, or owner of a live skb) and the
+        // offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn identity(self) -> Identity {
+        Identity {
+            addresses: self.field(offset!(sock_skc_addrpair)),
+            ports: self.field(offset!(sock_skc_portpair)),
+            reserved: 0,
+            net: self.field(offset!(sock_skc_net)),
+        }
+    }
+
+    /// Inode number of the network namespace.
+    #[inline(always)]
+    pub(crate) fn netns(self) -> u32 {
+        let net: *const u8 = self.field(offset!(sock_skc_net));
+        // SAFETY: a socket holds its namespace.
+        unsafe { M::read(net, offset!(net_ns_inum)) }
+    }
+
+    /// `IPPROTO_…`, of a full socket.
+    #[inline(always)]
+    pub(crate) fn protocol(self) -> u16 {
+        self.field(offset!(sock_sk_protocol))
+    }
+
+    /// Whether a corked datagram waits for more: `udp_sk(sk)->pending`, of a UDP socket.
+    #[inline(always)]
+    pub(crate) fn udp_pending(self) -> bool {
+        // Past the end of `struct sock`, and there is no helper that gives the larger type of an IPv4 socket.
+        // SAFETY: any address survives; any bytes are valid.
+        unsafe { probe::<u32>(self.pointer.wrapping_add(offset!(udp_sock_pending))) != 0 }
+    }
+
+    /// Whether a task holds the socket's lock. Then a hook that works on this socket runs on behalf of
+    /// that task: a softirq that finds the socket owned leaves the work to the backlog
+    /// (`sock_owned_by_user` in `tcp_v4_rcv` and in the timers).
+    #[inline(always)]
+    pub(crate) fn owned_by_task(self) -> bool {
+        self.field::<u32>(offset!(sock_sk_lock_owned)) != 0
+    }
+
+    /// Whether skbs wait until the task that holds the socket's lock lets it go. `__release_sock` sets the length to 0 when it is
+    /// through with all of them.
+    #[inline(always)]
+    pub(crate) fn has_backlog(self) -> bool {
+        self.field::<u32>(offset!(sock_sk_backlog_len)) != 0
+    }
+
+    /// `AF_INET` or `AF_INET6`, which may have an IPv4 address in it.
+    #[inline(always)]
+    pub(crate) fn family(self) -> u32 {
+        u32::from(self.field::<u16>(offset!(sock_skc_family)))
+    }
+
+    /// Remote and local IPv4 address.
+    #[inline(always)]
+    pub(crate) fn pair_v4(self) -> u64 {
+        self.field(offset!(sock_skc_addrpair))
+    }
+
+    /// Remote IPv6 address, in two words.
+    #[inline(always)]
+    pub(crate) fn remote_v6(self) -> [u64; 2] {
+        self.address_v6(offset!(sock_skc_v6_daddr))
+    }
+
+    /// Local IPv6 address, in two words.
+    #[inline(always)]
+    pub(crate) fn local_v6(self) -> [u64; 2] {
+        self.address_v6(offset!(sock_skc_v6_rcv_saddr))
+    }
+
+    #[inline(always)]
+    fn address_v6(self, offset: usize) -> [u64; 2] {
+        [self.field(offset), self.field(offset + 8)]
+    }
+
+    /// The socket as a TCP socket, if it is a full one.
+    #[inline(always)]
+    pub(crate) fn tcp(self) -> Option<TcpSocket<M>> {
+        if self.pointer.is_null() {
+            return None;
+        }
+        // SAFETY: not null, and a socket.
+        let pointer = unsafe { M::tcp_sock(self.pointer) };
+        if pointer.is_null() { None } else { Some(TcpSocket { pointer, memory: PhantomData }) }
+    }
+}
+
+impl<M: Memory> TcpSocket<M> {
+    #[inline(always)]
+    fn field<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: a live TCP socket, offsets from BTF.
+        unsafe { M::read(self.pointer, offset) }
+    }
+
+    /// The next sequence number expected from the peer.
+    #[inline(always)]
+    pub(crate) fn rcv_nxt(self) -> u32 {
+        self.field(offset!(tcp_sock_rcv_nxt))
+    }
+
+    /// Whether segments wait for one that comes before them.
+    #[inline(always)]
+    pub(crate) fn has_gap(self) -> bool {
+        // The root of a tree: null if there are none.
+        self.field::<u64>(offset!(tcp_sock_out_of_order_queue)) != 0
+    }
+
+    /// The first sequence number that the application has not taken.
+    #[inline(always)]
+    pub(crate) fn copied_seq(self) -> u32 {
+        self.field(offset!(tcp_sock_copied_seq))
+    }
+
+    /// The first sequence number never sent.
+    #[inline(always)]
+    pub(crate) fn snd_nxt(self) -> u32 {
+        self.field(offset!(tcp_sock_snd_nxt))
+    }
+
+    /// The sequence number that the next written byte gets.
+    #[inline(always)]
+    pub(crate) fn write_seq(self) -> u32 {
+        self.field(offset!(tcp_sock_write_seq))
+    }
+}

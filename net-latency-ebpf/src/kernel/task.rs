@@ -1,0 +1,131 @@
+//! The task that gives or takes bytes.
+
+use core::{marker::PhantomData, mem::MaybeUninit};
+
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
+use net_latency_common::COMM_LEN;
+
+use super::{memory::Memory, offsets::offset};
+
+/// A task by id and name; all zero where unknown.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Task {
+    /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.
+    pub ids: u64,
+    /// The name, ended by NUL; words, so that it is copied by words. While times are counted by cgroup nobody asks for the
+    /// name, and the first word is the cgroup's id: what is sent later, from a softirq, could not ask for it.
+    name: [u64; COMM_LEN / 8],
+}
+
+/// The last byte of a name, which can only be NUL, says whether the task is asked for, where that matters. It is
+/// decided when the task gives or takes bytes; what is sent or shown of them later no longer runs in that task.
+const VERDICT: u64 = 0xff << 56;
+/// The verdict on a task that isn't asked for.
+const UNWANTED: u64 = 1 << 56;
+
+impl Task {
+    /// No task.
+    pub(crate) const UNKNOWN: Self = Self { ids: 0, name: [0; COMM_LEN / 8] };
+
+    /// The task this CPU runs. Only of use where the hook runs on that task's behalf.
+    #[inline(always)]
+    pub(crate) fn current() -> Self {
+        Self { ids: Self::current_ids(), name: Self::current_name() }
+    }
+
+    /// The task with a verdict, which `is_wanted` gives of its name.
+    #[inline(always)]
+    pub(crate) fn judged(mut self, is_wanted: impl FnOnce([u64; 2]) -> bool) -> Self {
+        // The helper leaves what is behind the end of the name as it was (`strscpy`).
+        self.name[1] &= !VERDICT;
+        if !is_wanted(self.name) {
+            self.name[1] |= UNWANTED;
+        }
+        self
+    }
+
+    /// The current task with its cgroup in place of its name.
+    #[inline(always)]
+    pub(crate) fn with_cgroup(mut self) -> Self {
+        // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
+        self.name[0] = unsafe { generated::bpf_get_current_cgroup_id() };
+        self
+    }
+
+    /// The name of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_name() -> [u64; COMM_LEN / 8] {
+        let mut comm = MaybeUninit::<[u64; COMM_LEN / 8]>::uninit();
+        // SAFETY: the buffer has room for a name; the helper ends it by NUL.
+        unsafe {
+            generated::bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
+            comm.assume_init()
+        }
+    }
+
+    /// Whether the task was asked for when it gave or took bytes.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.name[1] & VERDICT == 0
+    }
+
+    /// The ids of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_ids() -> u64 {
+        bpf_get_current_pid_tgid()
+    }
+
+    /// The process id of the task this CPU runs.
+    #[inline(always)]
+    pub(crate) fn current_pid() -> u32 {
+        (Self::current_ids() >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn pid(&self) -> u32 {
+        (self.ids >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn tid(&self) -> u32 {
+        self.ids as u32
+    }
+
+    /// The name as [`net_latency_common::PacketRecord`] has it, of a task that is wanted.
+    #[inline(always)]
+    pub(crate) fn comm(&self) -> [u8; COMM_LEN] {
+        // SAFETY: same size, and any bytes are valid.
+        unsafe { core::mem::transmute(self.name) }
+    }
+}
+
+/// A `struct task_struct` in kernel memory.
+#[derive(Clone, Copy)]
+pub struct Thread<M> {
+    pointer: *const u8,
+    memory: PhantomData<M>,
+}
+
+impl<M: Memory> Thread<M> {
+    /// The task that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, memory: PhantomData }
+    }
+
+    /// Its process' id.
+    #[inline(always)]
+    pub(crate) fn process(self) -> u32 {
+        // SAFETY: `pointer` is a live task (the hook's argument) and the offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, offset!(task_struct_tgid)) }
+    }
+
+    /// Its id.
+    #[inline(always)]
+    pub(crate) fn thread(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { M::read(self.pointer, offset!(task_struct_pid)) }
+    }
+}

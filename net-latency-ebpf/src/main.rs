@@ -1,6 +1,0 @@
-//! The kernel side that nearly every run loads.
-
-#![no_std]
-#![no_main]
-
-mod programs;

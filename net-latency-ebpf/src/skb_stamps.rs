@@ -1,0 +1,325 @@
+//! When packets passed the stages at which only their skb is known, by its address.
+//!
+//! A plain array, whose lookup is a handful of instructions where a hash table's are a hundred. A stamp is one word, so that it
+//! is written at once: the time, and which skb it is of. Each skb has two places, and takes the second if another's stamp is in
+//! the first. Where both are taken the newer stamp stands, and the other one is recognised as not its own: unknown. Of 64
+//! packets in flight at once one in a million meets that.
+//!
+//! Considered: a hash table (what this was), two words with address and time (no atomic way to write both on Linux 5.10), one
+//! slot per CPU (packets change CPUs in the backlog, and softirqs interrupt tasks that send), one place for each (one packet in
+//! 500 met another's in a burst through GRO).
+
+use core::ptr;
+
+use aya_ebpf::{macros::map, maps::Array};
+
+use crate::kernel::{cpu::now, memory::number};
+
+/// Slots of the array, as a power of two.
+const SLOT_BITS: u32 = 15;
+/// Slots of the array.
+const SLOTS: u32 = 1 << SLOT_BITS;
+
+/// Stamps of the stages at which only a packet's skb is known.
+#[map]
+static SKB_STAMPS: Array<StampSlot> = Array::with_max_entries(SLOTS, 0);
+
+/// Bits of an address that are always 0: an skb is aligned to 8 bytes, the second of a pair (`struct sk_buff_fclones`) to no more.
+const ALIGNMENT_BITS: u32 = 3;
+/// Bits above them that are the same for skbs in a row, which are 256 bytes apart or a multiple of it.
+const STRIDE_BITS: u32 = 5;
+/// Bits above the slot's that are compared. All in all an address is told from any other within 8 TiB.
+const HIGH_BITS: u32 = 20;
+/// What of a word says which skb it is of.
+const TAG_BITS: u32 = STRIDE_BITS + HIGH_BITS;
+/// The rest is the time's lowest bits: 9 minutes, in which a packet has got through or its skb a new life.
+const TIME_BITS: u32 = u64::BITS - TAG_BITS;
+/// A stamp as old as this, ns, is left from an skb that went another way.
+const OLD: u64 = 1 << 27;
+/// The clock may go back by so much from one CPU to the next, ns (`ktime_get_mono_fast_ns`).
+const JITTER: u64 = 1 << 20;
+
+/// The stamps of the skbs that share a place; 0 for none.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct StampSlot {
+    words: [u64; 4],
+    /// The sequence number that TCP's header had when TCP let the skb go, in place of a time.
+    number: u64,
+}
+
+/// A stage that an skb passes.
+#[derive(Clone, Copy)]
+pub(crate) enum SkbStage {
+    /// It enters the stack from its driver.
+    Arrived = 0,
+    /// IP receives it.
+    IpIn = 1,
+    /// TCP or UDP lets it go.
+    TransportOut = 2,
+    /// IP output.
+    IpOut = 3,
+}
+
+/// The places of an skb's stamps.
+#[derive(Clone, Copy)]
+pub(crate) struct SkbStamps {
+    first: *mut StampSlot,
+    /// Number of the second place, which is seldom needed.
+    second: u32,
+    tag: u64,
+}
+
+/// The places for the skb at this address.
+#[inline(always)]
+pub(crate) fn of(skb: u64) -> Option<SkbStamps> {
+    let (slot, tag) = place(number(skb));
+    Some(SkbStamps { first: SKB_STAMPS.get_ptr_mut(slot)?, second: other(slot, tag), tag })
+}
+
+/// Slot and tag of an address, which together tell it.
+#[inline(always)]
+fn place(skb: u64) -> (u32, u64) {
+    let units = skb >> ALIGNMENT_BITS;
+    let low = units & ((1 << STRIDE_BITS) - 1);
+    let high = (units >> (STRIDE_BITS + SLOT_BITS)) & ((1 << HIGH_BITS) - 1);
+    // So that the second of a pair is not in the place of another pair's first.
+    let slot = (units >> STRIDE_BITS) ^ (low << (SLOT_BITS - STRIDE_BITS));
+    (slot as u32 & (SLOTS - 1), high << STRIDE_BITS | low)
+}
+
+/// The second place of an skb. Those that share the first don't share it, unless they are 256 MiB apart.
+#[inline(always)]
+fn other(slot: u32, tag: u64) -> u32 {
+    // An odd factor that spreads; never the first place again.
+    (slot ^ (tag as u32).wrapping_mul(0x9e37) ^ 0x2aaa) & (SLOTS - 1)
+}
+
+/// The word that says that the skb with this tag passed at that time.
+#[inline(always)]
+fn word(at: u64, tag: u64) -> u64 {
+    at << TAG_BITS | tag
+}
+
+/// Whether a word is of the skb with this tag.
+#[inline(always)]
+fn is_of(word: u64, tag: u64) -> bool {
+    word & ((1 << TAG_BITS) - 1) == tag && word != 0
+}
+
+/// How long before `now` a word was written, ns, and a little more.
+#[inline(always)]
+fn age(word: u64, now: u64) -> u64 {
+    (now + JITTER).wrapping_sub(word >> TAG_BITS) & ((1 << TIME_BITS) - 1)
+}
+
+/// The time in a word that was written not long before `now`.
+#[inline(always)]
+fn time(word: u64, now: u64) -> u64 {
+    now + JITTER - age(word, now)
+}
+
+impl StampSlot {
+    #[inline(always)]
+    fn read(slot: *mut Self, stage: SkbStage) -> u64 {
+        // SAFETY: an array's entry, aligned, and mapped while a program runs; a stage is one of its words. Volatile: read once,
+        // as a whole.
+        unsafe { ptr::read_volatile((&raw const (*slot).words).cast::<u64>().add(stage as usize)) }
+    }
+
+    #[inline(always)]
+    fn write(slot: *mut Self, stage: SkbStage, word: u64) {
+        // SAFETY: as in `read`.
+        unsafe { ptr::write_volatile((&raw mut (*slot).words).cast::<u64>().add(stage as usize), word) }
+    }
+}
+
+impl SkbStamps {
+    /// The skb passes this stage at that time. Returns where that was noted.
+    #[inline(always)]
+    fn note(self, stage: SkbStage, at: u64) -> *mut StampSlot {
+        let there = StampSlot::read(self.first, stage);
+        let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
+        let slot =
+            if is_free { self.first } else { SKB_STAMPS.get_ptr_mut(self.second).unwrap_or(self.first) };
+        StampSlot::write(slot, stage, word(at, self.tag));
+        slot
+    }
+
+    /// The skb passes this stage at that time.
+    #[inline(always)]
+    fn stamp(self, stage: SkbStage, at: u64) {
+        self.note(stage, at);
+    }
+
+    /// TCP lets the skb go, with this sequence number in its header.
+    #[inline(always)]
+    pub(crate) fn stamp_sent(self, at: u64, number: u32) {
+        let slot = self.note(SkbStage::TransportOut, at);
+        // SAFETY: as in `StampSlot::read`.
+        unsafe { ptr::write_volatile(&raw mut (*slot).number, word(u64::from(number), self.tag)) }
+    }
+
+    /// Whether TCP let the skb go with this sequence number.
+    #[inline(always)]
+    pub(crate) fn was_sent_with(self, number: u32) -> bool {
+        let is_there = |slot: *mut StampSlot| {
+            // SAFETY: as in `StampSlot::read`.
+            unsafe { ptr::read_volatile(&raw const (*slot).number) == word(u64::from(number), self.tag) }
+        };
+        is_there(self.first) || SKB_STAMPS.get_ptr_mut(self.second).is_some_and(is_there)
+    }
+
+    /// The skb's stamp of this stage, which it has no longer; 0 where there is none.
+    #[inline(always)]
+    fn take(self, stage: SkbStage, now: u64) -> u64 {
+        let mut at = 0;
+        let there = StampSlot::read(self.first, stage);
+        if is_of(there, self.tag) {
+            at = time(there, now);
+            StampSlot::write(self.first, stage, 0);
+        }
+        // There may be an older one, which must not be found next time.
+        if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
+            let there = StampSlot::read(second, stage);
+            if is_of(there, self.tag) {
+                at = if at == 0 { time(there, now) } else { at };
+                StampSlot::write(second, stage, 0);
+            }
+        }
+        at
+    }
+
+    /// When the skb entered the stack last, and when IP received it; its transport has it now.
+    #[inline(always)]
+    fn take_in(self, now: u64) -> (u64, u64) {
+        let drv = self.take(SkbStage::Arrived, now);
+        let ip = self.take(SkbStage::IpIn, now);
+        // An older one is that of another life of the address, which ended before its transport, and the hook was missed
+        // this time.
+        (drv, if ip >= drv { ip } else { 0 })
+    }
+
+    /// Nobody asks for these stamps: their places are free.
+    #[inline(always)]
+    fn drop_in(self) {
+        for stage in [SkbStage::Arrived, SkbStage::IpIn] {
+            if is_of(StampSlot::read(self.first, stage), self.tag) {
+                StampSlot::write(self.first, stage, 0);
+            }
+        }
+    }
+
+    /// When an skb that was sent since `began` passed transport and IP. For older ones: see [`Self::take_in`].
+    #[inline(always)]
+    pub(crate) fn take_out(self, began: u64, now: u64) -> (u64, u64) {
+        let since = |stamp| if stamp >= began { stamp } else { 0 };
+        (since(self.take(SkbStage::TransportOut, now)), since(self.take(SkbStage::IpOut, now)))
+    }
+
+    /// When the skb entered the stack last.
+    #[inline(always)]
+    pub(crate) fn arrived(self, now: u64) -> u64 {
+        let there = StampSlot::read(self.first, SkbStage::Arrived);
+        if is_of(there, self.tag) {
+            return time(there, now);
+        }
+        let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) else { return 0 };
+        let there = StampSlot::read(second, SkbStage::Arrived);
+        if is_of(there, self.tag) { time(there, now) } else { 0 }
+    }
+}
+
+/// The skb at this address passes a stage now.
+#[inline(always)]
+pub(crate) fn stamp(skb: u64, stage: SkbStage) {
+    if let Some(stamps) = of(skb) {
+        stamps.stamp(stage, now());
+    }
+}
+
+/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack,
+/// and IP.
+#[inline(always)]
+pub(crate) fn take_in(skb: u64, now: u64) -> (u64, u64) {
+    of(skb).map_or((0, 0), |stamps| stamps.take_in(now))
+}
+
+/// The same where nobody asks for them.
+#[inline(always)]
+pub(crate) fn drop_in(skb: u64) {
+    if let Some(stamps) = of(skb) {
+        stamps.drop_in();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Where the direct mapping begins without KASLR, and a cache's slab in it.
+    const SLAB: u64 = 0xffff_8881_0234_0000;
+
+    #[test]
+    fn slot_and_tag_tell_addresses_within_8_tib() {
+        let units: Vec<u64> = (0..40).flat_map(|bit| [1 << bit, 3 << bit, 5 << bit]).collect();
+        for unit in units {
+            let unit = unit & ((1 << 40) - 1);
+            let other = SLAB ^ unit << ALIGNMENT_BITS;
+            assert_eq!(place(SLAB) == place(other), unit == 0, "{unit:#x}");
+        }
+    }
+
+    #[test]
+    fn neighbours_do_not_share_a_slot() {
+        let mut slots: Vec<u32> = (0..u64::from(SLOTS)).map(|n| place(SLAB + n * 256).0).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), SLOTS as usize);
+        // The second of a pair, behind an skb of 232 bytes.
+        let pairs = (0..1024u64).map(|n| SLAB + n * 512);
+        let mut slots: Vec<u32> = pairs.flat_map(|first| [place(first).0, place(first + 232).0]).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), 2048);
+    }
+
+    #[test]
+    fn the_second_place_is_another() {
+        for n in 0..100_000u64 {
+            let (slot, tag) = place(SLAB + n * 232);
+            assert_ne!(other(slot, tag), slot);
+        }
+        // Skbs that share the first place.
+        let mut seconds: Vec<u32> = (0..16u64)
+            .map(|n| {
+                let (slot, tag) = place(SLAB + n * u64::from(SLOTS) * 256);
+                assert_eq!(slot, place(SLAB).0);
+                other(slot, tag)
+            })
+            .collect();
+        seconds.sort_unstable();
+        seconds.dedup();
+        assert_eq!(seconds.len(), 16);
+    }
+
+    #[test]
+    fn a_stamp_is_what_it_was() {
+        let (_, tag) = place(SLAB);
+        for at in [1, 1 << 38, (1 << 39) - 1, 1 << 39, 12_345_678_901_234_567] {
+            let word = word(at, tag);
+            assert!(is_of(word, tag) && !is_of(word, tag ^ 1), "{at}");
+            for later in [0, 1, 1_000_000, (1 << TIME_BITS) - 2 * JITTER] {
+                assert_eq!(time(word, at + later), at, "{at} {later}");
+            }
+            // Another CPU's clock may be behind.
+            assert_eq!((time(word, at.saturating_sub(1000)), age(word, at) < OLD), (at, true));
+            assert!(age(word, at + 2 * OLD) >= OLD);
+        }
+        assert!(!is_of(0, 0));
+    }
+}

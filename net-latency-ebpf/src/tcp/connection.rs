@@ -1,0 +1,218 @@
+//! What is kept per TCP socket. Every hook that touches a connection runs under the socket's lock
+//! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
+//! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
+
+use aya_ebpf::{macros::map, maps::LruHashMap};
+use net_latency_common::Counter;
+
+use super::writes::Write;
+use crate::{
+    entry::Field,
+    flow::{
+        addresses::AddrPair,
+        untraced::{self, Extent, FlowKey},
+    },
+    kernel::{
+        memory::Memory,
+        socket::{Identity, Socket},
+        task::Task,
+    },
+};
+
+/// TCP sockets in use, by address.
+#[map]
+static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(8192, 0);
+
+/// Whose bytes a sent packet holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Author {
+    /// Not known.
+    Unknown = 0,
+    /// The task of `Connection::write`.
+    Writer = 1,
+    /// The last task that used the socket: kernel-made segments.
+    User = 2,
+}
+
+/// The packet in flight from TCP to the device. There is one at most: the way is synchronous and the
+/// socket locked.
+#[repr(C)]
+pub(crate) struct Transmission {
+    pub(super) app: Field<u64>,
+    /// When `__tcp_transmit_skb` was entered.
+    pub(super) began: Field<u64>,
+    /// Of a retransmission: when these bytes were first sent, 0 where unknown.
+    pub(super) first: Field<u64>,
+    pub(super) seq: Field<u32>,
+    /// What its header says: a SYN takes the number before that of its payload.
+    pub(super) header_seq: Field<u32>,
+    pub(super) len: Field<u32>,
+    pub(super) segs: Field<u16>,
+    pub(super) flags: Field<u16>,
+    /// Whether there is one.
+    pub(super) is_under_way: Field<u32>,
+    pub(super) author: Field<Author>,
+}
+
+/// One TCP socket.
+#[repr(C)]
+pub(crate) struct Connection {
+    /// Address of the socket, which is a mere number here: a global function takes no pointers.
+    pub(super) address: Field<u64>,
+    pub(super) identity: Field<Identity>,
+    pub(super) addresses: Field<AddrPair>,
+    /// Inode number of the network namespace.
+    pub(super) netns: Field<u32>,
+    /// The last task that read or wrote.
+    pub(super) user: Field<Task>,
+    /// The write call that holds the next bytes to be sent for the first time, if `has_write`.
+    pub(super) write: Write,
+    /// Where it starts.
+    pub(super) write_start: Field<u32>,
+    /// Where the newest write call starts.
+    pub(super) last_write: Field<u32>,
+    pub(super) has_write: Field<u32>,
+    /// Whether a call was evicted whose bytes are not all sent.
+    pub(super) write_evicted: Field<u32>,
+    /// Whether more than one process wrote to this socket.
+    pub(super) several_writers: Field<u32>,
+    pub(super) transmission: Transmission,
+    /// Sequence number at which the next segment starts that has no line yet, if `read_known`.
+    pub(super) read_next: Field<u32>,
+    pub(super) read_known: Field<u32>,
+    /// Everything before this number the application took at `taken_at` or, before `late_until`, at
+    /// `late_at`: then one run of a program was not enough for all lines of that call.
+    pub(super) taken_until: Field<u32>,
+    pub(super) late_until: Field<u32>,
+    pub(super) taken_at: Field<u64>,
+    pub(super) late_at: Field<u64>,
+    pub(super) is_late: Field<u32>,
+    /// The bytes of the buffer from which the application took last, by their sequence numbers.
+    pub(super) buffer_start: Field<u32>,
+    pub(super) buffer_end: Field<u32>,
+    /// Whether a process that was asked for has used it.
+    pub(super) is_traced: Field<u32>,
+    /// Whether what it receives is untraced ([`crate::flow::untraced`]).
+    pub(super) is_untraced: Field<u32>,
+}
+
+/// A connection about which nothing is known. A global, because a program's stack has no room for it
+/// beside all else; of words, because fields that change would make a map of it that can be written to.
+#[unsafe(no_mangle)]
+static BLANK: [u64; size_of::<Connection>() / 8] = [0; size_of::<Connection>() / 8];
+
+const _: () = assert!(size_of::<Connection>().is_multiple_of(8), "a connection is whole words");
+
+#[inline(always)]
+fn blank() -> &'static Connection {
+    // SAFETY: same size and alignment; all of a connection is integers and enums that have a 0. Nothing writes to it.
+    unsafe { &*(&raw const BLANK).cast() }
+}
+
+impl Connection {
+    /// The socket got its other end within the write call; that call's first byte has the number `seq`.
+    #[inline(always)]
+    pub(super) fn connected<M: Memory>(&self, socket: Socket<M>, identity: Identity, seq: u32) {
+        self.identity.set(identity);
+        self.addresses.set(AddrPair::of_socket(socket));
+        self.write_start.set(seq);
+        self.last_write.set(seq);
+    }
+
+    /// What tells the connection from others among the flows that are untraced.
+    #[inline(always)]
+    pub(super) fn flow_key(&self) -> FlowKey {
+        let identity = self.identity.get();
+        FlowKey::new(&self.addresses.get(), identity.remote_port(), identity.local_port(), self.netns.get())
+    }
+
+    /// A task that was asked for uses the connection.
+    #[inline(always)]
+    pub(super) fn mark_traced(&self) {
+        if self.is_traced.get() != 0 {
+            return;
+        }
+        self.is_traced.set(1);
+        untraced::mark_socket_traced(self.address.get());
+        self.flow_key().mark_traced();
+        self.forget_gap();
+    }
+
+    /// A task that nobody asked for has read from the connection up to `copied`: see [`FlowKey::mark_untraced`]. Tells up to
+    /// where its segments are followed; nothing if not at all.
+    #[inline(always)]
+    pub(super) fn mark_untraced(
+        &self,
+        copied: u32,
+        expected: u32,
+        is_quiet: impl FnOnce() -> bool,
+    ) -> Option<u32> {
+        match self.flow_key().mark_untraced(copied, expected, is_quiet) {
+            Extent::Later => {
+                self.forget_gap();
+                Some(copied)
+            }
+            Extent::Nothing => Some(copied),
+            Extent::From(from) => {
+                self.is_untraced.set(1);
+                Some(from)
+            }
+            Extent::All => {
+                self.is_untraced.set(1);
+                None
+            }
+        }
+    }
+
+    /// What came while the connection was untraced was not followed.
+    #[inline(always)]
+    fn forget_gap(&self) {
+        if self.is_untraced.get() != 0 {
+            self.read_known.set(0);
+            self.is_untraced.set(0);
+        }
+    }
+}
+
+/// The connection at the address of `socket`, whichever life of that address it belongs to.
+#[inline(always)]
+pub(super) fn find<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
+    at(socket.address())
+}
+
+/// The connection of the socket at `address`.
+#[inline(always)]
+pub(super) fn at(address: u64) -> Option<&'static Connection> {
+    let connection = CONNECTIONS.get_ptr(address)?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs; the socket's lock keeps
+    // others away (see the module's head), and what changes are fields.
+    Some(unsafe { &*connection })
+}
+
+/// The connection of the socket with this identity; an older life of its address is forgotten.
+#[inline(always)]
+pub(super) fn find_or_new<M: Memory>(
+    socket: Socket<M>,
+    identity: Identity,
+) -> Result<&'static Connection, Counter> {
+    if let Some(connection) = find(socket)
+        && connection.identity.get() == identity
+    {
+        return Ok(connection);
+    }
+    CONNECTIONS.insert(socket.address(), blank(), 0).map_err(|_| Counter::SocketLost)?;
+    let connection = find(socket).ok_or(Counter::SocketLost)?;
+    connection.address.set(socket.address());
+    connection.identity.set(identity);
+    connection.addresses.set(AddrPair::of_socket(socket));
+    connection.netns.set(socket.netns());
+    Ok(connection)
+}
+
+/// Forgets a socket that the kernel destroys.
+#[inline(always)]
+pub(super) fn remove<M: Memory>(socket: Socket<M>) {
+    // An entry that is not there, evicted meanwhile, is as good as removed.
+    let _ = CONNECTIONS.remove(socket.address());
+}

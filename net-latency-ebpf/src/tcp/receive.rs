@@ -1,0 +1,461 @@
+//! In: TCP, application. Driver and IP come before ([`crate::ip`]).
+//!
+//! Up to TCP a packet is followed by the address of its skb ([`crate::skb_stamps`]), from TCP on by connection and sequence
+//! number ([`super::segments`]).
+
+use net_latency_common::{
+    Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord, STAMPS,
+};
+
+use super::{
+    connection::{self, Connection},
+    segments::{self, Segment, SegmentKey},
+    steps::{BATCH, DONE, MISSED, MORE, repeat},
+};
+use crate::{
+    emit::{
+        counters::{self, HookResult},
+        ring::emit,
+    },
+    entry::Field,
+    flow::{addresses::AddrPair, filter, untraced::FlowKey},
+    ip,
+    kernel::{
+        cpu::{cpu, now},
+        memory::Memory,
+        sequence::before,
+        skb::{Skb, TcpHeader},
+        socket::Socket,
+        task::Task,
+    },
+    skb_stamps, udp,
+};
+
+/// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes
+/// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
+const BATCHES_PER_RUN: u32 = 512 / BATCH;
+
+/// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
+/// the same, since the next segment begins where it ends.
+const UNWANTED: u16 = 1 << 15;
+
+/// What TCP got.
+struct Received {
+    header: TcpHeader,
+    pair: AddrPair,
+    netns: u32,
+    drv: u64,
+    ip: u64,
+    transport: u64,
+    /// When it entered the stack last, if it did so more than once; else 0.
+    last: u64,
+    len: u32,
+    ifindex: u32,
+    mark: u32,
+    segs: u16,
+    flags: u16,
+    /// Whether its device is asked for.
+    is_wanted: bool,
+}
+
+/// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
+#[inline(always)]
+pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
+    let Some(examined) = segments::examine() else { return Ok(()) };
+    let Some((header, known_addresses)) = skb.received_headers(family) else {
+        return Ok(());
+    };
+    let Some(len) = skb.len().checked_sub(header.len) else {
+        return Ok(());
+    };
+    if len == 0 && !filter::control() {
+        skb_stamps::drop_in(skb.address());
+        return Ok(());
+    }
+    if !filter::ports(header.source, header.destination) {
+        return Err(Counter::RejectedIn);
+    }
+    // Of most packets, which others get, the time is not asked for.
+    let early = if filter::is_by_process() { 0 } else { now() };
+    let pair = AddrPair::new(family, known_addresses.unwrap_or_else(|| skb.addresses(family)));
+    let (ifindex, netns) = skb.device();
+    if !filter::addresses(&pair) || !filter::netns(netns) {
+        return Err(Counter::RejectedIn);
+    }
+    if filter::is_by_process() && len != 0 {
+        let key = FlowKey::new(&pair, header.source, header.destination, netns);
+        if key.is_untraced_at(header.seq) {
+            skb_stamps::drop_in(skb.address());
+            return Err(Counter::RejectedIn);
+        }
+    }
+    let transport = if filter::is_by_process() { now() } else { early };
+    let (drv, ip) = skb_stamps::take_in(skb.address(), transport);
+    let (drv, last) = match ip::first_entry(skb, family, header.content) {
+        Some(first) => (first, drv),
+        None => (drv, 0),
+    };
+    let merged = skb.gro_segments();
+    let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
+    let mark = skb.mark();
+    let is_wanted = filter::interface(skb);
+    let received = Received {
+        header,
+        pair,
+        netns,
+        drv,
+        ip,
+        transport,
+        last,
+        len,
+        ifindex,
+        mark,
+        segs,
+        flags,
+        is_wanted,
+    };
+    if len == 0 {
+        return control(&received);
+    }
+    let segment = new_part(skb, &received)?;
+    segments::store(&segment, skb.address(), header.seq, examined)
+}
+
+/// A packet without data is complete: nobody takes it, so that no process can be named.
+#[inline(always)]
+fn control(received: &Received) -> HookResult {
+    counters::one(Counter::ControlIn);
+    if !filter::unknown() || !received.is_wanted {
+        return Err(Counter::FilteredIn);
+    }
+    let stamps = [received.drv, received.ip, received.transport, 0];
+    emit(Direction::In, &stamps, received.mark, || {
+        let (saddr, daddr) = received.pair.of_record(Direction::In);
+        PacketRecord {
+            stamps,
+            other: received.last,
+            saddr,
+            daddr,
+            comm: Task::UNKNOWN.comm(),
+            pid: 0,
+            tid: 0,
+            len: received.len,
+            seq: received.header.seq,
+            ifindex: received.ifindex,
+            netns: received.netns,
+            mark: received.mark,
+            sport: received.header.source,
+            dport: received.header.destination,
+            segs: received.segs,
+            cpu: cpu() as u16,
+            flags: received.flags | FLAG_CONTROL,
+            direction: Direction::In as u8,
+            protocol: IPPROTO_TCP,
+            family: received.pair.family,
+            reserved: 0,
+        }
+    })
+}
+
+/// What of a packet its socket has not accepted yet. The socket is known here by early demux (`tcp_v4_early_demux` and its
+/// like).
+#[inline(always)]
+fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Counter> {
+    let header = &received.header;
+    let (mut seq, mut len) = (header.seq, received.len);
+    if let Some(tcp) = skb.socket().tcp() {
+        let expected = tcp.rcv_nxt();
+        let end = seq.wrapping_add(len);
+        if !before(expected, end) {
+            // TCP has all its bytes; if they wait still, then with the stamps of the copy that brought them.
+            return Err(Counter::DuplicateIn);
+        }
+        if before(seq, expected) {
+            // TCP takes what is new of it.
+            seq = expected;
+            len = end.wrapping_sub(expected);
+        }
+    }
+    let flags = if received.is_wanted { received.flags } else { received.flags | UNWANTED };
+    Ok(Segment {
+        key: SegmentKey::new(&received.pair, header.source, header.destination, received.netns, seq),
+        drv: received.drv,
+        ip: received.ip,
+        transport: received.transport,
+        last: received.last,
+        len: Field::new(len),
+        ifindex: received.ifindex,
+        mark: received.mark,
+        segs: received.segs,
+        flags: Field::new(flags),
+    })
+}
+
+/// An skb is dropped (tracepoint `kfree_skb`).
+#[inline(always)]
+pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
+    udp::dropped(skb.address())?;
+    segments::dropped(skb)
+}
+
+/// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
+#[inline(always)]
+pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
+    let identity = socket.identity();
+    if !filter::socket(socket, &identity) {
+        return Ok(());
+    }
+    let is_others = filter::is_by_process() && !(socket.owned_by_task() && filter::current());
+    if is_others && FlowKey::of_socket(socket, &identity).is_untraced() {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let copied = tcp.copied_seq();
+    let mut until = copied;
+    if filter::is_by_process() {
+        if !is_others {
+            connection.mark_traced();
+        } else if connection.is_traced.get() == 0 {
+            let is_quiet = || !socket.has_backlog() && !tcp.has_gap();
+            let Some(followed) = connection.mark_untraced(copied, tcp.rcv_nxt(), is_quiet) else {
+                return Ok(());
+            };
+            until = followed;
+        }
+    }
+    learn_start(socket, connection, copied);
+    if !before(connection.read_next.get(), until) {
+        return Ok(());
+    }
+    // Without an owner this is a kernel consumer in softirq, and the task only what it interrupted.
+    let task = if socket.owned_by_task() { filter::current_task() } else { Task::UNKNOWN };
+    if connection.is_late.get() != 0 && connection.user.get().ids != task.ids {
+        // The rest was another task's, who can't be named any more.
+        connection.read_next.set(connection.late_until.get());
+        connection.is_late.set(0);
+        counters::one(Counter::UnmatchedIn);
+    }
+    connection.user.set(task);
+    connection.taken_at.set(now());
+    connection.taken_until.set(until);
+    if filter::task(&task) {
+        learn_buffer(socket, connection);
+    }
+    walk(socket, connection)
+}
+
+/// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
+/// `tcp_read_done`, for TLS). It says so when it is done, and has freed the skbs by then that tell where a first read began.
+#[inline(always)]
+pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let identity = socket.identity();
+    if !filter::socket(socket, &identity) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    if filter::is_by_process() && socket.owned_by_task() && filter::current() {
+        connection.mark_traced();
+    }
+    if connection.is_untraced.get() == 0 {
+        learn_start(socket, connection, tcp.copied_seq());
+    }
+    Ok(())
+}
+
+/// At the first read of a socket that is seen: where its next segment starts.
+#[inline(always)]
+fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
+    if connection.read_known.get() == 0 {
+        connection.read_next.set(first_unread(socket, copied));
+        connection.read_known.set(1);
+    }
+}
+
+/// Which bytes are in the skb that is being read. A receive call reports each skb before it frees it, so that
+/// this is the oldest one; where a caller reports later, it holds none of the bytes taken, and tells nothing.
+#[inline(always)]
+fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection) {
+    let (start, len) = match Skb::first_received(socket) {
+        Some(skb) => (skb.tcp_cb_seq(), skb.len()),
+        None => (connection.taken_until.get(), 0),
+    };
+    connection.buffer_start.set(start);
+    connection.buffer_end.set(start.wrapping_add(len));
+}
+
+/// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.
+#[inline(always)]
+fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
+    match Skb::first_received(socket) {
+        Some(skb) => {
+            let seq = skb.tcp_cb_seq();
+            if before(seq, copied) { seq } else { copied }
+        }
+        None => copied,
+    }
+}
+
+/// Gives the lines of all segments that start before `taken_until`.
+#[inline(always)]
+fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
+    let address = connection.address.get();
+    let until = connection.taken_until.get();
+    let mut found = DONE;
+    if before(connection.read_next.get(), until) {
+        found = repeat(BATCHES_PER_RUN, || take_batch(address));
+    }
+    let mut result = Ok(());
+    if found == MISSED {
+        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
+        let start = first_unread(socket, until);
+        connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
+        result = Err(Counter::UnmatchedIn);
+    }
+    let next = connection.read_next.get();
+    let is_behind = before(next, until);
+    if is_behind && connection.is_late.get() != 0 && before(next, connection.late_until.get()) {
+        // Not even the earlier rest is through; what this call took as well would get a wrong time.
+        connection.read_next.set(until);
+        connection.is_late.set(0);
+        return Err(Counter::UnmatchedIn);
+    }
+    connection.is_late.set(u32::from(is_behind));
+    connection.late_until.set(until);
+    connection.late_at.set(connection.taken_at.get());
+    result
+}
+
+/// A batch of steps along the waiting segments of the socket at `address`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_batch(address: u64) -> u32 {
+    repeat(BATCH, || take_step(address))
+}
+
+/// One step along the waiting segments of the socket at `address`: the next one gets its line.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn take_step(address: u64) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    let next = connection.read_next.get();
+    let Some((hash, segment)) = next_waiting(connection) else { return MISSED };
+    let task = connection.user.get();
+    if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {
+        let app = if connection.is_late.get() != 0 && before(next, connection.late_until.get()) {
+            connection.late_at.get()
+        } else {
+            connection.taken_at.get()
+        };
+        // A segment that doesn't start its buffer was appended to it.
+        let is_appended =
+            before(connection.buffer_start.get(), next) && before(next, connection.buffer_end.get());
+        let flags = if is_appended { FLAG_COALESCED } else { 0 };
+        let stamps = stamps(segment, app);
+        let record = || record(&connection.addresses.get(), segment, stamps, flags, &task);
+        if let Err(counter) = emit(Direction::In, &stamps, segment.mark, record) {
+            counters::one(counter);
+        }
+    } else {
+        counters::one(Counter::FilteredIn);
+    }
+    // Nearly always there is one segment, and a step that finds no more costs lookups.
+    let end = next.wrapping_add(segment.len.get());
+    let is_last = !before(end, connection.taken_until.get());
+    connection.read_next.set(end);
+    segments::remove(hash);
+    if is_last { DONE } else { MORE }
+}
+
+/// A batch of steps along the segments of the socket at `address` that nobody took.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn drop_batch(address: u64) -> u32 {
+    repeat(BATCH, || drop_step(address))
+}
+
+/// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn drop_step(address: u64) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    let Some((hash, segment)) = next_waiting(connection) else { return DONE };
+    connection.read_next.set(segment.key.seq.wrapping_add(segment.len.get()));
+    segments::remove(hash);
+    counters::one(Counter::UnreadIn);
+    MORE
+}
+
+/// The segment at which the walk along the waiting ones is, and its hash. Only the holder of the socket's lock, who is here,
+/// takes it out, but for a full map.
+#[inline(always)]
+fn next_waiting(connection: &Connection) -> Option<(u64, &'static Segment)> {
+    let identity = connection.identity.get();
+    segments::waiting(&SegmentKey::new(
+        &connection.addresses.get(),
+        identity.remote_port(),
+        identity.local_port(),
+        connection.netns.get(),
+        connection.read_next.get(),
+    ))
+}
+
+/// The stamps of a segment that was taken at `app`, as far as they are known to be its own.
+#[inline(always)]
+fn stamps(segment: &Segment, app: u64) -> [u64; STAMPS] {
+    if segment.is_ambiguous() { [0, 0, 0, app] } else { [segment.drv, segment.ip, segment.transport, app] }
+}
+
+#[inline(always)]
+fn record(
+    addresses: &AddrPair,
+    segment: &Segment,
+    stamps: [u64; STAMPS],
+    flags: u16,
+    task: &Task,
+) -> PacketRecord {
+    let (saddr, daddr) = addresses.of_record(Direction::In);
+    PacketRecord {
+        stamps,
+        other: if segment.is_ambiguous() { 0 } else { segment.last },
+        saddr,
+        daddr,
+        comm: task.comm(),
+        pid: task.pid(),
+        tid: task.tid(),
+        len: segment.len.get(),
+        seq: segment.key.seq,
+        ifindex: segment.ifindex,
+        netns: segment.key.netns,
+        mark: segment.mark,
+        sport: segment.key.remote_port,
+        dport: segment.key.local_port,
+        segs: segment.segs,
+        cpu: cpu() as u16,
+        flags: segment.flags.get() | flags,
+        direction: Direction::In as u8,
+        protocol: IPPROTO_TCP,
+        family: addresses.family,
+        reserved: 0,
+    }
+}
+
+/// The kernel destroys a socket: what was taken gets its lines, the rest is counted.
+#[inline(always)]
+pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
+    let Some(connection) = connection::find(socket) else { return Ok(()) };
+    let mut result = Ok(());
+    if connection.is_late.get() != 0 {
+        result = walk(socket, connection);
+    }
+    if filter::is_by_process() && connection.is_traced.get() == 0 {
+        connection.flow_key().mark_traced();
+    }
+    if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
+        let address = connection.address.get();
+        repeat(BATCHES_PER_RUN, || drop_batch(address));
+    }
+    connection::remove(socket);
+    result
+}

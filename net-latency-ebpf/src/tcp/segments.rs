@@ -1,0 +1,250 @@
+//! Received segments that the application has not taken, by connection and sequence number: `tcp_try_coalesce` and friends
+//! free the skb and keep its bytes.
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    macros::map,
+    maps::{LruHashMap, PerCpuArray},
+};
+use net_latency_common::{Counter, FLAG_AMBIGUOUS, SEGMENT_SIZE};
+
+use crate::{
+    emit::counters::{self, HookResult},
+    entry::Field,
+    flow::addresses::{AddrPair, SPREAD},
+    kernel::{
+        memory::{Memory, copy_words},
+        skb::Skb,
+    },
+};
+
+/// A received segment by connection and position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct SegmentKey {
+    /// Both addresses: an IPv4 pair itself, an IPv6 pair mixed into 64 bits.
+    addresses: u64,
+    pub(super) remote_port: u16,
+    pub(super) local_port: u16,
+    pub(super) seq: u32,
+    pub(super) netns: u32,
+    family: u32,
+}
+
+/// A received segment that the application has not taken.
+#[repr(C)]
+pub(crate) struct Segment {
+    /// Whose entry this is: the map's key is a mixture of it.
+    pub(super) key: SegmentKey,
+    pub(super) drv: u64,
+    pub(super) ip: u64,
+    pub(super) transport: u64,
+    /// When it entered the stack last, if it did so more than once; else 0.
+    pub(super) last: u64,
+    /// A further copy may be longer.
+    pub(super) len: Field<u32>,
+    pub(super) ifindex: u32,
+    pub(super) mark: u32,
+    pub(super) segs: u16,
+    /// A further copy may make it ambiguous.
+    pub(super) flags: Field<u16>,
+}
+
+/// The segment that TCP works on.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Examined {
+    skb: u64,
+    key: SegmentKey,
+    /// As its header says; the key's may be later.
+    seq: u32,
+    /// What to do if TCP drops it.
+    on_drop: OnDrop,
+}
+
+/// What the drop of a segment means for the entry with its key. The skb's address in the entry could not tell: a
+/// copy may have the address that the first one had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum OnDrop {
+    /// Nothing, or nothing that is known.
+    Keep = 0,
+    /// The entry is this segment's.
+    Forget = 1,
+    /// This is the second copy: the first one is what waits.
+    Trust = 2,
+}
+
+/// Received segments that the application has not taken yet, by a mixture of connection and position.
+#[map]
+static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(32768, 0);
+
+/// The segment that TCP got last on each CPU: the one that it drops, if it drops one at once.
+#[map]
+static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
+
+const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
+
+impl SegmentKey {
+    #[inline(always)]
+    pub(super) fn new(pair: &AddrPair, remote_port: u16, local_port: u16, netns: u32, seq: u32) -> Self {
+        Self { addresses: pair.mixed(), remote_port, local_port, seq, netns, family: pair.family }
+    }
+
+    /// The key in [`SEGMENTS`], of a quarter of the size: the kernel goes through a key once for each operation. No two
+    /// segments of a connection have the same.
+    #[inline(always)]
+    pub(super) fn hash(&self) -> u64 {
+        // Another odd constant with bits all over.
+        const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
+        let position =
+            u64::from(self.remote_port) << 48 | u64::from(self.local_port) << 32 | u64::from(self.seq);
+        (self.addresses ^ u64::from(self.netns) << 32).wrapping_mul(SPREAD).rotate_left(32)
+            ^ position.wrapping_mul(SECOND)
+    }
+}
+
+impl Segment {
+    /// Whether no stamp is known to be its own.
+    #[inline(always)]
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.flags.get() & FLAG_AMBIGUOUS != 0
+    }
+}
+
+/// The entry with this hash.
+#[inline(always)]
+fn entry(hash: u64) -> Option<&'static Segment> {
+    let entry = SEGMENTS.get_ptr(hash)?;
+    // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. Whose it is by now,
+    // its key tells.
+    Some(unsafe { &*entry })
+}
+
+/// The segment with this key, and its hash.
+#[inline(always)]
+pub(super) fn waiting(key: &SegmentKey) -> Option<(u64, &'static Segment)> {
+    let hash = key.hash();
+    let segment = entry(hash)?;
+    (segment.key == *key).then_some((hash, segment))
+}
+
+/// The segment with this hash waits no longer.
+#[inline(always)]
+pub(super) fn remove(hash: u64) -> bool {
+    let was_there = SEGMENTS.remove(hash).is_ok();
+    if was_there {
+        counters::one(Counter::Taken);
+    }
+    was_there
+}
+
+/// This CPU's TCP begins to work on another segment. What was there says nothing of it, even if its address is the same.
+#[inline(always)]
+pub(super) fn examine() -> Option<*mut Examined> {
+    let examined = EXAMINED.get_ptr_mut(0)?;
+    // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
+    // use (see `dropped`).
+    unsafe { (*examined).skb = 0 };
+    Some(examined)
+}
+
+/// A segment begins to wait, which has this number in its header, and whose skb has this address. `examined` is this CPU's
+/// entry, from [`examine`].
+#[inline(always)]
+pub(super) fn store(segment: &Segment, skb: u64, seq: u32, examined: *mut Examined) -> HookResult {
+    // SAFETY: `examined` as in `examine`; all of a key is integers, and it is made of words. How it copies: `copy_words`.
+    unsafe {
+        copy_words(&raw const segment.key, &raw mut (*examined).key);
+        (*examined).skb = skb;
+        (*examined).seq = seq;
+        (*examined).on_drop = OnDrop::Keep;
+    }
+    let hash = segment.key.hash();
+    if SEGMENTS.insert(hash, segment, u64::from(BPF_NOEXIST)).is_ok() {
+        // SAFETY: as above.
+        unsafe { (*examined).on_drop = OnDrop::Forget };
+        counters::one(Counter::Stored);
+        return Ok(());
+    }
+    let Some(entry) = entry(hash) else { return Err(Counter::MapFull) };
+    if entry.key != segment.key {
+        // One in 2^64.
+        return Err(Counter::MapFull);
+    }
+    // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
+    // this one is dropped at once.
+    if entry.len.get() < segment.len.get() {
+        // TCP has joined segments to send them again. The entry stands for either from now on.
+        entry.len.set(segment.len.get());
+    } else if !entry.is_ambiguous() {
+        // SAFETY: as above.
+        unsafe { (*examined).on_drop = OnDrop::Trust };
+    }
+    entry.flags.set(entry.flags.get() | FLAG_AMBIGUOUS);
+    Err(Counter::DuplicateIn)
+}
+
+/// An skb is dropped: what it brought will not be taken.
+///
+/// Of TCP's drops this sees those that happen at once; where a socket was busy, its segments wait on its
+/// backlog and other skbs are examined meanwhile. `tcp_drop` is silent before Linux 5.18.
+#[inline(always)]
+pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
+    let Some(examined) = EXAMINED.get_ptr(0) else { return Ok(()) };
+    // SAFETY: index 0 of a per-CPU array is valid, and its CPU's programs don't write to it while this one runs.
+    let examined = unsafe { &*examined };
+    if examined.skb != skb.address() {
+        return Ok(());
+    }
+    // The address may have been another packet's since, whose drop says nothing.
+    let header = skb.tcp_header_anywhere();
+    let key = &examined.key;
+    if header.seq != examined.seq || header.source != key.remote_port || header.destination != key.local_port
+    {
+        return Ok(());
+    }
+    match examined.on_drop {
+        OnDrop::Keep => Ok(()),
+        OnDrop::Forget if remove(key.hash()) => Err(Counter::DroppedIn),
+        OnDrop::Forget => Ok(()),
+        OnDrop::Trust => {
+            if let Some(entry) = entry(key.hash()) {
+                entry.flags.set(entry.flags.get() & !FLAG_AMBIGUOUS);
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::AF_INET6;
+
+    use super::*;
+
+    #[test]
+    fn all_that_tells_a_segment_is_in_its_hash() {
+        let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
+        let key = SegmentKey::new(&pair, 443, 51_000, 4_026_531_840, 1);
+        let others = [
+            SegmentKey { addresses: key.addresses ^ 1, ..key },
+            SegmentKey { remote_port: 444, ..key },
+            SegmentKey { local_port: 51_001, ..key },
+            SegmentKey { netns: key.netns + 1, ..key },
+            SegmentKey { seq: 2, ..key },
+        ];
+        for other in others {
+            assert_ne!(other.hash(), key.hash(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn segments_of_a_connection_never_meet() {
+        extern crate std;
+        let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
+        let hashes: std::collections::HashSet<u64> =
+            (0..100_000).map(|n| SegmentKey::new(&pair, 443, 51_000, 7, n * 1448).hash()).collect();
+        assert_eq!(hashes.len(), 100_000);
+    }
+}

@@ -1,0 +1,387 @@
+//! Out: application, TCP, device queue. IP is in between ([`crate::ip`]).
+//!
+//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down. The hooks below know only the
+//! clone: they stamp it ([`crate::skb_stamps`]), whoever it is of. At the device's queue its socket, which is locked all
+//! the way, tells what is in flight, the number in its header that it is that, and a stamp that is older than the
+//! transmission, that a hook was missed. Which write call a segment belongs to follows
+//! from sequence numbers: calls and first transmissions both go through them in order.
+
+use net_latency_common::{
+    Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
+};
+
+use super::{
+    connection::{self, Author, Connection},
+    steps::{BATCH, DONE, MISSED, MORE, repeat},
+    writes::{RESENT, Resent, WRITES, Write, WriteKey},
+};
+use crate::{
+    emit::{
+        counters::{self, HookResult},
+        ring::emit,
+    },
+    flow::{filter, untraced},
+    kernel::{
+        cpu::{cpu, now},
+        memory::Memory,
+        sequence::before,
+        skb::Skb,
+        socket::Socket,
+        task::Task,
+    },
+    skb_stamps, udp,
+};
+
+/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before.
+const BATCHES_PER_RUN: u32 = 128 / BATCH;
+
+/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
+#[inline(always)]
+pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
+    let identity = socket.identity();
+    // The call may be one that connects.
+    if !identity.is_unconnected() && !filter::socket(socket, &identity) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    if filter::is_by_process() {
+        if filter::current() {
+            connection.mark_traced();
+        } else if connection.is_traced.get() == 0 {
+            // Whose these bytes are need not be known, only that others' are among them should one that was asked for come.
+            connection.several_writers.set(1);
+            return Ok(());
+        }
+    }
+    let at = now();
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let task = filter::current_task();
+    let start = tcp.write_seq();
+    connection.user.set(task);
+    let write = &connection.write;
+
+    let is_all_sent = tcp.snd_nxt() == start;
+    if connection.has_write.get() == 0 || is_all_sent {
+        // Nothing waits before these bytes, or nothing whose call was seen.
+        if is_all_sent {
+            connection.write_evicted.set(0);
+        }
+        if connection.has_write.get() != 0 && write.task.get().pid() != task.pid() {
+            connection.several_writers.set(1);
+        }
+        write.set(at, task);
+        connection.write_start.set(start);
+        connection.last_write.set(start);
+        connection.has_write.set(1);
+        return Ok(());
+    }
+    if write.task.get().pid() != task.pid() {
+        connection.several_writers.set(1);
+    }
+    let new = Write::new(at, task);
+    if connection.last_write.get() == start {
+        // The call before this one wrote nothing; this one takes its place.
+        if connection.write_start.get() == start {
+            write.set(at, task);
+            return Ok(());
+        }
+        return insert(socket, start, &new);
+    }
+    insert(socket, start, &new)?;
+    if write.has_next.get() == 0 {
+        write.link(start);
+    } else {
+        let last = WriteKey::new(socket.address(), connection.last_write.get());
+        let last = WRITES.get_ptr(&last).ok_or(Counter::StampLost)?;
+        // SAFETY: entries stay mapped while a program runs; the socket's lock keeps others away.
+        unsafe { (*last).link(start) };
+    }
+    connection.last_write.set(start);
+    Ok(())
+}
+
+#[inline(always)]
+fn insert<M: Memory>(socket: Socket<M>, seq: u32, write: &Write) -> HookResult {
+    let key = WriteKey::new(socket.address(), seq);
+    WRITES.insert(&key, write, 0).map_err(|_| Counter::StampLost)
+}
+
+/// TCP transmits a segment of its send queue, or one it made itself (`__tcp_transmit_skb`).
+#[inline(always)]
+pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    // Headers come later: this is the payload.
+    let len = skb.len();
+    if len == 0 && !filter::control() {
+        return Ok(());
+    }
+    if untraced::is_socket_untraced(socket) {
+        counters::both(Counter::SeenOut, Counter::FilteredOut);
+        return Ok(());
+    }
+    let Some(mut connection) = wanted_connection(socket, skb, len)? else {
+        counters::one(Counter::SeenOut);
+        return Err(Counter::FilteredOut);
+    };
+    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    if connection.transmission.is_under_way.get() != 0 {
+        counters::one(Counter::UnfinishedOut);
+        connection.transmission.is_under_way.set(0);
+    }
+    let seq = sequence_number(skb);
+    let mut result = Ok(());
+    let mut flags = 0;
+    let mut first = 0;
+    let began = now();
+    let (app, author);
+    if len == 0 {
+        // The kernel makes it, on behalf of the last task that used the socket.
+        flags |= FLAG_CONTROL;
+        app = began;
+        author = Author::User;
+        if socket.owned_by_task() {
+            connection.user.set(filter::current_task());
+        }
+    } else {
+        if before(seq, tcp.snd_nxt()) {
+            flags |= FLAG_RETRANS;
+            first = first_send(socket, skb, seq);
+        } else if has_passed(connection, seq) {
+            result = advance(connection.address.get(), seq);
+            connection = connection::find(socket).ok_or(Counter::SocketLost)?;
+        }
+        (app, author) = writer(connection, seq);
+        if app == 0 && flags & FLAG_RETRANS == 0 {
+            result = Err(Counter::UnmatchedOut);
+            if connection.write_evicted.get() != 0 {
+                flags |= FLAG_WRITE_EVICTED;
+            }
+        }
+    }
+    let is_wanted = match author {
+        Author::Writer => filter::task(&connection.write.task.get()),
+        Author::User => filter::task(&connection.user.get()),
+        Author::Unknown => filter::unknown(),
+    };
+    counters::one(Counter::SeenOut);
+    if !is_wanted {
+        return Err(Counter::FilteredOut);
+    }
+    let transmission = &connection.transmission;
+    transmission.app.set(app);
+    transmission.began.set(began);
+    transmission.first.set(first);
+    transmission.seq.set(seq);
+    transmission.header_seq.set(skb.tcp_cb_seq());
+    transmission.len.set(len);
+    let segs = skb.tcp_cb_segments();
+    transmission.segs.set(if segs > 1 { segs } else { 1 });
+    transmission.flags.set(flags);
+    transmission.author.set(author);
+    transmission.is_under_way.set(1);
+    result
+}
+
+/// The connection that sends this segment, unless it is known that nobody asks for the segment.
+#[inline(always)]
+fn wanted_connection<M: Memory>(
+    socket: Socket<M>,
+    skb: Skb<M>,
+    len: u32,
+) -> Result<Option<&'static Connection>, Counter> {
+    let identity = socket.identity();
+    if !filter::socket(socket, &identity) {
+        return Ok(None);
+    }
+    let connection = match connection::find(socket) {
+        // Another life of that address may have left a writer who has nothing to do with these bytes.
+        Some(connection) if connection.identity.get() == identity => connection,
+        Some(connection) if is_first_of_call(socket, connection) => {
+            connection.connected(socket, identity, sequence_number(skb));
+            connection
+        }
+        // Nobody has used this socket since tracing began, so that no process can be named, but for a segment that a
+        // task has the kernel make, by connecting.
+        _ if filter::unknown() || len == 0 && socket.owned_by_task() && filter::current() => {
+            connection::find_or_new(socket, identity)?
+        }
+        _ => return Ok(None),
+    };
+    let is_untraced = filter::is_by_process() && connection.is_traced.get() == 0 && len != 0;
+    Ok(if is_untraced { None } else { Some(connection) })
+}
+
+/// When the bytes that TCP is about to send again were first sent; 0 if that isn't known.
+#[inline(always)]
+fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
+    let last = skb.tcp_sent_at();
+    if !skb.tcp_cb_sent_again() {
+        return last;
+    }
+    match RESENT.get_ptr(&WriteKey::new(socket.address(), seq)) {
+        // SAFETY: the socket's lock keeps others away, and the values are mere numbers. Equal times show that
+        // these are the same bytes, and not an older life's of that address and number.
+        Some(resent) if unsafe { (*resent).last } == last => unsafe { (*resent).first },
+        _ => 0,
+    }
+}
+
+/// The number of the first byte of payload.
+#[inline(always)]
+fn sequence_number<M: Memory>(skb: Skb<M>) -> u32 {
+    skb.tcp_cb_seq().wrapping_add(u32::from(skb.tcp_cb_syn()))
+}
+
+/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
+/// sent are its first bytes: TCP Fast Open by `sendto`, which connects as well.
+#[inline(always)]
+fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection) -> bool {
+    connection.identity.get().is_unconnected()
+        && connection.has_write.get() != 0
+        && socket.owned_by_task()
+        && connection.write.task.get().ids == Task::current_ids()
+}
+
+/// Whether the byte at `seq` is of a later write call than the cursor is at.
+#[inline(always)]
+fn has_passed(connection: &Connection, seq: u32) -> bool {
+    connection.has_write.get() != 0
+        && connection.write.has_next.get() != 0
+        && !before(seq, connection.write.next.get())
+}
+
+/// Moves the cursor of the socket at `address` to the write call that holds `seq`.
+#[inline(always)]
+fn advance(address: u64, seq: u32) -> HookResult {
+    match repeat(BATCHES_PER_RUN, || advance_batch(address, seq)) {
+        MISSED => Err(Counter::UnmatchedOut),
+        _ => Ok(()),
+    }
+}
+
+/// A batch of steps along the write calls of the socket at `address`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn advance_batch(address: u64, seq: u32) -> u32 {
+    repeat(BATCH, || advance_step(address, seq))
+}
+
+/// One step along the write calls of the socket at `address`, unless the cursor is at the one that holds `seq`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
+    let Some(connection) = connection::at(address) else { return DONE };
+    if !has_passed(connection, seq) {
+        return DONE;
+    }
+    let start = connection.write.next.get();
+    if !connection.write.become_next(&WriteKey::new(address, start)) {
+        // Evicted. Nothing is known until a call finds all bytes sent.
+        connection.has_write.set(0);
+        connection.write_evicted.set(1);
+        return MISSED;
+    }
+    connection.write_start.set(start);
+    MORE
+}
+
+/// When, and by whom, the byte at `seq` was written.
+#[inline(always)]
+fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
+    if connection.has_write.get() == 0 {
+        return (0, Author::Unknown);
+    }
+    let write = &connection.write;
+    let is_before = before(seq, connection.write_start.get());
+    let is_behind = write.has_next.get() != 0 && !before(seq, write.next.get());
+    if !is_before && !is_behind {
+        (write.at.get(), Author::Writer)
+    } else if connection.several_writers.get() == 0 {
+        // Another call, but there is only one process that calls.
+        (0, Author::Writer)
+    } else {
+        (0, Author::Unknown)
+    }
+}
+
+/// TCP lets a packet go: the first hook that sees the clone. Its sequence number is read here, since netfilter may change it
+/// further down (`nf_ct_seq_adjust`).
+#[inline(always)]
+pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    if untraced::is_socket_untraced(socket) {
+        return Ok(());
+    }
+    if let Some(stamps) = skb_stamps::of(skb.address()) {
+        stamps.stamp_sent(now(), skb.tcp_header_seq());
+    }
+    Ok(())
+}
+
+/// The packet is handed to a device's queue (tracepoint `net_dev_queue`): its line is complete.
+#[inline(always)]
+pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
+    let socket = skb.socket();
+    if socket.address() == 0 || untraced::is_socket_untraced(socket) {
+        return Ok(());
+    }
+    let Some(connection) = connection::find(socket) else { return udp::queued(skb) };
+    let transmission = &connection.transmission;
+    if transmission.is_under_way.get() == 0 {
+        return Ok(());
+    }
+    let Some(skb_stamps) = skb_stamps::of(skb.address()) else { return Ok(()) };
+    if !skb_stamps.was_sent_with(transmission.header_seq.get()) {
+        // Not what is in flight, or TCP's hook was missed.
+        return Ok(());
+    }
+    transmission.is_under_way.set(0);
+    let drv = now();
+    let (transport, ip) = skb_stamps.take_out(transmission.began.get(), drv);
+    let first = transmission.first.get();
+    if first != 0 {
+        let key = WriteKey::new(socket.address(), transmission.seq.get());
+        let resent = Resent { first, last: skb.tcp_sent_at() };
+        if RESENT.insert(&key, &resent, 0).is_err() {
+            counters::one(Counter::StampLost);
+        }
+    }
+    let (ifindex, _) = skb.device();
+    let mark = skb.mark();
+    if !filter::interface(skb) {
+        return Err(Counter::FilteredOut);
+    }
+    let app = transmission.app.get();
+    let stamps = [drv, ip, transport, app];
+    emit(Direction::Out, &stamps, mark, || {
+        let addresses = connection.addresses.get();
+        let identity = connection.identity.get();
+        let (saddr, daddr) = addresses.of_record(Direction::Out);
+        let task = match transmission.author.get() {
+            Author::Writer => connection.write.task.get(),
+            Author::User => connection.user.get(),
+            Author::Unknown => Task::UNKNOWN,
+        };
+        PacketRecord {
+            stamps,
+            other: first,
+            saddr,
+            daddr,
+            comm: task.comm(),
+            pid: task.pid(),
+            tid: if app == 0 { 0 } else { task.tid() },
+            len: transmission.len.get(),
+            seq: transmission.seq.get(),
+            ifindex,
+            netns: connection.netns.get(),
+            mark,
+            sport: identity.local_port(),
+            dport: identity.remote_port(),
+            segs: transmission.segs.get(),
+            cpu: cpu() as u16,
+            flags: transmission.flags.get(),
+            direction: Direction::Out as u8,
+            protocol: IPPROTO_TCP,
+            family: addresses.family,
+            reserved: 0,
+        }
+    })
+}

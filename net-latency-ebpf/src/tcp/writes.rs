@@ -1,0 +1,92 @@
+//! Write calls whose bytes are not all sent, and segments that are sent again.
+
+use aya_ebpf::{macros::map, maps::LruHashMap};
+
+use crate::{
+    entry::Field,
+    kernel::{memory::copy_words, task::Task},
+};
+
+/// A write call of a socket, or a segment, by the number of its first byte.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct WriteKey {
+    socket: u64,
+    seq: u32,
+    reserved: u32,
+}
+
+/// A write call.
+#[repr(C)]
+pub(crate) struct Write {
+    /// When the application called, ns.
+    pub(super) at: Field<u64>,
+    /// Who called.
+    pub(super) task: Field<Task>,
+    /// Where the following write call starts, if `has_next`.
+    pub(super) next: Field<u32>,
+    /// Whether there was a following call.
+    pub(super) has_next: Field<u32>,
+}
+
+/// A segment that was sent again.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Resent {
+    /// When it was first sent, ns.
+    pub(super) first: u64,
+    /// When it was sent last: no other segment of this socket was sent then.
+    pub(super) last: u64,
+}
+
+/// Write calls whose bytes wait behind other unsent bytes.
+#[map]
+pub(super) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_entries(16384, 0);
+
+/// Segments that were sent more than once.
+#[map]
+pub(super) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_entries(4096, 0);
+
+impl WriteKey {
+    /// What begins with the byte `seq` of the socket at this address.
+    #[inline(always)]
+    pub(super) fn new(socket: u64, seq: u32) -> Self {
+        Self { socket, seq, reserved: 0 }
+    }
+}
+
+impl Write {
+    /// A call after which there was no other.
+    #[inline(always)]
+    pub(super) fn new(at: u64, task: Task) -> Self {
+        Self { at: Field::new(at), task: Field::new(task), next: Field::new(0), has_next: Field::new(0) }
+    }
+
+    /// Becomes a call after which there was no other.
+    #[inline(always)]
+    pub(super) fn set(&self, at: u64, task: Task) {
+        self.at.set(at);
+        self.task.set(task);
+        self.next.set(0);
+        self.has_next.set(0);
+    }
+
+    /// Becomes the call that begins with `key`, and takes it out of the map; false if it isn't there.
+    #[inline(always)]
+    pub(super) fn become_next(&self, key: &WriteKey) -> bool {
+        let Some(next) = WRITES.get_ptr(key) else { return false };
+        // SAFETY: both are entries of maps, mapped while a program runs; the socket's lock keeps others away. All of a call
+        // is fields, which change in place.
+        unsafe { copy_words(next, (&raw const *self).cast_mut()) };
+        // It is there: found above.
+        let _ = WRITES.remove(key);
+        true
+    }
+
+    /// The call that begins with `start` follows this one.
+    #[inline(always)]
+    pub(super) fn link(&self, start: u32) {
+        self.next.set(start);
+        self.has_next.set(1);
+    }
+}

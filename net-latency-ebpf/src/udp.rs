@@ -1,0 +1,423 @@
+//! UDP, both ways.
+//!
+//! In: every socket that a datagram is for gets an skb of its own on its queue (the packet's, a clone for
+//! each further multicast receiver, or one of the segments of what GRO merged), and that skb is what the
+//! receive call consumes. So a datagram is followed by its skb's address from the queue on.
+//!
+//! Out: the way from the write call to the device is synchronous and several threads may go it on one socket
+//! at the same time, so that a datagram is followed by its thread.
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    macros::map,
+    maps::{LruHashMap, PerCpuArray},
+};
+use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PacketRecord};
+
+use crate::{
+    emit::{
+        counters::{self, HookResult},
+        ring::emit,
+    },
+    entry::Field,
+    flow::{addresses::AddrPair, filter, untraced},
+    kernel::{
+        cpu::{cpu, now},
+        memory::{Memory, Number, number},
+        skb::Skb,
+        socket::Socket,
+        task::Task,
+    },
+    skb_stamps,
+};
+
+/// The packet that `udp_rcv` works on, until its skb, or those made of it, are on their sockets' queues. That
+/// is synchronous, with softirqs off on this CPU.
+#[repr(C)]
+pub struct Receiving {
+    skb: Field<u64>,
+    /// `skb->head`: the same in clones.
+    head: Field<u64>,
+    drv: Field<u64>,
+    ip: Field<u64>,
+    transport: Field<u64>,
+    /// Of what GRO merged, and 0 for a plain datagram: the ports, which segments made of it have too.
+    merged_ports: Field<u32>,
+    reserved: u32,
+}
+
+/// The packet that UDP works on, per CPU.
+#[map]
+static RECEIVING: PerCpuArray<Receiving> = PerCpuArray::with_max_entries(1, 0);
+
+/// A datagram on the queue of a socket.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Datagram {
+    drv: u64,
+    ip: u64,
+    transport: u64,
+    /// Address of the socket.
+    socket: u64,
+    /// The UDP header.
+    header: u64,
+    ifindex: u32,
+    segs: u16,
+    flags: u16,
+}
+
+const _: () = assert!(size_of::<Datagram>() == DATAGRAM_SIZE, "the user side names the size");
+
+/// Datagrams on the queues of sockets, by the address of their skb.
+#[map]
+static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(16384, 0);
+
+/// How far a thread's datagram has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum SendState {
+    /// Nothing is in flight.
+    Idle = 0,
+    /// The thread called.
+    Called = 1,
+    /// UDP let the datagram go.
+    Sent = 2,
+}
+
+/// The datagram that a thread is sending.
+#[repr(C)]
+pub struct Send {
+    /// Address of the socket.
+    socket: Field<u64>,
+    skb: Field<u64>,
+    app: Field<u64>,
+    transport: Field<u64>,
+    addresses: Field<AddrPair>,
+    /// Source and destination port in network order.
+    ports: Field<u32>,
+    len: Field<u32>,
+    segs: Field<u32>,
+    netns: Field<u32>,
+    state: Field<SendState>,
+    reserved: u32,
+}
+
+/// What threads are sending by UDP, by process and thread id.
+#[map]
+static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
+
+/// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be written to.
+#[unsafe(no_mangle)]
+static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
+
+const _: () = assert!(size_of::<Send>().is_multiple_of(8), "what a thread sends is whole words");
+
+#[inline(always)]
+fn no_send() -> &'static Send {
+    // SAFETY: same size and alignment; all of it is integers and an enum that has a 0. Nothing writes to it.
+    unsafe { &*(&raw const NO_SEND).cast() }
+}
+
+/// The two ports of a UDP header as it lies in memory, from network to host order.
+#[inline(always)]
+fn ports(word: u32) -> (u16, u16) {
+    (u16::from_be(word as u16), u16::from_be((word >> 16) as u16))
+}
+
+/// UDP receives an skb (`udp_rcv`, `udpv6_rcv`).
+#[inline(always)]
+pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
+    let transport = now();
+    let (drv, ip) = skb_stamps::take_in(skb.address(), transport);
+    let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
+    receiving.skb.set(skb.address());
+    receiving.head.set(skb.head());
+    receiving.drv.set(drv);
+    receiving.ip.set(ip);
+    receiving.merged_ports.set(if skb.gro_segments() > 1 { skb.udp_header() as u32 } else { 0 });
+    receiving.transport.set(transport);
+    Ok(())
+}
+
+/// A datagram gets to a socket's queue, unless that is full (`__udp_enqueue_schedule_skb`). Its UDP header is
+/// pulled.
+#[inline(always)]
+pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    let header = skb.udp_header();
+    if !is_wanted(socket, skb, header) {
+        return reject(skb.address());
+    }
+    let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
+    let merged_ports = receiving.merged_ports.get();
+    let is_segment = merged_ports != 0 && merged_ports == header as u32;
+    let is_its = receiving.skb.get() == skb.address() || receiving.head.get() == skb.head() || is_segment;
+    let (drv, ip, transport) =
+        if is_its { (receiving.drv.get(), receiving.ip.get(), receiving.transport.get()) } else { (0, 0, 0) };
+    let merged = skb.gro_segments();
+    let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
+    let (ifindex, _) = skb.device();
+    let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
+    if DATAGRAMS.insert(skb.address(), &datagram, u64::from(BPF_NOEXIST)).is_ok() {
+        counters::one(Counter::Stored);
+        return Ok(());
+    }
+    DATAGRAMS.insert(skb.address(), &datagram, 0).map_err(|_| Counter::MapFull)?;
+    // The address' last life ended unseen.
+    counters::one(Counter::Stored);
+    counters::one(Counter::Taken);
+    Err(Counter::DroppedIn)
+}
+
+/// The addresses in the header of a datagram.
+#[inline(always)]
+fn addresses<M: Memory>(skb: Skb<M>, family: u32) -> AddrPair {
+    AddrPair::new(family, skb.addresses(family))
+}
+
+/// Whether a received datagram is wanted, as far as its headers and its device tell.
+#[inline(always)]
+fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
+    let (source, destination) = ports(header as u32);
+    if !filter::ports(source, destination) || !filter::interface(skb) || !filter::netns_of(socket) {
+        return false;
+    }
+    !filter::needs_addresses() || filter::addresses(&addresses(skb, skb.family()))
+}
+
+/// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
+#[inline(always)]
+fn reject(skb: u64) -> HookResult {
+    if DATAGRAMS.get_ptr(skb).is_some() {
+        forget(skb);
+        counters::one(Counter::DroppedIn);
+    }
+    Err(Counter::RejectedIn)
+}
+
+/// A receive call is done with a datagram (`skb_consume_udp`), which it has taken, or only looked at.
+#[inline(always)]
+pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookResult {
+    // `udp_recvmsg` makes the length negative for MSG_PEEK; an empty datagram that was only looked at is
+    // still on the queue.
+    if len.signed() < 0 || len.signed() == 0 && skb.is_queued() {
+        return Ok(());
+    }
+    let Some(entry) = DATAGRAMS.get_ptr(skb.address()) else { return Ok(()) };
+    // SAFETY: written before the skb was on the queue; only who takes the skb from there is here.
+    let datagram = unsafe { &*entry };
+    let header = skb.udp_header();
+    if datagram.socket != socket.address() || datagram.header != header {
+        // Another life of that address.
+        return Err(Counter::UnmatchedIn);
+    }
+    let task = filter::current_task();
+    let outcome = if filter::task(&task) {
+        let app = now();
+        let (sport, dport) = ports(header as u32);
+        let family = skb.family();
+        let pair = addresses(skb, family);
+        let netns = socket.netns();
+        let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
+        let mark = skb.mark();
+        emit(Direction::In, &stamps, mark, || {
+            let (saddr, daddr) = pair.of_record(Direction::In);
+            PacketRecord {
+                stamps,
+                other: 0,
+                saddr,
+                daddr,
+                comm: task.comm(),
+                pid: task.pid(),
+                tid: task.tid(),
+                len: skb.len(),
+                seq: 0,
+                ifindex: datagram.ifindex,
+                netns,
+                mark,
+                sport,
+                dport,
+                segs: datagram.segs,
+                cpu: cpu() as u16,
+                flags: datagram.flags,
+                direction: Direction::In as u8,
+                protocol: IPPROTO_UDP,
+                family,
+                reserved: 0,
+            }
+        })
+    } else {
+        Err(Counter::FilteredIn)
+    };
+    forget(skb.address());
+    outcome
+}
+
+/// An skb is dropped: if it was a datagram on a queue, nobody will take it.
+#[inline(always)]
+pub(crate) fn dropped(skb: u64) -> HookResult {
+    if !filter::protocol(IPPROTO_UDP) || DATAGRAMS.get_ptr(skb).is_none() {
+        return Ok(());
+    }
+    forget(skb);
+    Err(Counter::DroppedIn)
+}
+
+#[inline(always)]
+fn forget(skb: u64) {
+    if DATAGRAMS.remove(skb).is_ok() {
+        counters::one(Counter::Taken);
+    }
+}
+
+/// What the current thread is sending.
+#[inline(always)]
+fn current() -> Option<&'static Send> {
+    let send = SENDS.get_ptr(Task::current_ids())?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs. The entry is its thread's
+    // alone; a softirq that interrupts it recognises no skb in it. What changes are fields.
+    Some(unsafe { &*send })
+}
+
+#[inline(always)]
+fn current_or_new() -> Result<&'static Send, Counter> {
+    if let Some(send) = current() {
+        return Ok(send);
+    }
+    SENDS.insert(Task::current_ids(), no_send(), 0).map_err(|_| Counter::StampLost)?;
+    current().ok_or(Counter::StampLost)
+}
+
+/// The application calls `udp_sendmsg` or `udpv6_sendmsg`.
+#[inline(always)]
+pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
+    if !filter::current() {
+        return Ok(());
+    }
+    // A call that adds to a corked datagram leaves it the time of the one that began it.
+    if socket.udp_pending() {
+        return Ok(());
+    }
+    if filter::is_by_process() {
+        untraced::mark_socket_traced(number(socket.address()));
+    }
+    let send = current_or_new()?;
+    send.socket.set(socket.address());
+    send.skb.set(0);
+    send.app.set(now());
+    send.state.set(SendState::Called);
+    Ok(())
+}
+
+/// UDP lets a datagram go: `ip_send_skb`, `ip6_send_skb`, which raw sockets and ICMP use too. Both headers are
+/// written, and no netfilter hook has seen them yet.
+#[inline(always)]
+pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
+    let socket = skb.socket();
+    if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
+        return Ok(());
+    }
+    let header = skb.udp_header();
+    let (source, destination) = ports(header as u32);
+    counters::one(Counter::SeenOut);
+    if !filter::current() {
+        // A thread that is never asked for has left nothing.
+        return if filter::current_may_change() { exclude() } else { Err(Counter::FilteredOut) };
+    }
+    if !filter::ports(source, destination) || !filter::netns_of(socket) {
+        return exclude();
+    }
+    let pair = addresses(skb, family);
+    if !filter::addresses(&pair) {
+        return exclude();
+    }
+    let send = current_or_new()?;
+    let is_known = send.state.get() == SendState::Called && send.socket.get() == socket.address();
+    if send.state.get() == SendState::Sent {
+        counters::one(Counter::UnfinishedOut);
+    }
+    if !is_known {
+        // Another thread began this datagram, or it was begun before tracing: whose it is is not known.
+        send.app.set(0);
+        if !filter::unknown() {
+            send.state.set(SendState::Idle);
+            return Err(Counter::FilteredOut);
+        }
+    }
+    send.socket.set(socket.address());
+    send.skb.set(skb.address());
+    send.addresses.set(pair);
+    send.ports.set(header as u32);
+    send.len.set(skb.udp_payload());
+    let segs = skb.gro_segments();
+    send.segs.set(if segs > 1 { u32::from(segs) } else { 1 });
+    send.netns.set(socket.netns());
+    send.state.set(SendState::Sent);
+    send.transport.set(now());
+    if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
+}
+
+/// The thread lets a datagram go that nobody asked for; one before it, that ended where no hook sees it, must not be
+/// taken for it.
+#[inline(always)]
+fn exclude() -> HookResult {
+    if let Some(send) = current() {
+        if send.state.get() == SendState::Sent {
+            counters::one(Counter::UnfinishedOut);
+        }
+        send.state.set(SendState::Idle);
+    }
+    Err(Counter::FilteredOut)
+}
+
+/// An skb that has a socket, which is not a TCP socket that is known, is handed to a device's queue. Of a
+/// datagram that IP fragmented it is the first fragment, which has the datagram's skb.
+#[inline(always)]
+pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
+    if !filter::protocol(IPPROTO_UDP) {
+        return Ok(());
+    }
+    let Some(send) = current() else { return Ok(()) };
+    if send.skb.get() != skb.address() || send.state.get() != SendState::Sent {
+        return Ok(());
+    }
+    send.state.set(SendState::Idle);
+    let drv = now();
+    let (transport, app) = (send.transport.get(), send.app.get());
+    let ip = skb_stamps::of(skb.address()).map_or(0, |stamps| stamps.take_out(transport, drv).1);
+    let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
+    let (ifindex, _) = skb.device();
+    let mark = skb.mark();
+    if !filter::interface(skb) {
+        return Err(Counter::FilteredOut);
+    }
+    let stamps = [drv, ip, transport, app];
+    emit(Direction::Out, &stamps, mark, || {
+        let pair = send.addresses.get();
+        // They come from the packet's header: source, then destination, as of a received one.
+        let (saddr, daddr) = pair.of_record(Direction::In);
+        let (sport, dport) = ports(send.ports.get());
+        PacketRecord {
+            stamps,
+            other: 0,
+            saddr,
+            daddr,
+            comm: task.comm(),
+            pid: task.pid(),
+            tid: task.tid(),
+            len: send.len.get(),
+            seq: 0,
+            ifindex,
+            netns: send.netns.get(),
+            mark,
+            sport,
+            dport,
+            segs: send.segs.get() as u16,
+            cpu: cpu() as u16,
+            flags: 0,
+            direction: Direction::Out as u8,
+            protocol: IPPROTO_UDP,
+            family: pair.family,
+            reserved: 0,
+        }
+    })
+}
