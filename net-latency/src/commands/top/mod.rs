@@ -432,18 +432,12 @@ fn write_replayed(
     let elapsed = Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
     writeln!(out, "net-latency: {packets_in} packets in, {packets_out} out in {elapsed} of log")?;
     summary.write(zone, out)?;
-    let filtered = replay.filtered();
-    let read = summary.packets() + filtered;
-    let (skipped, rest) = match replay.tally() {
-        Some(tally) => (tally.skipped, tally.notes()),
-        None => (0, vec!["the log was not played to its end".to_owned()]),
-    };
-    writeln!(
-        out,
-        "  {read} lines read: {} shown, {filtered} filtered; {skipped} skipped",
-        summary.packets()
-    )?;
-    rest.iter().try_for_each(|note| writeln!(out, "  {note}"))
+    let (shown, filtered) = (summary.packets(), replay.filtered());
+    writeln!(out, "  {} lines read: {shown} shown, {filtered} filtered", shown + filtered)?;
+    match replay.tally() {
+        Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
+        None => writeln!(out, "  the log was not played to its end"),
+    }
 }
 
 /// Writes to stderr, in one piece. Whoever closed it doesn't want to know.

@@ -523,7 +523,7 @@ fn a_replay_counts_what_the_report_counts() {
     let config = replay(&[&path], "max", PacketFilter { pids: vec![812], ..PacketFilter::default() });
     let top = played(&config);
     assert_eq!(top.summary.by_direction(), [0, 40]);
-    assert!(footer_of(&top).contains("81 lines read: 40 shown, 41 filtered; 1 skipped\n"));
+    assert!(footer_of(&top).contains("81 lines read: 40 shown, 41 filtered\n  1 line was skipped\n"));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! takes packets; other views take [`record`]s of all logs in order ([`merge`]), at a pace ([`replay`]).
 
 pub(crate) mod csv;
-mod filter;
 pub(crate) mod input;
 pub(crate) mod json;
 mod lines;

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 
-use super::{filter, input::LogPath, merge::Logs, read::Tally, record::LogRecord};
+use super::{input::LogPath, merge::Logs, read::Tally, record::LogRecord};
 use crate::{
     error::Failure,
     packet::event::Event,
@@ -145,7 +145,7 @@ impl RecordSource for Replay {
             }
             let Some(record) = self.next.take() else { return Ok(None) };
             self.last_ns = self.last_ns.max(record.wall_ns);
-            if filter::matches(&self.filter, &record.event()) {
+            if self.filter.matches(&record.event()) {
                 return Ok(Some(take(&record.event())));
             }
             self.filtered += 1;
@@ -168,7 +168,7 @@ fn read(paths: &[LogPath], sender: &SyncSender<Message>) {
 }
 
 fn no_packets(name: &str, tally: &Tally) -> Failure {
-    let why = if tally.unended > 0 { ": its only line is cut off" } else { "" };
+    let why = if tally.unended > 0 { "; its last line is cut off" } else { "" };
     Failure::Usage(format!("{name} has no packets to replay{why}"))
 }
 
