@@ -3,6 +3,7 @@
 //! Runs as root on a kernel that can be traced, normally in a guest (`cargo xtask test`). The traffic
 //! comes from processes of this same binary (see `peers`), so that each has a PID and a name of its own.
 
+mod allowance;
 mod bench;
 mod cases;
 mod confine;
@@ -15,6 +16,7 @@ mod peers;
 mod process;
 mod terminal;
 mod tool;
+mod verdict;
 
 use std::{
     env,
@@ -26,6 +28,7 @@ use std::{
 use cases::truth::Session;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tool::Backend;
+use verdict::judge;
 
 /// Set to 1 by whoever knows that this is root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
@@ -70,8 +73,10 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     }
     for backend in Backend::tested() {
         for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
-            let judged = move || judge(backend, case(backend), || case(backend));
-            trials.push(trial(format!("{backend}::{name}"), Box::new(judged)));
+            let name = format!("{backend}::{name}");
+            let own_name = name.clone();
+            let judged = move || judge(&own_name, case(backend), || case(backend));
+            trials.push(trial(name, Box::new(judged)));
         }
         for theme in cases::truth::THEMES {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
@@ -82,7 +87,8 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             let session = Arc::new(Session::new(backend, theme, names.clone().filter(is_wanted).collect()));
             for name in names {
                 let session = Arc::clone(&session);
-                let judged = move || judge(backend, session.judge(name), || session.judge_alone(name));
+                let own_name = full_name(name);
+                let judged = move || judge(&own_name, session.judge(name), || session.judge_alone(name));
                 trials.push(trial(full_name(name), Box::new(judged)));
             }
         }
@@ -91,35 +97,4 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     let (name, case) = cases::prerequisites::LOCKDOWN;
     trials.push(trial(format!("last::{name}"), Box::new(case)));
     trials
-}
-
-/// The verdict on a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
-/// verdict, so there is another try, a dozen times at most; a run without a line too few has to come. Of bulk traffic through a
-/// card on Linux 5.10, by kprobe, one run in three is such.
-///
-/// The kernel skips a kprobe's program while another runs on the same CPU (`trace_call_bpf`), which a softirq
-/// brings about, and an fentry program while itself runs there (`__bpf_prog_enter_recur`, Linux 5.12), which
-/// preemption brings about (7.2 and PREEMPT_RT preempt tasks in such a program).
-fn judge(
-    backend: Backend,
-    mut outcome: anyhow::Result<()>,
-    mut again: impl FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    const RETRIES: u32 = 12;
-    let skipped = |error: &anyhow::Error| {
-        let text = format!("{error:#}");
-        text.contains("were skipped by the kernel")
-            // Kernels that don't count skip kprobes alike; fentry programs they don't skip at all.
-            || backend == Backend::Kprobe && text.contains("does not count skipped calls")
-    };
-    for _ in 0..RETRIES {
-        match &outcome {
-            Err(error) if skipped(error) => {
-                println!("{backend}: once more, since the kernel skipped calls: {error}");
-                outcome = again();
-            }
-            _ => break,
-        }
-    }
-    outcome
 }

@@ -20,9 +20,11 @@ use nix::{
 use regex_lite::Regex;
 
 use crate::{
+    allowance::Allowance,
     confine,
     lines::{Line, parse},
-    process::{Lines, PATIENCE, wait},
+    process::{Lines, PATIENCE, until, wait},
+    verdict::Fault,
 };
 
 /// Where the tool is, when not beside this test.
@@ -109,6 +111,7 @@ pub(crate) struct Launch {
     sink: Sink,
     timezone: Option<&'static str>,
     ignores_hangup: bool,
+    is_under_load: bool,
 }
 
 impl Launch {
@@ -123,6 +126,7 @@ impl Launch {
             sink,
             timezone: None,
             ignores_hangup: false,
+            is_under_load: false,
         }
     }
 
@@ -161,6 +165,12 @@ impl Launch {
 
     pub(crate) fn sink(mut self, sink: Sink) -> Self {
         self.sink = sink;
+        self
+    }
+
+    /// There will be more tasks than CPUs, so that they preempt each other.
+    pub(crate) fn under_load(mut self) -> Self {
+        self.is_under_load = true;
         self
     }
 
@@ -214,7 +224,8 @@ impl Launch {
         let since = SystemTime::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
         let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
-        let mut tool = Tool { child, stderr, said: Vec::new(), file, since };
+        let (backend, is_under_load) = (self.backend, self.is_under_load);
+        let mut tool = Tool { child, backend, is_under_load, stderr, said: Vec::new(), file, since };
         while let Some(line) = tool.stderr.next(PATIENCE).context("waiting until the tool traces")? {
             let ready = line.starts_with(READY);
             tool.said.push(line);
@@ -229,6 +240,8 @@ impl Launch {
 /// The running tool. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,
+    backend: Backend,
+    is_under_load: bool,
     stderr: Lines,
     said: Vec<String>,
     file: Option<Scratch>,
@@ -259,6 +272,34 @@ impl Tool {
         Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
     }
 
+    /// Waits until what it has said is as wanted.
+    pub(crate) fn expect_said(&mut self, what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Result<()> {
+        while !is_wanted(&self.said) {
+            let line = self.stderr.next(PATIENCE);
+            let line = line.map_err(|error| anyhow!("{error:#}; it said:\n{}", self.said.join("\n")))?;
+            self.said.push(line.with_context(|| format!("it ended before it said {what}"))?);
+        }
+        Ok(())
+    }
+
+    /// Waits until it has told what came in so many more intervals.
+    pub(crate) fn expect_more_reports(&mut self, count: usize) -> Result<()> {
+        // What it has said and nobody has read yet is not among these.
+        while let Ok(Some(line)) = self.stderr.next(Duration::ZERO) {
+            self.said.push(line);
+        }
+        let reports = |said: &[String]| said.iter().filter(|line| is_report(line)).count();
+        let wanted = reports(&self.said) + count;
+        self.expect_said("what came in an interval", |said| reports(said) >= wanted)
+    }
+
+    /// Waits until its file has at least so many lines.
+    pub(crate) fn expect_written(&self, lines: usize) -> Result<()> {
+        let file = self.file()?;
+        until(PATIENCE, || Ok(fs::read(file)?.iter().filter(|byte| **byte == b'\n').count() >= lines))
+            .with_context(|| format!("no {lines} lines in {}", file.display()))
+    }
+
     /// Ends it as Ctrl-C does; it must end well.
     pub(crate) fn stop(self) -> Result<Outcome> {
         self.signal(Signal::SIGINT)?;
@@ -278,7 +319,8 @@ impl Tool {
             None => Vec::new(),
         };
         let span = (DateTime::from(self.since), DateTime::from(SystemTime::now()));
-        Ok(Outcome { status, stderr: self.said.clone(), data, span })
+        let (backend, is_under_load) = (self.backend, self.is_under_load);
+        Ok(Outcome { status, backend, is_under_load, stderr: self.said.clone(), data, span })
     }
 }
 
@@ -290,9 +332,16 @@ impl Drop for Tool {
     }
 }
 
+/// Whether that line begins the report on an interval.
+pub(crate) fn is_report(line: &str) -> bool {
+    line.starts_with("net-latency: ") && line.contains(" packets seen")
+}
+
 /// How a run ended and what it left.
 pub(crate) struct Outcome {
     pub(crate) status: ExitStatus,
+    backend: Backend,
+    is_under_load: bool,
     /// All lines of standard error.
     pub(crate) stderr: Vec<String>,
     /// All bytes of the output file.
@@ -302,19 +351,55 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// An error that shows the first of the lines at fault and what the tool said.
+    /// An error that shows the first of the lines at fault and what the tool said, and knows what the kernel skipped.
     pub(crate) fn fault<'a>(
         &self,
         what: impl fmt::Display,
         lines: impl IntoIterator<Item = &'a Line>,
     ) -> anyhow::Error {
         let lines: Vec<_> = lines.into_iter().take(5).map(|line| line.raw.as_str()).collect();
-        anyhow!(
+        let text = format!(
             "{what}\nfirst lines concerned:\n{}\nexit: {}\nstderr:\n{}",
             lines.join("\n"),
             self.status,
             self.stderr.join("\n")
-        )
+        );
+        Fault { text, skipped_calls: self.skipped_calls() }.into()
+    }
+
+    /// How many calls of traced functions the kernel skipped; `None` where it doesn't count them.
+    pub(crate) fn skipped_calls(&self) -> Option<u64> {
+        let is_counted = !self.stderr.iter().any(|line| line.contains("does not count skipped calls"));
+        is_counted.then(|| self.footer_count("were skipped by the kernel").unwrap_or(0))
+    }
+
+    /// What may be missing.
+    pub(crate) fn allowance(&self) -> Allowance {
+        let of = if self.is_under_load { Allowance::under_load } else { Allowance::of };
+        of(self.backend, self.skipped_calls())
+    }
+
+    /// Fails unless `found` are all of `packets`, but for what may be missing.
+    pub(crate) fn expect_all<'a>(
+        &self,
+        what: impl fmt::Display,
+        found: u64,
+        packets: u64,
+        lines: impl IntoIterator<Item = &'a Line>,
+    ) -> Result<()> {
+        let allowance = self.allowance();
+        ensure!(
+            allowance.allows(found, packets),
+            self.fault(format_args!("{found} {what}, not {packets} (allowance: {allowance:?})"), lines)
+        );
+        if found < packets {
+            println!(
+                "{}: {} of {packets} {what} are missing, which is allowed",
+                self.backend,
+                packets - found
+            );
+        }
+        Ok(())
     }
 
     /// Fails unless the tool ended with `code`.
@@ -343,8 +428,16 @@ impl Outcome {
     pub(crate) fn expect_balance(&self) -> Result<()> {
         let ledger = self.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
         let ledger = ledger.ok_or_else(|| self.fault("no ledger", []))?;
-        let open = ledger.contains("on their way") || ledger.contains("counted twice");
-        ensure!(!open, self.fault("the ledger does not add up", []));
+        let number = |words: &str| -> Option<u64> {
+            let (before, _) = ledger.split_once(words)?;
+            before.trim_end().rsplit(' ').next()?.parse().ok()
+        };
+        let open = number("on their way").or(number("counted twice")).unwrap_or(0);
+        let seen = number("packets seen").ok_or_else(|| self.fault("no ledger", []))?;
+        ensure!(
+            open <= self.allowance().most(seen),
+            self.fault(format_args!("the ledger does not add up by {open}"), [])
+        );
         Ok(())
     }
 
