@@ -10,11 +10,11 @@ use std::{
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::{
-    capture::order::Order,
+    accounting::Summary,
     clock::{Clock, Zone},
-    event::{Event, completion_ns},
     output::{Format, Options, Writer},
-    summary::Summary,
+    packet::event::{Event, completion_ns},
+    source::order::Order,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 

@@ -164,7 +164,7 @@ impl TimeText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::fixtures::WALL_NS;
+    use crate::packet::event::fixtures::WALL_NS;
 
     fn text(zone: Zone, style: TimeStyle, times: &[i64]) -> Vec<String> {
         let mut writer = TimeText::new(zone, style);

@@ -6,10 +6,10 @@ use std::{
 };
 
 use net_latency::{
+    accounting::Summary,
     clock::Zone,
-    event::Event,
     output::{Format, Options, Writer},
-    summary::Summary,
+    packet::event::Event,
 };
 use net_latency_common::{
     AF_INET, AF_INET6, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,

@@ -19,8 +19,8 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    glob::{Glob, MAX_GLOBS},
     probes::presets::Preset,
+    request::glob::{Glob, MAX_GLOBS},
 };
 
 /// The options, as clap reads them.

@@ -291,7 +291,7 @@ mod tests {
     use insta::assert_snapshot;
     use net_latency_common::{Direction, GroupBy};
 
-    use crate::event::{IpVersion, Protocol};
+    use crate::packet::event::{IpVersion, Protocol};
     use crate::probes::histograms::Histograms;
 
     use super::*;

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     error::Failure,
-    event::{IpVersion, Protocol},
-    glob::{Glob, MAX_GLOBS},
+    packet::event::{IpVersion, Protocol},
     probes::plan::Scope,
+    request::glob::{Glob, MAX_GLOBS},
 };
 
 /// The options, as clap reads them.

@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 use super::packets::DirectionArgument;
 use super::values;
-use crate::glob::Glob;
-use crate::views::report::Filter;
+use crate::commands::report::Filter;
+use crate::request::glob::Glob;
 
 /// Rows of a table unless told otherwise.
 const DEFAULT_TOP: u16 = 10;

@@ -1,10 +1,12 @@
 //! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
 
 pub mod btf;
+pub mod devices;
 pub mod facts;
 pub mod functions;
 pub mod layout;
 pub mod memory;
+pub mod namespaced;
 pub mod preemption;
 pub mod prerequisites;
 pub mod symbols;

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::{TimeStyle, TimeText},
-    event::Event,
+    packet::event::Event,
 };
 
 /// The first line of a file.
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
     use crate::{
         clock::Zone,
-        event::{
-            Protocol,
-            fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
-        },
         output::{
             LONGEST_LINE,
             json::JsonWriter,
             tests::{any_name, any_record},
+        },
+        packet::event::{
+            Protocol,
+            fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
         },
     };
 

@@ -2,7 +2,7 @@
 
 use net_latency_common::Direction;
 
-use crate::event::{COLUMNS, Protocol};
+use crate::packet::event::{COLUMNS, Protocol};
 
 /// The stage fields of a packet, in the order in which it crosses them.
 #[must_use]

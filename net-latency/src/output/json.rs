@@ -12,7 +12,7 @@ use serde_json::ser::Formatter;
 
 use super::{Options, fields, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
-use crate::event::Event;
+use crate::packet::event::Event;
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
@@ -153,8 +153,8 @@ mod tests {
 
     use super::*;
     use crate::clock::Zone;
-    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
     use crate::output::tests::{any_name, any_record};
+    use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 
     fn line(record: &PacketRecord, ifname: Option<&[u8]>) -> String {
         let mut out = Vec::new();

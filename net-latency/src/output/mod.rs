@@ -15,7 +15,7 @@ use std::fmt::{self, Display, Write as _};
 use clap::ValueEnum;
 
 use crate::clock::Zone;
-use crate::event::Event;
+use crate::packet::event::Event;
 
 pub(crate) use json::write_json;
 pub use rotation::Rotation;
@@ -129,7 +129,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::fixtures;
+    use crate::packet::event::fixtures;
 
     /// Names as an ill-wisher would choose them: any bytes without NUL, often those that mean something.
     pub(crate) fn any_name() -> impl Strategy<Value = Vec<u8>> {

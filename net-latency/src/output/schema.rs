@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::Zone,
-    event::{
+    packet::event::{
         Event,
         fixtures::{WALL_NS, incoming, outgoing, udp},
     },

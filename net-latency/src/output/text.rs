@@ -13,7 +13,7 @@ use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
 
 use super::{Options, is_printable_beyond_ascii};
 use crate::clock::{TimeStyle, TimeText};
-use crate::event::{COLUMNS, Event, Protocol, columns};
+use crate::packet::event::{COLUMNS, Event, Protocol, columns};
 
 const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
@@ -371,8 +371,8 @@ mod tests {
 
     use super::*;
     use crate::clock::Zone;
-    use crate::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
     use crate::output::tests::{any_name, any_record};
+    use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 
     const PLAIN_LINE: Options = Options { zone: Zone::UTC, details: false, colour: false };
     const DETAILS: Options = Options { details: true, ..PLAIN_LINE };

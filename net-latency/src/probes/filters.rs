@@ -14,8 +14,8 @@ use net_latency_common::{
 
 use crate::{
     cli::{Net, PacketFilter},
-    event::{IpVersion, Protocol},
-    glob,
+    packet::event::{IpVersion, Protocol},
+    request::glob,
 };
 
 /// Processes of a command that can run at the same time.

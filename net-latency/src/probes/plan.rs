@@ -5,11 +5,11 @@ use net_latency_common::{Direction, Offsets};
 use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
 use crate::{
     error::Failure,
-    event::{IpVersion, Protocol},
     kernel::{
         btf::{Btf, named},
         layout, preemption,
     },
+    packet::event::{IpVersion, Protocol},
 };
 
 /// A struct of the kernel's verifier.

@@ -2,7 +2,7 @@
 
 use net_latency_common::Direction;
 
-use crate::event::{IpVersion, Protocol};
+use crate::packet::event::{IpVersion, Protocol};
 
 /// The stage that a hook stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use net_latency::clock::Zone;
-use net_latency::event::{Event, completion_ns};
 use net_latency::output::{Format, Options, Writer};
+use net_latency::packet::event::{Event, completion_ns};
 use net_latency_common::{
     AF_INET, AF_INET6, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,
 };

@@ -36,12 +36,12 @@ use super::{filters, unused};
 use crate::{
     cli::{Backend, PacketFilter},
     error::Failure,
-    event::Protocol,
     kernel::{
         btf::{Btf, named},
         facts::Live,
         layout, preemption, prerequisites,
     },
+    packet::event::Protocol,
 };
 
 pub use functions::Functions;

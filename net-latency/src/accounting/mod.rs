@@ -1,0 +1,190 @@
+//! What a run has seen: counts, percentiles, the slowest packets and every kind of loss.
+//!
+//! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
+//! those that are written. Of an event only those that are needed are made.
+
+mod cost;
+mod footer;
+mod hints;
+mod human;
+mod ledger;
+mod losses;
+mod packet;
+mod table;
+mod times;
+mod worst;
+
+use std::io;
+
+use crate::{clock::Zone, packet::event::Event};
+
+pub use cost::Cost;
+pub use footer::{Balance, Footer};
+pub use hints::hints;
+pub use human::Human;
+pub use ledger::Ledger;
+pub use losses::{Loss, Losses};
+pub use packet::Packet;
+pub use table::{Table, Way};
+pub use times::Times;
+pub use worst::{Worst, dominant, meaning};
+
+/// Accumulates packets. Its size does not depend on their number (about 300 KiB).
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Times by stage.
+    pub table: Table,
+    /// The slowest packets.
+    pub worst: Worst,
+}
+
+impl Summary {
+    /// Nothing seen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.table.clear();
+        self.worst.clear();
+    }
+
+    /// Counts a packet. Allocates nothing.
+    pub fn record(&mut self, packet: &Packet<'_>) {
+        self.table.record(packet);
+        self.worst.record(packet);
+    }
+
+    /// Counts an event.
+    pub fn record_event(&mut self, event: &Event<'_>) {
+        let times = Packet::times_of(event);
+        self.table.record(&times);
+        if self.worst.would_keep(&times) {
+            self.worst.record(&Packet::from(event));
+        }
+    }
+
+    /// Packets so far, all ways.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.table.ways().map(|(_, _, way)| way.packets).sum()
+    }
+
+    /// Writes the times of the stages and the slowest packets, whose times are shown in `zone`; nothing if no packet
+    /// was seen.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write(&self, zone: Zone, out: &mut impl io::Write) -> io::Result<()> {
+        self.table.write(out)?;
+        self.worst.write(zone, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use insta::assert_snapshot;
+    use net_latency_common::{Counter, Counters, FLAG_CONTROL, PacketRecord, STAMP_APP, STAMP_DRV};
+
+    use super::*;
+    use crate::packet::event::{
+        Event,
+        fixtures::{WALL_NS, incoming, outgoing, udp},
+    };
+
+    fn footer(summary: &Summary, losses: &Losses) -> String {
+        let shown = summary.packets();
+        let ledger = Ledger { seen: shown, shown, ..Ledger::default() };
+        let mut out = Vec::new();
+        let elapsed = Duration::from_millis(12_345);
+        let cost = Cost { own: elapsed / 40, resident_bytes: 19_000_000, programs: None };
+        let footer = Footer { summary, elapsed, losses, ledger: &ledger, cost: &cost, zone: Zone::UTC };
+        footer.write(&mut out).expect("memory can be written");
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    fn seen(records: &[PacketRecord]) -> Summary {
+        let mut summary = Summary::new();
+        for record in records {
+            summary.record(&Packet::from(&Event::new(record, WALL_NS, None)));
+        }
+        summary
+    }
+
+    const NO_LOSS: Losses = Losses {
+        counters: Counters { values: [0; Counter::ALL.len()] },
+        evicted_in: 0,
+        missed_probes: Some(0),
+        disordered: 0,
+        unwritten: 0,
+    };
+
+    #[test]
+    fn nothing_seen_is_one_line() {
+        assert_snapshot!(footer(&Summary::new(), &NO_LOSS));
+    }
+
+    #[test]
+    fn both_directions_have_percentiles() {
+        let mut records = vec![outgoing()];
+        for n in 1..=1000 {
+            let base = incoming();
+            let [drv, ip, tcp, app] = base.stamps;
+            records
+                .push(PacketRecord { stamps: [drv, ip + n, tcp + n * 1_000, app + n * n * 1_000], ..base });
+        }
+        assert_snapshot!(footer(&seen(&records), &NO_LOSS));
+    }
+
+    #[test]
+    fn unknown_times_are_counted_but_not_those_that_never_were() {
+        let mut partial = outgoing();
+        partial.stamps[STAMP_APP] = 0;
+        let mut drv_missing = incoming();
+        drv_missing.stamps[STAMP_DRV] = 0;
+        let mut control = incoming();
+        control.stamps[STAMP_APP] = 0;
+        control.flags = FLAG_CONTROL;
+        assert_snapshot!(footer(&seen(&[partial, drv_missing, control]), &NO_LOSS));
+    }
+
+    #[test]
+    fn cleared_is_as_new() {
+        let text = |summary: &Summary| {
+            let mut out = Vec::new();
+            summary.write(Zone::UTC, &mut out).expect("memory can be written");
+            String::from_utf8(out).expect("ASCII")
+        };
+        let mut summary = seen(&[incoming(), outgoing(), incoming()]);
+        summary.clear();
+        assert_eq!((summary.packets(), text(&summary)), (0, String::new()));
+        let record = outgoing();
+        summary.record(&Packet::from(&Event::new(&record, WALL_NS, None)));
+        assert_eq!(text(&summary), text(&seen(&[record])));
+    }
+
+    #[test]
+    fn both_protocols_have_their_rows() {
+        let records = [incoming(), outgoing(), udp(incoming()), udp(outgoing())];
+        assert_snapshot!(footer(&seen(&records), &NO_LOSS));
+    }
+
+    #[test]
+    fn every_loss_is_named() {
+        let values = std::array::from_fn(|index| index as u64 + 1);
+        let losses = Losses {
+            counters: Counters { values },
+            evicted_in: 20,
+            missed_probes: Some(30),
+            disordered: 35,
+            unwritten: 40,
+        };
+        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 23 + 40);
+        assert_snapshot!(footer(&seen(&[incoming()]), &losses));
+        assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
+    }
+}

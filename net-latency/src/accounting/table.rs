@@ -1,0 +1,135 @@
+//! The times of every stage, by direction and protocol.
+
+use std::io;
+
+use net_latency_common::Direction;
+
+use super::{packet::Packet, times::Times};
+use crate::packet::event::{COLUMNS, Protocol, columns};
+
+/// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
+const WAYS: [(Direction, Protocol); 4] = [
+    (Direction::In, Protocol::Tcp),
+    (Direction::Out, Protocol::Tcp),
+    (Direction::In, Protocol::Udp),
+    (Direction::Out, Protocol::Udp),
+];
+
+/// What one way has seen.
+#[derive(Debug)]
+pub struct Way {
+    /// Packets, control packets included.
+    pub packets: u64,
+    /// Times of the columns in display order.
+    pub columns: [Times; COLUMNS],
+    /// Times from the first to the last stage.
+    pub total: Times,
+}
+
+impl Way {
+    fn new() -> Self {
+        Self { packets: 0, columns: std::array::from_fn(|_| Times::new()), total: Times::new() }
+    }
+
+    fn clear(&mut self) {
+        self.packets = 0;
+        self.columns.iter_mut().chain([&mut self.total]).for_each(Times::clear);
+    }
+
+    #[inline]
+    fn record(&mut self, packet: &Packet<'_>) {
+        self.packets += 1;
+        let add = |times: &mut Times, ns: Option<u64>| match ns {
+            Some(ns) => times.add(ns),
+            // What a control packet lacks, it never had.
+            None if packet.is_control => {}
+            None => times.add_unknown(),
+        };
+        // Written out, since a loop over it is not unrolled.
+        let [first, second, third] = &mut self.columns;
+        add(first, packet.stages[0]);
+        add(second, packet.stages[1]);
+        add(third, packet.stages[2]);
+        add(&mut self.total, packet.total);
+    }
+}
+
+/// The times of all packets. Its size does not depend on their number (about 300 KiB).
+#[derive(Debug)]
+pub struct Table {
+    ways: [Way; WAYS.len()],
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Table {
+    /// Nothing seen.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { ways: WAYS.map(|_| Way::new()) }
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub fn clear(&mut self) {
+        self.ways.iter_mut().for_each(Way::clear);
+    }
+
+    /// Counts a packet.
+    #[inline]
+    pub fn record(&mut self, packet: &Packet<'_>) {
+        let place = match (packet.direction, packet.protocol) {
+            (Direction::In, Protocol::Tcp) => 0,
+            (Direction::Out, Protocol::Tcp) => 1,
+            (Direction::In, Protocol::Udp) => 2,
+            (Direction::Out, Protocol::Udp) => 3,
+        };
+        self.ways[place].record(packet);
+    }
+
+    /// Each way with what it has seen.
+    pub fn ways(&self) -> impl Iterator<Item = (Direction, Protocol, &Way)> {
+        WAYS.into_iter().zip(&self.ways).map(|((direction, protocol), way)| (direction, protocol, way))
+    }
+
+    /// Packets of one direction.
+    #[must_use]
+    pub fn packets(&self, direction: Direction) -> u64 {
+        self.ways().filter(|(this, ..)| *this == direction).map(|(_, _, way)| way.packets).sum()
+    }
+
+    /// Writes a head, and a row for each column of each way that has seen a packet: nothing if none has.
+    /// 80 columns wide, unless a number is larger than any that is likely.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let seen = || self.ways().filter(|(_, _, way)| way.packets > 0);
+        if seen().next().is_none() {
+            return Ok(());
+        }
+        let unknown =
+            seen().any(|(_, _, way)| way.columns.iter().chain([&way.total]).any(|times| times.unknown() > 0));
+        write!(out, "{:13}", "")?;
+        Times::write_head(unknown, out)?;
+        for (direction, protocol, way) in seen() {
+            let names = columns(direction, protocol).into_iter().chain(["total"]);
+            for (row, (name, times)) in names.zip(way.columns.iter().chain([&way.total])).enumerate() {
+                write!(out, "  {:4}{name:7}", if row == 0 { direction_name(direction) } else { "" })?;
+                times.write_row(out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Its name in tables.
+pub(super) fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::In => "in",
+        Direction::Out => "out",
+    }
+}

@@ -1,0 +1,515 @@
+//! Calls of functions in the kernel: attaches to each, reads until told to stop, detaches, and sums up.
+//!
+//! [`choice`] says which functions, [`tree`] puts calls together, [`graph`], [`indent`] and [`json`] write them, [`totals`]
+//! sums them up, and this module runs it all.
+
+mod choice;
+mod graph;
+mod indent;
+mod json;
+mod names;
+#[cfg(test)]
+mod tests;
+mod totals;
+mod tree;
+
+use std::{
+    future::pending,
+    io::{self, Write as _},
+    ops::RangeInclusive,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use net_latency_common::{CallCounters, CallRecord};
+use tokio::{
+    signal::unix::Signal,
+    task::yield_now,
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+use self::{
+    choice::Choice,
+    indent::Indent,
+    json::Json,
+    names::Functions,
+    totals::{Footer, Totals},
+    tree::{Tree, Trees},
+};
+use crate::{
+    cli::{CallFormat, CallsConfig, Style},
+    clock::{Clock, monotonic_ns},
+    error::Failure,
+    kernel::{self, facts::Live, functions::Function, prerequisites},
+    output::{LONGEST_LINE, Rotation, Sink, SinkError},
+    probes::calls::{self, CallMaps, CallProbes, Cost},
+    run::ends::{self, Processes, Signals, readable},
+};
+
+/// How often the ring buffer is read when it doesn't fill quickly.
+const TICK: Duration = Duration::from_millis(40);
+/// Ticks between looks at what is lost.
+const TICKS_PER_SECOND: u32 = 25;
+/// Records read before signals get their turn.
+const BATCH: usize = 4096;
+/// How long a reader of our output may take nothing before we go back to our signals.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The same at the very end, for what is still there.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// A program that has taken the time of a return has written its record by then.
+const SETTLING: Duration = Duration::from_millis(5);
+/// How long attaching may take without a word, and how often it is told then.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long it may take at all.
+const LONGEST_ATTACHING: Duration = Duration::from_secs(60);
+
+/// Why a run ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A signal, the time or the number of calls asked for, or the processes are over.
+    Done,
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+/// Shows calls until something ends the run.
+///
+/// # Errors
+/// A usage failure for functions that there are not, [`Failure::CannotTrace`] before anything is attached, a runtime
+/// failure if reading or writing fails.
+pub fn run(config: &CallsConfig) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(trace(config))
+}
+
+async fn trace(config: &CallsConfig) -> Result<(), Failure> {
+    // What can fail without touching the kernel comes first.
+    let sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let hangup = match config.output {
+        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
+        None => None,
+    };
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    prerequisites::check()?;
+    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
+    let choice = Choice::make(config)?;
+    if config.verbose {
+        choice.tell();
+    }
+    let btf = kernel::read_btf()?;
+    let settings = calls::settings(&btf, &choice.addresses)?;
+    let mut probes = CallProbes::load(&btf, &settings, &config.filter, config.tracing.buffer_bytes)?;
+    drop(btf);
+    let mut maps = probes.take_maps()?;
+    let cost = probes.measure(&choice.addresses, &mut maps)?;
+    let Some(attached) = attach(&mut probes, choice.functions, &mut signals, config).await? else {
+        return Ok(());
+    };
+    if attached.is_empty() {
+        return Err(Failure::CannotTrace("none of the functions can be traced; -v says why".to_owned()));
+    }
+    // Until now calls met some of the probes only.
+    while maps.oldest()?.is_some() {}
+    let start_ns = monotonic_ns();
+    let before = maps.counters()?;
+    if !config.quiet {
+        say(|out| tell_start(attached.len(), choice.refused.len(), cost, out));
+    }
+    let mut run = Run {
+        config,
+        form: Form::new(config),
+        functions: Functions::new(attached),
+        sink,
+        maps,
+        span: start_ns..=u64::MAX,
+        before,
+        trees: Trees::default(),
+        totals: Totals::default(),
+        text: Vec::new(),
+        written: 0,
+        shown: 0,
+        fast: 0,
+        told: 0,
+    };
+    run.form.begin(&mut run.text);
+    let started = Instant::now();
+    let mut outcome = run.follow(&mut signals, hangup, &mut processes).await;
+    let elapsed = started.elapsed();
+
+    run.span = start_ns..=monotonic_ns();
+    let counters = run.counters()?;
+    let skipped = probes.missed();
+    let under_way = run.maps.under_way(&run.span);
+    // What has returned by now is in the buffer or just being put there.
+    sleep(SETTLING).await;
+    let unwritten = match outcome {
+        Ok(End::Done) => match run.finish() {
+            Ok(unwritten) => unwritten,
+            Err(end) => {
+                outcome = end;
+                0
+            }
+        },
+        _ => 0,
+    };
+    if !config.quiet {
+        let footer = Footer {
+            totals: &run.totals,
+            functions: &run.functions,
+            elapsed,
+            shown: run.shown,
+            fast: run.fast,
+            counters,
+            under_way,
+            cut: run.trees.cut,
+            unwritten,
+            skipped,
+        };
+        say(|out| footer.write(out));
+    }
+    // Last, since it can take minutes.
+    detach(probes, config.quiet);
+    outcome.map(drop)
+}
+
+/// Detaches everything, and says so when it takes long.
+fn detach(probes: CallProbes, is_quiet: bool) {
+    let functions = probes.functions();
+    let detaching = thread::spawn(|| drop(probes));
+    let begun = Instant::now();
+    while !detaching.is_finished() && begun.elapsed() < SILENCE {
+        thread::sleep(TICK);
+    }
+    if !detaching.is_finished() && !is_quiet {
+        say(|out| {
+            writeln!(out, "net-latency: detaching from {functions} functions, which this kernel lets wait")
+        });
+    }
+    // It doesn't panic, and there would be nothing left to do.
+    let _ = detaching.join();
+}
+
+/// Attaches to the functions, says so when it takes long, and returns those that it could attach to; `None` if a signal
+/// came.
+async fn attach(
+    probes: &mut CallProbes,
+    functions: Vec<Function>,
+    signals: &mut Signals,
+    config: &CallsConfig,
+) -> Result<Option<Vec<Function>>, Failure> {
+    let begun = Instant::now();
+    let (all, mut told) = (functions.len(), begun);
+    let mut attached = Vec::new();
+    for (number, function) in functions.into_iter().enumerate() {
+        tokio::select! {
+            biased;
+            () = signals.any() => return Ok(None),
+            () = yield_now() => {}
+        }
+        match probes.attach(&function) {
+            Ok(()) => attached.push(function),
+            Err(reason) if config.verbose => {
+                say(|out| writeln!(out, "net-latency: {} can't be traced: {reason}", function.name));
+            }
+            Err(_) => {}
+        }
+        if told.elapsed() > SILENCE && !config.quiet {
+            told = Instant::now();
+            say(|out| writeln!(out, "net-latency: attaching to {} of {all} functions", number + 1));
+        }
+        if begun.elapsed() > LONGEST_ATTACHING && number + 1 < all {
+            say(|out| {
+                writeln!(
+                    out,
+                    "net-latency: attaching took more than {} s, so that {} of {all} functions are left out; ask for \
+                     fewer",
+                    LONGEST_ATTACHING.as_secs(),
+                    all - number - 1
+                )
+            });
+            break;
+        }
+    }
+    Ok(Some(attached))
+}
+
+/// The line that says that everything is attached.
+fn tell_start(
+    functions: usize,
+    refused: usize,
+    cost: Option<Cost>,
+    out: &mut impl io::Write,
+) -> io::Result<()> {
+    write!(
+        out,
+        "net-latency: tracing {functions} function{} by kprobe",
+        if functions == 1 { "" } else { "s" }
+    )?;
+    if refused > 0 {
+        write!(out, " ({refused} can't be, -v names them)")?;
+    }
+    if let Some(Cost { call_ns, within_ns }) = cost {
+        write!(
+            out,
+            "; each call takes {:.1} us more, {:.1} us of that within its own time",
+            call_ns as f64 / 1000.0,
+            within_ns as f64 / 1000.0
+        )?;
+    }
+    writeln!(out, "; Ctrl-C ends it")
+}
+
+/// How trees are written.
+enum Form {
+    Graph(graph::Options),
+    Indent(graph::Options, Indent),
+    Json(Json),
+}
+
+impl Form {
+    fn new(config: &CallsConfig) -> Self {
+        let options = graph::Options { addresses: config.addresses, self_time: config.self_time };
+        match (config.format, config.style) {
+            (CallFormat::Json, _) => Self::Json(Json::new(config.zone)),
+            (CallFormat::Text, Style::Graph) => Self::Graph(options),
+            (CallFormat::Text, Style::Indent) => Self::Indent(options, Indent::default()),
+        }
+    }
+
+    fn begin(&self, out: &mut Vec<u8>) {
+        if let Self::Graph(options) = self {
+            graph::write_head(*options, out);
+        }
+    }
+
+    fn write(&mut self, tree: &Tree, functions: &Functions, clock: Clock, out: &mut Vec<u8>) {
+        match self {
+            Self::Graph(options) => graph::write(tree, functions, *options, out),
+            Self::Indent(options, indent) => indent.write(tree, functions, *options, out),
+            Self::Json(json) => json.write(tree, functions, clock, out),
+        }
+    }
+}
+
+struct Run<'a> {
+    config: &'a CallsConfig,
+    form: Form,
+    functions: Functions,
+    sink: Sink,
+    maps: CallMaps,
+    /// Entries and returns that are valid: while everything was attached.
+    span: RangeInclusive<u64>,
+    before: CallCounters,
+    trees: Trees,
+    totals: Totals,
+    /// Lines for the sink, those of one read at most.
+    text: Vec<u8>,
+    /// Bytes of them that it has.
+    written: usize,
+    shown: u64,
+    fast: u64,
+    /// Lost calls that stderr was told of.
+    told: u64,
+}
+
+impl Run<'_> {
+    /// What was counted since everything was attached.
+    fn counters(&self) -> Result<CallCounters, Failure> {
+        Ok(self.maps.counters()?.since(&self.before))
+    }
+
+    /// Reads and writes until something ends the run.
+    async fn follow(
+        &mut self,
+        signals: &mut Signals,
+        mut hangup: Option<Signal>,
+        processes: &mut Processes,
+    ) -> Result<End, Failure> {
+        let filling = self.maps.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let over = async {
+            match self.config.duration {
+                Some(duration) => sleep(duration).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(over);
+        let mut ticks = 0u32;
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(End::Done),
+                () = ends::next(hangup.as_mut()) => {
+                    let reopened = self.sink.reopen(PATIENCE);
+                    self.warn();
+                    if let Err(error) = reopened {
+                        return ended(error);
+                    }
+                }
+                () = &mut over => return Ok(End::Done),
+                all_ended = processes.all_ended() => {
+                    all_ended?;
+                    return Ok(End::Done);
+                }
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        self.alarm()?;
+                    }
+                    if self.sink.reader_gone() {
+                        return Ok(End::Closed);
+                    }
+                }
+            }
+            match self.read(PATIENCE) {
+                Ok(_) if self.is_enough() => return Ok(End::Done),
+                Ok(_) => {}
+                Err(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Whether as many were shown as were asked for.
+    fn is_enough(&self) -> bool {
+        self.config.count.is_some_and(|count| self.shown >= count.get())
+    }
+
+    /// Reads a batch of calls, and writes those that are complete; whether it got through. The error is how the run ends.
+    fn read(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        // While its reader is slow, records wait in the ring buffer, which counts what it can't hold.
+        if !self.write(patience)? {
+            return Ok(false);
+        }
+        let clock = Clock::sample();
+        for _ in 0..BATCH {
+            if self.is_enough() {
+                break;
+            }
+            match self.maps.oldest() {
+                Ok(Some(call)) => self.take(call, clock),
+                Ok(None) => return self.write(patience),
+                Err(error) => return Err(Err(error.into())),
+            }
+        }
+        self.write(patience)?;
+        Ok(self.is_enough())
+    }
+
+    /// A call has returned.
+    fn take(&mut self, call: CallRecord, clock: Clock) {
+        let is_valid = self.span.contains(&call.entry_ns) && self.span.contains(&call.exit_ns);
+        if is_valid {
+            self.totals.add(&call, &self.functions);
+        } else if call.exit_ns < *self.span.start() || call.entry_ns > *self.span.end() {
+            return;
+        }
+        let mut complete = Vec::new();
+        self.trees.add(call, |tree| complete.push(tree));
+        for tree in complete {
+            self.show(&tree, clock);
+        }
+    }
+
+    fn show(&mut self, tree: &Tree, clock: Clock) {
+        // What began before everything was attached, or ended after, has not met all probes.
+        let is_whole =
+            |call: &CallRecord| self.span.contains(&call.entry_ns) && self.span.contains(&call.exit_ns);
+        if !tree.calls.iter().all(is_whole) {
+            return;
+        }
+        if let Some(least) = self.config.slower
+            && tree.duration_ns().is_none_or(|ns| u128::from(ns) < least.as_nanos())
+        {
+            self.fast += u64::from(tree.has_root);
+            return;
+        }
+        self.shown += u64::from(tree.has_root);
+        self.form.write(tree, &self.functions, clock, &mut self.text);
+    }
+
+    /// Hands lines to the sink, as far as its reader takes them; whether none is left.
+    fn write(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        while self.written < self.text.len() {
+            let rest = &self.text[self.written..];
+            let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
+            debug_assert!(line <= LONGEST_LINE, "a line is too long for the sink");
+            if !self.sink.has_room() && !self.flush(patience)? {
+                return Ok(false);
+            }
+            let line = &self.text[self.written..self.written + line];
+            self.sink.buffer().extend_from_slice(line);
+            self.written += line.len();
+        }
+        self.text.clear();
+        self.written = 0;
+        self.flush(patience)
+    }
+
+    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        let flushed = self.sink.flush(patience);
+        self.warn();
+        flushed.map_err(ended)
+    }
+
+    fn warn(&mut self) {
+        if let Some(warning) = self.sink.take_warning() {
+            say(|out| writeln!(out, "net-latency: {warning}"));
+        }
+    }
+
+    /// Tells stderr of calls that are being lost.
+    fn alarm(&mut self) -> Result<(), Failure> {
+        let lost = Footer::lost(&self.counters()?);
+        if lost > self.told && !self.config.quiet {
+            say(|out| {
+                writeln!(out, "net-latency: {} calls lost just now; the end says why", lost - self.told)
+            });
+        }
+        self.told = lost;
+        Ok(())
+    }
+
+    /// After everything is detached: what is left. Returns the lines that nobody took.
+    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+        let deadline = Instant::now() + LAST_PATIENCE;
+        while !self.read(PATIENCE)? {
+            if Instant::now() > deadline {
+                break;
+            }
+        }
+        if !self.is_enough() {
+            let mut rest = Vec::new();
+            self.trees.finish(|tree| rest.push(tree));
+            let clock = Clock::sample();
+            for tree in rest {
+                self.show(&tree, clock);
+            }
+        }
+        while !self.write(PATIENCE)? && Instant::now() < deadline {}
+        let lines = self.text[self.written..].iter().filter(|&&byte| byte == b'\n').count();
+        Ok(lines as u64 + self.sink.waiting_lines())
+    }
+}
+
+/// How a run ends whose output can't be written any more.
+fn ended(error: SinkError) -> Result<End, Failure> {
+    match error {
+        SinkError::Closed => Ok(End::Closed),
+        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+    }
+}
+
+/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
+fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    let mut text = Vec::new();
+    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
+}

@@ -1,0 +1,146 @@
+//! What was called how often and for how long, over the whole run, and what is missing in that.
+
+use std::{io, time::Duration};
+
+use net_latency_common::{CallCounter, CallCounters, CallRecord};
+
+use super::{
+    names::Functions,
+    tree::{duration_ns, self_ns},
+};
+use crate::accounting::{Human, Times};
+
+/// Figures of each function, by its number.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    functions: Vec<Option<Box<Figures>>>,
+    pub(super) calls: u64,
+}
+
+#[derive(Debug)]
+struct Figures {
+    times: Times,
+    self_ns: u64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, call: &CallRecord, functions: &Functions) {
+        let Some(number) = functions.number(call.function) else { return };
+        if self.functions.len() <= number {
+            self.functions.resize_with(functions.len(), || None);
+        }
+        let new = || Box::new(Figures { times: Times::new(), self_ns: 0 });
+        let figures = self.functions[number].get_or_insert_with(new);
+        figures.times.add(duration_ns(call));
+        figures.self_ns += self_ns(call);
+        self.calls += 1;
+    }
+
+    /// Writes a row per function that was called, those that took the most time by themselves first.
+    pub(super) fn write(&self, functions: &Functions, out: &mut impl io::Write) -> io::Result<()> {
+        let mut rows: Vec<_> =
+            (0..).zip(&self.functions).filter_map(|(n, row)| Some((n, row.as_ref()?))).collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        rows.sort_by_key(|(number, row)| (std::cmp::Reverse(row.self_ns), *number));
+        let name = |number: usize| functions.by_number(number).name.as_str();
+        let width = rows.iter().map(|(number, _)| name(*number).len()).max().unwrap_or(0).max(8);
+        writeln!(
+            out,
+            "  {:<width$}{:>10}{:>9}{:>9}{:>9}{:>11}",
+            "function", "calls", "p50", "p99", "max", "self total"
+        )?;
+        for (number, row) in rows {
+            let time = |ns: Option<u64>| Human(ns.unwrap_or(0)).to_string();
+            writeln!(
+                out,
+                "  {:<width$}{:>10}{:>9}{:>9}{:>9}{:>11}",
+                name(number),
+                row.times.count(),
+                time(row.times.quantile(500)),
+                time(row.times.quantile(990)),
+                time(row.times.max()),
+                time(Some(row.self_ns)),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What is said at the end.
+#[derive(Debug)]
+pub(super) struct Footer<'a> {
+    pub(super) totals: &'a Totals,
+    pub(super) functions: &'a Functions,
+    pub(super) elapsed: Duration,
+    /// Outermost calls that were shown.
+    pub(super) shown: u64,
+    /// And those that were not slow enough.
+    pub(super) fast: u64,
+    pub(super) counters: CallCounters,
+    /// Calls that had not returned.
+    pub(super) under_way: u64,
+    /// Calls that are in the figures and were not shown, because too many waited for their outermost one.
+    pub(super) cut: u64,
+    /// Lines that the reader of the output did not take.
+    pub(super) unwritten: u64,
+    /// How often the kernel skipped a program, if it counts that.
+    pub(super) skipped: Option<u64>,
+}
+
+impl Footer<'_> {
+    /// Calls that were neither shown nor are in the figures, though they came.
+    pub(super) fn lost(counters: &CallCounters) -> u64 {
+        [CallCounter::RingFull, CallCounter::NoReturn, CallCounter::TooDeep, CallCounter::NoRoom]
+            .into_iter()
+            .map(|counter| counters.get(counter))
+            .sum()
+    }
+
+    pub(super) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write!(
+            out,
+            "net-latency: {} calls in {:.1} s, {} lost; {} outermost shown",
+            self.totals.calls,
+            self.elapsed.as_secs_f64(),
+            Self::lost(&self.counters),
+            self.shown
+        )?;
+        if self.fast > 0 {
+            write!(out, ", {} faster than asked for", self.fast)?;
+        }
+        writeln!(out)?;
+        self.totals.write(self.functions, out)?;
+        let reasons = [
+            (
+                self.counters.get(CallCounter::RingFull),
+                "calls lost: the buffer was full; a larger --buffer, a filter or fewer functions help",
+            ),
+            (
+                self.counters.get(CallCounter::NoReturn),
+                "calls lost: their return was not seen; the kernel had no more room for returns of that function, or it \
+                 ended otherwise",
+            ),
+            (self.counters.get(CallCounter::TooDeep), "calls lost: they were within too many others"),
+            (self.counters.get(CallCounter::NoRoom), "calls lost: too many threads were in calls"),
+            (
+                self.counters.get(CallCounter::NoEntry),
+                "returns of calls that had begun before, or found no room, are not shown",
+            ),
+            (self.under_way, "calls had not returned at the end"),
+            (self.cut, "calls are in these figures only: too many waited for their outermost one"),
+            (self.unwritten, "lines that nobody took"),
+        ];
+        for (count, words) in reasons {
+            if count > 0 {
+                writeln!(out, "  {count} {words}")?;
+            }
+        }
+        match self.skipped {
+            Some(0) => Ok(()),
+            Some(skipped) => writeln!(out, "  {skipped} entries or returns were skipped by the kernel"),
+            None => writeln!(out, "  this kernel does not count skipped calls"),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Names of groups.
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::{IpAddr, Ipv6Addr},
+    os::unix::{ffi::OsStrExt as _, fs::DirEntryExt as _, fs::MetadataExt as _},
+    path::Path,
+};
+
+use net_latency_common::{COMM_LEN, GroupBy};
+
+use super::model::Id;
+use crate::{cli::unified_hierarchy, kernel::devices::Devices, output::write_name};
+
+/// Directories of cgroups below each other: more than anybody has.
+const DEEPEST: usize = 64;
+
+/// Whose packets a group's are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Everybody's.
+    All,
+    /// Nobody's who is known.
+    Unknown,
+    /// Those of so many groups.
+    Others(usize),
+    /// A process, and its name where known.
+    Process(u32, Option<Vec<u8>>),
+    /// The tasks of that name.
+    Comm(Vec<u8>),
+    /// Those with that port of ours.
+    Port(u16),
+    /// Those of another end.
+    Host(IpAddr),
+    /// Those on a device.
+    Interface { name: Option<Vec<u8>>, index: u32, netns: u32 },
+    /// The processes in a cgroup.
+    Cgroup { path: Option<Vec<u8>>, id: u64 },
+}
+
+impl Identity {
+    /// Appends it as people read it, on one line, whatever somebody chose as a name.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let text = match self {
+            Self::All => "all".to_owned(),
+            Self::Unknown => "unknown".to_owned(),
+            Self::Others(1) => "1 other".to_owned(),
+            Self::Others(groups) => format!("{groups} others"),
+            Self::Process(pid, name) => {
+                write_name(name.as_deref(), out);
+                format!(", PID {pid}")
+            }
+            Self::Port(port) => format!("port {port}"),
+            Self::Host(host) => host.to_string(),
+            Self::Comm(name)
+            | Self::Interface { name: Some(name), .. }
+            | Self::Cgroup { path: Some(name), .. } => {
+                write_name(Some(name), out);
+                return;
+            }
+            Self::Interface { index, netns, .. } => format!("device {index} of net:[{netns}]"),
+            Self::Cgroup { id, .. } => format!("cgroup {id}"),
+        };
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Finds names.
+pub(super) struct Names<'a> {
+    by: GroupBy,
+    process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>,
+    devices: Devices,
+    /// Paths below the hierarchy's root by inode number, which is the id.
+    cgroups: HashMap<u64, Vec<u8>>,
+}
+
+impl<'a> Names<'a> {
+    /// As they are now.
+    pub(super) fn new(by: GroupBy, process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>) -> Self {
+        let cgroups = match by {
+            GroupBy::Cgroup => {
+                let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+                unified_hierarchy(&mounts).map(cgroups).unwrap_or_default()
+            }
+            _ => HashMap::new(),
+        };
+        Self { by, process, devices: Devices::new(), cgroups }
+    }
+
+    /// Who that is.
+    pub(super) fn identity(&mut self, id: Id) -> Identity {
+        let [first, second] = match id {
+            Id::Others(groups) => return Identity::Others(groups),
+            Id::One(words) => words,
+        };
+        let is_known = first != 0 || second != 0;
+        match self.by {
+            GroupBy::Stage => Identity::All,
+            GroupBy::Port => Identity::Port(first as u16),
+            GroupBy::Host => Identity::Host(host([first, second])),
+            _ if !is_known => Identity::Unknown,
+            GroupBy::Pid => {
+                let pid = first as u32;
+                Identity::Process(pid, (self.process)(pid).and_then(|name| until_nul(&name)))
+            }
+            GroupBy::Comm => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Comm),
+            GroupBy::Interface => {
+                let (index, netns) = (first as u32, second as u32);
+                let name = self.devices.name(netns, index).map(<[u8]>::to_vec);
+                Identity::Interface { name, index, netns }
+            }
+            GroupBy::Cgroup => Identity::Cgroup { path: self.cgroups.get(&first).cloned(), id: first },
+        }
+    }
+}
+
+/// Two words as they lie in memory.
+fn bytes([first, second]: [u64; 2]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&first.to_ne_bytes());
+    bytes[8..].copy_from_slice(&second.to_ne_bytes());
+    bytes
+}
+
+fn host(words: [u64; 2]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(bytes(words))).to_canonical()
+}
+
+fn until_nul(name: &[u8]) -> Option<Vec<u8>> {
+    let name = name.split(|&byte| byte == 0).next()?;
+    (!name.is_empty()).then(|| name.to_vec())
+}
+
+/// All cgroups below `root`, and itself.
+fn cgroups(root: &Path) -> HashMap<u64, Vec<u8>> {
+    let mut found = HashMap::new();
+    if let Ok(data) = fs::metadata(root) {
+        found.insert(data.ino(), b"/".to_vec());
+    }
+    walk(root, &mut Vec::new(), DEEPEST, &mut found);
+    found
+}
+
+/// Adds the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found.
+fn walk(directory: &Path, path: &mut Vec<u8>, depth: usize, found: &mut HashMap<u64, Vec<u8>>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let len = path.len();
+            path.push(b'/');
+            path.extend_from_slice(entry.file_name().as_bytes());
+            found.insert(entry.ino(), path.clone());
+            walk(&entry.path(), path, depth - 1, found);
+            path.truncate(len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(by: GroupBy, words: [u64; 2]) -> String {
+        let process = |pid| (pid == 7).then_some(*b"fire\nfox\0garbage");
+        let mut out = Vec::new();
+        Names::new(by, &process).identity(Id::One(words)).write(&mut out);
+        String::from_utf8(out).expect("printable")
+    }
+
+    #[test]
+    fn each_group_has_a_name() {
+        let v4 = u64::from(u32::from_ne_bytes([192, 0, 2, 7])) << 32 | 0xffff_0000;
+        let v6 = Ipv6Addr::LOCALHOST.octets();
+        let [_, low] = [0, 8].map(|at| u64::from_ne_bytes(v6[at..at + 8].try_into().expect("8 bytes")));
+        let name = u64::from_ne_bytes(*b"curl\0\0\0\0");
+        let shown = [
+            text(GroupBy::Stage, [0, 0]),
+            text(GroupBy::Pid, [7, 0]),
+            text(GroupBy::Pid, [8, 0]),
+            text(GroupBy::Pid, [0, 0]),
+            text(GroupBy::Comm, [name, 0]),
+            text(GroupBy::Comm, [0, 0]),
+            text(GroupBy::Port, [443, 0]),
+            text(GroupBy::Host, [0, v4]),
+            text(GroupBy::Host, [0, low]),
+            text(GroupBy::Interface, [5, 1]),
+            text(GroupBy::Cgroup, [u64::MAX, 0]),
+        ];
+        insta::assert_snapshot!(shown.join("\n"));
+    }
+
+    #[test]
+    fn cgroups_are_found_by_inode_number() {
+        let root = tempfile::tempdir().expect("a directory");
+        let inner = root.path().join("a.slice/b.service");
+        fs::create_dir_all(&inner).expect("a directory");
+        fs::write(root.path().join("cgroup.procs"), "").expect("a file");
+        let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
+        let found = cgroups(root.path());
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[&ino(root.path())], b"/");
+        assert_eq!(found[&ino(&inner)], b"/a.slice/b.service");
+    }
+}

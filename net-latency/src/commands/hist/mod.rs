@@ -1,0 +1,188 @@
+//! Distributions of times, which the kernel side counts itself: no packet comes to the user side.
+//!
+//! [`model`] and [`distribution`] put the counts together, [`group`] finds names, [`text`] and [`json`] write a
+//! [`page`], and this module runs it all.
+
+mod distribution;
+mod group;
+mod json;
+mod model;
+mod page;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::{
+    future::pending,
+    io::{self, Write as _},
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use net_latency_common::{Counter, Direction};
+use tokio::time::{MissedTickBehavior, interval_at, sleep};
+
+use self::{
+    group::Names,
+    model::{Counts, Id, groups, packets, since},
+    page::Page,
+};
+use super::Alarm;
+use crate::{
+    accounting::Balance,
+    cli::{HistConfig, ReportFormat},
+    clock::{Clock, monotonic_ns},
+    error::Failure,
+    run::{
+        ends::{Processes, Signals},
+        tracer::Tracer,
+    },
+};
+
+/// How often stderr is told of losses.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Counts, and prints what was counted, until something ends the run.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
+pub fn run(config: &HistConfig) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(hist(config))
+}
+
+async fn hist(config: &HistConfig) -> Result<(), Failure> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms)?;
+    if !config.quiet {
+        // A closed stderr is no reason not to trace.
+        let _ =
+            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
+    }
+    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
+    let mut hist = Hist { config, tracer, started: Instant::now(), alarm };
+    let outcome = hist.count(&mut signals, &mut processes).await;
+    let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
+    outcome.map(drop).and(printed)
+}
+
+struct Hist<'a> {
+    config: &'a HistConfig,
+    tracer: Tracer,
+    started: Instant,
+    alarm: Alarm,
+}
+
+impl Hist<'_> {
+    /// Prints the intervals until something ends the run; breaks when nobody reads them any more.
+    async fn count(
+        &mut self,
+        signals: &mut Signals,
+        processes: &mut Processes,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let over = async {
+            match self.config.duration {
+                Some(duration) => sleep(duration).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(over);
+        let every = |period| {
+            let mut every = interval_at(tokio::time::Instant::now() + period, period);
+            every.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            every
+        };
+        let mut pages = self.config.interval.map(every);
+        let mut looks = every(LOOK);
+        let mut earlier = Counts::new();
+        let mut from = *self.tracer.span.start();
+        loop {
+            let page = async {
+                match &mut pages {
+                    Some(pages) => drop(pages.tick().await),
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(ControlFlow::Continue(())),
+                () = &mut over => return Ok(ControlFlow::Continue(())),
+                ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                () = page => {
+                    let now = self.tracer.times()?;
+                    let to = monotonic_ns();
+                    if self.print(&since(&now, &earlier), from, to, false)?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    (earlier, from) = (now, to);
+                }
+                _ = looks.tick() => self.alarm.look(&self.tracer.losses()?),
+            }
+        }
+    }
+
+    /// Detaches, prints the whole run if somebody reads it, and says what is not in it.
+    fn finish(&mut self, is_read: bool) -> Result<(), Failure> {
+        let elapsed = self.started.elapsed();
+        let mut losses = self.tracer.detach()?;
+        let counts = self.tracer.times()?;
+        let printed = if is_read {
+            let (from, to) = (*self.tracer.span.start(), *self.tracer.span.end());
+            self.print(&counts, from, to, true).map(drop)
+        } else {
+            Ok(())
+        };
+        if !self.config.quiet {
+            let all = groups(&counts, usize::MAX);
+            let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
+            let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
+            losses.evicted_in = ledger.evicted;
+            losses.disordered = losses.counters.get(Counter::Disordered);
+            let balance =
+                Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: &self.tracer.cost()? };
+            let mut text = Vec::new();
+            // In one piece; whoever closed stderr doesn't want to know.
+            let _ = balance
+                .write_counts(&mut text)
+                .and_then(|()| balance.write_places(&mut text))
+                .and_then(|()| io::stderr().write_all(&text));
+        }
+        printed
+    }
+
+    /// Prints what was counted between two times; breaks if nobody reads it.
+    fn print(&self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<ControlFlow<()>, Failure> {
+        let by = self.config.histograms.by;
+        let process = |pid| self.tracer.process_name(pid);
+        let mut names = Names::new(by, &process);
+        let clock = Clock::sample();
+        let named = groups(counts, self.config.top).into_iter().map(|group| {
+            let id: Id = group.id;
+            (group, names.identity(id))
+        });
+        let page = Page {
+            from_ns: clock.to_utc_ns(from),
+            to_ns: clock.to_utc_ns(to),
+            zone: self.config.zone,
+            is_whole,
+            by,
+            groups: named.collect(),
+        };
+        let mut out = Vec::new();
+        match self.config.format {
+            ReportFormat::Text => text::write(&page, &mut out),
+            ReportFormat::Json => json::write(&page, &mut out),
+        }
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
+            Ok(()) => Ok(ControlFlow::Continue(())),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
+        }
+    }
+}

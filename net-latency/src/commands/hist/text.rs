@@ -1,0 +1,165 @@
+//! Distributions to read: 80 columns wide, unless a number is larger than any that is likely.
+
+use std::io::Write as _;
+
+use net_latency_common::{Direction, GroupBy};
+
+use super::{
+    distribution::Distribution,
+    group::Identity,
+    model::{Group, Way, packets},
+    page::Page,
+};
+use crate::{
+    accounting::Human,
+    clock::{TimeStyle, TimeText},
+    output::fields::dir,
+    packet::event::columns,
+};
+
+/// Which quantiles a row shows, and their names.
+const QUANTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];
+/// Characters of the longest bar.
+const BAR: usize = 44;
+/// Characters of a group's name in the table; a longer one has a line of its own.
+const NAME: usize = 28;
+
+/// Appends a page.
+pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
+    write_head(page, out);
+    if page.by == GroupBy::Stage {
+        for (group, _) in &page.groups {
+            write_stages(group, out);
+        }
+    } else if !page.groups.is_empty() {
+        write_groups(&page.groups, out);
+    }
+    out.push(b'\n');
+}
+
+/// What the page is about.
+fn write_head(page: &Page, out: &mut Vec<u8>) {
+    let mut time = TimeText::new(page.zone, TimeStyle::Calendar);
+    time.write(page.from_ns, out);
+    out.extend_from_slice(b" to ");
+    time.write(page.to_ns, out);
+    let shown: Vec<_> = page.groups.iter().map(|(group, _)| group.clone()).collect();
+    let [packets_in, packets_out] =
+        [Direction::In, Direction::Out].map(|direction| packets(&shown, direction));
+    let part = if page.is_whole { ", whole run" } else { "" };
+    line(out, format_args!("{part}: {packets_in} packets in, {packets_out} out"));
+    if packets_in + packets_out > 0 {
+        line(out, format_args!("Times are the ends of their buckets: too long, by 12.5 % at most"));
+    }
+}
+
+/// A table of all stages, and their distributions.
+fn write_stages(group: &Group, out: &mut Vec<u8>) {
+    out.push(b'\n');
+    let is_any_unknown = group.ways.iter().flat_map(|way| &way.rows).any(|row| row.unknown() > 0);
+    write!(out, "{:17}{:>10}", "", "count").expect("memory can be written");
+    for (_, name) in QUANTILES {
+        write!(out, "{name:>8}").expect("memory can be written");
+    }
+    line(out, format_args!("{:>8}{}", "max", if is_any_unknown { "  unknown" } else { "" }));
+    for way in &group.ways {
+        for (number, (name, row)) in named(way).enumerate() {
+            let way_name = if number == 0 { way_name(way) } else { String::new() };
+            write!(out, "  {way_name:8}{name:7}{:>10}", row.count()).expect("memory can be written");
+            for time in QUANTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
+            {
+                write!(out, "{:>8}", end(time)).expect("memory can be written");
+            }
+            if row.unknown() > 0 {
+                write!(out, "{:>9}", row.unknown()).expect("memory can be written");
+            }
+            out.push(b'\n');
+        }
+    }
+    for way in &group.ways {
+        for (name, row) in named(way).filter(|(_, row)| row.count() > 0) {
+            line(out, format_args!("\n{} {name}", way_name(way)));
+            write_bars(row, out);
+        }
+    }
+}
+
+/// A table of all groups, and the distributions of their totals.
+fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
+    line(
+        out,
+        format_args!(
+            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}  longest",
+            "total", "", "count", "p50", "p99", "max"
+        ),
+    );
+    for (group, identity) in groups {
+        let name = name(identity);
+        let is_long = name.chars().count() > NAME;
+        if is_long {
+            line(out, format_args!("{name}"));
+        }
+        for (number, way) in group.ways.iter().enumerate() {
+            let total = way.total();
+            let first = if number == 0 && !is_long { name.as_str() } else { "" };
+            let [p50, p99] = [500, 990].map(|per_mille| end(total.quantile(per_mille)));
+            let longest = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
+            line(
+                out,
+                format_args!(
+                    "{first:NAME$} {:7}{:>10}{p50:>8}{p99:>8}{:>8}  {longest}",
+                    way_name(way),
+                    total.packets(),
+                    end(total.max())
+                ),
+            );
+        }
+    }
+    for (group, identity) in groups {
+        for way in group.ways.iter().filter(|way| way.total().count() > 0) {
+            line(out, format_args!("\n{}: {} total", name(identity), way_name(way)));
+            write_bars(way.total(), out);
+        }
+    }
+}
+
+fn write_bars(distribution: &Distribution, out: &mut Vec<u8>) {
+    let most = distribution.doublings().map(|(.., count)| count).max().unwrap_or(0).max(1);
+    for (start, end, count) in distribution.doublings() {
+        let range = match end {
+            u64::MAX => format!("[{}, ...)", Human(start)),
+            end => format!("[{}, {})", Human(start), Human(end)),
+        };
+        let len = u128::from(count) * BAR as u128 / u128::from(most);
+        let bar = "@".repeat(usize::try_from(len).unwrap_or(BAR));
+        line(out, format_args!("  {range:<19} {count:>10} |{bar:BAR$}|"));
+    }
+}
+
+/// The rows of a way with their names.
+fn named(way: &Way) -> impl Iterator<Item = (&'static str, &Distribution)> {
+    columns(way.direction, way.protocol).into_iter().chain(["total"]).zip(&way.rows)
+}
+
+fn way_name(way: &Way) -> String {
+    format!("{:3} {}", dir(way.direction), way.protocol.name())
+}
+
+fn name(identity: &Identity) -> String {
+    let mut name = Vec::new();
+    identity.write(&mut name);
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+/// Where a bucket ends.
+fn end(ns: Option<u64>) -> String {
+    match ns {
+        None => "-".to_owned(),
+        Some(u64::MAX) => "> 73 m".to_owned(),
+        Some(ns) => Human(ns).to_string(),
+    }
+}
+
+fn line(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    writeln!(out, "{text}").expect("memory can be written");
+}

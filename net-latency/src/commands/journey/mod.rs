@@ -1,0 +1,301 @@
+//! Single packets on their way through the kernel: follows as many as were asked for, and shows each when it has ended.
+//!
+//! [`assemble`] puts the kernel side's rows together to a [`model`]'s journey, [`text`], [`json`] and [`perfetto`] write
+//! it, and this module runs it all.
+
+mod assemble;
+mod json;
+mod model;
+mod perfetto;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::{
+    fs::OpenOptions,
+    future::pending,
+    io::{self, IsTerminal as _, Write as _},
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use rustix::termios::tcgetwinsize;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use self::{
+    assemble::{Assembler, End, Wanted},
+    model::Journey,
+    perfetto::Events,
+};
+use crate::{
+    cli::{JourneyConfig, JourneyFormat},
+    clock::{Clock, monotonic_ns},
+    error::Failure,
+    kernel::{self, prerequisites},
+    output::{Rotation, Sink, SinkError},
+    probes::journey::{self, Following, Request},
+    run::ends::{Processes, Signals},
+};
+
+/// How often the ring buffer is read.
+const TICK: Duration = Duration::from_millis(20);
+/// Records read before signals get their turn.
+const BATCH: usize = 16_384;
+/// How long a reader of our output may take nothing before we go back to our signals.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The same at the very end.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// Columns where there is no terminal.
+const COLUMNS: usize = 132;
+
+/// Follows packets until something ends the run.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is followed; a runtime failure if reading or writing fails.
+pub fn run(config: &JourneyConfig) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(follow(config))
+}
+
+async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
+    // What can fail without touching the kernel comes first.
+    let sink = open(config)?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    prerequisites::check()?;
+    let btf = kernel::read_btf()?;
+    let filter = &config.filter;
+    let is_exact = filter.slower.is_none()
+        && filter.interfaces.is_empty()
+        && filter.pids.is_empty()
+        && filter.comms.is_empty()
+        && filter.cgroups.is_empty();
+    let request = Request {
+        filter,
+        functions: &config.functions,
+        backend: config.tracing.backend,
+        buffer_bytes: config.tracing.buffer_bytes,
+        // Each that begins is one of those.
+        exactly: is_exact.then(|| u32::try_from(config.count.get()).unwrap_or(u32::MAX)),
+    };
+    let started = Instant::now();
+    let mut progress = Progress::new(config.quiet);
+    let mut following = journey::attach(&btf, &request, |done, all| progress.show(done, all))?;
+    progress.clear();
+    drop(btf);
+    following.arm(true)?;
+    if !config.quiet {
+        say_ready(&following, started.elapsed());
+    }
+    let mut run = Run {
+        config,
+        sink,
+        following,
+        assembler: Assembler::new(Wanted::new(filter)),
+        events: Events::default(),
+        shown: 0,
+        others: 0,
+        unwatched: 0,
+    };
+    let outcome = run.until_ended(&mut signals, &mut processes).await;
+    let finished = run.finish(&outcome);
+    outcome.map(drop).and(finished)
+}
+
+/// Opens the place where the output goes. A file of trace events can't be gone on with.
+fn open(config: &JourneyConfig) -> Result<Sink, Failure> {
+    let is_perfetto = config.format == JourneyFormat::Perfetto;
+    if let Some(path) = config.output.as_deref().filter(|path| is_perfetto && path.is_file()) {
+        OpenOptions::new().write(true).truncate(true).open(path).map_err(|error| {
+            Failure::Usage(format!(
+                "--output: cannot open {}: {error}; choose a file that can be written",
+                path.display()
+            ))
+        })?;
+    }
+    let header = if is_perfetto { perfetto::HEADER } else { b"" };
+    Sink::open(config.output.as_deref(), header, Rotation { size: None, every: None, keep: 1 })
+}
+
+fn say_ready(following: &Following, elapsed: Duration) {
+    let by = if following.uses_fentry { "fentry and kprobe" } else { "kprobe" };
+    let mut text = format!(
+        "net-latency: tracing {} functions by {by}, attached in {:.1} s",
+        following.traced,
+        elapsed.as_secs_f64()
+    );
+    if let Some(first) = following.refused.first() {
+        let count = following.refused.len();
+        text += &format!("; {count} can't be traced ({first}{})", if count > 1 { ", …" } else { "" });
+    }
+    if following.left_out > 0 {
+        text += &format!("; for {} there was no time", following.left_out);
+    }
+    // A closed stderr is no reason not to trace.
+    let _ = writeln!(io::stderr(), "{text}; Ctrl-C ends it");
+}
+
+/// Tells a terminal how far attaching has come.
+struct Progress {
+    is_shown: bool,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn new(is_quiet: bool) -> Self {
+        Self { is_shown: !is_quiet && io::stderr().is_terminal(), last: None }
+    }
+
+    fn show(&mut self, done: usize, all: usize) {
+        const EVERY: Duration = Duration::from_millis(100);
+        if self.is_shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
+            self.last = Some(Instant::now());
+            // A closed stderr is no reason not to trace.
+            let _ = write!(io::stderr(), "\rnet-latency: attaching, {done} of {all} functions\x1b[K");
+        }
+    }
+
+    fn clear(&self) {
+        if self.last.is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+struct Run<'a> {
+    config: &'a JourneyConfig,
+    sink: Sink,
+    following: Following,
+    assembler: Assembler,
+    events: Events,
+    shown: u64,
+    others: u64,
+    unwatched: u64,
+}
+
+impl Run<'_> {
+    /// Shows journeys as they end; breaks when nobody reads them any more.
+    async fn until_ended(
+        &mut self,
+        signals: &mut Signals,
+        processes: &mut Processes,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let over = async {
+            match self.config.duration {
+                Some(duration) => sleep(duration).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(over);
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(ControlFlow::Continue(())),
+                () = &mut over => return Ok(ControlFlow::Continue(())),
+                ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                _ = tick.tick() => {}
+            }
+            if self.sink.reader_gone() {
+                return Ok(ControlFlow::Break(()));
+            }
+            self.drain(false)?;
+            match self.sink.flush(PATIENCE) {
+                Ok(is_written) if is_written && self.shown >= self.config.count.get() => {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                Ok(_) => {}
+                Err(error) => return ended(error),
+            }
+        }
+    }
+
+    /// Reads what has come, and writes the journeys that have ended, or all.
+    fn drain(&mut self, are_all: bool) -> Result<(), Failure> {
+        let Self { following, assembler, .. } = self;
+        following.read(BATCH, |record| assembler.take(&record))?;
+        for (id, end) in self.assembler.ended(monotonic_ns(), are_all, &self.following.names) {
+            match end {
+                End::Shown(journey) if self.shown < self.config.count.get() => {
+                    self.write(&journey);
+                    self.shown += 1;
+                    if self.shown == self.config.count.get() {
+                        self.following.arm(false)?;
+                    }
+                }
+                End::Shown(_) => {}
+                End::Other => self.others += 1,
+                End::Unwatched => self.unwatched += 1,
+            }
+            self.following.end(id)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, journey: &Journey) {
+        let columns = match tcgetwinsize(io::stdout()) {
+            Ok(size) if self.sink.is_terminal() && size.ws_col > 0 => size.ws_col.into(),
+            _ => COLUMNS,
+        };
+        let (clock, zone, out) = (Clock::sample(), self.config.zone, self.sink.buffer());
+        match self.config.format {
+            JourneyFormat::Text => text::write(journey, clock, zone, columns, out),
+            JourneyFormat::Json => json::write(journey, clock, zone, out),
+            JourneyFormat::Perfetto => self.events.write(journey, out),
+        }
+    }
+
+    /// Shows what is under way, if somebody reads it, and says what is not shown.
+    fn finish(&mut self, outcome: &Result<ControlFlow<()>, Failure>) -> Result<(), Failure> {
+        self.following.arm(false)?;
+        let mut written = Ok(());
+        if matches!(outcome, Ok(ControlFlow::Continue(()))) {
+            self.drain(true)?;
+            if self.config.format == JourneyFormat::Perfetto {
+                self.events.finish(self.sink.buffer());
+            }
+            let deadline = Instant::now() + LAST_PATIENCE;
+            loop {
+                match self.sink.flush(PATIENCE) {
+                    Ok(false) if Instant::now() < deadline => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        written = ended(error).map(drop);
+                        break;
+                    }
+                }
+            }
+        }
+        if !self.config.quiet {
+            let (begun, lost) = self.following.tallies()?;
+            let mut text =
+                format!("net-latency: {} packets shown, {begun} followed, {lost} rows lost\n", self.shown);
+            for (count, words) in [
+                (self.others, "packets followed that turned out not to be asked for"),
+                (self.unwatched, "packets given up: more than 4 followed ones waited on one socket"),
+                (self.assembler.foreign, "rows left out that were another packet's"),
+                (self.assembler.beyond, "rows left out: a packet has 4096 at most"),
+            ] {
+                if count > 0 {
+                    text += &format!("  {count} {words}\n");
+                }
+            }
+            // In one piece; whoever closed stderr doesn't want to know.
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+        written
+    }
+}
+
+/// How a run ends whose output can't be written any more.
+fn ended(error: SinkError) -> Result<ControlFlow<()>, Failure> {
+    match error {
+        SinkError::Closed => Ok(ControlFlow::Break(())),
+        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+    }
+}

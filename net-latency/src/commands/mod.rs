@@ -1,0 +1,56 @@
+//! One file per subcommand.
+
+pub mod calls;
+pub mod check;
+pub mod completions;
+pub mod hist;
+pub mod journey;
+pub mod man;
+pub mod report;
+pub mod stream;
+pub mod top;
+
+use std::io::{self, Write as _};
+
+use net_latency_common::Counter;
+
+use crate::{accounting::Losses, error::Failure};
+
+/// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
+fn to_stdout(text: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("cannot write to standard output").into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells standard error, while a view runs, that packets are being lost.
+struct Alarm {
+    /// What is lost, and what helps against it.
+    words: &'static str,
+    is_quiet: bool,
+    /// Of these it has told: left out by chance, and lost otherwise.
+    told: [u64; 2],
+}
+
+impl Alarm {
+    fn new(words: &'static str, is_quiet: bool) -> Self {
+        Self { words, is_quiet, told: [0; 2] }
+    }
+
+    fn look(&mut self, losses: &Losses) {
+        const SHED: &str = "packets left out by chance just now, since more come than the output takes: a filter, or a faster output, helps";
+        let shed = losses.counters.get(Counter::Shed);
+        let counts = [shed, losses.lines() - shed];
+        for ((count, told), words) in counts.into_iter().zip(self.told).zip([SHED, self.words]) {
+            if count > told && !self.is_quiet {
+                // A closed stderr is no reason not to trace.
+                let _ = writeln!(io::stderr(), "net-latency: {} {words}", count - told);
+            }
+        }
+        self.told = counts;
+    }
+}

@@ -1,0 +1,286 @@
+//! A line of the CSV form: columns go by the names in the header, so that their order and number may change.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use csv_core::{ReadRecordResult, Reader};
+use net_latency_common::Direction;
+
+use super::packet::{Fields, Flags};
+use crate::packet::event::Protocol;
+
+/// Without these no line can be read: a header has them, and no row has them.
+const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
+
+/// Why a line gives no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// No header has come yet.
+    NoHeader,
+    /// It has more or fewer values than the header has names.
+    Width,
+    /// A value is not of its column's kind.
+    Value,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Ts,
+    Dir,
+    Proto,
+    Pid,
+    Tid,
+    Comm,
+    Saddr,
+    Sport,
+    Daddr,
+    Dport,
+    Len,
+    DrvIp,
+    IpTcp,
+    TcpApp,
+    IpUdp,
+    UdpApp,
+    AppTcp,
+    TcpIp,
+    IpDrv,
+    AppUdp,
+    UdpIp,
+    Total,
+    Netns,
+    Flags,
+    Unknown,
+}
+
+impl Column {
+    fn named(name: &str) -> Self {
+        match name {
+            "ts" => Self::Ts,
+            "dir" => Self::Dir,
+            "proto" => Self::Proto,
+            "pid" => Self::Pid,
+            "tid" => Self::Tid,
+            "comm" => Self::Comm,
+            "saddr" => Self::Saddr,
+            "sport" => Self::Sport,
+            "daddr" => Self::Daddr,
+            "dport" => Self::Dport,
+            "len" => Self::Len,
+            "drv_ip_ns" => Self::DrvIp,
+            "ip_tcp_ns" => Self::IpTcp,
+            "tcp_app_ns" => Self::TcpApp,
+            "ip_udp_ns" => Self::IpUdp,
+            "udp_app_ns" => Self::UdpApp,
+            "app_tcp_ns" => Self::AppTcp,
+            "tcp_ip_ns" => Self::TcpIp,
+            "ip_drv_ns" => Self::IpDrv,
+            "app_udp_ns" => Self::AppUdp,
+            "udp_ip_ns" => Self::UdpIp,
+            "total_ns" => Self::Total,
+            "netns" => Self::Netns,
+            "flags" => Self::Flags,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
+#[derive(Debug)]
+pub(super) struct CsvReader {
+    columns: Vec<Column>,
+    /// Kept, since making one costs more than a line.
+    splitter: Reader,
+    /// The values of the current line without their quotes, end to end.
+    text: Vec<u8>,
+    /// Where each of the `count` values ends in `text`.
+    ends: Vec<usize>,
+    count: usize,
+}
+
+impl CsvReader {
+    pub(super) fn new() -> Self {
+        // Not `Reader::default`, which splits nothing.
+        Self { columns: Vec::new(), splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
+    }
+
+    /// The line's fields; `None` if it is a header.
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+        self.split(line);
+        if self.is_header() {
+            self.columns = self
+                .values()
+                .map(|name| std::str::from_utf8(name).map_or(Column::Unknown, Column::named))
+                .collect();
+            return Ok(None);
+        }
+        match self.columns.len() {
+            0 => return Err(Wrong::NoHeader),
+            count if count != self.count => return Err(Wrong::Width),
+            _ => {}
+        }
+        let mut fields = Fields::default();
+        for (column, value) in self.columns.iter().zip(self.values()) {
+            // Empty is unknown.
+            if !value.is_empty() {
+                set(&mut fields, *column, value).ok_or(Wrong::Value)?;
+            }
+        }
+        Ok(Some(fields))
+    }
+
+    fn is_header(&self) -> bool {
+        NEEDED.iter().all(|name| self.values().any(|value| value == name.as_bytes()))
+    }
+
+    fn split(&mut self, line: &[u8]) {
+        // Values are never longer than their quoted form, nor more than there are bytes.
+        self.text.resize(self.text.len().max(line.len()), 0);
+        self.ends.resize(self.ends.len().max(line.len() + 1), 0);
+        self.splitter.reset();
+        let (mut read, mut written) = (0, 0);
+        self.count = 0;
+        loop {
+            // Empty input at the end closes the record.
+            let (text, ends) = (&mut self.text[written..], &mut self.ends[self.count..]);
+            let (result, input, output, ends) = self.splitter.read_record(&line[read..], text, ends);
+            read += input;
+            written += output;
+            self.count += ends;
+            if !matches!(result, ReadRecordResult::InputEmpty) {
+                break;
+            }
+        }
+    }
+
+    fn values(&self) -> impl Iterator<Item = &[u8]> {
+        values(&self.text, &self.ends[..self.count])
+    }
+}
+
+fn values<'a>(text: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> {
+    ends.iter().scan(0, move |start, &end| Some(&text[std::mem::replace(start, end)..end]))
+}
+
+/// `None` if the value is not of the column's kind.
+fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<()> {
+    let times = &mut fields.times;
+    match column {
+        Column::Ts => fields.ts = Some(Cow::Borrowed(std::str::from_utf8(value).ok()?)),
+        Column::Dir => {
+            fields.direction = Some(match value {
+                b"in" => Direction::In,
+                b"out" => Direction::Out,
+                _ => return None,
+            });
+        }
+        Column::Proto => {
+            fields.protocol = Some(match value {
+                b"tcp" => Protocol::Tcp,
+                b"udp" => Protocol::Udp,
+                _ => return None,
+            });
+        }
+        Column::Pid => fields.pid = Some(parse(value)?),
+        Column::Tid => fields.tid = Some(parse(value)?),
+        Column::Comm => fields.comm = Some(unescape(value)),
+        Column::Saddr => fields.saddr = Some(parse(value)?),
+        Column::Sport => fields.sport = Some(parse(value)?),
+        Column::Daddr => fields.daddr = Some(parse(value)?),
+        Column::Dport => fields.dport = Some(parse(value)?),
+        Column::Len => fields.len = Some(parse(value)?),
+        Column::DrvIp => times.drv_ip = Some(parse(value)?),
+        Column::IpTcp => times.ip_tcp = Some(parse(value)?),
+        Column::TcpApp => times.tcp_app = Some(parse(value)?),
+        Column::IpUdp => times.ip_udp = Some(parse(value)?),
+        Column::UdpApp => times.udp_app = Some(parse(value)?),
+        Column::AppTcp => times.app_tcp = Some(parse(value)?),
+        Column::TcpIp => times.tcp_ip = Some(parse(value)?),
+        Column::IpDrv => times.ip_drv = Some(parse(value)?),
+        Column::AppUdp => times.app_udp = Some(parse(value)?),
+        Column::UdpIp => times.udp_ip = Some(parse(value)?),
+        Column::Total => fields.total_ns = Some(parse(value)?),
+        Column::Netns => fields.netns = Some(parse(value)?),
+        Column::Flags => {
+            let mut flags = Flags::default();
+            for name in value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_') {
+                flags.add(std::str::from_utf8(name).ok()?);
+            }
+            fields.flags = flags;
+        }
+        Column::Unknown => {}
+    }
+    Some(())
+}
+
+/// The name that was written, with what had to be escaped in it as `\xNN`, byte by byte.
+fn unescape(value: &[u8]) -> Cow<'_, str> {
+    const ESCAPE: &[u8] = b"\\x";
+    if memchr::memchr(b'\\', value).is_none() {
+        return String::from_utf8_lossy(value);
+    }
+    let mut name = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = rest.strip_prefix(ESCAPE).and_then(|rest| rest.split_at_checked(2));
+        let byte = digits.and_then(|(digits, tail)| {
+            let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
+            let digits = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
+            Some((u8::from_str_radix(digits, 16).ok()?, tail))
+        });
+        // A backslash that begins nothing is somebody else's.
+        let (byte, tail) = byte.unwrap_or((first, tail));
+        name.push(byte);
+        rest = tail;
+    }
+    Cow::Owned(String::from_utf8_lossy(&name).into_owned())
+}
+
+fn parse<T: FromStr>(value: &[u8]) -> Option<T> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet<'a>(reader: &'a mut CsvReader, line: &str) -> Fields<'a> {
+        match reader.read(line.as_bytes()) {
+            Ok(Some(fields)) => fields,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wrong(reader: &mut CsvReader, line: &str) -> Wrong {
+        reader.read(line.as_bytes()).expect_err("wrong")
+    }
+
+    #[test]
+    fn names_are_as_the_task_chose_them() {
+        let read = |text: &str| unescape(text.as_bytes()).into_owned();
+        assert_eq!(read("plain"), "plain");
+        assert_eq!(read("\\x1b[2J\\x5cx41\\xc2\\x9b"), "\u{1b}[2J\\x41\u{9b}");
+        assert_eq!(read("\\x\\x4\\x+1\\"), "\\x\\x4\\x+1\\");
+    }
+
+    #[test]
+    fn columns_go_by_name() {
+        let mut reader = CsvReader::new();
+        assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
+        assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
+        let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
+        assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
+        let mut flags = Flags::default();
+        ["gro", "control"].into_iter().for_each(|name| flags.add(name));
+        assert_eq!(fields.flags, flags);
+        assert_eq!((fields.times.ip_drv, fields.ts.as_deref()), (Some(12), Some("now")));
+        let fields = packet(&mut reader, ",,tcp,out,,now,");
+        assert_eq!((fields.comm, fields.times.ip_drv), (None, None));
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);
+        assert_eq!(wrong(&mut reader, ",,tcp,up,,now,1"), Wrong::Value);
+        // A second run that appends to the file may have other columns.
+        assert!(matches!(reader.read(b"ts,dir,proto"), Ok(None)));
+        assert_eq!(packet(&mut reader, "then,in,udp").ts.as_deref(), Some("then"));
+    }
+}

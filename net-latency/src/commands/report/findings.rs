@@ -1,0 +1,86 @@
+//! Everything that a report tells, gathered in memory that doesn't depend on the logs' length.
+
+use super::packet::{FLAG_NAMES, Packet};
+use super::read::Skipped;
+use super::table::{Connection, Table};
+use super::timeline::Timeline;
+use crate::accounting::{self as summary, Worst};
+
+/// Processes told apart at a time.
+const PROCESSES: usize = 1_024;
+/// Connections told apart at a time.
+const CONNECTIONS: usize = 2_048;
+
+/// What was read, and what was not.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pub(super) files: usize,
+    /// Packets, those that the filter keeps out included.
+    pub(super) lines: u64,
+    /// Lines that could not be read.
+    pub(super) skipped: u64,
+    /// File, line and reason of the first of them.
+    pub(super) first_skipped: Option<(String, u64, Skipped)>,
+    /// Files whose last line was cut off.
+    pub(super) unended: u64,
+    /// Files that could not be read to their end, and why.
+    pub(super) damaged: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) log: Log,
+    /// Packets that are reported.
+    pub(super) packets: u64,
+    /// First and last completion, in ns since 1970.
+    pub(super) span: Option<(i64, i64)>,
+    /// Of the clock that the first packet's time was told by, in seconds east of Greenwich.
+    pub(super) offset_s: i32,
+    pub(super) flags: [u64; FLAG_NAMES.len()],
+    pub(super) stages: summary::Table,
+    pub(super) worst: Worst,
+    pub(super) processes: Table<Option<u32>>,
+    pub(super) connections: Table<Connection>,
+    pub(super) timeline: Timeline,
+}
+
+impl Report {
+    /// Nothing read yet; keeps the `top` slowest packets.
+    pub(super) fn new(files: usize, top: usize) -> Self {
+        Self {
+            log: Log { files, ..Log::default() },
+            packets: 0,
+            span: None,
+            offset_s: 0,
+            flags: [0; FLAG_NAMES.len()],
+            stages: summary::Table::new(),
+            worst: Worst::keeping(top),
+            processes: Table::new(PROCESSES),
+            connections: Table::new(CONNECTIONS),
+            timeline: Timeline::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, packet: &Packet<'_>) {
+        self.packets += 1;
+        let wall_ns = packet.time.wall_ns;
+        self.span = Some(match self.span {
+            Some((first, last)) => (first.min(wall_ns), last.max(wall_ns)),
+            None => {
+                self.offset_s = packet.time.offset_s;
+                (wall_ns, wall_ns)
+            }
+        });
+        packet.flags.count(&mut self.flags);
+        let plain = packet.plain();
+        self.stages.record(&plain);
+        self.worst.record(&plain);
+        self.processes.add(packet.pid, packet);
+        if let Some(connection) = Connection::of(packet) {
+            self.connections.add(connection, packet);
+        }
+        if let Some(total_ns) = packet.total_ns {
+            self.timeline.add(wall_ns, packet.direction, total_ns);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Who the packets belong to, in tables of bounded size.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::net::SocketAddr;
+
+use net_latency_common::Direction;
+
+use super::distribution::Distribution;
+use super::packet::Packet;
+use crate::packet::event::{COLUMNS, Protocol, columns};
+
+/// The ways a packet can go.
+const WAYS: [(Direction, Protocol); 4] = [
+    (Direction::In, Protocol::Tcp),
+    (Direction::Out, Protocol::Tcp),
+    (Direction::In, Protocol::Udp),
+    (Direction::Out, Protocol::Udp),
+];
+
+/// What one process or connection has had.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entry {
+    pub(super) lines: u64,
+    pub(super) bytes: u64,
+    /// Total times.
+    pub(super) total: Distribution,
+    /// Sum of all total times.
+    pub(super) time_ns: u128,
+    stages: [[u128; COLUMNS]; WAYS.len()],
+    /// Somebody in it: the main thread's name rather than another's.
+    pub(super) comm: Option<Box<str>>,
+    comm_is_main: bool,
+    pub(super) pid: Option<u32>,
+    /// Lines of the same key may have been counted among the others.
+    pub(super) is_rest: bool,
+}
+
+impl Entry {
+    fn add(&mut self, packet: &Packet<'_>) {
+        self.lines += 1;
+        self.bytes += u64::from(packet.len);
+        if let Some(ns) = packet.total_ns {
+            self.total.add(ns);
+            self.time_ns += u128::from(ns);
+        }
+        let way = (packet.direction, packet.protocol);
+        for (_, sums) in WAYS.iter().zip(&mut self.stages).filter(|(this, _)| **this == way) {
+            for (sum, ns) in sums.iter_mut().zip(packet.stages) {
+                *sum += u128::from(ns.unwrap_or(0));
+            }
+        }
+        self.pid = packet.pid.or(self.pid);
+        let is_main = packet.tid.is_some() && packet.tid == packet.pid;
+        if let Some(comm) = packet.comm.as_deref()
+            && (is_main || !self.comm_is_main)
+            && self.comm.as_deref() != Some(comm)
+        {
+            self.comm = Some(comm.into());
+        }
+        self.comm_is_main |= is_main;
+    }
+
+    /// The stage in which most of the time went by, and its part of the time in all stages, in percent.
+    pub(super) fn dominant(&self) -> Option<(Direction, &'static str, u64)> {
+        let all: u128 = self.stages.iter().flatten().sum();
+        let ways = WAYS.into_iter().zip(self.stages);
+        let sums = ways.flat_map(|((direction, protocol), sums)| {
+            columns(direction, protocol).into_iter().zip(sums).map(move |(name, sum)| (direction, name, sum))
+        });
+        let (direction, name, longest) = sums.rev().max_by_key(|(.., sum)| *sum)?;
+        let percent = (longest * 100 + all / 2).checked_div(all)?;
+        Some((direction, name, u64::try_from(percent).unwrap_or(100)))
+    }
+}
+
+/// What did not fit, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Others {
+    pub(super) lines: u64,
+    pub(super) time_ns: u128,
+}
+
+/// A connection, seen from this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Connection {
+    pub(super) protocol: Protocol,
+    pub(super) netns: Option<u32>,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+}
+
+impl Connection {
+    /// `None` where the line doesn't tell both ends.
+    pub(super) fn of(packet: &Packet<'_>) -> Option<Self> {
+        let [source, destination] = packet.ends?;
+        let (local, remote) = match packet.direction {
+            Direction::In => (destination, source),
+            Direction::Out => (source, destination),
+        };
+        Some(Self { protocol: packet.protocol, netns: packet.netns, local, remote })
+    }
+}
+
+/// The entries that account for most of the time. When it is full, the half with the least goes to `others`; one of those
+/// that comes again begins anew, and says so.
+#[derive(Debug)]
+pub(super) struct Table<K> {
+    entries: HashMap<K, Entry>,
+    most: usize,
+    others: Others,
+    gone: Gone,
+}
+
+impl<K: Copy + Eq + Hash> Table<K> {
+    /// Room for `most` entries.
+    pub(super) fn new(most: usize) -> Self {
+        Self { entries: HashMap::new(), most, others: Others::default(), gone: Gone::default() }
+    }
+
+    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.add(packet);
+            return;
+        }
+        if self.entries.len() >= self.most {
+            self.prune();
+        }
+        let mut entry = Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
+        entry.add(packet);
+        self.entries.insert(key, entry);
+    }
+
+    fn prune(&mut self) {
+        let mut ranks: Vec<_> = self.entries.values().map(rank).collect();
+        let (_, median, _) = ranks.select_nth_unstable(self.most / 2);
+        let median = *median;
+        // Of equals all go, lest none does.
+        self.entries.retain(|key, entry| {
+            let stays = rank(entry) > median;
+            if !stays {
+                self.others.lines += entry.lines;
+                self.others.time_ns += entry.time_ns;
+                self.gone.insert(key);
+            }
+            stays
+        });
+    }
+
+    /// The `count` entries with the most time in total, and what all others have.
+    pub(super) fn top(&self, count: usize) -> (Vec<(K, &Entry)>, Others)
+    where
+        K: Ord,
+    {
+        let mut entries: Vec<_> = self.entries.iter().map(|(key, entry)| (*key, entry)).collect();
+        entries.sort_unstable_by(|(one, a), (other, b)| rank(b).cmp(&rank(a)).then(one.cmp(other)));
+        let mut others = self.others;
+        for (_, entry) in entries.drain(count.min(entries.len())..) {
+            others.lines += entry.lines;
+            others.time_ns += entry.time_ns;
+        }
+        (entries, others)
+    }
+
+    /// How many there are, if all found room.
+    pub(super) fn count(&self) -> Option<usize> {
+        (self.gone.count == 0).then_some(self.entries.len())
+    }
+}
+
+fn rank(entry: &Entry) -> (u128, u64) {
+    (entry.time_ns, entry.lines)
+}
+
+/// Keys that were let go. May take one for another, never miss one.
+#[derive(Debug, Default)]
+struct Gone {
+    bits: Vec<u64>,
+    count: u64,
+    hasher: RandomState,
+}
+
+impl Gone {
+    const WORDS: usize = 1 << 14;
+
+    fn insert(&mut self, key: &impl Hash) {
+        self.bits.resize(Self::WORDS, 0);
+        self.count += 1;
+        let (word, bit) = self.place(key);
+        self.bits[word] |= bit;
+    }
+
+    fn contains(&self, key: &impl Hash) -> bool {
+        let (word, bit) = self.place(key);
+        self.bits.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    fn place(&self, key: &impl Hash) -> (usize, u64) {
+        let hash = self.hasher.hash_one(key);
+        let word = usize::try_from(hash >> 6).unwrap_or(usize::MAX) % Self::WORDS;
+        (word, 1 << (hash & 63))
+    }
+}

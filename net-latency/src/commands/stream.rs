@@ -1,0 +1,421 @@
+//! The stream of lines, one per finished packet: attaches, reads until told to stop, detaches, and says
+//! what was seen and what was lost.
+
+use std::{
+    env,
+    future::pending,
+    io::{self, Write as _},
+    ops::ControlFlow,
+    os::unix::process::ExitStatusExt as _,
+    process::{ExitCode, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use aya_log::EbpfLogger;
+use net_latency_common::PacketRecord;
+use tokio::{
+    signal::unix::Signal,
+    time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
+};
+
+use super::Alarm;
+use crate::{
+    accounting::{Footer, Ledger, Summary},
+    cli::{PacketFilter, StreamConfig},
+    clock::Clock,
+    error::Failure,
+    kernel::{devices::Devices, namespaced::NamespacedPids},
+    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    packet::event::{Event, completion_ns},
+    run::{
+        command::{self, Forwarded, Running, Stopped},
+        ends::{self, Processes, Signals, readable},
+        kernel_log::KernelLog,
+        tracer::Tracer,
+    },
+};
+
+/// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
+/// back until the next read.
+const TICK: Duration = Duration::from_millis(40);
+/// Ticks between looks at what changes slowly: losses, names of devices.
+const TICKS_PER_SECOND: u32 = 25;
+/// Records read before signals get their turn.
+const BATCH: usize = 16_384;
+/// How long a reader of our output may take nothing before we go back to our signals.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The same at the very end, for what is still there.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why a run ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// A signal, the time or the number of lines asked for, or the processes are over.
+    Done,
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+/// Runs the stream to its end.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
+pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(stream(config))
+}
+
+async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
+    // What can fail without touching the kernel comes first.
+    let sink = Sink::open(config.output.as_deref(), config.format.header(), config.rotation)?;
+    let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
+    let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
+    let forwarded = forwarded.context("cannot listen for signals")?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    // To whoever rotates logs it says that our file has been renamed.
+    let hangup = match config.output {
+        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
+        None => None,
+    };
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
+    let log_level = match config.verbosity {
+        0 => 0,
+        1 => aya_log::Level::Debug as u8,
+        _ => aya_log::Level::Trace as u8,
+    };
+    let mut tracer = Tracer::start(&filter, &config.tracing, log_level)?;
+    let log = if config.verbosity > 0 { Some(tracer.log()?) } else { None };
+    if !config.quiet {
+        // A closed stderr is no reason not to trace.
+        let _ =
+            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
+    }
+
+    let shows_names = config.format.shows_names(config.verbosity > 0);
+    let mut stream = Stream {
+        options: config,
+        writer: Writer::new(
+            config.format,
+            &Options {
+                zone: config.zone,
+                details: config.verbosity > 0,
+                colour: colour_wanted(
+                    sink.is_terminal(),
+                    env::var_os("NO_COLOR").as_deref(),
+                    env::var_os("TERM").as_deref(),
+                ),
+            },
+        ),
+        sink,
+        tracer,
+        log,
+        devices: shows_names.then(Devices::new),
+        namespaced: shows_names.then(NamespacedPids::new),
+        summary: Summary::new(),
+        recent: config.interval.map(|_| Summary::new()),
+        disordered: 0,
+        outside: 0,
+        alarm: Alarm::new("lines lost just now: a larger --buffer, or a filter, helps", config.quiet),
+    };
+    let started = Instant::now();
+    let mut command = None;
+    if let (Some(stopped), Some(forwarded)) = (stopped, forwarded) {
+        if let Some(signal) = forwarded.came() {
+            // Whoever wants it to end does not want it to begin.
+            return Ok(ExitCode::from(command::code(ExitStatus::from_raw(signal.as_raw()))));
+        }
+        command = Some(stopped.begin(forwarded)?);
+    }
+    let mut status = None;
+    let mut ends = Ends { signals: &mut signals, hangup, processes: &mut processes, command: &mut command };
+    let mut outcome = stream.trace(&mut ends, &mut status).await;
+
+    let elapsed = started.elapsed();
+    let mut losses = stream.tracer.detach()?;
+    let mut untaken = Untaken::default();
+    if let Ok(End::Done) = outcome {
+        match stream.finish() {
+            Ok(left) => untaken = left,
+            Err(end) => outcome = end,
+        }
+    }
+    // After `--count` lines, or when the output is closed, records may be left that nobody wants.
+    let Tracer { capture, counted_until, .. } = &mut stream.tracer;
+    while let Some(completion_ns) = capture.next(completion_ns)? {
+        stream.outside += u64::from(completion_ns <= *counted_until);
+    }
+    let shown = stream.summary.packets() - untaken.lines;
+    let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
+    losses.unwritten = untaken.lines + untaken.records;
+    losses.evicted_in = ledger.evicted;
+    losses.disordered = stream.disordered;
+    if !config.quiet {
+        let footer = Footer {
+            summary: &stream.summary,
+            elapsed,
+            losses: &losses,
+            ledger: &ledger,
+            cost: &stream.tracer.cost()?,
+            zone: config.zone,
+        };
+        say(|out| footer.write(out));
+    }
+    // What ends the trace earlier does not end the command, and we end with it.
+    if command.is_some() && status.is_none() {
+        status = Some(command::ended(&mut command).await?);
+    }
+    outcome?;
+    Ok(ExitCode::from(status.map_or(0, command::code)))
+}
+
+/// What ends a run from outside.
+struct Ends<'a> {
+    signals: &'a mut Signals,
+    /// Whoever rotates logs asks for the output to be opened anew.
+    hangup: Option<Signal>,
+    processes: &'a mut Processes,
+    command: &'a mut Option<Running>,
+}
+
+/// What the reader of the output did not take at the end.
+#[derive(Default)]
+struct Untaken {
+    /// Lines that were written into our buffer.
+    lines: u64,
+    /// Records that never became a line.
+    records: u64,
+}
+
+struct Stream<'a> {
+    options: &'a StreamConfig,
+    writer: Writer,
+    sink: Sink,
+    tracer: Tracer,
+    log: Option<EbpfLogger<KernelLog>>,
+    /// Both only if the lines show them.
+    devices: Option<Devices>,
+    namespaced: Option<NamespacedPids>,
+    summary: Summary,
+    /// The same since the last report, if there are reports.
+    recent: Option<Summary>,
+    /// Lines whose stamps contradict each other.
+    disordered: u64,
+    /// Records of packets finished while not every hook was attached: they are not shown.
+    outside: u64,
+    alarm: Alarm,
+}
+
+impl Stream<'_> {
+    /// Reads and writes until something ends the run.
+    async fn trace(&mut self, ends: &mut Ends<'_>, status: &mut Option<ExitStatus>) -> Result<End, Failure> {
+        let filling =
+            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let over = async {
+            match self.options.duration {
+                Some(duration) => sleep(duration).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(over);
+        let mut reports = self.options.interval.map(|every| {
+            let mut reports = interval_at(tokio::time::Instant::now() + every, every);
+            reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            reports
+        });
+        let mut ledger = self.ledger()?;
+        let mut ticks = 0u32;
+        loop {
+            let mut is_due = false;
+            tokio::select! {
+                biased;
+                // A command gets them, and decides.
+                () = ends.signals.any(), if ends.command.is_none() => return Ok(End::Done),
+                () = ends::next(ends.hangup.as_mut()) => {
+                    if let Err(outcome) = self.reopen() {
+                        return outcome;
+                    }
+                }
+                ended = command::ended(ends.command) => {
+                    *status = Some(ended?);
+                    return Ok(End::Done);
+                }
+                () = &mut over => return Ok(End::Done),
+                ended = ends.processes.all_ended(), if ends.command.is_none() => {
+                    ended?;
+                    return Ok(End::Done);
+                }
+                () = next(&mut reports) => is_due = true,
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if let Some(log) = &mut self.log {
+                        log.flush();
+                    }
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        if let Some(devices) = &mut self.devices {
+                            devices.refresh();
+                        }
+                        if let Some(namespaced) = &mut self.namespaced {
+                            namespaced.refresh();
+                        }
+                        self.alarm.look(&self.tracer.losses()?);
+                    }
+                    if self.sink.reader_gone() {
+                        return Ok(End::Closed);
+                    }
+                }
+            }
+            match self.drain(PATIENCE) {
+                Ok(ControlFlow::Continue(_)) => {}
+                Ok(ControlFlow::Break(())) => return Ok(End::Done),
+                Err(outcome) => return outcome,
+            }
+            if is_due {
+                let now = self.ledger()?;
+                self.report(&now.since(&ledger));
+                ledger = now;
+            }
+        }
+    }
+
+    /// Writes the lines of the records that wait, a batch at most; breaks when there are as many lines as
+    /// were asked for, and else tells whether it got through. The error is how the run ends.
+    fn drain(&mut self, patience: Duration) -> Result<ControlFlow<(), bool>, Result<End, Failure>> {
+        let clock = Clock::sample();
+        let mut through = false;
+        for _ in 0..BATCH {
+            if self.options.count.is_some_and(|count| self.summary.packets() >= count.get()) {
+                self.flush(patience)?;
+                return Ok(ControlFlow::Break(()));
+            }
+            if !self.sink.has_room() && !self.flush(patience)? {
+                // Its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
+                return Ok(ControlFlow::Continue(false));
+            }
+            let (devices, writer, summary, sink) =
+                (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
+            let (namespaced, recent) = (&mut self.namespaced, &mut self.recent);
+            let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
+            let next = capture.next(|record: &PacketRecord| {
+                let completion_ns = completion_ns(record);
+                if !span.contains(&completion_ns) {
+                    self.outside += u64::from(completion_ns <= *counted_until);
+                    return;
+                }
+                let wall_ns = clock.to_utc_ns(completion_ns);
+                let ns_pid = namespaced.as_mut().and_then(|namespaced| namespaced.number(record.pid));
+                let device = devices.as_mut().and_then(|devices| devices.name(record.netns, record.ifindex));
+                let event = Event::new(record, wall_ns, device).with_ns_pid(ns_pid);
+                writer.write(&event, sink.buffer());
+                summary.record_event(&event);
+                if let Some(recent) = recent {
+                    recent.record_event(&event);
+                }
+                self.disordered += u64::from(event.is_disordered());
+            });
+            match next {
+                Ok(Some(())) => {}
+                Ok(None) => {
+                    through = true;
+                    break;
+                }
+                Err(error) => return Err(Err(error.into())),
+            }
+        }
+        let written = self.flush(patience)?;
+        Ok(ControlFlow::Continue(through && written))
+    }
+
+    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        let flushed = self.sink.flush(patience);
+        self.warn();
+        flushed.map_err(ended)
+    }
+
+    fn reopen(&mut self) -> Result<(), Result<End, Failure>> {
+        let reopened = self.sink.reopen(PATIENCE);
+        self.warn();
+        reopened.map_err(ended)
+    }
+
+    /// Tells stderr, even a quiet one, that the output is not where it should be.
+    fn warn(&mut self) {
+        if let Some(warning) = self.sink.take_warning() {
+            say(|out| writeln!(out, "net-latency: {warning}"));
+        }
+    }
+
+    /// After everything is detached: the lines of what is left.
+    fn finish(&mut self) -> Result<Untaken, Result<End, Failure>> {
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        let deadline = Instant::now() + LAST_PATIENCE;
+        loop {
+            match self.drain(PATIENCE)? {
+                ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(Untaken::default()),
+                ControlFlow::Continue(false) if Instant::now() < deadline => {}
+                ControlFlow::Continue(false) => break,
+            }
+        }
+        let lines = self.sink.waiting_lines();
+        let mut records = 0;
+        let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
+        while let Some(completion_ns) = capture.next(completion_ns).map_err(|error| Err(error.into()))? {
+            let is_shown = span.contains(&completion_ns);
+            records += u64::from(is_shown);
+            self.outside += u64::from(!is_shown && completion_ns <= *counted_until);
+        }
+        Ok(Untaken { lines, records })
+    }
+
+    /// Where all packets are now.
+    fn ledger(&self) -> Result<Ledger, Failure> {
+        let census = self.tracer.capture.census()?;
+        Ok(Ledger::new(&census, self.summary.packets(), self.outside, 0).while_running())
+    }
+
+    /// Tells stderr about the packets since the last report: where they are, and how long they took.
+    fn report(&mut self, ledger: &Ledger) {
+        let Some(recent) = &mut self.recent else { return };
+        if !self.options.quiet {
+            say(|out| {
+                write!(out, "net-latency: ")?;
+                ledger.write(out)?;
+                recent.write(self.options.zone, out)
+            });
+        }
+        recent.clear();
+    }
+}
+
+/// How a run ends whose output can't be written any more.
+fn ended(error: SinkError) -> Result<End, Failure> {
+    match error {
+        SinkError::Closed => Ok(End::Closed),
+        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+    }
+}
+
+/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
+fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    let mut text = Vec::new();
+    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
+}
+
+/// The next of the reports; never if none are wanted.
+async fn next(reports: &mut Option<Interval>) {
+    match reports {
+        Some(reports) => drop(reports.tick().await),
+        None => pending().await,
+    }
+}

@@ -1,0 +1,498 @@
+//! What the screen shows: traffic by process, by connection, and the slowest packets of each connection. Fed with
+//! events; draws nothing and asks nobody.
+//!
+//! Its size is bounded. What is idle for longest makes way; where nothing is, new processes and connections find no
+//! place, and their packets are counted, so that the figures of those shown stay true.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    net::SocketAddr,
+    time::Duration,
+};
+
+use net_latency_common::{COMM_LEN, Direction};
+
+use super::window::{SLICES, TREND, Traffic};
+use crate::packet::event::{COLUMNS, Event, Protocol};
+
+/// Most processes that have a place.
+const PROCESSES: usize = 512;
+/// Most connections that have a place.
+const CONNECTIONS: usize = 2_048;
+/// Most entries of histograms: 8 bytes each.
+const CELLS: usize = 1 << 20;
+/// Packets kept of each slice and direction of a connection: its slowest.
+const SLOWEST: usize = 4;
+
+/// The traffic that is known.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    started_ns: u64,
+    now_ns: u64,
+    slice_ns: u64,
+    /// Number of the current slice.
+    now: u64,
+    processes: Table<u32, Process>,
+    connections: Table<ConnectionKey, Connection>,
+}
+
+/// What makes a connection: whose it is, and between what ends. Also the packets between two UDP ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ConnectionKey {
+    /// 0 where the process is unknown.
+    pub(super) pid: u32,
+    pub(super) is_udp: bool,
+    /// This machine's end.
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    netns: u32,
+}
+
+/// A process, as one of its threads showed it.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) name: Name,
+    pub(super) protocols: Protocols,
+    pub(super) traffic: Traffic,
+}
+
+/// A connection of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) traffic: Traffic,
+    /// By the number of their slice, which grows.
+    slowest: VecDeque<(u64, Packet)>,
+}
+
+/// The name of the task, of any bytes, or nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Name {
+    bytes: [u8; COMM_LEN],
+    len: usize,
+    /// The process's first thread has it, not just any.
+    is_main: bool,
+}
+
+/// Which protocols were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Protocols {
+    pub(super) tcp: bool,
+    pub(super) udp: bool,
+}
+
+/// One packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packet {
+    pub(super) wall_ns: i64,
+    pub(super) direction: Direction,
+    pub(super) stages: [Option<u64>; COLUMNS],
+    pub(super) total: Option<u64>,
+    pub(super) len: u32,
+    pub(super) tid: u32,
+    /// As the kernel side set them.
+    pub(super) flags: u16,
+}
+
+impl Model {
+    /// Starts empty at `now_ns`; figures are those of the last `window`.
+    pub(super) fn new(now_ns: u64, window: Duration) -> Self {
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            started_ns: now_ns,
+            now_ns,
+            slice_ns: (window_ns / SLICES).max(1),
+            now: 0,
+            processes: Table::new(PROCESSES),
+            connections: Table::new(CONNECTIONS),
+        }
+    }
+
+    /// What is recorded from now on happens at `now_ns`.
+    pub(super) fn advance(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        let now = (self.now_ns - self.started_ns) / self.slice_ns;
+        if now > self.now {
+            self.now = now;
+            self.processes.sweep(now);
+            self.connections.sweep(now);
+        }
+    }
+
+    /// Adds a packet.
+    pub(super) fn record(&mut self, event: &Event<'_>) {
+        let pid = event.record().pid;
+        let now = self.now;
+        let is_room = self.processes.cells + self.connections.cells < CELLS;
+        if let Some(process) = self.processes.place(pid, now, is_room) {
+            process.name.see(event);
+            process.protocols.see(event.protocol());
+            process.traffic.record(event, now);
+        }
+        if let Some(connection) = self.connections.place(ConnectionKey::of(event), now, is_room) {
+            connection.traffic.record(event, now);
+            connection.see(event, now);
+        }
+    }
+
+    /// Number of the current slice, which the figures of traffic are asked for.
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The time that the window covers by now, in seconds.
+    pub(super) fn covered(&self) -> f64 {
+        let since_start = self.now_ns - self.started_ns;
+        let full = (SLICES - 1).saturating_mul(self.slice_ns);
+        let covered = since_start.min(full.saturating_add(since_start % self.slice_ns));
+        // The first packets would seem to come at an infinite rate.
+        Duration::from_nanos(covered).as_secs_f64().max(0.1)
+    }
+
+    pub(super) fn processes(&self) -> impl Iterator<Item = (u32, &Process)> {
+        self.processes.entries.iter().map(|(pid, process)| (*pid, process))
+    }
+
+    pub(super) fn process(&self, pid: u32) -> Option<&Process> {
+        self.processes.entries.get(&pid)
+    }
+
+    pub(super) fn connections(&self) -> impl Iterator<Item = (&ConnectionKey, &Connection)> {
+        self.connections.entries.iter()
+    }
+
+    pub(super) fn connection(&self, key: &ConnectionKey) -> Option<&Connection> {
+        self.connections.entries.get(key)
+    }
+
+    /// Packets of processes, and of connections, that found no place.
+    pub(super) fn refused(&self) -> (u64, u64) {
+        (self.processes.refused, self.connections.refused)
+    }
+}
+
+impl ConnectionKey {
+    fn of(event: &Event<'_>) -> Self {
+        let record = event.record();
+        let source = SocketAddr::new(event.saddr(), record.sport);
+        let destination = SocketAddr::new(event.daddr(), record.dport);
+        let (local, remote) = match event.direction() {
+            Direction::In => (destination, source),
+            Direction::Out => (source, destination),
+        };
+        let is_udp = event.protocol() == Protocol::Udp;
+        Self { pid: record.pid, is_udp, local, remote, netns: record.netns }
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        if self.is_udp { Protocol::Udp } else { Protocol::Tcp }
+    }
+}
+
+impl Connection {
+    fn see(&mut self, event: &Event<'_>, now: u64) {
+        self.prune(now);
+        let packet = Packet {
+            wall_ns: event.wall_ns(),
+            direction: event.direction(),
+            stages: event.stages(),
+            total: event.total_ns(),
+            len: event.record().len,
+            tid: event.record().tid,
+            flags: event.record().flags,
+        };
+        let first = self.slowest.partition_point(|(slice, _)| *slice < now);
+        let alike = |(_, kept): &&mut (u64, Packet)| kept.direction == packet.direction;
+        if self.slowest.range_mut(first..).filter(alike).count() < SLOWEST {
+            self.slowest.push_back((now, packet));
+            return;
+        }
+        let fastest = self.slowest.range_mut(first..).filter(alike).min_by_key(|(_, kept)| kept.time());
+        if let Some((_, fastest)) = fastest
+            && fastest.time() < packet.time()
+        {
+            *fastest = packet;
+        }
+    }
+
+    fn prune(&mut self, now: u64) {
+        while self.slowest.front().is_some_and(|(slice, _)| slice + SLICES <= now) {
+            self.slowest.pop_front();
+        }
+    }
+
+    /// The slowest packets of each slice of the window that ends with slice `now`.
+    pub(super) fn slowest(&self, now: u64) -> impl Iterator<Item = &Packet> {
+        self.slowest.iter().filter(move |(slice, _)| slice + SLICES > now).map(|(_, packet)| packet)
+    }
+}
+
+impl Packet {
+    /// How slow it was, as far as is known.
+    pub(super) fn time(&self) -> u64 {
+        self.total.unwrap_or_else(|| self.stages.iter().flatten().fold(0, |sum, ns| sum.saturating_add(*ns)))
+    }
+}
+
+impl Name {
+    /// A thread may have a name of its own; the first thread's is the process's, and may change (exec).
+    fn see(&mut self, event: &Event<'_>) {
+        let is_main = event.pid() == event.tid();
+        if self.len > 0 && self.is_main && !is_main {
+            return;
+        }
+        if let Some(comm) = event.comm()
+            && (self.len == 0 || is_main)
+        {
+            self.bytes[..comm.len()].copy_from_slice(comm);
+            self.len = comm.len();
+            self.is_main = is_main;
+        }
+    }
+
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        (self.len > 0).then(|| &self.bytes[..self.len])
+    }
+}
+
+impl Protocols {
+    fn see(&mut self, protocol: Protocol) {
+        match protocol {
+            Protocol::Tcp => self.tcp = true,
+            Protocol::Udp => self.udp = true,
+        }
+    }
+}
+
+/// What has a place in a [`Table`].
+trait Entry {
+    fn new(slice: u64) -> Self;
+    fn traffic(&mut self) -> &mut Traffic;
+    /// Drops what is out of the window.
+    fn prune(&mut self, now: u64);
+}
+
+impl Entry for Process {
+    fn new(slice: u64) -> Self {
+        Self { name: Name::default(), protocols: Protocols::default(), traffic: Traffic::new(slice) }
+    }
+
+    fn traffic(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn prune(&mut self, now: u64) {
+        self.traffic.prune(now);
+    }
+}
+
+impl Entry for Connection {
+    fn new(slice: u64) -> Self {
+        Self { traffic: Traffic::new(slice), slowest: VecDeque::new() }
+    }
+
+    fn traffic(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn prune(&mut self, now: u64) {
+        self.traffic.prune(now);
+        Self::prune(self, now);
+    }
+}
+
+/// As many entries as have a place.
+#[derive(Clone, Debug)]
+struct Table<K, V> {
+    entries: HashMap<K, V>,
+    capacity: usize,
+    /// Packets that found no place.
+    refused: u64,
+    /// Entries of histograms at the last sweep.
+    cells: usize,
+    /// The slice in which all entries were found to be in use.
+    full: Option<u64>,
+}
+
+impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
+    fn new(capacity: usize) -> Self {
+        Self { entries: HashMap::new(), capacity, refused: 0, cells: 0, full: None }
+    }
+
+    /// The entry of `key`, new if there is a place for it. Without `is_room` there is only for known ones.
+    fn place(&mut self, key: K, now: u64, is_room: bool) -> Option<&mut V> {
+        if !self.entries.contains_key(&key) && (!is_room || !self.make_way(now)) {
+            self.refused += 1;
+            return None;
+        }
+        Some(self.entries.entry(key).or_insert_with(|| V::new(now)))
+    }
+
+    /// Whether there is a place for one more, after removing what has not been seen for as long as the window.
+    fn make_way(&mut self, now: u64) -> bool {
+        // Looking through all for each of many newcomers would cost too much.
+        if self.entries.len() >= self.capacity && self.full != Some(now) {
+            let mut idle: Vec<_> =
+                self.entries.iter_mut().map(|(key, entry)| (entry.traffic().idle(now), *key)).collect();
+            idle.retain(|(idle, _)| *idle >= SLICES);
+            // A quarter at once, so that the next ones find a place without another look.
+            idle.sort_unstable_by_key(|(idle, _)| u64::MAX - idle);
+            for (_, key) in idle.into_iter().take(self.capacity.div_ceil(4)) {
+                self.entries.remove(&key);
+            }
+            self.full = (self.entries.len() >= self.capacity).then_some(now);
+        }
+        self.entries.len() < self.capacity
+    }
+
+    /// Removes what has been idle for as long as the trend shows, and gives back the memory of the rest.
+    fn sweep(&mut self, now: u64) {
+        self.cells = 0;
+        self.entries.retain(|_, entry| {
+            entry.prune(now);
+            self.cells += entry.traffic().cells();
+            entry.traffic().idle(now) < TREND as u64
+        });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use net_latency_common::PacketRecord;
+
+    use super::*;
+    use crate::packet::event::fixtures::{comm, incoming, outgoing};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// The connection of the fixtures.
+    pub(in crate::commands::top) fn key() -> ConnectionKey {
+        ConnectionKey::of(&Event::new(&incoming(), 0, None))
+    }
+
+    fn model() -> Model {
+        Model::new(0, Duration::from_secs(10))
+    }
+
+    fn record(model: &mut Model, record: &PacketRecord) {
+        model.record(&Event::new(record, 0, None));
+    }
+
+    #[test]
+    fn both_directions_are_one_connection_of_one_process() {
+        let mut model = model();
+        record(&mut model, &incoming());
+        record(&mut model, &outgoing());
+        let connections: Vec<_> = model.connections().collect();
+        assert_eq!(connections.len(), 1);
+        let (key, connection) = connections[0];
+        assert_eq!((key.local.port(), key.remote.port()), (51324, 443));
+        assert_eq!(connection.traffic.packets(Direction::In, 0), 1);
+        assert_eq!(connection.traffic.packets(Direction::Out, 0), 1);
+        assert_eq!(connection.slowest(0).count(), 2);
+        assert_eq!(model.processes().count(), 1);
+        assert_eq!(model.process(19550).expect("known").traffic.packets(Direction::In, 0), 1);
+    }
+
+    #[test]
+    fn a_process_has_the_name_of_its_first_thread() {
+        let mut model = model();
+        let name = |model: &Model| model.process(19550).expect("known").name.bytes().map(<[u8]>::to_vec);
+        let of = |tid, name: &[u8]| PacketRecord { tid, comm: comm(name), ..incoming() };
+        record(&mut model, &of(19561, b"worker-1"));
+        record(&mut model, &of(19562, b"worker-2"));
+        assert_eq!(name(&model).as_deref(), Some(&b"worker-1"[..]));
+        record(&mut model, &of(19550, b"sh"));
+        record(&mut model, &of(19561, b"worker-1"));
+        record(&mut model, &of(19550, b""));
+        assert_eq!(name(&model).as_deref(), Some(&b"sh"[..]));
+        record(&mut model, &of(19550, b"nginx"));
+        assert_eq!(name(&model).as_deref(), Some(&b"nginx"[..]));
+    }
+
+    #[test]
+    fn the_slowest_packets_of_each_slice_are_kept() {
+        let mut model = model();
+        let slow = |ns| {
+            let record = incoming();
+            let [drv, ip, tcp, _] = record.stamps;
+            PacketRecord { stamps: [drv, ip, tcp, tcp + ns], ..record }
+        };
+        for ns in [5, 9, 1, 7, 3, 8, 2, 9] {
+            record(&mut model, &slow(ns * 1_000_000));
+        }
+        model.advance(SECOND);
+        record(&mut model, &slow(1));
+        let ms = |model: &Model| {
+            let connection = model.connection(&key()).expect("known");
+            let mut ms: Vec<_> =
+                connection.slowest(model.now()).map(|packet| packet.time() / 1_000_000).collect();
+            ms.sort_unstable();
+            ms
+        };
+        assert_eq!(ms(&model), [0, 7, 8, 9, 9]);
+        model.advance(10 * SECOND);
+        assert_eq!(ms(&model), [0], "the first second is out of the window");
+    }
+
+    #[test]
+    fn what_is_covered_grows_to_the_window() {
+        let mut model = model();
+        let mut covered = |ns| {
+            model.advance(ns);
+            model.covered()
+        };
+        assert_eq!(covered(0), 0.1);
+        assert_eq!(covered(SECOND / 2), 0.5);
+        assert_eq!(covered(9 * SECOND + SECOND / 2), 9.5);
+        assert_eq!(covered(10 * SECOND), 9.0, "the first slice has gone, the new one begins");
+        assert_eq!(covered(25 * SECOND + SECOND / 4), 9.25);
+        assert_eq!(covered(SECOND), 9.25, "time does not go back");
+    }
+
+    #[test]
+    fn the_idle_make_way_and_the_busy_do_not() {
+        let mut model = model();
+        let of = |pid, port| PacketRecord { pid, tid: pid, dport: port, ..incoming() };
+        for pid in 1..=PROCESSES as u32 {
+            record(&mut model, &of(pid, 1));
+        }
+        record(&mut model, &of(100_000, 1));
+        assert_eq!((model.processes().count(), model.refused()), (PROCESSES, (1, 0)));
+        model.advance(5 * SECOND);
+        record(&mut model, &of(1, 1));
+        // Nobody has been idle for the whole window.
+        record(&mut model, &of(100_000, 1));
+        assert_eq!(model.refused(), (2, 0));
+        model.advance(12 * SECOND);
+        record(&mut model, &of(100_000, 1));
+        assert_eq!(model.refused(), (2, 0));
+        assert!(model.process(100_000).is_some() && model.process(1).is_some());
+        assert!(model.processes().count() <= PROCESSES);
+        assert!(model.connections().count() <= CONNECTIONS);
+    }
+
+    #[test]
+    fn what_has_long_been_idle_goes() {
+        let mut model = model();
+        record(&mut model, &incoming());
+        model.advance(59 * SECOND);
+        assert_eq!((model.processes().count(), model.connections().count()), (1, 1));
+        model.advance(60 * SECOND);
+        assert_eq!((model.processes().count(), model.connections().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_full_memory_has_no_place_for_newcomers_until_it_is_swept() {
+        let mut model = model();
+        record(&mut model, &incoming());
+        model.connections.cells = CELLS;
+        record(&mut model, &PacketRecord { pid: 7, ..incoming() });
+        record(&mut model, &incoming());
+        assert_eq!(model.refused(), (1, 1));
+        model.advance(SECOND);
+        record(&mut model, &PacketRecord { pid: 7, ..incoming() });
+        assert_eq!(model.refused(), (1, 1));
+        assert_eq!(model.processes().count(), 2);
+    }
+}

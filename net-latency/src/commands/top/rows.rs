@@ -1,0 +1,215 @@
+//! From what is known to the rows of a table: those that match, in order.
+
+use std::{cmp::Ordering, collections::HashMap};
+
+use net_latency_common::Direction;
+
+use super::{
+    columns::Column,
+    model::{ConnectionKey, Model, Packet, Protocols},
+    state::{Place, RowKey, Sort, State},
+    window::{Figures, TOTAL, TREND},
+};
+use crate::packet::event::Protocol;
+
+/// A process or a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) key: RowKey,
+    /// The process's name, made harmless.
+    pub(super) name: String,
+    /// Of a process: its connections.
+    pub(super) connections: usize,
+    pub(super) protocols: Protocols,
+    /// Packets a second by direction.
+    pub(super) rates: [f64; 2],
+    pub(super) figures: [Figures; 2],
+    pub(super) trends: [[Option<u64>; TREND]; 2],
+}
+
+/// The rows of the table that is shown.
+#[derive(Clone, Debug)]
+pub(super) enum Rows {
+    Traffic(Vec<Row>),
+    Packets(Vec<Packet>),
+}
+
+impl Rows {
+    /// The rows that `state` asks for.
+    pub(super) fn new(model: &Model, state: &State, is_ascii: bool) -> Self {
+        let filter = Filter::new(&state.filter);
+        match state.place {
+            Place::Processes => Self::Traffic(processes(model, &filter, state.sort(), is_ascii)),
+            Place::Connections(pid) => {
+                Self::Traffic(connections(model, pid, &filter, state.sort(), is_ascii))
+            }
+            Place::Packets(key) => Self::Packets(packets(model, &key, state.shown, state.sort())),
+        }
+    }
+
+    pub(super) fn keys(&self) -> Vec<RowKey> {
+        match self {
+            Self::Traffic(rows) => rows.iter().map(|row| row.key).collect(),
+            Self::Packets(packets) => (0..packets.len()).map(RowKey::Packet).collect(),
+        }
+    }
+}
+
+/// The process's name as the text form of lines has it, so that nothing in it acts on the terminal.
+pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
+    let mut text = Vec::new();
+    crate::output::write_name(model.process(pid).and_then(|process| process.name.bytes()), &mut text);
+    let text = String::from_utf8_lossy(&text);
+    if is_ascii && !text.is_ascii() {
+        let escape =
+            |byte: u8| if byte.is_ascii() { char::from(byte).to_string() } else { format!("\\x{byte:02x}") };
+        return text.bytes().map(escape).collect();
+    }
+    text.into_owned()
+}
+
+/// What was typed to look for.
+struct Filter {
+    text: String,
+}
+
+impl Filter {
+    fn new(text: &str) -> Self {
+        Self { text: text.to_lowercase() }
+    }
+
+    fn is_in(&self, text: &str) -> bool {
+        text.to_lowercase().contains(&self.text)
+    }
+
+    fn is_process(&self, pid: u32, name: &str) -> bool {
+        self.text.is_empty() || self.is_in(name) || pid.to_string().contains(&self.text)
+    }
+
+    fn is_connection(&self, key: &ConnectionKey) -> bool {
+        // An address by any part of it, with or without its port.
+        self.text.is_empty() || [key.local, key.remote].iter().any(|end| self.is_in(&end.to_string()))
+    }
+}
+
+fn processes(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<Row> {
+    // Connections, and whether one of them matches.
+    let mut of_process: HashMap<u32, (usize, bool)> = HashMap::new();
+    for (key, _) in model.connections() {
+        let (connections, matches) = of_process.entry(key.pid).or_default();
+        *connections += 1;
+        *matches = *matches || filter.is_connection(key);
+    }
+    let rows = model.processes().filter_map(|(pid, process)| {
+        let name = name_of(model, pid, is_ascii);
+        let (connections, matches) = of_process.get(&pid).copied().unwrap_or_default();
+        (matches || filter.is_process(pid, &name)).then(|| Row {
+            key: RowKey::Process(pid),
+            name,
+            connections,
+            protocols: process.protocols,
+            ..traffic(model, &process.traffic)
+        })
+    });
+    sorted(rows.collect(), sort)
+}
+
+fn connections(model: &Model, pid: u32, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<Row> {
+    let name = name_of(model, pid, is_ascii);
+    let all = filter.is_process(pid, &name);
+    let own = model.connections().filter(|(key, _)| key.pid == pid && (all || filter.is_connection(key)));
+    let rows = own.map(|(key, connection)| Row {
+        key: RowKey::Connection(*key),
+        name: String::new(),
+        protocols: Protocols { tcp: !key.is_udp, udp: key.is_udp },
+        ..traffic(model, &connection.traffic)
+    });
+    sorted(rows.collect(), sort)
+}
+
+fn traffic(model: &Model, traffic: &super::window::Traffic) -> Row {
+    let now = model.now();
+    let directions = [Direction::In, Direction::Out];
+    Row {
+        key: RowKey::Process(0),
+        name: String::new(),
+        connections: 0,
+        protocols: Protocols::default(),
+        rates: directions.map(|direction| traffic.packets(direction, now) as f64 / model.covered()),
+        figures: directions.map(|direction| traffic.figures(direction, now)),
+        trends: directions.map(|direction| traffic.trend(direction, now)),
+    }
+}
+
+fn sorted(mut rows: Vec<Row>, sort: Sort) -> Vec<Row> {
+    rows.sort_by(|a, b| {
+        let order = compare(a, b, sort.by);
+        let order = if sort.is_ascending { order } else { order.reverse() };
+        // Equal ones keep their order from one screen to the next.
+        order.then_with(|| identity(&a.key).cmp(&identity(&b.key)))
+    });
+    rows
+}
+
+fn identity(key: &RowKey) -> (u32, Option<ConnectionKey>, usize) {
+    match key {
+        RowKey::Process(pid) => (*pid, None, 0),
+        RowKey::Connection(key) => (key.pid, Some(*key), 0),
+        RowKey::Packet(position) => (0, None, *position),
+    }
+}
+
+fn compare(a: &Row, b: &Row, by: Column) -> Ordering {
+    let total = |row: &Row, direction: Direction| row.figures[direction as usize].times[TOTAL];
+    let share = |row: &Row, direction: Direction| {
+        row.figures[direction as usize].dominant.map(|(stage, share)| (stage, std::cmp::Reverse(share)))
+    };
+    match by {
+        Column::Name => a.name.cmp(&b.name),
+        Column::Connections => a.connections.cmp(&b.connections),
+        Column::Rate(direction) => a.rates[direction as usize].total_cmp(&b.rates[direction as usize]),
+        Column::P50(way) => {
+            total(a, way).map(|spread| spread.p50).cmp(&total(b, way).map(|spread| spread.p50))
+        }
+        Column::P99(way) => {
+            total(a, way).map(|spread| spread.p99).cmp(&total(b, way).map(|spread| spread.p99))
+        }
+        Column::Max(way) => {
+            total(a, way).map(|spread| spread.max).cmp(&total(b, way).map(|spread| spread.max))
+        }
+        Column::Mostly(direction) => share(a, direction).cmp(&share(b, direction)),
+        _ => identity(&a.key).cmp(&identity(&b.key)),
+    }
+}
+
+fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> Vec<Packet> {
+    let Some(connection) = model.connection(key) else { return Vec::new() };
+    let mut packets: Vec<_> =
+        connection.slowest(model.now()).filter(|packet| packet.direction == shown).copied().collect();
+    packets.sort_by(|a, b| {
+        let order = match sort.by {
+            Column::Len => a.len.cmp(&b.len),
+            Column::Stage(stage) => a.stages[stage].cmp(&b.stages[stage]),
+            Column::Total => a.time().cmp(&b.time()),
+            Column::Thread => a.tid.cmp(&b.tid),
+            Column::Flags => a.flags.cmp(&b.flags),
+            _ => a.wall_ns.cmp(&b.wall_ns),
+        };
+        let order = if sort.is_ascending { order } else { order.reverse() };
+        order.then(b.wall_ns.cmp(&a.wall_ns))
+    });
+    packets
+}
+
+/// Short names of the stages of traffic of these protocols, in display order.
+pub(super) fn stage_names(
+    direction: Direction,
+    protocols: Protocols,
+) -> [&'static str; crate::packet::event::COLUMNS] {
+    match (protocols.tcp, protocols.udp, direction) {
+        (true, true, Direction::In) => ["drv-ip", "ip-*", "*-app"],
+        (true, true, Direction::Out) => ["app-*", "*-ip", "ip-drv"],
+        (_, true, _) => crate::packet::event::columns(direction, Protocol::Udp),
+        _ => crate::packet::event::columns(direction, Protocol::Tcp),
+    }
+}

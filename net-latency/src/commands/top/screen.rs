@@ -1,0 +1,246 @@
+//! The whole screen: what is known and chosen, as text in its places. Pure.
+
+use std::time::Duration;
+
+use net_latency_common::Direction;
+use ratatui_core::buffer::Buffer;
+
+use super::{
+    columns, help,
+    model::{ConnectionKey, Model},
+    paint::{Canvas, Ink, Look},
+    rows::{Row, Rows, name_of},
+    stages,
+    state::{Place, State},
+    table,
+};
+use crate::{accounting::Losses, clock::Zone};
+
+/// Height from which the stages of the selected row have a place below the table.
+const TALL: u16 = 30;
+/// Height from which those of a connection have one above its packets.
+const ROOM_FOR_STAGES: u16 = 16;
+/// Below this there is nothing to see.
+const LEAST: (u16, u16) = (20, 5);
+
+/// What is said about the run.
+#[derive(Clone, Debug)]
+pub(super) struct Status {
+    /// How the kernel is hooked.
+    pub(super) mechanism: &'static str,
+    /// Which packets are traced, as options; empty if all.
+    pub(super) traced: String,
+    pub(super) elapsed: Duration,
+    pub(super) window: Duration,
+    pub(super) losses: Losses,
+    /// All processes that were asked for have ended.
+    pub(super) is_over: bool,
+    pub(super) zone: Zone,
+}
+
+/// All that is on the screen.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) model: &'a Model,
+    pub(super) state: &'a State,
+    pub(super) rows: &'a Rows,
+    pub(super) status: &'a Status,
+    pub(super) look: Look,
+}
+
+/// Rows of the table that fit a screen of this height.
+pub(super) fn page(state: &State, height: u16) -> usize {
+    usize::from(height.saturating_sub(5 + stages_height(state, height)))
+}
+
+fn stages_height(state: &State, height: u16) -> u16 {
+    let has_room = height >= if matches!(state.place, Place::Packets(_)) { ROOM_FOR_STAGES } else { TALL };
+    if has_room { stages::HEIGHT + 1 } else { 0 }
+}
+
+/// Draws everything.
+pub(super) fn draw(view: &View<'_>, buffer: &mut Buffer) {
+    let canvas = &mut Canvas { buffer, look: view.look };
+    let (width, height) = (canvas.width(), canvas.height());
+    if width < LEAST.0 || height < LEAST.1 {
+        canvas.put((0, 0), width, "terminal too small", Ink::Plain);
+        return;
+    }
+    if view.state.is_help {
+        help::draw(canvas);
+    } else {
+        let mut y = head(view, canvas);
+        let is_inner = matches!(view.state.place, Place::Packets(_));
+        let stages_height = stages_height(view.state, height);
+        let mut bottom = height - 1;
+        if stages_height > 0 && is_inner {
+            stages::draw(view, canvas, y);
+            y += stages_height;
+        } else if stages_height > 0 {
+            bottom -= stages_height;
+            stages::draw(view, canvas, bottom + 1);
+        }
+        table::draw(view, canvas, y, bottom);
+    }
+    foot(view, canvas, height - 1);
+}
+
+/// What is shown, and of what; returns the next line.
+fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
+    let width = canvas.width();
+    let badge = match (view.status.is_over, view.state.is_frozen) {
+        (true, _) => " ENDED ",
+        (false, true) => " FROZEN ",
+        (false, false) => "",
+    };
+    let badge_width = u16::try_from(badge.len()).unwrap_or(0);
+    canvas.put((0, 0), width - badge_width, &title(view), Ink::Strong);
+    canvas.put_right(width, 0, badge_width, badge, Ink::Notice);
+    canvas.put((0, 1), width, &setting(view), Ink::Weak);
+    let (text, ink) = notes(view);
+    if text.is_empty() {
+        return 2;
+    }
+    canvas.put((0, 2), width, &text, ink);
+    3
+}
+
+fn title(view: &View<'_>) -> String {
+    let model = view.model;
+    let shown = view.rows.keys().len();
+    match view.state.place {
+        Place::Processes => {
+            let all = model.processes().count();
+            let connections = counted(model.connections().count(), "connection", "connections");
+            format!("net-latency top: {}, {connections}", part(shown, all, "process", "processes"))
+        }
+        Place::Connections(pid) => {
+            let all = model.connections().filter(|(key, _)| key.pid == pid).count();
+            format!("{}: {}", process_text(view, pid), part(shown, all, "connection", "connections"))
+        }
+        Place::Packets(key) => {
+            format!("{}: {}", process_text(view, key.pid), flow_text(&key))
+        }
+    }
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn part(shown: usize, all: usize, one: &str, many: &str) -> String {
+    if shown == all { counted(all, one, many) } else { format!("{shown} of {}", counted(all, one, many)) }
+}
+
+fn process_text(view: &View<'_>, pid: u32) -> String {
+    match pid {
+        0 => "unknown process".to_owned(),
+        _ => format!("{}, PID {pid}", name_of(view.model, pid, view.look.is_ascii)),
+    }
+}
+
+/// Both ends of a connection.
+pub(super) fn flow_text(key: &ConnectionKey) -> String {
+    format!("{} {} > {}", key.protocol().name(), key.local, key.remote)
+}
+
+/// By what means, since when, over what, in which order.
+fn setting(view: &View<'_>) -> String {
+    let status = view.status;
+    let mut text = format!("{}, {}, ", status.mechanism, since(status.elapsed));
+    if matches!(view.state.place, Place::Packets(_)) {
+        text.push_str(&format!("slowest {}, ", columns::name(view.state.shown)));
+    }
+    text.push_str(&format!("last {}", since(status.window)));
+    let sort = view.state.sort();
+    text.push_str(&format!(", sorted by {}", sort.by.long_title()));
+    if !view.state.filter.is_empty() {
+        text.push_str(&format!(", matching \"{}\"", view.state.filter));
+    }
+    if !status.traced.is_empty() {
+        text.push_str(&format!(", {}", status.traced));
+    }
+    text
+}
+
+/// A duration for people.
+fn since(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// What is lost or missing.
+fn notes(view: &View<'_>) -> (String, Ink) {
+    let mut notes = Vec::new();
+    let mut kinds: Vec<_> = view.status.losses.kinds().filter(|loss| loss.count > 0).collect();
+    kinds.sort_by_key(|loss| !loss.is_lost_line);
+    let lost = view.status.losses.lines();
+    if lost > 0 {
+        notes.push(format!("{lost} LOST"));
+    }
+    let (processes, connections) = view.model.refused();
+    if processes > 0 {
+        notes.push(format!("{processes} packets of further processes found no place in this table"));
+    }
+    if connections > 0 {
+        notes.push(format!("{connections} packets of further connections found no place in their tables"));
+    }
+    notes.extend(kinds.iter().map(|loss| format!("{} {}", loss.count, loss.meaning)));
+    let ink = if lost > 0 { Ink::Alert } else { Ink::Weak };
+    (notes.join("; "), ink)
+}
+
+/// What can be done, or the filter that is typed.
+fn foot(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
+    let width = canvas.width();
+    if view.state.is_typing() && !view.state.is_help {
+        let x = canvas.put((0, y), width, "filter (name, PID, address or port): ", Ink::Strong);
+        let x = canvas.put((x, y), width - x, &view.state.filter, Ink::Plain);
+        canvas.put((x, y), 1, " ", Ink::Selected);
+        return;
+    }
+    let other = match view.state.shown {
+        Direction::In => Direction::Out,
+        Direction::Out => Direction::In,
+    };
+    let turn = columns::name(other);
+    let back = if view.state.place == Place::Processes { "" } else { "back" };
+    let freeze = if view.state.is_frozen { "go on" } else { "freeze" };
+    let hints: &[(&str, &str)] = if view.state.is_help {
+        &[("any key", "back"), ("q", "quit")]
+    } else {
+        &[
+            ("q", "quit"),
+            ("?", "help"),
+            ("Esc", back),
+            ("Enter", if matches!(view.state.place, Place::Packets(_)) { "" } else { "open" }),
+            ("/", "filter"),
+            ("Space", freeze),
+            ("Tab", turn),
+            ("s", "sort"),
+            ("r", "reverse"),
+        ]
+    };
+    let mut x = 0;
+    for (key, meaning) in hints.iter().filter(|(_, meaning)| !meaning.is_empty()) {
+        let needed = u16::try_from(key.len() + 1 + meaning.len()).unwrap_or(u16::MAX);
+        if needed > width.saturating_sub(x) {
+            break;
+        }
+        x = canvas.put((x, y), width, key, Ink::Strong);
+        x = canvas.put((x + 1, y), width, meaning, Ink::Plain) + 2;
+    }
+}
+
+/// The row that is selected, if it is a process or a connection.
+pub(super) fn selected<'a>(view: &View<'a>) -> Option<&'a Row> {
+    match view.rows {
+        Rows::Traffic(rows) => rows.get(view.state.position(&view.rows.keys())),
+        Rows::Packets(_) => None,
+    }
+}

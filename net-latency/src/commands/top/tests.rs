@@ -1,0 +1,401 @@
+//! What the screen shows, and that nothing breaks it.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use insta::assert_snapshot;
+use net_latency_common::{Counter, Direction, PacketRecord, STAMP_DRV};
+use proptest::prelude::*;
+use ratatui_core::{
+    backend::TestBackend,
+    buffer::Buffer,
+    style::{Color, Modifier},
+    terminal::Terminal,
+};
+
+use super::{
+    columns,
+    input::action,
+    keys::Key,
+    model::Model,
+    paint::Look,
+    rows::Rows,
+    screen::{self, Status, View},
+    state::State,
+};
+use crate::{
+    accounting::Losses,
+    clock::Zone,
+    output::tests::any_record,
+    packet::event::{
+        Event,
+        fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
+    },
+};
+
+const SECOND: u64 = 1_000_000_000;
+const PLAIN: Look = Look { is_ascii: true, is_colour: false };
+const RICH: Look = Look { is_ascii: false, is_colour: true };
+const ENTER: Key = Key::Enter;
+
+/// The table as the loop has it, without kernel and terminal.
+struct Top {
+    model: Model,
+    frozen: Option<Model>,
+    state: State,
+    status: Status,
+    look: Look,
+    size: (u16, u16),
+}
+
+impl Top {
+    fn new(size: (u16, u16), look: Look) -> Self {
+        Self {
+            model: Model::new(0, Duration::from_secs(10)),
+            frozen: None,
+            state: State::new(Direction::In),
+            status: Status {
+                mechanism: "fentry",
+                traced: String::new(),
+                elapsed: Duration::from_secs(62),
+                window: Duration::from_secs(10),
+                losses: Losses::default(),
+                is_over: false,
+                zone: Zone::UTC,
+            },
+            look,
+            size,
+        }
+    }
+
+    /// With an hour of an incident behind it: a database whose reads wait, a busy server, a name service.
+    fn busy(size: (u16, u16), look: Look) -> Self {
+        let mut top = Self::new(size, look);
+        let slow = |ns: u64| {
+            let record = incoming();
+            let [drv, ip, tcp, _] = record.stamps;
+            PacketRecord { stamps: [drv, ip, tcp, tcp + ns], ..record }
+        };
+        for second in 0..25 {
+            top.model.advance(second * SECOND);
+            for n in 0..20 {
+                let wall_ns = WALL_NS + (second * SECOND + n * 10_000_000) as i64;
+                let mut see = |record: PacketRecord| top.model.record(&Event::new(&record, wall_ns, None));
+                let nginx = PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..incoming() };
+                see(nginx);
+                see(PacketRecord { sport: 50_000 + n as u16 % 3, ..nginx });
+                see(PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..outgoing() });
+                if n % 4 == 0 {
+                    let wait = 400_000 + second * 700_000 + n * 90_000;
+                    let postgres =
+                        PacketRecord { pid: 1_444, tid: 1_444, comm: comm(b"postgres"), ..slow(wait) };
+                    see(v6(PacketRecord { dport: 5_432, sport: 40_112, ..postgres }));
+                }
+                if n % 10 == 0 && second < 20 {
+                    let name =
+                        PacketRecord { pid: 99, tid: 99, comm: comm(b"systemd-resolve"), ..incoming() };
+                    see(udp(PacketRecord { sport: 53, ..name }));
+                    see(PacketRecord { sport: 853, ..name });
+                }
+                if n == 0 && second % 3 == 0 {
+                    // Nobody knows whose, nor since when.
+                    let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], ..outgoing() };
+                    unknown.stamps[STAMP_DRV] = 0;
+                    see(unknown);
+                    see(PacketRecord {
+                        pid: 31_337,
+                        tid: 31_337,
+                        comm: comm(b"\x1b[31mevil\xe7\x81\xab"),
+                        ..slow(15_000_000)
+                    });
+                }
+            }
+        }
+        top.model.advance(25 * SECOND - 1);
+        top
+    }
+
+    fn shown(&self) -> &Model {
+        self.frozen.as_ref().unwrap_or(&self.model)
+    }
+
+    fn press(&mut self, key: Key) -> ControlFlow<()> {
+        let action = action(key, self.state.is_typing());
+        let rows = Rows::new(self.shown(), &self.state, self.look.is_ascii).keys();
+        let placed = columns::columns(self.state.place, self.state.shown, self.size.0);
+        let page = screen::page(&self.state, self.size.1);
+        let flow = self.state.apply(action, &rows, &columns::sortable(&placed), page);
+        match (self.state.is_frozen, &self.frozen) {
+            (true, None) => self.frozen = Some(self.model.clone()),
+            (false, _) => self.frozen = None,
+            _ => {}
+        }
+        flow
+    }
+
+    fn type_in(&mut self, text: &str) {
+        for c in text.chars() {
+            assert!(self.press(Key::Char(c)).is_continue());
+        }
+    }
+
+    fn draw(&self) -> Buffer {
+        let model = self.shown();
+        let rows = Rows::new(model, &self.state, self.look.is_ascii);
+        let view = View { model, state: &self.state, rows: &rows, status: &self.status, look: self.look };
+        let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).expect("memory");
+        terminal.draw(|frame| screen::draw(&view, frame.buffer_mut())).expect("memory");
+        terminal.backend().buffer().clone()
+    }
+
+    /// The characters of the screen.
+    fn text(&self) -> String {
+        lines(&self.draw())
+    }
+}
+
+fn lines(buffer: &Buffer) -> String {
+    let mut text = String::new();
+    for y in 0..buffer.area.height {
+        let mut x = 0;
+        let mut line = String::new();
+        while x < buffer.area.width {
+            let symbol = buffer[(x, y)].symbol();
+            line.push_str(symbol);
+            x += unicode_width::UnicodeWidthStr::width(symbol).max(1) as u16;
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A letter for how each character looks, below the lines that have any.
+fn looks(buffer: &Buffer) -> String {
+    let mut text = String::new();
+    for (line, y) in lines(buffer).lines().zip(0..) {
+        text.push_str(line);
+        let marks: String = (0..buffer.area.width)
+            .map(|x| {
+                let cell = &buffer[(x, y)];
+                match (cell.fg, cell.modifier) {
+                    (Color::Red, _) => 'R',
+                    (Color::Yellow, modifier) if modifier.contains(Modifier::REVERSED) => 'Y',
+                    (Color::Yellow, _) => 'y',
+                    (Color::Cyan, _) => 'c',
+                    (_, modifier) if modifier.contains(Modifier::REVERSED) => '#',
+                    (_, modifier) if modifier.contains(Modifier::BOLD) => '*',
+                    (_, modifier) if modifier.contains(Modifier::DIM) => '.',
+                    _ => ' ',
+                }
+            })
+            .collect();
+        text.push('\n');
+        if !marks.trim_end().is_empty() {
+            text.push_str(marks.trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+const USUAL: (u16, u16) = (80, 24);
+const LARGE: (u16, u16) = (120, 40);
+const SMALL: (u16, u16) = (40, 10);
+
+#[test]
+fn processes() {
+    assert_snapshot!("processes_80x24", Top::busy(USUAL, PLAIN).text());
+    assert_snapshot!("processes_120x40", Top::busy(LARGE, RICH).text());
+    assert_snapshot!("processes_40x10", Top::busy(SMALL, PLAIN).text());
+}
+
+#[test]
+fn processes_in_colour_and_without() {
+    let mut top = Top::busy(USUAL, RICH);
+    let _ = top.press(Key::Down);
+    assert_snapshot!("processes_colour", looks(&top.draw()));
+    top.look = PLAIN;
+    assert_snapshot!("processes_no_colour", looks(&top.draw()));
+    let buffer = top.draw();
+    assert!(buffer.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+    assert!(buffer.content().iter().all(|cell| cell.symbol().is_ascii()), "plain ASCII");
+}
+
+#[test]
+fn connections_and_packets() {
+    for (name, size) in [("80x24", USUAL), ("120x40", LARGE), ("40x10", SMALL)] {
+        let mut top = Top::busy(size, PLAIN);
+        top.type_in("/nginx");
+        let _ = (top.press(ENTER), top.press(ENTER));
+        assert_snapshot!(format!("connections_{name}"), top.text());
+        let _ = top.press(ENTER);
+        assert_snapshot!(format!("packets_{name}"), top.text());
+    }
+}
+
+#[test]
+fn a_filter_by_name_address_and_port() {
+    let mut top = Top::busy(USUAL, PLAIN);
+    top.type_in("/NGI");
+    assert_snapshot!("filter_prompt", top.text());
+    let names = |filter: &str| {
+        let mut top = Top::busy(USUAL, PLAIN);
+        top.type_in(&format!("/{filter}"));
+        match Rows::new(&top.model, &top.state, true) {
+            Rows::Traffic(rows) => rows.into_iter().map(|row| row.name).collect::<Vec<_>>(),
+            Rows::Packets(_) => panic!("these are processes"),
+        }
+    };
+    assert_eq!(names("1444"), ["postgres"]);
+    assert_eq!(names(":853"), ["systemd-resolve"]);
+    assert_eq!(names("2001:db8"), ["postgres"]);
+    assert_eq!(names("[2001:db8::2]:5432"), ["postgres"]);
+    assert_eq!(names("nothing"), [""; 0]);
+}
+
+#[test]
+fn nothing_to_show() {
+    let mut top = Top::new(USUAL, PLAIN);
+    assert_snapshot!("empty", top.text());
+    top.status.traced = "--pid 7 --port 443".to_owned();
+    assert!(top.text().contains("No packets yet with --pid 7 --port 443."));
+    top.type_in("/xyz");
+    assert!(top.text().contains("Nothing matches \"xyz\""));
+}
+
+#[test]
+fn help() {
+    let mut top = Top::busy(USUAL, PLAIN);
+    top.type_in("?");
+    assert_snapshot!("help", top.text());
+    assert!(top.text().lines().all(|line| !line.contains('~')), "it fits 80 columns");
+}
+
+#[test]
+fn a_frozen_screen_stands_still_and_says_so() {
+    let mut top = Top::busy(USUAL, PLAIN);
+    let before = top.text();
+    top.type_in(" ");
+    top.model.advance(27 * SECOND);
+    top.model.record(&Event::new(&incoming(), WALL_NS, None));
+    let frozen = top.text();
+    assert_snapshot!("frozen", frozen);
+    assert_eq!(
+        frozen.lines().skip(1).take(10).collect::<Vec<_>>(),
+        before.lines().skip(1).take(10).collect::<Vec<_>>()
+    );
+    // It can still be walked through.
+    let _ = top.press(ENTER);
+    assert!(top.text().contains("1 connection"));
+    top.type_in(" ");
+    let _ = top.press(Key::Escape);
+    assert!(top.text().contains("19550"), "it goes on with what came meanwhile");
+}
+
+#[test]
+fn losses_and_what_found_no_place_are_told() {
+    let mut top = Top::busy((200, 24), RICH);
+    top.status.losses.counters.values[Counter::RingFull as usize] = 17;
+    top.status.losses.missed_probes = Some(3);
+    for pid in 40_000..41_000 {
+        top.model.record(&Event::new(&PacketRecord { pid, tid: pid, ..incoming() }, WALL_NS, None));
+    }
+    assert_snapshot!("losses", looks(&top.draw()).lines().take(6).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn the_end_of_the_processes_is_told() {
+    let mut top = Top::busy(USUAL, PLAIN);
+    top.status.is_over = true;
+    assert!(top.text().lines().next().expect("a line").ends_with(" ENDED"));
+}
+
+#[test]
+fn sorting_by_any_column_and_back() {
+    let mut top = Top::busy(LARGE, PLAIN);
+    let order = |top: &Top| {
+        Rows::new(&top.model, &top.state, true)
+            .keys()
+            .into_iter()
+            .map(|key| match key {
+                super::state::RowKey::Process(pid) => pid,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut seen = Vec::new();
+    for _ in 0..13 {
+        seen.push((top.state.sort().by, order(&top)));
+        top.type_in("s");
+    }
+    let by = |column| &seen.iter().find(|(by, _)| *by == column).expect("every column comes in turn").1;
+    assert_eq!(by(columns::Column::Pid), &[0, 99, 812, 1444, 31_337]);
+    assert_eq!(by(columns::Column::Name), &[0, 31_337, 812, 1444, 99]);
+    assert_eq!(by(columns::Column::Rate(Direction::In))[..2], [812, 1444]);
+    assert_eq!(by(columns::Column::Max(Direction::In))[..2], [1444, 31_337]);
+    assert_eq!(by(columns::Column::Max(Direction::Out))[0], 812);
+    top.state = State::new(Direction::In);
+    let slowest = order(&top);
+    top.type_in("r");
+    assert_eq!(order(&top).iter().rev().copied().collect::<Vec<_>>()[..2], slowest[..2]);
+}
+
+fn any_key() -> impl Strategy<Value = Key> {
+    let named = vec![
+        Key::Enter,
+        Key::Enter,
+        Key::Escape,
+        Key::Backspace,
+        Key::Tab,
+        Key::Up,
+        Key::Down,
+        Key::Left,
+        Key::Right,
+        Key::PageUp,
+        Key::PageDown,
+        Key::Home,
+        Key::End,
+        Key::Control('c'),
+        Key::Char('/'),
+        Key::Char('s'),
+        Key::Char('r'),
+        Key::Char(' '),
+        Key::Char('?'),
+        Key::Char('q'),
+    ];
+    prop_oneof![proptest::sample::select(named), any::<char>().prop_map(Key::Char)]
+}
+
+proptest! {
+    /// Any keys, any packets and any size: it is drawn, and nothing on it acts on the terminal.
+    #[test]
+    fn nothing_breaks_the_screen(
+        width in prop_oneof![0..30u16, 30..300u16],
+        height in prop_oneof![0..12u16, 12..100u16],
+        records in proptest::collection::vec((any_record(), any::<i64>(), 0..5u64), 0..20),
+        keys in proptest::collection::vec(any_key(), 0..20),
+        is_ascii: bool,
+        losses: u64,
+    ) {
+        let mut top = Top::new((width, height), Look { is_ascii, is_colour: !is_ascii });
+        top.status.losses.evicted_in = losses;
+        let mut now = 0;
+        let mut keys = keys.into_iter();
+        for (record, wall_ns, step) in records {
+            now += step * SECOND / 2;
+            top.model.advance(now);
+            top.model.record(&Event::new(&record, wall_ns, None));
+            if let Some(key) = keys.next() {
+                let _ = top.press(key);
+            }
+            top.draw();
+        }
+        for key in keys {
+            let _ = top.press(key);
+            let buffer = top.draw();
+            for cell in buffer.content() {
+                prop_assert!(!cell.symbol().contains(char::is_control), "{:?}", cell.symbol());
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The traffic of one process or connection over the last few slices of time: counts, percentiles, and a longer
+//! trend of its slowest packets. What is empty takes no memory.
+
+use std::{array, collections::VecDeque};
+
+use net_latency_common::Direction;
+
+use crate::packet::event::{COLUMNS, Event};
+
+/// Slices that make the window over which everything is computed.
+pub(super) const SLICES: u64 = 10;
+/// Slices that the trend goes back.
+pub(super) const TREND: usize = 60;
+/// The stages, and the total behind them.
+pub(super) const TIMES: usize = COLUMNS + 1;
+/// Index of the total among the times.
+pub(super) const TOTAL: usize = COLUMNS;
+
+/// Bits of a time below its highest one that a bucket tells apart: percentiles are right to within 3 %.
+const PRECISION: u32 = 4;
+/// Buckets that any time in ns falls into.
+const BUCKETS: usize = (65 - PRECISION as usize) << PRECISION;
+
+/// Traffic over time.
+#[derive(Clone, Debug)]
+pub(super) struct Traffic {
+    /// Those with packets, the newest last.
+    slices: VecDeque<Slice>,
+    /// Longest total of each slice in each direction, in ns, by slice number modulo its length; 0 without packets.
+    trend: [[u64; TREND]; 2],
+    /// Number of the newest slice with packets.
+    newest: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Slice {
+    number: u64,
+    ways: [Way; 2],
+    /// The histograms of all times in both directions, sorted; only what is not 0.
+    cells: Vec<Cell>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    packets: u64,
+    sums: [u64; TIMES],
+    maxima: [u64; TIMES],
+}
+
+/// How many packets fell into one bucket of one histogram.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    place: u16,
+    count: u32,
+}
+
+/// What the window says about one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    /// Packets.
+    pub(super) packets: u64,
+    /// By stage, and of the total; `None` where no packet had both its stamps.
+    pub(super) times: [Option<Spread>; TIMES],
+    /// The stage in which most of the time was spent, and its share in percent.
+    pub(super) dominant: Option<(usize, u8)>,
+}
+
+/// How times are distributed, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spread {
+    pub(super) p50: u64,
+    pub(super) p99: u64,
+    /// Exact.
+    pub(super) max: u64,
+}
+
+impl Traffic {
+    pub(super) fn new(slice: u64) -> Self {
+        Self { slices: VecDeque::new(), trend: [[0; TREND]; 2], newest: slice }
+    }
+
+    /// Adds a packet to slice `now`, which is never before the newest.
+    pub(super) fn record(&mut self, event: &Event<'_>, now: u64) {
+        if now - self.newest >= TREND as u64 {
+            self.trend = [[0; TREND]; 2];
+        }
+        for passed in self.newest + 1..=now.min(self.newest + TREND as u64) {
+            self.trend.iter_mut().for_each(|trend| trend[passed as usize % TREND] = 0);
+        }
+        self.newest = now;
+        let slice = match self.slices.back() {
+            Some(slice) if slice.number == now => self.slices.back_mut(),
+            _ => {
+                let mut slice = self.expire(now).unwrap_or_else(Slice::new);
+                slice.number = now;
+                self.slices.push_back(slice);
+                self.slices.back_mut()
+            }
+        };
+        let Some(slice) = slice else { return };
+        let direction = event.direction() as usize;
+        slice.record(direction, event);
+        // A packet whose total is unknown still shows that there was one.
+        let total = event.total_ns().unwrap_or(0).max(1);
+        let trend = &mut self.trend[direction][now as usize % TREND];
+        *trend = total.max(*trend);
+    }
+
+    /// Drops what is out of the window.
+    pub(super) fn prune(&mut self, now: u64) {
+        drop(self.expire(now));
+    }
+
+    /// Drops what is out of the window; returns the memory of one slice, emptied.
+    fn expire(&mut self, now: u64) -> Option<Slice> {
+        let mut old = None;
+        while self.slices.front().is_some_and(|slice| slice.number + SLICES <= now) {
+            old = self.slices.pop_front();
+        }
+        old.map(Slice::emptied)
+    }
+
+    /// Slices since the last packet.
+    pub(super) fn idle(&self, now: u64) -> u64 {
+        now - self.newest
+    }
+
+    /// Entries of histograms that are kept.
+    pub(super) fn cells(&self) -> usize {
+        self.slices.iter().map(|slice| slice.cells.capacity()).sum()
+    }
+
+    /// Packets of the window that ends in slice `now`.
+    pub(super) fn packets(&self, direction: Direction, now: u64) -> u64 {
+        self.window(now).map(|slice| slice.ways[direction as usize].packets).sum()
+    }
+
+    fn window(&self, now: u64) -> impl Iterator<Item = &Slice> {
+        self.slices.iter().filter(move |slice| slice.number + SLICES > now)
+    }
+
+    /// All about one direction in the window that ends in slice `now`.
+    pub(super) fn figures(&self, direction: Direction, now: u64) -> Figures {
+        let way = direction as usize;
+        let mut sums = [0u64; TIMES];
+        for slice in self.window(now) {
+            for (sum, of_slice) in sums.iter_mut().zip(slice.ways[way].sums) {
+                *sum = sum.saturating_add(of_slice);
+            }
+        }
+        Figures {
+            packets: self.packets(direction, now),
+            times: array::from_fn(|time| self.spread(way, time, now)),
+            dominant: dominant(&sums[..COLUMNS]),
+        }
+    }
+
+    fn spread(&self, way: usize, time: usize, now: u64) -> Option<Spread> {
+        let mut counts = [0u64; BUCKETS];
+        let mut all = 0;
+        let mut max = 0;
+        for slice in self.window(now) {
+            max = max.max(slice.ways[way].maxima[time]);
+            for cell in slice.histogram(way, time) {
+                counts[usize::from(cell.place) % (1 << BUCKET_BITS)] += u64::from(cell.count);
+                all += u64::from(cell.count);
+            }
+        }
+        let quantile = |percent: u64| {
+            // The rank of the first packet that is not faster than so many percent of them.
+            let rank = (all * percent).div_ceil(100).max(1);
+            let mut passed = 0;
+            let bucket = counts.iter().position(|count| {
+                passed += count;
+                passed >= rank
+            });
+            // The middle of a bucket may lie beyond anything that was seen.
+            bucket.map_or(max, |bucket| middle(bucket).min(max))
+        };
+        (all > 0).then(|| Spread { p50: quantile(50), p99: quantile(99), max })
+    }
+
+    /// The longest total of each of the last slices, the newest (`now`) last; `None` where there was no packet.
+    pub(super) fn trend(&self, direction: Direction, now: u64) -> [Option<u64>; TREND] {
+        array::from_fn(|place| {
+            let number = (now + 1 + place as u64).checked_sub(TREND as u64)?;
+            let worst = self.trend[direction as usize][number as usize % TREND];
+            // What lies behind the newest is what was there one round ago.
+            (number <= self.newest && worst > 0).then_some(worst)
+        })
+    }
+}
+
+/// Bits of a cell's place that name the bucket; those above name the time, the highest the direction.
+const BUCKET_BITS: u32 = 13;
+
+impl Slice {
+    fn new() -> Self {
+        Self { number: 0, ways: [Way::default(); 2], cells: Vec::new() }
+    }
+
+    fn emptied(mut self) -> Self {
+        self.cells.clear();
+        Self { number: 0, ways: [Way::default(); 2], cells: self.cells }
+    }
+
+    fn record(&mut self, direction: usize, event: &Event<'_>) {
+        let way = &mut self.ways[direction];
+        way.packets += 1;
+        for (time, ns) in event.stages().into_iter().chain([event.total_ns()]).enumerate() {
+            let Some(ns) = ns else { continue };
+            way.sums[time] = way.sums[time].saturating_add(ns);
+            way.maxima[time] = way.maxima[time].max(ns);
+            let place = first_place(direction, time) + bucket(ns) as u16;
+            match self.cells.binary_search_by_key(&place, |cell| cell.place) {
+                Ok(found) => self.cells[found].count = self.cells[found].count.saturating_add(1),
+                Err(at) => self.cells.insert(at, Cell { place, count: 1 }),
+            }
+        }
+    }
+
+    fn histogram(&self, way: usize, time: usize) -> &[Cell] {
+        let first = first_place(way, time);
+        let start = self.cells.partition_point(|cell| cell.place < first);
+        let len = self.cells[start..].partition_point(|cell| cell.place < first + BUCKETS as u16);
+        &self.cells[start..start + len]
+    }
+}
+
+/// The place of the first bucket of a histogram.
+fn first_place(way: usize, time: usize) -> u16 {
+    ((way * TIMES + time) << BUCKET_BITS) as u16
+}
+
+const _: () = assert!((2 * TIMES) << BUCKET_BITS <= 1 << u16::BITS && BUCKETS <= 1 << BUCKET_BITS);
+
+/// The bucket of a time: exact below 2^(PRECISION + 1), then so many to each doubling.
+fn bucket(ns: u64) -> usize {
+    let octave = (u64::BITS - ns.leading_zeros()).saturating_sub(PRECISION + 1);
+    ((octave as usize) << PRECISION) + (ns >> octave) as usize
+}
+
+/// A time in the middle of a bucket.
+fn middle(bucket: usize) -> u64 {
+    let octave = (bucket >> PRECISION).saturating_sub(1);
+    let start = ((bucket - (octave << PRECISION)) as u64) << octave;
+    start + (1 << octave) / 2
+}
+
+fn dominant(sums: &[u64]) -> Option<(usize, u8)> {
+    let all: u128 = sums.iter().copied().map(u128::from).sum();
+    // The first of equals.
+    let (stage, most) = sums.iter().enumerate().rev().max_by_key(|(_, sum)| **sum)?;
+    let share = (u128::from(*most) * 100 + all / 2).checked_div(all)?;
+    Some((stage, u8::try_from(share).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::{PacketRecord, STAMP_DRV};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::event::fixtures::{incoming, outgoing};
+
+    /// An incoming packet that takes `ns` in its last stage and 3 ns before.
+    fn taking(ns: u64) -> PacketRecord {
+        PacketRecord { stamps: [1_000, 1_001, 1_003, 1_003 + ns], ..incoming() }
+    }
+
+    fn record(traffic: &mut Traffic, record: &PacketRecord, slice: u64) {
+        traffic.record(&Event::new(record, 0, None), slice);
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_packets() {
+        let mut traffic = Traffic::new(0);
+        for n in 1..=1000u64 {
+            record(&mut traffic, &taking(n * 1_000), n / 200);
+        }
+        let figures = traffic.figures(Direction::In, 5);
+        assert_eq!(figures.packets, 1000);
+        let app = figures.times[2].expect("known");
+        assert!((485_000..=515_000).contains(&app.p50), "{app:?}");
+        assert!((960_000..=1_000_000).contains(&app.p99), "{app:?}");
+        assert_eq!(app.max, 1_000_000);
+        assert_eq!(figures.times[0], Some(Spread { p50: 1, p99: 1, max: 1 }));
+        assert_eq!(figures.times[1], Some(Spread { p50: 2, p99: 2, max: 2 }));
+        assert_eq!(figures.times[TOTAL].expect("known").max, 1_000_003);
+        assert_eq!(figures.dominant, Some((2, 100)));
+        assert_eq!(traffic.figures(Direction::Out, 5), Figures::default());
+    }
+
+    #[test]
+    fn both_directions_have_their_own() {
+        let mut traffic = Traffic::new(0);
+        record(&mut traffic, &taking(5_000), 0);
+        record(&mut traffic, &outgoing(), 0);
+        assert_eq!(traffic.figures(Direction::In, 0).dominant, Some((2, 100)));
+        let out = traffic.figures(Direction::Out, 0);
+        assert_eq!((out.packets, out.dominant), (1, Some((1, 58))), "7 of 12 us");
+    }
+
+    #[test]
+    fn the_window_moves_and_takes_what_was_slow_with_it() {
+        let mut traffic = Traffic::new(7);
+        record(&mut traffic, &taking(1_000_000), 7);
+        record(&mut traffic, &taking(1_000), 8);
+        let max =
+            |traffic: &Traffic, now| traffic.figures(Direction::In, now).times[TOTAL].map(|total| total.max);
+        assert_eq!(max(&traffic, 8), Some(1_000_003));
+        assert_eq!(max(&traffic, 6 + SLICES), Some(1_000_003));
+        assert_eq!(max(&traffic, 7 + SLICES), Some(1_003));
+        assert_eq!(max(&traffic, 8 + SLICES), None);
+        assert_eq!(traffic.packets(Direction::In, 7 + SLICES), 1);
+        // The same when the next packet reuses the old slice.
+        record(&mut traffic, &taking(2_000), 7 + SLICES);
+        assert_eq!(max(&traffic, 7 + SLICES), Some(2_003));
+        assert_eq!(traffic.slices.len(), 2);
+        assert_eq!(traffic.idle(9 + SLICES), 2);
+    }
+
+    #[test]
+    fn an_unknown_stage_is_in_no_percentile() {
+        let mut traffic = Traffic::new(0);
+        let mut partial = taking(1_000);
+        partial.stamps[STAMP_DRV] = 0;
+        record(&mut traffic, &partial, 0);
+        let figures = traffic.figures(Direction::In, 0);
+        assert_eq!((figures.packets, figures.times[0], figures.times[TOTAL]), (1, None, None));
+        assert_eq!(figures.times[2].expect("known").max, 1_000);
+        assert_eq!(traffic.trend(Direction::In, 0)[TREND - 1], Some(1), "there was a packet");
+    }
+
+    #[test]
+    fn the_trend_has_a_place_for_each_slice() {
+        let mut traffic = Traffic::new(3);
+        record(&mut traffic, &taking(10_000), 3);
+        record(&mut traffic, &taking(20_000), 3);
+        record(&mut traffic, &taking(5_000), 5);
+        let mut expected = [None; TREND];
+        expected[TREND - 4..].copy_from_slice(&[Some(20_003), None, Some(5_003), None]);
+        assert_eq!(traffic.trend(Direction::In, 6), expected);
+        // Long after, nothing of it is left, before and after a new packet.
+        let later = 6 + 3 * TREND as u64;
+        assert_eq!(traffic.trend(Direction::In, later), [None; TREND]);
+        record(&mut traffic, &taking(1_000), later);
+        expected = [None; TREND];
+        expected[TREND - 1] = Some(1_003);
+        assert_eq!(traffic.trend(Direction::In, later), expected);
+        assert_eq!(traffic.trend(Direction::Out, later), [None; TREND]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_is_near_what_is_in_it(ns: u64) {
+            let bucket = bucket(ns);
+            prop_assert!(bucket < BUCKETS);
+            prop_assert!(middle(bucket).abs_diff(ns) <= ns >> (PRECISION + 1), "{} for {}", middle(bucket), ns);
+        }
+
+        #[test]
+        fn buckets_are_in_the_order_of_times(a: u64, b: u64) {
+            prop_assert!(bucket(a.min(b)) <= bucket(a.max(b)));
+        }
+
+        #[test]
+        fn the_trend_is_what_a_list_would_say(steps in proptest::collection::vec((0..80u64, 1..1_000_000u64), 1..20)) {
+            let mut traffic = Traffic::new(0);
+            let mut list = Vec::new();
+            let mut now = 0;
+            for (step, ns) in steps {
+                now += step;
+                record(&mut traffic, &taking(ns), now);
+                list.resize(now as usize + 1, None);
+                let last = list.last_mut().expect("just made");
+                *last = (*last).max(Some(ns + 3));
+            }
+            let mut expected = vec![None; TREND];
+            expected.extend(list);
+            prop_assert_eq!(&traffic.trend(Direction::In, now)[..], &expected[expected.len() - TREND..]);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What is asked for, as plain types: neither the command line nor the kernel is known here.
+
+pub mod glob;

@@ -1,0 +1,6 @@
+//! A run from its start to its end, for every view: attaching, what ends it from outside, detaching.
+
+pub(crate) mod command;
+pub(crate) mod ends;
+pub mod kernel_log;
+pub mod tracer;

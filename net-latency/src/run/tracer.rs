@@ -1,0 +1,231 @@
+//! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
+
+use std::{fs, ops::RangeInclusive, time::Duration};
+
+use anyhow::Context as _;
+use aya_log::EbpfLogger;
+use net_latency_common::{COMM_LEN, CellKey};
+use rustix::{
+    param::page_size,
+    time::{ClockId, clock_gettime},
+};
+
+use crate::{
+    accounting::{Cost, Ledger, Losses},
+    cli::{Backend, PacketFilter, TracingConfig},
+    clock::monotonic_ns,
+    error::Failure,
+    kernel::{self, prerequisites},
+    probes::{
+        attach::{self, Probes, Request},
+        histograms::{Counts, Histograms},
+        plan::Plan,
+        table::Mechanism,
+    },
+    run::kernel_log::KernelLog,
+    source::ring::{Capture, Census},
+};
+
+/// The attached kernel side and what it has to say. Dropping it detaches everything.
+pub struct Tracer {
+    /// None once detached.
+    probes: Option<Probes>,
+    mechanism: Mechanism,
+    /// Where finished packets come from, also after detaching.
+    pub capture: Capture,
+    /// Counts of times, if they were asked for, also after detaching.
+    counts: Option<Counts>,
+    /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
+    pub span: RangeInclusive<u64>,
+    /// What was where when that began.
+    start: Census,
+    /// Records that had been thrown away by then: of packets finished before.
+    early: u64,
+    /// What was where when it ended.
+    end: Option<Census>,
+    /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
+    pub counted_until: u64,
+    /// CPU time of this process when all was attached.
+    own_before: Duration,
+    /// CPU time of this process while all was attached, and of the programs, where it was measured.
+    own: Duration,
+    programs: Option<Duration>,
+}
+
+impl Tracer {
+    /// Checks this kernel and attaches to it. On failure nothing stays attached.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub fn start(filter: &PacketFilter, tracing: &TracingConfig, log_level: u8) -> Result<Self, Failure> {
+        let request = Request {
+            filter: filter.clone(),
+            buffer_bytes: tracing.buffer_bytes,
+            log_level,
+            ..Request::default()
+        };
+        Self::begin(&request, tracing.backend)
+    }
+
+    /// Like [`Self::start`], with counts of times instead of records, of which none will come.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub fn start_counting(
+        filter: &PacketFilter,
+        backend: Backend,
+        histograms: Histograms,
+    ) -> Result<Self, Failure> {
+        let buffer_bytes = u32::try_from(page_size()).context("pages of this size can't be")?;
+        let request = Request {
+            filter: filter.clone(),
+            buffer_bytes,
+            histograms: Some(histograms),
+            ..Request::default()
+        };
+        Self::begin(&request, backend)
+    }
+
+    fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
+        prerequisites::check()?;
+        let plan = Plan::new(&kernel::read_btf()?, request.filter.scope())?;
+        let mut probes = attach::attach(&plan, backend, request)?;
+        drop(plan);
+        release_memory();
+        let mut capture = Capture::new(probes.take_maps()?);
+        // Attaching took a while, in which packets met some of the hooks only.
+        let mut early = 0;
+        while capture.next(|_| ())?.is_some() {
+            early += 1;
+        }
+        let span = monotonic_ns()..=u64::MAX;
+        let counts = match request.histograms {
+            Some(_) => {
+                let mut counts = probes.take_counts()?;
+                counts.set_span(&span)?;
+                Some(counts)
+            }
+            None => None,
+        };
+        let start = capture.census()?;
+        Ok(Self {
+            mechanism: probes.mechanism(),
+            probes: Some(probes),
+            capture,
+            counts,
+            span,
+            start,
+            early,
+            end: None,
+            counted_until: u64::MAX,
+            own_before: own_time(),
+            own: Duration::ZERO,
+            programs: None,
+        })
+    }
+
+    /// How the functions are hooked.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// The kernel side's log.
+    ///
+    /// # Errors
+    /// If it can't be read, or nothing is attached any more.
+    pub fn log(&mut self) -> Result<EbpfLogger<KernelLog>, Failure> {
+        let probes = self.probes.as_mut().context("nothing is attached")?;
+        Ok(EbpfLogger::init_with_logger(probes.ebpf_mut(), KernelLog)
+            .context("cannot read the kernel side's log")?)
+    }
+
+    /// What the kernel side has counted since everything was attached.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub fn losses(&self) -> Result<Losses, Failure> {
+        Ok(Losses { counters: self.capture.counters()?.since(&self.start.after), ..Losses::default() })
+    }
+
+    /// All that has been counted of times so far.
+    ///
+    /// # Errors
+    /// If they were not asked for, or the kernel refuses to show them.
+    pub fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
+        Ok(self.counts.as_ref().context("no times are counted")?.read()?)
+    }
+
+    /// The name of a process that has counts, where one is known.
+    #[must_use]
+    pub fn process_name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
+        self.counts.as_ref()?.name(pid)
+    }
+
+    /// How often the kernel has skipped one of the programs so far, where it counts that.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        self.probes.as_ref().and_then(Probes::missed)
+    }
+
+    /// Detaches everything and returns what was lost until then, skipped calls included where the kernel counts them.
+    /// What was finished by now met all hooks; what is finished while they are detached is not valid.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn detach(&mut self) -> Result<Losses, Failure> {
+        self.span = *self.span.start()..=monotonic_ns();
+        // Detaching takes a while, which is not part of the time that the views call the run's.
+        self.own = own_time().saturating_sub(self.own_before);
+        if let Some(counts) = &mut self.counts {
+            counts.set_span(&self.span)?;
+        }
+        let losses = self.losses()?;
+        let end = self.capture.census()?;
+        self.counted_until = end.at_ns;
+        self.end = Some(end);
+        let missed_probes = self.missed();
+        self.programs = self.probes.as_ref().and_then(Probes::time);
+        drop(self.probes.take());
+        self.capture.finish();
+        Ok(Losses { missed_probes, ..losses })
+    }
+
+    /// What it has cost while all was attached, once it has ended.
+    ///
+    /// # Errors
+    /// If /proc does not show this process' memory.
+    pub fn cost(&self) -> Result<Cost, Failure> {
+        Ok(Cost { own: self.own, resident_bytes: resident_bytes()?, programs: self.programs })
+    }
+
+    /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown
+    /// (finished by [`Self::counted_until`]), and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
+    /// of it: it would look as if it had been dropped.
+    ///
+    /// # Errors
+    /// If it has not ended.
+    pub fn ledger(&self, shown: u64, outside: u64, unwritten: u64) -> Result<Ledger, Failure> {
+        let end = self.end.as_ref().context("still attached")?;
+        Ok(Ledger::of_run(&self.start, end, self.early, shown, outside, unwritten))
+    }
+}
+
+/// CPU time of this process so far.
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Memory that this process has of its own.
+fn resident_bytes() -> anyhow::Result<u64> {
+    let pages = fs::read_to_string("/proc/self/statm").context("reading this process' memory")?;
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    Ok(pages.context("/proc/self/statm reads otherwise")? * page_size() as u64)
+}
+
+/// Gives back what the kernel's type information took, which is most of what the tool ever needs: the allocator would keep it.
+fn release_memory() {
+    // SAFETY: the function takes no pointer; it may be called at any time.
+    unsafe { libc::malloc_trim(0) };
+}

@@ -1,0 +1,4 @@
+//! Where records come from.
+
+pub mod order;
+pub mod ring;
