@@ -196,28 +196,24 @@ fn numbered<'a>(
     lines.iter().map(move |line| ((line.seq.wrapping_sub(first) / len) as usize, line))
 }
 
-/// The most bytes that one line has.
-pub(crate) const LONGEST_LINE: u64 = 64 * 1024;
-/// The most segments that one line is made of (`GSO_MAX_SIZE` by the size of a segment on a link of 1500 bytes).
-pub(crate) const SEGMENTS_A_LINE: u64 = 48;
-
 /// Segments that follow upon each other and hold `sum` bytes together, of which none is missing.
 pub(crate) fn expect_bytes(outcome: &Outcome, what: &str, lines: &[Line], sum: u64) -> Result<()> {
-    expect_sum(outcome, &format!("bytes of {what}"), lines, bytes(lines), sum, LONGEST_LINE)?;
+    expect_sum(outcome, &format!("bytes of {what}"), lines, |line| line.len, sum)?;
     expect_order(outcome, what, lines)
 }
 
-/// That `lines` add up to `all` of something, of which each has `most` at most.
+/// That `lines` add up to `all` of something. What may be missing is lines like those that are there.
 pub(crate) fn expect_sum(
     outcome: &Outcome,
     what: &str,
     lines: &[Line],
-    found: u64,
+    of_line: impl Fn(&Line) -> u32,
     all: u64,
-    most: u64,
 ) -> Result<()> {
+    let figures = || lines.iter().map(|line| u64::from(of_line(line)));
+    let found: u64 = figures().sum();
     let missing = all.saturating_sub(found);
-    let allowed = outcome.allowance().most(lines.len().try_into()?) * most;
+    let allowed = outcome.allowance().most(lines.len().try_into()?) * figures().max().unwrap_or(0);
     ensure!(
         found <= all && missing <= allowed,
         outcome.fault(format_args!("{found} {what}, not {all}; {allowed} may be missing"), lines)
@@ -226,6 +222,11 @@ pub(crate) fn expect_sum(
         println!("{missing} of {all} {what} are missing, which is allowed");
     }
     Ok(())
+}
+
+/// Wire segments of all lines together.
+pub(crate) fn segments<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
+    lines.into_iter().map(|line| u64::from(line.segs)).sum()
 }
 
 /// That each line begins where the one before ends, or behind a line that may be missing.

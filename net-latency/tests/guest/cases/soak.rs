@@ -19,9 +19,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::Case;
 use crate::{
+    allowance::Allowance,
     lines::{Dir, Line, Proto, parse},
     net::{Path, Version},
-    oracle::LONGEST_LINE,
     peers::{
         Peer,
         traffic::{Flow, Random},
@@ -46,6 +46,10 @@ const CLOCK_NS: i64 = 1_000_000;
 const QUIET: Duration = Duration::from_millis(300);
 /// The most memory that the tool may use.
 const RESIDENT_KB: u64 = 32 * 1024;
+/// The most bytes that one line has.
+const LONGEST_LINE: u64 = 64 * 1024;
+/// By kprobe one byte in this many may be missing at most.
+const KPROBE_SHARE: u64 = 100;
 /// That many bytes to one without a line, whatever was skipped: segments joined and cut anew when TCP sends them again out
 /// of order can leave a piece that no line has.
 const JOINED: u64 = 10_000;
@@ -390,9 +394,11 @@ impl Verdict {
         let (joined, lines) = (self.bytes / JOINED, u64::try_from(self.lines)?);
         let most = outcome.allowance().most(lines);
         println!("{gaps} bytes and {holes} holes are missing, {most} of {lines} lines may be");
-        let [out, into] = [self.missing_out, self.missing_in];
+        let by_kprobe = matches!(outcome.allowance(), Allowance::Share { .. });
+        let limit = if by_kprobe { self.bytes / KPROBE_SHARE } else { u64::MAX };
+        let most_bytes = limit.min(most * LONGEST_LINE);
         ensure!(
-            out <= most * LONGEST_LINE && into <= most * LONGEST_LINE + joined && holes <= most,
+            self.missing_out <= most_bytes && self.missing_in <= most_bytes + joined && holes <= most,
             outcome.fault(format_args!("not complete: {self:?}"), [])
         );
         Ok(())

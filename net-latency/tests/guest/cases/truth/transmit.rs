@@ -8,7 +8,7 @@ use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::Line,
     net::{Path, Version, counter},
-    oracle::{self, Conversation, LONGEST_LINE, SEGMENTS_A_LINE, bytes, expect_bytes, expect_sum, median},
+    oracle::{self, Conversation, expect_bytes, expect_sum, median, segments},
     peers::{CLIENT, Pair, SERVER},
     process::{PATIENCE, until},
 };
@@ -74,11 +74,6 @@ fn sent_once(evidence: &Evidence<'_>, pair: &Pair, len: u64) -> Result<Conversat
     Ok(conversation)
 }
 
-/// Wire segments of all lines together.
-fn segments<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
-    lines.into_iter().map(|line| u64::from(line.segs)).sum()
-}
-
 /// One line per skb, with as many segments as TCP counts. On loopback all may be single, being so large.
 fn super_segments(path: Path, several: bool) -> Result<Check> {
     const LEN: u64 = 2 * 1024 * 1024;
@@ -89,8 +84,8 @@ fn super_segments(path: Path, several: bool) -> Result<Check> {
         let conversation = sent_once(evidence, &pair, LEN)?;
         let (out, into) = (&conversation.requests_out, &conversation.requests_in);
         let fault = |what: String| evidence.outcome.fault(what, out);
-        let shown = segments(out.iter().chain(conversation.retransmitted_requests()));
-        expect_sum(evidence.outcome, "segments out", out, shown, counted, SEGMENTS_A_LINE)?;
+        let once = counted - segments(conversation.retransmitted_requests());
+        expect_sum(evidence.outcome, "segments out", out, |line| line.segs, once)?;
         ensure!(
             !several || out.iter().any(|line| line.segs > 1),
             fault("no super-segment, so this shows nothing".to_owned())
@@ -107,8 +102,7 @@ fn super_segments(path: Path, several: bool) -> Result<Check> {
                 other,
             )?;
         } else {
-            let most = SEGMENTS_A_LINE;
-            expect_sum(evidence.outcome, "segments in", into, segments(into), segments(out), most)?;
+            expect_sum(evidence.outcome, "segments in", into, |line| line.segs, once)?;
         }
         ensure!(
             into.iter().all(|line| line.is("gro") == (line.segs > 1)),
@@ -253,8 +247,8 @@ fn bbr() -> Result<Check> {
     Ok(Box::new(move |evidence| {
         let conversation = sent_once(evidence, &pair, LEN)?;
         let out = &conversation.requests_out;
-        let shown = segments(out.iter().chain(conversation.retransmitted_requests()));
-        expect_sum(evidence.outcome, "segments out", out, shown, counted, SEGMENTS_A_LINE)
+        let once = counted - segments(conversation.retransmitted_requests());
+        expect_sum(evidence.outcome, "segments out", out, |line| line.segs, once)
     }))
 }
 
@@ -269,8 +263,9 @@ fn expect_retransmissions(evidence: &Evidence<'_>, conversation: &Conversation, 
     let all = conversation.requests_out.len() + again.len();
     let shown = segments(again.iter().copied());
     let missing = evidence.outcome.allowance().most(all.try_into()?);
+    let longest = conversation.requests_out.iter().map(|line| u64::from(line.segs)).max().unwrap_or(0);
     ensure!(
-        shown <= counted && counted - shown <= missing * SEGMENTS_A_LINE,
+        shown <= counted && counted - shown <= missing * longest,
         evidence.outcome.fault(format_args!("{shown} retransmissions, TCP counts {counted}"), again)
     );
     let left_tcp = |line: &Line| -> Result<i64> {
@@ -393,7 +388,7 @@ fn lost_in_bulk() -> Result<Check> {
         for (what, lines) in
             [("bytes in", &conversation.requests_in), ("bytes out", &conversation.requests_out)]
         {
-            expect_sum(evidence.outcome, what, lines, bytes(lines), 2 * LEN, LONGEST_LINE)?;
+            expect_sum(evidence.outcome, what, lines, |line| line.len, 2 * LEN)?;
         }
         expect_retransmissions(evidence, &conversation, counted)
     }))
