@@ -50,15 +50,13 @@ pub enum Counter {
     TimeLost,
     /// No loss: packets that would have been counted, but were finished while not every hook was attached.
     Outside,
-    /// Counted packets with stamps that contradict each other.
-    Disordered,
     /// Finished packets that were left out of the sample that a reader gets who can't take all.
     Shed,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -80,7 +78,6 @@ impl Counter {
         Self::HistogramFull,
         Self::TimeLost,
         Self::Outside,
-        Self::Disordered,
         Self::Shed,
     ];
 }

@@ -1,5 +1,7 @@
 //! Distributions that the kernel side keeps itself, in place of a record for each packet.
 
+use crate::UNKNOWNS;
+
 /// Parts of each power of two, as a power of two itself: buckets are an eighth of a power wide, 12.5 % of their lower bound.
 const PARTS_BITS: u32 = 3;
 const PARTS: u64 = 1 << PARTS_BITS;
@@ -8,12 +10,12 @@ const LONGEST_BITS: u32 = 42;
 
 /// Buckets of a distribution. The last holds all that is longer than any other's.
 pub const BUCKETS: usize = ((LONGEST_BITS - PARTS_BITS + 1) << PARTS_BITS) as usize + 1;
-/// In place of a bucket: the packet's time is not known.
+/// In place of a bucket: the packet's time is not known. The first of a cell for each reason ([`crate::Unknown`]).
 pub const UNKNOWN: usize = BUCKETS;
 /// In place of a bucket: the packet never had that time, since it carried no data.
-pub const NEVER: usize = BUCKETS + 1;
+pub const NEVER: usize = UNKNOWN + UNKNOWNS;
 /// Counts that a distribution has: of its buckets, and of packets that are in none.
-pub const CELLS: usize = BUCKETS + 2;
+pub const CELLS: usize = NEVER + 1;
 
 /// Rows that a way has: one for each of its columns, and the last for the time from the first stage to the last. Every
 /// packet is in one cell of that one, and in one at most of each other.

@@ -13,6 +13,7 @@ mod filter;
 mod histogram;
 pub mod journey;
 mod record;
+mod unknown;
 
 pub use call::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallCounter, CallCounters, CallRecord, CallSettings,
@@ -30,9 +31,10 @@ pub use histogram::{
 };
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
-    FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
-    STAMPS,
+    FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP,
+    STAMP_TRANSPORT, STAMPS,
 };
+pub use unknown::{UNKNOWNS, Unknown};
 
 /// Name of the ring buffer that carries [`PacketRecord`]s.
 pub const RECORDS_MAP: &str = "RECORDS";

@@ -33,6 +33,9 @@ pub const FLAG_GRO: u16 = 1 << 2;
 pub const FLAG_AMBIGUOUS: u16 = 1 << 3;
 /// Received, and then appended to another segment's buffer, where it was when the application took it.
 pub const FLAG_COALESCED: u16 = 1 << 4;
+/// Sent, and the write call was known and then evicted from a full map. Tells why the first stage is unknown
+/// ([`crate::Unknown`]), and has no name among a line's flags.
+pub const FLAG_WRITE_EVICTED: u16 = 1 << 5;
 
 /// Which way a packet goes, seen from this machine's applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

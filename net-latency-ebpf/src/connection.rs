@@ -107,6 +107,8 @@ pub struct Connection {
     /// Where the newest write call starts.
     pub(crate) last_write: u32,
     pub(crate) has_write: u32,
+    /// Whether a call was evicted whose bytes are not all sent.
+    pub(crate) write_evicted: u32,
     /// Whether more than one process wrote to this socket.
     pub(crate) several_writers: u32,
     pub(crate) transmit: Transmit,
@@ -142,6 +144,7 @@ static BLANK: Connection = Connection {
     write_start: 0,
     last_write: 0,
     has_write: 0,
+    write_evicted: 0,
     several_writers: 0,
     transmit: Transmit {
         app: 0,

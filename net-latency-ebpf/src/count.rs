@@ -73,6 +73,5 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::HistogramFull => "map full, packet not counted",
         Counter::TimeLost => "map full, time not counted",
         Counter::Outside => "finished while not every hook was attached",
-        Counter::Disordered => "stamps contradict each other",
     }
 }

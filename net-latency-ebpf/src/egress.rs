@@ -6,7 +6,9 @@
 //! transmission, that a hook was missed. Which write call a segment belongs to follows
 //! from sequence numbers: calls and first transmissions both go through them in order.
 
-use net_latency_common::{Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, PacketRecord};
+use net_latency_common::{
+    Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
+};
 
 use crate::{
     Outcome, before,
@@ -52,8 +54,12 @@ pub fn written<M: Memory>(socket: Socket<M>) -> Outcome {
     connection.user = task;
     let write = Write { at, task, next: 0, has_next: 0 };
 
-    if connection.has_write == 0 || tcp.snd_nxt() == start {
+    let is_all_sent = tcp.snd_nxt() == start;
+    if connection.has_write == 0 || is_all_sent {
         // Nothing waits before these bytes, or nothing whose call was seen.
+        if is_all_sent {
+            connection.write_evicted = 0;
+        }
         if connection.has_write != 0 && connection.write.task.pid() != task.pid() {
             connection.several_writers = 1;
         }
@@ -164,6 +170,9 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> Outcome {
         (app, author) = origin(connection, seq);
         if app == 0 && flags & FLAG_RETRANS == 0 {
             outcome = Err(Counter::UnmatchedOut);
+            if connection.write_evicted != 0 {
+                flags |= FLAG_WRITE_EVICTED;
+            }
         }
     }
     let is_wanted = match author {
@@ -256,6 +265,7 @@ pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
     let Some(next) = WRITES.get_ptr(&key) else {
         // Evicted. Nothing is known until a call finds all bytes sent.
         connection.has_write = 0;
+        connection.write_evicted = 1;
         return MISSED;
     };
     // SAFETY: the socket's lock keeps others away.

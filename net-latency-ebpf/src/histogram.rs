@@ -2,9 +2,9 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use net_latency_common::{
-    AF_INET, CELLS, CellKey, Counter, Direction, FLAG_CONTROL, GroupBy, IPPROTO_UDP, NEVER, PacketRecord,
-    ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, UNKNOWN, WAY_OUT, WAY_UDP, bucket, row,
-    without_rest,
+    AF_INET, BUCKETS, CELLS, CellKey, Counter, Direction, FLAG_CONTROL, GroupBy, IPPROTO_UDP, NEVER,
+    PacketRecord, ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN, Unknown,
+    WAY_OUT, WAY_UDP, bucket, row, without_rest,
 };
 
 use crate::{
@@ -20,10 +20,13 @@ const COUNTED: u32 = 1;
 /// Counted, in a cell that nobody was in before.
 const FIRST: u32 = 2;
 
-/// In place of a time: it is not known.
-const NO_TIME: u64 = u64::MAX;
 /// In place of a time: there never was one.
-const NEVER_TIME: u64 = u64::MAX - 1;
+const NEVER_TIME: u64 = no_time(NEVER);
+
+/// In place of a time: the packet has none, and is counted in this cell.
+const fn no_time(cell: usize) -> u64 {
+    u64::MAX - (CELLS - 1 - cell) as u64
+}
 
 /// Whether times are counted, and no records wanted.
 #[inline(always)]
@@ -50,12 +53,22 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> Outcome {
         Direction::Out => (WAY_OUT, [app, transport, ip, drv]),
     };
     let way = if packet.protocol == IPPROTO_UDP { way | WAY_UDP } else { way };
-    let [first, second, third, last] = stages;
-    if !is_valid(if last != 0 { last } else { third }) {
+    let [_, _, third, last] = stages;
+    let Some(since) = valid_since(if last != 0 { last } else { third }) else {
         return Err(Counter::Outside);
-    }
+    };
     let [start, end] = group(direction, packet);
-    let total = between(first, last, is_control);
+    let between = |from: usize, to: usize| {
+        if stages[from] != 0 && stages[to] >= stages[from] {
+            return stages[to] - stages[from];
+        }
+        // What a packet without data lacks, it never had.
+        if is_control {
+            return NEVER_TIME;
+        }
+        no_time(UNKNOWN + Unknown::of(direction, packet.flags, stages, from, to, since) as usize)
+    };
+    let total = between(0, STAMPS - 1);
     match add(start, end, row(way, ROW_TOTAL), total) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
@@ -66,64 +79,25 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> Outcome {
         }
         _ => {}
     }
-    let times = [
-        between(first, second, is_control),
-        between(second, third, is_control),
-        between(third, last, is_control),
-    ];
-    let mut counted = total;
+    let times = [between(0, 1), between(1, 2), between(2, 3)];
     let mut number = 0;
     while number < times.len() {
         let time = times[number];
         if time != NEVER_TIME && add(start, end, row(way, number as u32), time) == LOST {
             count::one(Counter::TimeLost);
         }
-        if time == NO_TIME {
-            counted = NO_TIME;
-        }
         number += 1;
-    }
-    if counted == NO_TIME && is_disordered(stages) {
-        count::one(Counter::Disordered);
     }
     Ok(())
 }
 
-/// Whether every hook was attached at that time.
+/// Since when every hook is attached, if every hook was attached at that time.
 #[inline(always)]
-fn is_valid(completion: u64) -> bool {
-    let Some(span) = SPAN.get_ptr(0) else { return false };
+fn valid_since(completion: u64) -> Option<u64> {
+    let span = SPAN.get_ptr(0)?;
     // SAFETY: index 0 of an array is valid, and the user side changes whole words.
     let (start, end) = unsafe { ((*span).start, (*span).end) };
-    start != 0 && completion >= start && completion <= end
-}
-
-/// The time from one stage to another.
-#[inline(always)]
-fn between(from: u64, to: u64, is_control: bool) -> u64 {
-    if from != 0 && to >= from {
-        return to - from;
-    }
-    // What a packet without data lacks, it never had.
-    if is_control { NEVER_TIME } else { NO_TIME }
-}
-
-/// Whether one known stamp is before that of an earlier stage.
-#[inline(always)]
-fn is_disordered(stages: [u64; 4]) -> bool {
-    let mut latest = 0;
-    let mut number = 0;
-    while number < stages.len() {
-        let stamp = stages[number];
-        if stamp != 0 {
-            if stamp < latest {
-                return true;
-            }
-            latest = stamp;
-        }
-        number += 1;
-    }
-    false
+    (start != 0 && completion >= start && completion <= end).then_some(start)
 }
 
 /// Whose packet it is, as [`CellKey::group`] has it.
@@ -169,11 +143,8 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
-    let cell = match time {
-        NO_TIME => UNKNOWN,
-        NEVER_TIME => NEVER,
-        _ => bucket(time),
-    };
+    // What has no time is in the cells behind the buckets.
+    let cell = if time >= no_time(BUCKETS) { CELLS - 1 - (u64::MAX - time) as usize } else { bucket(time) };
     if setting!(histograms_by) == GroupBy::Stage as u32 {
         return match TIMES.get_ptr_mut(row) {
             Some(cells) if cell < CELLS => {

@@ -2,10 +2,15 @@
 
 use std::{io, time::Duration};
 
-use net_latency_common::Direction;
-
-use super::{Summary, cost::Cost, human::Human, ledger::Ledger, losses::Losses};
-use crate::clock::Zone;
+use super::{
+    Summary,
+    cost::Cost,
+    human::Human,
+    ledger::Ledger,
+    losses::Losses,
+    object::{Kind, Object, View},
+};
+use crate::{clock::Zone, output::write_json, request::footer::FooterForm};
 
 /// The footer of a run.
 #[derive(Clone, Copy, Debug)]
@@ -20,22 +25,32 @@ pub struct Footer<'a> {
     pub ledger: &'a Ledger,
     /// What it has cost.
     pub cost: &'a Cost,
+    /// What shows the packets.
+    pub view: View,
     /// Whose time is shown.
     pub zone: Zone,
 }
 
 impl Footer<'_> {
-    /// Writes it.
+    /// Writes it in this form.
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        let Self { summary, elapsed, losses, ledger, cost, zone } = *self;
-        let packets = [Direction::In, Direction::Out].map(|direction| summary.table.packets(direction));
-        let balance = Balance { packets, elapsed, losses, ledger, cost };
-        balance.write_counts(out)?;
-        summary.write(zone, out)?;
-        balance.write_places(out)
+    pub fn write(&self, form: FooterForm, out: &mut Vec<u8>) -> io::Result<()> {
+        let Self { summary, elapsed, losses, ledger, cost, view, zone } = *self;
+        let balance = Balance { packets: summary.by_direction(), elapsed, losses, ledger, cost: Some(cost) };
+        match form {
+            FooterForm::None => Ok(()),
+            FooterForm::Json => {
+                write_json(&Object::of_summary(Kind::End, view, &balance, summary, zone), out);
+                Ok(())
+            }
+            FooterForm::Text => {
+                balance.write_counts(out)?;
+                summary.write(zone, out)?;
+                balance.write_places(out)
+            }
+        }
     }
 }
 
@@ -50,8 +65,8 @@ pub struct Balance<'a> {
     pub losses: &'a Losses,
     /// Where all packets are.
     pub ledger: &'a Ledger,
-    /// What it has cost.
-    pub cost: &'a Cost,
+    /// What it has cost, where that is known.
+    pub cost: Option<&'a Cost>,
 }
 
 impl Balance<'_> {
@@ -82,6 +97,9 @@ impl Balance<'_> {
         if self.losses.missed_probes.is_none() {
             writeln!(out, "  this kernel does not count skipped calls")?;
         }
-        self.cost.write(self.elapsed, self.ledger.seen, out)
+        match self.cost {
+            Some(cost) => cost.write(self.elapsed, self.ledger.seen, out),
+            None => Ok(()),
+        }
     }
 }

@@ -22,10 +22,12 @@ pub struct Ledger {
     pub filtered: u64,
     /// Those that are missing: ring buffer or map full, or not taken by the reader of the output.
     pub lost: u64,
-    /// Received ones, among `lost`, that newer ones pushed out of a full map.
+    /// Received ones, among `lost`, that newer ones evicted from a full map.
     pub evicted: u64,
-    /// Those that nobody took or no device queue got: dropped, duplicates, unread when their socket went.
+    /// Those that nobody took or no device queue got: dropped, or unread when their socket went.
     pub dropped: u64,
+    /// Received segments that brought no new byte.
+    pub duplicates: u64,
     /// Received ones that still wait for an application.
     pub waiting: u64,
 }
@@ -55,12 +57,8 @@ impl Ledger {
                 + evicted
                 + unwritten,
             evicted,
-            dropped: sum(&[
-                Counter::DuplicateIn,
-                Counter::DroppedIn,
-                Counter::UnreadIn,
-                Counter::UnfinishedOut,
-            ]),
+            dropped: sum(&[Counter::DroppedIn, Counter::UnreadIn, Counter::UnfinishedOut]),
+            duplicates: sum(&[Counter::DuplicateIn]),
             waiting,
         }
     }
@@ -98,7 +96,8 @@ impl Ledger {
     /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
-        let places = [self.shown, self.outside, self.filtered, self.lost, self.dropped, self.waiting];
+        let Self { shown, outside, filtered, lost, dropped, duplicates, waiting, .. } = *self;
+        let places = [shown, outside, filtered, lost, dropped, duplicates, waiting];
         i128::from(self.seen) + i128::from(self.from_before)
             - places.into_iter().map(i128::from).sum::<i128>()
     }
@@ -106,9 +105,9 @@ impl Ledger {
     /// What happened between `earlier` and this.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let on_their_way = u64::try_from(earlier.unaccounted()).unwrap_or(0);
+        let in_flight = u64::try_from(earlier.unaccounted()).unwrap_or(0);
         Self {
-            from_before: earlier.waiting + on_their_way,
+            from_before: earlier.waiting + in_flight,
             seen: self.seen - earlier.seen,
             shown: self.shown - earlier.shown,
             outside: self.outside - earlier.outside,
@@ -116,6 +115,7 @@ impl Ledger {
             lost: self.lost.saturating_sub(earlier.lost),
             evicted: self.evicted.saturating_sub(earlier.evicted),
             dropped: self.dropped - earlier.dropped,
+            duplicates: self.duplicates - earlier.duplicates,
             waiting: self.waiting,
         }
     }
@@ -131,9 +131,10 @@ impl Ledger {
         }
         write!(out, " = {} shown", self.shown)?;
         let rest = [
-            (self.filtered, "of others"),
+            (self.filtered, "filtered"),
             (self.lost, "lost"),
             (self.dropped, "dropped or unread"),
+            (self.duplicates, "duplicate segments received (needless retransmissions)"),
             (self.waiting, "waiting"),
             (self.outside, "at start or end"),
         ];
@@ -142,7 +143,7 @@ impl Ledger {
         }
         match self.unaccounted() {
             0 => writeln!(out),
-            count @ 1.. => writeln!(out, " + {count} on their way"),
+            count @ 1.. => writeln!(out, " + {count} in flight"),
             count => writeln!(out, " - {} counted twice", -count),
         }
     }
@@ -179,7 +180,7 @@ mod tests {
         let census = Census { before: counters, waiting: 60, at_ns: 0, after: counters };
         let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
-        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 8 + 40 + 6, 39));
+        assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 8 + 40 + 6, 34));
         let text = |ledger: &Ledger| {
             let mut out = Vec::new();
             ledger.write(&mut out).expect("memory can be written");

@@ -9,12 +9,16 @@ mod hints;
 mod human;
 mod ledger;
 mod losses;
+pub mod object;
 mod packet;
 mod table;
 mod times;
+mod unknown;
 mod worst;
 
 use std::io;
+
+use net_latency_common::Direction;
 
 use crate::{clock::Zone, packet::event::Event};
 
@@ -27,6 +31,7 @@ pub use losses::{Loss, Losses};
 pub use packet::Packet;
 pub use table::{Table, Way};
 pub use times::Times;
+pub use unknown::Reasons;
 pub use worst::{Worst, dominant, meaning};
 
 /// Accumulates packets. Its size does not depend on their number (about 300 KiB).
@@ -36,6 +41,8 @@ pub struct Summary {
     pub table: Table,
     /// The slowest packets.
     pub worst: Worst,
+    /// When every hook was attached, in ns of `CLOCK_MONOTONIC`.
+    start: u64,
 }
 
 impl Summary {
@@ -43,6 +50,12 @@ impl Summary {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing seen of a run in which every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
+    #[must_use]
+    pub fn since(start: u64) -> Self {
+        Self { start, ..Self::default() }
     }
 
     /// Forgets everything and keeps the memory.
@@ -59,11 +72,17 @@ impl Summary {
 
     /// Counts an event.
     pub fn record_event(&mut self, event: &Event<'_>) {
-        let times = Packet::times_of(event);
+        let times = Packet::times_of(event, self.start);
         self.table.record(&times);
         if self.worst.would_keep(&times) {
-            self.worst.record(&Packet::from(event));
+            self.worst.record(&Packet::of(event, self.start));
         }
+    }
+
+    /// Packets that came in, and those that went out.
+    #[must_use]
+    pub fn by_direction(&self) -> [u64; 2] {
+        [Direction::In, Direction::Out].map(|direction| self.table.packets(direction))
     }
 
     /// Packets so far, all ways.
@@ -90,11 +109,13 @@ mod tests {
     use insta::assert_snapshot;
     use net_latency_common::{Counter, Counters, FLAG_CONTROL, PacketRecord, STAMP_APP, STAMP_DRV};
 
+    use super::object::View;
     use super::*;
     use crate::packet::event::{
         Event,
         fixtures::{WALL_NS, incoming, outgoing, udp},
     };
+    use crate::request::footer::FooterForm;
 
     fn footer(summary: &Summary, losses: &Losses) -> String {
         let shown = summary.packets();
@@ -102,15 +123,23 @@ mod tests {
         let mut out = Vec::new();
         let elapsed = Duration::from_millis(12_345);
         let cost = Cost { own: elapsed / 40, resident_bytes: 19_000_000, programs: None };
-        let footer = Footer { summary, elapsed, losses, ledger: &ledger, cost: &cost, zone: Zone::UTC };
-        footer.write(&mut out).expect("memory can be written");
+        let footer = Footer {
+            summary,
+            elapsed,
+            losses,
+            ledger: &ledger,
+            cost: &cost,
+            view: View::Stream,
+            zone: Zone::UTC,
+        };
+        footer.write(FooterForm::Text, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }
 
     fn seen(records: &[PacketRecord]) -> Summary {
         let mut summary = Summary::new();
         for record in records {
-            summary.record(&Packet::from(&Event::new(record, WALL_NS, None)));
+            summary.record_event(&Event::new(record, WALL_NS, None));
         }
         summary
     }
@@ -119,7 +148,6 @@ mod tests {
         counters: Counters { values: [0; Counter::ALL.len()] },
         evicted_in: 0,
         missed_probes: Some(0),
-        disordered: 0,
         unwritten: 0,
     };
 
@@ -163,7 +191,7 @@ mod tests {
         summary.clear();
         assert_eq!((summary.packets(), text(&summary)), (0, String::new()));
         let record = outgoing();
-        summary.record(&Packet::from(&Event::new(&record, WALL_NS, None)));
+        summary.record_event(&Event::new(&record, WALL_NS, None));
         assert_eq!(text(&summary), text(&seen(&[record])));
     }
 
@@ -176,14 +204,9 @@ mod tests {
     #[test]
     fn every_loss_is_named() {
         let values = std::array::from_fn(|index| index as u64 + 1);
-        let losses = Losses {
-            counters: Counters { values },
-            evicted_in: 20,
-            missed_probes: Some(30),
-            disordered: 35,
-            unwritten: 40,
-        };
-        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 23 + 40);
+        let losses =
+            Losses { counters: Counters { values }, evicted_in: 20, missed_probes: Some(30), unwritten: 40 };
+        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use net_latency_common::{Direction, FLAG_RETRANS};
+use net_latency_common::{Direction, FLAG_RETRANS, Unknown};
 
 use crate::packet::event::{COLUMNS, Event, Protocol};
 
@@ -23,6 +23,8 @@ pub struct Packet<'a> {
     pub stages: [Option<u64>; COLUMNS],
     /// Time from its first to its last stage, in ns.
     pub total: Option<u64>,
+    /// Why those of its columns, and behind them its total, are unknown that are; `None` where nobody has said.
+    pub reasons: [Option<Unknown>; COLUMNS + 1],
     /// Whose it is.
     pub pid: Option<u32>,
     /// The task's name, any bytes.
@@ -33,8 +35,9 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// What there is to sum up of an event, without whose it is and its ends: the rest takes longer than all of this.
+    /// Every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
     #[inline]
-    pub(super) fn times_of(event: &Event<'a>) -> Self {
+    pub(super) fn times_of(event: &Event<'a>, start: u64) -> Self {
         Self {
             wall_ns: Some(event.wall_ns()),
             direction: event.direction(),
@@ -43,6 +46,7 @@ impl<'a> Packet<'a> {
             is_retransmission: event.record().flags & FLAG_RETRANS != 0,
             stages: event.stages(),
             total: event.total_ns(),
+            reasons: event.unknown(start),
             pid: None,
             comm: None,
             ends: None,
@@ -57,8 +61,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-impl<'a> From<&Event<'a>> for Packet<'a> {
-    fn from(event: &Event<'a>) -> Self {
+impl<'a> Packet<'a> {
+    /// All of an event; `start` as in [`Self::times_of`].
+    #[must_use]
+    pub fn of(event: &Event<'a>, start: u64) -> Self {
         let record = event.record();
         Self {
             pid: event.pid(),
@@ -67,7 +73,7 @@ impl<'a> From<&Event<'a>> for Packet<'a> {
                 SocketAddr::new(event.saddr(), record.sport),
                 SocketAddr::new(event.daddr(), record.dport),
             ]),
-            ..Self::times_of(event)
+            ..Self::times_of(event, start)
         }
     }
 }

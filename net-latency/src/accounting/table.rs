@@ -4,7 +4,7 @@ use std::io;
 
 use net_latency_common::Direction;
 
-use super::{packet::Packet, times::Times};
+use super::{packet::Packet, times::Times, unknown::Reasons};
 use crate::packet::event::{COLUMNS, Protocol, columns};
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
@@ -39,18 +39,18 @@ impl Way {
     #[inline]
     fn record(&mut self, packet: &Packet<'_>) {
         self.packets += 1;
-        let add = |times: &mut Times, ns: Option<u64>| match ns {
+        let add = |times: &mut Times, ns: Option<u64>, row: usize| match ns {
             Some(ns) => times.add(ns),
             // What a control packet lacks, it never had.
             None if packet.is_control => {}
-            None => times.add_unknown(),
+            None => times.add_unknown(packet.reasons[row]),
         };
         // Written out, since a loop over it is not unrolled.
         let [first, second, third] = &mut self.columns;
-        add(first, packet.stages[0]);
-        add(second, packet.stages[1]);
-        add(third, packet.stages[2]);
-        add(&mut self.total, packet.total);
+        add(first, packet.stages[0], 0);
+        add(second, packet.stages[1], 1);
+        add(third, packet.stages[2], 2);
+        add(&mut self.total, packet.total, COLUMNS);
     }
 }
 
@@ -101,7 +101,8 @@ impl Table {
         self.ways().filter(|(this, ..)| *this == direction).map(|(_, _, way)| way.packets).sum()
     }
 
-    /// Writes a head, and a row for each column of each way that has seen a packet: nothing if none has.
+    /// Writes a head, a row for each column of each way that has seen a packet, and why times are unknown: nothing if
+    /// there was no packet.
     /// 80 columns wide, unless a number is larger than any that is likely.
     ///
     /// # Errors
@@ -122,7 +123,15 @@ impl Table {
                 times.write_row(out)?;
             }
         }
-        Ok(())
+        self.reasons().write(out)
+    }
+
+    /// Why times are unknown, of all rows together.
+    fn reasons(&self) -> Reasons {
+        let mut reasons = Reasons::default();
+        let times = self.ways.iter().flat_map(|way| way.columns.iter().chain([&way.total]));
+        times.for_each(|times| reasons.add(times.reasons()));
+        reasons
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use net_latency_common::{UNKNOWNS, Unknown};
+
 use super::human::Human;
 use crate::packet::cells::{cell, middle};
 
@@ -22,6 +24,8 @@ pub struct Times {
     min_ns: u64,
     max_ns: u64,
     unknown: u64,
+    /// Those of `unknown` whose reason is known.
+    reasons: [u64; UNKNOWNS],
 }
 
 impl Default for Times {
@@ -35,13 +39,14 @@ impl Times {
     #[must_use]
     pub fn new() -> Self {
         let cells = vec![0; CELLS].try_into().expect("as many as there are");
-        Self { cells, count: 0, min_ns: u64::MAX, max_ns: 0, unknown: 0 }
+        Self { cells, count: 0, min_ns: u64::MAX, max_ns: 0, unknown: 0, reasons: [0; UNKNOWNS] }
     }
 
     /// Forgets all times and keeps the memory.
     pub fn clear(&mut self) {
         self.cells.fill(0);
         (self.count, self.min_ns, self.max_ns, self.unknown) = (0, u64::MAX, 0, 0);
+        self.reasons.fill(0);
     }
 
     /// Counts a time.
@@ -61,9 +66,12 @@ impl Times {
         }
     }
 
-    /// Counts a packet whose time is unknown.
-    pub fn add_unknown(&mut self) {
+    /// Counts a packet whose time is unknown. A log does not tell the reason.
+    pub fn add_unknown(&mut self, reason: Option<Unknown>) {
         self.unknown += 1;
+        if let Some(reason) = reason {
+            self.reasons[reason as usize] += 1;
+        }
     }
 
     /// Known times.
@@ -76,6 +84,12 @@ impl Times {
     #[must_use]
     pub fn unknown(&self) -> u64 {
         self.unknown
+    }
+
+    /// How many of them are unknown for each reason, by its discriminant.
+    #[must_use]
+    pub fn reasons(&self) -> &[u64; UNKNOWNS] {
+        &self.reasons
     }
 
     /// The shortest time; `None` if none is known.
@@ -163,9 +177,10 @@ mod tests {
     fn cleared_is_as_new() {
         let mut times = Times::new();
         times.add(7);
-        times.add_unknown();
+        times.add_unknown(Some(Unknown::NoStamp));
         times.clear();
         assert_eq!((times.count(), times.unknown(), times.min(), times.max()), (0, 0, None, None));
+        assert_eq!(times.reasons(), &[0; UNKNOWNS]);
         assert_eq!(times.quantile(500), None);
         times.add(9);
         assert_eq!((times.min(), times.quantile(500), times.max()), (Some(9), Some(9), Some(9)));

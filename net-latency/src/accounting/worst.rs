@@ -199,6 +199,7 @@ mod tests {
         is_retransmission: false,
         stages: [Some(1_000), Some(2_000), Some(3_000)],
         total: Some(6_000),
+        reasons: [None; COLUMNS + 1],
         pid: Some(19550),
         comm: Some(b"firefox"),
         ends: None,

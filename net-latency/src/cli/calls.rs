@@ -11,6 +11,7 @@ use glob::Pattern;
 use net_latency_common::MAX_CGROUPS;
 
 use super::{
+    footer::FooterArguments,
     packets::{PacketFilter, at_most, unique},
     places, process,
     tracing::{Backend, TracingArguments, TracingConfig},
@@ -20,6 +21,7 @@ use crate::{
     clock::Zone,
     error::Failure,
     probes::presets::Preset,
+    request::footer::FooterForm,
     request::glob::{Glob, MAX_GLOBS},
 };
 
@@ -69,9 +71,8 @@ pub(super) struct CallsArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// No messages on standard error but errors: no summary
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
     /// Name the functions that can't be traced, and why
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
@@ -132,6 +133,8 @@ pub struct CallsConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterForm,
     /// With the names of what can't be traced.
     pub verbose: bool,
     /// Time after which to stop.
@@ -145,6 +148,7 @@ pub struct CallsConfig {
 impl CallsArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<CallsConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry {
             return Err(Failure::Usage(
@@ -176,7 +180,8 @@ impl CallsArguments {
             self_time: self.self_time,
             output: self.output,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
             verbose: self.verbose,
             duration: self.duration,
             count: self.count,

@@ -6,12 +6,13 @@ use clap::{Args, ValueEnum};
 use net_latency_common::GroupBy;
 
 use super::{
+    footer::FooterArguments,
     packets::{PacketArguments, PacketFilter},
     report::ReportFormat,
     tracing::Backend,
     values,
 };
-use crate::{clock::Zone, error::Failure, probes::histograms::Histograms};
+use crate::{clock::Zone, error::Failure, probes::histograms::Histograms, request::footer::FooterForm};
 
 /// Groups that are shown unless told otherwise.
 const DEFAULT_TOP: u16 = 10;
@@ -39,9 +40,8 @@ pub(super) struct HistArguments {
     /// Each time this has passed, what came in that time: 1s, 10s, 1m; the end shows the whole run
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
-    /// No messages on standard error but errors: no footer
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
 
     /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
     #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
@@ -96,11 +96,14 @@ pub struct HistConfig {
     pub duration: Option<Duration>,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterForm,
 }
 
 impl HistArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<HistConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         if self.interval.is_some_and(|interval| interval < SHORTEST_INTERVAL) {
             return Err(Failure::Usage("--interval is too short: write 100ms or more".to_owned()));
         }
@@ -124,7 +127,8 @@ impl HistArguments {
             zone: if self.utc { Zone::UTC } else { Zone::Local },
             interval: self.interval,
             duration: self.duration,
-            quiet: self.quiet,
+            quiet,
+            footer,
         })
     }
 }

@@ -10,11 +10,12 @@ use clap::{Args, ValueEnum};
 use glob::Pattern;
 
 use super::{
+    footer::FooterArguments,
     packets::{PacketArguments, PacketFilter},
     tracing::{Backend, TracingArguments, TracingConfig},
     values,
 };
-use crate::{clock::Zone, error::Failure, probes::journey::Functions};
+use crate::{clock::Zone, error::Failure, probes::journey::Functions, request::footer::FooterForm};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -38,9 +39,8 @@ pub(super) struct JourneyArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// No messages on standard error but errors: no footer
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
 
     /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
     #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
@@ -82,6 +82,8 @@ pub struct JourneyConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterForm,
     /// Time after which to stop.
     pub duration: Option<Duration>,
     /// Number of packets after which to stop.
@@ -91,6 +93,7 @@ pub struct JourneyConfig {
 impl JourneyArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<JourneyConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry && (self.all || !self.functions.is_empty()) {
             return Err(Failure::Usage(
@@ -106,7 +109,8 @@ impl JourneyArguments {
             format: self.format,
             output: self.output,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
             duration: self.duration,
             count: self.count,
         })

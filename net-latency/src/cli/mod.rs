@@ -5,6 +5,7 @@ mod check;
 mod command;
 mod config_file;
 mod defaults;
+mod footer;
 mod hist;
 mod invocation;
 mod journey;
@@ -31,12 +32,14 @@ use clap_complete::Shell;
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{Format, Rotation};
+use crate::request::footer::FooterForm;
 
 use calls::CallsArguments;
 pub use calls::{CallFormat, CallsConfig, Style};
 use check::CheckArguments;
 pub use check::CheckConfig;
 use defaults::{ConfigArguments, Places};
+use footer::FooterArguments;
 use hist::HistArguments;
 pub use hist::HistConfig;
 use invocation::{Invocation, Refusal};
@@ -128,9 +131,8 @@ struct StreamArguments {
     /// Each time this has passed, the footer's figures of that time on standard error: 1s, 10s, 1m
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
-    /// No messages on standard error but errors: no footer
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
     /// Addresses, lengths and flags on text lines, and diagnostics of the kernel side (-vv: more)
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
     verbose: u8,
@@ -197,6 +199,8 @@ pub struct StreamConfig {
     pub zone: Zone,
     /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterForm,
     /// 0: lines only; 1: details on text lines and the kernel side's diagnostics; 2 or more: debugging.
     pub verbosity: u8,
     /// Time after which to stop.
@@ -267,6 +271,7 @@ impl Arguments {
             None => self.stream,
         };
         command::check(&stream.command, proc)?;
+        let (quiet, footer) = stream.footer.resolve();
         Ok(Config::Stream(Box::new(StreamConfig {
             command: stream.command,
             filter: stream.packets.resolve(proc)?,
@@ -275,7 +280,8 @@ impl Arguments {
             rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
-            quiet: stream.quiet,
+            quiet,
+            footer,
             verbosity: stream.verbose,
             interval: stream.interval,
             duration: stream.duration,
@@ -334,6 +340,7 @@ mod tests {
                 rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
+                footer: FooterForm::Text,
                 verbosity: 0,
                 interval: None,
                 duration: None,
@@ -377,6 +384,7 @@ mod tests {
                 },
                 zone: Zone::UTC,
                 quiet: true,
+                footer: FooterForm::None,
                 verbosity: 2,
                 interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
@@ -412,6 +420,7 @@ mod tests {
             interval: None,
             duration: None,
             quiet: false,
+            footer: FooterForm::Text,
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
@@ -429,6 +438,7 @@ mod tests {
                 interval: Some(Duration::from_secs(1)),
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
+                footer: FooterForm::None,
             }
         );
     }
@@ -455,6 +465,7 @@ mod tests {
             window: Duration::from_secs(10),
             zone: Zone::Local,
             quiet: false,
+            footer: FooterForm::Text,
         };
         assert_eq!(top(&[]), usual);
         let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
@@ -468,6 +479,7 @@ mod tests {
                 window: Duration::from_secs(60),
                 zone: Zone::UTC,
                 quiet: true,
+                footer: FooterForm::None,
             }
         );
     }

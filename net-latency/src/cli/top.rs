@@ -5,11 +5,12 @@ use std::{path::Path, time::Duration};
 use clap::Args;
 
 use super::{
+    footer::FooterArguments,
     packets::{PacketArguments, PacketFilter},
     tracing::{TracingArguments, TracingConfig},
     values,
 };
-use crate::{clock::Zone, error::Failure};
+use crate::{clock::Zone, error::Failure, request::footer::FooterForm};
 
 /// Drawing more often shows nothing more.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
@@ -31,9 +32,8 @@ pub(super) struct TopArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
-    /// No footer at the end
-    #[arg(short, long, help_heading = "Screen")]
-    quiet: bool,
+    #[command(flatten)]
+    footer: FooterArguments,
 
     #[command(flatten)]
     tracing: TracingArguments,
@@ -52,13 +52,16 @@ pub struct TopConfig {
     pub window: Duration,
     /// Whose time the screen shows.
     pub zone: Zone,
-    /// No footer.
+    /// Nothing on stderr but errors.
     pub quiet: bool,
+    /// Form of the figures at the end.
+    pub footer: FooterForm,
 }
 
 impl TopArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<TopConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
         if self.delay < SHORTEST_DELAY {
             return Err(Failure::Usage("--delay is too short: write 100ms or more".to_owned()));
         }
@@ -71,7 +74,8 @@ impl TopArguments {
             delay: self.delay,
             window: self.window,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
-            quiet: self.quiet,
+            quiet,
+            footer,
         })
     }
 }

@@ -32,7 +32,7 @@ struct Alarm {
     /// What is lost, and what helps against it.
     words: &'static str,
     is_quiet: bool,
-    /// Of these it has told: left out by chance, and lost otherwise.
+    /// Of these it has told: skipped at random, and lost otherwise.
     told: [u64; 2],
 }
 
@@ -42,7 +42,7 @@ impl Alarm {
     }
 
     fn look(&mut self, losses: &Losses) {
-        const SHED: &str = "packets left out by chance just now, since more come than the output takes: a filter, or a faster output, helps";
+        const SHED: &str = "packets skipped at random just now, since more come than the output takes: a filter, or a faster output, helps";
         let shed = losses.counters.get(Counter::Shed);
         let counts = [shed, losses.lines() - shed];
         for ((count, told), words) in counts.into_iter().zip(self.told).zip([SHED, self.words]) {

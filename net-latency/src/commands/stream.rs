@@ -21,13 +21,17 @@ use tokio::{
 
 use super::Alarm;
 use crate::{
-    accounting::{Footer, Ledger, Summary},
+    accounting::{
+        Balance, Footer, Ledger, Losses, Summary,
+        object::{Kind, Object, View},
+    },
     cli::{PacketFilter, StreamConfig},
     clock::Clock,
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
-    output::{Options, Sink, SinkError, Writer, colour_wanted},
+    output::{Options, Sink, SinkError, Writer, colour_wanted, write_json},
     packet::event::{Event, completion_ns},
+    request::footer::FooterForm,
     run::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
@@ -96,6 +100,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
             writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
     }
 
+    let start = *tracer.span.start();
     let shows_names = config.format.shows_names(config.verbosity > 0);
     let mut stream = Stream {
         options: config,
@@ -116,9 +121,8 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         log,
         devices: shows_names.then(Devices::new),
         namespaced: shows_names.then(NamespacedPids::new),
-        summary: Summary::new(),
-        recent: config.interval.map(|_| Summary::new()),
-        disordered: 0,
+        summary: Summary::since(start),
+        recent: config.interval.map(|_| Summary::since(start)),
         outside: 0,
         alarm: Alarm::new("lines lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
@@ -153,17 +157,17 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
-    losses.disordered = stream.disordered;
-    if !config.quiet {
+    if config.footer != FooterForm::None {
         let footer = Footer {
             summary: &stream.summary,
             elapsed,
             losses: &losses,
             ledger: &ledger,
             cost: &stream.tracer.cost()?,
+            view: View::Stream,
             zone: config.zone,
         };
-        say(|out| footer.write(out));
+        say(|out| footer.write(config.footer, out));
     }
     // What ends the trace earlier does not end the command, and we end with it.
     if command.is_some() && status.is_none() {
@@ -203,8 +207,6 @@ struct Stream<'a> {
     summary: Summary,
     /// The same since the last report, if there are reports.
     recent: Option<Summary>,
-    /// Lines whose stamps contradict each other.
-    disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     alarm: Alarm,
@@ -229,7 +231,7 @@ impl Stream<'_> {
             reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
             reports
         });
-        let mut ledger = self.ledger()?;
+        let mut state = self.state()?;
         let mut ticks = 0u32;
         loop {
             let mut is_due = false;
@@ -280,9 +282,9 @@ impl Stream<'_> {
                 Err(outcome) => return outcome,
             }
             if is_due {
-                let now = self.ledger()?;
-                self.report(&now.since(&ledger));
-                ledger = now;
+                let now = self.state()?;
+                self.report(&now.since(&state));
+                state = now;
             }
         }
     }
@@ -320,7 +322,6 @@ impl Stream<'_> {
                 if let Some(recent) = recent {
                     recent.record_event(&event);
                 }
-                self.disordered += u64::from(event.is_disordered());
             });
             match next {
                 Ok(Some(())) => {}
@@ -378,23 +379,47 @@ impl Stream<'_> {
         Ok(Untaken { lines, records })
     }
 
-    /// Where all packets are now.
-    fn ledger(&self) -> Result<Ledger, Failure> {
+    /// Where all packets are now, and what is lost.
+    fn state(&self) -> Result<State, Failure> {
         let census = self.tracer.capture.census()?;
-        Ok(Ledger::new(&census, self.summary.packets(), self.outside, 0).while_running())
+        let ledger = Ledger::new(&census, self.summary.packets(), self.outside, 0).while_running();
+        let losses = Losses { missed_probes: self.tracer.missed(), ..self.tracer.losses()? };
+        Ok(State { at: Instant::now(), ledger, losses })
     }
 
     /// Tells stderr about the packets since the last report: where they are, and how long they took.
-    fn report(&mut self, ledger: &Ledger) {
+    fn report(&mut self, (elapsed, ledger, losses): &(Duration, Ledger, Losses)) {
         let Some(recent) = &mut self.recent else { return };
-        if !self.options.quiet {
-            say(|out| {
+        let zone = self.options.zone;
+        say(|out| match self.options.footer {
+            FooterForm::None => Ok(()),
+            FooterForm::Json => {
+                let packets = recent.by_direction();
+                let balance = Balance { packets, elapsed: *elapsed, losses, ledger, cost: None };
+                write_json(&Object::of_summary(Kind::Interval, View::Stream, &balance, recent, zone), out);
+                Ok(())
+            }
+            FooterForm::Text => {
                 write!(out, "net-latency: ")?;
                 ledger.write(out)?;
-                recent.write(self.options.zone, out)
-            });
-        }
+                recent.write(zone, out)
+            }
+        });
         recent.clear();
+    }
+}
+
+/// What a report begins and ends with.
+struct State {
+    at: Instant,
+    ledger: Ledger,
+    losses: Losses,
+}
+
+impl State {
+    /// What happened between `earlier` and this, and how long that took.
+    fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
+        (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
     AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP,
-    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown,
 };
 
 /// Number of columns of a line: the ways between neighbouring stages.
@@ -201,13 +201,25 @@ impl<'a> Event<'a> {
         self.total
     }
 
-    /// Two known stamps contradict each other.
+    /// Why those columns, and behind them the total, are unknown that are, if every hook was attached at `start`, in ns
+    /// of `CLOCK_MONOTONIC`. A control packet never had what it lacks.
     #[must_use]
     #[inline]
-    pub fn is_disordered(&self) -> bool {
-        // Where every column is known, each stamp is no earlier than the one before.
-        self.stages.contains(&None)
-            && !in_display_order(self.record).into_iter().filter(|&stamp| stamp != 0).is_sorted()
+    pub fn unknown(&self, start: u64) -> [Option<Unknown>; COLUMNS + 1] {
+        if self.is_control() || !self.stages.contains(&None) && self.total.is_some() {
+            return [None; COLUMNS + 1];
+        }
+        self.reasons(start)
+    }
+
+    #[cold]
+    fn reasons(&self, start: u64) -> [Option<Unknown>; COLUMNS + 1] {
+        let stamps = in_display_order(self.record);
+        let why = |from, to| Unknown::of(self.direction(), self.record.flags, stamps, from, to, start);
+        std::array::from_fn(|row| match row {
+            COLUMNS => self.total.is_none().then(|| why(0, COLUMNS)),
+            column => self.stages[column].is_none().then(|| why(column, column + 1)),
+        })
     }
 
     /// Process id, where known.
@@ -389,9 +401,11 @@ mod tests {
         record.stamps[STAMP_IP] = record.stamps[STAMP_DRV] - 1;
         assert_eq!(event(&record).stage(0), None);
         assert!(event(&record).is_partial());
-        assert!(event(&record).is_disordered());
+        let reasons = [Some(Unknown::Contradictory), None, None, None];
+        assert_eq!(event(&record).unknown(0), reasons);
         record.stamps[STAMP_IP] = 0;
-        assert!(!event(&record).is_disordered());
+        let reasons = [Some(Unknown::NoStamp), Some(Unknown::NoStamp), None, None];
+        assert_eq!(event(&record).unknown(0), reasons);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod allowance;
 mod bench;
 mod cases;
 mod confine;
+mod footer;
 mod ftrace;
 mod leftovers;
 mod lines;

@@ -17,11 +17,11 @@ use nix::{
     sys::signal::{SigHandler, Signal, kill, signal},
     unistd::Pid,
 };
-use regex_lite::Regex;
 
 use crate::{
     allowance::Allowance,
     confine,
+    footer::{Footer, Ledger},
     lines::{Line, parse},
     process::{Lines, PATIENCE, until, wait},
     verdict::Fault,
@@ -112,6 +112,7 @@ pub(crate) struct Launch {
     timezone: Option<&'static str>,
     ignores_hangup: bool,
     is_under_load: bool,
+    footer: &'static str,
 }
 
 impl Launch {
@@ -127,6 +128,7 @@ impl Launch {
             timezone: None,
             ignores_hangup: false,
             is_under_load: false,
+            footer: "json",
         }
     }
 
@@ -168,6 +170,12 @@ impl Launch {
         self
     }
 
+    /// With the footer that people read, which has no figures for [`Outcome::footer`].
+    pub(crate) fn text_footer(mut self) -> Self {
+        self.footer = "text";
+        self
+    }
+
     /// There will be more tasks than CPUs, so that they preempt each other.
     pub(crate) fn under_load(mut self) -> Self {
         self.is_under_load = true;
@@ -190,6 +198,7 @@ impl Launch {
         let mut command = Command::new(path());
         command.args(self.view);
         command.args(["--backend", &self.backend.to_string(), "--format", self.format]);
+        command.args(["--footer", self.footer]);
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
             command.env("TZ", timezone);
@@ -224,8 +233,16 @@ impl Launch {
         let since = SystemTime::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
         let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
-        let (backend, is_under_load) = (self.backend, self.is_under_load);
-        let mut tool = Tool { child, backend, is_under_load, stderr, said: Vec::new(), file, since };
+        let mut tool = Tool {
+            child,
+            backend: self.backend,
+            is_under_load: self.is_under_load,
+            has_figures: self.footer == "json",
+            stderr,
+            said: Vec::new(),
+            file,
+            since,
+        };
         while let Some(line) = tool.stderr.next(PATIENCE).context("waiting until the tool traces")? {
             let ready = line.starts_with(READY);
             tool.said.push(line);
@@ -242,6 +259,8 @@ pub(crate) struct Tool {
     child: Child,
     backend: Backend,
     is_under_load: bool,
+    /// Its footer is for programs.
+    has_figures: bool,
     stderr: Lines,
     said: Vec<String>,
     file: Option<Scratch>,
@@ -303,9 +322,12 @@ impl Tool {
     /// Ends it as Ctrl-C does; it must end well.
     pub(crate) fn stop(self) -> Result<Outcome> {
         self.signal(Signal::SIGINT)?;
+        let has_figures = self.has_figures;
         let outcome = self.wait()?;
         outcome.expect_code(0)?;
-        outcome.lost()?;
+        if has_figures {
+            outcome.footer()?;
+        }
         Ok(outcome)
     }
 
@@ -332,9 +354,10 @@ impl Drop for Tool {
     }
 }
 
-/// Whether that line begins the report on an interval.
+/// Whether that line is, or begins, the report on an interval.
 pub(crate) fn is_report(line: &str) -> bool {
-    line.starts_with("net-latency: ") && line.contains(" packets seen")
+    line.starts_with("{\"kind\":\"interval\"")
+        || line.starts_with("net-latency: ") && line.contains(" packets seen")
 }
 
 /// How a run ended and what it left.
@@ -367,10 +390,38 @@ impl Outcome {
         Fault { text, skipped_calls: self.skipped_calls() }.into()
     }
 
+    /// The figures of the whole run, which every clean end shows.
+    pub(crate) fn footer(&self) -> Result<Footer> {
+        let footers = self.footers()?;
+        let end = footers.into_iter().rev().find(Footer::is_end);
+        end.ok_or_else(|| self.fault("no footer", []))
+    }
+
+    /// The figures of each interval.
+    pub(crate) fn reports(&self) -> Result<Vec<Footer>> {
+        Ok(self.footers()?.into_iter().filter(|footer| !footer.is_end()).collect())
+    }
+
+    /// The figures of each interval, and of the whole run.
+    pub(crate) fn footers(&self) -> Result<Vec<Footer>> {
+        self.stderr.iter().filter_map(|line| Footer::parse(line).transpose()).collect()
+    }
+
+    /// A figure of the footer, see [`Footer::figure`].
+    pub(crate) fn figure(&self, path: &str) -> Result<u64> {
+        self.footer()?.figure(path)
+    }
+
     /// How many calls of traced functions the kernel skipped; `None` where it doesn't count them.
     pub(crate) fn skipped_calls(&self) -> Option<u64> {
-        let is_counted = !self.stderr.iter().any(|line| line.contains("does not count skipped calls"));
-        is_counted.then(|| self.footer_count("were skipped by the kernel").unwrap_or(0))
+        let footers = self.stderr.iter().rev().filter_map(|line| Footer::parse(line).ok().flatten());
+        if let Some(footer) = footers.into_iter().find(Footer::is_end) {
+            return footer.skipped_calls();
+        }
+        // The few cases that are about the text have nothing else.
+        let words = " calls of traced functions were skipped by the kernel";
+        let count = |line: &String| line.split_once(words)?.0.trim().parse().ok();
+        self.stderr.iter().rev().find_map(count)
     }
 
     /// What may be missing.
@@ -408,37 +459,20 @@ impl Outcome {
         Ok(())
     }
 
-    /// The footer's figure of lost lines, which every clean end shows.
+    /// How many lines are missing.
     pub(crate) fn lost(&self) -> Result<u64> {
-        let figure = Regex::new(r"(\d+)\D*\blost\b")?;
-        let ready = self.stderr.iter().position(|line| line.starts_with(READY));
-        let footer = self.stderr.iter().skip(ready.map_or(0, |ready| ready + 1));
-        let found = footer.rev().find_map(|line| figure.captures(line)?.get(1)?.as_str().parse().ok());
-        found.ok_or_else(|| self.fault("no footer with a number before the word lost", []))
+        self.figure("lost")
     }
 
-    /// How often the footer says that something happened, by words of its; 0 if it says nothing.
-    pub(crate) fn footer_count(&self, words: &str) -> Result<u64> {
-        let line = self.stderr.iter().rev().find(|line| line.contains(words));
-        let count = line.map(|line| line.trim().split(' ').next().unwrap_or_default().parse());
-        count.transpose().map_or_else(|_| bail!("no number before {words:?}"), |count| Ok(count.unwrap_or(0)))
-    }
-
-    /// Fails unless the footer has a place for every packet that the kernel side saw.
-    pub(crate) fn expect_balance(&self) -> Result<()> {
-        let ledger = self.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
-        let ledger = ledger.ok_or_else(|| self.fault("no ledger", []))?;
-        let number = |words: &str| -> Option<u64> {
-            let (before, _) = ledger.split_once(words)?;
-            before.trim_end().rsplit(' ').next()?.parse().ok()
-        };
-        let open = number("on their way").or(number("counted twice")).unwrap_or(0);
-        let seen = number("packets seen").ok_or_else(|| self.fault("no ledger", []))?;
+    /// The ledger of the whole run, which has a place for every packet that the kernel side saw.
+    pub(crate) fn ledger(&self) -> Result<Ledger> {
+        let ledger = self.footer()?.ledger().map_err(|error| self.fault(format_args!("{error:#}"), []))?;
+        let allowance = self.allowance();
         ensure!(
-            open <= self.allowance().most(seen),
-            self.fault(format_args!("the ledger does not add up by {open}"), [])
+            ledger.open() <= allowance.most(ledger.seen),
+            self.fault(format_args!("packets without a place (allowance: {allowance:?}): {ledger:?}"), [])
         );
-        Ok(())
+        Ok(ledger)
     }
 
     /// The output as text, which it must be.

@@ -44,6 +44,7 @@ use crate::{
     kernel::{self, facts::Live, functions::Function, prerequisites},
     output::{LONGEST_LINE, Rotation, Sink, SinkError},
     probes::calls::{self, CallMaps, CallProbes, Cost},
+    request::footer::FooterForm,
     run::ends::{self, Processes, Signals, readable},
 };
 
@@ -157,7 +158,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         },
         _ => 0,
     };
-    if !config.quiet {
+    if config.footer != FooterForm::None {
         let footer = Footer {
             totals: &run.totals,
             functions: &run.functions,
@@ -170,7 +171,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
             unwritten,
             skipped,
         };
-        say(|out| footer.write(out));
+        say(|out| footer.write(config.footer, out));
     }
     // Last, since it can take minutes.
     detach(probes, config.quiet);
@@ -226,7 +227,7 @@ async fn attach(
             say(|out| {
                 writeln!(
                     out,
-                    "net-latency: attaching took more than {} s, so that {} of {all} functions are left out; ask for \
+                    "net-latency: attaching took more than {} s, so that {} of {all} functions are skipped; ask for \
                      fewer",
                     LONGEST_ATTACHING.as_secs(),
                     all - number - 1

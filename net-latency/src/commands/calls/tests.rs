@@ -7,7 +7,11 @@ use net_latency_common::{CallCounters, CallRecord, Frame, MAX_DEPTH, Stack};
 use proptest::prelude::*;
 
 use super::{graph::Options, indent::Indent, json::Json, names::Functions, totals::*, tree::*, *};
+use serde_json::json;
+
+use crate::accounting::object::tests::valid;
 use crate::packet::event::fixtures::comm;
+use crate::request::footer::FooterForm;
 
 const NAMES: [&str; 4] = ["__sys_recvfrom", "sock_recvmsg", "tcp_recvmsg", "net_rx_action"];
 
@@ -99,7 +103,7 @@ fn the_end_sums_up_and_says_what_is_missing() {
     let functions = functions();
     let mut totals = Totals::default();
     trees().iter().flat_map(|tree| &tree.calls).for_each(|call| totals.add(call, &functions));
-    let write = |counters: [u64; 6], rest: u64, skipped| {
+    let write = |form, counters: [u64; 6], rest: u64, skipped| {
         let footer = Footer {
             totals: &totals,
             functions: &functions,
@@ -113,10 +117,16 @@ fn the_end_sums_up_and_says_what_is_missing() {
             skipped,
         };
         let mut out = Vec::new();
-        footer.write(&mut out).expect("memory can be written");
+        footer.write(form, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("text")
     };
-    assert_snapshot!(write([8, 0, 0, 0, 0, 0], 0, Some(0)) + &write([30, 2, 3, 4, 5, 6], 7, None));
+    let text = |counters, rest, skipped| write(FooterForm::Text, counters, rest, skipped);
+    assert_snapshot!(text([8, 0, 0, 0, 0, 0], 0, Some(0)) + &text([30, 2, 3, 4, 5, 6], 7, None));
+    let object = write(FooterForm::Json, [30, 2, 3, 4, 5, 6], 7, None);
+    assert_eq!(valid(&object)["lost"], json!(16));
+    assert_snapshot!("for_programs", object);
+    let object = valid(&write(FooterForm::Json, [0; 6], 0, Some(9)));
+    assert_eq!((&object["lost"], &object["skipped_calls"]), (&json!(0), &json!(9)));
 }
 
 #[test]

@@ -3,12 +3,20 @@
 use std::{io, time::Duration};
 
 use net_latency_common::{CallCounter, CallCounters, CallRecord};
+use serde::Serialize;
 
 use super::{
     names::Functions,
     tree::{duration_ns, self_ns},
 };
-use crate::accounting::{Human, Times};
+use crate::{
+    accounting::{
+        Human, Times,
+        object::{Head, Kind, View},
+    },
+    output::write_json,
+    request::footer::FooterForm,
+};
 
 /// Figures of each function, by its number.
 #[derive(Debug, Default)]
@@ -36,14 +44,20 @@ impl Totals {
         self.calls += 1;
     }
 
-    /// Writes a row per function that was called, those that took the most time by themselves first.
-    pub(super) fn write(&self, functions: &Functions, out: &mut impl io::Write) -> io::Result<()> {
+    /// The functions that were called, by their number, those that took the most time by themselves first.
+    fn rows(&self) -> Vec<(usize, &Figures)> {
         let mut rows: Vec<_> =
-            (0..).zip(&self.functions).filter_map(|(n, row)| Some((n, row.as_ref()?))).collect();
+            (0..).zip(&self.functions).filter_map(|(n, row)| Some((n, row.as_deref()?))).collect();
+        rows.sort_by_key(|(number, row)| (std::cmp::Reverse(row.self_ns), *number));
+        rows
+    }
+
+    /// Writes a row per function that was called.
+    pub(super) fn write(&self, functions: &Functions, out: &mut impl io::Write) -> io::Result<()> {
+        let rows = self.rows();
         if rows.is_empty() {
             return Ok(());
         }
-        rows.sort_by_key(|(number, row)| (std::cmp::Reverse(row.self_ns), *number));
         let name = |number: usize| functions.by_number(number).name.as_str();
         let width = rows.iter().map(|(number, _)| name(*number).len()).max().unwrap_or(0).max(8);
         writeln!(
@@ -98,7 +112,18 @@ impl Footer<'_> {
             .sum()
     }
 
-    pub(super) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+    pub(super) fn write(&self, form: FooterForm, out: &mut Vec<u8>) -> io::Result<()> {
+        match form {
+            FooterForm::Text => self.write_text(out),
+            FooterForm::Json => {
+                write_json(&Object::new(self), out);
+                Ok(())
+            }
+            FooterForm::None => Ok(()),
+        }
+    }
+
+    fn write_text(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(
             out,
             "net-latency: {} calls in {:.1} s, {} lost; {} outermost shown",
@@ -141,6 +166,81 @@ impl Footer<'_> {
             Some(0) => Ok(()),
             Some(skipped) => writeln!(out, "  {skipped} entries or returns were skipped by the kernel"),
             None => writeln!(out, "  this kernel does not count skipped calls"),
+        }
+    }
+}
+
+/// The same for programs; docs/footer.schema.json describes it.
+#[derive(Serialize)]
+struct Object<'a> {
+    #[serde(flatten)]
+    head: Head,
+    calls: u64,
+    shown: u64,
+    filtered: u64,
+    lost: u64,
+    in_flight: u64,
+    skipped_calls: Option<u64>,
+    losses: Lost,
+    figures_only: u64,
+    begun_before: u64,
+    functions: Vec<Function<'a>>,
+}
+
+#[derive(Serialize)]
+struct Lost {
+    ring_full: u64,
+    no_return: u64,
+    too_deep: u64,
+    stack_table_full: u64,
+    unwritten: u64,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    function: &'a str,
+    count: u64,
+    min_ns: Option<u64>,
+    p50_ns: Option<u64>,
+    p90_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
+    max_ns: Option<u64>,
+    self_ns: u64,
+}
+
+impl<'a> Object<'a> {
+    fn new(footer: &Footer<'a>) -> Self {
+        let count = |counter| footer.counters.get(counter);
+        let function = |(number, row): (usize, &Figures)| Function {
+            function: &footer.functions.by_number(number).name,
+            count: row.times.count(),
+            min_ns: row.times.min(),
+            p50_ns: row.times.quantile(500),
+            p90_ns: row.times.quantile(900),
+            p99_ns: row.times.quantile(990),
+            p999_ns: row.times.quantile(999),
+            max_ns: row.times.max(),
+            self_ns: row.self_ns,
+        };
+        Self {
+            head: Head::new(Kind::End, View::Calls, footer.elapsed),
+            calls: footer.totals.calls,
+            shown: footer.shown,
+            filtered: footer.fast,
+            lost: Footer::lost(&footer.counters),
+            in_flight: footer.under_way,
+            skipped_calls: footer.skipped,
+            losses: Lost {
+                ring_full: count(CallCounter::RingFull),
+                no_return: count(CallCounter::NoReturn),
+                too_deep: count(CallCounter::TooDeep),
+                stack_table_full: count(CallCounter::NoRoom),
+                unwritten: footer.unwritten,
+            },
+            figures_only: footer.cut,
+            begun_before: count(CallCounter::NoEntry),
+            functions: footer.totals.rows().into_iter().map(function).collect(),
         }
     }
 }

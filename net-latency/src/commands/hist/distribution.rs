@@ -1,6 +1,6 @@
 //! The counts of one row.
 
-use net_latency_common::{BUCKETS, NEVER, UNKNOWN, bounds};
+use net_latency_common::{BUCKETS, NEVER, UNKNOWN, UNKNOWNS, bounds};
 
 /// Buckets of each power of two.
 const PARTS: usize = 8;
@@ -10,7 +10,8 @@ const PARTS: usize = 8;
 pub(super) struct Distribution {
     /// Indices of buckets and their counts, in order.
     buckets: Vec<(usize, u64)>,
-    unknown: u64,
+    /// By reason.
+    unknown: [u64; UNKNOWNS],
     never: u64,
 }
 
@@ -20,9 +21,9 @@ impl Distribution {
         let mut distribution = Self::default();
         for (cell, count) in cells {
             match cell as usize {
-                UNKNOWN => distribution.unknown = count,
-                NEVER => distribution.never = count,
-                bucket => distribution.buckets.push((bucket, count)),
+                bucket @ ..UNKNOWN => distribution.buckets.push((bucket, count)),
+                reason @ UNKNOWN..NEVER => distribution.unknown[reason - UNKNOWN] = count,
+                _ => distribution.never = count,
             }
         }
         distribution
@@ -35,12 +36,17 @@ impl Distribution {
 
     /// Packets whose time is unknown.
     pub(super) fn unknown(&self) -> u64 {
-        self.unknown
+        self.unknown.iter().sum()
+    }
+
+    /// The same by reason.
+    pub(super) fn reasons(&self) -> &[u64; UNKNOWNS] {
+        &self.unknown
     }
 
     /// All packets, with those that never had such a time.
     pub(super) fn packets(&self) -> u64 {
-        self.count() + self.unknown + self.never
+        self.count() + self.unknown() + self.never
     }
 
     /// The end of the bucket that holds the time that this part of all (0.5: half of them) does not exceed. The time
@@ -53,6 +59,11 @@ impl Distribution {
             passed += u128::from(count);
             (passed >= rank).then(|| bounds(bucket).1)
         })
+    }
+
+    /// The start of the first bucket that is not empty.
+    pub(super) fn min(&self) -> Option<u64> {
+        self.buckets.first().map(|&(bucket, _)| bounds(bucket).0)
     }
 
     /// The end of the last bucket that is not empty.
@@ -92,7 +103,7 @@ impl Distribution {
 
     /// Adds what another one counts.
     pub(super) fn add(&mut self, other: &Self) {
-        self.unknown += other.unknown;
+        self.unknown.iter_mut().zip(other.unknown).for_each(|(sum, count)| *sum += count);
         self.never += other.never;
         for &(bucket, count) in &other.buckets {
             match self.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket) {

@@ -15,25 +15,31 @@ mod text;
 use std::{
     future::pending,
     io::{self, Write as _},
+    iter::empty,
     ops::ControlFlow,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use net_latency_common::{Counter, Direction};
+use net_latency_common::Direction;
 use tokio::time::{MissedTickBehavior, interval_at, sleep};
 
 use self::{
     group::Names,
-    model::{Counts, Id, groups, packets, since},
+    model::{Counts, Id, groups, packets, reasons, since, stages},
     page::Page,
 };
 use super::Alarm;
 use crate::{
-    accounting::Balance,
+    accounting::{
+        Balance,
+        object::{Kind, Object, View},
+    },
     cli::{HistConfig, ReportFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
+    output::write_json,
+    request::footer::FooterForm,
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,
@@ -137,20 +143,31 @@ impl Hist<'_> {
         } else {
             Ok(())
         };
-        if !self.config.quiet {
+        if self.config.footer != FooterForm::None {
             let all = groups(&counts, usize::MAX);
             let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
             let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
             losses.evicted_in = ledger.evicted;
-            losses.disordered = losses.counters.get(Counter::Disordered);
-            let balance =
-                Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: &self.tracer.cost()? };
+            let cost = self.tracer.cost()?;
+            let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
             let mut text = Vec::new();
+            let written = match self.config.footer {
+                FooterForm::Json => {
+                    let zone = self.config.zone;
+                    let stages = stages(&groups(&counts, 0));
+                    write_json(
+                        &Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone),
+                        &mut text,
+                    );
+                    Ok(())
+                }
+                _ => balance
+                    .write_counts(&mut text)
+                    .and_then(|()| reasons(&all).write(&mut text))
+                    .and_then(|()| balance.write_places(&mut text)),
+            };
             // In one piece; whoever closed stderr doesn't want to know.
-            let _ = balance
-                .write_counts(&mut text)
-                .and_then(|()| balance.write_places(&mut text))
-                .and_then(|()| io::stderr().write_all(&text));
+            let _ = written.and_then(|()| io::stderr().write_all(&text));
         }
         printed
     }

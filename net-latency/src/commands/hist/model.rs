@@ -5,7 +5,13 @@ use std::cmp::Reverse;
 use net_latency_common::{CellKey, Direction, ROW_TOTAL, ROWS, WAY_OUT, WAY_UDP, WAYS};
 
 use super::distribution::Distribution;
-use crate::packet::event::Protocol;
+use crate::{
+    accounting::{
+        Reasons,
+        object::{Figures, Stage},
+    },
+    packet::event::Protocol,
+};
 
 /// All counts at one moment, in the order of group, row and cell.
 pub(super) type Counts = Vec<(CellKey, u64)>;
@@ -80,6 +86,34 @@ impl Group {
 pub(super) fn packets(groups: &[Group], direction: Direction) -> u64 {
     let ways = groups.iter().flat_map(|group| &group.ways);
     ways.filter(|way| way.direction == direction).map(|way| way.total().packets()).sum()
+}
+
+/// Why times are unknown, of all groups together.
+pub(super) fn reasons(groups: &[Group]) -> Reasons {
+    let mut sum = Reasons::default();
+    let rows = groups.iter().flat_map(|group| &group.ways).flat_map(|way| &way.rows);
+    rows.for_each(|row| sum.add(row.reasons()));
+    sum
+}
+
+/// The figures of all rows, of which there must be one group, for the footer. Bounds of buckets stand for the times.
+pub(super) fn stages(groups: &[Group]) -> Vec<Stage> {
+    let rows = |way: &Way| {
+        let stage = |(row, times): (usize, &Distribution)| {
+            // A time beyond all buckets has no end.
+            let end = |ns: Option<u64>| ns.filter(|&ns| ns != u64::MAX);
+            let figures = Figures {
+                count: times.count(),
+                min: times.min(),
+                quantiles: [500, 900, 990, 999].map(|per_mille| end(times.quantile(per_mille))),
+                max: end(times.max()),
+                unknown: *times.reasons(),
+            };
+            Stage::new(way.direction, way.protocol, row, &figures)
+        };
+        way.rows.iter().enumerate().map(stage).collect::<Vec<_>>()
+    };
+    groups.iter().flat_map(|group| &group.ways).flat_map(rows).collect()
 }
 
 /// The groups, those with the longest p99 of the total first; behind `top` of them, one that holds the rest.

@@ -1,8 +1,11 @@
 //! Both forms, with counts as the kernel side keeps them.
 
+use std::{iter::empty, time::Duration};
+
 use insta::assert_snapshot;
 use net_latency_common::{
-    BUCKETS, CellKey, GroupBy, NEVER, ROW_TOTAL, UNKNOWN, WAY_OUT, WAY_UDP, bounds, bucket, row, without_rest,
+    BUCKETS, CellKey, GroupBy, NEVER, ROW_TOTAL, UNKNOWN, Unknown, WAY_OUT, WAY_UDP, bounds, bucket, row,
+    without_rest,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,17 +13,25 @@ use serde_json::{Value, json};
 use super::{
     group::Names,
     json as form,
-    model::{Counts, groups},
+    model::{Counts, groups, reasons, stages},
     page::Page,
     text,
 };
-use crate::{clock::Zone, output::schema, packet::event::fixtures::WALL_NS};
+use crate::{
+    accounting::{
+        Balance, Ledger, Losses,
+        object::{Kind, Object, View, tests::valid},
+    },
+    clock::Zone,
+    output::{schema, write_json},
+    packet::event::fixtures::WALL_NS,
+};
 
 const SCHEMA: &str = include_str!("../../../../docs/hist.schema.json");
 
 /// Packets of a group whose stages take so long, unknown where 0.
 fn packets(group: u64, way: u32, times: [u64; 3], count: u64) -> Vec<(CellKey, u64)> {
-    let cell = |ns: u64| if ns == 0 { UNKNOWN } else { bucket(ns) };
+    let cell = |ns: u64| if ns == 0 { UNKNOWN + Unknown::NoStamp as usize } else { bucket(ns) };
     let total = if times.contains(&0) { 0 } else { times.iter().sum() };
     let rows = times.into_iter().chain([total]).zip(0..);
     rows.map(|(ns, number)| {
@@ -212,4 +223,38 @@ fn buckets_follow_each_other() {
         assert_eq!((bucket(start), bucket(end - 1)), (number, number));
     }
     assert_eq!(bounds(BUCKETS - 1), (1 << 42, u64::MAX));
+}
+
+#[test]
+fn the_footer_has_every_unknown_time_with_its_reason() {
+    let mut counts = sorted([packets(1, 0, [5, 0, 7], 2), packets(2, WAY_UDP | WAY_OUT, [1, 2, 3], 4)]);
+    counts.push((
+        CellKey {
+            group: [3, 0],
+            row: row(WAY_OUT, 0),
+            cell: (UNKNOWN + Unknown::WriteUnseen as usize) as u32,
+        },
+        6,
+    ));
+    let all = groups(&counts, 0);
+    let ledger = Ledger { seen: 12, shown: 12, ..Ledger::default() };
+    let losses = Losses::default();
+    let balance = Balance {
+        packets: [2, 10],
+        elapsed: Duration::from_secs(1),
+        losses: &losses,
+        ledger: &ledger,
+        cost: None,
+    };
+    let mut out = Vec::new();
+    let object = Object::new(Kind::End, View::Hist, &balance, stages(&all), empty(), Zone::UTC);
+    write_json(&object, &mut out);
+    let object = valid(&String::from_utf8(out).expect("JSON is UTF-8"));
+    let unknown = &object["unknown_stages"];
+    // One stage and the total of 2 packets, and one stage of 6.
+    assert_eq!((&unknown["no_stamp"], &unknown["write_unseen"]), (&json!(4), &json!(6)));
+    let mut text = Vec::new();
+    reasons(&groups(&counts, usize::MAX)).write(&mut text).expect("memory can be written");
+    let text = String::from_utf8(text).expect("ASCII");
+    assert!(text.contains("  4 unknown, ") && text.contains("  6 unknown, "), "{text}");
 }

@@ -4,6 +4,7 @@
 //! it, and this module runs it all.
 
 mod assemble;
+mod footer;
 mod json;
 mod model;
 mod perfetto;
@@ -25,16 +26,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::{
     assemble::{Assembler, End, Wanted},
+    footer::Footer,
     model::Journey,
     perfetto::Events,
 };
 use crate::{
+    accounting::object::{Head, Kind, View},
     cli::{JourneyConfig, JourneyFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
     output::{Rotation, Sink, SinkError},
     probes::journey::{self, Following, Request},
+    request::footer::FooterForm,
     run::ends::{Processes, Signals},
 };
 
@@ -100,6 +104,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         shown: 0,
         others: 0,
         unwatched: 0,
+        begun: Instant::now(),
     };
     let outcome = run.until_ended(&mut signals, &mut processes).await;
     let finished = run.finish(&outcome);
@@ -175,6 +180,8 @@ struct Run<'a> {
     shown: u64,
     others: u64,
     unwatched: u64,
+    /// When everything was attached.
+    begun: Instant,
 }
 
 impl Run<'_> {
@@ -271,22 +278,24 @@ impl Run<'_> {
                 }
             }
         }
-        if !self.config.quiet {
+        if self.config.footer != FooterForm::None {
             let (begun, lost) = self.following.tallies()?;
-            let mut text =
-                format!("net-latency: {} packets shown, {begun} followed, {lost} rows lost\n", self.shown);
-            for (count, words) in [
-                (self.others, "packets followed that turned out not to be asked for"),
-                (self.unwatched, "packets given up: more than 4 followed ones waited on one socket"),
-                (self.assembler.foreign, "rows left out that were another packet's"),
-                (self.assembler.beyond, "rows left out: a packet has 4096 at most"),
-            ] {
-                if count > 0 {
-                    text += &format!("  {count} {words}\n");
-                }
-            }
+            let footer = Footer {
+                head: Head::new(Kind::End, View::Journey, self.begun.elapsed()),
+                shown: self.shown,
+                followed: begun,
+                filtered: self.others,
+                given_up: self.unwatched,
+                lost,
+                rows_of_others: self.assembler.foreign,
+                rows_beyond: self.assembler.beyond,
+                skipped_calls: None,
+            };
+            let mut text = Vec::new();
             // In one piece; whoever closed stderr doesn't want to know.
-            let _ = io::stderr().write_all(text.as_bytes());
+            let _ = footer
+                .write(self.config.footer, self.config.filter.slower.is_some(), &mut text)
+                .and_then(|()| io::stderr().write_all(&text));
         }
         written
     }

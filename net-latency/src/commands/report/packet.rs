@@ -69,6 +69,7 @@ impl Packet<'_> {
             is_retransmission: self.flags.contains(Flags::RETRANS),
             stages: self.stages,
             total: self.total_ns,
+            reasons: [None; COLUMNS + 1],
             pid: self.pid,
             comm: self.comm.as_deref().map(str::as_bytes),
             ends: self.ends,

@@ -46,11 +46,12 @@ use self::{
     terminal::Screen,
 };
 use crate::{
-    accounting::{Footer, Losses, Summary},
+    accounting::{Footer, Losses, Summary, object},
     cli::TopConfig,
     clock::{Clock, monotonic_ns},
     error::Failure,
     packet::event::{Event, completion_ns},
+    request::footer::FooterForm,
     run::{
         ends::{Processes, Signals, readable},
         tracer::Tracer,
@@ -123,8 +124,6 @@ struct Top<'a> {
     config: &'a TopConfig,
     tracer: Tracer,
     summary: Summary,
-    /// Packets whose stamps contradict each other.
-    disordered: u64,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     model: Model,
@@ -147,9 +146,8 @@ impl<'a> Top<'a> {
         Self {
             rows: Rows::new(&model, &state, look.is_ascii),
             config,
+            summary: Summary::since(*tracer.span.start()),
             tracer,
-            summary: Summary::new(),
-            disordered: 0,
             outside: 0,
             model,
             frozen: None,
@@ -212,7 +210,6 @@ impl<'a> Top<'a> {
                 _ = refresh.tick() => {
                     self.losses = self.tracer.losses()?;
                     self.losses.missed_probes = self.tracer.missed();
-                    self.losses.disordered = self.disordered;
                     is_due = true;
                 }
                 ready = filling.readable() => {
@@ -261,7 +258,6 @@ impl<'a> Top<'a> {
             let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
             self.model.record(&event);
             self.summary.record_event(&event);
-            self.disordered += u64::from(event.is_disordered());
         });
         Ok(next?)
     }
@@ -311,23 +307,23 @@ impl<'a> Top<'a> {
         let mut losses = self.tracer.detach()?;
         let clock = Clock::sample();
         while self.take_next(&clock)?.is_some() {}
-        if self.config.quiet {
+        if self.config.footer == FooterForm::None {
             return Ok(());
         }
         let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
         losses.evicted_in = ledger.evicted;
-        losses.disordered = self.disordered;
         let footer = Footer {
             summary: &self.summary,
             elapsed,
             losses: &losses,
             ledger: &ledger,
             cost: &self.tracer.cost()?,
+            view: object::View::Top,
             zone: self.config.zone,
         };
         let mut text = Vec::new();
         // In one piece; whoever closed stderr doesn't want to know.
-        let _ = footer.write(&mut text).and_then(|()| io::stderr().write_all(&text));
+        let _ = footer.write(self.config.footer, &mut text).and_then(|()| io::stderr().write_all(&text));
         Ok(())
     }
 }

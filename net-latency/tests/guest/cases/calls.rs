@@ -131,11 +131,11 @@ fn sockets(backend: Backend) -> Result<()> {
         let right = by_thread.len() as u64 == THREADS && by_thread.values().all(|count| *count == ROUNDS);
         ensure!(right, outcome.fault(format_args!("{function} by thread: {by_thread:?}"), []));
         // The figures at the end have the same.
-        let row = outcome.stderr.iter().find(|line| line.split_whitespace().next() == Some(function));
-        let count = row.and_then(|row| row.split_whitespace().nth(1)).unwrap_or("no row");
+        let footer = outcome.footer()?;
+        let row = footer.function(function);
         ensure!(
-            count == (THREADS * ROUNDS).to_string(),
-            outcome.fault(format_args!("{function}: {count} at the end"), [])
+            row.is_some_and(|row| row["count"] == THREADS * ROUNDS),
+            outcome.fault(format_args!("{function}: {row:?} at the end"), [])
         );
     }
     before.expect_restored()
@@ -167,9 +167,8 @@ fn wait(backend: Backend) -> Result<()> {
             outcome.fault(format_args!("the wait is elsewhere: {call}"), [])
         );
     }
-    let faster =
-        outcome.stderr.iter().any(|line| line.ends_with("1 outermost shown, 20 faster than asked for"));
-    ensure!(faster, outcome.fault("the faster ones are not counted", []));
+    let counted = (outcome.figure("shown")?, outcome.figure("filtered")?);
+    ensure!(counted == (1, 20), outcome.fault(format_args!("{counted:?} shown and faster"), []));
     Ok(())
 }
 

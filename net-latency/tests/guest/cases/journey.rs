@@ -509,7 +509,7 @@ fn incoming(backend: Backend) -> Result<()> {
     other.finish()?;
     let outcome = tool.wait()?;
     outcome.expect_code(0)?;
-    let others = outcome.footer_count("packets followed that turned out not to be asked for")?;
+    let others = outcome.figure("filtered")?;
     ensure!(others <= 64, outcome.fault(format_args!("{others} packets of others were followed"), []));
     let journeys = journeys(&outcome)?;
     ensure!(journeys.len() == 2, outcome.fault(format_args!("{} journeys", journeys.len()), []));

@@ -1,13 +1,14 @@
 //! The footer's ledger: a place for every packet that the kernel side saw.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::Case;
 use crate::{
+    footer::{Footer, Ledger},
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer, SERVER},
-    tool::{Backend, Launch, Outcome, is_report},
+    tool::{Backend, Launch, Outcome},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -18,81 +19,23 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_a_part_of_a_conversation", of_a_part),
 ];
 
-/// The figures of the ledger, 0 where it doesn't name one.
-#[derive(Debug, Default)]
-struct Ledger {
-    seen: u64,
-    shown: u64,
-    of_others: u64,
-    lost: u64,
-    dropped: u64,
-    waiting: u64,
-    outside: u64,
-    from_before: u64,
-    on_their_way: u64,
+/// The ledger of a run that began before its traffic.
+fn ledger(outcome: &Outcome) -> Result<Ledger> {
+    let ledger = outcome.ledger()?;
+    ensure!(ledger.from_before == 0, outcome.fault("not a whole run's ledger", []));
+    Ok(ledger)
 }
 
-const WORDS: &str = " packets seen";
-
-impl Ledger {
-    /// The footer's. Fails where it doesn't add up, or has a place that this doesn't know.
-    fn of(outcome: &Outcome) -> Result<Self> {
-        let line = outcome.stderr.iter().rev().find(|line| line.contains(WORDS));
-        let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
-        let ledger = Self::parse(line).map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
-        let lost_sight_of = outcome.allowance().most(ledger.seen);
-        ensure!(
-            ledger.from_before == 0 && ledger.on_their_way <= lost_sight_of,
-            outcome.fault("not a whole run's ledger", [])
-        );
-        Ok(ledger)
-    }
-
-    /// Fails unless each place has as many packets as expected, but for those whose hooks the kernel may have skipped.
-    fn expect(&self, outcome: &Outcome, expected: &Self) -> Result<()> {
-        let allowance = outcome.allowance();
-        let places = |ledger: &Self| {
-            let Self { seen, shown, of_others, lost, dropped, waiting, outside, .. } = *ledger;
-            [seen, shown, of_others, lost, dropped, waiting, outside]
-        };
-        let differences = places(self).into_iter().zip(places(expected)).map(|(a, b)| a.abs_diff(b));
-        ensure!(
-            differences.max() <= Some(allowance.most(expected.seen)),
-            outcome.fault(format_args!("{self:?}, not {expected:?} (allowance: {allowance:?})"), [])
-        );
-        Ok(())
-    }
-
-    fn parse(line: &str) -> Result<Self> {
-        let line = line.trim().trim_start_matches("net-latency: ");
-        let (seen, rest) = line.split_once(WORDS).context("no total")?;
-        let (before, places) = rest.split_once(" = ").context("no places")?;
-        let mut ledger = Self { seen: seen.parse()?, ..Self::default() };
-        if let Some(before) = before.strip_prefix(" + ") {
-            ledger.from_before = before.strip_suffix(" from before").context("what before?")?.parse()?;
-        }
-        for place in places.split(" + ") {
-            let (count, name) = place.split_once(' ').context("no name")?;
-            let figure = match name {
-                "shown" => &mut ledger.shown,
-                "of others" => &mut ledger.of_others,
-                "lost" => &mut ledger.lost,
-                "dropped or unread" => &mut ledger.dropped,
-                "waiting" => &mut ledger.waiting,
-                "at start or end" => &mut ledger.outside,
-                "on their way" => &mut ledger.on_their_way,
-                _ => bail!("{name:?} in the ledger"),
-            };
-            *figure = count.parse()?;
-        }
-        let Self { shown, of_others, lost, dropped, waiting, on_their_way, outside, .. } = ledger;
-        ensure!(
-            ledger.seen + ledger.from_before
-                == shown + of_others + lost + dropped + waiting + on_their_way + outside,
-            "the ledger does not add up: {line}"
-        );
-        Ok(ledger)
-    }
+/// Fails unless each place has as many packets as expected, but for those whose hooks the kernel may have skipped.
+fn expect(outcome: &Outcome, ledger: &Ledger, expected: &Ledger) -> Result<()> {
+    let allowance = outcome.allowance();
+    let figures = |ledger: &Ledger| ledger.places().into_iter().chain([ledger.seen]).collect::<Vec<_>>();
+    let differences = figures(ledger).into_iter().zip(figures(expected)).map(|(a, b)| a.abs_diff(b));
+    ensure!(
+        differences.max() <= Some(allowance.most(expected.seen)),
+        outcome.fault(format_args!("{ledger:?}, not {expected:?} (allowance: {allowance:?})"), [])
+    );
+    Ok(())
 }
 
 /// Of two processes one is asked for: the other's packets are seen and not shown. What nobody has read waits.
@@ -115,12 +58,12 @@ fn of_a_pid(backend: Backend) -> Result<()> {
         // The client's requests out and replies in, what it wrote besides, what it received.
         shown: 200 * 2 + 5 + 27,
         // What the server has not read is not followed any more, since only others use that end.
-        of_others: 200 * 2 + 5 + 30,
+        filtered: 200 * 2 + 5 + 30,
         waiting: 3,
         ..Ledger::default()
     };
-    let ledger = Ledger::of(&outcome)?;
-    ledger.expect(&outcome, &expected)?;
+    let ledger = ledger(&outcome)?;
+    expect(&outcome, &ledger, &expected)?;
     ensure!(outcome.lines()?.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", []));
     Ok(())
 }
@@ -135,7 +78,7 @@ fn of_lost_records(backend: Backend) -> Result<()> {
     pair.converse(ROUNDS, 200)?;
     tool.signal(Signal::SIGCONT)?;
     let outcome = tool.stop()?;
-    let ledger = Ledger::of(&outcome)?;
+    let ledger = ledger(&outcome)?;
     let (shown, lost) = (ledger.shown, ledger.lost);
     ensure!(lost > u64::from(ROUNDS), outcome.fault("hardly anything was lost, so this shows nothing", []));
     ensure!(shown > 100, outcome.fault("the buffer held nothing", []));
@@ -170,11 +113,11 @@ fn of_drops(backend: Backend) -> Result<()> {
         dropped: 1 + 62 - taken,
         ..Ledger::default()
     };
-    let mut ledger = Ledger::of(&outcome)?;
+    let mut ledger = ledger(&outcome)?;
     // A closed socket's queue is purged after a grace period (SOCK_RCU_FREE), which may be still to come.
     ensure!(ledger.waiting <= 2, outcome.fault("more waits than the closed socket had", []));
     ledger.dropped += std::mem::take(&mut ledger.waiting);
-    ledger.expect(&outcome, &expected)
+    expect(&outcome, &ledger, &expected)
 }
 
 /// The intervals' ledgers add up, each by itself and all together.
@@ -189,8 +132,7 @@ fn of_intervals(backend: Backend) -> Result<()> {
         tool.expect_more_reports(2)?;
     }
     let outcome = tool.stop()?;
-    let reports = outcome.stderr.iter().filter(|line| is_report(line));
-    let reports = reports.map(|line| Ledger::parse(line)).collect::<Result<Vec<_>>>();
+    let reports = outcome.reports()?.iter().map(Footer::ledger).collect::<Result<Vec<_>>>();
     let reports = reports.map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
     ensure!(reports.len() >= 3, outcome.fault("fewer reports than intervals", []));
     let sum = |figure: fn(&Ledger) -> u64| reports.iter().map(figure).sum::<u64>();
@@ -208,9 +150,8 @@ fn of_a_part(backend: Backend) -> Result<()> {
     tool.expect_written(101)?;
     let outcome = tool.stop()?;
     pair.client.end()?;
-    let line = outcome.stderr.iter().rev().find(|line| line.contains(WORDS));
-    let line = line.ok_or_else(|| outcome.fault("no ledger", []))?;
-    let ledger = Ledger::parse(line).map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
+    // Not that of a whole run: the traffic goes on.
+    let ledger = outcome.footer()?.ledger().map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
     ensure!(ledger.shown > 100, outcome.fault("hardly anything was shown, so this shows nothing", []));
     // What the kernel skipped may end in either.
     let skipped = outcome.skipped_calls().unwrap_or(outcome.allowance().most(ledger.seen));
@@ -219,6 +160,6 @@ fn of_a_part(backend: Backend) -> Result<()> {
         outcome.fault("a conversation over loopback loses nothing", [])
     );
     // Of a conversation in turns one packet is between its hooks, another is finished while it is being counted.
-    ensure!(ledger.on_their_way <= 4 + skipped, outcome.fault("too many are nowhere", []));
+    ensure!(ledger.in_flight <= 4 + skipped, outcome.fault("too many are nowhere", []));
     Ok(())
 }

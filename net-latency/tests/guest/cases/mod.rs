@@ -8,6 +8,7 @@ mod command;
 mod conversation;
 mod ends;
 mod filters;
+mod footer;
 pub(crate) mod harness;
 mod hist;
 mod journey;
@@ -49,6 +50,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         output::CASES,
         rotation::CASES,
         summary::CASES,
+        footer::CASES,
         ends::CASES,
         top::CASES,
         hist::CASES,

@@ -85,7 +85,7 @@ fn has_the_lines_figures(backend: Backend) -> Result<()> {
     const ROUNDS: usize = 400;
     let path = Path::loopback(Version::V6)?;
     let mut pair = Pair::prepare(&path, crate::peers::CLIENT, crate::peers::SERVER)?;
-    let tool = Launch::new(backend).args(&["--port", &pair.far.port().to_string()]).start()?;
+    let tool = Launch::new(backend).text_footer().args(&["--port", &pair.far.port().to_string()]).start()?;
     pair.open(&path)?;
     pair.converse(ROUNDS.try_into()?, 200)?;
     let outcome = tool.stop()?;
@@ -120,7 +120,7 @@ fn has_the_cost(backend: Backend) -> Result<()> {
     )?;
     for (arguments, is_measured) in [(&[][..], false), (&["-v"][..], true)] {
         let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
-        let tool = Launch::new(backend).args(arguments).start()?;
+        let tool = Launch::new(backend).text_footer().args(arguments).start()?;
         pair.converse(200, 200)?;
         let outcome = tool.stop()?;
         let parts = outcome.stderr.iter().find_map(|line| form.captures(line));
@@ -144,7 +144,7 @@ fn names_the_slowest(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?.without_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
     let mut idle = Peer::spawn(b"nl-idle")?;
-    let tool = Launch::new(backend).args(&["--port", &pair.far.port().to_string()]).start()?;
+    let tool = Launch::new(backend).text_footer().args(&["--port", &pair.far.port().to_string()]).start()?;
     pair.client.ask("write 200")?;
     sleep(LATE);
     pair.server.ask("read 200 200 0")?;
@@ -176,7 +176,8 @@ fn of_intervals(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port().to_string();
-    let mut tool = Launch::new(backend).args(&["--port", &port, "--interval", "300ms"]).start()?;
+    let mut tool =
+        Launch::new(backend).text_footer().args(&["--port", &port, "--interval", "300ms"]).start()?;
     for rounds in TIMES {
         pair.converse(rounds, 100)?;
         // The first of these may have begun before, the next is without a packet.

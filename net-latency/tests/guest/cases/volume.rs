@@ -54,10 +54,10 @@ fn overload(backend: Backend) -> Result<()> {
     let lines = outcome.lines()?;
     let of = |pair: &Pair| lines.iter().filter(|line| pair.owns(line) && line.len > 0).collect::<Vec<_>>();
     let (sample, all) = (of(&held_up), of(&after));
-    let left_out = outcome.footer_count("packets were left out by chance")?;
+    let skipped = outcome.figure("losses.skipped_at_random")?;
     println!("{backend}::overload: {} of {PACKETS} in the sample", sample.len());
-    outcome.expect_all("packets shown or left out", sample.len() as u64 + left_out, PACKETS, [])?;
-    ensure!(outcome.lost()? == left_out, outcome.fault("something else was lost", []));
+    outcome.expect_all("packets shown or skipped", sample.len() as u64 + skipped, PACKETS, [])?;
+    ensure!(outcome.lost()? == skipped, outcome.fault("something else was lost", []));
     ensure!(sample.len() > ROOM * 3 / 4 && sample.len() < ROOM, outcome.fault("the buffer was not used", []));
     // Without a sample all of them would be the first ones, a sixteenth. After each eight the share is halved, so that about
     // 16 are of the last three quarters, and 8 of these of the last half.
