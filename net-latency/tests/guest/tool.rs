@@ -356,8 +356,8 @@ impl Drop for Tool {
 
 /// Whether that line is, or begins, the report on an interval.
 pub(crate) fn is_report(line: &str) -> bool {
-    line.starts_with("{\"kind\":\"interval\"")
-        || line.starts_with("net-latency: ") && line.contains(" packets seen")
+    let is_text = line.starts_with("net-latency: ") && line.contains(" packets seen");
+    is_text || Footer::parse(line).is_ok_and(|footer| footer.is_some_and(|footer| !footer.is_end()))
 }
 
 /// How a run ended and what it left.
