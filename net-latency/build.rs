@@ -45,20 +45,30 @@ fn main() -> anyhow::Result<()> {
     let packages = [["stream"], ["full"], ["journey"], ["floor"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
-    aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);
-    for entry in fs::read_dir(&out)? {
-        let path = entry?.path();
-        if path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b"-bpf")) {
-            strip(&path).with_context(|| format!("stripping {}", path.display()))?;
+    // The kernel side is the same for every profile and target of the user side: one folder for all of them, so that its
+    // cargo has nothing to do when it is asked again.
+    let shared = workspace.join("target/ebpf");
+    fs::create_dir_all(&shared)?;
+    let lock = fs::File::create(shared.join("lock"))?;
+    lock.lock().context("waiting for another build of the kernel side")?;
+    // SAFETY: there is still no other thread.
+    unsafe { env::set_var("OUT_DIR", &shared) };
+    aya_build::build_ebpf(packages, Toolchain::Custom(&bpf_toolchain::choose()))?;
+    for entry in fs::read_dir(&shared)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().ends_with(b"-bpf") {
+            let path = entry.path();
+            let stripped = strip(&path).with_context(|| format!("stripping {}", path.display()))?;
+            fs::write(out.join(entry.file_name()), stripped)?;
         }
     }
     Ok(())
 }
 
-/// Takes out what only debuggers read: four fifths of an object, which would be in the tool's binary and be gone through at
-/// each start. The linker makes BTF of it, and so needs it, and can't leave it out.
-fn strip(path: &Path) -> anyhow::Result<()> {
+/// An object without what only debuggers read: four fifths of it, which would be in the tool's binary and be gone through at
+/// each start. The linker makes BTF of that, and so needs it, and can't leave it out.
+fn strip(path: &Path) -> anyhow::Result<Vec<u8>> {
     let data = fs::read(path)?;
     let mut object = Builder::read(&*data)?;
     for section in &mut object.sections {
@@ -73,7 +83,7 @@ fn strip(path: &Path) -> anyhow::Result<()> {
     names.data = SectionData::SectionString;
     let mut stripped = Vec::new();
     object.write(&mut stripped)?;
-    Ok(fs::write(path, stripped)?)
+    Ok(stripped)
 }
 
 fn package<'a>(root_dir: &'a Path, features: &'a [&'a str]) -> anyhow::Result<Package<'a>> {

@@ -48,7 +48,7 @@ pub enum Direction {
 }
 
 /// One finished packet. Unknown stamps, ids and names are 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PacketRecord {
     /// When the packet crossed each stage, in ns of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`); index with

@@ -12,8 +12,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::{
     accounting::Summary,
     clock::{Clock, Zone},
-    output::{Format, Options, Writer},
+    output::{Options, Writer, header},
     packet::event::{Event, completion_ns},
+    request::Format,
     source::order::Order,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
@@ -125,7 +126,7 @@ fn logs(criterion: &mut Criterion, records: &[PacketRecord]) {
     let folder = tempfile::tempdir().expect("a directory for temporary files");
     for (format, name) in [(Format::Json, "json"), (Format::Csv, "csv")] {
         let mut writer = Writer::new(format, &Options { zone: Zone::UTC, details: false, colour: false });
-        let mut log = format.header().to_vec();
+        let mut log = header(format).to_vec();
         for record in (0..REPEATED).flat_map(|_| records) {
             writer.write(&Event::new(record, WALL_NS, Some(b"lo")), &mut log);
         }

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod error;
+mod escape;
 pub mod kernel;
 pub mod output;
 pub mod packet;
@@ -17,7 +18,7 @@ pub mod source;
 
 use std::process::ExitCode;
 
-use cli::Config;
+use request::Config;
 
 /// The whole program: reads the command line, does what it says, and gives the exit code.
 #[must_use]
@@ -26,10 +27,9 @@ pub fn main() -> ExitCode {
         Config::Stream(config) => commands::stream::run(&config),
         Config::Calls(config) => commands::calls::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Check(config) => commands::check::run(&config).map(|()| ExitCode::SUCCESS),
-        Config::Completions { shell } => commands::completions::run(shell).map(|()| ExitCode::SUCCESS),
         Config::Hist(config) => commands::hist::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Journey(config) => commands::journey::run(&config).map(|()| ExitCode::SUCCESS),
-        Config::Man => commands::man::run().map(|()| ExitCode::SUCCESS),
+        Config::Print(text) => commands::to_stdout(&text).map(|()| ExitCode::SUCCESS),
         Config::Report(config) => commands::report::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Top(config) => commands::top::run(&config).map(|()| ExitCode::SUCCESS),
     });

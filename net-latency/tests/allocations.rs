@@ -8,8 +8,9 @@ use std::{
 use net_latency::{
     accounting::Summary,
     clock::Zone,
-    output::{Format, Options, Writer},
+    output::{Options, Writer},
     packet::event::Event,
+    request::Format,
 };
 use net_latency_common::{
     AF_INET, AF_INET6, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,

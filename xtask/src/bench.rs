@@ -1,6 +1,7 @@
 //! What tracing costs, measured in guests whose clock counts instructions, and compared with what it did cost.
 
 mod figures;
+pub(crate) mod quotes;
 
 use std::{
     ffi::OsString,
@@ -16,49 +17,51 @@ use self::figures::{Figures, Record};
 use crate::{
     build::{self, Built},
     cli::BenchArgs,
-    guest::qemu::{MEBIBYTES, Outcome, captured, contents},
+    guest::{
+        image::Processors,
+        qemu::{MEBIBYTES, Outcome, captured, contents},
+    },
     paths,
-    setup::{self, Needs, kernels::Series, programs},
+    setup::{
+        self, Needs,
+        kernels::{Kernel, Series},
+        programs,
+    },
 };
 
 /// Ends a guest that hangs: a whole bench takes some ten minutes.
 const LIMIT: Duration = Duration::from_secs(5400);
 const PROGRAM: &str = "guest-tests";
 /// The kernels of the published figures.
-const KERNELS: [&str; 2] = ["6.1", "7.2"];
-const WATCHED: &str = "6.1";
+const KERNELS: [Series; 2] = [WATCHED, Series::Newest];
+/// The kernel that is watched over.
+pub(crate) const WATCHED: Series = Series::Version(6, 1);
 /// The mode that takes more than the tool and the tests.
 const BPFTRACE: &str = "bpftrace, the same stages";
-
-/// The kernel that is watched over.
-pub(crate) fn watched() -> Series {
-    known(WATCHED)
-}
-
-fn known(name: &str) -> Series {
-    name.parse().expect("one of the known kernels")
-}
 
 /// Measures and prints; compares with the committed figures, or replaces them.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let kernels = match args.kernels.as_slice() {
-        [] if args.short => vec![watched()],
-        [] => KERNELS.map(known).into(),
+        [] if args.short => vec![WATCHED],
+        [] => KERNELS.into(),
         chosen => chosen.to_vec(),
     };
-    setup::ensure(&Needs::guests(kernels.clone()))?;
+    let kernels = setup::ensure(&Needs::guests(kernels))?;
     let (built, tests) = (build::for_guest()?, build::guest_tests()?);
     let extent = Extent::of(args);
     let mut record = Record::read(&extent.record_path())?;
     let peers = extent.peers();
     let mut risen = Vec::new();
     for kernel in kernels {
-        let figures = measure(kernel, &extent, &peers, &built, &tests)?;
+        let figures = measure(&kernel, &extent, &peers, &built, &tests)?;
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
             record.replace(&kernel.to_string(), figures);
         } else {
             let compared = record.compare(&kernel.to_string(), &figures);
+            if compared.lines.is_empty() {
+                println!("no figures of Linux {kernel} are on record, so there is nothing to compare with");
+            }
             for line in compared.lines.iter().chain(&compared.new) {
                 println!("{line}");
             }
@@ -70,6 +73,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.save {
         fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
+        quotes::fill()?;
     }
     if risen.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -143,20 +147,20 @@ impl Extent {
 }
 
 /// Measures the watched figures; the error names those that have risen.
-pub(crate) fn watch(built: &Built, tests: &Path) -> Result<()> {
-    let figures = measure(watched(), &Extent::Short, &[], built, tests)?;
-    let compared = Record::read(&Extent::Short.record_path())?.compare(WATCHED, &figures);
+pub(crate) fn watch(kernel: &Kernel, built: &Built, tests: &Path) -> Result<()> {
+    let figures = measure(kernel, &Extent::Short, &[], built, tests)?;
+    let compared = Record::read(&Extent::Short.record_path())?.compare(&kernel.to_string(), &figures);
     println!("{}", figures.table());
     for line in &compared.lines {
         println!("{line}");
     }
-    ensure!(!compared.lines.is_empty(), "no figures of {WATCHED} to compare with");
+    ensure!(!compared.lines.is_empty(), "no figures of Linux {kernel} to compare with");
     ensure!(compared.risen.is_empty(), "{}", compared.risen.join("; "));
     Ok(())
 }
 
 fn measure(
-    kernel: Series,
+    kernel: &Kernel,
     extent: &Extent,
     peers: &[(String, PathBuf)],
     built: &Built,
@@ -164,11 +168,11 @@ fn measure(
 ) -> Result<Figures> {
     let mut command = vec![PROGRAM.into(), "bench".into()];
     command.extend(extent.words());
-    let mut contents = contents(kernel, built, command);
+    let mut contents = contents(kernel.clone(), built, command);
     contents.files = peers.to_vec();
     contents.mebibytes = extent.mebibytes();
     contents.programs.push((PROGRAM.into(), tests.to_owned()));
-    contents.counts_instructions = true;
+    contents.processors = Processors::Counted;
     match captured(&contents, LIMIT)? {
         (Outcome::Exited(0), output) => Figures::parse(&output),
         (Outcome::Exited(status), output) => bail!("the bench ended with {status}:\n{output}"),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::{Artifact, Message};
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 
 use crate::{
@@ -32,17 +32,33 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
 }
 
 /// A cargo command whose binaries need no shared library.
-fn static_cargo(subcommand: &str) -> Command {
+fn static_cargo(subcommand: &str, profile: &str) -> Command {
     let mut flags = env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(" -Ctarget-feature=+crt-static");
     let mut command = cargo(subcommand);
-    command.args(["--release", "--target", paths::TARGET]).env("RUSTFLAGS", flags);
+    command.args(["--profile", profile, "--target", paths::TARGET]).env("RUSTFLAGS", flags);
     command
 }
 
+/// What users get.
+const RELEASE: &str = "release";
+/// What is only tested: quick to build.
+const QUICK: &str = "quick";
+/// Net-latency's kernel side can't be compiled for this machine but for its library.
+pub(crate) const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "net-latency-ebpf"];
+
+/// A cargo command of a test run. All of them have the same profile, target and flags, and all that build have the same
+/// packages, whose dependencies have the same features then: nothing is built twice.
+pub(crate) fn quick_cargo(subcommand: &str) -> Command {
+    static_cargo(subcommand, QUICK)
+}
+
+/// What makes [`quick_cargo`] build all that a test run takes.
+pub(crate) const ALL_PROGRAMS: [&str; 2] = ["--bins", "--tests"];
+
 /// Builds the tool.
 pub(crate) fn tool() -> Result<PathBuf> {
-    loudly(static_cargo("build").args(["--package", "net-latency"]), REMEDY)?;
+    loudly(static_cargo("build", RELEASE).args(["--package", "net-latency"]), REMEDY)?;
     Ok(release_binary("net-latency"))
 }
 
@@ -50,29 +66,56 @@ pub(crate) fn tool() -> Result<PathBuf> {
 pub(crate) fn for_guest() -> Result<Built> {
     // Not in one command with the tool, which would then be built anew for the features of xtask's dependencies.
     let tool = tool()?;
-    loudly(static_cargo("build").args(["--package", "xtask"]), REMEDY)?;
+    loudly(static_cargo("build", RELEASE).args(["--package", "xtask"]), REMEDY)?;
     Ok(Built { tool, xtask: release_binary("xtask") })
 }
 
-/// Builds the test program that runs in guests.
+/// Builds the test program that runs in guests, for the bench.
 pub(crate) fn guest_tests() -> Result<PathBuf> {
-    let mut command = static_cargo("test");
+    let mut command = static_cargo("test", RELEASE);
     command.args(["--package", "net-latency", "--test", "guest", "--no-run"]);
+    programs(&mut command)?.find("guest", true)
+}
+
+/// The test that counts allocations, of the tool as users have it.
+pub(crate) fn allocations() -> Command {
+    let mut command = static_cargo("test", RELEASE);
+    command.args(["--package", "net-latency", "--test", "allocations"]);
+    command
+}
+
+/// Builds all programs of a test run; returns those of guests: the tool, the init, and the test program.
+pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
+    let built = programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))?;
+    let guest = Built { tool: built.find("net-latency", false)?, xtask: built.find("xtask", false)? };
+    Ok((guest, built.find("guest", true)?))
+}
+
+/// What cargo has built.
+struct Programs(Vec<Artifact>);
+
+fn programs(command: &mut Command) -> Result<Programs> {
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    let output = command.output().with_context(|| format!("can't start `{}`", describe(&command)))?;
+    let output = command.output().with_context(|| format!("can't start `{}`", describe(command)))?;
     if !output.status.success() {
-        bail!("`{}` failed ({}): {REMEDY}", describe(&command), output.status);
+        bail!("`{}` failed ({}): {REMEDY}", describe(command), output.status);
     }
+    let mut artifacts = Vec::new();
     for message in Message::parse_stream(output.stdout.as_slice()) {
-        if let Message::CompilerArtifact(artifact) = message?
-            && artifact.target.name == "guest"
-            && artifact.target.is_test()
-            && let Some(executable) = artifact.executable
-        {
-            return Ok(executable.into_std_path_buf());
+        if let Message::CompilerArtifact(artifact) = message? {
+            artifacts.push(artifact);
         }
     }
-    bail!("`{}` built no test program", describe(&command))
+    Ok(Programs(artifacts))
+}
+
+impl Programs {
+    fn find(&self, name: &str, is_test: bool) -> Result<PathBuf> {
+        let is_it = |artifact: &&Artifact| artifact.target.name == name && artifact.profile.test == is_test;
+        let executable = |artifact: &Artifact| artifact.executable.clone();
+        let found = self.0.iter().filter(is_it).find_map(executable);
+        Ok(found.with_context(|| format!("cargo built no program {name}"))?.into_std_path_buf())
+    }
 }
 
 /// Builds the tool for other machines, whose libc may be another.
@@ -90,7 +133,7 @@ const REMEDY: &str = "see the compiler's messages above";
 fn release_binary(name: &str) -> PathBuf {
     let target =
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths::workspace().join("target"), PathBuf::from);
-    target.join(paths::TARGET).join("release").join(name)
+    target.join(paths::TARGET).join(RELEASE).join(name)
 }
 
 /// Whether an ELF file asks for a dynamic linker.

@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{guest::demo, setup::kernels::Series};
+use crate::{guest::demo, run::DEFAULT_KERNEL, setup::kernels::Series};
 
 /// Builds, runs, tests and packages net-latency, and installs what that takes.
 #[derive(Debug, Parser)]
@@ -22,13 +22,15 @@ pub(crate) enum Task {
     Build,
     /// Build the tool and run it as root, in a guest where this kernel can't be traced
     Run(RunArgs),
-    /// Check format and lints, run all tests, on this machine and in guests
+    /// Check format and lints, run tests on this machine and on a choice of kernels in guests
     Test(TestArgs),
     /// Boot a guest with the tool in it, for a command or a shell
     Vm(VmArgs),
     /// Measure what tracing costs, in instructions, and compare with the figures on record
     Bench(BenchArgs),
-    /// Build the static binary target/dist/net-latency, with manual page and completions beside it
+    /// Write the figures on record into the documents that quote them
+    Docs,
+    /// Build the static binary target/dist/net-latency, with symbols, manual page and completions beside it
     Dist(DistArgs),
     /// Remove what xtask keeps below target/
     Clean,
@@ -50,7 +52,7 @@ pub(crate) struct DistArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Run in a guest with this kernel, even if this machine's kernel can be traced
-    #[arg(long, value_name = "KERNEL", num_args = 0..=1, default_missing_value = "6.12", conflicts_with = "host")]
+    #[arg(long, value_name = "KERNEL", num_args = 0..=1, default_missing_value = DEFAULT_KERNEL, conflicts_with = "host")]
     pub(crate) vm: Option<Series>,
     /// Run on this machine's kernel or not at all
     #[arg(long)]
@@ -62,11 +64,14 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Test on this kernel only (repeatable)
-    #[arg(long = "kernel", value_name = "KERNEL")]
+    /// Test on all kernels by both backends, measure the cost, and try new seeds for property tests
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Test on this kernel only, by both backends (repeatable): a version like 6.1, or newest, or rt
+    #[arg(long = "kernel", value_name = "KERNEL", conflicts_with = "all")]
     pub(crate) kernels: Vec<Series>,
     /// Leave the guest tests out
-    #[arg(long, conflicts_with = "kernels")]
+    #[arg(long, conflicts_with_all = ["all", "kernels"])]
     pub(crate) no_guest: bool,
     /// Run only tests whose name contains this
     #[arg(long, value_name = "NAME")]
@@ -97,7 +102,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VmArgs {
-    /// The kernel: 5.10, 6.1, 6.12, 7.2 or rt
+    /// The kernel: a version like 6.1, or newest, or rt
     pub(crate) kernel: Series,
     /// Put this file into the guest's /bin (repeatable)
     #[arg(long = "add", value_name = "FILE")]

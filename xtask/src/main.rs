@@ -5,7 +5,6 @@
 mod bench;
 mod build;
 mod cli;
-mod deb;
 mod dist;
 mod guest;
 mod paths;
@@ -27,12 +26,13 @@ fn main() -> ExitCode {
         guest::init::main();
     }
     let result = match Cli::parse().task {
-        Task::Setup => setup::ensure(&Needs::tests(Series::all())).map(|()| ExitCode::SUCCESS),
+        Task::Setup => setup::ensure(&Needs::tests(Series::MATRIX.to_vec())).map(|_| ExitCode::SUCCESS),
         Task::Build => build(build::tool),
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
         Task::Bench(args) => bench::run(&args),
+        Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
         Task::Dist(args) => build(|| dist::run(&args)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),

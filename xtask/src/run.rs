@@ -23,7 +23,7 @@ use crate::{
 const CANT_TRACE: i32 = 3;
 /// For a newcomer, who gave no arguments.
 const DEFAULT_ARGS: [&str; 2] = ["--duration", "10s"];
-const DEFAULT_KERNEL: &str = "6.12";
+pub(crate) const DEFAULT_KERNEL: &str = "6.12";
 
 /// Builds and runs the tool.
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
@@ -61,7 +61,7 @@ fn on_this_machine(tool: &Path, args: &RunArgs) -> Result<ExitCode> {
 }
 
 fn in_guest(kernel: Series, mut args: RunArgs) -> Result<ExitCode> {
-    setup::ensure(&Needs::guests(vec![kernel]))?;
+    let kernel = setup::ensure_guest(kernel)?;
     let built = build::for_guest()?;
     if args.args.is_empty() {
         args.args = DEFAULT_ARGS.map(Into::into).to_vec();

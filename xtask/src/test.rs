@@ -5,36 +5,39 @@ mod summary;
 
 use std::{
     io::{BufRead as _, BufReader},
+    path::PathBuf,
     process::{Command, ExitCode, Stdio},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result};
+use guests::{Choice, Programs};
 use summary::Summary;
 
 use crate::{
-    build::cargo,
+    bench,
+    build::{self, ALL_PROGRAMS, Built, WORKSPACE, cargo, quick_cargo},
     cli::TestArgs,
     process::describe,
-    setup::{self, Needs, kernels::Series},
+    setup::{self, Needs},
 };
 
-/// Runs everything and prints the closing line.
+/// What property tests begin with. The recorded one is in .cargo/config.toml.
+const SEED: &str = "PROPTEST_RNG_SEED";
+
+/// Runs what is asked for and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let mut summary = Summary::default();
-    let kernels = match (args.no_guest, args.kernels.as_slice()) {
-        (true, _) => Vec::new(),
-        (false, []) => Series::all(),
-        (false, chosen) => chosen.to_vec(),
-    };
-    let ready = phase("setup", || setup::ensure(&Needs::tests(kernels.clone())));
-    match ready {
-        Ok(()) => {
-            on_this_machine(args, &mut summary);
-            if !kernels.is_empty() {
-                guests::run(args, &kernels, &mut summary);
-            }
-        }
+    let choice = Choice::of(args);
+    let needs = Needs::tests(choice.series());
+    let start = Instant::now();
+    match setup::ensure_meanwhile(&needs, || {
+        eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
+        on_this_machine(args, &mut summary)
+    }) {
+        Ok((kernels, Some(programs))) => guests::run(&choice, &kernels, &programs, &mut summary),
+        // Why there are no programs has been counted.
+        Ok((_, None)) => {}
         Err(error) => summary.fail("setup", &format!("{error:#}")),
     }
     summary.explain();
@@ -42,34 +45,78 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Format, lints, unit tests.
-fn on_this_machine(args: &TestArgs, summary: &mut Summary) {
+/// Builds all; checks format and lints and runs the tests that need no guest. Returns what guests need.
+fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     const LINTS: [&str; 3] = ["--", "-D", "warnings"];
-    // The kernel side's programs can't be compiled for this machine, only its library can.
-    const HOST: [&str; 3] = ["--workspace", "--exclude", "net-latency-ebpf"];
+    const KERNEL_SIDE: [&str; 3] = ["--package", "net-latency-ebpf", "--lib"];
 
-    let mut format = cargo("fmt");
-    check("format", format.args(["--all", "--check"]), summary);
-    let mut lints = cargo("clippy");
-    check("lints", lints.args(HOST).arg("--all-targets").args(LINTS), summary);
-    let mut kernel_lints = cargo("clippy");
-    check(
-        "lints of the kernel side",
-        kernel_lints.args(["-p", "net-latency-ebpf", "--lib"]).args(LINTS),
-        summary,
-    );
+    check("format", cargo("fmt").args(["--all", "--check"]), summary);
+    if let Err(error) = bench::quotes::check() {
+        summary.fail("figures in documents", &format!("{error:#}"));
+    }
+    let (name, built) = ("building", phase("building", build::for_tests));
+    check("lints", quick_cargo("clippy").args(WORKSPACE).arg("--all-targets").args(LINTS), summary);
+    check("lints of the kernel side", quick_cargo("clippy").args(KERNEL_SIDE).args(LINTS), summary);
+    let mut programs = match built {
+        Ok(tested) => Programs { tested, released: None },
+        Err(error) => {
+            summary.fail(name, &format!("{error:#}"));
+            return None;
+        }
+    };
 
     let (browser, required) = setup::browser::REQUIRED;
+    let seed = args.all.then(new_seed);
     for (name, packages) in [
-        ("tests on this machine", &HOST[..]),
-        ("tests of the kernel side", &["-p", "net-latency-ebpf", "--lib"]),
+        ("tests on this machine", [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
+        ("tests of the kernel side", KERNEL_SIDE.to_vec()),
     ] {
-        let mut tests = cargo("test");
+        let mut tests = quick_cargo("test");
         tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
+        let before = summary.failed();
+        if let Some(seed) = &seed {
+            tests.env(SEED, seed);
+        }
         if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
             summary.fail(name, &format!("{error:#}"));
         }
+        if let Some(seed) = &seed
+            && summary.failed() > before
+        {
+            summary.remark(&format!(
+                "{name}: property tests began with {SEED}={seed}, which brings a failure of theirs again; \
+                 keep what it wrote to proptest-regressions"
+            ));
+        }
     }
+    if args.all {
+        programs.released = of_users(summary);
+    }
+    Some(programs)
+}
+
+/// Builds what users get, and counts its allocations. What is quick to build says little of either that or the cost.
+fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
+    let name = "building as for users";
+    match phase(name, || Ok((build::for_guest()?, build::guest_tests()?))) {
+        Ok(released) => {
+            let name = "allocations as for users";
+            if let Err(error) = phase(name, || run_tests(name, &mut build::allocations(), summary)) {
+                summary.fail(name, &format!("{error:#}"));
+            }
+            Some(released)
+        }
+        Err(error) => {
+            summary.fail(name, &format!("{error:#}"));
+            None
+        }
+    }
+}
+
+/// One that nobody has tried.
+fn new_seed() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_micros().to_string()
 }
 
 fn check(name: &str, command: &mut Command, summary: &mut Summary) {

@@ -8,14 +8,14 @@ use crate::{
     build,
     cli::VmArgs,
     guest::qemu::{Outcome, attached, contents},
-    setup::{self, Needs, programs},
+    setup::{self, programs},
 };
 
 /// Boots a guest and runs a command or a shell in it.
 pub(crate) fn run(args: VmArgs) -> Result<ExitCode> {
-    setup::ensure(&Needs::guests(vec![args.kernel]))?;
+    let kernel = setup::ensure_guest(args.kernel)?;
     let built = build::for_guest()?;
-    let mut contents = contents(args.kernel, &built, args.command);
+    let mut contents = contents(kernel, &built, args.command);
     contents.files = programs::files(programs::STRACE)?;
     for file in args.files {
         let name = file.file_name().and_then(|name| name.to_str());

@@ -10,7 +10,7 @@ use super::{
     losses::Losses,
     object::{Kind, Object, View},
 };
-use crate::{clock::Zone, output::write_json, request::footer::FooterForm};
+use crate::{clock::Zone, output::write_json, request::FooterFormat};
 
 /// The footer of a run.
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +36,16 @@ impl Footer<'_> {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, form: FooterForm, out: &mut Vec<u8>) -> io::Result<()> {
+    pub fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { summary, elapsed, losses, ledger, cost, view, zone } = *self;
         let balance = Balance { packets: summary.by_direction(), elapsed, losses, ledger, cost: Some(cost) };
         match form {
-            FooterForm::None => Ok(()),
-            FooterForm::Json => {
+            FooterFormat::None => Ok(()),
+            FooterFormat::Json => {
                 write_json(&Object::of_summary(Kind::End, view, &balance, summary, zone), out);
                 Ok(())
             }
-            FooterForm::Text => {
+            FooterFormat::Text => {
                 balance.write_counts(out)?;
                 summary.write(zone, out)?;
                 balance.write_places(out)

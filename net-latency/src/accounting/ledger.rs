@@ -4,7 +4,7 @@ use std::io;
 
 use net_latency_common::Counter;
 
-use crate::source::ring::Census;
+use super::census::Census;
 
 /// Where the packets of a run are: every one that TCP or UDP got or sent, or that was on its way when it began, is in
 /// exactly one of these.

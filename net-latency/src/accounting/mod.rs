@@ -3,9 +3,9 @@
 //! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
 //! those that are written. Of an event only those that are needed are made.
 
+mod census;
 mod cost;
 mod footer;
-mod hints;
 mod human;
 mod ledger;
 mod losses;
@@ -22,9 +22,9 @@ use net_latency_common::Direction;
 
 use crate::{clock::Zone, packet::event::Event};
 
+pub use census::Census;
 pub use cost::Cost;
 pub use footer::{Balance, Footer};
-pub use hints::hints;
 pub use human::Human;
 pub use ledger::Ledger;
 pub use losses::{Loss, Losses};
@@ -115,7 +115,7 @@ mod tests {
         Event,
         fixtures::{WALL_NS, incoming, outgoing, udp},
     };
-    use crate::request::footer::FooterForm;
+    use crate::request::FooterFormat;
 
     fn footer(summary: &Summary, losses: &Losses) -> String {
         let shown = summary.packets();
@@ -132,7 +132,7 @@ mod tests {
             view: View::Stream,
             zone: Zone::UTC,
         };
-        footer.write(FooterForm::Text, &mut out).expect("memory can be written");
+        footer.write(FooterFormat::Text, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }
 

@@ -8,8 +8,10 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use super::{Balance, Cost, Packet, Reasons, Summary, Times, dominant, losses};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
-    output::fields::{dir, stage_fields},
-    packet::event::{COLUMNS, Protocol},
+    packet::{
+        event::{COLUMNS, Protocol},
+        stages::{dir, stages as stages_of},
+    },
 };
 
 /// The time that figures are of.
@@ -52,6 +54,11 @@ impl Head {
     pub fn new(kind: Kind, view: View, elapsed: Duration) -> Self {
         Self { kind, view, elapsed_ns: nanos(elapsed) }
     }
+}
+
+/// The stage fields of a packet, in the order in which it crosses them.
+fn fields(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
+    stages_of(direction, protocol).map(|stage| stage.field)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -202,7 +209,7 @@ impl Stage {
         Self {
             dir: dir(direction),
             proto: protocol.name(),
-            stage: stage_fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
+            stage: fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
             count,
             min_ns: min,
             p50_ns,
@@ -237,7 +244,7 @@ struct Slow {
 
 impl Slow {
     fn new(packet: &Packet<'_>, zone: Zone) -> Self {
-        let names = stage_fields(packet.direction, packet.protocol);
+        let names = fields(packet.direction, packet.protocol);
         let time = |wall_ns| {
             let mut text = Vec::new();
             TimeText::new(zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
@@ -313,7 +320,7 @@ pub(crate) mod tests {
             Event,
             fixtures::{WALL_NS, incoming, outgoing, udp},
         },
-        request::footer::FooterForm,
+        request::FooterFormat,
     };
 
     const SCHEMA: &str = include_str!("../../../docs/footer.schema.json");
@@ -346,7 +353,7 @@ pub(crate) mod tests {
             zone: Zone::UTC,
         };
         let mut out = Vec::new();
-        footer.write(FooterForm::Json, &mut out).expect("memory can be written");
+        footer.write(FooterFormat::Json, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("JSON is UTF-8")
     }
 
@@ -441,7 +448,7 @@ pub(crate) mod tests {
                     if dir(event.direction()) != stage["dir"] || event.protocol().name() != stage["proto"] {
                         continue;
                     }
-                    let names = stage_fields(event.direction(), event.protocol());
+                    let names = fields(event.direction(), event.protocol());
                     let time = match names.iter().position(|name| *name == field) {
                         Some(column) => event.stage(column),
                         None => event.total_ns(),

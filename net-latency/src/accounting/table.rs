@@ -5,7 +5,8 @@ use std::io;
 use net_latency_common::Direction;
 
 use super::{packet::Packet, times::Times, unknown::Reasons};
-use crate::packet::event::{COLUMNS, Protocol, columns};
+use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::stages::columns;
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [

@@ -4,18 +4,15 @@ use std::{io, net::SocketAddr};
 
 use net_latency_common::Direction;
 
-use super::{
-    hints::{SENT_AGAIN, hints},
-    human::Human,
-    packet::Packet,
-    table::direction_name,
-};
+use super::{human::Human, packet::Packet, table::direction_name};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
-    output::write_name,
-    packet::event::{Protocol, columns},
+    escape::write_name,
+    packet::{event::Protocol, stages::stages},
 };
 
+/// In place of the first column's hint for a segment that TCP had sent before.
+const SENT_AGAIN: &str = "TCP sent its bytes again, having had no ACK for them";
 /// How many are kept unless told otherwise.
 const KEPT: usize = 5;
 /// Room for a task's name, and for what reading a line back makes of one: 15 bytes, each U+FFFD at worst.
@@ -131,9 +128,9 @@ fn write_packet(packet: &Packet<'_>, time: &mut TimeText, out: &mut Vec<u8>) -> 
         (None, _) => out.push(b'-'),
         (Some((column, ns)), Some(total)) => {
             let percent = (u128::from(ns) * 100 + u128::from(total) / 2) / u128::from(total.max(1));
-            write!(out, "{} {percent} %", name(packet, column))?;
+            write!(out, "{} {percent} %", meaning(packet, column).0)?;
         }
-        (Some((column, ns)), None) => write!(out, "{} {}", name(packet, column), Human(ns))?,
+        (Some((column, ns)), None) => write!(out, "{} {}", meaning(packet, column).0, Human(ns))?,
     }
     out.extend_from_slice(b"  ");
     write_name(packet.comm, out);
@@ -167,21 +164,13 @@ pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
     (longest > 0 && u128::from(longest) >= unknown).then_some((column, longest))
 }
 
-fn name(packet: &Packet<'_>, column: usize) -> &'static str {
-    columns(packet.direction, packet.protocol)[column]
-}
-
 /// The column's name, and what it means that the packet spent its time there.
 #[must_use]
 pub fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
     let waited_for_ack =
         packet.is_retransmission && packet.direction == Direction::Out && packet.protocol == Protocol::Tcp;
-    let hint = if waited_for_ack && column == 0 {
-        SENT_AGAIN
-    } else {
-        hints(packet.direction, packet.protocol)[column]
-    };
-    (name(packet, column), hint)
+    let stage = stages(packet.direction, packet.protocol)[column];
+    (stage.column, if waited_for_ack && column == 0 { SENT_AGAIN } else { stage.hint })
 }
 
 #[cfg(test)]

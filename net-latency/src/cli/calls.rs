@@ -6,23 +6,25 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use glob::Pattern;
 use net_latency_common::MAX_CGROUPS;
 
 use super::{
+    choice::{choice, first},
     footer::FooterArguments,
-    packets::{PacketFilter, at_most, unique},
+    packets::{at_most, unique},
     places, process,
-    tracing::{Backend, TracingArguments, TracingConfig},
-    values,
+    tracing::TracingArguments,
 };
 use crate::{
     clock::Zone,
     error::Failure,
-    probes::presets::Preset,
-    request::footer::FooterForm,
-    request::glob::{Glob, MAX_GLOBS},
+    request::{
+        Backend, CallFormat, CallsConfig, PacketFilter, Preset, Style,
+        glob::{Glob, MAX_GLOBS},
+        values,
+    },
 };
 
 /// The options, as clap reads them.
@@ -34,7 +36,7 @@ pub(super) struct CallsArguments {
     /// Trace the functions of this part of the kernel that it has (repeatable)
     #[arg(
         long = "preset",
-        value_enum,
+        value_parser = choice::<Preset>(),
         value_name = "PRESET",
         help_heading = "Functions (without any: --preset socket)"
     )]
@@ -54,10 +56,10 @@ pub(super) struct CallsArguments {
     slower: Option<Duration>,
 
     /// How calls within each other are shown
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, value_parser = choice::<Style>(), default_value = first::<Style>(), help_heading = "Output")]
     style: Style,
     /// Form of the output: text in that style, or an object per call
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, value_parser = choice::<CallFormat>(), default_value = first::<CallFormat>(), help_heading = "Output")]
     format: CallFormat,
     /// Text: the functions' addresses too
     #[arg(long, help_heading = "Output")]
@@ -86,63 +88,6 @@ pub(super) struct CallsArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
-}
-
-/// How calls within each other are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Style {
-    /// Durations and braces, as ftrace's function_graph
-    #[default]
-    Graph,
-    /// A line per entry and return with the us since the thread's last, as SystemTap's thread_indent
-    Indent,
-}
-
-/// Form of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CallFormat {
-    /// To read
-    #[default]
-    Text,
-    /// A JSON object a line, one per call
-    Json,
-}
-
-/// Which calls to trace, how to show them and when to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallsConfig {
-    /// Patterns of names.
-    pub functions: Vec<Pattern>,
-    /// Lists of names.
-    pub presets: Vec<Preset>,
-    /// Whose calls.
-    pub filter: PacketFilter,
-    /// The least time of an outermost call.
-    pub slower: Option<Duration>,
-    /// How calls within each other are shown.
-    pub style: Style,
-    /// Form of the output.
-    pub format: CallFormat,
-    /// With addresses.
-    pub addresses: bool,
-    /// With the time of each call alone.
-    pub self_time: bool,
-    /// File to append to; standard output if `None`.
-    pub output: Option<PathBuf>,
-    /// Whose time is shown.
-    pub zone: Zone,
-    /// Nothing on stderr but errors.
-    pub quiet: bool,
-    /// Form of the figures at the end.
-    pub footer: FooterForm,
-    /// With the names of what can't be traced.
-    pub verbose: bool,
-    /// Time after which to stop.
-    pub duration: Option<Duration>,
-    /// Outermost calls after which to stop.
-    pub count: Option<NonZeroU64>,
-    /// Size of the ring buffer.
-    pub tracing: TracingConfig,
 }
 
 impl CallsArguments {

@@ -6,16 +6,20 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use glob::Pattern;
 
 use super::{
+    choice::{choice, first},
     footer::FooterArguments,
-    packets::{PacketArguments, PacketFilter},
-    tracing::{Backend, TracingArguments, TracingConfig},
-    values,
+    packets::PacketArguments,
+    tracing::TracingArguments,
 };
-use crate::{clock::Zone, error::Failure, probes::journey::Functions, request::footer::FooterForm};
+use crate::{
+    clock::Zone,
+    error::Failure,
+    request::{Backend, Functions, JourneyConfig, JourneyFormat, values},
+};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -31,7 +35,7 @@ pub(super) struct JourneyArguments {
     all: bool,
 
     /// Form of the output
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, value_parser = choice::<JourneyFormat>(), default_value = first::<JourneyFormat>(), help_heading = "Output")]
     format: JourneyFormat,
     /// Write to this file, not to standard output: append, or with --format perfetto begin it anew
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
@@ -51,43 +55,6 @@ pub(super) struct JourneyArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
-}
-
-/// A form of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum JourneyFormat {
-    /// A table to read for each packet
-    #[default]
-    Text,
-    /// A JSON object a line for each packet
-    Json,
-    /// Trace events for ui.perfetto.dev and chrome://tracing
-    Perfetto,
-}
-
-/// Which packets to follow, and how to show their ways.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JourneyConfig {
-    /// Which packets.
-    pub filter: PacketFilter,
-    /// Through which functions.
-    pub functions: Functions,
-    /// By what means.
-    pub tracing: TracingConfig,
-    /// Form of the output.
-    pub format: JourneyFormat,
-    /// File to write to; standard output if `None`.
-    pub output: Option<PathBuf>,
-    /// Whose time is shown.
-    pub zone: Zone,
-    /// Nothing on stderr but errors.
-    pub quiet: bool,
-    /// Form of the figures at the end.
-    pub footer: FooterForm,
-    /// Time after which to stop.
-    pub duration: Option<Duration>,
-    /// Number of packets after which to stop.
-    pub count: NonZeroU64,
 }
 
 impl JourneyArguments {

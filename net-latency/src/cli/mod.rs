@@ -2,14 +2,16 @@
 
 mod calls;
 mod check;
+mod choice;
 mod command;
+mod completions;
 mod config_file;
 mod defaults;
 mod footer;
 mod hist;
 mod invocation;
 mod journey;
-mod network;
+mod man;
 mod packets;
 mod places;
 mod process;
@@ -17,7 +19,6 @@ mod report;
 mod rotation;
 mod top;
 mod tracing;
-mod values;
 
 use std::env;
 use std::ffi::OsString;
@@ -31,31 +32,21 @@ use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
-use crate::output::{Format, Rotation};
-use crate::request::footer::FooterForm;
+use crate::request::{Config, Format, StreamConfig, values};
 
 use calls::CallsArguments;
-pub use calls::{CallFormat, CallsConfig, Style};
 use check::CheckArguments;
-pub use check::CheckConfig;
+use choice::{choice, first};
 use defaults::{ConfigArguments, Places};
 use footer::FooterArguments;
 use hist::HistArguments;
-pub use hist::HistConfig;
 use invocation::{Invocation, Refusal};
 use journey::JourneyArguments;
-pub use journey::{JourneyConfig, JourneyFormat};
-pub use network::{Mark, Net};
 use packets::PacketArguments;
-pub use packets::PacketFilter;
-pub(crate) use places::unified_hierarchy;
 use report::ReportArguments;
-pub use report::{ReportConfig, ReportFormat};
 use rotation::RotationArguments;
 use top::TopArguments;
-pub use top::TopConfig;
 use tracing::TracingArguments;
-pub use tracing::{Backend, TracingConfig};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,7 +109,7 @@ struct StreamArguments {
     packets: PacketArguments,
 
     /// Form of the lines
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
     format: Format,
     /// Append the lines to this file, not to standard output; SIGHUP opens it anew by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
@@ -154,63 +145,6 @@ struct StreamArguments {
     command: Vec<OsString>,
 }
 
-/// What to do, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Config {
-    /// Stream lines.
-    Stream(Box<StreamConfig>),
-    /// Show calls of functions.
-    Calls(Box<CallsConfig>),
-    /// Say how this kernel can be traced.
-    Check(CheckConfig),
-    /// Print a shell's completions.
-    Completions {
-        /// For which shell.
-        shell: Shell,
-    },
-    /// Draw distributions.
-    Hist(HistConfig),
-    /// Follow single packets.
-    Journey(Box<JourneyConfig>),
-    /// Print the manual page.
-    Man,
-    /// Sum up logs.
-    Report(ReportConfig),
-    /// Show a live table.
-    Top(TopConfig),
-}
-
-/// What to trace, how to show it and when to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// A command to run and trace, and its arguments; none if empty.
-    pub command: Vec<OsString>,
-    /// Which packets.
-    pub filter: PacketFilter,
-    /// By what means.
-    pub tracing: TracingConfig,
-    /// Form of the lines.
-    pub format: Format,
-    /// File to append lines to; standard output if `None`.
-    pub output: Option<PathBuf>,
-    /// When that file is rotated.
-    pub rotation: Rotation,
-    /// Whose time the lines show.
-    pub zone: Zone,
-    /// Nothing on stderr but errors.
-    pub quiet: bool,
-    /// Form of the figures at the end.
-    pub footer: FooterForm,
-    /// 0: lines only; 1: details on text lines and the kernel side's diagnostics; 2 or more: debugging.
-    pub verbosity: u8,
-    /// Time after which to stop.
-    pub duration: Option<Duration>,
-    /// Time between two reports on standard error.
-    pub interval: Option<Duration>,
-    /// Number of lines after which to stop.
-    pub count: Option<NonZeroU64>,
-}
-
 /// Reads and checks the command line of this process, and the files with its defaults. Help, version and
 /// what clap itself finds wrong are printed and end the process.
 ///
@@ -223,7 +157,7 @@ pub fn from_env() -> Result<Config, Failure> {
         Err(Refusal::Clap(error)) => error.exit(),
         Err(Refusal::File(failure)) => return Err(failure),
     };
-    let config = Config::of(&invocation, Path::new("/proc"))?;
+    let config = resolve(&invocation, Path::new("/proc"))?;
     let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
     if !invocation.defaults.files.is_empty() && !is_quiet {
         // A closed stderr is no reason not to go on.
@@ -238,21 +172,20 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-impl Config {
-    fn of(invocation: &Invocation, proc: &Path) -> Result<Self, Failure> {
-        let resolve = |matches| {
-            Arguments::from_arg_matches(matches)
-                .map_err(|error| Failure::Usage(error.to_string()))
-                .and_then(|arguments| arguments.resolve(proc))
-        };
-        let config = resolve(&invocation.matches);
-        if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
-            && resolve(alone).is_ok()
-        {
-            return Err(invocation.defaults.blame(sentence));
-        }
-        config
+/// What the invocation asks for, checked against this machine.
+fn resolve(invocation: &Invocation, proc: &Path) -> Result<Config, Failure> {
+    let checked = |matches| {
+        Arguments::from_arg_matches(matches)
+            .map_err(|error| Failure::Usage(error.to_string()))
+            .and_then(|arguments| arguments.resolve(proc))
+    };
+    let config = checked(&invocation.matches);
+    if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
+        && checked(alone).is_ok()
+    {
+        return Err(invocation.defaults.blame(sentence));
     }
+    config
 }
 
 impl Arguments {
@@ -260,12 +193,14 @@ impl Arguments {
         let stream = match self.view {
             Some(ViewArguments::Calls(calls)) => return Ok(Config::Calls(Box::new(calls.resolve(proc)?))),
             Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
-            Some(ViewArguments::Completions { shell }) => return Ok(Config::Completions { shell }),
+            Some(ViewArguments::Completions { shell }) => {
+                return Ok(Config::Print(completions::script(shell)));
+            }
             Some(ViewArguments::Hist(hist)) => return Ok(Config::Hist(hist.resolve(proc)?)),
             Some(ViewArguments::Journey(journey)) => {
                 return Ok(Config::Journey(Box::new(journey.resolve(proc)?)));
             }
-            Some(ViewArguments::Man) => return Ok(Config::Man),
+            Some(ViewArguments::Man) => return Ok(Config::Print(man::page(command()).into_bytes())),
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
@@ -298,7 +233,10 @@ mod tests {
     use net_latency_common::{Direction, GroupBy};
 
     use crate::packet::event::{IpVersion, Protocol};
-    use crate::probes::histograms::Histograms;
+    use crate::request::{
+        Backend, FooterFormat, HistConfig, Histograms, Mark, Net, PacketFilter, ReportFormat, Rotation,
+        TopConfig, TracingConfig,
+    };
 
     use super::*;
 
@@ -340,7 +278,7 @@ mod tests {
                 rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
-                footer: FooterForm::Text,
+                footer: FooterFormat::Text,
                 verbosity: 0,
                 interval: None,
                 duration: None,
@@ -384,7 +322,7 @@ mod tests {
                 },
                 zone: Zone::UTC,
                 quiet: true,
-                footer: FooterForm::None,
+                footer: FooterFormat::None,
                 verbosity: 2,
                 interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
@@ -420,7 +358,7 @@ mod tests {
             interval: None,
             duration: None,
             quiet: false,
-            footer: FooterForm::Text,
+            footer: FooterFormat::Text,
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
@@ -438,7 +376,7 @@ mod tests {
                 interval: Some(Duration::from_secs(1)),
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
-                footer: FooterForm::None,
+                footer: FooterFormat::None,
             }
         );
     }
@@ -465,7 +403,7 @@ mod tests {
             window: Duration::from_secs(10),
             zone: Zone::Local,
             quiet: false,
-            footer: FooterForm::Text,
+            footer: FooterFormat::Text,
         };
         assert_eq!(top(&[]), usual);
         let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
@@ -479,7 +417,7 @@ mod tests {
                 window: Duration::from_secs(60),
                 zone: Zone::UTC,
                 quiet: true,
-                footer: FooterForm::None,
+                footer: FooterFormat::None,
             }
         );
     }

@@ -6,18 +6,18 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use net_latency_common::{Direction, MAX_CGROUPS};
 
-use super::{
-    network::{self, Mark, Net},
-    places, process, values,
-};
+use super::{choice::choice, places, process};
 use crate::{
     error::Failure,
     packet::event::{IpVersion, Protocol},
-    probes::plan::Scope,
-    request::glob::{Glob, MAX_GLOBS},
+    request::{
+        Mark, Net, PacketFilter,
+        glob::{Glob, MAX_GLOBS},
+        network, values,
+    },
 };
 
 /// The options, as clap reads them.
@@ -46,8 +46,8 @@ pub(super) struct PacketArguments {
     #[arg(long = "netns", value_name = "PID|PATH")]
     netns: Vec<String>,
     /// Only packets of this protocol
-    #[arg(long = "proto", value_enum)]
-    protocol: Option<ProtocolArgument>,
+    #[arg(long = "proto", value_parser = choice::<Protocol>())]
+    protocol: Option<Protocol>,
     /// Only IPv4 packets
     #[arg(short = '4', long = "ipv4")]
     v4: bool,
@@ -55,8 +55,8 @@ pub(super) struct PacketArguments {
     #[arg(short = '6', long = "ipv6")]
     v6: bool,
     /// Only packets that come in, or only those that go out
-    #[arg(long, value_enum)]
-    direction: Option<DirectionArgument>,
+    #[arg(long, value_parser = choice::<Direction>())]
+    direction: Option<Direction>,
     /// Only packets whose firewall mark is this, in the bits of the mask: 7, 0x10/0xf0
     #[arg(long, value_name = "VALUE[/MASK]", value_parser = network::parse_mark)]
     mark: Option<Mark>,
@@ -69,75 +69,6 @@ pub(super) struct PacketArguments {
     /// Also packets without data: SYN, FIN, RST, pure ACKs and probes
     #[arg(long)]
     control: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum DirectionArgument {
-    In,
-    Out,
-}
-
-impl DirectionArgument {
-    pub(super) fn direction(self) -> Direction {
-        match self {
-            Self::In => Direction::In,
-            Self::Out => Direction::Out,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ProtocolArgument {
-    Tcp,
-    Udp,
-}
-
-/// Which packets to show: those that meet every condition. Of a list, one entry must fit; all do if it is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PacketFilter {
-    /// Processes (thread-group ids), each once.
-    pub pids: Vec<u32>,
-    /// A process to show, beside `pids`, with all those that it starts.
-    pub followed: Option<u32>,
-    /// Names of tasks.
-    pub comms: Vec<Glob>,
-    /// Directories of cgroups.
-    pub cgroups: Vec<PathBuf>,
-    /// Ports, each once.
-    pub ports: Vec<u16>,
-    /// Addresses and networks.
-    pub hosts: Vec<Net>,
-    /// Names of devices.
-    pub interfaces: Vec<String>,
-    /// Network namespaces, by inode number.
-    pub netns: Vec<u32>,
-    /// The only protocol.
-    pub protocol: Option<Protocol>,
-    /// The only IP version.
-    pub version: Option<IpVersion>,
-    /// The only direction.
-    pub direction: Option<Direction>,
-    /// The mark.
-    pub mark: Option<Mark>,
-    /// The least time, of the whole way or one stage of it.
-    pub slower: Option<Duration>,
-    /// One packet of so many.
-    pub sample: Option<NonZeroU32>,
-    /// Packets without application data too.
-    pub control: bool,
-}
-
-impl PacketFilter {
-    /// What there need be hooks for.
-    #[must_use]
-    pub fn scope(&self) -> Scope {
-        Scope {
-            direction: self.direction,
-            protocol: self.protocol,
-            version: self.version,
-            processes: self.followed.is_some(),
-        }
-    }
 }
 
 impl PacketArguments {
@@ -157,16 +88,13 @@ impl PacketArguments {
             hosts: unique(self.hosts),
             interfaces: unique(self.interfaces),
             netns: unique(netns),
-            protocol: self.protocol.map(|protocol| match protocol {
-                ProtocolArgument::Tcp => Protocol::Tcp,
-                ProtocolArgument::Udp => Protocol::Udp,
-            }),
+            protocol: self.protocol,
             version: match (self.v4, self.v6) {
                 (true, false) => Some(IpVersion::V4),
                 (false, true) => Some(IpVersion::V6),
                 _ => None,
             },
-            direction: self.direction.map(DirectionArgument::direction),
+            direction: self.direction,
             mark: self.mark,
             slower: self.slower,
             sample: self.sample,

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::error::Failure;
+use crate::{error::Failure, kernel::cgroups::unified_hierarchy};
 
 /// The network namespaces that `asked` names by process id or path: their inode numbers.
 pub(super) fn namespaces(asked: &[String], proc: &Path) -> Result<Vec<u32>, Failure> {
@@ -116,14 +116,6 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
     asked.iter().map(|asked| cgroup(asked, root)).collect()
 }
 
-/// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
-pub(crate) fn unified_hierarchy(mounts: &str) -> Option<&Path> {
-    mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4).map(Path::new))?
-    })
-}
-
 fn cgroup(asked: &Path, root: &Path) -> Result<PathBuf, Failure> {
     // As it is in the file system, or as /proc/PID/cgroup has it.
     let below = asked.strip_prefix("/").unwrap_or(asked);
@@ -198,14 +190,6 @@ mod tests {
             // Not root.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
         }
-    }
-
-    #[test]
-    fn the_unified_hierarchy_is_found_wherever_it_is() {
-        let hybrid = "25 30 0:22 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
-             26 25 0:23 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(unified_hierarchy(hybrid), Some(Path::new("/sys/fs/cgroup/unified")));
-        assert_eq!(unified_hierarchy("25 30 0:22 / /sys/fs/cgroup ro - cgroup cgroup rw,cpu\n"), None);
     }
 
     #[test]

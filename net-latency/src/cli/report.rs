@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use net_latency_common::Direction;
 
-use super::packets::DirectionArgument;
-use super::values;
-use crate::commands::report::Filter;
-use crate::request::glob::Glob;
+use super::choice::{choice, first};
+use crate::request::{LogFilter, ReportConfig, ReportFormat, glob::Glob, values};
 
 /// Rows of a table unless told otherwise.
 const DEFAULT_TOP: u16 = 10;
@@ -22,7 +21,7 @@ pub(super) struct ReportArguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     html: Option<PathBuf>,
     /// Form of the summary on standard output
-    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
     /// Rows of each table, and slowest packets
     #[arg(long, value_name = "ROWS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
@@ -41,35 +40,8 @@ pub(super) struct ReportArguments {
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port, help_heading = "Packets")]
     ports: Vec<u16>,
     /// Only packets that came in, or only those that went out
-    #[arg(long, value_enum, help_heading = "Packets")]
-    direction: Option<DirectionArgument>,
-}
-
-/// A form of the summary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReportFormat {
-    /// Tables to read
-    #[default]
-    Text,
-    /// One JSON object
-    Json,
-}
-
-/// Which logs to sum up, and how to show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportConfig {
-    /// The logs; `-` is standard input.
-    pub files: Vec<PathBuf>,
-    /// Where the page goes, `-` for standard output; no page if `None`.
-    pub html: Option<PathBuf>,
-    /// Form of the summary.
-    pub format: ReportFormat,
-    /// Rows of each table.
-    pub top: usize,
-    /// No progress bar.
-    pub quiet: bool,
-    /// Which packets.
-    pub filter: Filter,
+    #[arg(long, value_parser = choice::<Direction>(), help_heading = "Packets")]
+    direction: Option<Direction>,
 }
 
 impl ReportArguments {
@@ -81,11 +53,11 @@ impl ReportArguments {
             top: usize::from(self.top),
             quiet: self.quiet,
             // Whose processes they were: not of this machine, perhaps, nor of today.
-            filter: Filter {
+            filter: LogFilter {
                 pids: self.pids,
                 ports: self.ports,
                 comms: self.comms,
-                direction: self.direction.map(DirectionArgument::direction),
+                direction: self.direction,
             },
         }
     }
@@ -120,7 +92,7 @@ mod tests {
             top: 5,
             quiet: true,
             // A process that can't be on this machine may have been on another.
-            filter: Filter {
+            filter: LogFilter {
                 pids: vec![4_194_305],
                 ports: vec![80],
                 comms: vec!["fire*".parse().expect("a glob")],

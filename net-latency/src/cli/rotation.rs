@@ -4,8 +4,10 @@ use std::{path::Path, time::Duration};
 
 use clap::Args;
 
-use super::values;
-use crate::{error::Failure, output::Rotation};
+use crate::{
+    error::Failure,
+    request::{Rotation, values},
+};
 
 /// Old files that stay unless the user says otherwise.
 const KEEP: u32 = 9;

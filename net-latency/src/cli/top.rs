@@ -4,13 +4,12 @@ use std::{path::Path, time::Duration};
 
 use clap::Args;
 
-use super::{
-    footer::FooterArguments,
-    packets::{PacketArguments, PacketFilter},
-    tracing::{TracingArguments, TracingConfig},
-    values,
+use super::{footer::FooterArguments, packets::PacketArguments, tracing::TracingArguments};
+use crate::{
+    clock::Zone,
+    error::Failure,
+    request::{TopConfig, values},
 };
-use crate::{clock::Zone, error::Failure, request::footer::FooterForm};
 
 /// Drawing more often shows nothing more.
 const SHORTEST_DELAY: Duration = Duration::from_millis(100);
@@ -37,25 +36,6 @@ pub(super) struct TopArguments {
 
     #[command(flatten)]
     tracing: TracingArguments,
-}
-
-/// What to trace and how to show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopConfig {
-    /// Which packets.
-    pub filter: PacketFilter,
-    /// By what means.
-    pub tracing: TracingConfig,
-    /// Time between two screens.
-    pub delay: Duration,
-    /// Time over which rates and percentiles are computed.
-    pub window: Duration,
-    /// Whose time the screen shows.
-    pub zone: Zone,
-    /// Nothing on stderr but errors.
-    pub quiet: bool,
-    /// Form of the figures at the end.
-    pub footer: FooterForm,
 }
 
 impl TopArguments {

@@ -7,7 +7,6 @@ use net_latency_common::Direction;
 use serde_json::{Value, json};
 
 use crate::{
-    cli::{Backend, CheckConfig, ReportFormat},
     error::Failure,
     kernel::{
         self,
@@ -20,6 +19,7 @@ use crate::{
         plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
+    request::{Backend, CheckConfig, ReportFormat},
 };
 
 /// What came of trying a way to hook.

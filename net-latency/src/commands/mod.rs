@@ -2,10 +2,8 @@
 
 pub mod calls;
 pub mod check;
-pub mod completions;
 pub mod hist;
 pub mod journey;
-pub mod man;
 pub mod report;
 pub mod stream;
 pub mod top;
@@ -17,7 +15,7 @@ use net_latency_common::Counter;
 use crate::{accounting::Losses, error::Failure};
 
 /// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
-fn to_stdout(text: &[u8]) -> Result<(), Failure> {
+pub(crate) fn to_stdout(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

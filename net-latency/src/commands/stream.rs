@@ -25,13 +25,12 @@ use crate::{
         Balance, Footer, Ledger, Losses, Summary,
         object::{Kind, Object, View},
     },
-    cli::{PacketFilter, StreamConfig},
     clock::Clock,
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
-    output::{Options, Sink, SinkError, Writer, colour_wanted, write_json},
+    output::{self, Options, Sink, SinkError, Writer, colour_wanted, write_json},
     packet::event::{Event, completion_ns},
-    request::footer::FooterForm,
+    request::{FooterFormat, PacketFilter, StreamConfig},
     run::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
@@ -75,7 +74,7 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref(), config.format.header(), config.rotation)?;
+    let sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
     let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
@@ -101,7 +100,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     }
 
     let start = *tracer.span.start();
-    let shows_names = config.format.shows_names(config.verbosity > 0);
+    let shows_names = output::shows_names(config.format, config.verbosity > 0);
     let mut stream = Stream {
         options: config,
         writer: Writer::new(
@@ -157,7 +156,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
-    if config.footer != FooterForm::None {
+    if config.footer != FooterFormat::None {
         let footer = Footer {
             summary: &stream.summary,
             elapsed,
@@ -392,14 +391,14 @@ impl Stream<'_> {
         let Some(recent) = &mut self.recent else { return };
         let zone = self.options.zone;
         say(|out| match self.options.footer {
-            FooterForm::None => Ok(()),
-            FooterForm::Json => {
+            FooterFormat::None => Ok(()),
+            FooterFormat::Json => {
                 let packets = recent.by_direction();
                 let balance = Balance { packets, elapsed: *elapsed, losses, ledger, cost: None };
                 write_json(&Object::of_summary(Kind::Interval, View::Stream, &balance, recent, zone), out);
                 Ok(())
             }
-            FooterForm::Text => {
+            FooterFormat::Text => {
                 write!(out, "net-latency: ")?;
                 ledger.write(out)?;
                 recent.write(zone, out)

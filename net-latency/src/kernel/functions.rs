@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File},
-    io::{self, BufRead, BufReader},
+    fs, io,
+    ops::ControlFlow,
 };
+
+use super::symbols::{self, Symbol};
 
 /// Where the functions that ftrace knows are listed, a name a line, behind it perhaps a module's in brackets.
 const TRACEABLE: [&str; 2] = [
@@ -13,7 +15,6 @@ const TRACEABLE: [&str; 2] = [
 ];
 /// Ranges of addresses that can't be probed, and what is there.
 const BLACKLIST: &str = "/sys/kernel/debug/kprobes/blacklist";
-const SYMBOLS: &str = "/proc/kallsyms";
 
 /// A function that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +60,11 @@ pub fn traceable() -> io::Result<Vec<String>> {
     }
     // Without tracefs: more than can be traced, which attaching will tell.
     let mut names = Vec::new();
-    for_each_symbol(&mut BufReader::with_capacity(1 << 16, File::open(SYMBOLS)?), |_, kind, name| {
-        if is_text(kind) {
-            names.push(name.to_owned());
+    symbols::for_each(|symbol| {
+        if symbol.is_function() {
+            names.push(String::from_utf8_lossy(symbol.name).into_owned());
         }
+        ControlFlow::Continue(())
     })?;
     names.dedup();
     Ok(names)
@@ -80,38 +82,27 @@ pub type Addresses = HashMap<String, Vec<u64>>;
 /// # Errors
 /// If there is no list of symbols.
 pub fn addresses<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<Addresses> {
-    find(&mut BufReader::with_capacity(1 << 16, File::open(SYMBOLS)?), names)
+    let mut found = Found::new(names);
+    symbols::for_each(|symbol| found.note(symbol))?;
+    Ok(found.addresses)
 }
 
-fn find<'a>(list: &mut impl BufRead, names: impl Iterator<Item = &'a str>) -> io::Result<Addresses> {
-    let wanted: HashSet<&str> = names.collect();
-    let mut found = Addresses::new();
-    for_each_symbol(list, |address, _, name| {
-        if wanted.contains(name) {
-            found.entry(name.to_owned()).or_default().push(address);
-        }
-    })?;
-    Ok(found)
+struct Found<'a> {
+    wanted: HashSet<&'a [u8]>,
+    addresses: Addresses,
 }
 
-const fn is_text(kind: u8) -> bool {
-    matches!(kind, b't' | b'T' | b'w' | b'W')
-}
+impl<'a> Found<'a> {
+    fn new(names: impl Iterator<Item = &'a str>) -> Self {
+        Self { wanted: names.map(str::as_bytes).collect(), addresses: Addresses::new() }
+    }
 
-/// Lines are `address type name`, and for a module's symbols its name.
-fn for_each_symbol(list: &mut impl BufRead, mut each: impl FnMut(u64, u8, &str)) -> io::Result<()> {
-    let mut line = String::new();
-    loop {
-        line.clear();
-        if list.read_line(&mut line)? == 0 {
-            return Ok(());
+    fn note(&mut self, symbol: &Symbol<'_>) -> ControlFlow<()> {
+        if self.wanted.contains(symbol.name) {
+            let name = String::from_utf8_lossy(symbol.name).into_owned();
+            self.addresses.entry(name).or_default().push(symbol.address().unwrap_or(0));
         }
-        let mut words = line.split_ascii_whitespace();
-        if let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next())
-            && let Ok(address) = u64::from_str_radix(address, 16)
-        {
-            each(address, kind.as_bytes()[0], name);
-        }
+        ControlFlow::Continue(())
     }
 }
 
@@ -165,9 +156,10 @@ mod tests {
     #[test]
     fn functions_that_can_be_probed_are_told_from_others() {
         let names = ["sock_poll", "init_once", "asm_exc_nmi", "tun_sendmsg", "none"].map(str::to_owned);
-        let addresses = find(&mut LIST.as_bytes(), names.iter().map(String::as_str)).unwrap();
+        let mut found = Found::new(names.iter().map(String::as_str));
+        symbols::walk(LIST.as_bytes(), |symbol| found.note(symbol)).expect("memory can be read");
         let blacklist = ranges("0xffffffff81000400-0xffffffff81000420\tasm_exc_nmi\n");
-        let (functions, refused) = probeable(&names, &addresses, &blacklist);
+        let (functions, refused) = probeable(&names, &found.addresses, &blacklist);
         let found: Vec<_> =
             functions.iter().map(|function| (function.name.as_str(), function.address)).collect();
         assert_eq!(found, [("sock_poll", 0xffff_ffff_8100_0100), ("tun_sendmsg", 0xffff_ffff_c000_0000)]);

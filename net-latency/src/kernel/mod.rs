@@ -1,6 +1,7 @@
 //! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
 
 pub mod btf;
+pub mod cgroups;
 pub mod devices;
 pub mod facts;
 pub mod functions;

@@ -1,7 +1,10 @@
 //! Whether this user may trace on this kernel, found out before anything is attached, and what will be
 //! less than it could be. Each finding that is not well names its remedy where there is one.
 
-use super::facts::{Facts, Live};
+use super::{
+    facts::{Facts, Live},
+    preemption::Preemption,
+};
 use crate::error::Failure;
 
 /// Capabilities by their numbers (include/uapi/linux/capability.h), the needed ones first.
@@ -315,31 +318,20 @@ fn page_bases(facts: &impl Facts) -> Check {
         .remedy("run it with CAP_SYSLOG and sysctl kernel.kptr_restrict=1 or 0")
 }
 
-/// The kernel says how preemptible it is in its version, and where that can be chosen at run time
-/// (PREEMPT_DYNAMIC) in debugfs.
 fn preemption(facts: &impl Facts) -> Check {
-    let version = facts.text("/proc/sys/kernel/version").unwrap_or_default();
-    let chosen = facts.text("/sys/kernel/debug/sched/preempt").unwrap_or_default();
-    let chosen = chosen.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(mode, _)| mode);
-    let is_realtime = version.contains("PREEMPT_RT");
-    let model = match chosen {
-        Some(mode) if is_realtime => format!("PREEMPT_RT, {mode}"),
-        Some(mode) => mode.to_owned(),
-        None if is_realtime => "PREEMPT_RT".to_owned(),
-        None if version.contains("PREEMPT_DYNAMIC") => {
-            let found = "chosen at boot; /sys/kernel/debug/sched/preempt would tell";
-            return Check::new("preemption", Verdict::Unknown, found);
+    let name = "preemption";
+    match Preemption::of(facts) {
+        Preemption::Never(model) => Check::new(name, Verdict::Ok, model),
+        Preemption::Possible(model) => {
+            let found = format!(
+                "{model}: a program that is preempted keeps others from running on its CPU, whose packets then have gaps; the footer counts them"
+            );
+            Check::new(name, Verdict::Less, found)
         }
-        None if version.contains("PREEMPT") => "full".to_owned(),
-        None => "none or voluntary".to_owned(),
-    };
-    if is_realtime || matches!(model.as_str(), "full" | "lazy") {
-        let found = format!(
-            "{model}: a program that is preempted keeps others from running on its CPU, whose packets then have gaps; the footer counts them"
-        );
-        return Check::new("preemption", Verdict::Less, found);
+        Preemption::Unknown => {
+            Check::new(name, Verdict::Unknown, "chosen at boot; /sys/kernel/debug/sched/preempt would tell")
+        }
     }
-    Check::new("preemption", Verdict::Ok, model)
 }
 
 /// Settings that matter to others than root, shown as they are.

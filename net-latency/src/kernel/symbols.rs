@@ -1,42 +1,150 @@
-//! Addresses of the kernel's variables.
+//! The kernel's list of symbols: where its functions and variables are.
 
 use std::{
     fs::File,
     io::{self, BufRead, BufReader},
+    ops::ControlFlow,
 };
 
 use net_latency_common::PageBases;
+use rustc_hash::FxHashMap;
 
-/// Where pages are mapped, as far as the kernel tells: `kptr_restrict` can forbid it.
-#[must_use]
-pub fn page_bases() -> Option<PageBases> {
-    let list = File::open("/proc/kallsyms").ok()?;
-    find(BufReader::with_capacity(1 << 16, list)).ok().flatten()
+const LIST: &str = "/proc/kallsyms";
+
+/// A line of the list. Its address is all zeroes where `kptr_restrict` hides it.
+pub struct Symbol<'a> {
+    address: &'a [u8],
+    kind: u8,
+    /// Its name, without the module's.
+    pub name: &'a [u8],
 }
 
-/// Lines are `address type name`, and for a module's symbols its name.
-fn find(mut list: impl BufRead) -> io::Result<Option<PageBases>> {
-    let mut bases = PageBases::default();
+impl<'a> Symbol<'a> {
+    /// Lines are `address type name`, and behind a tab the module in brackets.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let (address, rest) = line.split_at(memchr::memchr(b' ', line)?);
+        let [_, kind, b' ', name @ ..] = rest else { return None };
+        let end = memchr::memchr3(b'\t', b' ', b'\n', name).unwrap_or(name.len());
+        Some(Self { address, kind: *kind, name: &name[..end] })
+    }
+
+    /// Where it is; `None` where that is hidden.
+    #[must_use]
+    pub fn address(&self) -> Option<u64> {
+        let text = std::str::from_utf8(self.address).ok()?;
+        u64::from_str_radix(text, 16).ok().filter(|address| *address != 0)
+    }
+
+    /// Whether it is a function.
+    #[must_use]
+    pub const fn is_function(&self) -> bool {
+        matches!(self.kind, b't' | b'T' | b'w' | b'W')
+    }
+}
+
+/// Shows each of the kernel's symbols to `each`, until that has seen enough.
+///
+/// # Errors
+/// If there is no list of symbols.
+pub fn for_each(each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>) -> io::Result<()> {
+    walk(BufReader::with_capacity(1 << 16, File::open(LIST)?), each)
+}
+
+/// The same for a list.
+pub(super) fn walk(
+    mut list: impl BufRead,
+    mut each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>,
+) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
         if list.read_until(b'\n', &mut line)? == 0 {
-            return Ok(None);
+            return Ok(());
         }
-        let field = if line.ends_with(b" page_offset_base\n") {
-            &mut bases.page_offset_base
-        } else if line.ends_with(b" vmemmap_base\n") {
-            &mut bases.vmemmap_base
-        } else {
-            continue;
-        };
-        let digits = line.split(|&byte| byte == b' ').next().unwrap_or_default();
-        let address = std::str::from_utf8(digits).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
-        *field = address.unwrap_or(0);
-        if bases.page_offset_base != 0 && bases.vmemmap_base != 0 {
-            return Ok(Some(bases));
+        if let Some(symbol) = Symbol::parse(&line)
+            && each(&symbol).is_break()
+        {
+            return Ok(());
         }
     }
+}
+
+/// Where pages are mapped, as far as the kernel tells: `kptr_restrict` can forbid it.
+#[must_use]
+pub fn page_bases() -> Option<PageBases> {
+    let mut bases = PageBases::default();
+    for_each(|symbol| note_base(&mut bases, symbol)).ok()?;
+    (bases.page_offset_base != 0 && bases.vmemmap_base != 0).then_some(bases)
+}
+
+fn note_base(bases: &mut PageBases, symbol: &Symbol<'_>) -> ControlFlow<()> {
+    // A module may have variables of these names.
+    let field = match symbol.name {
+        b"page_offset_base" => &mut bases.page_offset_base,
+        b"vmemmap_base" => &mut bases.vmemmap_base,
+        _ => return ControlFlow::Continue(()),
+    };
+    if *field == 0 {
+        *field = symbol.address().unwrap_or(0);
+    }
+    if bases.page_offset_base != 0 && bases.vmemmap_base != 0 {
+        return ControlFlow::Break(());
+    }
+    ControlFlow::Continue(())
+}
+
+/// Addresses of functions and variables.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    /// Functions with their addresses, in their order. Of functions of one name, which static ones can have, all.
+    pub functions: Vec<(u64, String)>,
+    /// Variables that were asked for.
+    variables: FxHashMap<String, u64>,
+}
+
+impl Symbols {
+    /// Reads the functions that `wanted` says and the variables of these names.
+    ///
+    /// # Errors
+    /// If there is no list of symbols.
+    pub fn read(wanted: impl Fn(&str) -> bool, variables: &[&str]) -> io::Result<Self> {
+        let mut symbols = Self::default();
+        for_each(|symbol| symbols.note(symbol, &wanted, variables))?;
+        symbols.functions.sort_unstable();
+        Ok(symbols)
+    }
+
+    fn note(
+        &mut self,
+        symbol: &Symbol<'_>,
+        wanted: impl Fn(&str) -> bool,
+        variables: &[&str],
+    ) -> ControlFlow<()> {
+        if let (Ok(name), Some(address)) = (std::str::from_utf8(symbol.name), symbol.address()) {
+            if symbol.is_function() && wanted(name) {
+                self.functions.push((address, name.to_owned()));
+            } else if !symbol.is_function() && variables.contains(&name) {
+                self.variables.insert(name.to_owned(), address);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Where a variable is; 0 where that isn't known.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> u64 {
+        self.variables.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// The function in which an address lies, if the kernel tells.
+#[must_use]
+pub fn function_at(address: u64) -> Option<String> {
+    let symbols = Symbols::read(|_| true, &[]).ok()?;
+    let next = symbols.functions.partition_point(|(start, _)| *start <= address);
+    let (start, name) = symbols.functions.get(next.checked_sub(1)?)?;
+    // Further away it is in something that has no name.
+    (address - start < 1 << 16).then(|| name.clone())
 }
 
 #[cfg(test)]
@@ -49,18 +157,53 @@ mod tests {
         ffffffff88f24610 D page_offset_base\n\
         ffffffffc0000000 t vmemmap_base\t[module]\n";
 
+    fn bases(list: &[u8]) -> PageBases {
+        let mut bases = PageBases::default();
+        walk(list, |symbol| note_base(&mut bases, symbol)).expect("memory can be read");
+        bases
+    }
+
     #[test]
-    fn both_are_found_by_their_whole_names() {
-        let bases =
+    fn page_bases_are_found_by_their_whole_names() {
+        let expected =
             PageBases { page_offset_base: 0xffff_ffff_88f2_4610, vmemmap_base: 0xffff_ffff_88f2_4600 };
-        assert_eq!(find(LIST).unwrap(), Some(bases));
+        assert_eq!(bases(LIST), expected);
     }
 
     #[test]
     fn hidden_or_missing_addresses_are_unknown() {
-        let hidden = LIST.iter().map(|&byte| if byte == b'f' || byte == b'8' { b'0' } else { byte });
-        let hidden: Vec<u8> = hidden.map(|byte| if byte.is_ascii_digit() { b'0' } else { byte }).collect();
-        assert_eq!(find(hidden.as_slice()).unwrap(), None);
-        assert_eq!(find(&b"0 T _stext\n"[..]).unwrap(), None);
+        let zeroes = b"0000000000000000 D page_offset_base\n0000000000000000 D vmemmap_base\n";
+        assert_eq!(bases(zeroes), PageBases::default());
+        assert_eq!(bases(b"0 T _stext\n"), PageBases::default());
+    }
+
+    #[test]
+    fn functions_and_variables_are_told_apart() {
+        const LIST: &[u8] = b"0000000000000000 A fixed_percpu_data\n\
+            0000000000034a80 D __preempt_count\n\
+            ffffffff81000000 T tcp_v4_rcv\n\
+            ffffffff81000100 t nf_hook\n\
+            ffffffff82000000 R __per_cpu_offset\n\
+            ffffffffc0000000 t veth_xmit\t[veth]\n";
+        let mut symbols = Symbols::default();
+        let variables = ["__preempt_count", "__per_cpu_offset", "tcp_v4_rcv"];
+        walk(LIST, |symbol| symbols.note(symbol, |name| name != "nf_hook", &variables))
+            .expect("memory can be read");
+        let names: Vec<_> = symbols.functions.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["tcp_v4_rcv", "veth_xmit"]);
+        assert_eq!(symbols.variable("__preempt_count"), 0x34a80);
+        assert_eq!(symbols.variable("__per_cpu_offset"), 0xffff_ffff_8200_0000);
+        assert_eq!((symbols.variable("pcpu_hot"), symbols.variable("tcp_v4_rcv")), (0, 0));
+    }
+
+    #[test]
+    fn lines_of_another_form_are_passed_over() {
+        let mut names = Vec::new();
+        walk(&b"\nx\n1 \n12 T\n12 T a\n12 Tb c\n"[..], |symbol| {
+            names.push(String::from_utf8_lossy(symbol.name).into_owned());
+            ControlFlow::Continue(())
+        })
+        .expect("memory can be read");
+        assert_eq!(names, ["a"]);
     }
 }

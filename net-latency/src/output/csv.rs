@@ -5,25 +5,30 @@
 //! in JSON; control and format characters, the backslash, and a first character that makes a spreadsheet
 //! calculate are written in C's way as `\xNN`, byte by byte.
 
-use std::io::Write as _;
+use std::{io::Write as _, net::IpAddr, sync::LazyLock};
 
-use net_latency_common::AF_INET6;
+use net_latency_common::PacketRecord;
 
 use super::{
     Options,
-    fields::{STAGE_FIELDS, dir, stage_fields},
-    is_printable_beyond_ascii,
-    text::{write_escaped, write_number},
+    fields::{self, Form},
+    text::write_number,
 };
 use crate::{
     clock::{TimeStyle, TimeText},
-    packet::event::Event,
+    escape::{is_printable_beyond_ascii, write_escaped},
+    packet::{event::Event, stages::STAGES},
 };
 
 /// The first line of a file.
-pub(super) const HEADER: &[u8] = b"ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,\
-    drv_ip_ns,ip_tcp_ns,tcp_app_ns,ip_udp_ns,udp_app_ns,app_tcp_ns,tcp_ip_ns,app_udp_ns,udp_ip_ns,ip_drv_ns,\
-    total_ns,ifname,netns,mark,cpu,flags,first_send_age_ns,last_drv_ip_ns,ns_pid\n";
+pub(super) static HEADER: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut names = Names(Vec::new());
+    // Which packet it is doesn't matter: all have the same columns.
+    fields::write(&Event::new(&PacketRecord::default(), 0, None), &mut names);
+    let mut header = names.0.join(",").into_bytes();
+    header.push(b'\n');
+    header
+});
 
 #[derive(Debug)]
 pub(super) struct CsvWriter {
@@ -36,58 +41,108 @@ impl CsvWriter {
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        let record = event.record();
-        self.time.write(event.wall_ns(), out);
-        for word in [dir(event.direction()), event.protocol().name()] {
-            out.push(b',');
-            out.extend_from_slice(word.as_bytes());
+        fields::write(event, &mut Values { time: &mut self.time, out: &mut *out });
+        // In place of the comma behind the last value.
+        if let Some(last) = out.last_mut() {
+            *last = b'\n';
         }
-        out.extend_from_slice(if record.family == AF_INET6 { b",6" } else { b",4" });
-        number(event.pid(), out);
-        number(event.tid(), out);
-        name(event.comm(), out);
-        for (address, port) in [(event.saddr(), record.sport), (event.daddr(), record.dport)] {
-            write!(out, ",{address}").expect("memory can be written");
-            number(Some(port), out);
-        }
-        number(Some(record.len), out);
-        number(event.seq(), out);
-        number(Some(record.segs), out);
-        let own = stage_fields(event.direction(), event.protocol());
-        for field in STAGE_FIELDS {
-            let column = own.into_iter().position(|name| name == field);
-            number(column.and_then(|column| event.stage(column)), out);
-        }
-        number(event.total_ns(), out);
-        name(event.ifname(), out);
-        number((record.netns != 0).then_some(record.netns), out);
-        number(Some(record.mark), out);
-        number(Some(record.cpu), out);
-        for (index, flag) in event.flags().enumerate() {
-            out.push(if index == 0 { b',' } else { b';' });
-            out.extend_from_slice(flag.as_bytes());
-        }
-        if event.flags().next().is_none() {
-            out.push(b',');
-        }
-        number(event.first_send_age_ns(), out);
-        number(event.last_drv_ip_ns(), out);
-        number(event.ns_pid(), out);
-        out.push(b'\n');
     }
 }
 
-fn number(number: Option<impl itoa::Integer>, out: &mut Vec<u8>) {
-    out.push(b',');
-    if let Some(number) = number {
-        write_number(number, out);
+/// Writes values, each with a comma behind it.
+struct Values<'a> {
+    time: &'a mut TimeText,
+    out: &'a mut Vec<u8>,
+}
+
+impl Form for Values<'_> {
+    fn time(&mut self, _: &'static str, wall_ns: i64) {
+        self.time.write(wall_ns, self.out);
+        self.out.push(b',');
+    }
+
+    fn word(&mut self, _: &'static str, word: &'static str) {
+        self.out.extend_from_slice(word.as_bytes());
+        self.out.push(b',');
+    }
+
+    fn number(&mut self, _: &'static str, number: Option<u64>) {
+        if let Some(number) = number {
+            write_number(number, self.out);
+        }
+        self.out.push(b',');
+    }
+
+    fn name(&mut self, _: &'static str, bytes: Option<&[u8]>) {
+        name(bytes.unwrap_or_default(), self.out);
+        self.out.push(b',');
+    }
+
+    fn address(&mut self, _: &'static str, address: IpAddr) {
+        write!(self.out, "{address},").expect("memory can be written");
+    }
+
+    fn words(&mut self, _: &'static str, words: impl Iterator<Item = &'static str>) {
+        for (index, word) in words.enumerate() {
+            if index > 0 {
+                self.out.push(b';');
+            }
+            self.out.extend_from_slice(word.as_bytes());
+        }
+        self.out.push(b',');
+    }
+
+    fn stages(&mut self, mut stages: impl Iterator<Item = (usize, Option<u64>)>) {
+        // Both are in one order.
+        let mut next = stages.next();
+        for (place, stage) in STAGES.iter().enumerate() {
+            let time = match next {
+                Some((own, time)) if own == place => {
+                    next = stages.next();
+                    time
+                }
+                _ => None,
+            };
+            self.number(stage.field, time);
+        }
+    }
+}
+
+/// The names of the columns.
+struct Names(Vec<&'static str>);
+
+impl Form for Names {
+    fn time(&mut self, field: &'static str, _: i64) {
+        self.0.push(field);
+    }
+
+    fn word(&mut self, field: &'static str, _: &'static str) {
+        self.0.push(field);
+    }
+
+    fn number(&mut self, field: &'static str, _: Option<u64>) {
+        self.0.push(field);
+    }
+
+    fn name(&mut self, field: &'static str, _: Option<&[u8]>) {
+        self.0.push(field);
+    }
+
+    fn address(&mut self, field: &'static str, _: IpAddr) {
+        self.0.push(field);
+    }
+
+    fn words(&mut self, field: &'static str, _: impl Iterator<Item = &'static str>) {
+        self.0.push(field);
+    }
+
+    fn stages(&mut self, _: impl Iterator<Item = (usize, Option<u64>)>) {
+        self.0.extend(STAGES.iter().map(|stage| stage.field));
     }
 }
 
 /// See the head of this module.
-fn name(name: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.push(b',');
-    let name = name.unwrap_or_default();
+fn name(name: &[u8], out: &mut Vec<u8>) {
     let quote = name.iter().any(|byte| matches!(byte, b',' | b'"'));
     if quote {
         out.push(b'"');
@@ -124,7 +179,7 @@ fn name(name: Option<&[u8]>, out: &mut Vec<u8>) {
 mod tests {
     use insta::assert_snapshot;
     use net_latency_common::{
-        Direction, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP, STAMP_IP, STAMP_TRANSPORT,
+        FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, PacketRecord, STAMP_APP, STAMP_IP, STAMP_TRANSPORT,
     };
     use proptest::prelude::*;
     use serde_json::Value;
@@ -137,10 +192,7 @@ mod tests {
             json::JsonWriter,
             tests::{any_name, any_record},
         },
-        packet::event::{
-            Protocol,
-            fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
-        },
+        packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
     };
 
     const OPTIONS: Options = Options { zone: Zone::UTC, details: false, colour: false };
@@ -156,7 +208,7 @@ mod tests {
     }
 
     fn head() -> Vec<&'static str> {
-        let head = str::from_utf8(HEADER).expect("ASCII").strip_suffix('\n').expect("a whole line");
+        let head = str::from_utf8(&HEADER).expect("ASCII").strip_suffix('\n').expect("a whole line");
         head.split(',').collect()
     }
 
@@ -235,18 +287,15 @@ mod tests {
         assert_snapshot!(found);
     }
 
+    /// The names are part of the interface: they may become more, and never others.
     #[test]
-    fn the_header_has_the_stages_and_every_packet_s_in_its_order() {
-        let head = head();
-        let first = head.iter().position(|field| *field == STAGE_FIELDS[0]).expect("a stage");
-        assert_eq!(head[first..first + STAGE_FIELDS.len()], STAGE_FIELDS);
-        for direction in [Direction::In, Direction::Out] {
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
-                let own = stage_fields(direction, protocol);
-                let places = own.map(|field| STAGE_FIELDS.iter().position(|name| *name == field));
-                assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{own:?}");
-            }
-        }
+    fn the_header_names_all_columns() {
+        let stages = STAGES.map(|stage| stage.field).join(",");
+        let expected = format!(
+            "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,{stages},total_ns,ifname,netns,mark,cpu,\
+             flags,first_send_age_ns,last_drv_ip_ns,ns_pid"
+        );
+        assert_eq!(head().join(","), expected);
     }
 
     proptest! {

@@ -1,39 +1,59 @@
-//! Names of the fields that JSON and CSV share; they are part of the interface.
+//! The fields of a packet's line, in the order that is part of the interface. JSON and CSV differ in how they write a field
+//! ([`Form`]), never in which there are.
 
-use net_latency_common::Direction;
+use std::net::IpAddr;
 
-use crate::packet::event::{COLUMNS, Protocol};
+use net_latency_common::AF_INET6;
 
-/// The stage fields of a packet, in the order in which it crosses them.
-#[must_use]
-pub fn stage_fields(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
-    match (direction, protocol) {
-        (Direction::In, Protocol::Tcp) => ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns"],
-        (Direction::In, Protocol::Udp) => ["drv_ip_ns", "ip_udp_ns", "udp_app_ns"],
-        (Direction::Out, Protocol::Tcp) => ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns"],
-        (Direction::Out, Protocol::Udp) => ["app_udp_ns", "udp_ip_ns", "ip_drv_ns"],
-    }
+use crate::packet::{
+    event::Event,
+    stages::{crossed, dir},
+};
+
+/// How a form writes each kind of field. What is unknown is `None`.
+pub(super) trait Form {
+    /// Completion, in ns since 1970 in UTC.
+    fn time(&mut self, field: &'static str, wall_ns: i64);
+    /// One of a few words.
+    fn word(&mut self, field: &'static str, word: &'static str);
+    fn number(&mut self, field: &'static str, number: Option<u64>);
+    /// Bytes of somebody's choice.
+    fn name(&mut self, field: &'static str, name: Option<&[u8]>);
+    fn address(&mut self, field: &'static str, address: IpAddr);
+    /// Some of a few words.
+    fn words(&mut self, field: &'static str, words: impl Iterator<Item = &'static str>);
+    /// The times of the stages that the packet has crossed, by their places in
+    /// [`STAGES`](crate::packet::stages::STAGES).
+    fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
 }
 
-/// The stage fields of all packets, in an order that keeps each packet's own.
-pub const STAGE_FIELDS: [&str; 10] = [
-    "drv_ip_ns",
-    "ip_tcp_ns",
-    "tcp_app_ns",
-    "ip_udp_ns",
-    "udp_app_ns",
-    "app_tcp_ns",
-    "tcp_ip_ns",
-    "app_udp_ns",
-    "udp_ip_ns",
-    "ip_drv_ns",
-];
-
-/// What the field `dir` says.
-#[must_use]
-pub fn dir(direction: Direction) -> &'static str {
-    match direction {
-        Direction::In => "in",
-        Direction::Out => "out",
-    }
+/// Has `form` write each field of `event`.
+#[inline]
+pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
+    let record = event.record();
+    let (direction, protocol) = (event.direction(), event.protocol());
+    form.time("ts", event.wall_ns());
+    form.word("dir", dir(direction));
+    form.word("proto", protocol.name());
+    form.number("ipver", Some(if record.family == AF_INET6 { 6 } else { 4 }));
+    form.number("pid", event.pid().map(u64::from));
+    form.number("tid", event.tid().map(u64::from));
+    form.name("comm", event.comm());
+    form.address("saddr", event.saddr());
+    form.number("sport", Some(record.sport.into()));
+    form.address("daddr", event.daddr());
+    form.number("dport", Some(record.dport.into()));
+    form.number("len", Some(record.len.into()));
+    form.number("seq", event.seq().map(u64::from));
+    form.number("segs", Some(record.segs.into()));
+    form.stages(crossed(direction, protocol).into_iter().zip(event.stages()));
+    form.number("total_ns", event.total_ns());
+    form.name("ifname", event.ifname());
+    form.number("netns", (record.netns != 0).then_some(record.netns.into()));
+    form.number("mark", Some(record.mark.into()));
+    form.number("cpu", Some(record.cpu.into()));
+    form.words("flags", event.flags());
+    form.number("first_send_age_ns", event.first_send_age_ns());
+    form.number("last_drv_ip_ns", event.last_drv_ip_ns());
+    form.number("ns_pid", event.ns_pid().map(u64::from));
 }

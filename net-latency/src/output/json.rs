@@ -5,93 +5,126 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io;
+use std::net::IpAddr;
 
-use net_latency_common::AF_INET6;
-use serde::ser::{Serialize, SerializeSeq as _, SerializeStruct as _, Serializer};
+use serde::ser::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 
-use super::{Options, fields, is_printable_beyond_ascii};
+use super::{
+    Options,
+    fields::{self, Form},
+    text::write_number,
+};
 use crate::clock::{TimeStyle, TimeText};
-use crate::packet::event::Event;
+use crate::escape::is_printable_beyond_ascii;
+use crate::packet::{event::Event, stages::STAGES};
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
     time: TimeText,
-    /// Text of the current event's time; kept for its memory.
-    ts: Vec<u8>,
 }
 
 impl JsonWriter {
     pub(super) fn new(options: &Options) -> Self {
-        Self { time: TimeText::new(options.zone, TimeStyle::Rfc3339), ts: Vec::new() }
+        Self { time: TimeText::new(options.zone, TimeStyle::Rfc3339) }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        self.ts.clear();
-        self.time.write(event.wall_ns(), &mut self.ts);
-        write_json(&Object { ts: &self.ts, event }, out);
+        fields::write(event, &mut Object { time: &mut self.time, out: &mut *out, separator: b'{' });
+        out.extend_from_slice(b"}\n");
     }
 }
 
 /// Appends `value` as one line of JSON that does nothing on a terminal, whatever the strings in it are.
 pub(crate) fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
-    value
-        .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
-        .expect("memory can be written, and all keys are strings");
+    write_value(value, out);
     out.push(b'\n');
 }
 
-struct Object<'a> {
-    ts: &'a [u8],
-    event: &'a Event<'a>,
+fn write_value(value: &impl Serialize, out: &mut Vec<u8>) {
+    value
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
+        .expect("memory can be written, and all keys are strings");
 }
 
-impl Serialize for Object<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let event = self.event;
-        let record = event.record();
-        let direction = event.direction();
-        let mut object = serializer.serialize_struct("Event", 28)?;
-        object.serialize_field("ts", &Name(self.ts))?;
-        object.serialize_field("dir", fields::dir(direction))?;
-        object.serialize_field("proto", event.protocol().name())?;
-        object.serialize_field("ipver", &if record.family == AF_INET6 { 6 } else { 4 })?;
-        object.serialize_field("pid", &event.pid())?;
-        object.serialize_field("tid", &event.tid())?;
-        object.serialize_field("comm", &event.comm().map(Name))?;
-        object.serialize_field("saddr", &event.saddr())?;
-        object.serialize_field("sport", &record.sport)?;
-        object.serialize_field("daddr", &event.daddr())?;
-        object.serialize_field("dport", &record.dport)?;
-        object.serialize_field("len", &record.len)?;
-        object.serialize_field("seq", &event.seq())?;
-        object.serialize_field("segs", &record.segs)?;
-        for (name, stage) in fields::stage_fields(direction, event.protocol()).into_iter().zip(event.stages())
-        {
-            object.serialize_field(name, &stage)?;
-        }
-        object.serialize_field("total_ns", &event.total_ns())?;
-        object.serialize_field("ifname", &event.ifname().map(Name))?;
-        object.serialize_field("netns", &(record.netns != 0).then_some(record.netns))?;
-        object.serialize_field("mark", &record.mark)?;
-        object.serialize_field("cpu", &record.cpu)?;
-        object.serialize_field("flags", &Flags(event))?;
-        object.serialize_field("first_send_age_ns", &event.first_send_age_ns())?;
-        object.serialize_field("last_drv_ip_ns", &event.last_drv_ip_ns())?;
-        object.serialize_field("ns_pid", &event.ns_pid())?;
-        object.end()
+/// Writes fields and values, and in front of each what separates it from the last.
+struct Object<'a> {
+    time: &'a mut TimeText,
+    out: &'a mut Vec<u8>,
+    separator: u8,
+}
+
+impl Object<'_> {
+    fn key(&mut self, field: &'static str) {
+        self.out.extend_from_slice(&[self.separator, b'"']);
+        self.separator = b',';
+        self.out.extend_from_slice(field.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    fn quoted(&mut self, text: &[u8]) {
+        self.out.push(b'"');
+        self.out.extend_from_slice(text);
+        self.out.push(b'"');
     }
 }
 
-struct Flags<'a>(&'a Event<'a>);
+impl Form for Object<'_> {
+    fn time(&mut self, field: &'static str, wall_ns: i64) {
+        self.key(field);
+        self.out.push(b'"');
+        self.time.write(wall_ns, self.out);
+        self.out.push(b'"');
+    }
 
-impl Serialize for Flags<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut flags = serializer.serialize_seq(None)?;
-        for flag in self.0.flags() {
-            flags.serialize_element(flag)?;
+    fn word(&mut self, field: &'static str, word: &'static str) {
+        self.key(field);
+        self.quoted(word.as_bytes());
+    }
+
+    fn number(&mut self, field: &'static str, number: Option<u64>) {
+        self.key(field);
+        match number {
+            Some(number) => write_number(number, self.out),
+            None => self.out.extend_from_slice(b"null"),
         }
-        flags.end()
+    }
+
+    fn name(&mut self, field: &'static str, name: Option<&[u8]>) {
+        self.key(field);
+        match name {
+            // Nearly all of them.
+            Some(name)
+                if name.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) =>
+            {
+                self.quoted(name);
+            }
+            Some(name) => write_value(&Name(name), self.out),
+            None => self.out.extend_from_slice(b"null"),
+        }
+    }
+
+    fn address(&mut self, field: &'static str, address: IpAddr) {
+        self.key(field);
+        io::Write::write_fmt(self.out, format_args!("\"{address}\"")).expect("memory can be written");
+    }
+
+    fn words(&mut self, field: &'static str, words: impl Iterator<Item = &'static str>) {
+        self.key(field);
+        self.out.push(b'[');
+        for (index, word) in words.enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            self.quoted(word.as_bytes());
+        }
+        self.out.push(b']');
+    }
+
+    fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+        for (place, time) in stages {
+            self.number(STAGES[place].field, time);
+        }
     }
 }
 
@@ -155,6 +188,7 @@ mod tests {
     use crate::clock::Zone;
     use crate::output::tests::{any_name, any_record};
     use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
+    use crate::packet::stages::stages;
 
     fn line(record: &PacketRecord, ifname: Option<&[u8]>) -> String {
         let mut out = Vec::new();
@@ -226,7 +260,7 @@ mod tests {
             let body = text.strip_suffix('\n').expect("ends with a newline");
             prop_assert!(!body.chars().any(char::is_control));
             let value: Value = serde_json::from_str(body).expect("valid JSON");
-            for (field, stage) in fields::stage_fields(event.direction(), event.protocol()).into_iter().zip(event.stages()) {
+            for (field, stage) in stages(event.direction(), event.protocol()).map(|stage| stage.field).into_iter().zip(event.stages()) {
                 prop_assert_eq!(&value[field], &Value::from(stage));
             }
             prop_assert_eq!(&value["total_ns"], &Value::from(event.total_ns()));

@@ -1,7 +1,7 @@
 //! The forms in which events are shown, one file per form, and the place where the lines go.
 
 mod csv;
-pub mod fields;
+mod fields;
 mod json;
 mod rotation;
 #[cfg(test)]
@@ -10,46 +10,28 @@ mod sink;
 mod text;
 
 use std::ffi::OsStr;
-use std::fmt::{self, Display, Write as _};
-
-use clap::ValueEnum;
 
 use crate::clock::Zone;
 use crate::packet::event::Event;
+use crate::request::Format;
 
 pub(crate) use json::write_json;
-pub use rotation::Rotation;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
-pub(crate) use text::write_name;
 
-/// A form of the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A line to read
-    #[default]
-    Text,
-    /// A JSON object a line
-    Json,
-    /// A comma-separated record a line, with a header
-    Csv,
+/// The line that begins a file, newline included; empty where a file needs none.
+#[must_use]
+pub fn header(format: Format) -> &'static [u8] {
+    match format {
+        Format::Text | Format::Json => b"",
+        Format::Csv => &csv::HEADER,
+    }
 }
 
-impl Format {
-    /// The line that begins a file, newline included; empty where a file needs none.
-    #[must_use]
-    pub fn header(self) -> &'static [u8] {
-        match self {
-            Self::Text | Self::Json => b"",
-            Self::Csv => csv::HEADER,
-        }
-    }
-
-    /// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
-    /// PID namespace.
-    #[must_use]
-    pub fn shows_names(self, details: bool) -> bool {
-        details || self != Self::Text
-    }
+/// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
+/// PID namespace.
+#[must_use]
+pub fn shows_names(format: Format, details: bool) -> bool {
+    details || format != Format::Text
 }
 
 /// What the forms can vary.
@@ -101,26 +83,6 @@ impl Writer {
 #[must_use]
 pub fn colour_wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
-}
-
-/// Whether a character beyond ASCII can be shown as it is: no control, format (bidirectional overrides,
-/// zero width, …), unassigned or private character, and no combining mark that would change its
-/// neighbour. `char::escape_debug` has the tables.
-fn is_printable_beyond_ascii(c: char) -> bool {
-    c.escape_debug().eq([c])
-}
-
-/// Text of somebody's choice, shown so that nothing in it acts on a terminal or ends the line.
-pub(crate) struct Printable<'a>(pub(crate) &'a str);
-
-impl Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            ' '..='~' => f.write_char(c),
-            _ if !c.is_ascii() && is_printable_beyond_ascii(c) => f.write_char(c),
-            _ => write!(f, "{}", c.escape_default()),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -184,18 +146,5 @@ pub(crate) mod tests {
         assert!(!colour_wanted(true, set("1"), set("xterm")));
         assert!(!colour_wanted(true, None, set("dumb")));
         assert!(!colour_wanted(false, None, set("xterm")));
-    }
-
-    #[test]
-    fn characters_that_act_are_not_printable() {
-        for c in [
-            '\u{9b}', '\u{85}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}', '\u{e000}',
-            '\u{301}',
-        ] {
-            assert!(!is_printable_beyond_ascii(c), "{c:?}");
-        }
-        for c in ['é', '火', 'ß', 'Ж'] {
-            assert!(is_printable_beyond_ascii(c), "{c:?}");
-        }
     }
 }

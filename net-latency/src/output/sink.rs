@@ -11,8 +11,8 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::rotation::{self, Rotation};
-use crate::error::Failure;
+use super::rotation;
+use crate::{error::Failure, request::Rotation};
 
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;

@@ -11,9 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
 
-use super::{Options, is_printable_beyond_ascii};
+use super::Options;
 use crate::clock::{TimeStyle, TimeText};
-use crate::packet::event::{COLUMNS, Event, Protocol, columns};
+use crate::escape::write_name;
+use crate::packet::event::{COLUMNS, Event, Protocol};
+use crate::packet::stages::columns;
 
 const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
@@ -317,48 +319,6 @@ pub(super) fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
 
 fn write_end(address: IpAddr, port: u16, out: &mut Vec<u8>) {
     write!(out, "{}", SocketAddr::new(address, port)).expect("memory can be written");
-}
-
-/// Writes a name so that nothing in it acts or separates; see the head of this module. `-` for an unknown one.
-pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
-    let Some(name) = name else {
-        out.push(b'-');
-        return;
-    };
-    if name == b"-" {
-        write_escaped(name, out);
-        return;
-    }
-    // Nearly all of them.
-    if name.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\\' | b',' | b'|')) {
-        out.extend_from_slice(name);
-        return;
-    }
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            let plain = match c {
-                '\\' | ',' | '|' => false,
-                ' '..='~' => true,
-                _ => is_printable_beyond_ascii(c),
-            };
-            let mut bytes = [0; 4];
-            let bytes = c.encode_utf8(&mut bytes).as_bytes();
-            if plain {
-                out.extend_from_slice(bytes);
-            } else {
-                write_escaped(bytes, out);
-            }
-        }
-        write_escaped(chunk.invalid(), out);
-    }
-}
-
-/// Each byte as `\xNN`.
-pub(super) fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-    }
 }
 
 #[cfg(test)]

@@ -49,17 +49,6 @@ pub enum IpVersion {
     V6,
 }
 
-/// Names of the columns of a line, in display order.
-#[must_use]
-pub const fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
-    match (direction, protocol) {
-        (Direction::In, Protocol::Tcp) => ["drv-ip", "ip-tcp", "tcp-app"],
-        (Direction::In, Protocol::Udp) => ["drv-ip", "ip-udp", "udp-app"],
-        (Direction::Out, Protocol::Tcp) => ["app-tcp", "tcp-ip", "ip-drv"],
-        (Direction::Out, Protocol::Udp) => ["app-udp", "udp-ip", "ip-drv"],
-    }
-}
-
 /// When the packet was finished: its latest known stamp, in ns of `CLOCK_MONOTONIC`; 0 if it has none.
 #[must_use]
 #[inline]

@@ -2,3 +2,4 @@
 
 pub(crate) mod cells;
 pub mod event;
+pub mod stages;

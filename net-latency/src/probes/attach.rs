@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
-    maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf},
+    maps::{Array, Map, MapData},
     programs::{
         BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
         links::{LinkInfo, LinkType},
@@ -18,22 +18,19 @@ use aya::{
     },
     sys::{Stats, enable_stats},
 };
-use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases,
-    RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SETTINGS_GLOBAL,
-};
+use net_latency_common::{OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, RECORDS_MAP, SETTINGS_GLOBAL};
 use rustix::{process::setpriority_process, thread::gettid};
 
 use super::{
     filters,
-    histograms::{self, Counts, Histograms},
+    histograms::{self, Counts},
     plan::{Choice, Plan},
     table::Mechanism,
 };
 use crate::{
-    cli::{Backend, PacketFilter},
     error::Failure,
     kernel::{facts::Live, prerequisites, symbols},
+    request::{Backend, Histograms, PacketFilter},
 };
 
 /// The kernel side as an object file, built by build.rs, for nearly every run.
@@ -67,18 +64,6 @@ pub struct Probes {
     /// The kernel measures its programs' time as long as this is open. Who asked for more words pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
-}
-
-/// The maps that are read while tracing and, the last time, after everything is detached.
-pub struct Maps {
-    /// Finished packets.
-    pub records: RingBuf<MapData>,
-    /// Counters per CPU.
-    pub counters: PerCpuArray<MapData, Counters>,
-    /// Received segments that wait, by a mixture of connection and position.
-    pub segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,
-    /// Received datagrams that wait, by the address of their skb.
-    pub datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
 }
 
 /// Attaches everything that `plan` names, by the first mechanism of `backend` that works. On failure
@@ -251,20 +236,6 @@ impl Probes {
     /// The loaded kernel side, for its log.
     pub fn ebpf_mut(&mut self) -> &mut Ebpf {
         &mut self.ebpf
-    }
-
-    /// Takes the maps out, which outlive the programs then.
-    ///
-    /// # Errors
-    /// If one is not there: they were taken before.
-    pub fn take_maps(&mut self) -> Result<Maps> {
-        let mut take = |name: &'static str| self.ebpf.take_map(name).context(name);
-        Ok(Maps {
-            records: take(RECORDS_MAP)?.try_into()?,
-            counters: take(COUNTERS_MAP)?.try_into()?,
-            segments: take(SEGMENTS_MAP)?.try_into()?,
-            datagrams: take(DATAGRAMS_MAP)?.try_into()?,
-        })
     }
 
     /// Takes the maps of counts out, which outlive the programs then.

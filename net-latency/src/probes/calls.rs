@@ -21,13 +21,13 @@ use net_latency_common::{
 
 use super::{attach, filters, unused};
 use crate::{
-    cli::PacketFilter,
     error::Failure,
     kernel::{
         btf::{Btf, named},
         functions::{Addresses, Function},
         layout,
     },
+    request::PacketFilter,
 };
 
 /// The kernel side of calls as an object file, built by build.rs.

@@ -13,9 +13,9 @@ use net_latency_common::{
 };
 
 use crate::{
-    cli::{Net, PacketFilter},
     packet::event::{IpVersion, Protocol},
     request::glob,
+    request::{Net, PacketFilter},
 };
 
 /// Processes of a command that can run at the same time.

@@ -11,17 +11,10 @@ use net_latency_common::{
     CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, WAYS,
 };
 
+use crate::request::Histograms;
+
 /// Buckets that a process has at least, of which each has one name.
 const BUCKETS_PER_NAME: u32 = 16;
-
-/// Which counts to keep instead of records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Histograms {
-    /// By what packets are grouped.
-    pub by: GroupBy,
-    /// Room for so many buckets of all groups, which matters where there are groups.
-    pub buckets: u32,
-}
 
 /// Gives the maps the sizes that they need.
 pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {

@@ -10,6 +10,7 @@ use crate::{
         layout, preemption,
     },
     packet::event::{IpVersion, Protocol},
+    request::PacketFilter,
 };
 
 /// A struct of the kernel's verifier.
@@ -29,6 +30,17 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// What `filter` leaves.
+    #[must_use]
+    pub fn of(filter: &PacketFilter) -> Self {
+        Self {
+            direction: filter.direction,
+            protocol: filter.protocol,
+            version: filter.version,
+            processes: filter.followed.is_some(),
+        }
+    }
+
     fn needs(&self, hook: &Hook) -> bool {
         fn fit<T: PartialEq>(wanted: Option<T>, hooks: Option<T>) -> bool {
             wanted.is_none() || hooks.is_none() || wanted == hooks

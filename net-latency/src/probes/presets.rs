@@ -1,40 +1,19 @@
 //! The functions of `--preset`, as data. A kernel has some of them only: names come and go, and what the compiler inlines
 //! can't be probed.
 
-use clap::ValueEnum;
+use crate::request::Preset;
 
-/// Functions that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Preset {
-    /// All of net/socket.c: system calls of sockets, and what is between them and the protocols
-    Socket,
-    /// TCP from the system call to IP and back
-    Tcp,
-    /// UDP likewise
-    Udp,
-    /// IPv4 and IPv6
-    Ip,
-    /// Netlink
-    Netlink,
-    /// From the driver up to IP
-    Rx,
-    /// From IP down to the driver
-    Tx,
-}
-
-impl Preset {
-    /// The names, sorted. The compiler may have given one an ending, such as `.isra.0`.
-    #[must_use]
-    pub const fn functions(self) -> &'static [&'static str] {
-        match self {
-            Self::Socket => SOCKET,
-            Self::Tcp => TCP,
-            Self::Udp => UDP,
-            Self::Ip => IP,
-            Self::Netlink => NETLINK,
-            Self::Rx => RX,
-            Self::Tx => TX,
-        }
+/// The names, sorted. The compiler may have given one an ending, such as `.isra.0`.
+#[must_use]
+pub const fn functions(preset: Preset) -> &'static [&'static str] {
+    match preset {
+        Preset::Socket => SOCKET,
+        Preset::Tcp => TCP,
+        Preset::Udp => UDP,
+        Preset::Ip => IP,
+        Preset::Netlink => NETLINK,
+        Preset::Rx => RX,
+        Preset::Tx => TX,
     }
 }
 
@@ -488,11 +467,12 @@ const TX: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::choice::Choice as _;
 
     #[test]
     fn names_are_sorted_and_each_is_there_once() {
-        for preset in Preset::value_variants() {
-            let names = preset.functions();
+        for preset in Preset::ALL.iter().map(|(preset, ..)| preset) {
+            let names = functions(*preset);
             assert!(names.is_sorted_by(|one, next| one < next), "{preset:?}");
         }
     }

@@ -1,4 +1,51 @@
 //! What is asked for, as plain types: neither the command line nor the kernel is known here.
 
-pub mod footer;
+pub mod calls;
+pub mod check;
+pub mod choice;
+pub mod filter;
+pub mod format;
 pub mod glob;
+pub mod hist;
+pub mod journey;
+pub mod network;
+pub mod report;
+pub mod rotation;
+pub mod stream;
+pub mod top;
+pub mod tracing;
+pub(crate) mod values;
+
+pub use calls::{CallsConfig, Preset};
+pub use check::CheckConfig;
+pub use filter::PacketFilter;
+pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
+pub use hist::{HistConfig, Histograms};
+pub use journey::{Functions, JourneyConfig};
+pub use network::{Mark, Net};
+pub use report::{LogFilter, ReportConfig};
+pub use rotation::Rotation;
+pub use stream::StreamConfig;
+pub use top::TopConfig;
+pub use tracing::{Backend, TracingConfig};
+
+/// What to do, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// Stream lines.
+    Stream(Box<StreamConfig>),
+    /// Show calls of functions.
+    Calls(Box<CallsConfig>),
+    /// Say how this kernel can be traced.
+    Check(CheckConfig),
+    /// Draw distributions.
+    Hist(HistConfig),
+    /// Follow single packets.
+    Journey(Box<JourneyConfig>),
+    /// Print this text: completions, the manual page.
+    Print(Vec<u8>),
+    /// Sum up logs.
+    Report(ReportConfig),
+    /// Show a live table.
+    Top(TopConfig),
+}

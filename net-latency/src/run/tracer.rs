@@ -11,19 +11,19 @@ use rustix::{
 };
 
 use crate::{
-    accounting::{Cost, Ledger, Losses},
-    cli::{Backend, PacketFilter, TracingConfig},
+    accounting::{Census, Cost, Ledger, Losses},
     clock::monotonic_ns,
     error::Failure,
     kernel::{self, prerequisites},
     probes::{
         attach::{self, Probes, Request},
-        histograms::{Counts, Histograms},
-        plan::Plan,
+        histograms::Counts,
+        plan::{Plan, Scope},
         table::Mechanism,
     },
+    request::{Backend, Histograms, PacketFilter, TracingConfig},
     run::kernel_log::KernelLog,
-    source::ring::{Capture, Census},
+    source::ring::Capture,
 };
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
@@ -88,11 +88,11 @@ impl Tracer {
 
     fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
         prerequisites::check()?;
-        let plan = Plan::new(&kernel::read_btf()?, request.filter.scope())?;
+        let plan = Plan::new(&kernel::read_btf()?, Scope::of(&request.filter))?;
         let mut probes = attach::attach(&plan, backend, request)?;
         drop(plan);
         release_memory();
-        let mut capture = Capture::new(probes.take_maps()?);
+        let mut capture = Capture::take(probes.ebpf_mut())?;
         // Attaching took a while, in which packets met some of the hooks only.
         let mut early = 0;
         while capture.next(|_| ())?.is_some() {

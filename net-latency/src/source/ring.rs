@@ -7,11 +7,29 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{MapData, RingBuf};
-use net_latency_common::{Counter, Counters, PacketRecord};
+use aya::{
+    Ebpf,
+    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+};
+use net_latency_common::{
+    COUNTERS_MAP, Counter, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, PacketRecord, RECORDS_MAP, SEGMENT_SIZE,
+    SEGMENTS_MAP,
+};
 
 use super::order::Order;
-use crate::{clock::monotonic_ns, probes::attach::Maps};
+use crate::{accounting::Census, clock::monotonic_ns};
+
+/// The maps that are read while tracing and, the last time, after everything is detached.
+struct Maps {
+    /// Finished packets.
+    records: RingBuf<MapData>,
+    /// Counters per CPU.
+    counters: PerCpuArray<MapData, Counters>,
+    /// Received segments that wait, by a mixture of connection and position.
+    segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,
+    /// Received datagrams that wait, by the address of their skb.
+    datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
+}
 
 /// Reads what the kernel side has to say.
 pub struct Capture {
@@ -20,10 +38,19 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Reads from `maps`.
-    #[must_use]
-    pub fn new(maps: Maps) -> Self {
-        Self { maps, order: Order::new() }
+    /// Takes the maps out of the loaded object, which they outlive then.
+    ///
+    /// # Errors
+    /// If one is not there: they were taken before.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
+        let mut take = |name: &'static str| ebpf.take_map(name).context(name);
+        let maps = Maps {
+            records: take(RECORDS_MAP)?.try_into()?,
+            counters: take(COUNTERS_MAP)?.try_into()?,
+            segments: take(SEGMENTS_MAP)?.try_into()?,
+            datagrams: take(DATAGRAMS_MAP)?.try_into()?,
+        };
+        Ok(Self { maps, order: Order::new() })
     }
 
     /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
@@ -80,31 +107,6 @@ impl Capture {
         // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
         let most = after.get(Counter::Stored).saturating_sub(before.get(Counter::Taken));
         Ok(Census { before, waiting: most.min((segments + datagrams) as u64), at_ns, after })
-    }
-}
-
-/// What is where. While programs run it can't be seen at one moment: what was counted before packets were looked for
-/// had left, and what is counted after that had come.
-pub struct Census {
-    /// The counters before.
-    pub before: Counters,
-    /// Received packets that wait for an application.
-    pub waiting: u64,
-    /// What was finished by then, in ns of `CLOCK_MONOTONIC`, is among the counters after.
-    pub at_ns: u64,
-    /// The counters after.
-    pub after: Counters,
-}
-
-impl Census {
-    /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
-    /// meanwhile.
-    #[must_use]
-    pub fn evicted(&self) -> u64 {
-        let moved = self.after.since(&self.before);
-        let moved = moved.get(Counter::Stored) + moved.get(Counter::Taken);
-        let known = self.after.get(Counter::Taken) + self.waiting + moved;
-        self.after.get(Counter::Stored).saturating_sub(known)
     }
 }
 

@@ -68,16 +68,22 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             trial.with_ignored_flag(true).with_kind("needs root on a traceable kernel: cargo xtask test")
         }
     };
+    let judged = |name: String, backend: Backend, case: fn(Backend) -> anyhow::Result<()>| {
+        let own_name = name.clone();
+        trial(name, Box::new(move || judge(&own_name, case(backend), || case(backend))))
+    };
     let mut trials = Vec::new();
     for (name, case) in cases::harness::CASES {
         trials.push(trial(format!("harness::{name}"), Box::new(*case)));
     }
+    // Whatever the backend; `cargo xtask test` asks one guest for them.
+    for (name, case) in cases::all().filter(|(name, _)| cases::is_of_user_side(name)) {
+        trials.push(judged(format!("user::{name}"), Backend::tested()[0], case));
+    }
     for backend in Backend::tested() {
-        for (name, case) in cases::all().filter(|(name, _)| cases::applies(name, backend)) {
-            let name = format!("{backend}::{name}");
-            let own_name = name.clone();
-            let judged = move || judge(&own_name, case(backend), || case(backend));
-            trials.push(trial(name, Box::new(judged)));
+        let of_backend = |name| cases::applies(name, backend) && !cases::is_of_user_side(name);
+        for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
+            trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
         for theme in cases::truth::THEMES {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);

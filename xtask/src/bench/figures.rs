@@ -225,9 +225,29 @@ impl Record {
         format!("{{\n{}\n}}\n", kernels.join(",\n"))
     }
 
+    /// The figures of a kernel, if there are some.
+    fn figures(&self, kernel: &str) -> Option<Figures> {
+        Figures::of(self.0.get(kernel)?.as_array()?).ok()
+    }
+
+    /// What a document quotes: the tables of a kernel, or one figure.
+    pub(super) fn quote(&self, what: &str) -> Result<String> {
+        let mut words = what.split("; ");
+        let kernel = words.next().unwrap_or(what);
+        let mut figures =
+            self.figures(kernel).with_context(|| format!("no figures of Linux {kernel} are on record"))?;
+        let (Some(mode), Some(load)) = (words.next(), words.next()) else {
+            // What the tool said in its footers is for whoever measures.
+            figures.runs.iter_mut().for_each(|run| run.said.clear());
+            return Ok(format!("\n\n{}\n", figures.table()));
+        };
+        let added = figures.added().into_iter().find(|(m, l, ..)| (*m, *l) == (mode, load));
+        let (.., instructions, _) = added.with_context(|| format!("no such figure is on record: {what}"))?;
+        Ok(grouped(instructions))
+    }
+
     pub(super) fn compare(&self, kernel: &str, now: &Figures) -> Comparison {
-        let recorded = self.0.get(kernel).and_then(Value::as_array);
-        let recorded = recorded.and_then(|values| Figures::of(values).ok()).unwrap_or_default();
+        let recorded = self.figures(kernel).unwrap_or_default();
         let mut comparison = Comparison::default();
         for (mode, load, before, _) in recorded.added() {
             let found = now.added().into_iter().find(|(m, l, ..)| *m == mode && *l == load);

@@ -12,7 +12,7 @@ use cpio::newc::{Builder, trailer};
 
 use crate::{
     process::quietly,
-    setup::{kernels::Series, qemu},
+    setup::{kernels::Kernel, qemu},
 };
 
 /// The command that init runs; each argument ends with NUL. Empty for a shell.
@@ -31,11 +31,22 @@ const EXECUTABLE: u32 = 0o100_755;
 const REGULAR: u32 = 0o100_644;
 const SYMLINK: u32 = 0o120_777;
 
+/// How a guest's processors run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Processors {
+    /// Two, under emulation by turns.
+    Two,
+    /// Two, at the same time.
+    Parallel,
+    /// One; a nanosecond of its clock is one of its instructions.
+    Counted,
+}
+
 /// What one boot is for.
 #[derive(Debug)]
 pub(crate) struct Contents {
     /// The kernel whose modules to bring.
-    pub(crate) kernel: Series,
+    pub(crate) kernel: Kernel,
     /// xtask itself, linked statically: the guest's init.
     pub(crate) init: PathBuf,
     /// Programs for `/bin`, each with the name it gets there.
@@ -48,8 +59,8 @@ pub(crate) struct Contents {
     pub(crate) environment: Vec<(String, OsString)>,
     /// Whether there are two network cards.
     pub(crate) has_cards: bool,
-    /// Whether a nanosecond of its clock is an instruction of its only processor.
-    pub(crate) counts_instructions: bool,
+    /// How its processors run.
+    pub(crate) processors: Processors,
     /// Its memory.
     pub(crate) mebibytes: u32,
 }

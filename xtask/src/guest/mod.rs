@@ -4,6 +4,7 @@ pub(crate) mod demo;
 pub(crate) mod init;
 pub(crate) mod qemu;
 
+pub(crate) mod image;
+
 mod console;
-mod image;
 mod terminal;

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
@@ -29,7 +29,11 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::{console::Console, image::Contents, init, terminal};
+use super::{
+    console::Console,
+    image::{Contents, Processors},
+    init, terminal,
+};
 use crate::{paths, setup::qemu::QEMU};
 
 /// Two cards on one wire inside QEMU, with nothing else on it: neither this machine nor what lies beyond.
@@ -46,12 +50,18 @@ const CARDS: [&str; 8] = [
 const PROCESSORS: &str = "2";
 /// The memory of a guest that needs no more.
 pub(crate) const MEBIBYTES: u32 = 1024;
-/// Emulation works everywhere and alike; `kvm` is faster where it works.
+/// Says by what guests run, in QEMU's words, for those who know better.
 const ACCELERATOR: &str = "NET_LATENCY_ACCEL";
+const KVM: &str = "kvm";
+/// How long a guest may take to boot by KVM; it takes 3 s by emulation.
+const TRIAL: Duration = Duration::from_secs(30);
 /// One host thread for both processors: with one each, a processor of the guest can run code that the other is
 /// patching, and the kernel dies at boot (6.12 did, on the int3 of a static key in `sched_clock_cpu`).
 /// Guests are tested two at a time, so that this costs nothing.
 const EMULATION: &str = "tcg,thread=single";
+/// One each, for what only happens at the same time. That is sound as long as nothing patches code under load: QEMU 7.2 may
+/// execute a breakpoint that another processor has just patched away.
+const PARALLEL_EMULATION: &str = "tcg,thread=multi";
 
 /// How long a guest may take to switch itself off once its command has ended.
 const POWER_OFF: Duration = Duration::from_secs(15);
@@ -121,6 +131,50 @@ pub(crate) fn captured(contents: &Contents, limit: Duration) -> Result<(Outcome,
     Ok((outcome, String::from_utf8_lossy(&output).into_owned()))
 }
 
+/// By what a guest's processors run.
+fn accelerator(contents: &Contents) -> String {
+    if let Ok(chosen) = std::env::var(ACCELERATOR) {
+        return chosen;
+    }
+    let accelerator = match contents.processors {
+        Processors::Counted => EMULATION,
+        Processors::Two | Processors::Parallel if kvm_works(contents) => KVM,
+        Processors::Two => EMULATION,
+        Processors::Parallel => PARALLEL_EMULATION,
+    };
+    accelerator.to_owned()
+}
+
+/// Whether a guest boots by KVM. A device alone says little: inside another virtual machine it may be there and of no use.
+fn kvm_works(contents: &Contents) -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| {
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            return false;
+        }
+        let trial = Contents {
+            kernel: contents.kernel.clone(),
+            init: contents.init.clone(),
+            programs: Vec::new(),
+            files: Vec::new(),
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            has_cards: false,
+            processors: Processors::Two,
+            mebibytes: MEBIBYTES,
+        };
+        // QEMU's own complaints would look like a failure of what comes after.
+        let works = Guest::boot_by(KVM, Stdio::null(), &trial, false, Some(TRIAL))
+            .and_then(|guest| guest.follow(&mut io::sink(), false))
+            .is_ok_and(|outcome| outcome == Outcome::Exited(0));
+        eprintln!(
+            "xtask: {}",
+            if works { "guests run by KVM" } else { "guests are emulated, since KVM boots none here" }
+        );
+        works
+    })
+}
+
 struct Guest {
     qemu: Child,
     keyboard: Keyboard,
@@ -131,6 +185,16 @@ struct Guest {
 
 impl Guest {
     fn boot(contents: &Contents, data_port: bool, limit: Option<Duration>) -> Result<Self> {
+        Self::boot_by(&accelerator(contents), Stdio::inherit(), contents, data_port, limit)
+    }
+
+    fn boot_by(
+        accelerator: &str,
+        messages: Stdio,
+        contents: &Contents,
+        data_port: bool,
+        limit: Option<Duration>,
+    ) -> Result<Self> {
         static BOOTED: AtomicU32 = AtomicU32::new(0);
         fs::create_dir_all(paths::guest())?;
         remove_stale_images()?;
@@ -140,11 +204,10 @@ impl Guest {
 
         let mut command = Command::new(QEMU);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        if contents.counts_instructions {
+        if contents.processors == Processors::Counted {
             command.args(["-accel", EMULATION, "-icount", "shift=0,sleep=off", "-smp", "1"]);
         } else {
-            let accelerator = std::env::var(ACCELERATOR).unwrap_or_else(|_| EMULATION.to_owned());
-            command.args(["-accel", &accelerator, "-smp", PROCESSORS]);
+            command.args(["-accel", accelerator, "-smp", PROCESSORS]);
         }
         // With cmpxchg16b kernel 6.12 crashes in its allocator under emulation.
         command.args(["-cpu", "max,cx16=off", "-m", &contents.mebibytes.to_string()]);
@@ -164,7 +227,7 @@ impl Guest {
             (None, None)
         };
         let parent = rustix::process::getpid();
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(messages).process_group(0);
         // SAFETY: these are system calls alone; nothing is allocated and no lock is taken.
         unsafe {
             command.pre_exec(move || {
@@ -386,7 +449,7 @@ impl<W: Write> Write for WithoutReturns<W> {
 
 /// What every guest has: the tool, and variables that tell tests where they are.
 pub(crate) fn contents(
-    kernel: crate::setup::kernels::Series,
+    kernel: crate::setup::kernels::Kernel,
     built: &crate::build::Built,
     command: Vec<OsString>,
 ) -> Contents {
@@ -400,7 +463,7 @@ pub(crate) fn contents(
             ("NET_LATENCY_GUEST".into(), "1".into()),
         ],
         has_cards: false,
-        counts_instructions: false,
+        processors: Processors::Two,
         files: Vec::new(),
         mebibytes: MEBIBYTES,
     }

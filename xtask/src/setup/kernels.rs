@@ -4,9 +4,10 @@ use std::{
     fmt, fs,
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{
     apt::{PrivateApt, extract},
@@ -39,75 +40,76 @@ const OPTIONAL: [&str; 2] = ["tls", "aesni_intel"];
 /// Written last; tells that the directory is complete, and for which of the settings above.
 const STAMP: &str = "complete";
 
-/// A line of kernels that net-latency is tested on.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Known {
-    name: &'static str,
-    /// The versions begin so.
-    version: &'static [u64],
-    /// The end of the package's name.
-    flavour: &'static str,
-    /// The Debian suites that carry it.
-    suites: &'static [&'static str],
+/// Where Debian's newest kernels come to first. The next release brings a suite of its own.
+const BACKPORTS: &[&str] = &["trixie-backports"];
+/// Names the newest kernel that was found in the archive, and when: by the file's time.
+const NEWEST: &str = "newest";
+/// After this the archive is asked again.
+const NEWEST_IS_KNOWN_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A line of Debian's kernels, as one asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Series {
+    /// The cloud kernels whose versions begin with these two numbers.
+    Version(u64, u64),
+    /// The highest cloud kernel in the archive.
+    Newest,
+    /// The PREEMPT_RT kernel of Debian 13.
+    RealTime,
 }
 
-/// All of them, oldest first, the real-time build last.
-const KNOWN: [Known; 5] = [
-    Known {
-        name: "5.10",
-        version: &[5, 10],
-        flavour: "-cloud-amd64",
-        suites: &["bullseye", "bullseye-security"],
-    },
-    Known {
-        name: "6.1",
-        version: &[6, 1],
-        flavour: "-cloud-amd64",
-        suites: &["bookworm", "bookworm-security"],
-    },
-    Known {
-        name: "6.12",
-        version: &[6, 12],
-        flavour: "-cloud-amd64",
-        suites: &["trixie", "trixie-security"],
-    },
-    Known { name: "7.2", version: &[7, 2], flavour: "-cloud-amd64", suites: &["trixie-backports"] },
-    Known { name: "rt", version: &[6, 12], flavour: "-rt-amd64", suites: &["trixie", "trixie-security"] },
-];
-
-/// One of the known series of kernels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Series(&'static Known);
-
 impl Series {
-    /// All known series.
-    pub(crate) fn all() -> Vec<Self> {
-        KNOWN.iter().map(Self).collect()
+    /// What net-latency is tested on, oldest first, the real-time build last.
+    pub(crate) const MATRIX: [Self; 5] =
+        [Self::Version(5, 10), Self::Version(6, 1), Self::Version(6, 12), Self::Newest, Self::RealTime];
+
+    /// The Debian suites that carry it.
+    fn suites(self) -> &'static [&'static str] {
+        match self {
+            Self::Version(5, 10) => &["bullseye", "bullseye-security"],
+            Self::Version(6, 1) => &["bookworm", "bookworm-security"],
+            Self::Version(6, 12) | Self::RealTime => &["trixie", "trixie-security"],
+            Self::Version(..) | Self::Newest => BACKPORTS,
+        }
     }
 
-    /// The kernel image.
-    pub(crate) fn image(self) -> PathBuf {
-        self.directory().join("vmlinuz")
+    /// The end of the package's name.
+    fn flavour(self) -> &'static str {
+        match self {
+            Self::RealTime => "-rt-amd64",
+            Self::Version(..) | Self::Newest => "-cloud-amd64",
+        }
     }
 
-    /// The modules in the order to load them, each as name and file.
-    pub(crate) fn modules(self) -> Result<Vec<(String, PathBuf)>> {
-        let list = self.directory().join("modules.order");
-        let list = fs::read_to_string(&list).with_context(|| format!("can't read {}", list.display()))?;
-        Ok(list.lines().map(|name| (name.to_owned(), self.directory().join(format!("{name}.ko")))).collect())
+    /// Whether a kernel of these numbers belongs to it. Other suites may be searched at the same time.
+    fn has(self, numbers: &[u64]) -> bool {
+        match self {
+            Self::Version(major, minor) => numbers.starts_with(&[major, minor]),
+            Self::Newest => true,
+            Self::RealTime => numbers.starts_with(&[6, 12]),
+        }
     }
 
-    fn directory(self) -> PathBuf {
-        paths::kernels().join(self.0.name)
+    /// Its kernel on this machine, if it is here and need not be looked for in the archive.
+    fn here(self) -> Option<Kernel> {
+        if self == Self::Newest && !is_recent(&newest_path()) {
+            return None;
+        }
+        self.here_of_any_age()
     }
 
-    fn is_complete(self) -> bool {
-        fs::read_to_string(self.directory().join(STAMP)).is_ok_and(|stamp| stamp == stamp_text())
+    fn here_of_any_age(self) -> Option<Kernel> {
+        let name = match self {
+            Self::Newest => fs::read_to_string(newest_path()).ok()?.trim().to_owned(),
+            Self::Version(..) | Self::RealTime => self.to_string(),
+        };
+        let kernel = Kernel::named(self, &name);
+        kernel.is_complete().then_some(kernel)
     }
 
-    /// The packages of the newest kernel of this series.
-    fn packages(self, available: &[String]) -> Option<Vec<String>> {
-        let Known { version, flavour, .. } = self.0;
+    /// Its newest kernel among the packages there are, and the packages to install.
+    fn choose(self, available: &[String]) -> Option<(Kernel, Vec<String>)> {
+        let flavour = self.flavour();
         let version_of = |package: &str| {
             let rest =
                 package.strip_prefix("linux-image-").or_else(|| package.strip_prefix("linux-binary-"))?;
@@ -116,9 +118,13 @@ impl Series {
             text.starts_with(|first: char| first.is_ascii_digit()).then_some(())?;
             let numbers = numbers(text);
             // Release candidates are named by the version that they lead to.
-            (numbers.starts_with(version) && !text.contains("rc")).then(|| (numbers, text.to_owned()))
+            (self.has(&numbers) && !text.contains("rc")).then(|| (numbers, text.to_owned()))
         };
-        let (_, newest) = available.iter().filter_map(|package| version_of(package)).max()?;
+        let (numbers, newest) = available.iter().filter_map(|package| version_of(package)).max()?;
+        let series = match (self, numbers.as_slice()) {
+            (Self::Newest, [major, minor, ..]) => Self::Version(*major, *minor),
+            _ => self,
+        };
         // Newer packages are split: `linux-image` is then an empty one that needs the other two.
         let binary = format!("linux-binary-{newest}{flavour}");
         let image = format!("linux-image-{newest}{flavour}");
@@ -126,13 +132,17 @@ impl Series {
         let kernel = if available.contains(&binary) { binary } else { image };
         let mut packages = vec![kernel];
         packages.extend(available.contains(&modules).then_some(modules));
-        Some(packages)
+        Some((Kernel::named(self, &series.to_string()), packages))
     }
 }
 
 impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.0.name)
+        match self {
+            Self::Version(major, minor) => write!(f, "{major}.{minor}"),
+            Self::Newest => f.write_str(NEWEST),
+            Self::RealTime => f.write_str("rt"),
+        }
     }
 }
 
@@ -140,50 +150,139 @@ impl FromStr for Series {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        KNOWN.iter().find(|known| known.name == name).map(Self).ok_or_else(|| {
-            let names: Vec<_> = KNOWN.iter().map(|known| known.name).collect();
-            format!("the known kernels are {}", names.join(", "))
-        })
+        let version = || {
+            let (major, minor) = name.split_once('.')?;
+            Some(Self::Version(major.parse().ok()?, minor.parse().ok()?))
+        };
+        match name {
+            NEWEST => Ok(Self::Newest),
+            "rt" => Ok(Self::RealTime),
+            _ => version().ok_or_else(|| {
+                let names = Self::MATRIX.map(|series| series.to_string()).join(", ");
+                format!("a kernel is named by the first two numbers of its version; tested are {names}")
+            }),
+        }
     }
 }
 
-/// Fetches the kernels that aren't here yet.
-pub(crate) fn ensure(series: &[Series]) -> Result<()> {
-    let missing: Vec<_> = series.iter().copied().filter(|series| !series.is_complete()).collect();
-    if missing.is_empty() {
-        return Ok(());
+/// A kernel that is on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    /// What it was asked for as.
+    pub(crate) series: Series,
+    /// The first two numbers of its version, or `rt`.
+    name: String,
+}
+
+impl Kernel {
+    pub(crate) fn named(series: Series, name: &str) -> Self {
+        Self { series, name: name.to_owned() }
     }
+
+    /// The kernel image.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.directory().join("vmlinuz")
+    }
+
+    /// The modules in the order to load them, each as name and file.
+    pub(crate) fn modules(&self) -> Result<Vec<(String, PathBuf)>> {
+        let list = self.directory().join("modules.order");
+        let list = fs::read_to_string(&list).with_context(|| format!("can't read {}", list.display()))?;
+        Ok(list.lines().map(|name| (name.to_owned(), self.directory().join(format!("{name}.ko")))).collect())
+    }
+
+    fn directory(&self) -> PathBuf {
+        paths::kernels().join(&self.name)
+    }
+
+    fn is_complete(&self) -> bool {
+        fs::read_to_string(self.directory().join(STAMP)).is_ok_and(|stamp| stamp == stamp_text())
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}
+
+/// Fetches the kernels that aren't here yet, and returns those that are here then, each once. A series that the archive
+/// no longer has is told and left out; it is an error if nothing is left.
+pub(crate) fn ensure(wanted: &[Series]) -> Result<Vec<Kernel>> {
+    let missing: Vec<_> = wanted.iter().copied().filter(|series| series.here().is_none()).collect();
+    if !missing.is_empty() {
+        let fetched = fetch(&missing);
+        match missing.as_slice() {
+            // Without a network the newest is the one that was found last.
+            [Series::Newest]
+                if let Err(error) = &fetched
+                    && let Some(kernel) = Series::Newest.here_of_any_age() =>
+            {
+                eprintln!(
+                    "xtask: the newest kernel stays {kernel}, since the archive can't be asked: {error:#}"
+                );
+            }
+            _ => fetched?,
+        }
+    }
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for series in wanted {
+        match series.here_of_any_age() {
+            Some(kernel) if kernels.iter().any(|other| other.name == kernel.name) => {}
+            Some(kernel) => kernels.push(kernel),
+            None => eprintln!(
+                "xtask: kernel {series} is left out: Debian's {} no longer has it",
+                series.suites().join(" and ")
+            ),
+        }
+    }
+    ensure!(!kernels.is_empty(), "none of the kernels asked for is in Debian's archive");
+    Ok(kernels)
+}
+
+/// Fetches kernels; those that the archive does not have it passes over.
+fn fetch(missing: &[Series]) -> Result<()> {
     let names: Vec<_> = missing.iter().map(ToString::to_string).collect();
     step(&format!("fetching Debian's kernels {} (50 MB each)", names.join(", ")), || {
         let apt_directory = paths::kernels().join("apt");
-        let mut suites: Vec<_> = missing.iter().flat_map(|series| series.0.suites).copied().collect();
+        let mut suites: Vec<_> = missing.iter().flat_map(|series| series.suites()).copied().collect();
         suites.sort_unstable();
         suites.dedup();
         let apt = PrivateApt::new(apt_directory.clone(), &suites)?;
         let available = apt.search("^linux-(image|binary|modules)-.*-amd64$")?;
         for series in missing {
-            let packages = series.packages(&available).with_context(|| {
-                format!(
-                    "Debian's {} no longer has a kernel {series}: see CONTRIBUTING.md, \"Kernels\"",
-                    series.0.suites.join(" and ")
-                )
-            })?;
-            install(series, &apt, &packages)?;
+            let Some((kernel, packages)) = series.choose(&available) else { continue };
+            if !kernel.is_complete() {
+                install(&kernel, &apt, &packages)?;
+            }
+            if *series == Series::Newest {
+                fs::write(newest_path(), format!("{kernel}\n"))?;
+            }
         }
         Ok(fs::remove_dir_all(&apt_directory)?)
     })
 }
 
+fn newest_path() -> PathBuf {
+    paths::kernels().join(NEWEST)
+}
+
+/// Whether what the archive said then is taken for true still.
+fn is_recent(path: &Path) -> bool {
+    let time = fs::metadata(path).and_then(|metadata| metadata.modified());
+    time.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < NEWEST_IS_KNOWN_FOR))
+}
+
 /// Downloads packages and keeps of them what a guest needs.
-fn install(series: Series, apt: &PrivateApt, packages: &[String]) -> Result<()> {
-    let directory = series.directory();
+fn install(kernel: &Kernel, apt: &PrivateApt, packages: &[String]) -> Result<()> {
+    let directory = kernel.directory();
     if directory.exists() {
         fs::remove_dir_all(&directory)?;
     }
     let unpacked = directory.join("unpacked");
     let debs = apt.download(packages, &unpacked)?;
     extract(&debs, &unpacked)?;
-    fs::rename(find_image(&unpacked)?, series.image())?;
+    fs::rename(find_image(&unpacked)?, kernel.image())?;
     let modules = Modules::below(&unpacked)?;
     let mut wanted = MODULES.to_vec();
     wanted.extend(OPTIONAL.into_iter().filter(|name| modules.has(name)));
@@ -196,7 +295,7 @@ fn install(series: Series, apt: &PrivateApt, packages: &[String]) -> Result<()> 
     fs::write(directory.join("modules.order"), order)?;
     fs::remove_dir_all(&unpacked)?;
     fs::write(directory.join(STAMP), stamp_text())?;
-    eprintln!("xtask: kernel {series}: {}", packages.join(", "));
+    eprintln!("xtask: kernel {kernel}: {}", packages.join(", "));
     Ok(())
 }
 
@@ -223,10 +322,26 @@ fn numbers(version: &str) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn packages(series: &str, available: &[&str]) -> Option<Vec<String>> {
+    fn choose(series: &str, available: &[&str]) -> Option<(String, Vec<String>)> {
         let available: Vec<_> = available.iter().map(ToString::to_string).collect();
-        series.parse::<Series>().unwrap().packages(&available)
+        let (kernel, packages) = series.parse::<Series>().unwrap().choose(&available)?;
+        Some((kernel.to_string(), packages))
     }
+
+    fn packages(series: &str, available: &[&str]) -> Vec<String> {
+        choose(series, available).expect("a kernel of this series").1
+    }
+
+    const SPLIT: [&str; 8] = [
+        "linux-image-6.12.107+deb13-cloud-amd64",
+        "linux-image-7.2.12+deb13-cloud-amd64",
+        "linux-binary-7.2.12+deb13-cloud-amd64",
+        "linux-modules-7.2.12+deb13-cloud-amd64",
+        "linux-binary-unsigned-7.2.12+deb13-cloud-amd64",
+        "linux-binary-7.2.9+deb13-cloud-amd64",
+        "linux-binary-7.2-rc13-cloud-amd64",
+        "linux-binary-7.3.1+deb13-cloud-amd64",
+    ];
 
     #[test]
     fn newest_by_number_not_by_letter() {
@@ -237,24 +352,22 @@ mod tests {
             "linux-image-6.12.107+deb13-cloud-amd64",
             "linux-image-cloud-amd64",
         ];
-        assert_eq!(packages("6.1", &available).unwrap(), ["linux-image-6.1.0-56-cloud-amd64"]);
+        assert_eq!(packages("6.1", &available), ["linux-image-6.1.0-56-cloud-amd64"]);
     }
 
     #[test]
     fn split_packages() {
-        let available = [
-            "linux-image-7.2.12+deb13-cloud-amd64",
-            "linux-binary-7.2.12+deb13-cloud-amd64",
-            "linux-modules-7.2.12+deb13-cloud-amd64",
-            "linux-binary-unsigned-7.2.12+deb13-cloud-amd64",
-            "linux-binary-7.2.9+deb13-cloud-amd64",
-            "linux-binary-7.2-rc13-cloud-amd64",
-            "linux-binary-7.3.1+deb13-cloud-amd64",
-        ];
         assert_eq!(
-            packages("7.2", &available).unwrap(),
+            packages("7.2", &SPLIT),
             ["linux-binary-7.2.12+deb13-cloud-amd64", "linux-modules-7.2.12+deb13-cloud-amd64"]
         );
+    }
+
+    #[test]
+    fn the_newest_has_the_name_of_its_version() {
+        let newest = ("7.3".to_owned(), vec!["linux-binary-7.3.1+deb13-cloud-amd64".to_owned()]);
+        assert_eq!(choose("newest", &SPLIT), Some(newest.clone()));
+        assert_eq!(choose("7.3", &SPLIT), Some(newest));
     }
 
     #[test]
@@ -263,13 +376,21 @@ mod tests {
             "linux-image-6.12.107+deb13-cloud-amd64",
             "linux-image-6.12.106+deb13-rt-amd64",
             "linux-image-6.12.107+deb13-rt-amd64-unsigned",
+            "linux-image-7.3.1+deb13-rt-amd64",
         ];
-        assert_eq!(packages("rt", &available).unwrap(), ["linux-image-6.12.106+deb13-rt-amd64"]);
+        assert_eq!(packages("rt", &available), ["linux-image-6.12.106+deb13-rt-amd64"]);
     }
 
     #[test]
-    fn series_that_is_gone() {
-        assert_eq!(packages("7.2", &["linux-image-7.3.1+deb13-cloud-amd64"]), None);
-        assert!("4.19".parse::<Series>().unwrap_err().contains("5.10, 6.1, 6.12, 7.2, rt"));
+    fn a_series_that_is_gone_has_no_kernel() {
+        assert_eq!(choose("7.2", &["linux-image-7.3.1+deb13-cloud-amd64"]), None);
+        assert!("old".parse::<Series>().unwrap_err().contains("5.10, 6.1, 6.12, newest, rt"));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for series in Series::MATRIX {
+            assert_eq!(series.to_string().parse(), Ok(series));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
+pub(crate) mod cargo_deb;
 pub(crate) mod kernels;
 pub(crate) mod programs;
 pub(crate) mod qemu;
@@ -14,9 +15,9 @@ mod toolchain;
 
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use apt::Apt;
-use kernels::Series;
+use kernels::{Kernel, Series};
 
 /// What a task is about to do.
 #[derive(Debug, Default)]
@@ -46,8 +47,13 @@ impl Needs {
     }
 }
 
-/// Installs what is missing for these needs.
-pub(crate) fn ensure(needs: &Needs) -> Result<()> {
+/// Installs what is missing for these needs, and returns the kernels.
+pub(crate) fn ensure(needs: &Needs) -> Result<Vec<Kernel>> {
+    Ok(ensure_meanwhile(needs, || ())?.0)
+}
+
+/// The same; what is only for guests is fetched while `action` runs, which may build.
+pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> Result<(Vec<Kernel>, T)> {
     let mut apt = Apt::default();
     let guests = !needs.kernels.is_empty();
     let mut packages = Vec::new();
@@ -62,17 +68,28 @@ pub(crate) fn ensure(needs: &Needs) -> Result<()> {
         packages.extend(browser::missing_packages(&mut apt)?);
     }
     apt.install(&packages)?;
-    if needs.build {
-        toolchain::ensure()?;
-    }
-    // Building the linker keeps the processors busy, the downloads keep the network busy.
+    // Building keeps the processors busy, the downloads keep the network busy.
     thread::scope(|scope| {
-        let linker = needs.build.then(|| scope.spawn(linker::ensure));
-        if guests {
-            qemu::ensure_busybox(&mut apt)?;
-            kernels::ensure(&needs.kernels)?;
-            programs::ensure(programs::STRACE)?;
+        let fetched = guests.then(|| {
+            scope.spawn(move || {
+                qemu::ensure_busybox(&mut apt)?;
+                programs::ensure(programs::STRACE)?;
+                kernels::ensure(&needs.kernels)
+            })
+        });
+        if needs.build {
+            toolchain::ensure()?;
+            linker::ensure()?;
         }
-        linker.map_or(Ok(()), |linker| linker.join().expect("installing the linker doesn't panic"))
+        let result = action();
+        let kernels =
+            fetched.map_or(Ok(Vec::new()), |thread| thread.join().expect("fetching doesn't panic"))?;
+        Ok((kernels, result))
     })
+}
+
+/// The one kernel that was asked for.
+pub(crate) fn ensure_guest(kernel: Series) -> Result<Kernel> {
+    let mut kernels = ensure(&Needs::guests(vec![kernel]))?;
+    kernels.pop().context("setup found no kernel")
 }

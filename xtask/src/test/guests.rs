@@ -13,16 +13,19 @@ use std::{
 
 use anyhow::Result;
 
-use super::{
-    phase,
-    summary::{FailedTest, Summary},
-};
+use super::{phase, summary::Summary};
 use crate::{
     bench,
-    build::{self, Built},
+    build::Built,
     cli::TestArgs,
-    guest::qemu::{Outcome, captured, contents},
-    setup::{kernels::Series, programs},
+    guest::{
+        image::Processors,
+        qemu::{Outcome, captured, contents},
+    },
+    setup::{
+        kernels::{Kernel, Series},
+        programs,
+    },
 };
 
 /// Guests beyond one per processor: some of a guest's time goes into sleeps and the kernel's grace periods.
@@ -34,20 +37,127 @@ const TEST_PROGRAM: &str = "guest-tests";
 /// what came is included.
 const SOAK: (&str, &str) = ("NET_LATENCY_SOAK_SECONDS", "600");
 const SOAK_LIMIT: Duration = Duration::from_secs(3600);
+/// The random traffic is the same each time, unless new seeds are to be tried; the test prints its seed.
+const SOAK_SEED: (&str, &str) = ("NET_LATENCY_SOAK_SEED", "20260302");
+/// Asks for the tests of what happens when two processors run the kernel side at the same time, by all backends.
+const RACE: (&str, &str) = ("NET_LATENCY_RACE", "1");
+/// In all of their names.
+const RACE_FILTER: &str = "::race";
 /// Tells the tests that the guest has network cards.
 const CARDS: (&str, &str) = ("NET_LATENCY_CARDS", "1");
-/// With more failures than this something is broken, and nothing is tried again.
-const MOST_TRIED_AGAIN: usize = 12;
 
-/// What one guest tests. Two halves a kernel, so that the slowest kernel doesn't set the time of the whole.
-const HALVES: [(&str, &[&str]); 2] =
-    [("fentry or auto", &["kprobe::"]), ("kprobe", &["fentry::", "auto::", "harness::", "last::"])];
+/// A part of what a kernel is tested with. There are several so that the slowest kernel doesn't set the time of the whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    /// By fentry, or on kernels that preempt tasks by the default backend; also what knows no backend.
+    Fentry,
+    /// By kprobe.
+    Kprobe,
+    /// What happens with processors that run at the same time, by both.
+    Race,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Fentry, Self::Kprobe, Self::Race];
+
+    /// The beginnings of names of tests that are not in this part.
+    fn skipped(self) -> &'static [&'static str] {
+        match self {
+            Self::Fentry => &["kprobe::"],
+            Self::Kprobe => &["fentry::", "auto::", "harness::", "last::"],
+            Self::Race => &["harness::", "last::"],
+        }
+    }
+
+    fn processors(self) -> Processors {
+        match self {
+            Self::Fentry | Self::Kprobe => Processors::Two,
+            Self::Race => Processors::Parallel,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fentry => "fentry or auto",
+            Self::Kprobe => "kprobe",
+            Self::Race => "race",
+        })
+    }
+}
+
+/// What is the same on every kernel: tested once.
+const USER_SIDE: &str = "user::";
+/// Where, if it is among the jobs.
+const OF_USER_SIDE: (Series, Part) = (Series::Version(6, 1), Part::Fentry);
+
+/// Which kernels and backends are tested.
+#[derive(Debug)]
+pub(super) struct Choice {
+    parts: Vec<(Series, Part)>,
+    filter: Option<String>,
+    soak: bool,
+    /// Whether to look for what no earlier run has found.
+    is_whole: bool,
+}
+
+impl Choice {
+    /// The oldest backend on the oldest kernel, the usual one on a usual kernel, and the newest kernel; or what is asked for.
+    pub(super) fn of(args: &TestArgs) -> Self {
+        let all = |series: Series| Part::ALL.map(|part| (series, part));
+        let parts = match args.kernels.as_slice() {
+            _ if args.no_guest => Vec::new(),
+            [] if args.all => Series::MATRIX.into_iter().flat_map(all).collect(),
+            [] => {
+                let mut parts = vec![(Series::Version(5, 10), Part::Kprobe), OF_USER_SIDE];
+                parts.extend([Part::Fentry, Part::Kprobe].map(|part| (Series::Newest, part)));
+                parts
+            }
+            chosen => chosen.iter().copied().flat_map(all).collect(),
+        };
+        Self { parts, filter: args.filter.clone(), soak: args.soak, is_whole: args.all }
+    }
+
+    /// The kernels that it takes, each once.
+    pub(super) fn series(&self) -> Vec<Series> {
+        let mut series: Vec<_> = self.parts.iter().map(|(series, _)| *series).collect();
+        series.dedup();
+        series
+    }
+
+    /// The slowest first: PREEMPT_RT, the last of the matrix, takes three times as long as the others.
+    fn jobs(&self, kernels: &[Kernel]) -> Vec<Job> {
+        let with_kernel = |(series, part): &(Series, Part)| {
+            Some((kernels.iter().find(|kernel| kernel.series == *series)?.clone(), *part))
+        };
+        let is_wanted = |(_, part): &(Kernel, Part)| {
+            *part != Part::Race || self.filter.as_ref().is_none_or(|filter| filter.contains("race"))
+        };
+        let found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).filter(is_wanted).collect();
+        let of_user_side = found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE);
+        // Elsewhere in the first guest that is not for races.
+        let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
+        let job = |(place, (kernel, part)): (usize, (Kernel, Part))| {
+            let mut skipped = part.skipped().to_vec();
+            if Some(place) != of_user_side {
+                skipped.push(USER_SIDE);
+            }
+            let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
+            // A test program takes one filter: these tests are few.
+            let filter = if part == Part::Race { Some(RACE_FILTER) } else { self.filter.as_deref() };
+            let filter = filter.into_iter().map(OsString::from);
+            Job { kernel, part, arguments: skipped.chain(filter).collect() }
+        };
+        found.into_iter().enumerate().map(job).collect()
+    }
+}
 
 /// A guest's work.
-#[derive(Clone)]
+#[derive(Debug)]
 struct Job {
-    kernel: Series,
-    part: String,
+    kernel: Kernel,
+    part: Part,
     arguments: Vec<OsString>,
 }
 
@@ -58,77 +168,37 @@ impl fmt::Display for Job {
 }
 
 /// What every guest gets.
-struct Material {
-    built: Built,
-    tests: PathBuf,
-    soak: bool,
+pub(super) struct Programs {
+    /// What goes into guests, and the test program.
+    pub(super) tested: (Built, PathBuf),
+    /// The same as users have it, if the cost is to be measured.
+    pub(super) released: Option<(Built, PathBuf)>,
 }
 
-/// Runs the guest tests on `kernels`. What fails is tried once more, each test alone in a guest of its own, with nothing
-/// else running: guests that are tested together disturb each other. What needed that is told at the end.
-pub(super) fn run(args: &TestArgs, kernels: &[Series], summary: &mut Summary) {
-    let built = phase("building for the guests", || Ok((build::for_guest()?, build::guest_tests()?)));
-    let material = match built {
-        Ok((built, tests)) => Material { built, tests, soak: args.soak },
-        Err(error) => return summary.fail("building for the guests", &format!("{error:#}")),
-    };
+/// Runs the guest tests on those of the chosen kernels that are here.
+pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summary: &mut Summary) {
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    // A guest whose clock counts instructions doesn't mind others.
-    let is_watched = args.filter.is_none() && kernels.iter().any(|kernel| *kernel == bench::watched());
-    let (failures, cost) = thread::scope(|scope| {
-        let cost = is_watched
-            .then(|| scope.spawn(|| phase("the cost", || bench::watch(&material.built, &material.tests))));
-        let failures = play_all(jobs(args, kernels), processors + GUESTS_BEYOND, &material, summary);
-        (failures, cost.map(|cost| cost.join().expect("measuring doesn't panic")))
+    let is_watched = |kernel: &&Kernel| choice.filter.is_none() && kernel.series == bench::WATCHED;
+    let watched = kernels.iter().find(is_watched).zip(programs.released.as_ref());
+    let cost = thread::scope(|scope| {
+        // A guest whose clock counts instructions doesn't mind others.
+        let cost = watched.map(|(kernel, (built, tests))| {
+            scope.spawn(move || phase("the cost", || bench::watch(kernel, built, tests)))
+        });
+        play_all(choice, choice.jobs(kernels), processors + GUESTS_BEYOND, programs, summary);
+        cost.map(|cost| cost.join().expect("measuring doesn't panic"))
     });
     match cost {
         Some(Ok(())) => summary.pass(),
         Some(Err(error)) => summary.fail("the cost", &format!("{error:#}")),
         None => {}
     }
-    if failures.len() > MOST_TRIED_AGAIN {
-        for (job, test) in failures {
-            summary.fail_test(&job.to_string(), test);
-        }
-        return;
-    }
-    for (job, test) in failures {
-        let again = Job {
-            part: test.name.clone(),
-            arguments: vec!["--exact".into(), test.name.clone().into()],
-            ..job.clone()
-        };
-        let before = summary.passed();
-        let failed_again = play_all(vec![again], 1, &material, summary).pop();
-        match failed_again {
-            Some((_, test)) => summary.fail_test(&job.to_string(), test),
-            None if summary.passed() > before => summary.passed_again(&job.to_string(), &test),
-            // The guest died, or didn't know the test.
-            None => summary.fail_test(&job.to_string(), test),
-        }
-    }
 }
 
-/// The slowest first: PREEMPT_RT, the last of the list, takes three times as long as the others.
-fn jobs(args: &TestArgs, kernels: &[Series]) -> Vec<Job> {
-    let halves = kernels.iter().rev().flat_map(|kernel| HALVES.map(|half| (*kernel, half)));
-    let job = |(kernel, (part, skipped)): (Series, (&str, &[&str]))| {
-        let skipped = skipped.iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
-        let filter = args.filter.iter().map(OsString::from);
-        Job { kernel, part: part.to_owned(), arguments: skipped.chain(filter).collect() }
-    };
-    halves.map(job).collect()
-}
-
-/// Plays all, some at a time, and returns the tests that failed.
-fn play_all(
-    jobs: Vec<Job>,
-    at_a_time: usize,
-    material: &Material,
-    summary: &mut Summary,
-) -> Vec<(Job, FailedTest)> {
+/// Plays all, some at a time.
+fn play_all(choice: &Choice, jobs: Vec<Job>, at_a_time: usize, programs: &Programs, summary: &mut Summary) {
     let queue = Mutex::new(VecDeque::from(jobs));
-    let results = Mutex::new((summary, Vec::new()));
+    let summary = Mutex::new(summary);
     thread::scope(|scope| {
         for _ in 0..at_a_time {
             scope.spawn(|| {
@@ -137,50 +207,47 @@ fn play_all(
                     let Some(job) = next else { return };
                     eprintln!("xtask: {job}: testing …");
                     let start = Instant::now();
-                    let result = play(&job, material);
-                    let mut results = results.lock().expect("no holder of the lock panics");
-                    let (summary, failures) = &mut *results;
-                    let failed = report(&job, result, start.elapsed(), summary);
-                    failures.extend(failed.into_iter().map(|test| (job.clone(), test)));
+                    let result = play(choice, &job, programs);
+                    let mut summary = summary.lock().expect("no holder of the lock panics");
+                    report(&job, result, start.elapsed(), &mut summary);
                 }
             });
         }
     });
-    results.into_inner().expect("no holder of the lock panics").1
 }
 
-fn play(job: &Job, material: &Material) -> Result<(Outcome, String)> {
+fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, String)> {
     let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into(), "--color=never".into()];
     command.extend(job.arguments.iter().cloned());
-    let mut contents = contents(job.kernel, &material.built, command);
-    contents.programs.push((TEST_PROGRAM.into(), material.tests.clone()));
+    let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
+    contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
     contents.files = programs::files(programs::STRACE)?;
     contents.has_cards = true;
+    contents.processors = job.part.processors();
     let mut limit = GUEST_LIMIT;
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
     set(CARDS);
-    if material.soak {
+    if job.part == Part::Race {
+        set(RACE);
+    }
+    if !choice.is_whole {
+        set(SOAK_SEED);
+    }
+    if choice.soak {
         set(SOAK);
         limit += SOAK_LIMIT;
     }
     captured(&contents, limit)
 }
 
-/// Prints a guest's output in one piece, each line with its kernel in front. Counts what passed and returns the tests
-/// that failed.
-fn report(
-    job: &Job,
-    result: Result<(Outcome, String)>,
-    took: Duration,
-    summary: &mut Summary,
-) -> Vec<FailedTest> {
+/// Prints a guest's output in one piece, each line with its kernel in front, and counts what passed and failed.
+fn report(job: &Job, result: Result<(Outcome, String)>, took: Duration, summary: &mut Summary) {
     let name = job.to_string();
-    let mut failed = Vec::new();
     let mut text = String::new();
     match result {
         Ok((Outcome::Exited(status), output)) => {
             text += &output;
-            failed = summary.add_guest(&name, &output, status.into());
+            summary.add_run(&name, &output, status.into());
         }
         Ok((Outcome::Died { reason, tail }, output)) => {
             text += &format!("{output}\nthe guest died: {reason}; its console's last lines:\n{tail}\n");
@@ -194,5 +261,74 @@ fn report(
         drop(writeln!(stdout, "{:>4} | {line}", job.kernel));
     }
     eprintln!("xtask: {name}: {:.0} s", took.as_secs_f64());
-    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(series: Series) -> Kernel {
+        Kernel::named(series, &series.to_string())
+    }
+
+    fn args() -> TestArgs {
+        TestArgs { all: false, kernels: Vec::new(), no_guest: false, filter: None, soak: false }
+    }
+
+    fn jobs(args: &TestArgs) -> Vec<Job> {
+        let choice = Choice::of(args);
+        let kernels: Vec<_> = choice.series().into_iter().map(kernel).collect();
+        choice.jobs(&kernels)
+    }
+
+    fn named(jobs: &[Job]) -> Vec<String> {
+        jobs.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_default_is_a_choice_and_all_is_all() {
+        let few = [
+            "kernel newest, kprobe",
+            "kernel newest, fentry or auto",
+            "kernel 6.1, fentry or auto",
+            "kernel 5.10, kprobe",
+        ];
+        assert_eq!(named(&jobs(&args())), few);
+        let all = named(&jobs(&TestArgs { all: true, ..args() }));
+        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len());
+        assert!(few.iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_there_is_not_tested() {
+        let choice = Choice::of(&args());
+        assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), ["kernel 5.10, kprobe"]);
+    }
+
+    #[test]
+    fn races_are_looked_for_in_guests_of_their_own() {
+        let of_61 = |filter: Option<&str>| {
+            let kernels = vec![Series::Version(6, 1)];
+            jobs(&TestArgs { kernels, filter: filter.map(str::to_owned), ..args() })
+        };
+        let race = of_61(None).into_iter().find(|job| job.part == Part::Race).expect("a guest for races");
+        assert!(race.arguments.iter().any(|argument| argument == RACE_FILTER), "{race:?}");
+        assert_eq!(named(&of_61(Some("conversation"))), ["kernel 6.1, kprobe", "kernel 6.1, fentry or auto"]);
+        assert_eq!(of_61(Some("race")).len(), Part::ALL.len());
+    }
+
+    #[test]
+    fn what_is_the_same_everywhere_is_tested_once() {
+        let has_user_side = |job: &&Job| !job.arguments.iter().any(|argument| argument == USER_SIDE);
+        for (args, place) in [
+            (TestArgs { all: true, ..args() }, "kernel 6.1, fentry or auto"),
+            (args(), "kernel 6.1, fentry or auto"),
+            (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, kprobe"),
+        ] {
+            let jobs = jobs(&args);
+            let found: Vec<_> = jobs.iter().filter(has_user_side).map(ToString::to_string).collect();
+            assert_eq!(found, [place]);
+        }
+    }
 }

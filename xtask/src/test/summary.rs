@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-/// Lines shown of why a test failed: what it wanted, and the beginning of what it saw.
+/// Lines of a failed test's report that are repeated at the end; the whole is in the output before.
 const MESSAGE_LINES: usize = 12;
+/// What a guest's test program puts before a test's name and the reason why it plays again.
+const SECOND_TRY: &str = "second try: ";
 
 /// What has passed and failed so far.
 #[derive(Debug, Default)]
@@ -12,15 +14,10 @@ pub(crate) struct Summary {
     failed: u64,
     /// What failed, and why.
     reasons: Vec<String>,
-    /// What failed at first.
+    /// Tests that were played again, where and why, whatever came of it.
     second_tries: Vec<String>,
-}
-
-/// A test that failed, by its program's own report.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct FailedTest {
-    pub(crate) name: String,
-    message: String,
+    /// What else is to be told at the end.
+    remarks: Vec<String>,
 }
 
 impl Summary {
@@ -35,41 +32,22 @@ impl Summary {
         self.passed += 1;
     }
 
-    /// Counts a test that failed for good.
-    pub(crate) fn fail_test(&mut self, place: &str, test: FailedTest) {
-        self.fail(&format!("{place}: {}", test.name), &test.message);
+    /// Failures so far.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed
     }
 
-    /// Tests that passed so far.
-    pub(crate) fn passed(&self) -> u64 {
-        self.passed
-    }
-
-    /// Remembers a test that has been counted as passed after having failed.
-    pub(crate) fn passed_again(&mut self, place: &str, test: &FailedTest) {
-        self.second_tries.push(format!("{place}: {}: {}", test.name, test.message));
+    /// Has something told at the end.
+    pub(crate) fn remark(&mut self, text: &str) {
+        self.remarks.push(text.to_owned());
     }
 
     /// Counts the tests of a finished run. One that failed otherwise than by its tests is a failure by itself,
     /// and so is one that reports no result.
     pub(crate) fn add_run(&mut self, what: &str, output: &str, status: i32) {
-        let counts = self.add_passed(what, output, status);
-        self.failed += counts.failed;
-    }
-
-    /// The same without counting the failed tests: it returns them, each to be counted or tried again.
-    pub(crate) fn add_guest(&mut self, what: &str, output: &str, status: i32) -> Vec<FailedTest> {
-        let counts = self.add_passed(what, output, status);
-        let tests = failed_tests(output);
-        if tests.len() as u64 != counts.failed {
-            self.fail(what, &format!("{} tests failed, but it names {}", counts.failed, tests.len()));
-        }
-        tests
-    }
-
-    fn add_passed(&mut self, what: &str, output: &str, status: i32) -> Counts {
         let counts = Counts::of(output);
         self.passed += counts.passed;
+        let failed = failed_tests(output);
         if counts.programs == 0 {
             self.fail(what, &format!("no test result; exit status {status}"));
         } else if status != 0 && counts.failed == 0 {
@@ -77,18 +55,26 @@ impl Summary {
         } else if status == 0 && counts.failed > 0 {
             self.fail(what, "reports success in spite of failed tests");
         }
-        counts
+        if failed.len() as u64 != counts.failed {
+            self.fail(what, &format!("{} tests failed, but it names {}", counts.failed, failed.len()));
+        }
+        for test in failed {
+            self.fail(&format!("{what}: {}", test.name), &test.message);
+        }
+        self.second_tries.extend(second_tries(output).map(|line| format!("{what}: {line}")));
     }
 
-    /// Prints why steps failed, and what succeeded only when it was tried again.
+    /// Prints what was played again, and why steps failed.
     pub(crate) fn explain(&self) {
-        for (what, messages) in
-            [("passed when run again alone", &self.second_tries), ("failed", &self.reasons)]
-        {
-            for message in messages {
-                eprintln!("xtask: {what}: {message}");
-            }
+        for line in self.closing() {
+            eprintln!("xtask: {line}");
         }
+    }
+
+    fn closing(&self) -> impl Iterator<Item = String> {
+        let second_tries = self.second_tries.iter().map(|line| format!("{SECOND_TRY}{line}"));
+        let reasons = self.reasons.iter().map(|reason| format!("failed: {reason}"));
+        second_tries.chain(reasons).chain(self.remarks.iter().cloned())
     }
 
     /// Whether nothing failed.
@@ -130,9 +116,20 @@ fn count(result: &str, word: &str) -> u64 {
     result.split(';').find_map(number).unwrap_or(0)
 }
 
-/// The tests that a program reports as failed: each has a part of its own, headed `---- NAME ----`, behind all tests.
+/// A test that failed, by its program's own report.
+#[derive(Debug, PartialEq)]
+struct FailedTest {
+    name: String,
+    message: String,
+}
+
+/// The tests that programs report as failed: each has a part of its own, headed `---- NAME ----` or, by cargo's own programs,
+/// `---- NAME stdout ----`, behind all tests.
 fn failed_tests(output: &str) -> Vec<FailedTest> {
-    let heading = |line: &str| Some(line.strip_prefix("---- ")?.strip_suffix(" ----")?.to_owned());
+    let heading = |line: &str| {
+        let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+        Some(name.strip_suffix(" stdout").unwrap_or(name).to_owned())
+    };
     let mut tests: Vec<FailedTest> = Vec::new();
     let mut lines = 0;
     for line in output.lines().map(str::trim_end) {
@@ -140,16 +137,28 @@ fn failed_tests(output: &str) -> Vec<FailedTest> {
             tests.push(FailedTest { name, message: String::new() });
             lines = 0;
         } else if line == "failures:" || line.starts_with("test result: ") {
-            lines = MESSAGE_LINES;
+            lines = usize::MAX;
         } else if let Some(test) = tests.last_mut()
             && lines < MESSAGE_LINES
         {
             test.message += if lines == 0 { "" } else { "\n" };
             test.message += line;
             lines += 1;
+            if lines == MESSAGE_LINES {
+                test.message += "\n(the whole is in the output above)";
+            }
         }
     }
     tests
+}
+
+/// What was played again: `NAME: REASON`. The line may stand behind the test's name, which is printed when it begins.
+fn second_tries(output: &str) -> impl Iterator<Item = &str> {
+    output.lines().filter_map(|line| {
+        let (before, told) = line.split_once(SECOND_TRY)?;
+        let is_its_own = before.is_empty() || before.starts_with("test ") && before.ends_with("... ");
+        is_its_own.then(|| told.trim_end())
+    })
 }
 
 #[cfg(test)]
@@ -194,21 +203,52 @@ mod tests {
     #[test]
     fn failed_tests_are_known_by_name() {
         let mut summary = Summary::default();
-        let tests = summary.add_guest("guest", BAD, 101);
+        summary.add_run("guest", BAD, 101);
+        let closing: Vec<_> = summary.closing().collect();
         assert_eq!(
-            tests,
-            [("a", "3 lines, not 4\n{\"ts\":1}\n"), ("b::c", "no line\n\n")]
-                .map(|(name, message)| FailedTest { name: name.into(), message: message.into() })
+            closing,
+            ["failed: guest: a: 3 lines, not 4\n{\"ts\":1}\n", "failed: guest: b::c: no line\n\n"]
         );
-        assert_eq!(summary.to_string(), "4 passed, 0 failed");
-        summary.fail_test("guest", tests[0].clone());
-        assert_eq!(summary.to_string(), "4 passed, 1 failed");
+        assert_eq!(summary.to_string(), "4 passed, 2 failed");
+    }
+
+    #[test]
+    fn cargos_own_programs_name_failed_tests_too() {
+        let tests = failed_tests(&BAD.replace("a ----\n", "a stdout ----\n"));
+        assert_eq!(tests[0].name, "a");
+    }
+
+    #[test]
+    fn a_long_message_says_where_the_rest_is() {
+        let output =
+            format!("---- a ----\n{}test result: FAILED. 0 passed; 1 failed\n", "line\n".repeat(100));
+        let message = &failed_tests(&output)[0].message;
+        assert_eq!(message.lines().count(), MESSAGE_LINES + 1);
+        assert!(message.ends_with("(the whole is in the output above)"), "{message}");
     }
 
     #[test]
     fn a_failed_test_without_a_name_still_counts() {
+        assert_eq!(summed(&BAD.replace("----", "--"), 101), "4 passed, 1 failed");
+    }
+
+    #[test]
+    fn second_tries_are_told_whatever_came_of_them() {
+        let output = format!(
+            "test kprobe::soak       ... second try: kprobe::soak: the kernel skipped 3 calls\r\n\
+             second try: kprobe::x: the kernel skipped 1 call\n\
+             a message that quotes \"second try: kprobe::y\"\n{GOOD}"
+        );
         let mut summary = Summary::default();
-        assert_eq!(summary.add_guest("guest", &BAD.replace("----", "--"), 101), []);
-        assert_eq!(summary.to_string(), "4 passed, 1 failed");
+        summary.add_run("kernel 6.1, kprobe", &output, 0);
+        let closing: Vec<_> = summary.closing().collect();
+        assert_eq!(
+            closing,
+            [
+                "second try: kernel 6.1, kprobe: kprobe::soak: the kernel skipped 3 calls",
+                "second try: kernel 6.1, kprobe: kprobe::x: the kernel skipped 1 call"
+            ]
+        );
+        assert_eq!(summary.to_string(), "13 passed, 0 failed");
     }
 }

@@ -8,10 +8,10 @@ use std::{
 use glob::Pattern;
 
 use crate::{
-    cli::CallsConfig,
     error::Failure,
     kernel::functions::{self, Addresses, Function, Refused},
-    probes::{calls, presets::Preset},
+    probes::{calls, presets},
+    request::{CallsConfig, Preset},
 };
 
 /// Functions that can be traced at a time: each is two probes, which take their time to attach and detach.
@@ -60,7 +60,7 @@ impl Choice {
 fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<Vec<String>, Failure> {
     let mut names = BTreeSet::new();
     for preset in presets {
-        let functions = preset.functions();
+        let functions = presets::functions(*preset);
         let before = names.len();
         names.extend(known.iter().filter(|name| functions.binary_search(&base(name)).is_ok()));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {

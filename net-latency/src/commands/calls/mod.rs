@@ -38,13 +38,12 @@ use self::{
     tree::{Tree, Trees},
 };
 use crate::{
-    cli::{CallFormat, CallsConfig, Style},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, facts::Live, functions::Function, prerequisites},
-    output::{LONGEST_LINE, Rotation, Sink, SinkError},
+    output::{LONGEST_LINE, Sink, SinkError},
     probes::calls::{self, CallMaps, CallProbes, Cost},
-    request::footer::FooterForm,
+    request::{CallFormat, CallsConfig, FooterFormat, Rotation, Style},
     run::ends::{self, Processes, Signals, readable},
 };
 
@@ -158,7 +157,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         },
         _ => 0,
     };
-    if config.footer != FooterForm::None {
+    if config.footer != FooterFormat::None {
         let footer = Footer {
             totals: &run.totals,
             functions: &run.functions,

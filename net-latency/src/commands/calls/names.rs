@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use net_latency_common::{CallRecord, LEVEL_HARDIRQ, LEVEL_SOFTIRQ, LEVEL_TASK};
 
-use crate::{kernel::functions::Function, output::write_name};
+use crate::{escape::write_name, kernel::functions::Function};
 
 /// Bytes between a function's first and the one where a probe is: an `endbr64` at most.
 const WITHIN: u64 = 16;

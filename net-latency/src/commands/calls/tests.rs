@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::accounting::object::tests::valid;
 use crate::packet::event::fixtures::comm;
-use crate::request::footer::FooterForm;
+use crate::request::FooterFormat;
 
 const NAMES: [&str; 4] = ["__sys_recvfrom", "sock_recvmsg", "tcp_recvmsg", "net_rx_action"];
 
@@ -120,12 +120,12 @@ fn the_end_sums_up_and_says_what_is_missing() {
         footer.write(form, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("text")
     };
-    let text = |counters, rest, skipped| write(FooterForm::Text, counters, rest, skipped);
+    let text = |counters, rest, skipped| write(FooterFormat::Text, counters, rest, skipped);
     assert_snapshot!(text([8, 0, 0, 0, 0, 0], 0, Some(0)) + &text([30, 2, 3, 4, 5, 6], 7, None));
-    let object = write(FooterForm::Json, [30, 2, 3, 4, 5, 6], 7, None);
+    let object = write(FooterFormat::Json, [30, 2, 3, 4, 5, 6], 7, None);
     assert_eq!(valid(&object)["lost"], json!(16));
     assert_snapshot!("for_programs", object);
-    let object = valid(&write(FooterForm::Json, [0; 6], 0, Some(9)));
+    let object = valid(&write(FooterFormat::Json, [0; 6], 0, Some(9)));
     assert_eq!((&object["lost"], &object["skipped_calls"]), (&json!(0), &json!(9)));
 }
 

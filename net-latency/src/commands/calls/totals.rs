@@ -15,7 +15,7 @@ use crate::{
         object::{Head, Kind, View},
     },
     output::write_json,
-    request::footer::FooterForm,
+    request::FooterFormat,
 };
 
 /// Figures of each function, by its number.
@@ -112,14 +112,14 @@ impl Footer<'_> {
             .sum()
     }
 
-    pub(super) fn write(&self, form: FooterForm, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
         match form {
-            FooterForm::Text => self.write_text(out),
-            FooterForm::Json => {
+            FooterFormat::Text => self.write_text(out),
+            FooterFormat::Json => {
                 write_json(&Object::new(self), out);
                 Ok(())
             }
-            FooterForm::None => Ok(()),
+            FooterFormat::None => Ok(()),
         }
     }
 

@@ -11,7 +11,10 @@ use std::{
 use net_latency_common::{COMM_LEN, GroupBy};
 
 use super::model::Id;
-use crate::{cli::unified_hierarchy, kernel::devices::Devices, output::write_name};
+use crate::{
+    escape::write_name,
+    kernel::{cgroups::unified_hierarchy, devices::Devices},
+};
 
 /// Directories of cgroups below each other: more than anybody has.
 const DEEPEST: usize = 64;

@@ -6,17 +6,16 @@ use serde::Serialize;
 use super::{distribution::Distribution, group::Identity, page::Page};
 use crate::{
     clock::{TimeStyle, TimeText},
-    output::{
-        fields::{dir, stage_fields},
-        write_json,
-    },
+    output::write_json,
+    packet::stages::{dir, stages},
 };
 
 /// Appends the object of a page, and a newline.
 pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
     let histograms = page.groups.iter().flat_map(|(group, identity)| {
         group.ways.iter().flat_map(move |way| {
-            let names = stage_fields(way.direction, way.protocol).into_iter().chain(["total_ns"]);
+            let names =
+                stages(way.direction, way.protocol).into_iter().map(|stage| stage.field).chain(["total_ns"]);
             names.zip(&way.rows).map(move |(stage, row)| {
                 Histogram::new(who(identity), [dir(way.direction), way.protocol.name(), stage], row)
             })

@@ -35,11 +35,10 @@ use crate::{
         Balance,
         object::{Kind, Object, View},
     },
-    cli::{HistConfig, ReportFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
     output::write_json,
-    request::footer::FooterForm,
+    request::{FooterFormat, HistConfig, ReportFormat},
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,
@@ -143,7 +142,7 @@ impl Hist<'_> {
         } else {
             Ok(())
         };
-        if self.config.footer != FooterForm::None {
+        if self.config.footer != FooterFormat::None {
             let all = groups(&counts, usize::MAX);
             let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
             let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
@@ -152,7 +151,7 @@ impl Hist<'_> {
             let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
             let mut text = Vec::new();
             let written = match self.config.footer {
-                FooterForm::Json => {
+                FooterFormat::Json => {
                     let zone = self.config.zone;
                     let stages = stages(&groups(&counts, 0));
                     write_json(

@@ -13,8 +13,7 @@ use super::{
 use crate::{
     accounting::Human,
     clock::{TimeStyle, TimeText},
-    output::fields::dir,
-    packet::event::columns,
+    packet::stages::{columns, dir},
 };
 
 /// Which quantiles a row shows, and their names.

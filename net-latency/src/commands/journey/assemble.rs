@@ -13,8 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::model::{Context, Journey, Outcome, Row, address};
 use crate::{
-    cli::PacketFilter,
     probes::journey::{Names, Record, Stage, protocol},
+    request::PacketFilter,
 };
 
 /// How long nothing more may have come of a packet that has ended.

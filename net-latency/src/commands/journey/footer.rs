@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use serde::Serialize;
 
-use crate::{accounting::object::Head, output::write_json, request::footer::FooterForm};
+use crate::{accounting::object::Head, output::write_json, request::FooterFormat};
 
 /// What became of the packets that were followed, as JSON has it; docs/footer.schema.json describes it.
 #[derive(Debug, Serialize)]
@@ -29,14 +29,14 @@ pub(super) struct Footer {
 
 impl Footer {
     /// Writes it; `is_slower` says whether only slow packets were asked for.
-    pub(super) fn write(&self, form: FooterForm, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn write(&self, form: FooterFormat, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
         match form {
-            FooterForm::Text => self.write_text(is_slower, out),
-            FooterForm::Json => {
+            FooterFormat::Text => self.write_text(is_slower, out),
+            FooterFormat::Json => {
                 write_json(self, out);
                 Ok(())
             }
-            FooterForm::None => Ok(()),
+            FooterFormat::None => Ok(()),
         }
     }
 
@@ -89,10 +89,10 @@ mod tests {
             footer.write(form, is_slower, &mut out).expect("memory can be written");
             String::from_utf8(out).expect("ASCII")
         };
-        let text = |is_slower, rest| write(FooterForm::Text, is_slower, rest);
+        let text = |is_slower, rest| write(FooterFormat::Text, is_slower, rest);
         assert_snapshot!(text(false, 0) + &text(false, 1) + &text(true, 1));
-        assert_eq!(write(FooterForm::None, true, 1), "");
-        let object = write(FooterForm::Json, true, 1);
+        assert_eq!(write(FooterFormat::None, true, 1), "");
+        let object = write(FooterFormat::Json, true, 1);
         assert_eq!(valid(&object)["filtered"], 2641);
         assert_snapshot!("for_programs", object);
     }

@@ -97,7 +97,7 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u
     let object = Object {
         ts: String::from_utf8_lossy(&ts).into_owned(),
         proto: journey.protocol.name(),
-        dir: crate::output::fields::dir(journey.direction),
+        dir: crate::packet::stages::dir(journey.direction),
         saddr: journey.source.0.to_string(),
         sport: journey.source.1,
         daddr: journey.destination.0.to_string(),

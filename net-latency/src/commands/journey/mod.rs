@@ -32,13 +32,12 @@ use self::{
 };
 use crate::{
     accounting::object::{Head, Kind, View},
-    cli::{JourneyConfig, JourneyFormat},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
-    output::{Rotation, Sink, SinkError},
+    output::{Sink, SinkError},
     probes::journey::{self, Following, Request},
-    request::footer::FooterForm,
+    request::{FooterFormat, JourneyConfig, JourneyFormat, Rotation},
     run::ends::{Processes, Signals},
 };
 
@@ -278,7 +277,7 @@ impl Run<'_> {
                 }
             }
         }
-        if self.config.footer != FooterForm::None {
+        if self.config.footer != FooterFormat::None {
             let (begun, lost) = self.following.tallies()?;
             let footer = Footer {
                 head: Head::new(Kind::End, View::Journey, self.begun.elapsed()),

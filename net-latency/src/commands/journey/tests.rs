@@ -20,10 +20,10 @@ use super::{
     text,
 };
 use crate::{
-    cli::PacketFilter,
     clock::{Clock, Zone},
     output::tests::any_name,
     probes::journey::{Names, Record},
+    request::PacketFilter,
 };
 
 const ID: u64 = 7;

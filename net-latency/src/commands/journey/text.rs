@@ -8,7 +8,7 @@ use super::model::{Context, Journey, Outcome, Row};
 use crate::{
     accounting::Human,
     clock::{Clock, TimeStyle, TimeText, Zone},
-    output::write_name,
+    escape::write_name,
 };
 
 /// The scale is no narrower, whatever the terminal is.

@@ -8,7 +8,7 @@ use super::text::{Span, Time, plural};
 use super::time::show;
 use super::timeline::{Slice, Timeline};
 use crate::accounting::Human;
-use crate::output::fields::dir;
+use crate::packet::stages::dir;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 240.0;

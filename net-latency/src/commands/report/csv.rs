@@ -8,6 +8,7 @@ use net_latency_common::Direction;
 
 use super::packet::{Fields, Flags};
 use crate::packet::event::Protocol;
+use crate::packet::stages::STAGES;
 
 /// Without these no line can be read: a header has them, and no row has them.
 const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
@@ -36,16 +37,8 @@ enum Column {
     Daddr,
     Dport,
     Len,
-    DrvIp,
-    IpTcp,
-    TcpApp,
-    IpUdp,
-    UdpApp,
-    AppTcp,
-    TcpIp,
-    IpDrv,
-    AppUdp,
-    UdpIp,
+    /// A stage, by its place in [`STAGES`].
+    Stage(usize),
     Total,
     Netns,
     Flags,
@@ -66,20 +59,10 @@ impl Column {
             "daddr" => Self::Daddr,
             "dport" => Self::Dport,
             "len" => Self::Len,
-            "drv_ip_ns" => Self::DrvIp,
-            "ip_tcp_ns" => Self::IpTcp,
-            "tcp_app_ns" => Self::TcpApp,
-            "ip_udp_ns" => Self::IpUdp,
-            "udp_app_ns" => Self::UdpApp,
-            "app_tcp_ns" => Self::AppTcp,
-            "tcp_ip_ns" => Self::TcpIp,
-            "ip_drv_ns" => Self::IpDrv,
-            "app_udp_ns" => Self::AppUdp,
-            "udp_ip_ns" => Self::UdpIp,
             "total_ns" => Self::Total,
             "netns" => Self::Netns,
             "flags" => Self::Flags,
-            _ => Self::Unknown,
+            _ => STAGES.iter().position(|stage| stage.field == name).map_or(Self::Unknown, Self::Stage),
         }
     }
 }
@@ -163,7 +146,6 @@ fn values<'a>(text: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> 
 
 /// `None` if the value is not of the column's kind.
 fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<()> {
-    let times = &mut fields.times;
     match column {
         Column::Ts => fields.ts = Some(Cow::Borrowed(std::str::from_utf8(value).ok()?)),
         Column::Dir => {
@@ -188,16 +170,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::Daddr => fields.daddr = Some(parse(value)?),
         Column::Dport => fields.dport = Some(parse(value)?),
         Column::Len => fields.len = Some(parse(value)?),
-        Column::DrvIp => times.drv_ip = Some(parse(value)?),
-        Column::IpTcp => times.ip_tcp = Some(parse(value)?),
-        Column::TcpApp => times.tcp_app = Some(parse(value)?),
-        Column::IpUdp => times.ip_udp = Some(parse(value)?),
-        Column::UdpApp => times.udp_app = Some(parse(value)?),
-        Column::AppTcp => times.app_tcp = Some(parse(value)?),
-        Column::TcpIp => times.tcp_ip = Some(parse(value)?),
-        Column::IpDrv => times.ip_drv = Some(parse(value)?),
-        Column::AppUdp => times.app_udp = Some(parse(value)?),
-        Column::UdpIp => times.udp_ip = Some(parse(value)?),
+        Column::Stage(place) => fields.times[place] = Some(parse(value)?),
         Column::Total => fields.total_ns = Some(parse(value)?),
         Column::Netns => fields.netns = Some(parse(value)?),
         Column::Flags => {
@@ -272,9 +245,9 @@ mod tests {
         let mut flags = Flags::default();
         ["gro", "control"].into_iter().for_each(|name| flags.add(name));
         assert_eq!(fields.flags, flags);
-        assert_eq!((fields.times.ip_drv, fields.ts.as_deref()), (Some(12), Some("now")));
+        assert_eq!((fields.times[STAGES.len() - 1], fields.ts.as_deref()), (Some(12), Some("now")));
         let fields = packet(&mut reader, ",,tcp,out,,now,");
-        assert_eq!((fields.comm, fields.times.ip_drv), (None, None));
+        assert_eq!((fields.comm, fields.times[STAGES.len() - 1]), (None, None));
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);

@@ -1,24 +1,9 @@
 //! Which of a log's packets the report is about.
 
-use net_latency_common::Direction;
-
 use super::packet::Packet;
-use crate::request::glob::Glob;
+use crate::request::{LogFilter, glob::Glob};
 
-/// Packets that meet every condition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Process ids; all if empty.
-    pub pids: Vec<u32>,
-    /// Ports at either end; all if empty.
-    pub ports: Vec<u16>,
-    /// Patterns for the task's name; all if empty.
-    pub comms: Vec<Glob>,
-    /// The only direction.
-    pub direction: Option<Direction>,
-}
-
-impl Filter {
+impl LogFilter {
     /// Whether it lets anything through.
     pub(super) fn is_open(&self) -> bool {
         *self == Self::default()

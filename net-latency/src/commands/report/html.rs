@@ -12,9 +12,9 @@ use super::text::{
 };
 use super::time::show;
 use crate::accounting::{self as summary, Times, dominant, meaning};
-use crate::cli::ReportConfig;
-use crate::output::fields::dir;
-use crate::packet::event::columns;
+use crate::packet::stages::columns;
+use crate::packet::stages::dir;
+use crate::request::ReportConfig;
 
 const STYLE: &str = include_str!("page.css");
 /// Nothing is fetched from anywhere, nothing runs; styles are the page's own.

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::IpAddr;
 
 use net_latency_common::Direction;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::packet::{Fields, Flags, Times};
-use crate::packet::event::Protocol;
+use super::packet::{Fields, Flags};
+use crate::packet::{event::Protocol, stages::STAGES};
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,48 +22,71 @@ pub(super) enum Wrong {
 /// The fields of a line. Those that this version doesn't know are passed over.
 pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
-        Ok(line) => Ok(line.into()),
+        Ok(line) => Ok(line.0),
         Err(error) if error.is_data() => Err(Wrong::Content),
         Err(_) => Err(Wrong::Syntax),
     }
 }
 
-#[derive(Deserialize)]
-struct JsonLine<'a> {
-    #[serde(borrow, default)]
-    ts: Option<Text<'a>>,
-    dir: Option<Way>,
-    proto: Option<Transport>,
-    pid: Option<u32>,
-    tid: Option<u32>,
-    #[serde(borrow, default)]
-    comm: Option<Text<'a>>,
-    saddr: Option<IpAddr>,
-    sport: Option<u16>,
-    daddr: Option<IpAddr>,
-    dport: Option<u16>,
-    len: Option<u32>,
-    drv_ip_ns: Option<u64>,
-    ip_tcp_ns: Option<u64>,
-    tcp_app_ns: Option<u64>,
-    ip_udp_ns: Option<u64>,
-    udp_app_ns: Option<u64>,
-    app_tcp_ns: Option<u64>,
-    tcp_ip_ns: Option<u64>,
-    ip_drv_ns: Option<u64>,
-    app_udp_ns: Option<u64>,
-    udp_ip_ns: Option<u64>,
-    total_ns: Option<u64>,
-    netns: Option<u32>,
-    #[serde(default, deserialize_with = "flags")]
-    flags: Flags,
+struct JsonLine<'a>(Fields<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonLine<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor).map(JsonLine)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a packet's line")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(key) = map.next_key::<Text<'_>>()? {
+            match &*key.0 {
+                "ts" => fields.ts = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
+                "dir" => fields.direction = map.next_value::<Option<Dir>>()?.map(Dir::direction),
+                "proto" => fields.protocol = map.next_value::<Option<Transport>>()?.map(Transport::protocol),
+                "pid" => fields.pid = map.next_value()?,
+                "tid" => fields.tid = map.next_value()?,
+                "comm" => fields.comm = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
+                "saddr" => fields.saddr = map.next_value()?,
+                "sport" => fields.sport = map.next_value()?,
+                "daddr" => fields.daddr = map.next_value()?,
+                "dport" => fields.dport = map.next_value()?,
+                "len" => fields.len = map.next_value()?,
+                "total_ns" => fields.total_ns = map.next_value()?,
+                "netns" => fields.netns = map.next_value()?,
+                "flags" => fields.flags = map.next_value::<FlagNames>()?.0,
+                name => match STAGES.iter().position(|stage| stage.field == name) {
+                    Some(place) => fields.times[place] = map.next_value()?,
+                    None => drop(map.next_value::<IgnoredAny>()?),
+                },
+            }
+        }
+        Ok(fields)
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum Dir {
     In,
     Out,
+}
+
+impl Dir {
+    fn direction(self) -> Direction {
+        match self {
+            Self::In => Direction::In,
+            Self::Out => Direction::Out,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -74,41 +96,11 @@ enum Transport {
     Udp,
 }
 
-impl<'a> From<JsonLine<'a>> for Fields<'a> {
-    fn from(line: JsonLine<'a>) -> Self {
-        Fields {
-            ts: line.ts.map(|text| text.0),
-            direction: line.dir.map(|way| match way {
-                Way::In => Direction::In,
-                Way::Out => Direction::Out,
-            }),
-            protocol: line.proto.map(|transport| match transport {
-                Transport::Tcp => Protocol::Tcp,
-                Transport::Udp => Protocol::Udp,
-            }),
-            pid: line.pid,
-            tid: line.tid,
-            comm: line.comm.map(|text| text.0),
-            saddr: line.saddr,
-            sport: line.sport,
-            daddr: line.daddr,
-            dport: line.dport,
-            len: line.len,
-            times: Times {
-                drv_ip: line.drv_ip_ns,
-                ip_tcp: line.ip_tcp_ns,
-                tcp_app: line.tcp_app_ns,
-                ip_udp: line.ip_udp_ns,
-                udp_app: line.udp_app_ns,
-                app_tcp: line.app_tcp_ns,
-                tcp_ip: line.tcp_ip_ns,
-                ip_drv: line.ip_drv_ns,
-                app_udp: line.app_udp_ns,
-                udp_ip: line.udp_ip_ns,
-            },
-            total_ns: line.total_ns,
-            netns: line.netns,
-            flags: line.flags,
+impl Transport {
+    fn protocol(self) -> Protocol {
+        match self {
+            Self::Tcp => Protocol::Tcp,
+            Self::Udp => Protocol::Udp,
         }
     }
 }
@@ -139,6 +131,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 }
 
 /// An array of names.
+struct FlagNames(Flags);
+
+impl<'de> Deserialize<'de> for FlagNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        flags(deserializer).map(Self)
+    }
+}
+
 fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Flags, D::Error> {
     struct FlagsVisitor;
     impl<'de> Visitor<'de> for FlagsVisitor {

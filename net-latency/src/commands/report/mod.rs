@@ -29,10 +29,9 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
-use crate::cli::{ReportConfig, ReportFormat};
 use crate::error::Failure;
+use crate::request::{ReportConfig, ReportFormat};
 
-pub use filter::Filter;
 use findings::Report;
 use input::Source;
 use page::Page;

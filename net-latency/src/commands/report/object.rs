@@ -13,10 +13,11 @@ use super::table::{Entry, Others, Table};
 use super::text::quantiles;
 use super::time::show;
 use crate::accounting::{self as summary, Times, dominant, meaning};
-use crate::cli::ReportConfig;
 use crate::output;
-use crate::output::fields::dir;
-use crate::packet::event::{COLUMNS, Protocol, columns};
+use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::stages::columns;
+use crate::packet::stages::dir;
+use crate::request::ReportConfig;
 
 const RFC3339: &str = "%Y-%m-%dT%H:%M:%S%.9f%:z";
 

@@ -8,6 +8,7 @@ use net_latency_common::Direction;
 use super::time::{Time, TimeReader};
 use crate::accounting as summary;
 use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::stages::{STAGES, crossed};
 
 /// Flags that the report counts.
 pub(super) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
@@ -92,36 +93,11 @@ pub(super) struct Fields<'a> {
     pub(super) daddr: Option<IpAddr>,
     pub(super) dport: Option<u16>,
     pub(super) len: Option<u32>,
-    pub(super) times: Times,
+    /// By their places in [`STAGES`]; a line has those of its own direction and protocol.
+    pub(super) times: [Option<u64>; STAGES.len()],
     pub(super) total_ns: Option<u64>,
     pub(super) netns: Option<u32>,
     pub(super) flags: Flags,
-}
-
-/// The stages' fields of all directions and protocols; a line has those of its own.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Times {
-    pub(super) drv_ip: Option<u64>,
-    pub(super) ip_tcp: Option<u64>,
-    pub(super) tcp_app: Option<u64>,
-    pub(super) ip_udp: Option<u64>,
-    pub(super) udp_app: Option<u64>,
-    pub(super) app_tcp: Option<u64>,
-    pub(super) tcp_ip: Option<u64>,
-    pub(super) ip_drv: Option<u64>,
-    pub(super) app_udp: Option<u64>,
-    pub(super) udp_ip: Option<u64>,
-}
-
-impl Times {
-    fn of(&self, direction: Direction, protocol: Protocol) -> [Option<u64>; COLUMNS] {
-        match (direction, protocol) {
-            (Direction::In, Protocol::Tcp) => [self.drv_ip, self.ip_tcp, self.tcp_app],
-            (Direction::In, Protocol::Udp) => [self.drv_ip, self.ip_udp, self.udp_app],
-            (Direction::Out, Protocol::Tcp) => [self.app_tcp, self.tcp_ip, self.ip_drv],
-            (Direction::Out, Protocol::Udp) => [self.app_udp, self.udp_ip, self.ip_drv],
-        }
-    }
 }
 
 impl<'a> Fields<'a> {
@@ -140,7 +116,7 @@ impl<'a> Fields<'a> {
             ends: source.zip(destination).map(|(source, destination)| [source.into(), destination.into()]),
             netns: self.netns,
             len: self.len.unwrap_or(0),
-            stages: self.times.of(direction, protocol),
+            stages: crossed(direction, protocol).map(|place| self.times[place]),
             total_ns: self.total_ns,
             flags: self.flags,
         })

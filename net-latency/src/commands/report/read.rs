@@ -3,7 +3,6 @@
 use std::io::Read;
 
 use super::csv::{self, CsvReader};
-use super::filter::Filter;
 use super::findings::Report;
 use super::input::{self, Source};
 use super::json;
@@ -11,7 +10,7 @@ use super::lines::{Line, Lines};
 use super::packet::Fields;
 use super::progress::Progress;
 use super::time::TimeReader;
-use crate::error::Failure;
+use crate::{error::Failure, request::LogFilter};
 
 /// A file in whose first lines there is nothing of ours is not read to its end.
 const PATIENCE: u64 = 1_000;
@@ -49,7 +48,7 @@ impl Skipped {
 /// Reads one log to its end.
 pub(super) fn read(
     source: &Source,
-    filter: &Filter,
+    filter: &LogFilter,
     progress: &Progress,
     report: &mut Report,
 ) -> Result<(), Failure> {
@@ -60,7 +59,7 @@ pub(super) fn read(
 pub(super) fn read_lines(
     name: &str,
     source: impl Read,
-    filter: &Filter,
+    filter: &LogFilter,
     report: &mut Report,
 ) -> Result<(), Failure> {
     LogFile::new(name, filter, report).read(source)
@@ -69,7 +68,7 @@ pub(super) fn read_lines(
 /// One log, while it is read.
 struct LogFile<'a> {
     name: &'a str,
-    filter: &'a Filter,
+    filter: &'a LogFilter,
     report: &'a mut Report,
     csv: CsvReader,
     times: TimeReader,
@@ -81,7 +80,7 @@ struct LogFile<'a> {
 }
 
 impl<'a> LogFile<'a> {
-    fn new(name: &'a str, filter: &'a Filter, report: &'a mut Report) -> Self {
+    fn new(name: &'a str, filter: &'a LogFilter, report: &'a mut Report) -> Self {
         Self {
             name,
             filter,
@@ -186,7 +185,7 @@ impl<'a> LogFile<'a> {
 fn add(
     fields: Fields<'_>,
     times: &mut TimeReader,
-    filter: &Filter,
+    filter: &LogFilter,
     report: &mut Report,
 ) -> Result<(), Skipped> {
     let packet = fields.into_packet(times).ok_or(Skipped::Incomplete)?;

@@ -8,7 +8,8 @@ use net_latency_common::Direction;
 
 use super::distribution::Distribution;
 use super::packet::Packet;
-use crate::packet::event::{COLUMNS, Protocol, columns};
+use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::stages::columns;
 
 /// The ways a packet can go.
 const WAYS: [(Direction, Protocol); 4] = [

@@ -15,13 +15,13 @@ use super::packet::{Flags, Packet};
 use super::read::read_lines;
 use super::table::Connection;
 use super::time::{Time, TimeReader};
-use super::{Filter, csv, html, json, object, text};
-use crate::cli::{ReportConfig, ReportFormat};
+use super::{csv, html, json, object, text};
 use crate::clock::Zone;
 use crate::output::tests::any_record;
-use crate::output::{Format, Options, Writer};
+use crate::output::{Options, Writer, header};
 use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 use crate::packet::event::{Event, Protocol};
+use crate::request::{Format, LogFilter, ReportConfig, ReportFormat};
 
 const S: i64 = 1_000_000_000;
 
@@ -32,7 +32,7 @@ fn config() -> ReportConfig {
         format: ReportFormat::Text,
         top: 3,
         quiet: true,
-        filter: Filter::default(),
+        filter: LogFilter::default(),
     }
 }
 
@@ -95,7 +95,7 @@ fn some_log(pairs: u64) -> Vec<u8> {
     let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], ..udp(incoming()) };
     unknown.stamps[STAMP_IP] = 0;
     log.extend(b"not a line of ours\n");
-    log.extend(Format::Csv.header());
+    log.extend(header(Format::Csv));
     log.extend(line(&unknown, WALL_NS + 10 * S, Format::Csv));
     log.extend(line(&incoming(), WALL_NS + 11 * S, Format::Csv));
     log.extend(b"2022-03-02T16:01:36.123456789+00:00,in,tcp,4,1");
@@ -136,7 +136,7 @@ fn the_object_is_as_told() {
 #[test]
 fn a_log_without_packets_is_one() {
     let config = config();
-    for log in [&b""[..], b"\n\n", Format::Csv.header()] {
+    for log in [&b""[..], b"\n\n", header(Format::Csv)] {
         let report = report_on(log, &config).expect("a log");
         assert_eq!(shown(&report, &config), "0 packets in 1 log\n");
         assert!(html::page(&report, &config).contains("<p>0 packets in 1 log</p>"));
@@ -205,7 +205,7 @@ fn a_line_that_was_cut_off_is_counted_and_not_used() {
     let csv = line(&incoming(), WALL_NS, Format::Csv);
     // Without its newline a row may lack a digit.
     for cut in [&json[..json.len() - 2], &json[..1], &csv[..csv.len() - 1], &csv[..9]] {
-        let log = [Format::Csv.header(), &csv, cut].concat();
+        let log = [header(Format::Csv), &csv, cut].concat();
         let report = report_on(&log, &config()).expect("a log");
         assert_eq!((report.packets, report.log.skipped, report.log.unended), (1, 0, 1));
     }
@@ -215,22 +215,25 @@ fn a_line_that_was_cut_off_is_counted_and_not_used() {
 
 #[test]
 fn filters_keep_out_what_was_not_asked_for() {
-    let count = |filter: Filter| {
+    let count = |filter: LogFilter| {
         let config = ReportConfig { filter, ..config() };
         let report = report_on(&some_log(40), &config).expect("a log");
         assert_eq!(report.log.lines, 83);
         report.packets
     };
-    assert_eq!(count(Filter { pids: vec![7, 8], ..Filter::default() }), 1);
+    assert_eq!(count(LogFilter { pids: vec![7, 8], ..LogFilter::default() }), 1);
     assert_eq!(
-        count(Filter {
+        count(LogFilter {
             comms: ["fire*", "<b>?*"].map(|glob| glob.parse().expect("a glob")).into(),
-            ..Filter::default()
+            ..LogFilter::default()
         }),
         82
     );
-    assert_eq!(count(Filter { ports: vec![443], direction: Some(Direction::In), ..Filter::default() }), 42);
-    assert_eq!(count(Filter { ports: vec![80], ..Filter::default() }), 0);
+    assert_eq!(
+        count(LogFilter { ports: vec![443], direction: Some(Direction::In), ..LogFilter::default() }),
+        42
+    );
+    assert_eq!(count(LogFilter { ports: vec![80], ..LogFilter::default() }), 0);
 }
 
 #[test]
@@ -351,7 +354,7 @@ proptest! {
         prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
 
         let mut reader = csv::CsvReader::new();
-        let header = Format::Csv.header().trim_ascii_end();
+        let header = header(Format::Csv).trim_ascii_end();
         prop_assert!(reader.read(header).expect("the tool's own header").is_none());
         let text = line(&record, WALL_NS, Format::Csv);
         let fields = reader.read(text.trim_ascii_end()).expect("the tool's own line").expect("no header");
@@ -362,7 +365,7 @@ proptest! {
     fn the_numbers_are_those_of_a_naive_reckoning(
         records in proptest::collection::vec((likely_record(), 0..100_000_000_000i64, any::<bool>()), 1..120),
     ) {
-        let mut log = Format::Csv.header().to_vec();
+        let mut log = header(Format::Csv).to_vec();
         let mut events = Vec::new();
         for (record, at, csv) in &records {
             log.extend(line(record, WALL_NS + at, if *csv { Format::Csv } else { Format::Json }));
@@ -405,7 +408,7 @@ proptest! {
         any::<u8>(), select(&b"{}[]\",:\n\\n1tsdirpoc"[..])
     ], 0..400)) {
         let config = config();
-        for log in [log.clone(), [Format::Csv.header(), &log].concat()] {
+        for log in [log.clone(), [header(Format::Csv), &log].concat()] {
             if let Ok(report) = report_on(&log, &config) {
                 let _unused = (shown(&report, &config), html::page(&report, &config));
             }

@@ -12,9 +12,10 @@ use super::table::{Connection, Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
 use crate::accounting::{Human, Times};
-use crate::cli::ReportConfig;
 use crate::clock::Zone;
-use crate::output::{Printable, fields::dir};
+use crate::escape::Printable;
+use crate::packet::stages::dir;
+use crate::request::ReportConfig;
 
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
 const NAME_WIDTH: usize = 15;

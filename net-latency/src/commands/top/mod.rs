@@ -47,11 +47,10 @@ use self::{
 };
 use crate::{
     accounting::{Footer, Losses, Summary, object},
-    cli::TopConfig,
     clock::{Clock, monotonic_ns},
     error::Failure,
     packet::event::{Event, completion_ns},
-    request::footer::FooterForm,
+    request::{FooterFormat, TopConfig},
     run::{
         ends::{Processes, Signals, readable},
         tracer::Tracer,
@@ -307,7 +306,7 @@ impl<'a> Top<'a> {
         let mut losses = self.tracer.detach()?;
         let clock = Clock::sample();
         while self.take_next(&clock)?.is_some() {}
-        if self.config.footer == FooterForm::None {
+        if self.config.footer == FooterFormat::None {
             return Ok(());
         }
         let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;

@@ -58,7 +58,7 @@ impl Rows {
 /// The process's name as the text form of lines has it, so that nothing in it acts on the terminal.
 pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
     let mut text = Vec::new();
-    crate::output::write_name(model.process(pid).and_then(|process| process.name.bytes()), &mut text);
+    crate::escape::write_name(model.process(pid).and_then(|process| process.name.bytes()), &mut text);
     let text = String::from_utf8_lossy(&text);
     if is_ascii && !text.is_ascii() {
         let escape =
@@ -209,7 +209,7 @@ pub(super) fn stage_names(
     match (protocols.tcp, protocols.udp, direction) {
         (true, true, Direction::In) => ["drv-ip", "ip-*", "*-app"],
         (true, true, Direction::Out) => ["app-*", "*-ip", "ip-drv"],
-        (_, true, _) => crate::packet::event::columns(direction, Protocol::Udp),
-        _ => crate::packet::event::columns(direction, Protocol::Tcp),
+        (_, true, _) => crate::packet::stages::columns(direction, Protocol::Udp),
+        _ => crate::packet::stages::columns(direction, Protocol::Tcp),
     }
 }

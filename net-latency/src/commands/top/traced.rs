@@ -1,6 +1,6 @@
 //! Which packets are traced, in the words of the command line.
 
-use crate::{cli::PacketFilter, packet::event::IpVersion};
+use crate::{packet::event::IpVersion, request::PacketFilter};
 
 use super::columns::name;
 
@@ -54,8 +54,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        cli::{Mark, Net},
         packet::event::Protocol,
+        request::{Mark, Net},
     };
 
     #[test]

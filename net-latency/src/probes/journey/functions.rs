@@ -1,28 +1,15 @@
 //! The functions on a packet's way: which are traced, and where a packet is once it has come to one.
 
-use glob::Pattern;
-
 use super::stage::Stage;
+use crate::request::Functions;
 
-/// What to trace beside what is needed to follow packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Functions {
-    /// The usual set, and what these name.
-    Default(Vec<Pattern>),
-    /// All that take an skb.
-    All,
-}
-
-impl Functions {
-    /// Whether a function that takes an skb is traced.
-    #[must_use]
-    pub fn wants(&self, name: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Default(more) => {
-                USUAL.iter().any(|(usual, _)| *usual == name)
-                    || more.iter().any(|wildcard| wildcard.matches(name))
-            }
+/// Whether a function that takes an skb is traced.
+pub(super) fn wants(functions: &Functions, name: &str) -> bool {
+    match functions {
+        Functions::All => true,
+        Functions::Default(more) => {
+            USUAL.iter().any(|(usual, _)| *usual == name)
+                || more.iter().any(|wildcard| wildcard.matches(name))
         }
     }
 }
@@ -79,13 +66,15 @@ pub(super) fn stage(name: &str) -> Stage {
 
 #[cfg(test)]
 mod tests {
+    use glob::Pattern;
+
     use super::*;
 
     #[test]
     fn the_usual_set_can_be_added_to() {
         let more = Functions::Default(vec![Pattern::new("nft_*").expect("a pattern")]);
-        assert!(more.wants("tcp_v4_rcv") && more.wants("nft_do_chain") && !more.wants("tcp_ack"));
-        assert!(Functions::All.wants("tcp_ack"));
+        assert!(wants(&more, "tcp_v4_rcv") && wants(&more, "nft_do_chain") && !wants(&more, "tcp_ack"));
+        assert!(wants(&Functions::All, "tcp_ack"));
     }
 
     #[test]

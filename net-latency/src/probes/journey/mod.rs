@@ -7,7 +7,6 @@
 mod functions;
 mod hooks;
 mod stage;
-mod symbols;
 
 use std::{
     collections::BTreeMap,
@@ -28,23 +27,20 @@ use net_latency_common::{
     },
 };
 
-use self::{
-    hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS},
-    symbols::Symbols,
-};
+use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
 use super::{filters, unused};
 use crate::{
-    cli::{Backend, PacketFilter},
     error::Failure,
     kernel::{
         btf::{Btf, named},
         facts::Live,
         layout, preemption, prerequisites,
+        symbols::{self, Symbols},
     },
     packet::event::Protocol,
+    request::{Backend, Functions, PacketFilter},
 };
 
-pub use functions::Functions;
 pub use stage::Stage;
 
 /// The programs as an object file, built by build.rs.
@@ -218,7 +214,7 @@ impl Plan {
             .functions_taking("sk_buff")
             .into_iter()
             .filter_map(|(name, position)| Some((std::str::from_utf8(name).ok()?.to_owned(), position)))
-            .filter(|(name, _)| request.functions.wants(name) && !is_special(name))
+            .filter(|(name, _)| functions::wants(request.functions, name) && !is_special(name))
             .collect();
         places.sort_unstable();
         places.dedup_by(|a, b| a.0 == b.0);

@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     ("footer_json_agrees_with_the_lines", agrees_with_the_lines),
     ("footer_json_of_intervals", of_intervals),
     ("footer_json_of_hist", of_hist),
-    ("footer_json_of_calls", of_calls),
+    ("calls_footer_json", of_calls),
 ];
 
 /// A field that has to be a count.

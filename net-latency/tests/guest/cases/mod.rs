@@ -33,7 +33,32 @@ use crate::tool::Backend;
 /// A case's name and what it does.
 pub(crate) type Case = (&'static str, fn(Backend) -> Result<()>);
 
-/// All cases that run once per backend.
+/// Cases of the user side: what they show is the same on every kernel and by every backend, so that a whole test run has
+/// them once. All others depend on the kernel, be it only on its verifier.
+const USER_SIDE: &[&[Case]] = &[output::CASES, rotation::CASES, top::CASES];
+/// The same, of themes whose other cases depend on the kernel.
+const OF_USER_SIDE: &[&str] = &[
+    "check_goes_on_after_a_failure",
+    "check_needs_no_root",
+    "command_that_cannot_run",
+    "ends_by_closed_pipe",
+    "ends_by_count",
+    "ends_by_duration",
+    "ends_by_full_disk",
+    "footer_has_the_lines_figures",
+    "footer_names_the_slowest",
+    "footer_of_intervals",
+    "hist_as_text_ends_by_duration",
+    "pid_that_does_not_exist",
+];
+
+/// Whether a case is one of the user side.
+pub(crate) fn is_of_user_side(name: &str) -> bool {
+    let is_in_theme = USER_SIDE.iter().copied().flatten().any(|(known, _)| *known == name);
+    is_in_theme || OF_USER_SIDE.contains(&name)
+}
+
+/// All cases.
 pub(crate) fn all() -> impl Iterator<Item = Case> {
     [
         check::CASES,

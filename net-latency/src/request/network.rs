@@ -37,7 +37,7 @@ impl fmt::Display for Mark {
 }
 
 /// `ADDR` or `ADDR/BITS`. An IPv4 address that is written as IPv6 is an IPv4 address.
-pub(super) fn parse_net(text: &str) -> Result<Net, String> {
+pub(crate) fn parse_net(text: &str) -> Result<Net, String> {
     let wrong = || "write an address, or a network as ADDRESS/BITS: 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32";
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(parse_u32(prefix).ok_or_else(wrong)?)),
@@ -77,7 +77,7 @@ fn masked(address: IpAddr, prefix: u8) -> IpAddr {
 }
 
 /// `VALUE` or `VALUE/MASK`, each decimal, or hexadecimal after `0x`.
-pub(super) fn parse_mark(text: &str) -> Result<Mark, String> {
+pub(crate) fn parse_mark(text: &str) -> Result<Mark, String> {
     let wrong = || "write VALUE or VALUE/MASK, each decimal or hexadecimal: 7, 0x10 or 0x10/0xf0".to_owned();
     let (value, mask) = match text.split_once('/') {
         Some((value, mask)) => (value, parse_u32(mask).ok_or_else(wrong)?),
@@ -94,7 +94,7 @@ pub(super) fn parse_mark(text: &str) -> Result<Mark, String> {
 }
 
 /// `1/N`: the N.
-pub(super) fn parse_sample(text: &str) -> Result<NonZeroU32, String> {
+pub(crate) fn parse_sample(text: &str) -> Result<NonZeroU32, String> {
     text.strip_prefix("1/")
         .and_then(parse_u32)
         .and_then(NonZeroU32::new)

@@ -2,19 +2,9 @@
 
 use clap_complete::Shell;
 
-use crate::{cli, error::Failure};
-
-/// Writes them to standard output.
-///
-/// # Errors
-/// A failure to write.
-pub fn run(shell: Shell) -> Result<(), Failure> {
-    super::to_stdout(&script(shell))
-}
-
-fn script(shell: Shell) -> Vec<u8> {
+pub(super) fn script(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "net-latency", &mut script);
+    clap_complete::generate(shell, &mut super::command(), "net-latency", &mut script);
     script
 }
 
@@ -26,7 +16,7 @@ mod tests {
 
     #[test]
     fn every_shell_learns_every_long_option() {
-        let command = cli::command();
+        let command = crate::cli::command();
         for &shell in Shell::value_variants() {
             let script = String::from_utf8(script(shell)).expect("scripts are text");
             for option in command.get_arguments().filter_map(clap::Arg::get_long) {

@@ -6,18 +6,8 @@ use clap::{Arg, Command};
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
-use crate::{cli, error::Failure};
-
-/// Writes the page as roff to standard output.
-///
-/// # Errors
-/// A failure to write.
-pub fn run() -> Result<(), Failure> {
-    super::to_stdout(page(cli::command()).as_bytes())
-}
-
 /// One page for the tool and its subcommands: what `man net-latency` should show.
-fn page(mut command: Command) -> String {
+pub(super) fn page(mut command: Command) -> String {
     command.build();
     let whole = usage(&command);
     let usages: Vec<String> = whole
@@ -180,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_option_of_every_view_is_on_the_page() {
-        let mut command = cli::command();
+        let mut command = crate::cli::command();
         let page = page(command.clone()).replace("\\-", "-");
         command.build();
         for command in views(&command).chain([&command]) {

@@ -23,7 +23,7 @@ const MIN_FILE: u64 = 4 << 10;
 const MAX_FILES: u32 = 999;
 
 /// A whole number and a unit: `250us`, `1ms`, `10s`, `2m`, `1h`. Not 0.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let wrong = || "write a whole number and a unit: 250us, 1ms, 10s, 2m or 1h".to_owned();
     let (_, unit_ns) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
@@ -36,7 +36,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// A size in bytes for the ring buffer, with K, M or G for powers of 1024.
-pub(super) fn parse_buffer(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_buffer(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text)
         .ok_or_else(|| "write a whole number of bytes, or one with K, M or G: 512K, 4M or 16M".to_owned())?;
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(MAX_BUFFER);
@@ -49,7 +49,7 @@ pub(super) fn parse_buffer(text: &str) -> Result<u32, String> {
 }
 
 /// A number of buckets, with K or M for powers of 1024.
-pub(super) fn parse_buckets(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_buckets(text: &str) -> Result<u32, String> {
     parse_size(text)
         .and_then(|buckets| u32::try_from(buckets).ok())
         .filter(|buckets| (MIN_BUCKETS..=MAX_BUCKETS).contains(buckets))
@@ -57,7 +57,7 @@ pub(super) fn parse_buckets(text: &str) -> Result<u32, String> {
 }
 
 /// A size in bytes for a file, with K, M or G for powers of 1024.
-pub(super) fn parse_file_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_file_size(text: &str) -> Result<u64, String> {
     parse_size(text).filter(|bytes| *bytes >= MIN_FILE).ok_or_else(|| {
         format!(
             "write a whole number of bytes, or one with K, M or G, {}K or more: 64K, 100M or 1G",
@@ -67,7 +67,7 @@ pub(super) fn parse_file_size(text: &str) -> Result<u64, String> {
 }
 
 /// A number of files.
-pub(super) fn parse_files(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_files(text: &str) -> Result<u32, String> {
     positive(text)
         .filter(|number| *number <= MAX_FILES)
         .ok_or_else(|| format!("write a whole number from 1 to {MAX_FILES}"))
@@ -87,22 +87,22 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// A process id.
-pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
     positive(text).ok_or_else(|| "write a process id, such as 19550; `pidof NAME` finds one".to_owned())
 }
 
 /// A port, in host order.
-pub(super) fn parse_port(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_port(text: &str) -> Result<u16, String> {
     positive(text).ok_or_else(|| "write a port from 1 to 65535".to_owned())
 }
 
 /// A number of lines.
-pub(super) fn parse_count(text: &str) -> Result<NonZeroU64, String> {
+pub(crate) fn parse_count(text: &str) -> Result<NonZeroU64, String> {
     text.parse().map_err(|_| "write a whole number, 1 or more".to_owned())
 }
 
 /// A number of rows of a table.
-pub(super) fn parse_rows(text: &str) -> Result<u16, String> {
+pub(crate) fn parse_rows(text: &str) -> Result<u16, String> {
     positive(text)
         .filter(|rows| *rows <= 1_000)
         .ok_or_else(|| "write a whole number from 1 to 1000".to_owned())
@@ -122,7 +122,7 @@ fn parse_digits(digits: &str) -> Option<u64> {
 }
 
 /// A name of functions, or a pattern of such.
-pub(super) fn parse_pattern(text: &str) -> Result<Pattern, String> {
+pub(crate) fn parse_pattern(text: &str) -> Result<Pattern, String> {
     let is_right = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     Pattern::new(text)
         .ok()

@@ -1,0 +1,34 @@
+//! Values of options that are one of a few words.
+
+use net_latency_common::{Direction, GroupBy};
+
+use crate::packet::event::Protocol;
+
+/// One of a few values that have names. The command line, configuration files, completions and the manual pages read
+/// them here.
+pub trait Choice: Copy + Send + Sync + 'static {
+    /// The values, each with its word and a line of help (empty where the word says it all); the first is the default.
+    const ALL: &'static [(Self, &'static str, &'static str)];
+}
+
+impl Choice for Direction {
+    const ALL: &'static [(Self, &'static str, &'static str)] =
+        &[(Self::In, "in", ""), (Self::Out, "out", "")];
+}
+
+impl Choice for Protocol {
+    const ALL: &'static [(Self, &'static str, &'static str)] =
+        &[(Self::Tcp, "tcp", ""), (Self::Udp, "udp", "")];
+}
+
+impl Choice for GroupBy {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Stage, "stage", "Nothing else"),
+        (Self::Pid, "pid", "The process"),
+        (Self::Comm, "comm", "The name of the process' thread"),
+        (Self::Port, "port", "This end's port"),
+        (Self::Host, "host", "The other end's address"),
+        (Self::Interface, "interface", "The network device"),
+        (Self::Cgroup, "cgroup", "The process' cgroup: a systemd unit, a container"),
+    ];
+}
