@@ -231,13 +231,14 @@ pub(crate) fn segments<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
 
 /// That each line begins where the one before ends, or behind a line that may be missing.
 fn expect_order(outcome: &Outcome, what: &str, lines: &[Line]) -> Result<()> {
+    let most = outcome.allowance().most(lines.len().try_into()?);
     let mut gaps = 0;
     for pair in lines.windows(2) {
         let end = pair[0].seq.wrapping_add(pair[0].len);
         let distance = pair[1].seq.wrapping_sub(end).cast_signed();
         gaps += u64::from(distance > 0);
         ensure!(
-            distance >= 0 && gaps <= outcome.allowance().most(lines.len().try_into()?),
+            distance >= 0 && gaps <= most,
             outcome.fault(format_args!("{what} do not follow upon each other"), pair)
         );
     }
