@@ -47,6 +47,25 @@ pub(crate) struct Event {
     pub(crate) fields: &'static [&'static str],
 }
 
+/// Whether two tracers, each of which has its own clock's zero, can have stamped the same calls in this order: each of
+/// `ours` lies between the calls before and after it as ftrace has them, whatever interrupts come between.
+pub(crate) fn is_interleaved(ours: &[i64], theirs: &[i64]) -> bool {
+    let (mut least, mut most) = (i64::MIN, i64::MAX);
+    for (index, at) in ours.iter().enumerate() {
+        if let Some(before) = index.checked_sub(1).and_then(|before| theirs.get(before)) {
+            least = least.max(before - at);
+        }
+        if let Some(after) = theirs.get(index + 1) {
+            most = most.min(after - at);
+        }
+    }
+    ours.len() == theirs.len() && least <= most.saturating_add(CLOCK_NS)
+}
+
+/// The clock that both read in any context may step back by nanoseconds while it is adjusted
+/// (`ktime_get_mono_fast_ns`).
+pub(crate) const CLOCK_NS: i64 = 100;
+
 /// Tracing in progress, in an instance of its own, which is removed when dropped.
 pub(crate) struct Tracing {
     directory: PathBuf,

@@ -1,14 +1,11 @@
 //! What the kernel itself lists of programs, maps, links and probes.
 
-use std::{collections::BTreeSet, fs, io, io::ErrorKind, path::Path, time::Duration};
+use std::{collections::BTreeSet, fs, io, io::ErrorKind, path::Path};
 
 use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 
-use crate::process::until;
-
-/// The kernel frees in the background, after grace periods that are long on an emulated machine.
-const GRACE: Duration = Duration::from_secs(30);
+use crate::process::{PATIENCE, until};
 
 /// bpf(2) commands that go through the ids of one kind of object.
 const PROG_GET_NEXT_ID: libc::c_long = 11;
@@ -48,10 +45,11 @@ impl Kernel {
         })
     }
 
-    /// Waits until nothing more is there than in `self`.
+    /// Waits until nothing more is there than in `self`. The kernel frees in the background, after grace periods that are
+    /// long on an emulated machine.
     pub(crate) fn expect_restored(&self) -> Result<()> {
         let mut now = Self::now()?;
-        until(GRACE, || {
+        until(PATIENCE, || {
             now = Self::now()?;
             Ok(now.is_within(self))
         })

@@ -1,6 +1,9 @@
 //! The JSON form, one value per line.
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use chrono::{DateTime, FixedOffset};
@@ -100,6 +103,11 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn is(&self, flag: &str) -> bool {
         self.flags.iter().any(|set| set == flag)
+    }
+
+    /// Whether the packet went from one of these to the other.
+    pub(crate) fn is_between(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        (from.ip(), from.port(), to.ip(), to.port()) == (self.saddr, self.sport, self.daddr, self.dport)
     }
 
     fn parse(raw: &str) -> Result<Self> {

@@ -3,9 +3,11 @@
 //! Runs as root on a kernel that can be traced, normally in a guest (`cargo xtask test`). The traffic
 //! comes from processes of this same binary (see `peers`), so that each has a PID and a name of its own.
 
+mod allowance;
 mod bench;
 mod cases;
 mod confine;
+mod footer;
 mod ftrace;
 mod leftovers;
 mod lines;
@@ -15,6 +17,7 @@ mod peers;
 mod process;
 mod terminal;
 mod tool;
+mod verdict;
 
 use std::{
     env,
@@ -26,6 +29,7 @@ use std::{
 use cases::truth::Session;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tool::Backend;
+use verdict::judge;
 
 /// Set to 1 by whoever knows that this is root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
@@ -64,21 +68,22 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             trial.with_ignored_flag(true).with_kind("needs root on a traceable kernel: cargo xtask test")
         }
     };
+    let judged = |name: String, backend: Backend, case: fn(Backend) -> anyhow::Result<()>| {
+        let own_name = name.clone();
+        trial(name, Box::new(move || judge(&own_name, case(backend), || case(backend))))
+    };
     let mut trials = Vec::new();
     for (name, case) in cases::harness::CASES {
         trials.push(trial(format!("harness::{name}"), Box::new(*case)));
     }
     // Whatever the backend; `cargo xtask test` asks one guest for them.
     for (name, case) in cases::all().filter(|(name, _)| cases::is_of_user_side(name)) {
-        let backend = Backend::tested()[0];
-        let judged = move || judge(backend, case(backend), || case(backend));
-        trials.push(trial(format!("user::{name}"), Box::new(judged)));
+        trials.push(judged(format!("user::{name}"), Backend::tested()[0], case));
     }
     for backend in Backend::tested() {
         let of_backend = |name| cases::applies(name, backend) && !cases::is_of_user_side(name);
         for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
-            let judged = move || judge(backend, case(backend), || case(backend));
-            trials.push(trial(format!("{backend}::{name}"), Box::new(judged)));
+            trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
         for theme in cases::truth::THEMES {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
@@ -89,7 +94,8 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
             let session = Arc::new(Session::new(backend, theme, names.clone().filter(is_wanted).collect()));
             for name in names {
                 let session = Arc::clone(&session);
-                let judged = move || judge(backend, session.judge(name), || session.judge_alone(name));
+                let own_name = full_name(name);
+                let judged = move || judge(&own_name, session.judge(name), || session.judge_alone(name));
                 trials.push(trial(full_name(name), Box::new(judged)));
             }
         }
@@ -98,35 +104,4 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     let (name, case) = cases::prerequisites::LOCKDOWN;
     trials.push(trial(format!("last::{name}"), Box::new(case)));
     trials
-}
-
-/// The verdict on a case. A failure that the tool's own footer puts down to calls which the kernel skipped is no
-/// verdict, so there is another try, a dozen times at most; a run without a line too few has to come. Of bulk traffic through a
-/// card on Linux 5.10, by kprobe, one run in three is such.
-///
-/// The kernel skips a kprobe's program while another runs on the same CPU (`trace_call_bpf`), which a softirq
-/// brings about, and an fentry program while itself runs there (`__bpf_prog_enter_recur`, Linux 5.12), which
-/// preemption brings about (7.2 and PREEMPT_RT preempt tasks in such a program).
-fn judge(
-    backend: Backend,
-    mut outcome: anyhow::Result<()>,
-    mut again: impl FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    const RETRIES: u32 = 12;
-    let skipped = |error: &anyhow::Error| {
-        let text = format!("{error:#}");
-        text.contains("were skipped by the kernel")
-            // Kernels that don't count skip kprobes alike; fentry programs they don't skip at all.
-            || backend == Backend::Kprobe && text.contains("does not count skipped calls")
-    };
-    for _ in 0..RETRIES {
-        match &outcome {
-            Err(error) if skipped(error) => {
-                println!("{backend}: once more, since the kernel skipped calls: {error}");
-                outcome = again();
-            }
-            _ => break,
-        }
-    }
-    outcome
 }

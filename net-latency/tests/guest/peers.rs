@@ -119,6 +119,11 @@ impl Peer {
         self.answer().with_context(|| format!("asked to {command:?}"))
     }
 
+    /// How long it may take for an answer.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Kills it and waits for its end.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -227,8 +232,8 @@ impl Pair {
 
     /// How long the whole of a conversation may take.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
-        self.client.patience = patience;
-        self.server.patience = patience;
+        self.client.set_patience(patience);
+        self.server.set_patience(patience);
     }
 
     /// Closes both ends, the client's first.

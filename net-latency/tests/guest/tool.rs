@@ -17,13 +17,14 @@ use nix::{
     sys::signal::{SigHandler, Signal, kill, signal},
     unistd::Pid,
 };
-use regex_lite::Regex;
-use serde_json::Value;
 
 use crate::{
+    allowance::Allowance,
     confine,
+    footer::{Footer, Ledger},
     lines::{Line, parse},
-    process::{Lines, PATIENCE, wait},
+    process::{Lines, PATIENCE, until, wait},
+    verdict::Fault,
 };
 
 /// Where the tool is, when not beside this test.
@@ -110,6 +111,8 @@ pub(crate) struct Launch {
     sink: Sink,
     timezone: Option<&'static str>,
     ignores_hangup: bool,
+    is_under_load: bool,
+    footer: &'static str,
 }
 
 impl Launch {
@@ -124,6 +127,8 @@ impl Launch {
             sink,
             timezone: None,
             ignores_hangup: false,
+            is_under_load: false,
+            footer: "json",
         }
     }
 
@@ -165,6 +170,18 @@ impl Launch {
         self
     }
 
+    /// With the footer that people read, which has no figures for [`Outcome::footer`].
+    pub(crate) fn text_footer(mut self) -> Self {
+        self.footer = "text";
+        self
+    }
+
+    /// There will be more tasks than CPUs, so that they preempt each other.
+    pub(crate) fn under_load(mut self) -> Self {
+        self.is_under_load = true;
+        self
+    }
+
     /// As `nohup` starts it.
     pub(crate) fn ignoring_hangup(mut self) -> Self {
         self.ignores_hangup = true;
@@ -181,6 +198,7 @@ impl Launch {
         let mut command = Command::new(path());
         command.args(self.view);
         command.args(["--backend", &self.backend.to_string(), "--format", self.format]);
+        command.args(["--footer", self.footer]);
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
             command.env("TZ", timezone);
@@ -215,7 +233,16 @@ impl Launch {
         let since = SystemTime::now();
         let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
         let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
-        let mut tool = Tool { child, stderr, said: Vec::new(), file, since };
+        let mut tool = Tool {
+            child,
+            backend: self.backend,
+            is_under_load: self.is_under_load,
+            has_figures: self.footer == "json",
+            stderr,
+            said: Vec::new(),
+            file,
+            since,
+        };
         while let Some(line) = tool.stderr.next(PATIENCE).context("waiting until the tool traces")? {
             let ready = line.starts_with(READY);
             tool.said.push(line);
@@ -230,6 +257,10 @@ impl Launch {
 /// The running tool. Killed when dropped.
 pub(crate) struct Tool {
     child: Child,
+    backend: Backend,
+    is_under_load: bool,
+    /// Its footer is for programs.
+    has_figures: bool,
     stderr: Lines,
     said: Vec<String>,
     file: Option<Scratch>,
@@ -260,12 +291,43 @@ impl Tool {
         Ok(kill(Pid::from_raw(self.child.id().try_into()?), signal)?)
     }
 
+    /// Waits until what it has said is as wanted.
+    pub(crate) fn expect_said(&mut self, what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Result<()> {
+        while !is_wanted(&self.said) {
+            let line = self.stderr.next(PATIENCE);
+            let line = line.map_err(|error| anyhow!("{error:#}; it said:\n{}", self.said.join("\n")))?;
+            self.said.push(line.with_context(|| format!("it ended before it said {what}"))?);
+        }
+        Ok(())
+    }
+
+    /// Waits until it has told what came in so many more intervals.
+    pub(crate) fn expect_more_reports(&mut self, count: usize) -> Result<()> {
+        // What it has said and nobody has read yet is not among these.
+        while let Ok(Some(line)) = self.stderr.next(Duration::ZERO) {
+            self.said.push(line);
+        }
+        let reports = |said: &[String]| said.iter().filter(|line| is_report(line)).count();
+        let wanted = reports(&self.said) + count;
+        self.expect_said("what came in an interval", |said| reports(said) >= wanted)
+    }
+
+    /// Waits until its file has at least so many lines.
+    pub(crate) fn expect_written(&self, lines: usize) -> Result<()> {
+        let file = self.file()?;
+        until(PATIENCE, || Ok(fs::read(file)?.iter().filter(|byte| **byte == b'\n').count() >= lines))
+            .with_context(|| format!("no {lines} lines in {}", file.display()))
+    }
+
     /// Ends it as Ctrl-C does; it must end well.
     pub(crate) fn stop(self) -> Result<Outcome> {
         self.signal(Signal::SIGINT)?;
+        let has_figures = self.has_figures;
         let outcome = self.wait()?;
         outcome.expect_code(0)?;
-        outcome.lost()?;
+        if has_figures {
+            outcome.footer()?;
+        }
         Ok(outcome)
     }
 
@@ -279,7 +341,8 @@ impl Tool {
             None => Vec::new(),
         };
         let span = (DateTime::from(self.since), DateTime::from(SystemTime::now()));
-        Ok(Outcome { status, stderr: self.said.clone(), data, span })
+        let (backend, is_under_load) = (self.backend, self.is_under_load);
+        Ok(Outcome { status, backend, is_under_load, stderr: self.said.clone(), data, span })
     }
 }
 
@@ -291,9 +354,17 @@ impl Drop for Tool {
     }
 }
 
+/// Whether that line is, or begins, the report on an interval.
+pub(crate) fn is_report(line: &str) -> bool {
+    let is_text = line.starts_with("net-latency: ") && line.contains(" packets seen");
+    is_text || Footer::parse(line).is_ok_and(|footer| footer.is_some_and(|footer| !footer.is_end()))
+}
+
 /// How a run ended and what it left.
 pub(crate) struct Outcome {
     pub(crate) status: ExitStatus,
+    backend: Backend,
+    is_under_load: bool,
     /// All lines of standard error.
     pub(crate) stderr: Vec<String>,
     /// All bytes of the output file.
@@ -303,19 +374,83 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// An error that shows the first of the lines at fault and what the tool said.
+    /// An error that shows the first of the lines at fault and what the tool said, and knows what the kernel skipped.
     pub(crate) fn fault<'a>(
         &self,
         what: impl fmt::Display,
         lines: impl IntoIterator<Item = &'a Line>,
     ) -> anyhow::Error {
         let lines: Vec<_> = lines.into_iter().take(5).map(|line| line.raw.as_str()).collect();
-        anyhow!(
+        let text = format!(
             "{what}\nfirst lines concerned:\n{}\nexit: {}\nstderr:\n{}",
             lines.join("\n"),
             self.status,
             self.stderr.join("\n")
-        )
+        );
+        Fault { text, skipped_calls: self.skipped_calls() }.into()
+    }
+
+    /// The figures of the whole run, which every clean end shows.
+    pub(crate) fn footer(&self) -> Result<Footer> {
+        let footers = self.footers()?;
+        let end = footers.into_iter().rev().find(Footer::is_end);
+        end.ok_or_else(|| self.fault("no footer", []))
+    }
+
+    /// The figures of each interval.
+    pub(crate) fn reports(&self) -> Result<Vec<Footer>> {
+        Ok(self.footers()?.into_iter().filter(|footer| !footer.is_end()).collect())
+    }
+
+    /// The figures of each interval, and of the whole run.
+    pub(crate) fn footers(&self) -> Result<Vec<Footer>> {
+        self.stderr.iter().filter_map(|line| Footer::parse(line).transpose()).collect()
+    }
+
+    /// A figure of the footer, see [`Footer::figure`].
+    pub(crate) fn figure(&self, path: &str) -> Result<u64> {
+        self.footer()?.figure(path)
+    }
+
+    /// How many calls of traced functions the kernel skipped; `None` where it doesn't count them.
+    pub(crate) fn skipped_calls(&self) -> Option<u64> {
+        let footers = self.stderr.iter().rev().filter_map(|line| Footer::parse(line).ok().flatten());
+        if let Some(footer) = footers.into_iter().find(Footer::is_end) {
+            return footer.skipped_calls();
+        }
+        // The few cases that are about the text have nothing else.
+        let words = " calls of traced functions were skipped by the kernel";
+        let count = |line: &String| line.split_once(words)?.0.trim().parse().ok();
+        self.stderr.iter().rev().find_map(count)
+    }
+
+    /// What may be missing.
+    pub(crate) fn allowance(&self) -> Allowance {
+        let of = if self.is_under_load { Allowance::under_load } else { Allowance::of };
+        of(self.backend, self.skipped_calls())
+    }
+
+    /// Fails unless `found` are all of `packets`, but for what may be missing.
+    pub(crate) fn expect_all<'a>(
+        &self,
+        what: impl fmt::Display,
+        found: u64,
+        packets: u64,
+        lines: impl IntoIterator<Item = &'a Line>,
+    ) -> Result<()> {
+        let allowance = self.allowance();
+        ensure!(
+            allowance.allows(found, packets),
+            self.fault(format_args!("{found} {what}, not {packets} (allowance: {allowance:?})"), lines)
+        );
+        if found < packets {
+            println!(
+                "{}: {} of {packets} {what} are missing, which is allowed",
+                self.backend,
+                packets - found
+            );
+        }
+        Ok(())
     }
 
     /// Fails unless the tool ended with `code`.
@@ -324,44 +459,20 @@ impl Outcome {
         Ok(())
     }
 
-    /// The objects of `--footer json`: those of intervals, and the footer.
-    pub(crate) fn objects(&self) -> Result<Vec<Value>> {
-        let lines = self.stderr.iter().filter(|line| line.starts_with('{'));
-        let objects = lines.map(|line| serde_json::from_str(line)).collect::<Result<Vec<_>, _>>();
-        objects.map_err(|error| self.fault(format_args!("the footer is not JSON: {error}"), []))
-    }
-
-    /// The object of `--footer json`.
-    pub(crate) fn footer(&self) -> Result<Value> {
-        self.objects()?.pop().ok_or_else(|| self.fault("no JSON footer", []))
-    }
-
-    /// The footer's figure of lost lines, which every clean end shows.
+    /// How many lines are missing.
     pub(crate) fn lost(&self) -> Result<u64> {
-        if let Some(footer) = self.objects()?.pop() {
-            return footer["lost"].as_u64().ok_or_else(|| self.fault("a footer without losses", []));
-        }
-        let figure = Regex::new(r"(\d+)\D*\blost\b")?;
-        let ready = self.stderr.iter().position(|line| line.starts_with(READY));
-        let footer = self.stderr.iter().skip(ready.map_or(0, |ready| ready + 1));
-        let found = footer.rev().find_map(|line| figure.captures(line)?.get(1)?.as_str().parse().ok());
-        found.ok_or_else(|| self.fault("no footer with a number before the word lost", []))
+        self.figure("lost")
     }
 
-    /// How often the footer says that something happened, by words of its; 0 if it says nothing.
-    pub(crate) fn footer_count(&self, words: &str) -> Result<u64> {
-        let line = self.stderr.iter().rev().find(|line| line.contains(words));
-        let count = line.map(|line| line.trim().split(' ').next().unwrap_or_default().parse());
-        count.transpose().map_or_else(|_| bail!("no number before {words:?}"), |count| Ok(count.unwrap_or(0)))
-    }
-
-    /// Fails unless the footer has a place for every packet that the kernel side saw.
-    pub(crate) fn expect_balance(&self) -> Result<()> {
-        let ledger = self.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
-        let ledger = ledger.ok_or_else(|| self.fault("no ledger", []))?;
-        let open = ledger.contains("in flight") || ledger.contains("counted twice");
-        ensure!(!open, self.fault("the ledger does not add up", []));
-        Ok(())
+    /// The ledger of the whole run, which has a place for every packet that the kernel side saw.
+    pub(crate) fn ledger(&self) -> Result<Ledger> {
+        let ledger = self.footer()?.ledger().map_err(|error| self.fault(format_args!("{error:#}"), []))?;
+        let allowance = self.allowance();
+        ensure!(
+            ledger.open() <= allowance.most(ledger.seen),
+            self.fault(format_args!("packets without a place (allowance: {allowance:?}): {ledger:?}"), [])
+        );
+        Ok(ledger)
     }
 
     /// The output as text, which it must be.

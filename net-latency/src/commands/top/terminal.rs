@@ -142,6 +142,18 @@ impl Screen {
         self.size.0
     }
 
+    /// Gives the terminal back. What is written afterwards goes nowhere: the terminal may go at any moment, and ratatui,
+    /// whose end shows the cursor again, prints a failure to standard error, which is the same terminal, and panics.
+    fn give_back(&mut self) {
+        if IS_OURS.swap(false, Ordering::SeqCst) {
+            // A terminal that is gone needs nothing back.
+            let _ =
+                execute!(self.output, LeaveAlternateScreen, Show).and_then(|()| self.output.finish(PATIENCE));
+            let _ = disable_raw_mode();
+        }
+        self.output.close();
+    }
+
     /// Takes up the terminal's current size, and draws unless it still has to take what was drawn before.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         self.output.flush()?;
@@ -160,12 +172,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if IS_OURS.swap(false, Ordering::SeqCst) {
-            // A terminal that is gone needs nothing back.
-            let _ =
-                execute!(self.output, LeaveAlternateScreen, Show).and_then(|()| self.output.finish(PATIENCE));
-            let _ = disable_raw_mode();
-        }
+        self.give_back();
     }
 }
 
@@ -195,8 +202,8 @@ struct Output(Rc<RefCell<Outflow>>);
 struct Outflow {
     file: File,
     pending: Vec<u8>,
-    /// Writing has failed, which was told.
-    is_gone: bool,
+    /// Writing has failed, which was told, or is over.
+    is_closed: bool,
 }
 
 impl Output {
@@ -211,12 +218,17 @@ impl Output {
             // The terminal may lie outside what this process can open (containers).
             Err(_) => io::stdout().as_fd().try_clone_to_owned()?.into(),
         };
-        Ok(Self(Rc::new(RefCell::new(Outflow { file, pending: Vec::new(), is_gone: false }))))
+        Ok(Self(Rc::new(RefCell::new(Outflow { file, pending: Vec::new(), is_closed: false }))))
     }
 
     /// Whether everything has been taken.
     fn is_idle(&self) -> bool {
         self.0.borrow().pending.is_empty()
+    }
+
+    /// Drops what is written from now on.
+    fn close(&self) {
+        self.0.borrow_mut().is_closed = true;
     }
 
     /// Writes the rest, as long as the terminal takes something within `patience`.
@@ -241,11 +253,10 @@ impl Write for Output {
         Ok(bytes.len())
     }
 
-    /// Writes what is taken now. Tells once that the terminal has gone: ratatui's own end prints such an error to
-    /// standard error, which is the same terminal, and panics.
+    /// Writes what is taken now. Tells once that the terminal has gone.
     fn flush(&mut self) -> io::Result<()> {
-        let Outflow { file, pending, is_gone } = &mut *self.0.borrow_mut();
-        if *is_gone {
+        let Outflow { file, pending, is_closed } = &mut *self.0.borrow_mut();
+        if *is_closed {
             pending.clear();
             return Ok(());
         }
@@ -263,7 +274,7 @@ impl Write for Output {
             }
         };
         pending.drain(..written);
-        *is_gone = outcome.is_err();
+        *is_closed = outcome.is_err();
         outcome
     }
 }
@@ -287,7 +298,7 @@ mod tests {
     #[test]
     fn a_terminal_that_takes_nothing_does_not_stop_us() {
         let (reader, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).expect("a pipe");
-        let outflow = Outflow { file: writer.into(), pending: Vec::new(), is_gone: false };
+        let outflow = Outflow { file: writer.into(), pending: Vec::new(), is_closed: false };
         let mut output = Output(Rc::new(RefCell::new(outflow)));
         // More than a pipe holds.
         let bytes: Vec<u8> = (0..200_000_u32).map(|n| n as u8).collect();
@@ -314,7 +325,7 @@ mod tests {
     #[test]
     fn a_terminal_that_has_gone_is_told_of_once() {
         let (reader, writer) = nix::unistd::pipe().expect("a pipe");
-        let outflow = Outflow { file: writer.into(), pending: Vec::new(), is_gone: false };
+        let outflow = Outflow { file: writer.into(), pending: Vec::new(), is_closed: false };
         let mut output = Output(Rc::new(RefCell::new(outflow)));
         drop(reader);
         output.write_all(b"frame").expect("kept");
@@ -322,5 +333,26 @@ mod tests {
         output.write_all(b"end").expect("dropped");
         output.flush().expect("told before");
         assert!(output.is_idle());
+    }
+
+    #[test]
+    fn a_terminal_that_goes_after_it_was_given_back_is_no_failure() {
+        let (reader, writer) = nix::unistd::pipe().expect("a pipe");
+        let outflow = Outflow { file: writer.into(), pending: Vec::new(), is_closed: false };
+        let output = Output(Rc::new(RefCell::new(outflow)));
+        let viewport = Viewport::Fixed(Rect::new(0, 0, 80, 24));
+        let backend = CrosstermBackend::new(output.clone());
+        let terminal = Terminal::with_options(backend, TerminalOptions { viewport }).expect("it is there");
+        let mut screen = Screen { terminal, output, size: (80, 24) };
+        // Hides the cursor, so that ratatui's end shows it again.
+        screen.terminal.draw(|_| ()).expect("it is there");
+        IS_OURS.store(true, Ordering::SeqCst);
+        screen.give_back();
+        let mut given = [0; 4096];
+        let length = rustix::io::read(&reader, &mut given).expect("there is something");
+        assert!(String::from_utf8_lossy(&given[..length]).ends_with("\x1b[?1049l\x1b[?25h"));
+        drop(reader);
+        // As ratatui's end does it, which panics ("failed printing to stderr") if it can't tell of a failure.
+        screen.terminal.show_cursor().expect("nothing is written to a terminal that was given back");
     }
 }

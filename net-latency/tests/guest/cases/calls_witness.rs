@@ -10,7 +10,7 @@ use super::{
     calls::{calls, detaches_slowly, number, start, stop},
 };
 use crate::{
-    ftrace::{self, Tracing},
+    ftrace::{self, CLOCK_NS, Tracing},
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer},
     process::{PATIENCE, until},
@@ -164,8 +164,6 @@ const LEN: u32 = 200;
 const TYPICAL_NS: i64 = 30_000;
 /// The same in 90 % of all calls: an interrupt may come between, or the emulated CPU be taken away.
 const RARE_NS: i64 = 300_000;
-/// See `witness.rs`.
-const CLOCK_NS: i64 = 100;
 
 /// The tracer's calls of a task are ours: the same functions in the same order, as deep within each other. Each of its
 /// intervals lies around ours or within it, according to who is asked first; what one of them has more is what the other

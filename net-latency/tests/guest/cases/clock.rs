@@ -1,18 +1,17 @@
 //! Lines carry the time of their event, whatever happens to the system's clock, and come in its order.
 
-use std::{thread::sleep, time::Duration};
-
 use anyhow::{Context as _, Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
 use super::Case;
 use crate::{
+    allowance::Allowance,
     lines::Line,
     net::{Path, Version},
     oracle::{self, expect_stream},
     peers::Pair,
-    tool::{Backend, Launch},
+    tool::{Backend, Launch, Tool},
 };
 
 pub(crate) const CASES: &[Case] =
@@ -21,8 +20,6 @@ pub(crate) const CASES: &[Case] =
 const ROUNDS: usize = 50;
 const LEN: u32 = 200;
 const STEP_SECONDS: i64 = 3600;
-/// The tool reads the clock whenever it reads its records, every 50 ms; so those are out that came before a step.
-const DRAINED: Duration = Duration::from_millis(300);
 
 /// A system clock that is ahead. Put back when dropped.
 struct Ahead;
@@ -48,35 +45,50 @@ fn step_clock(seconds: i64) -> Result<()> {
     clock_settime(ClockId::Realtime, time).context("setting the clock")
 }
 
+/// Waits until the tool has written so many lines. It reads the clock whenever it reads its records, so that those are out
+/// then that came before a step.
+fn expect_written(tool: &Tool, backend: Backend, lines: usize) -> Result<()> {
+    let missing = Allowance::of(backend, None).most(lines.try_into()?);
+    tool.expect_written(lines - usize::try_from(missing)?)
+}
+
 /// Somebody sets the clock ahead and back again: what was finished before has the time that it was then.
 fn step(backend: Backend) -> Result<()> {
     let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
-    let mut talk = || -> Result<(DateTime<Utc>, DateTime<Utc>)> {
+    let mut talk = |times: usize| -> Result<(DateTime<Utc>, DateTime<Utc>)> {
         let start = Utc::now();
         pair.converse(ROUNDS.try_into()?, LEN)?;
         let span = (start, Utc::now());
-        sleep(DRAINED);
+        expect_written(&tool, backend, times * 4 * ROUNDS)?;
         Ok(span)
     };
-    let before = talk()?;
+    let before = talk(1)?;
     let ahead = Ahead::step()?;
-    let within = talk()?;
+    let within = talk(2)?;
     drop(ahead);
-    let after = talk()?;
+    let after = talk(3)?;
     let outcome = tool.stop()?;
     ensure!(within.0 - before.1 > TimeDelta::seconds(STEP_SECONDS), "the clock was not set");
 
     let lines = outcome.lines()?;
     let own: Vec<_> = lines.into_iter().filter(|line| pair.owns(line) && !line.is("control")).collect();
-    ensure!(own.len() == 12 * ROUNDS, outcome.fault(format_args!("{} lines", own.len()), &own));
-    for (lines, (start, end)) in own.chunks(4 * ROUNDS).zip([before, within, after]) {
-        let wrong = lines.iter().filter(|line| line.ts < start - MAPPING || line.ts > end + MAPPING);
-        ensure!(
-            wrong.clone().next().is_none(),
-            outcome.fault(format_args!("not between {start} and {end}"), wrong)
-        );
+    outcome.expect_all("lines", own.len().try_into()?, 12 * u64::try_from(ROUNDS)?, &own)?;
+    // In their order, none of them outside of all three.
+    let mut rest = own.as_slice();
+    for (start, end) in [before, within, after] {
+        let is_within = |line: &Line| line.ts >= start - MAPPING && line.ts <= end + MAPPING;
+        let count = rest.iter().take_while(|line| is_within(line)).count();
+        let (lines, later) = rest.split_at(count);
+        outcome.expect_all(
+            format_args!("lines between {start} and {end}"),
+            count.try_into()?,
+            4 * u64::try_from(ROUNDS)?,
+            lines.iter().chain(later),
+        )?;
+        rest = later;
     }
+    ensure!(rest.is_empty(), outcome.fault("at another time than it happened", rest));
     Ok(())
 }
 
@@ -88,25 +100,24 @@ fn slew(backend: Backend) -> Result<()> {
     let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
     let mut spans = Vec::new();
-    for ticks in [FASTER, USUAL] {
+    for (ticks, times) in [(FASTER, 1), (USUAL, 2)] {
         set_tick(ticks)?;
         let start = Utc::now();
         let talk = pair.converse(ROUNDS.try_into()?, LEN);
         spans.push((start, Utc::now()));
-        sleep(DRAINED);
+        let written = talk.and_then(|()| expect_written(&tool, backend, times * 4 * ROUNDS));
         set_tick(USUAL)?;
-        talk?;
+        written?;
     }
     let outcome = tool.stop()?;
     for conversation in oracle::check(&outcome, &[&pair])? {
         for lines in [&conversation.requests_out, &conversation.requests_in] {
             expect_stream(&outcome, "requests", lines, 2 * ROUNDS, LEN)?;
-            for (lines, (start, end)) in lines.chunks(ROUNDS).zip(&spans) {
-                let wrong =
-                    lines.iter().filter(|line| line.ts < *start - MAPPING || line.ts > *end + MAPPING);
+            for (number, line) in conversation.requests_numbered(lines, LEN) {
+                let (start, end) = spans[number / ROUNDS];
                 ensure!(
-                    wrong.clone().next().is_none(),
-                    outcome.fault(format_args!("not between {start} and {end}"), wrong)
+                    line.ts >= start - MAPPING && line.ts <= end + MAPPING,
+                    outcome.fault(format_args!("not between {start} and {end}"), [line])
                 );
             }
         }

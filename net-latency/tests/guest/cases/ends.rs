@@ -44,6 +44,13 @@ fn expect_clean(outcome: &Outcome, code: i32, before: &Kernel) -> Result<()> {
     before.expect_restored().map_err(|error| outcome.fault(format_args!("{error:#}"), &[]))
 }
 
+/// That 50 rounds of the pair are shown.
+fn expect_lines(outcome: &Outcome, pair: &Pair) -> Result<()> {
+    let lines = outcome.lines()?;
+    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
+    outcome.expect_all("lines", own.try_into()?, 50 * 4, &lines)
+}
+
 fn by_signal(backend: Backend, signal: Signal) -> Result<()> {
     let before = Kernel::now()?;
     let tool = Launch::new(backend).start()?;
@@ -53,11 +60,8 @@ fn by_signal(backend: Backend, signal: Signal) -> Result<()> {
     tool.signal(signal)?;
     let outcome = tool.wait()?;
     expect_clean(&outcome, 0, &before)?;
-    let lines = outcome.lines()?;
     // Whatever was seen before the signal is written, not dropped with the buffer.
-    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
-    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
-    Ok(())
+    expect_lines(&outcome, &pair)
 }
 
 /// Without a file to open anew, as when the terminal goes.
@@ -69,10 +73,7 @@ fn by_sighup(backend: Backend) -> Result<()> {
     tool.signal(Signal::SIGHUP)?;
     let outcome = tool.wait()?;
     expect_clean(&outcome, 0, &before)?;
-    let lines = outcome.lines()?;
-    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
-    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
-    Ok(())
+    expect_lines(&outcome, &pair)
 }
 
 fn not_by_sighup_under_nohup(backend: Backend) -> Result<()> {
@@ -83,10 +84,7 @@ fn not_by_sighup_under_nohup(backend: Backend) -> Result<()> {
     pair.converse(50, 200)?;
     ensure!(tool.is_running()?, "it ended by a signal that it was started to ignore");
     let outcome = tool.stop()?;
-    let lines = outcome.lines()?;
-    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
-    ensure!(own == 200, outcome.fault(format_args!("{own} lines, not 200"), &lines));
-    Ok(())
+    expect_lines(&outcome, &pair)
 }
 
 fn by_sigkill(backend: Backend) -> Result<()> {

@@ -5,11 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::{
+    allowance::Allowance,
     net::{Path, Version},
     peers::{CLIENT, Pair, SERVER},
+    tool::Backend,
+    verdict::{Fault, judge, skipped_calls},
 };
 
 /// A check's name and what it does.
@@ -21,7 +24,47 @@ pub(crate) const CASES: &[Check] = &[
     ("small_segments_coalesce", small_segments_coalesce),
     ("a_small_window_limits", a_small_window_limits),
     ("a_peer_has_its_name", a_peer_has_its_name),
+    ("only_skipped_calls_give_a_second_try", only_skipped_calls_give_a_second_try),
+    ("what_may_be_missing", what_may_be_missing),
 ];
+
+fn only_skipped_calls_give_a_second_try() -> Result<()> {
+    let fault = |skipped_calls| Err(Fault { text: "too few lines".to_owned(), skipped_calls }.into());
+    for (counted, expected) in [(None, None), (Some(0), None), (Some(3), Some(3))] {
+        // Deep inside, as cases return it.
+        let fault: Result<()> = fault(counted);
+        let fault = fault.context("the second pair").context("over veth");
+        let found = fault.err().as_ref().and_then(skipped_calls);
+        ensure!(found == expected, "{counted:?} skipped calls are {found:?}");
+    }
+    let again = || bail!("a second try of what was no run of the tool");
+    let verdict = judge("none", Err(anyhow!("no fault of a run")), again);
+    ensure!(verdict.is_err_and(|error| error.to_string() == "no fault of a run"), "another verdict");
+    Ok(())
+}
+
+fn what_may_be_missing() -> Result<()> {
+    for backend in [Backend::Fentry, Backend::Auto] {
+        for skipped_calls in [None, Some(7)] {
+            let allowance = Allowance::of(backend, skipped_calls);
+            ensure!(
+                allowance.allows(2000, 2000) && !allowance.allows(1999, 2000),
+                "not exact: {allowance:?}"
+            );
+        }
+    }
+    ensure!(Allowance::under_load(Backend::Auto, Some(7)).most(2000) == 7, "not as many as were skipped");
+    ensure!(
+        Allowance::under_load(Backend::Fentry, None).most(2000) == 0,
+        "nothing says that one was skipped"
+    );
+    let kprobe = |skipped_calls| Allowance::of(Backend::Kprobe, skipped_calls);
+    ensure!(kprobe(None).most(20) == 0, "a handful of packets is complete");
+    ensure!(kprobe(None).most(30_000) <= 100, "too many may be missing");
+    ensure!(kprobe(Some(0)).most(30_000) == 0 && kprobe(Some(2)).most(30_000) == 2, "more than were skipped");
+    ensure!(!kprobe(None).allows(2001, 2000), "a packet too many");
+    Ok(())
+}
 
 fn every_path_carries_a_conversation() -> Result<()> {
     for version in [Version::V4, Version::V6] {

@@ -16,6 +16,7 @@ mod journey_witness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod race;
 mod rotation;
 mod selection;
 mod soak;
@@ -70,6 +71,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         witness::CASES,
         clock::CASES,
         soak::CASES,
+        race::CASES,
         output::CASES,
         rotation::CASES,
         summary::CASES,
@@ -88,8 +90,9 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     .copied()
 }
 
-/// Whether a case means anything with that backend.
+/// Whether a case means anything with that backend, and in this guest.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     let is_of_kprobes = prerequisites::OF_KPROBES.contains(&name) || name.starts_with("calls_");
-    !is_of_kprobes || backend == Backend::Kprobe
+    let is_of_races = race::CASES.iter().any(|(race, _)| *race == name);
+    (!is_of_kprobes || backend == Backend::Kprobe) && (!is_of_races || race::is_wanted())
 }

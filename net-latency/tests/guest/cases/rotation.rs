@@ -125,13 +125,15 @@ fn by_time(backend: Backend) -> Result<()> {
     until(PATIENCE, || Ok(fs::metadata(logs.file()).is_ok_and(|file| file.len() == 0)))
         .context("the last lines stay where they are")?;
     let rotated = logs.files()?.len();
+    // One for each second, one for what began before, and the empty one.
+    let most = usize::try_from(start.elapsed().as_secs())? + 2;
     sleep(Duration::from_millis(1500));
     let outcome = tool.stop()?;
     let files = logs.files()?;
     ensure!(files.len() == rotated, outcome.fault("a file without lines was rotated", []));
     ensure!(
-        (3..=5).contains(&rotated),
-        outcome.fault(format_args!("{rotated} files in 2.5 s and a bit"), [])
+        (3..=most).contains(&rotated),
+        outcome.fault(format_args!("{rotated} files, not 3 to {most}"), [])
     );
     expect_all(outcome, &files, &pair, rounds)
 }
@@ -190,8 +192,11 @@ fn keeps_some(backend: Backend) -> Result<()> {
         }
     }
     ensure!(sent.len() > 20, outcome.fault(format_args!("{} requests only", sent.len()), []));
-    let is_gapless = sent.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(LEN));
-    ensure!(is_gapless, "the files that are left do not follow upon each other: {sent:?}");
+    let gaps = sent.windows(2).filter(|pair| pair[1] != pair[0].wrapping_add(LEN)).count();
+    ensure!(
+        u64::try_from(gaps)? <= outcome.allowance().most(sent.len().try_into()?),
+        outcome.fault(format_args!("the files that are left do not follow upon each other: {sent:?}"), [])
+    );
     ensure!(outcome.status.success(), "it did not end well");
     Ok(())
 }

@@ -146,7 +146,7 @@ impl Town {
             talk.talk(rounds, 0)?;
         }
         let outcome = tool.stop()?;
-        outcome.expect_balance()?;
+        outcome.ledger()?;
         Ok(outcome)
     }
 }
@@ -192,22 +192,13 @@ fn words(arguments: &[&str]) -> Vec<String> {
     arguments.iter().map(|argument| (*argument).to_owned()).collect()
 }
 
-/// The number before some words in the ledger.
-fn ledger(outcome: &Outcome, words: &str) -> Result<u64> {
-    let line = outcome.stderr.iter().rev().find(|line| line.contains(" packets seen = "));
-    let line = line.with_context(|| outcome.fault("no ledger", []))?;
-    let before = line.split_once(words).with_context(|| outcome.fault(format_args!("no {words:?}"), []))?.0;
-    let number = before.trim_end().rsplit(' ').next().context("no number")?;
-    number.parse().with_context(|| outcome.fault(format_args!("no number before {words:?}"), []))
-}
-
 fn names(backend: Backend) -> Result<()> {
     // As many as there can be, of which two fit.
     let globs = ["nl-on?", "nl-on", "*e[ed]", "nl-four-fa", "five", "?", "nl-o*x", "[!n]*"];
     let arguments = |_: &Town| globs.map(|glob| format!("--comm={glob}")).to_vec();
     let outcome = expect(backend, arguments, |talk, kind| [1, 3].contains(&talk) && kind.is_clients())?;
     // All packets of the others are accounted for: those of clients two, four, five and of all servers.
-    let others = ledger(&outcome, "filtered")?;
+    let others = outcome.ledger()?.filtered;
     let least = u64::from(ROUNDS) * (5 * 4 - 2 * 2);
     ensure!(others >= least, outcome.fault(format_args!("{others} of others, not {least}"), []));
     Ok(())
@@ -272,7 +263,7 @@ fn all_kinds_at_once(backend: Backend) -> Result<()> {
 fn none(backend: Backend) -> Result<()> {
     let arguments = |town: &Town| words(&["--comm", "nl-one", "--pid", &town.two.client.pid().to_string()]);
     let outcome = expect(backend, arguments, |_, _| false)?;
-    ensure!(ledger(&outcome, "shown")? == 0, outcome.fault("something is shown", []));
+    ensure!(outcome.ledger()?.shown == 0, outcome.fault("something is shown", []));
     Ok(())
 }
 
@@ -286,7 +277,7 @@ fn slow(backend: Backend) -> Result<()> {
         let tool = Launch::new(backend).args(&["--slower", "300ms"]).start()?;
         town.one.talk(ROUNDS, LATE_MS)?;
         let outcome = tool.stop()?;
-        outcome.expect_balance()?;
+        outcome.ledger()?;
         let lines = outcome.lines()?;
         let requests = Kind { is_request: true, dir: Dir::In };
         let late = lines.iter().filter(|line| town.one.has(requests, line));
@@ -295,7 +286,7 @@ fn slow(backend: Backend) -> Result<()> {
             |line: &Line| line.stages.iter().chain([&line.total]).flatten().any(|&ns| ns >= LIMIT_NS);
         let quick = lines.iter().filter(|line| !is_slow(line));
         ensure!(quick.clone().next().is_none(), outcome.fault("not slow", quick));
-        ensure!(ledger(&outcome, "filtered")? > 0, outcome.fault("nothing was quick", []));
+        ensure!(outcome.ledger()?.filtered > 0, outcome.fault("nothing was quick", []));
         Ok(())
     })
 }
@@ -317,7 +308,7 @@ fn sample(backend: Backend) -> Result<()> {
             (shown - mean).abs() < 6.0 * deviation,
             outcome.fault(format_args!("{shown} of {ALL} lines"), &lines)
         );
-        let seen = ledger(&outcome, "packets seen")? as f64;
+        let seen = outcome.ledger()?.seen as f64;
         ensure!(seen >= ALL, outcome.fault(format_args!("only {seen} seen"), []));
         // By chance, and not every fourth: each kind of each talk has its share.
         for talk in talks {

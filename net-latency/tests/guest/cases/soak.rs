@@ -4,8 +4,8 @@
 //! What the traffic is follows from a seed, which is printed; when it happens does not.
 
 use std::{
-    collections::HashMap,
-    env, fs,
+    collections::{HashMap, HashSet},
+    env, fmt, fs,
     io::Read as _,
     mem,
     net::SocketAddr,
@@ -19,6 +19,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::Case;
 use crate::{
+    allowance::Allowance,
     lines::{Dir, Line, Proto, parse},
     net::{Path, Version},
     peers::{
@@ -45,14 +46,13 @@ const CLOCK_NS: i64 = 1_000_000;
 const QUIET: Duration = Duration::from_millis(300);
 /// The most memory that the tool may use.
 const RESIDENT_KB: u64 = 32 * 1024;
-/// Where the kernel doesn't say how many calls it skipped: one byte in this many may be missing, or one line have a
-/// gap.
-const UNCOUNTED: u64 = 100;
-/// Where no call was skipped, that many bytes to one without a line: segments joined and cut anew when TCP sends them again
-/// out of order can leave a piece that no line has.
-const JOINED: u64 = 10_000;
-/// Where the kernel counts skipped calls: each may have cost one line.
+/// The most bytes that one line has.
 const LONGEST_LINE: u64 = 64 * 1024;
+/// By kprobe one byte in this many may be missing at most.
+const KPROBE_SHARE: u64 = 100;
+/// That many bytes to one without a line, whatever was skipped: segments joined and cut anew when TCP sends them again out
+/// of order can leave a piece that no line has.
+const JOINED: u64 = 10_000;
 
 fn soak(backend: Backend) -> Result<()> {
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>()).transpose();
@@ -67,7 +67,7 @@ fn soak(backend: Backend) -> Result<()> {
     for path in [Path::private_loopback(Version::V4)?, Path::veth(Version::V4)?, disturbed] {
         stages.push(Stage::set(path)?);
     }
-    let mut tool = Launch::new(backend).sink(Sink::Pipe).start()?;
+    let mut tool = Launch::new(backend).sink(Sink::Pipe).under_load().start()?;
     let output = Output::follow(tool.stdout()?);
     let (mut random, mut verdict, start) = (Random::new(seed), Verdict::default(), Instant::now());
     let mut left = time;
@@ -88,7 +88,9 @@ fn soak(backend: Backend) -> Result<()> {
     let resident = resident_kb(tool.pid())?;
     let outcome = tool.stop()?;
     let rest = output.end()?;
+    // Twice, since flows are judged one round late.
     verdict.judge(Vec::new(), parse(&rest)?);
+    verdict.judge(Vec::new(), Vec::new());
     println!("{verdict:#?}\n{} s, the tool's memory {resident} KiB", start.elapsed().as_secs());
     println!("{}", outcome.stderr.join("\n"));
     verdict.expect_possible()?;
@@ -194,6 +196,23 @@ impl Stage {
     }
 }
 
+/// Flows to be judged with what comes next.
+#[derive(Default)]
+struct Latest(Vec<Owned>);
+
+impl fmt::Debug for Latest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} flows", self.0.len())
+    }
+}
+
+impl Owned {
+    /// No two have the same.
+    fn key(&self) -> (SocketAddr, SocketAddr, i64) {
+        (self.flow.near, self.flow.far, self.flow.opened)
+    }
+}
+
 /// A connection, whose it was, and what the tool said of it.
 struct Owned {
     flow: Flow,
@@ -205,6 +224,8 @@ struct Owned {
 /// What became of all lines.
 #[derive(Debug, Default)]
 struct Verdict {
+    /// The flows of the last round: a line may still come.
+    latest: Latest,
     flows: usize,
     lines: usize,
     retransmissions: usize,
@@ -224,11 +245,14 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the flows of a round and all lines that came with it.
+    /// Takes the flows of a round and all lines that came with it, and judges the flows of the round before: a busy tool's
+    /// last lines come in the next round.
     fn judge(&mut self, flows: Vec<Owned>, lines: Vec<Line>) {
         let mut by_ends: HashMap<_, Vec<Owned>> = HashMap::new();
         self.flows += flows.len();
-        for owned in flows {
+        let before = mem::take(&mut self.latest.0);
+        let is_due: HashSet<_> = before.iter().map(Owned::key).collect();
+        for owned in before.into_iter().chain(flows) {
             by_ends.entry((owned.flow.near, owned.flow.far)).or_default().push(owned);
         }
         for line in lines {
@@ -248,7 +272,11 @@ impl Verdict {
             }
         }
         for owned in by_ends.into_values().flatten() {
-            self.judge_flow(&owned);
+            if is_due.contains(&owned.key()) {
+                self.judge_flow(&owned);
+            } else {
+                self.latest.0.push(owned);
+            }
         }
     }
 
@@ -363,24 +391,14 @@ impl Verdict {
         ensure!(outcome.lost()? == 0, outcome.fault("lines were lost", []));
         let gaps = self.missing_out + self.missing_in;
         let holes = u64::try_from(self.partial + self.nameless)?;
-        let find = |words: &str| outcome.stderr.iter().find(|line| line.contains(words));
-        if let Some(skipped) = find("skipped by the kernel") {
-            let count: u64 = skipped.trim().split(' ').next().context("no number")?.parse()?;
-            ensure!(
-                gaps <= count * LONGEST_LINE + self.bytes / JOINED && holes <= count,
-                "more is missing than {skipped}: {self:?}"
-            );
-            return Ok(());
-        }
-        if find("does not count skipped calls").is_some() {
-            ensure!(
-                gaps * UNCOUNTED <= self.bytes && holes * UNCOUNTED <= u64::try_from(self.lines)?,
-                "more than one in {UNCOUNTED} is missing: {self:?}"
-            );
-            return Ok(());
-        }
+        let (joined, lines) = (self.bytes / JOINED, u64::try_from(self.lines)?);
+        let most = outcome.allowance().most(lines);
+        println!("{gaps} bytes and {holes} holes are missing, {most} of {lines} lines may be");
+        let by_kprobe = matches!(outcome.allowance(), Allowance::Share { .. });
+        let limit = if by_kprobe { self.bytes / KPROBE_SHARE } else { u64::MAX };
+        let most_bytes = limit.min(most * LONGEST_LINE);
         ensure!(
-            self.missing_out == 0 && self.missing_in <= self.bytes / JOINED && holes == 0,
+            self.missing_out <= most_bytes && self.missing_in <= most_bytes + joined && holes <= most,
             outcome.fault(format_args!("not complete: {self:?}"), [])
         );
         Ok(())

@@ -10,7 +10,7 @@ use crate::{
     lines::{Dir, Line},
     net::{Path, Version},
     peers::{Pair, Peer},
-    tool::{Backend, Launch, Outcome},
+    tool::{Backend, Launch, Outcome, is_report},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -85,7 +85,7 @@ fn has_the_lines_figures(backend: Backend) -> Result<()> {
     const ROUNDS: usize = 400;
     let path = Path::loopback(Version::V6)?;
     let mut pair = Pair::prepare(&path, crate::peers::CLIENT, crate::peers::SERVER)?;
-    let tool = Launch::new(backend).args(&["--port", &pair.far.port().to_string()]).start()?;
+    let tool = Launch::new(backend).text_footer().args(&["--port", &pair.far.port().to_string()]).start()?;
     pair.open(&path)?;
     pair.converse(ROUNDS.try_into()?, 200)?;
     let outcome = tool.stop()?;
@@ -98,7 +98,8 @@ fn has_the_lines_figures(backend: Backend) -> Result<()> {
         in_order.chain(["app-tcp", "tcp-ip", "ip-drv", "total"].map(|stage| (Dir::Out, stage))).collect();
     ensure!(stages == expected, outcome.fault(format_args!("rows {stages:?}"), []));
     for (index, row) in rows.iter().enumerate() {
-        ensure!(row.count == ROUNDS * 2, outcome.fault(format_args!("not all packets: {row:?}"), []));
+        let all = u64::try_from(ROUNDS * 2)?;
+        outcome.expect_all(format_args!("packets in {row:?}"), row.count.try_into()?, all, [])?;
         expect_row(row, &lines, index % 4).map_err(|error| outcome.fault(error, []))?;
     }
     // Of the slowest each is one of the lines.
@@ -119,7 +120,7 @@ fn has_the_cost(backend: Backend) -> Result<()> {
     )?;
     for (arguments, is_measured) in [(&[][..], false), (&["-v"][..], true)] {
         let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
-        let tool = Launch::new(backend).args(arguments).start()?;
+        let tool = Launch::new(backend).text_footer().args(arguments).start()?;
         pair.converse(200, 200)?;
         let outcome = tool.stop()?;
         let parts = outcome.stderr.iter().find_map(|line| form.captures(line));
@@ -143,7 +144,7 @@ fn names_the_slowest(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?.without_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
     let mut idle = Peer::spawn(b"nl-idle")?;
-    let tool = Launch::new(backend).args(&["--port", &pair.far.port().to_string()]).start()?;
+    let tool = Launch::new(backend).text_footer().args(&["--port", &pair.far.port().to_string()]).start()?;
     pair.client.ask("write 200")?;
     sleep(LATE);
     pair.server.ask("read 200 200 0")?;
@@ -175,17 +176,18 @@ fn of_intervals(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port().to_string();
-    let tool = Launch::new(backend).args(&["--port", &port, "--interval", "300ms"]).start()?;
+    let mut tool =
+        Launch::new(backend).text_footer().args(&["--port", &port, "--interval", "300ms"]).start()?;
     for rounds in TIMES {
         pair.converse(rounds, 100)?;
-        sleep(Duration::from_millis(700));
+        // The first of these may have begun before, the next is without a packet.
+        tool.expect_more_reports(2)?;
     }
     let outcome = tool.stop()?;
-    let words = " packets seen";
     let mut counts = Vec::new();
     let mut sum = 0;
     for (index, line) in outcome.stderr.iter().enumerate() {
-        if !line.starts_with("net-latency: ") || !line.contains(words) {
+        if !is_report(line) {
             continue;
         }
         let report: Vec<_> = [line.as_str()]
@@ -210,7 +212,7 @@ fn of_intervals(backend: Backend) -> Result<()> {
         sum += shown;
     }
     let all: u32 = TIMES.iter().map(|rounds| rounds * 4).sum();
-    ensure!(sum == usize::try_from(all)?, outcome.fault(format_args!("{sum} packets in {counts:?}"), []));
+    outcome.expect_all(format_args!("packets in {counts:?}"), sum.try_into()?, all.into(), [])?;
     ensure!(counts.contains(&0), outcome.fault("no interval without a packet, so this shows little", []));
     let rows = rows(&report(&outcome, " lost")?)?;
     let whole: usize = rows.iter().filter(|row| row.stage == "total").map(|row| row.count).sum();

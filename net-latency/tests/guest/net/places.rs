@@ -161,8 +161,8 @@ impl Path {
         }
     }
 
-    /// Lets the client's retransmission timer run down in `rto_min_ms` at the earliest.
-    pub(crate) fn impatient(self, rto_min_ms: u32) -> Result<Self> {
+    /// Lets the client's retransmission timer run down in `rto_min_ms` at the earliest, instead of 200.
+    pub(crate) fn with_shortest_timeout(self, rto_min_ms: u32) -> Result<Self> {
         let (near, far) = self.addresses();
         let gateway = self.is_routed().then(|| neighbour(near));
         self.near(|| impatient_route(far, gateway, NEAR, rto_min_ms))?;

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::{Check, Scenario, Theme};
 use crate::{
     net::{Path, Version},
-    oracle::{self, bytes},
+    oracle::{self, expect_bytes, expect_sum},
     peers::Pair,
 };
 
@@ -59,14 +59,9 @@ fn bulk(version: Version, merging: bool) -> Result<Check> {
         let outcome = evidence.outcome;
         let conversation = oracle::Conversation::check(outcome, &evidence.lines, &pair)?;
         let (sent, taken) = (&conversation.requests_out, &conversation.requests_in);
-        let shown = bytes(sent);
-        ensure!(shown == BULK, outcome.fault(format_args!("{shown} bytes out, not {BULK}"), sent));
-        let again: u64 = conversation.retransmissions.iter().map(|line| u64::from(line.segs)).sum();
-        let all = sent.iter().map(|line| u64::from(line.segs)).sum::<u64>() + again;
-        ensure!(
-            all == segments,
-            outcome.fault(format_args!("{all} segments out, TCP counts {segments}"), sent)
-        );
+        expect_bytes(outcome, "requests out", sent, BULK)?;
+        let unread = segments - oracle::segments(&conversation.retransmissions);
+        expect_sum(outcome, "segments out", sent, |line| line.segs, unread)?;
         let merged: Vec<_> = taken.iter().filter(|line| line.segs > 1 || line.is("gro")).collect();
         println!(
             "{version:?}: {} lines in, {} of them merged, for {segments} segments",
@@ -75,13 +70,8 @@ fn bulk(version: Version, merging: bool) -> Result<Check> {
         );
         let other = merged.iter().find(|line| !(line.segs > 1 && line.is("gro")));
         ensure!(other.is_none(), outcome.fault("merged, but not both said so", other.copied()));
-        let arrived: u64 = taken.iter().map(|line| u64::from(line.segs)).sum();
-        let (shown, unread) = (bytes(taken), segments - again);
-        ensure!(shown == BULK, outcome.fault(format_args!("{shown} bytes in, not {BULK}"), taken));
-        ensure!(
-            arrived == unread,
-            outcome.fault(format_args!("{arrived} segments in, {unread} sent"), taken)
-        );
+        expect_bytes(outcome, "requests in", taken, BULK)?;
+        expect_sum(outcome, "segments in", taken, |line| line.segs, unread)?;
         ensure!(merging != merged.is_empty(), outcome.fault(format_args!("{} merged", merged.len()), taken));
         Ok(())
     }))

@@ -104,9 +104,7 @@ impl Session {
 
 impl Played {
     fn judge(&mut self, name: &'static str) -> Result<()> {
-        let scene = self.scenarios.remove(name).context("judged before, or not played")?;
-        // Without the footer a failure could not be put down to what the kernel skipped.
-        let scene = scene.map_err(|error| self.outcome.fault(format_args!("{error:#}"), []))?;
+        let scene = self.scenarios.remove(name).context("judged before, or not played")??;
         let (start, end) = scene.span;
         let lines = self.lines.iter().filter(|line| line.ts >= start && line.ts <= end).cloned().collect();
         (scene.check)(&Evidence { outcome: &self.outcome, lines })

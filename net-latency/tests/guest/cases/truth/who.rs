@@ -1,7 +1,5 @@
 //! Whose packets: threads, children, heirs, and those who are gone.
 
-use std::{thread::sleep, time::Duration};
-
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Check, Evidence, Scenario, Theme, io::held_back};
@@ -261,12 +259,8 @@ fn ended() -> Result<Check> {
 
 /// `pid` is the host's number of a process, `ns_pid` its own.
 fn pid_namespace() -> Result<Check> {
-    /// Longer than the tool takes to come for its records.
-    const READ: Duration = Duration::from_millis(150);
     let mut pair = Pair::connect_isolated(&Path::loopback(Version::V4)?)?;
     pair.converse(ROUNDS, LEN)?;
-    // It is asked for the other number when its lines are made.
-    sleep(READ);
     Ok(Box::new(move |evidence| {
         let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
         conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;

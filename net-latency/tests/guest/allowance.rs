@@ -1,0 +1,61 @@
+//! How many packets a run of the tool may miss: none, but for what the kernel leaves out by its nature.
+
+use crate::tool::Backend;
+
+/// Of fewer packets than this none is ever missed: nothing else is going on then that a program could be interrupted by.
+const FEW: u64 = 50;
+/// By kprobe one in this many packets may be missed,
+const KPROBE_SHARE: u64 = 500;
+/// and so many besides, since one that is skipped can take those with it that TCP has joined to it.
+const KPROBE_LEAST: u64 = 4;
+
+/// How many packets may have no line, or a line with a gap. Whatever it is: no line may be wrong.
+///
+/// The kernel runs no program of a kprobe while another one runs on the same CPU (`trace_call_bpf`), which happens when a
+/// softirq comes in the middle of one. A program of fentry is skipped only while it runs itself (`__bpf_prog_enter_recur`,
+/// Linux 5.12), for which tasks have to be preempted in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowance {
+    /// None: fentry, and auto.
+    Exact,
+    /// A small share: kprobe. Where the kernel counts the calls that it skipped (kprobes: since Linux 6.7), not more than
+    /// these.
+    Share { skipped_calls: Option<u64> },
+    /// One for each call that the kernel skipped, as it says.
+    Counted { skipped_calls: u64 },
+}
+
+impl Allowance {
+    /// Of a run in which the kernel skipped so many calls, if it says.
+    pub(crate) fn of(backend: Backend, skipped_calls: Option<u64>) -> Self {
+        match backend {
+            Backend::Kprobe => Self::Share { skipped_calls },
+            Backend::Auto | Backend::Fentry => Self::Exact,
+        }
+    }
+
+    /// The same with more tasks than CPUs, which preempt each other in programs of fentry too.
+    pub(crate) fn under_load(backend: Backend, skipped_calls: Option<u64>) -> Self {
+        match (Self::of(backend, skipped_calls), skipped_calls) {
+            (Self::Exact, Some(skipped_calls)) => Self::Counted { skipped_calls },
+            (allowance, _) => allowance,
+        }
+    }
+
+    /// The most that may be missed of so many packets.
+    pub(crate) fn most(self, packets: u64) -> u64 {
+        match self {
+            Self::Exact => 0,
+            Self::Share { .. } if packets < FEW => 0,
+            Self::Share { skipped_calls } => {
+                (KPROBE_LEAST + packets / KPROBE_SHARE).min(skipped_calls.unwrap_or(u64::MAX))
+            }
+            Self::Counted { skipped_calls } => skipped_calls,
+        }
+    }
+
+    /// Whether `found` are all of `packets`, as far as has to be.
+    pub(crate) fn allows(self, found: u64, packets: u64) -> bool {
+        found <= packets && packets - found <= self.most(packets)
+    }
+}
