@@ -32,8 +32,9 @@ use crate::{
     skb_stamps, udp,
 };
 
-/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before.
-const BATCHES_PER_RUN: u32 = 128 / BATCH;
+/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. Of
+/// calls of 128 bytes or more, all that a segment of 64 KiB holds.
+const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
 #[inline(always)]
