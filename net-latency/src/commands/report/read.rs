@@ -33,12 +33,12 @@ impl Skipped {
     /// As the end of a sentence that begins with the place.
     pub(super) fn reason(self) -> &'static str {
         match self {
-            Self::NoJson => "is no valid JSON",
-            Self::OtherJson => "is JSON of something else, or has a value of another kind",
+            Self::NoJson => "is not valid JSON",
+            Self::OtherJson => "is not a packet's JSON, or has a value of the wrong type",
             Self::Text => "is of the text form",
             Self::NoCsv => "is neither JSON nor below a CSV header",
             Self::Width => "has more or fewer values than the CSV header",
-            Self::Value => "has a value of another kind than its column",
+            Self::Value => "has a value of the wrong type",
             Self::Incomplete => "lacks a readable ts, dir or proto",
             Self::TooLong => "is too long",
         }
@@ -204,6 +204,6 @@ fn no_log(name: &str, line: u64, skipped: Skipped) -> Failure {
     let remedy = "record with --format json or --format csv";
     Failure::Usage(match skipped {
         Skipped::Text => format!("{name} is in the text form, from which no report can be made; {remedy}"),
-        _ => format!("{name} is no log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
+        _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
     })
 }

@@ -75,7 +75,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     let log = &report.log;
     let mut notes = Vec::new();
     if !config.filter.is_open() {
-        notes.push(format!("{} other packets are not what was asked for", log.lines - report.packets));
+        notes.push(format!("{} packets excluded by filters", log.lines - report.packets));
     }
     if let Some((name, line, skipped)) = &log.first_skipped {
         notes.push(plural(log.skipped, "line was skipped", "lines were skipped"));
@@ -83,8 +83,10 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     }
     match log.unended {
         0 => {}
-        count => notes
-            .push(format!("{}, not counted", plural(count, "log ends amid a line", "logs end amid a line"))),
+        count => notes.push(format!(
+            "{}, not counted",
+            plural(count, "log ends in the middle of a line", "logs end in the middle of a line")
+        )),
     }
     notes.extend(log.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
     let flags = report.flags.into_iter().zip(FLAG_NAMES).filter(|(count, _)| *count > 0);
@@ -135,7 +137,7 @@ fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Res
 fn write_connections(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
     let (rows, others) = report.connections.top(top);
     if rows.is_empty() && others.lines == 0 {
-        return writeln!(out, "  connections: the logs don't tell them");
+        return writeln!(out, "  connections: not in these logs");
     }
     writeln!(out, "  {}:", heading("connections", rows.len(), &report.connections))?;
     writeln!(out, "      {:<19}{:>11}{TIMES_HEAD}", "this machine > peer", "packets")?;
