@@ -79,7 +79,7 @@ async fn top(config: &TopConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
     let look = terminal::look()?;
     let mut sources = Sources::open(&config.filter.pids)?;
-    let tracer = Tracer::start(&config.filter, &config.tracing, 0)?;
+    let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
     let mut top = Top::new(config, tracer, look);
     let outcome = match Screen::enter() {
         Ok(mut screen) => top.show(&mut sources, &mut screen).await,
