@@ -95,8 +95,15 @@ enum ViewArguments {
     Hist(HistArguments),
     /// Follow single packets through the kernel, function by function
     Journey(JourneyArguments),
-    /// Print the manual page (net-latency man | man -l -)
-    Man,
+    /// Print a manual page (net-latency man top | man -l -)
+    Man {
+        /// The subcommand; without it, the page of net-latency itself
+        #[arg(value_name = "SUBCOMMAND")]
+        subcommand: Option<String>,
+        /// Write all pages into this directory
+        #[arg(long, value_name = "DIR", conflicts_with = "subcommand")]
+        all: Option<PathBuf>,
+    },
     /// Sum up logs that were recorded with --format json or csv
     Report(ReportArguments),
     /// Show which processes, connections and packets are slow, and where: a live table
@@ -204,7 +211,13 @@ impl Arguments {
             Some(ViewArguments::Journey(journey)) => {
                 return Ok(Config::Journey(Box::new(journey.resolve(proc)?)));
             }
-            Some(ViewArguments::Man) => return Ok(Config::Print(man::page(command()).into_bytes())),
+            Some(ViewArguments::Man { all: Some(directory), .. }) => {
+                return Ok(Config::Write { directory, files: man::pages(command()) });
+            }
+            Some(ViewArguments::Man { subcommand, .. }) => {
+                let page = man::page_of(command(), subcommand.as_deref()).map_err(Failure::Usage)?;
+                return Ok(Config::Print(page.into_bytes()));
+            }
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
