@@ -253,7 +253,7 @@ mod tests {
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
         Backend, FooterFormat, HistConfig, Histograms, Mark, Net, PacketFilter, ReportFormat, Rotation,
-        TopConfig, TracingConfig,
+        TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -418,7 +418,7 @@ mod tests {
         };
         let usual = TopConfig {
             filter: PacketFilter::default(),
-            tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
+            input: TopInput::Kernel(TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 }),
             delay: Duration::from_secs(1),
             window: Duration::from_secs(10),
             zone: Zone::Local,
@@ -432,7 +432,7 @@ mod tests {
             config,
             TopConfig {
                 filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
-                tracing: TracingConfig { backend: Backend::Kprobe, ..usual.tracing },
+                input: TopInput::Kernel(TracingConfig { backend: Backend::Kprobe, buffer_bytes: 4 << 20 }),
                 delay: Duration::from_millis(500),
                 window: Duration::from_secs(60),
                 zone: Zone::UTC,

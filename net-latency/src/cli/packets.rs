@@ -75,10 +75,16 @@ impl PacketArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<PacketFilter, Failure> {
         process::check_pids(&self.pids, proc)?;
+        places::check_interfaces(&self.interfaces, &self.netns, proc)?;
+        self.resolve_for_log(proc)
+    }
+
+    /// Checks the options for packets that were recorded: perhaps on another machine, whose processes and devices are not
+    /// known here.
+    pub(super) fn resolve_for_log(self, proc: &Path) -> Result<PacketFilter, Failure> {
         at_most("--comm", self.comms.len(), MAX_GLOBS)?;
         at_most("--cgroup", self.cgroups.len(), MAX_CGROUPS as usize)?;
         let netns = places::namespaces(&self.netns, proc)?;
-        places::check_interfaces(&self.interfaces, &self.netns, proc)?;
         Ok(PacketFilter {
             pids: unique(self.pids),
             followed: None,

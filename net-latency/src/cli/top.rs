@@ -1,6 +1,9 @@
 //! The options of `net-latency top`.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -8,7 +11,7 @@ use super::{footer::FooterArguments, packets::PacketArguments, tracing::TracingA
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{TopConfig, values},
+    request::{FooterFormat, ReplayConfig, Speed, TopConfig, TopInput, top::parse_speed, values},
 };
 
 /// Drawing more often shows nothing more.
@@ -31,6 +34,15 @@ pub(super) struct TopArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
+    /// Show logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
+    /// standard input
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
+          conflicts_with_all = ["backend", "buffer", "cgroups", "netns", "sample", "control"])]
+    replay: Vec<PathBuf>,
+    /// Replay so many times faster than it was recorded: 10, 0.5; max: as fast as it can be read
+    #[arg(long, value_name = "N", value_parser = parse_speed, default_value = "1", requires = "replay", help_heading = "Replay")]
+    speed: Speed,
+
     #[command(flatten)]
     footer: FooterArguments,
 
@@ -48,9 +60,21 @@ impl TopArguments {
         if self.window < SHORTEST_WINDOW {
             return Err(Failure::Usage("--window is too short; write 1s or longer".to_owned()));
         }
+        let (filter, input) = if self.replay.is_empty() {
+            (self.packets.resolve(proc)?, TopInput::Kernel(self.tracing.resolve()))
+        } else {
+            if footer == FooterFormat::Json {
+                return Err(Failure::Usage(
+                    "--footer json tells about tracing; net-latency report --format json sums up a log"
+                        .to_owned(),
+                ));
+            }
+            let replay = ReplayConfig { files: self.replay, speed: self.speed };
+            (self.packets.resolve_for_log(proc)?, TopInput::Logs(replay))
+        };
         Ok(TopConfig {
-            filter: self.packets.resolve(proc)?,
-            tracing: self.tracing.resolve(),
+            filter,
+            input,
             delay: self.delay,
             window: self.window,
             zone: if self.utc { Zone::UTC } else { Zone::Local },

@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use net_latency_common::PacketRecord;
 use tokio::{
     signal::unix::Signal,
     time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
@@ -26,9 +25,8 @@ use crate::{
     },
     clock::Clock,
     error::Failure,
-    kernel::{devices::Devices, namespaced::NamespacedPids},
     output::{self, Options, Sink, SinkError, Writer, colour_wanted, write_json},
-    packet::event::{Event, completion_ns},
+    packet::event::completion_ns,
     request::{FooterFormat, PacketFilter, StreamConfig},
     run::{
         command::{self, Forwarded, Running, Stopped},
@@ -36,6 +34,7 @@ use crate::{
         kernel_log::KernelLog,
         tracer::Tracer,
     },
+    source::{RecordSource as _, ring::Names},
 };
 
 /// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
@@ -112,8 +111,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         sink,
         tracer,
         log,
-        devices: shows_names.then(Devices::new),
-        namespaced: shows_names.then(NamespacedPids::new),
+        names: shows_names.then(Names::default),
         summary: Summary::since(start),
         recent: config.interval.map(|_| Summary::since(start)),
         outside: 0,
@@ -194,9 +192,8 @@ struct Stream<'a> {
     sink: Sink,
     tracer: Tracer,
     log: Option<KernelLog>,
-    /// Both only if the lines show them.
-    devices: Option<Devices>,
-    namespaced: Option<NamespacedPids>,
+    /// Only if the lines show them.
+    names: Option<Names>,
     summary: Summary,
     /// The same since the last report, if there are reports.
     recent: Option<Summary>,
@@ -256,11 +253,8 @@ impl Stream<'_> {
                         log.read();
                     }
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        if let Some(devices) = &mut self.devices {
-                            devices.refresh();
-                        }
-                        if let Some(namespaced) = &mut self.namespaced {
-                            namespaced.refresh();
+                        if let Some(names) = &mut self.names {
+                            names.refresh();
                         }
                         self.alarm.look(&self.tracer.losses()?);
                     }
@@ -296,24 +290,13 @@ impl Stream<'_> {
                 // Its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
                 return Ok(ControlFlow::Continue(false));
             }
-            let (devices, writer, summary, sink) =
-                (&mut self.devices, &mut self.writer, &mut self.summary, &mut self.sink);
-            let (namespaced, recent) = (&mut self.namespaced, &mut self.recent);
-            let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
-            let next = capture.next(|record: &PacketRecord| {
-                let completion_ns = completion_ns(record);
-                if !span.contains(&completion_ns) {
-                    self.outside += u64::from(completion_ns <= *counted_until);
-                    return;
-                }
-                let wall_ns = clock.to_utc_ns(completion_ns);
-                let ns_pid = namespaced.as_mut().and_then(|namespaced| namespaced.number(record.pid));
-                let device = devices.as_mut().and_then(|devices| devices.name(record.netns, record.ifindex));
-                let event = Event::new(record, wall_ns, device).with_ns_pid(ns_pid);
-                writer.write(&event, sink.buffer());
-                summary.record_event(&event);
+            let (writer, summary, recent, sink) =
+                (&mut self.writer, &mut self.summary, &mut self.recent, &mut self.sink);
+            let next = self.tracer.records(clock, self.names.as_mut(), &mut self.outside).next(|event| {
+                writer.write(event, sink.buffer());
+                summary.record_event(event);
                 if let Some(recent) = recent {
-                    recent.record_event(&event);
+                    recent.record_event(event);
                 }
             });
             match next {
@@ -322,7 +305,7 @@ impl Stream<'_> {
                     through = true;
                     break;
                 }
-                Err(error) => return Err(Err(error.into())),
+                Err(error) => return Err(Err(error)),
             }
         }
         let written = self.flush(patience)?;

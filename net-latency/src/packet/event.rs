@@ -57,15 +57,29 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
     a.max(b).max(c.max(d))
 }
 
+/// The stages in the order in which a packet crosses them: indices of its stamps.
+const IN_ORDER: [usize; STAMPS] = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP];
+/// See [`IN_ORDER`].
+const OUT_ORDER: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV];
+
 /// The stamps in the order in which the packet crosses the stages.
 #[inline]
 fn in_display_order(record: &PacketRecord) -> [u64; STAMPS] {
-    let order = if record.direction == Direction::In as u8 {
-        [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP]
-    } else {
-        [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_DRV]
-    };
+    let order = if record.direction == Direction::In as u8 { IN_ORDER } else { OUT_ORDER };
     order.map(|stage| record.stamps[stage])
+}
+
+/// Stamps in the order in which a packet crosses the stages, as its record has them.
+pub(crate) fn from_display_order(direction: Direction, crossed: [u64; STAMPS]) -> [u64; STAMPS] {
+    let order = match direction {
+        Direction::In => IN_ORDER,
+        Direction::Out => OUT_ORDER,
+    };
+    let mut stamps = [0; STAMPS];
+    for (stage, stamp) in order.into_iter().zip(crossed) {
+        stamps[stage] = stamp;
+    }
+    stamps
 }
 
 /// Time from one stamp to a later one, if both are known. A later stage stamped before an earlier one can't be this
@@ -281,6 +295,11 @@ impl<'a> Event<'a> {
 /// Names of the flags that the kernel side has set.
 pub(crate) fn flag_names(flags: u16) -> impl Iterator<Item = &'static str> {
     FLAG_NAMES.into_iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name)
+}
+
+/// The flag of this name, if the kernel side sets it.
+pub(crate) fn flag_named(name: &str) -> Option<u16> {
+    FLAG_NAMES.into_iter().find(|(_, known)| *known == name).map(|(bit, _)| bit)
 }
 
 #[cfg(test)]

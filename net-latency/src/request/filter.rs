@@ -1,6 +1,6 @@
 //! Which packets are asked for.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use net_latency_common::Direction;
 
@@ -8,7 +8,7 @@ use super::{
     glob::Glob,
     network::{Mark, Net},
 };
-use crate::packet::event::{IpVersion, Protocol};
+use crate::packet::event::{Event, IpVersion, Protocol};
 
 /// Which packets to show: different conditions are combined with AND, the entries of a list with OR. An empty list and `None`
 /// are no condition.
@@ -44,4 +44,120 @@ pub struct PacketFilter {
     pub sample: Option<NonZeroU32>,
     /// Packets without application data too.
     pub control: bool,
+}
+
+impl PacketFilter {
+    /// Whether the recorded packet `event` is asked for, as the kernel side decides it while tracing. The command line
+    /// refuses what a log can't answer.
+    pub(crate) fn matches(&self, event: &Event<'_>) -> bool {
+        // Named one by one, so that no new one is forgotten here.
+        let PacketFilter {
+            pids,
+            followed: _,
+            comms,
+            cgroups: _,
+            ports,
+            hosts,
+            interfaces,
+            netns: _,
+            protocol,
+            version,
+            direction,
+            mark,
+            slower,
+            sample: _,
+            control: _,
+        } = self;
+        let record = event.record();
+        let addresses = [event.saddr(), event.daddr()];
+        let has = |net: &Net| addresses.iter().any(|address| is_in(*address, net));
+        let is = |version: IpVersion| (version == IpVersion::V4) == addresses[0].is_ipv4();
+        let is_marked = |mark: Mark| record.mark & mark.mask == mark.value;
+        let times = || event.stages().into_iter().chain([event.total_ns()]).flatten();
+        (pids.is_empty() || event.pid().is_some_and(|pid| pids.contains(&pid)))
+            && (comms.is_empty()
+                || event.comm().is_some_and(|comm| comms.iter().any(|glob| glob.matches(comm))))
+            && (ports.is_empty() || ports.contains(&record.sport) || ports.contains(&record.dport))
+            && (hosts.is_empty() || hosts.iter().any(has))
+            && (interfaces.is_empty()
+                || event.ifname().is_some_and(|name| interfaces.iter().any(|own| own.as_bytes() == name)))
+            && protocol.is_none_or(|protocol| protocol == event.protocol())
+            && version.is_none_or(is)
+            && direction.is_none_or(|direction| direction == event.direction())
+            && mark.is_none_or(is_marked)
+            && slower.is_none_or(|least| times().any(|ns| u128::from(ns) >= least.as_nanos()))
+    }
+}
+
+fn is_in(address: IpAddr, net: &Net) -> bool {
+    match (address, net.address) {
+        (IpAddr::V4(address), IpAddr::V4(net_address)) => {
+            let differing = address.to_bits() ^ net_address.to_bits();
+            differing.leading_zeros() >= u32::from(net.prefix)
+        }
+        (IpAddr::V6(address), IpAddr::V6(net_address)) => {
+            let differing = address.to_bits() ^ net_address.to_bits();
+            differing.leading_zeros() >= u32::from(net.prefix)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::PacketRecord;
+
+    use super::*;
+    use crate::{
+        packet::event::fixtures::{incoming, v6},
+        request::network::parse_net,
+    };
+
+    #[test]
+    fn each_filter_keeps_its_packets_and_no_others() {
+        let open = PacketFilter::default;
+        let host = |text: &str| PacketFilter { hosts: vec![parse_net(text).expect("a network")], ..open() };
+        let slower = |us| PacketFilter { slower: Some(Duration::from_micros(us)), ..open() };
+        let mark = |value, mask| PacketFilter { mark: Some(Mark { value, mask }), ..open() };
+        let comm = |glob: &str| PacketFilter { comms: vec![glob.parse().expect("a glob")], ..open() };
+        let record = PacketRecord { mark: 0x15, ..incoming() };
+        let cases = [
+            (open(), true),
+            (PacketFilter { pids: vec![1, 19_550], ..open() }, true),
+            (PacketFilter { pids: vec![19_561], ..open() }, false),
+            (comm("fire*"), true),
+            (comm("fire"), false),
+            (PacketFilter { ports: vec![51_324], ..open() }, true),
+            (PacketFilter { ports: vec![80], ..open() }, false),
+            (host("192.0.2.0/24"), true),
+            (host("198.51.100.20"), true),
+            (host("192.0.3.0/24"), false),
+            (host("0.0.0.0/0"), true),
+            (host("::/0"), false),
+            (PacketFilter { interfaces: vec!["lo".to_owned(), "eth0".to_owned()], ..open() }, true),
+            (PacketFilter { interfaces: vec!["eth".to_owned()], ..open() }, false),
+            (PacketFilter { protocol: Some(Protocol::Udp), ..open() }, false),
+            (PacketFilter { version: Some(IpVersion::V4), ..open() }, true),
+            (PacketFilter { version: Some(IpVersion::V6), ..open() }, false),
+            (PacketFilter { direction: Some(Direction::Out), ..open() }, false),
+            (mark(0x10, 0xf0), true),
+            (mark(0x15, u32::MAX), true),
+            (mark(0x10, u32::MAX), false),
+            // Its total is 247.5 us.
+            (slower(247), true),
+            (slower(248), false),
+            // Both have to fit.
+            (PacketFilter { pids: vec![19_550], ports: vec![80], ..open() }, false),
+        ];
+        for (filter, expected) in cases {
+            assert_eq!(filter.matches(&Event::new(&record, 0, Some(b"eth0"))), expected, "{filter:?}");
+        }
+        let record = v6(incoming());
+        let event = Event::new(&record, 0, None);
+        assert!(host("2001:db8::/32").matches(&event) && !host("2001:db9::/32").matches(&event));
+        assert!(!PacketFilter { interfaces: vec!["eth0".to_owned()], ..open() }.matches(&event));
+        // A stage may be slow where the total is unknown.
+        let partial = PacketRecord { stamps: [0, 0, 1, 1_000_001], ..incoming() };
+        assert!(slower(1_000).matches(&Event::new(&partial, 0, None)));
+    }
 }

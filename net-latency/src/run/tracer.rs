@@ -11,7 +11,7 @@ use rustix::{
 
 use crate::{
     accounting::{Census, Cost, Ledger, Losses},
-    clock::monotonic_ns,
+    clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
     probes::{
@@ -22,7 +22,7 @@ use crate::{
     },
     request::{Backend, Histograms, PacketFilter, TracingConfig},
     run::{kernel_log::KernelLog, notice::Notice},
-    source::ring::Capture,
+    source::ring::{Capture, Live, Names},
 };
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
@@ -138,6 +138,23 @@ impl Tracer {
         })
     }
 
+    /// The packets that were finished while every hook was attached, by this clock, with names where `names` are given.
+    /// `outside` counts the others.
+    pub fn records<'a>(
+        &'a mut self,
+        clock: Clock,
+        names: Option<&'a mut Names>,
+        outside: &'a mut u64,
+    ) -> Live<'a> {
+        let Self { capture, span, counted_until, .. } = self;
+        Live { capture, span, counted_until: *counted_until, outside, clock, names }
+    }
+
+    /// What is finished from now on is not valid.
+    pub fn close(&mut self) {
+        self.span = *self.span.start()..=monotonic_ns();
+    }
+
     /// How the functions are hooked.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
@@ -187,7 +204,7 @@ impl Tracer {
     /// # Errors
     /// If the kernel refuses to show its counters.
     pub fn detach(&mut self) -> Result<Losses, Failure> {
-        self.span = *self.span.start()..=monotonic_ns();
+        self.span = *self.span.start()..=monotonic_ns().min(*self.span.end());
         // Detaching takes a while, which is not part of the time that the views call the run's.
         self.own = own_time().saturating_sub(self.own_before);
         if let Some(counts) = &mut self.counts {

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
     ptr,
 };
@@ -16,8 +17,14 @@ use net_latency_common::{
     SEGMENTS_MAP,
 };
 
-use super::order::Order;
-use crate::{accounting::Census, clock::monotonic_ns};
+use super::{RecordSource, order::Order};
+use crate::{
+    accounting::Census,
+    clock::{Clock, monotonic_ns},
+    error::Failure,
+    kernel::{devices::Devices, namespaced::NamespacedPids},
+    packet::event::{Event, completion_ns},
+};
 
 /// The maps that are read while tracing and, the last time, after everything is detached.
 struct Maps {
@@ -107,6 +114,72 @@ impl Capture {
         // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
         let most = after.get(Counter::Stored).saturating_sub(before.get(Counter::Taken));
         Ok(Census { before, waiting: most.min((segments + datagrams) as u64), at_ns, after })
+    }
+}
+
+/// Names that take a look at more than the record.
+#[derive(Default)]
+pub struct Names {
+    devices: Devices,
+    namespaced: NamespacedPids,
+}
+
+impl Names {
+    /// Asks anew for what may have changed.
+    pub fn refresh(&mut self) {
+        self.devices.refresh();
+        self.namespaced.refresh();
+    }
+}
+
+/// The packets of the ring buffer.
+pub struct Live<'a> {
+    /// What reads it.
+    pub capture: &'a mut Capture,
+    /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid.
+    pub span: &'a RangeInclusive<u64>,
+    /// Completions until then are in the ledger.
+    pub counted_until: u64,
+    /// Counts packets that are in the ledger and outside of the span.
+    pub outside: &'a mut u64,
+    /// What time it is.
+    pub clock: Clock,
+    /// Where names are asked for.
+    pub names: Option<&'a mut Names>,
+}
+
+impl RecordSource for Live<'_> {
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
+    }
+
+    #[inline]
+    fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
+        let Self { capture, span, counted_until, outside, clock, names } = self;
+        let mut take = Some(take);
+        loop {
+            let next = capture.next(|record| {
+                let completion_ns = completion_ns(record);
+                if !span.contains(&completion_ns) {
+                    **outside += u64::from(completion_ns <= *counted_until);
+                    return None;
+                }
+                let wall_ns = clock.to_utc_ns(completion_ns);
+                let (ns_pid, device) = match names {
+                    Some(Names { devices, namespaced }) => {
+                        (namespaced.number(record.pid), devices.name(record.netns, record.ifindex))
+                    }
+                    None => (None, None),
+                };
+                let event = Event::new(record, wall_ns, device).with_ns_pid(ns_pid);
+                take.take().map(|take| take(&event))
+            })?;
+            match next {
+                Some(Some(taken)) => return Ok(Some(taken)),
+                Some(None) => {}
+                None => return Ok(None),
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which of a log's packets the report is about.
 
-use super::packet::Packet;
 use crate::request::{LogFilter, glob::Glob};
+use crate::source::log::packet::Packet;
 
 impl LogFilter {
     /// Whether it lets anything through.

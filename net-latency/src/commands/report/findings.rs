@@ -1,35 +1,19 @@
 //! Everything that a report tells, gathered in memory that doesn't depend on the logs' length.
 
-use super::packet::{FLAG_NAMES, Packet};
-use super::read::Skipped;
 use super::table::{Connection, Table};
 use super::timeline::Timeline;
 use crate::accounting::{self as summary, Worst};
+use crate::source::log::packet::{FLAG_NAMES, Packet};
+use crate::source::log::read::Tally;
 
 /// Processes told apart at a time.
 const PROCESSES: usize = 1_024;
 /// Connections told apart at a time.
 const CONNECTIONS: usize = 2_048;
 
-/// What was read, and what was not.
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    pub(super) files: usize,
-    /// Packets, those that the filter keeps out included.
-    pub(super) lines: u64,
-    /// Lines that could not be read.
-    pub(super) skipped: u64,
-    /// File, line and reason of the first of them.
-    pub(super) first_skipped: Option<(String, u64, Skipped)>,
-    /// Files whose last line was cut off.
-    pub(super) unended: u64,
-    /// Files that could not be read to their end, and why.
-    pub(super) damaged: Vec<String>,
-}
-
 #[derive(Debug)]
 pub(super) struct Report {
-    pub(super) log: Log,
+    pub(super) log: Tally,
     /// Packets that are reported.
     pub(super) packets: u64,
     /// First and last completion, in ns since 1970.
@@ -48,7 +32,7 @@ impl Report {
     /// Nothing read yet; keeps the `top` slowest packets.
     pub(super) fn new(files: usize, top: usize) -> Self {
         Self {
-            log: Log { files, ..Log::default() },
+            log: Tally { files, ..Tally::default() },
             packets: 0,
             span: None,
             offset_s: 0,

@@ -1,22 +1,15 @@
 //! `net-latency report`: sums up logs that were recorded before.
 //!
-//! Data flows one way: [`input`] (bytes) → [`lines`] → [`json`] or [`csv`] → [`packet`] → [`findings`] → [`text`],
-//! [`object`] or [`html`].
+//! Data flows one way: packets of [`log`](crate::source::log)s → [`findings`] → [`text`], [`object`] or [`html`].
 
 mod chart;
-mod csv;
 mod distribution;
 mod filter;
 mod findings;
 mod html;
-mod input;
-mod json;
-mod lines;
 mod object;
-mod packet;
 mod page;
 mod progress;
-mod read;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,16 +17,15 @@ mod text;
 mod time;
 mod timeline;
 
-use std::io::{self, Write as _};
+use std::io::{self, Read, Write as _};
 use std::path::Path;
 
-use anyhow::anyhow;
-
 use crate::error::Failure;
-use crate::request::{ReportConfig, ReportFormat};
+use crate::request::{LogFilter, ReportConfig, ReportFormat};
+use crate::source::log::input::{self, LogPath};
+use crate::source::log::read::LogReader;
 
 use findings::Report;
-use input::Source;
 use page::Page;
 use progress::Progress;
 
@@ -43,7 +35,7 @@ use progress::Progress;
 /// A usage failure for what can't be read or is no log, before anything is written; a failure while running if
 /// a log ends in damage, behind the report on what could be read, or if the report can't be written.
 pub fn run(config: &ReportConfig) -> Result<(), Failure> {
-    let sources: Vec<_> = config.files.iter().map(|path| Source::new(path)).collect();
+    let sources: Vec<_> = config.files.iter().map(|path| LogPath::new(path)).collect();
     let bytes = input::check(&sources)?;
     let page_to_stdout = config.html.as_deref() == Some(Path::new("-"));
     let page = match &config.html {
@@ -54,7 +46,8 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
     let mut report = Report::new(sources.len(), config.top);
     let progress = Progress::new(bytes, config.quiet);
     for source in &sources {
-        read::read(source, &config.filter, &progress, &mut report)?;
+        let log = input::open(source, |bytes| progress.advance(bytes))?;
+        read(source.name(), log, &config.filter, &mut report)?;
     }
     drop(progress);
 
@@ -77,11 +70,21 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
         }
         _ => {}
     }
-    match report.log.damaged.as_slice() {
-        [] => Ok(()),
-        damaged => {
-            Err(anyhow!("cannot read to the end: {}; the report lacks what follows", damaged.join(", "))
-                .into())
-        }
+    report.log.check_whole("report")
+}
+
+/// Reads one unpacked log, which is called `name`, to its end.
+fn read(name: String, log: impl Read, filter: &LogFilter, report: &mut Report) -> Result<(), Failure> {
+    let mut reader = LogReader::new(name, "report", log);
+    let mut tally = std::mem::take(&mut report.log);
+    let mut outcome = Ok(Some(()));
+    while let Ok(Some(())) = outcome {
+        outcome = reader.next(&mut tally, |packet| {
+            if filter.matches(packet) {
+                report.add(packet);
+            }
+        });
     }
+    report.log = tally;
+    outcome.map(drop)
 }

@@ -8,7 +8,6 @@ use serde::{Serialize, Serializer};
 
 use super::distribution::Distribution;
 use super::findings::Report;
-use super::packet::FLAG_NAMES;
 use super::table::{Entry, Others, Table};
 use super::text::quantiles;
 use super::time::show;
@@ -18,6 +17,7 @@ use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
+use crate::source::log::packet::FLAG_NAMES;
 
 const RFC3339: &str = "%Y-%m-%dT%H:%M:%S%.9f%:z";
 

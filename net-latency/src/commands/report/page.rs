@@ -8,8 +8,8 @@ use std::process;
 
 use anyhow::Context as _;
 
-use super::input::Source;
 use crate::error::Failure;
+use crate::source::log::input::LogPath;
 
 /// Readable and writable for the owner, readable for the group: the page says who talks to whom.
 const FILE_MODE: u32 = 0o640;
@@ -23,7 +23,7 @@ pub(super) struct Page {
 
 impl Page {
     /// Finds out, before the logs are read, whether the page will have a place. It is none of the `logs`.
-    pub(super) fn prepare(path: &Path, logs: &[Source]) -> Result<Self, Failure> {
+    pub(super) fn prepare(path: &Path, logs: &[LogPath]) -> Result<Self, Failure> {
         let refused = |why: &dyn std::fmt::Display| {
             Failure::Usage(format!("cannot write the page to {}: {why}", path.display()))
         };
@@ -34,9 +34,9 @@ impl Page {
                 return Err(refused(&"it is a directory; name a file in it"));
             }
             Ok(metadata) => {
-                let is_page = |log: &Source| match log {
-                    Source::Stdin => false,
-                    Source::File(log) => fs::metadata(log)
+                let is_page = |log: &LogPath| match log {
+                    LogPath::Stdin => false,
+                    LogPath::File(log) => fs::metadata(log)
                         .is_ok_and(|log| (log.dev(), log.ino()) == (metadata.dev(), metadata.ino())),
                 };
                 if logs.iter().any(is_page) {
@@ -125,8 +125,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let log = directory.path().join("log");
         fs::write(&log, "lines").expect("written");
-        let refused =
-            |path: &Path| Page::prepare(path, &[Source::File(log.clone())]).expect_err("refused").to_string();
+        let refused = |path: &Path| {
+            Page::prepare(path, &[LogPath::File(log.clone())]).expect_err("refused").to_string()
+        };
         assert!(refused(&log).contains("one of the logs"));
         assert!(refused(directory.path()).contains("a directory"));
         assert!(refused(&directory.path().join("none/page")).contains("No such file"));

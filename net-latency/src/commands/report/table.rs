@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use net_latency_common::Direction;
 
 use super::distribution::Distribution;
-use super::packet::Packet;
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
+use crate::source::log::packet::Packet;
 
 /// The ways a packet can go.
 const WAYS: [(Direction, Protocol); 4] = [

@@ -11,17 +11,21 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::findings::Report;
-use super::packet::{Flags, Packet};
-use super::read::read_lines;
+
 use super::table::Connection;
-use super::time::{Time, TimeReader};
-use super::{csv, html, json, object, text};
+use super::{html, object, text};
 use crate::clock::Zone;
 use crate::output::tests::any_record;
 use crate::output::{Options, Writer, header};
 use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 use crate::packet::event::{Event, Protocol};
 use crate::request::{Format, LogFilter, ReportConfig, ReportFormat};
+use crate::source::log::{
+    csv::CsvReader,
+    json,
+    packet::{Flags, Packet},
+    time::{Time, TimeReader},
+};
 
 const S: i64 = 1_000_000_000;
 
@@ -45,7 +49,7 @@ fn line(record: &PacketRecord, wall_ns: i64, format: Format) -> Vec<u8> {
 
 fn report_on(log: &[u8], config: &ReportConfig) -> Result<Report, String> {
     let mut report = Report::new(1, config.top);
-    read_lines("the log", Cursor::new(log), &config.filter, &mut report)
+    super::read("the log".to_owned(), Cursor::new(log), &config.filter, &mut report)
         .map_err(|failure| failure.to_string())?;
     Ok(report)
 }
@@ -74,6 +78,14 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
         stages: event.stages(),
         total_ns: event.total_ns(),
         flags,
+        seq: event.seq(),
+        segs: Some(record.segs),
+        ifname: Some("eth0".into()),
+        mark: Some(record.mark),
+        cpu: Some(record.cpu),
+        first_send_age_ns: event.first_send_age_ns(),
+        last_drv_ip_ns: event.last_drv_ip_ns(),
+        ns_pid: None,
     }
 }
 
@@ -353,7 +365,7 @@ proptest! {
         let fields = json::read(&text).expect("the tool's own line");
         prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
 
-        let mut reader = csv::CsvReader::new();
+        let mut reader = CsvReader::default();
         let header = header(Format::Csv).trim_ascii_end();
         prop_assert!(reader.read(header).expect("the tool's own header").is_none());
         let text = line(&record, WALL_NS, Format::Csv);

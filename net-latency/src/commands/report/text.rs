@@ -7,7 +7,6 @@ use chrono::FixedOffset;
 use net_latency_common::Direction;
 
 use super::findings::Report;
-use super::packet::FLAG_NAMES;
 use super::table::{Connection, Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
@@ -16,6 +15,7 @@ use crate::clock::Zone;
 use crate::escape::Printable;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
+use crate::source::log::packet::FLAG_NAMES;
 
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
 const NAME_WIDTH: usize = 15;
@@ -77,18 +77,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     if !config.filter.is_open() {
         notes.push(format!("{} packets excluded by filters", log.lines - report.packets));
     }
-    if let Some((name, line, skipped)) = &log.first_skipped {
-        notes.push(plural(log.skipped, "line was skipped", "lines were skipped"));
-        notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
-    }
-    match log.unended {
-        0 => {}
-        count => notes.push(format!(
-            "{}, not counted",
-            plural(count, "log ends in the middle of a line", "logs end in the middle of a line")
-        )),
-    }
-    notes.extend(log.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
+    notes.extend(log.notes());
     let flags = report.flags.into_iter().zip(FLAG_NAMES).filter(|(count, _)| *count > 0);
     let flags: Vec<_> = flags.map(|(count, name)| format!("{count} {name}")).collect();
     if !flags.is_empty() {

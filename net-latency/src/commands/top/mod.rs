@@ -22,18 +22,20 @@ mod units;
 mod window;
 
 use std::{
+    future::pending,
     io::{self, Write as _},
     ops::ControlFlow,
-    os::fd::{AsFd as _, OwnedFd},
-    time::{Duration, Instant},
+    os::fd::OwnedFd,
+    time::Duration,
 };
 
 use anyhow::Context as _;
-use net_latency_common::{Direction, PacketRecord};
+use net_latency_common::Direction;
+use ratatui_core::buffer::Buffer;
 use tokio::{
     io::unix::AsyncFd,
     signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use self::{
@@ -41,24 +43,30 @@ use self::{
     model::Model,
     paint::Look,
     rows::Rows,
-    screen::{Status, View},
+    screen::{End, Status, View},
     state::State,
     terminal::Screen,
 };
 use crate::{
-    accounting::{Footer, Losses, Summary, object},
-    clock::{Clock, monotonic_ns},
+    accounting::{Footer, Human, Losses, Packet, Summary, object},
+    clock::{Clock, Zone, monotonic_ns},
     error::Failure,
-    packet::event::{Event, completion_ns},
-    request::{FooterFormat, TopConfig},
+    packet::event::COLUMNS,
+    request::{FooterFormat, TopConfig, TopInput},
     run::{
         ends::{Processes, Signals, readable},
         tracer::Tracer,
+    },
+    source::{
+        RecordSource as _,
+        log::{read::Tally, replay::Replay},
     },
 };
 
 /// How often the ring buffer is read when it doesn't fill quickly.
 const TICK: Duration = Duration::from_millis(50);
+/// Between two batches of a log that is behind its pace.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Records read before signals and keys get their turn.
 const BATCH: usize = 16_384;
 
@@ -77,10 +85,26 @@ pub fn run(config: &TopConfig) -> Result<(), Failure> {
 
 async fn top(config: &TopConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
-    let look = terminal::look()?;
-    let mut sources = Sources::open(&config.filter.pids)?;
-    let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
-    let mut top = Top::new(config, tracer, look);
+    let (feed, mut sources, look) = match &config.input {
+        TopInput::Kernel(tracing) => {
+            let keyboard = terminal::keyboard(false)?;
+            let look = terminal::look(&keyboard)?;
+            let sources = Sources::open(&config.filter.pids, keyboard)?;
+            (
+                Feed::Kernel(Box::new(Tracer::start(&config.filter, tracing, false, config.quiet)?)),
+                sources,
+                look,
+            )
+        }
+        TopInput::Logs(logs) => {
+            let keyboard = terminal::keyboard(logs.files.iter().any(|file| file.as_os_str() == "-"))?;
+            let replay = Replay::open(logs, &config.filter)?;
+            let look = terminal::look(&keyboard)?;
+            // A log's processes are not those that have their numbers now.
+            (Feed::Log(Box::new(replay)), Sources::open(&[], keyboard)?, look)
+        }
+    };
+    let mut top = Top::new(config, feed, look);
     let outcome = match Screen::enter() {
         Ok(mut screen) => top.show(&mut sources, &mut screen).await,
         Err(failure) => Err(failure),
@@ -102,7 +126,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn open(pids: &[u32]) -> Result<Self, Failure> {
+    fn open(pids: &[u32], keyboard: OwnedFd) -> Result<Self, Failure> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             signals: Signals::listen().context("cannot listen for signals")?,
@@ -110,18 +134,44 @@ impl Sources {
             resized: listen(SignalKind::window_change())?,
             continued: listen(SignalKind::from_raw(libc::SIGCONT))?,
             processes: Processes::watch(pids)?,
-            keyboard: io::stdin()
-                .as_fd()
-                .try_clone_to_owned()
-                .and_then(readable)
-                .context("cannot wait for the keyboard")?,
+            keyboard: readable(keyboard).context("cannot wait for the keyboard")?,
         })
+    }
+}
+
+/// Where the packets come from.
+enum Feed {
+    /// This kernel.
+    Kernel(Box<Tracer>),
+    /// Recorded logs.
+    Log(Box<Replay>),
+}
+
+impl Feed {
+    fn now_ns(&self) -> u64 {
+        match self {
+            Self::Kernel(_) => monotonic_ns(),
+            Self::Log(replay) => replay.now_ns(),
+        }
+    }
+
+    /// What is on the screen's second line.
+    fn title(&self) -> String {
+        match self {
+            Self::Kernel(tracer) => tracer.mechanism().name().to_owned(),
+            Self::Log(replay) => replay.title(),
+        }
+    }
+
+    /// Whether there is more to read without waiting for anything.
+    fn is_behind(&self) -> bool {
+        matches!(self, Self::Log(replay) if replay.is_behind())
     }
 }
 
 struct Top<'a> {
     config: &'a TopConfig,
-    tracer: Tracer,
+    feed: Feed,
     summary: Summary,
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
@@ -132,28 +182,34 @@ struct Top<'a> {
     rows: Rows,
     decoder: Decoder,
     look: Look,
-    started: Instant,
+    /// On the clock of the packets' stamps, in ns.
+    started_ns: u64,
     losses: Losses,
     /// The processes that were asked for have ended: what comes now is of others that got their numbers.
     is_over: bool,
 }
 
 impl<'a> Top<'a> {
-    fn new(config: &'a TopConfig, tracer: Tracer, look: Look) -> Self {
+    fn new(config: &'a TopConfig, feed: Feed, look: Look) -> Self {
         let state = State::new(config.filter.direction.unwrap_or(Direction::In));
-        let model = Model::new(monotonic_ns(), config.window);
+        let started_ns = feed.now_ns();
+        let model = Model::new(started_ns, config.window);
+        let summary = match &feed {
+            Feed::Kernel(tracer) => Summary::since(*tracer.span.start()),
+            Feed::Log(_) => Summary::new(),
+        };
         Self {
             rows: Rows::new(&model, &state, look.is_ascii),
             config,
-            summary: Summary::since(*tracer.span.start()),
-            tracer,
+            feed,
+            summary,
             outside: 0,
             model,
             frozen: None,
             state,
             decoder: Decoder::default(),
             look,
-            started: Instant::now(),
+            started_ns,
             losses: Losses::default(),
             is_over: false,
         }
@@ -161,8 +217,12 @@ impl<'a> Top<'a> {
 
     /// Reads and draws until something ends the run.
     async fn show(&mut self, sources: &mut Sources, screen: &mut Screen) -> Result<(), Failure> {
-        let filling =
-            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let filling = match &self.feed {
+            Feed::Kernel(tracer) => Some(
+                tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?,
+            ),
+            Feed::Log(_) => None,
+        };
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut refresh = interval(self.config.delay);
@@ -178,6 +238,9 @@ impl<'a> Top<'a> {
                 ended = sources.processes.all_ended(), if !self.is_over => {
                     ended?;
                     self.drain()?;
+                    if let Feed::Kernel(tracer) = &mut self.feed {
+                        tracer.close();
+                    }
                     self.is_over = true;
                     is_due = true;
                 }
@@ -207,13 +270,13 @@ impl<'a> Top<'a> {
                     is_due = true;
                 }
                 _ = refresh.tick() => {
-                    self.losses = self.tracer.losses()?;
-                    self.losses.missed_probes = self.tracer.missed();
+                    if let Feed::Kernel(tracer) = &self.feed {
+                        self.losses = Losses { missed_probes: tracer.missed(), ..tracer.losses()? };
+                    }
                     is_due = true;
                 }
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
-                }
+                filled = fills(filling.as_ref()) => filled?,
+                () = sleep(PAUSE), if self.feed.is_behind() => {}
                 _ = tick.tick() => {
                     if !has_typed {
                         keys.extend(self.decoder.pause());
@@ -236,29 +299,32 @@ impl<'a> Top<'a> {
 
     /// Takes the records that wait, a batch at most.
     fn drain(&mut self) -> Result<(), Failure> {
-        self.model.advance(monotonic_ns());
+        self.model.advance(self.feed.now_ns());
         let clock = Clock::sample();
         for _ in 0..BATCH {
-            if self.take_next(&clock)?.is_none() {
+            if self.take_next(clock)?.is_none() {
                 break;
             }
         }
+        self.is_over |= matches!(&self.feed, Feed::Log(replay) if replay.is_over());
         Ok(())
     }
 
-    fn take_next(&mut self, clock: &Clock) -> Result<Option<()>, Failure> {
-        let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
-        let next = capture.next(|record: &PacketRecord| {
-            let completion_ns = completion_ns(record);
-            if self.is_over || !span.contains(&completion_ns) {
-                self.outside += u64::from(completion_ns <= *counted_until);
-                return;
-            }
-            let event = Event::new(record, clock.to_utc_ns(completion_ns), None);
-            self.model.record(&event);
-            self.summary.record_event(&event);
-        });
-        Ok(next?)
+    fn take_next(&mut self, clock: Clock) -> Result<Option<()>, Failure> {
+        let Self { feed, model, summary, outside, .. } = self;
+        match feed {
+            Feed::Kernel(tracer) => tracer.records(clock, None, outside).next(|event| {
+                model.record(event);
+                summary.record_event(event);
+            }),
+            Feed::Log(replay) => replay.next(|event| {
+                // A batch of a log may last longer than the screen's window.
+                model.advance(event.completion_ns());
+                model.record(event);
+                // Why a stage is unknown was not recorded.
+                summary.record(&Packet { reasons: [None; COLUMNS + 1], ..Packet::of(event, 0) });
+            }),
+        }
     }
 
     fn press(&mut self, key: Key, screen: &Screen) -> ControlFlow<()> {
@@ -267,7 +333,7 @@ impl<'a> Top<'a> {
         let page = screen::page(&self.state, screen.height());
         self.state.apply(action, &self.rows.keys(), &columns::sortable(&placed), page)?;
         match (self.state.is_frozen, &self.frozen) {
-            (true, None) => self.frozen = Some(Box::new((self.model.clone(), self.started.elapsed()))),
+            (true, None) => self.frozen = Some(Box::new((self.model.clone(), self.elapsed()))),
             (false, Some(_)) => self.frozen = None,
             _ => {}
         }
@@ -276,53 +342,121 @@ impl<'a> Top<'a> {
         ControlFlow::Continue(())
     }
 
+    /// How long the run has lasted, of a log: how much of its time.
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.feed.now_ns().saturating_sub(self.started_ns))
+    }
+
     /// What is on the screen, and how long the run had lasted then.
     fn shown(&self) -> (&Model, Duration) {
         match &self.frozen {
             Some(frozen) => (&frozen.0, frozen.1),
-            None => (&self.model, self.started.elapsed()),
+            None => (&self.model, self.elapsed()),
         }
     }
 
     fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
         self.rows = Rows::new(self.shown().0, &self.state, self.look.is_ascii);
+        screen.draw(|buffer| self.paint(buffer))
+    }
+
+    fn paint(&self, buffer: &mut Buffer) {
         let (model, elapsed) = self.shown();
         let status = Status {
-            mechanism: self.tracer.mechanism().name(),
+            source: self.feed.title(),
             traced: traced::options(&self.config.filter),
             elapsed,
             window: self.config.window,
             losses: self.losses,
-            is_over: self.is_over,
+            unread: match &self.feed {
+                Feed::Kernel(_) => Vec::new(),
+                Feed::Log(replay) => replay.tally().map(Tally::notes).unwrap_or_default(),
+            },
+            end: self.is_over.then_some(match self.feed {
+                Feed::Kernel(_) => End::Processes,
+                Feed::Log(_) => End::Log,
+            }),
             zone: self.config.zone,
         };
         let view = View { model, state: &self.state, rows: &self.rows, status: &status, look: self.look };
-        screen.draw(|buffer| screen::draw(&view, buffer))
+        screen::draw(&view, buffer);
     }
 
-    /// Detaches, reads the rest, and says what was seen.
-    fn finish(mut self) -> Result<(), Failure> {
-        let elapsed = self.started.elapsed();
-        let mut losses = self.tracer.detach()?;
-        let clock = Clock::sample();
-        while self.take_next(&clock)?.is_some() {}
-        if self.config.footer == FooterFormat::None {
-            return Ok(());
+    /// Says what was seen.
+    fn finish(self) -> Result<(), Failure> {
+        let elapsed = self.elapsed();
+        let Self { config, feed, mut summary, mut outside, is_over, .. } = self;
+        match feed {
+            Feed::Kernel(mut tracer) => {
+                let losses = tracer.detach()?;
+                let clock = Clock::sample();
+                while tracer
+                    .records(clock, None, &mut outside)
+                    .next(|event| summary.record_event(event))?
+                    .is_some()
+                {}
+                if config.footer == FooterFormat::None {
+                    return Ok(());
+                }
+                let ledger = tracer.ledger(summary.packets(), outside, 0)?;
+                let footer = Footer {
+                    summary: &summary,
+                    elapsed,
+                    losses: &Losses { evicted_in: ledger.evicted, ..losses },
+                    ledger: &ledger,
+                    cost: &tracer.cost()?,
+                    view: object::View::Top,
+                    zone: config.zone,
+                };
+                say(|out| footer.write(config.footer, out));
+                Ok(())
+            }
+            Feed::Log(replay) => {
+                if config.footer != FooterFormat::None {
+                    say(|out| write_replayed(&replay, &summary, elapsed, config.zone, out));
+                }
+                match replay.tally().filter(|_| is_over) {
+                    Some(tally) => tally.check_whole("replay"),
+                    None => Ok(()),
+                }
+            }
         }
-        let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
-        losses.evicted_in = ledger.evicted;
-        let footer = Footer {
-            summary: &self.summary,
-            elapsed,
-            losses: &losses,
-            ledger: &ledger,
-            cost: &self.tracer.cost()?,
-            view: object::View::Top,
-            zone: self.config.zone,
-        };
-        let mut text = Vec::new();
-        // In one piece; whoever closed stderr doesn't want to know.
-        let _ = footer.write(self.config.footer, &mut text).and_then(|()| io::stderr().write_all(&text));
-        Ok(())
+    }
+}
+
+/// The figures at the end of a replay.
+fn write_replayed(
+    replay: &Replay,
+    summary: &Summary,
+    elapsed: Duration,
+    zone: Zone,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let [packets_in, packets_out] = summary.by_direction();
+    let elapsed = Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+    writeln!(out, "net-latency: {packets_in} packets in, {packets_out} out in {elapsed} of log")?;
+    summary.write(zone, out)?;
+    let (shown, filtered) = (summary.packets(), replay.filtered());
+    writeln!(out, "  {} lines read: {shown} shown, {filtered} filtered", shown + filtered)?;
+    match replay.tally() {
+        Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
+        None => writeln!(out, "  the log was not played to its end"),
+    }
+}
+
+/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
+fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    let mut text = Vec::new();
+    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
+}
+
+/// Returns when the ring buffer fills; never without one.
+async fn fills(ring: Option<&AsyncFd<OwnedFd>>) -> Result<(), Failure> {
+    match ring {
+        Some(ring) => {
+            ring.readable().await.context("cannot wait for the ring buffer")?.clear_ready();
+            Ok(())
+        }
+        None => pending().await,
     }
 }

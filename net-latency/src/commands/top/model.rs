@@ -110,7 +110,10 @@ impl Model {
 
     /// What is recorded from now on happens at `now_ns`.
     pub(super) fn advance(&mut self, now_ns: u64) {
-        self.now_ns = self.now_ns.max(now_ns);
+        if now_ns <= self.now_ns {
+            return;
+        }
+        self.now_ns = now_ns;
         let now = (self.now_ns - self.started_ns) / self.slice_ns;
         if now > self.now {
             self.now = now;

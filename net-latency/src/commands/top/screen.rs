@@ -26,16 +26,27 @@ const LEAST: (u16, u16) = (20, 5);
 /// What is said about the run.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
-    /// How the kernel is hooked.
-    pub(super) mechanism: &'static str,
+    /// Where the packets come from: how the kernel is hooked, or which log is played back, and how fast.
+    pub(super) source: String,
     /// Which packets are traced, as options; empty if all.
     pub(super) traced: String,
     pub(super) elapsed: Duration,
     pub(super) window: Duration,
     pub(super) losses: Losses,
-    /// All processes that were asked for have ended.
-    pub(super) is_over: bool,
+    /// Of a log: what was not read.
+    pub(super) unread: Vec<String>,
+    /// Why no more packets come.
+    pub(super) end: Option<End>,
     pub(super) zone: Zone,
+}
+
+/// Why no more packets come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// All processes that were asked for have ended.
+    Processes,
+    /// The log has been played back.
+    Log,
 }
 
 /// All that is on the screen.
@@ -88,10 +99,11 @@ pub(super) fn draw(view: &View<'_>, buffer: &mut Buffer) {
 /// What is shown, and of what; returns the next line.
 fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     let width = canvas.width();
-    let badge = match (view.status.is_over, view.state.is_frozen) {
-        (true, _) => " ENDED ",
-        (false, true) => " FROZEN ",
-        (false, false) => "",
+    let badge = match (view.status.end, view.state.is_frozen) {
+        (Some(End::Processes), _) => " ENDED ",
+        (Some(End::Log), _) => " END OF LOG ",
+        (None, true) => " FROZEN ",
+        (None, false) => "",
     };
     let badge_width = u16::try_from(badge.len()).unwrap_or(0);
     canvas.put((0, 0), width - badge_width, &title(view), Ink::Strong);
@@ -147,7 +159,7 @@ pub(super) fn flow_text(key: &ConnectionKey) -> String {
 /// By what means, since when, over what, in which order.
 fn setting(view: &View<'_>) -> String {
     let status = view.status;
-    let mut text = format!("{}, {}, ", status.mechanism, since(status.elapsed));
+    let mut text = format!("{}, {}, ", status.source, since(status.elapsed));
     if matches!(view.state.place, Place::Packets(_)) {
         text.push_str(&format!("slowest {}, ", columns::name(view.state.shown)));
     }
@@ -191,6 +203,7 @@ fn notes(view: &View<'_>) -> (String, Ink) {
         notes.push(format!("{connections} packets of further connections found no place in their tables"));
     }
     notes.extend(kinds.iter().map(|loss| format!("{} {}", loss.count, loss.meaning)));
+    notes.extend(view.status.unread.iter().cloned());
     let ink = if lost > 0 { Ink::Alert } else { Ink::Weak };
     (notes.join("; "), ink)
 }

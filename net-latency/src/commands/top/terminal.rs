@@ -6,7 +6,10 @@ use std::{
     ffi::OsStr,
     fs::{File, OpenOptions},
     io::{self, ErrorKind, IsTerminal as _, Write},
-    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::OpenOptionsExt as _,
+    },
     panic,
     rc::Rc,
     sync::atomic::{AtomicBool, Ordering},
@@ -43,12 +46,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Whether the terminal is ours, so that it is given back once, by whoever comes first.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
 
+/// What keys come from: standard input or, where that is a log, the terminal that controls this process.
+///
+/// # Errors
+/// A usage failure if there is no such terminal.
+pub(super) fn keyboard(is_stdin_a_log: bool) -> Result<OwnedFd, Failure> {
+    if !is_stdin_a_log {
+        return Ok(io::stdin().as_fd().try_clone_to_owned().context("cannot wait for the keyboard")?);
+    }
+    let terminal = File::open("/dev/tty").map_err(|error| {
+        Failure::Usage(format!(
+            "cannot read the keyboard from /dev/tty ({error}), while the log comes from standard input; write the log to a file and name that"
+        ))
+    })?;
+    Ok(terminal.into())
+}
+
 /// What the terminal can show.
 ///
 /// # Errors
 /// A usage failure if there is no terminal, or one that can't show a table.
-pub(super) fn look() -> Result<Look, Failure> {
-    if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+pub(super) fn look(keyboard: &OwnedFd) -> Result<Look, Failure> {
+    if !(keyboard.is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::Usage(
             "top needs a terminal as its input and output; net-latency without top writes lines to a pipe or a file"
                 .to_owned(),

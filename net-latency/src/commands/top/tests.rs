@@ -1,9 +1,9 @@
 //! What the screen shows, and that nothing breaks it.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, path::Path, time::Duration};
 
 use insta::assert_snapshot;
-use net_latency_common::{Counter, Direction, PacketRecord, STAMP_DRV};
+use net_latency_common::{Counter, Direction, PacketRecord, STAMP_APP, STAMP_DRV};
 use proptest::prelude::*;
 use ratatui_core::{
     backend::TestBackend,
@@ -23,12 +23,17 @@ use super::{
     state::State,
 };
 use crate::{
-    accounting::Losses,
+    accounting::{Losses, Summary},
     clock::Zone,
-    output::tests::any_record,
+    output::{Options, Writer, header, tests::any_record},
     packet::event::{
         Event,
         fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
+    },
+    request::{FooterFormat, Format, PacketFilter, ReplayConfig, TopConfig, TopInput, top::parse_speed},
+    source::log::{
+        read::{LogReader, Tally as LogTally},
+        replay::Replay,
     },
 };
 
@@ -54,12 +59,13 @@ impl Top {
             frozen: None,
             state: State::new(Direction::In),
             status: Status {
-                mechanism: "fentry",
+                source: "fentry".to_owned(),
                 traced: String::new(),
                 elapsed: Duration::from_secs(62),
                 window: Duration::from_secs(10),
                 losses: Losses::default(),
-                is_over: false,
+                unread: Vec::new(),
+                end: None,
                 zone: Zone::UTC,
             },
             look,
@@ -306,7 +312,7 @@ fn losses_and_what_found_no_place_are_told() {
 #[test]
 fn the_end_of_the_processes_is_told() {
     let mut top = Top::busy(USUAL, PLAIN);
-    top.status.is_over = true;
+    top.status.end = Some(screen::End::Processes);
     assert!(top.text().lines().next().expect("a line").ends_with(" ENDED"));
 }
 
@@ -398,4 +404,188 @@ proptest! {
             }
         }
     }
+}
+
+/// A log of both forms, with a line that is none.
+fn some_log() -> Vec<u8> {
+    let mut log = Vec::new();
+    let options = Options { zone: Zone::UTC, details: false, colour: false };
+    let mut json = Writer::new(Format::Json, &options);
+    let mut csv = Writer::new(Format::Csv, &options);
+    for n in 0..40 {
+        let wall_ns = WALL_NS + n * 500_000_000;
+        let mut slow = incoming();
+        slow.stamps[STAMP_APP] += n.unsigned_abs() * 100_000;
+        let nginx = PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..outgoing() };
+        json.write(&Event::new(&slow, wall_ns, Some(b"eth0")), &mut log);
+        json.write(&Event::new(&udp(nginx), wall_ns + 1_000_000, Some(b"lo")), &mut log);
+    }
+    log.extend(b"{\"no\":\"packet\"}\n");
+    log.extend(header(Format::Csv));
+    let mut partial = v6(incoming());
+    partial.stamps[STAMP_DRV] = 0;
+    csv.write(&Event::new(&partial, WALL_NS + 20_000_000_000, None), &mut log);
+    // Its writer was stopped.
+    log.extend(b"2022-03-02T16:01:36.1+00:00,in,tcp,4,1");
+    log
+}
+
+fn replay(files: &[&Path], speed: &str, filter: PacketFilter) -> TopConfig {
+    TopConfig {
+        filter,
+        input: TopInput::Logs(ReplayConfig {
+            files: files.iter().map(|file| file.to_path_buf()).collect(),
+            speed: parse_speed(speed).expect("a speed"),
+        }),
+        delay: Duration::from_secs(1),
+        window: Duration::from_secs(10),
+        zone: Zone::UTC,
+        quiet: false,
+        footer: FooterFormat::Text,
+    }
+}
+
+/// The table as the loop has it, with a log as its source.
+fn opened(config: &TopConfig) -> Result<super::Top<'_>, String> {
+    let TopInput::Logs(logs) = &config.input else { panic!("these are logs") };
+    let replay = Replay::open(logs, &config.filter).map_err(|failure| failure.to_string())?;
+    Ok(super::Top::new(config, super::Feed::Log(Box::new(replay)), PLAIN))
+}
+
+/// The same at the end of the log.
+fn played(config: &TopConfig) -> super::Top<'_> {
+    let mut top = opened(config).expect("a log");
+    while !top.is_over {
+        top.drain().expect("it can be read");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    top
+}
+
+/// The characters of its screen, without the place of the logs.
+fn screen_of(top: &mut super::Top<'_>, size: (u16, u16)) -> String {
+    top.rows = Rows::new(top.shown().0, &top.state, top.look.is_ascii);
+    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("memory");
+    terminal.draw(|frame| top.paint(frame.buffer_mut())).expect("memory");
+    lines(terminal.backend().buffer())
+}
+
+fn footer_of(top: &super::Top<'_>) -> String {
+    let super::Feed::Log(replay) = &top.feed else { panic!("this is a log") };
+    let mut out = Vec::new();
+    super::write_replayed(replay, &top.summary, top.elapsed(), Zone::UTC, &mut out).expect("memory");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+/// A name that doesn't depend on where the temporary directory is.
+fn named(text: &str, directory: &tempfile::TempDir) -> String {
+    text.replace(directory.path().to_str().expect("UTF-8"), "DIR")
+}
+
+#[test]
+fn a_replayed_log_is_drawn_and_its_end_is_told() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = directory.path().join("log");
+    std::fs::write(&path, some_log()).expect("written");
+    let config = replay(&[&path], "max", PacketFilter::default());
+    let mut top = played(&config);
+    assert_snapshot!("replayed", named(&screen_of(&mut top, (120, 24)), &directory));
+    assert_snapshot!("replayed_footer", named(&footer_of(&top), &directory));
+    // It stays as it is.
+    let before = screen_of(&mut top, (120, 24));
+    top.drain().expect("there is nothing more");
+    assert_eq!(screen_of(&mut top, (120, 24)), before);
+}
+
+#[test]
+fn a_replay_counts_what_the_report_counts() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let log = some_log();
+    let path = directory.path().join("log");
+    std::fs::write(&path, &log).expect("written");
+    let mut tally = LogTally { files: 1, ..LogTally::default() };
+    let mut expected = Summary::new();
+    let mut reader = LogReader::new(path.display().to_string(), "report", log.as_slice());
+    while reader.next(&mut tally, |packet| expected.record(&packet.plain())).expect("a log").is_some() {}
+    let text = |summary: &Summary| {
+        let mut out = Vec::new();
+        summary.write(Zone::UTC, &mut out).expect("memory can be written");
+        String::from_utf8(out).expect("ASCII")
+    };
+
+    let config = replay(&[&path], "max", PacketFilter::default());
+    let top = played(&config);
+    assert_eq!((top.summary.packets(), tally.lines, tally.skipped, tally.unended), (81, 81, 1, 1));
+    assert_eq!(text(&top.summary), text(&expected));
+    let super::Feed::Log(played_back) = &top.feed else { panic!("this is a log") };
+    assert_eq!(played_back.tally(), Some(&tally));
+
+    let config = replay(&[&path], "max", PacketFilter { pids: vec![812], ..PacketFilter::default() });
+    let top = played(&config);
+    assert_eq!(top.summary.by_direction(), [0, 40]);
+    assert!(footer_of(&top).contains("81 lines read: 40 shown, 41 filtered\n  1 line was skipped\n"));
+}
+
+#[test]
+fn logs_follow_each_other_whatever_order_they_are_named_in() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let log = some_log();
+    let lines: Vec<&[u8]> = log.split_inclusive(|byte| *byte == b'\n').collect();
+    let [late, early] = ["late", "early"].map(|name| directory.path().join(name));
+    std::fs::write(&early, lines[..30].concat()).expect("written");
+    std::fs::write(&late, lines[30..].concat()).expect("written");
+    let config = replay(&[&late, &early], "max", PacketFilter::default());
+    let mut top = played(&config);
+    assert_eq!(top.elapsed(), Duration::from_secs(20));
+    assert!(
+        screen_of(&mut top, USUAL).lines().nth(1).expect("a line").starts_with("replay 2 logs, max, 20 s, ")
+    );
+    assert_eq!(top.summary.packets(), 81);
+}
+
+#[test]
+fn a_log_has_its_own_pace() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = directory.path().join("log");
+    std::fs::write(&path, some_log()).expect("written");
+    // Its 20 seconds take 20,000 now: the second packet comes after one.
+    let config = replay(&[&path], "0.001", PacketFilter::default());
+    let mut top = opened(&config).expect("a log");
+    top.drain().expect("it can be read");
+    assert_eq!((top.summary.packets(), top.is_over), (1, false));
+    assert!(footer_of(&top).contains("the log was not played to its end"));
+    // And 20 ms now.
+    let config = replay(&[&path], "1000", PacketFilter::default());
+    let began = std::time::Instant::now();
+    let top = played(&config);
+    assert!(began.elapsed() >= Duration::from_millis(20));
+    assert_eq!(top.summary.packets(), 81);
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said_in_a_sentence() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let options = Options { zone: Zone::UTC, details: false, colour: false };
+    let mut text = Vec::new();
+    Writer::new(Format::Text, &options).write(&Event::new(&incoming(), WALL_NS, None), &mut text);
+    let header_and_half = [header(Format::Csv), &b"2022-03-02T16:01:36.1+00:00,in,tcp"[..]].concat();
+    let logs = [
+        ("text", text.as_slice()),
+        ("empty", b""),
+        ("header", header(Format::Csv)),
+        ("torn", b"{\"ts\":\"2022-03-02T16:01:36.1+00:00\",\"di"),
+        ("torn.csv", header_and_half.as_slice()),
+        ("other", b"{\"level\":\"info\"}\n"),
+    ];
+    let mut said = String::new();
+    for (name, log) in logs {
+        let path = directory.path().join(name);
+        std::fs::write(&path, log).expect("written");
+        let config = replay(&[&path], "max", PacketFilter::default());
+        said += &opened(&config).err().expect("no log");
+        said.push('\n');
+    }
+    let missing = directory.path().join("missing");
+    said += &opened(&replay(&[&missing], "max", PacketFilter::default())).err().expect("no log");
+    assert_snapshot!(named(&said, &directory));
 }

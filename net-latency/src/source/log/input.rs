@@ -9,7 +9,6 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::progress::Progress;
 use crate::error::Failure;
 use crate::escape::Printable;
 
@@ -23,19 +22,21 @@ const CHUNK: usize = 64 << 10;
 
 /// A log as the command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum LogPath {
+    /// Standard input.
     Stdin,
+    /// A file.
     File(PathBuf),
 }
 
-impl Source {
+impl LogPath {
     /// `-` is standard input.
-    pub(super) fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         if path.as_os_str() == "-" { Self::Stdin } else { Self::File(path.to_owned()) }
     }
 
     /// Its name, in a form that can be shown anywhere.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Stdin => "standard input".to_owned(),
             Self::File(path) => Printable(&path.to_string_lossy()).to_string(),
@@ -45,13 +46,16 @@ impl Source {
 
 /// Finds what can't be read, or would be read twice, before anything is. The size of all files together, as far
 /// as it can be known.
-pub(super) fn check(sources: &[Source]) -> Result<u64, Failure> {
+///
+/// # Errors
+/// A usage failure for what can't be read, or is named twice.
+pub(crate) fn check(sources: &[LogPath]) -> Result<u64, Failure> {
     let mut seen: Vec<Option<(u64, u64)>> = Vec::new();
     let mut bytes = 0;
     for source in sources {
         let identity = match source {
-            Source::Stdin => None,
-            Source::File(path) => {
+            LogPath::Stdin => None,
+            LogPath::File(path) => {
                 let inspected = File::open(path).and_then(|file| file.metadata());
                 let metadata = inspected.map_err(|error| cannot_read(source, &error))?;
                 if metadata.is_dir() {
@@ -75,18 +79,24 @@ pub(super) fn check(sources: &[Source]) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-fn cannot_read(source: &Source, error: &io::Error) -> Failure {
+fn cannot_read(source: &LogPath, error: &io::Error) -> Failure {
     Failure::Usage(format!("cannot read {}: {error}", source.name()))
 }
 
-/// Opens a log and unpacks what gzip or zstd have packed, which its first bytes tell. `progress` learns how
-/// many bytes of the file have been read.
-pub(super) fn open<'a>(source: &Source, progress: &'a Progress) -> Result<Box<dyn Read + 'a>, Failure> {
+/// Opens a log and unpacks what gzip or zstd have packed, which its first bytes tell. `count` learns how many bytes of
+/// the file have been read.
+///
+/// # Errors
+/// A usage failure if nothing of it can be read.
+pub(crate) fn open<'a>(
+    source: &LogPath,
+    count: impl FnMut(usize) + 'a,
+) -> Result<Box<dyn Read + 'a>, Failure> {
     let file: Box<dyn Read> = match source {
-        Source::Stdin => Box::new(io::stdin().lock()),
-        Source::File(path) => Box::new(File::open(path).map_err(|error| cannot_read(source, &error))?),
+        LogPath::Stdin => Box::new(io::stdin().lock()),
+        LogPath::File(path) => Box::new(File::open(path).map_err(|error| cannot_read(source, &error))?),
     };
-    unpack(Counted { file, progress }).map_err(|error| cannot_read(source, &error))
+    unpack(Counted { file, count }).map_err(|error| cannot_read(source, &error))
 }
 
 fn unpack<'a>(mut file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
@@ -103,15 +113,15 @@ fn unpack<'a>(mut file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-struct Counted<'a, R> {
+struct Counted<R, C> {
     file: R,
-    progress: &'a Progress,
+    count: C,
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read, C: FnMut(usize)> Read for Counted<R, C> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
-        self.progress.advance(count);
+        (self.count)(count);
         Ok(count)
     }
 }
@@ -236,11 +246,11 @@ mod tests {
         let (one, link) = (directory.path().join("one"), directory.path().join("link"));
         std::fs::write(&one, "12345").expect("written");
         std::os::unix::fs::symlink(&one, &link).expect("linked");
-        let refused = |sources: &[Source]| check(sources).expect_err("refused").to_string();
-        let file = |path: &Path| Source::File(path.to_owned());
-        assert_eq!(check(&[file(&one), Source::Stdin]).expect("fine"), 5);
+        let refused = |sources: &[LogPath]| check(sources).expect_err("refused").to_string();
+        let file = |path: &Path| LogPath::File(path.to_owned());
+        assert_eq!(check(&[file(&one), LogPath::Stdin]).expect("fine"), 5);
         assert!(refused(&[file(&one), file(&link)]).ends_with("link is named twice; name each log once"));
-        assert!(refused(&[Source::Stdin, Source::Stdin]).starts_with("standard input is named twice"));
+        assert!(refused(&[LogPath::Stdin, LogPath::Stdin]).starts_with("standard input is named twice"));
         assert!(refused(&[file(directory.path())]).contains("is a directory"));
         assert!(
             refused(&[file(Path::new("/nonexistent/log"))]).starts_with("cannot read /nonexistent/log: ")

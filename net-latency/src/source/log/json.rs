@@ -12,7 +12,7 @@ use crate::packet::{event::Protocol, stages::STAGES};
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// It is no JSON at all.
     Syntax,
     /// It is an object, or a value, but of something else.
@@ -20,7 +20,7 @@ pub(super) enum Wrong {
 }
 
 /// The fields of a line. Those that this version doesn't know are passed over.
-pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+pub(crate) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
         Ok(line) => Ok(line.0),
         Err(error) if error.is_data() => Err(Wrong::Content),
@@ -62,6 +62,14 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 "len" => fields.len = map.next_value()?,
                 "total_ns" => fields.total_ns = map.next_value()?,
                 "netns" => fields.netns = map.next_value()?,
+                "seq" => fields.seq = map.next_value()?,
+                "segs" => fields.segs = map.next_value()?,
+                "ifname" => fields.ifname = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
+                "mark" => fields.mark = map.next_value()?,
+                "cpu" => fields.cpu = map.next_value()?,
+                "first_send_age_ns" => fields.first_send_age_ns = map.next_value()?,
+                "last_drv_ip_ns" => fields.last_drv_ip_ns = map.next_value()?,
+                "ns_pid" => fields.ns_pid = map.next_value()?,
                 "flags" => fields.flags = map.next_value::<FlagNames>()?.0,
                 name => match STAGES.iter().position(|stage| stage.field == name) {
                     Some(place) => fields.times[place] = map.next_value()?,

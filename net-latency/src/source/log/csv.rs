@@ -15,7 +15,7 @@ const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(crate) enum Wrong {
     /// No header has come yet.
     NoHeader,
     /// It has more or fewer values than the header has names.
@@ -42,6 +42,14 @@ enum Column {
     Total,
     Netns,
     Flags,
+    Seq,
+    Segs,
+    Ifname,
+    Mark,
+    Cpu,
+    FirstSendAge,
+    LastDrvIp,
+    NsPid,
     Unknown,
 }
 
@@ -62,6 +70,14 @@ impl Column {
             "total_ns" => Self::Total,
             "netns" => Self::Netns,
             "flags" => Self::Flags,
+            "seq" => Self::Seq,
+            "segs" => Self::Segs,
+            "ifname" => Self::Ifname,
+            "mark" => Self::Mark,
+            "cpu" => Self::Cpu,
+            "first_send_age_ns" => Self::FirstSendAge,
+            "last_drv_ip_ns" => Self::LastDrvIp,
+            "ns_pid" => Self::NsPid,
             _ => STAGES.iter().position(|stage| stage.field == name).map_or(Self::Unknown, Self::Stage),
         }
     }
@@ -69,7 +85,7 @@ impl Column {
 
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
 #[derive(Debug)]
-pub(super) struct CsvReader {
+pub(crate) struct CsvReader {
     columns: Vec<Column>,
     /// Kept, since making one costs more than a line.
     splitter: Reader,
@@ -80,14 +96,16 @@ pub(super) struct CsvReader {
     count: usize,
 }
 
-impl CsvReader {
-    pub(super) fn new() -> Self {
+impl Default for CsvReader {
+    fn default() -> Self {
         // Not `Reader::default`, which splits nothing.
         Self { columns: Vec::new(), splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
     }
+}
 
+impl CsvReader {
     /// The line's fields; `None` if it is a header.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+    pub(crate) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
         self.split(line);
         if self.is_header() {
             self.columns = self
@@ -180,6 +198,14 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
             }
             fields.flags = flags;
         }
+        Column::Seq => fields.seq = Some(parse(value)?),
+        Column::Segs => fields.segs = Some(parse(value)?),
+        Column::Ifname => fields.ifname = Some(unescape(value)),
+        Column::Mark => fields.mark = Some(parse(value)?),
+        Column::Cpu => fields.cpu = Some(parse(value)?),
+        Column::FirstSendAge => fields.first_send_age_ns = Some(parse(value)?),
+        Column::LastDrvIp => fields.last_drv_ip_ns = Some(parse(value)?),
+        Column::NsPid => fields.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }
     Some(())
@@ -237,7 +263,7 @@ mod tests {
 
     #[test]
     fn columns_go_by_name() {
-        let mut reader = CsvReader::new();
+        let mut reader = CsvReader::default();
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");

@@ -11,7 +11,7 @@ const LONGEST: usize = 64 << 10;
 
 /// What stands between two newlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(crate) enum Line<'a> {
     /// A line without its newline.
     Whole(&'a [u8]),
     /// The last line, which no newline ends: its writer was stopped, or is about to go on.
@@ -21,7 +21,7 @@ pub(super) enum Line<'a> {
 }
 
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     source: R,
     buffer: Vec<u8>,
     start: usize,
@@ -29,12 +29,12 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    pub(super) fn new(source: R) -> Self {
+    pub(crate) fn new(source: R) -> Self {
         Self { source, buffer: vec![0; CAPACITY], start: 0, end: 0 }
     }
 
     /// The next line; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         let mut searched = 0;
         let mut too_long = false;
         loop {

@@ -1,0 +1,56 @@
+//! Several logs as one: the packets of all of them in order of completion, whatever order the logs are named in. So the
+//! pieces of a rotated log follow each other, and logs of the same time mix.
+
+use std::io::Read;
+
+use super::{
+    input::{self, LogPath},
+    read::{LogReader, Tally},
+    record::LogRecord,
+};
+use crate::error::Failure;
+
+/// The packets of some logs.
+pub(super) struct Logs {
+    /// Those that go on, and the next packet of each.
+    logs: Vec<(LogReader<Box<dyn Read>>, LogRecord)>,
+    tally: Tally,
+}
+
+impl Logs {
+    /// Opens them all, and reads as far as the first packet of each.
+    ///
+    /// # Errors
+    /// A usage failure for what can't be read or is no log.
+    pub(super) fn open(paths: &[LogPath]) -> Result<Self, Failure> {
+        input::check(paths)?;
+        let mut tally = Tally { files: paths.len(), ..Tally::default() };
+        let mut logs = Vec::new();
+        for path in paths {
+            let mut reader = LogReader::new(path.name(), "replay", input::open(path, |_| ())?);
+            if let Some(first) = reader.next(&mut tally, |packet| LogRecord::from(packet))? {
+                logs.push((reader, first));
+            }
+        }
+        Ok(Self { logs, tally })
+    }
+
+    /// The next packet of all; `None` at the end.
+    ///
+    /// # Errors
+    /// As of [`LogReader::next`].
+    pub(super) fn next(&mut self) -> Result<Option<LogRecord>, Failure> {
+        let places = 0..self.logs.len();
+        let Some(place) = places.min_by_key(|place| self.logs[*place].1.wall_ns) else { return Ok(None) };
+        let (reader, next) = &mut self.logs[place];
+        match reader.next(&mut self.tally, |packet| LogRecord::from(packet))? {
+            Some(record) => Ok(Some(std::mem::replace(next, record))),
+            None => Ok(Some(self.logs.remove(place).1)),
+        }
+    }
+
+    /// What was read so far, and what was not.
+    pub(super) fn into_tally(self) -> Tally {
+        self.tally
+    }
+}

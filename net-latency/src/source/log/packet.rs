@@ -1,0 +1,154 @@
+//! A packet as a log tells it.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+
+use net_latency_common::Direction;
+
+use super::time::{Time, TimeReader};
+use crate::accounting as summary;
+use crate::packet::event::{COLUMNS, Protocol, flag_named};
+use crate::packet::stages::{STAGES, crossed};
+
+/// Flags that the report counts.
+pub(crate) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
+
+/// The flags of a packet by their place in [`FLAG_NAMES`], those that this version doesn't know left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+impl Flags {
+    pub(crate) const CONTROL: Self = Self(1);
+    pub(crate) const RETRANS: Self = Self(1 << 1);
+
+    pub(crate) fn add(&mut self, name: &str) {
+        if let Some(place) = FLAG_NAMES.iter().position(|known| *known == name) {
+            self.0 |= 1 << place;
+        }
+    }
+
+    /// How often each flag was set, one more packet included.
+    pub(crate) fn count(self, counts: &mut [u64; FLAG_NAMES.len()]) {
+        for (place, count) in counts.iter_mut().enumerate() {
+            *count += u64::from(self.0 >> place & 1);
+        }
+    }
+
+    /// Those that the kernel side sets, as it does.
+    pub(super) fn of_kernel(self) -> u16 {
+        let names = FLAG_NAMES.iter().enumerate().filter(|(place, _)| self.0 >> place & 1 == 1);
+        names.filter_map(|(_, name)| flag_named(name)).fold(0, |flags, flag| flags | flag)
+    }
+
+    pub(crate) fn contains(self, flag: Self) -> bool {
+        self.0 & flag.0 != 0
+    }
+}
+
+/// What a line says, in the types that views reckon with. Unknown is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packet<'a> {
+    pub(crate) time: Time,
+    pub(crate) direction: Direction,
+    pub(crate) protocol: Protocol,
+    pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
+    pub(crate) comm: Option<Cow<'a, str>>,
+    /// Source and destination.
+    pub(crate) ends: Option<[SocketAddr; 2]>,
+    pub(crate) netns: Option<u32>,
+    /// Payload bytes.
+    pub(crate) len: u32,
+    /// In the order in which a packet crosses them.
+    pub(crate) stages: [Option<u64>; COLUMNS],
+    pub(crate) total_ns: Option<u64>,
+    pub(crate) flags: Flags,
+    pub(crate) seq: Option<u32>,
+    pub(crate) segs: Option<u16>,
+    pub(crate) ifname: Option<Cow<'a, str>>,
+    pub(crate) mark: Option<u32>,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) first_send_age_ns: Option<u64>,
+    pub(crate) last_drv_ip_ns: Option<u64>,
+    pub(crate) ns_pid: Option<u32>,
+}
+
+impl Packet<'_> {
+    /// The packet as a summary takes it.
+    pub(crate) fn plain(&self) -> summary::Packet<'_> {
+        summary::Packet {
+            wall_ns: Some(self.time.wall_ns),
+            direction: self.direction,
+            protocol: self.protocol,
+            is_control: self.flags.contains(Flags::CONTROL),
+            is_retransmission: self.flags.contains(Flags::RETRANS),
+            stages: self.stages,
+            total: self.total_ns,
+            reasons: [None; COLUMNS + 1],
+            pid: self.pid,
+            comm: self.comm.as_deref().map(str::as_bytes),
+            ends: self.ends,
+        }
+    }
+}
+
+/// The fields of a line, as both forms give them. Only what a packet can't do without is
+/// asked for, so that a log from which fields were removed can still be read.
+#[derive(Debug, Default)]
+pub(crate) struct Fields<'a> {
+    pub(crate) ts: Option<Cow<'a, str>>,
+    pub(crate) direction: Option<Direction>,
+    pub(crate) protocol: Option<Protocol>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) tid: Option<u32>,
+    pub(crate) comm: Option<Cow<'a, str>>,
+    pub(crate) saddr: Option<IpAddr>,
+    pub(crate) sport: Option<u16>,
+    pub(crate) daddr: Option<IpAddr>,
+    pub(crate) dport: Option<u16>,
+    pub(crate) len: Option<u32>,
+    /// By their places in [`STAGES`]; a line has those of its own direction and protocol.
+    pub(crate) times: [Option<u64>; STAGES.len()],
+    pub(crate) total_ns: Option<u64>,
+    pub(crate) netns: Option<u32>,
+    pub(crate) flags: Flags,
+    pub(crate) seq: Option<u32>,
+    pub(crate) segs: Option<u16>,
+    pub(crate) ifname: Option<Cow<'a, str>>,
+    pub(crate) mark: Option<u32>,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) first_send_age_ns: Option<u64>,
+    pub(crate) last_drv_ip_ns: Option<u64>,
+    pub(crate) ns_pid: Option<u32>,
+}
+
+impl<'a> Fields<'a> {
+    /// `None` if time, direction or protocol are missing.
+    pub(crate) fn into_packet(self, times: &mut TimeReader) -> Option<Packet<'a>> {
+        let (direction, protocol) = (self.direction?, self.protocol?);
+        let source = self.saddr.zip(self.sport);
+        let destination = self.daddr.zip(self.dport);
+        Some(Packet {
+            time: times.read(&self.ts?)?,
+            direction,
+            protocol,
+            pid: self.pid,
+            tid: self.tid,
+            comm: self.comm,
+            ends: source.zip(destination).map(|(source, destination)| [source.into(), destination.into()]),
+            netns: self.netns,
+            len: self.len.unwrap_or(0),
+            stages: crossed(direction, protocol).map(|place| self.times[place]),
+            total_ns: self.total_ns,
+            flags: self.flags,
+            seq: self.seq,
+            segs: self.segs,
+            ifname: self.ifname,
+            mark: self.mark,
+            cpu: self.cpu,
+            first_send_age_ns: self.first_send_age_ns,
+            last_drv_ip_ns: self.last_drv_ip_ns,
+            ns_pid: self.ns_pid,
+        })
+    }
+}

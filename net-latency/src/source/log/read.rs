@@ -1,0 +1,257 @@
+//! The packets of one log, line by line, and why a line is none.
+
+use std::io::Read;
+
+use anyhow::anyhow;
+
+use super::{
+    csv::{self, CsvReader},
+    json,
+    lines::{Line, Lines},
+    packet::{Fields, Packet},
+    time::TimeReader,
+};
+use crate::error::Failure;
+
+/// A file in whose first lines there is nothing of ours is not read to its end.
+const PATIENCE: u64 = 1_000;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Why a line was passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Skipped {
+    /// It is no JSON.
+    NoJson,
+    /// It is JSON, and no packet.
+    OtherJson,
+    /// It is of the text form.
+    Text,
+    /// It is no JSON, and no CSV header has come.
+    NoCsv,
+    /// It has more or fewer values than the CSV header has names.
+    Width,
+    /// A value is not of its column's kind.
+    Value,
+    /// It lacks what every packet has.
+    Incomplete,
+    /// It is longer than any of ours.
+    TooLong,
+}
+
+impl Skipped {
+    /// As the end of a sentence that begins with the place.
+    #[must_use]
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::NoJson => "is not valid JSON",
+            Self::OtherJson => "is not a packet's JSON, or has a value of the wrong type",
+            Self::Text => "is of the text form",
+            Self::NoCsv => "is neither JSON nor below a CSV header",
+            Self::Width => "has more or fewer values than the CSV header",
+            Self::Value => "has a value of the wrong type",
+            Self::Incomplete => "lacks a readable ts, dir or proto",
+            Self::TooLong => "is too long",
+        }
+    }
+}
+
+/// What was read of some logs, and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Logs.
+    pub(crate) files: usize,
+    /// Packets, those that a filter keeps out included.
+    pub(crate) lines: u64,
+    /// Lines that could not be read.
+    pub(crate) skipped: u64,
+    /// File, line and reason of the first of them.
+    pub(crate) first_skipped: Option<(String, u64, Skipped)>,
+    /// Files whose last line was cut off.
+    pub(crate) unended: u64,
+    /// Files that could not be read to their end, and why.
+    pub(crate) damaged: Vec<String>,
+}
+
+impl Tally {
+    /// What was passed over, and why.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let plural = |count: u64, one, many| format!("{count} {}", if count == 1 { one } else { many });
+        let mut notes = Vec::new();
+        if let Some((name, line, skipped)) = &self.first_skipped {
+            notes.push(plural(self.skipped, "line was skipped", "lines were skipped"));
+            notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
+        }
+        if self.unended > 0 {
+            let ends =
+                plural(self.unended, "log ends in the middle of a line", "logs end in the middle of a line");
+            notes.push(format!("{ends}, not counted"));
+        }
+        notes.extend(self.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
+        notes
+    }
+
+    /// A failure if a log ends in damage.
+    ///
+    /// # Errors
+    /// Which logs, and that the `result` lacks what follows.
+    pub(crate) fn check_whole(&self, result: &str) -> Result<(), Failure> {
+        match self.damaged.as_slice() {
+            [] => Ok(()),
+            damaged => {
+                let damaged = damaged.join(", ");
+                Err(anyhow!("cannot read to the end: {damaged}; the {result} lacks what follows").into())
+            }
+        }
+    }
+}
+
+/// One unpacked log, while it is read.
+pub(crate) struct LogReader<R> {
+    /// As messages call it, and what is made of it.
+    name: String,
+    purpose: &'static str,
+    lines: Lines<R>,
+    parser: Parser,
+    skipped: u64,
+    first_skipped: Option<(u64, Skipped)>,
+    is_over: bool,
+}
+
+impl<R: Read> LogReader<R> {
+    /// Nothing read yet of the log that is called `name`, of which a `purpose` is made (one word).
+    pub(crate) fn new(name: String, purpose: &'static str, source: R) -> Self {
+        Self {
+            name,
+            purpose,
+            lines: Lines::new(source),
+            parser: Parser::default(),
+            skipped: 0,
+            first_skipped: None,
+            is_over: false,
+        }
+    }
+
+    /// Hands the next packet to `take`; `None` at the end. What is passed over on the way is added to `tally`.
+    ///
+    /// # Errors
+    /// A usage failure if it is no log of ours, or if nothing of it can be read.
+    pub(crate) fn next<T>(
+        &mut self,
+        tally: &mut Tally,
+        take: impl FnOnce(&Packet<'_>) -> T,
+    ) -> Result<Option<T>, Failure> {
+        while !self.is_over {
+            let line = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => break,
+                // What came before the damage is as good as ever.
+                Err(error) if self.parser.good > 0 => {
+                    tally.damaged.push(format!("{}: {error}", self.name));
+                    break;
+                }
+                Err(error) => return Err(Failure::Usage(format!("cannot read {}: {error}", self.name))),
+            };
+            match self.parser.read(line, tally) {
+                Ok(Some(packet)) => {
+                    tally.lines += 1;
+                    return Ok(Some(take(&packet)));
+                }
+                Ok(None) => {}
+                Err(skipped) => {
+                    self.skipped += 1;
+                    self.first_skipped.get_or_insert((self.parser.line, skipped));
+                }
+            }
+            if self.parser.good == 0 && self.skipped >= PATIENCE {
+                break;
+            }
+        }
+        self.end(tally)?;
+        Ok(None)
+    }
+
+    /// Counts what was passed over, once.
+    fn end(&mut self, tally: &mut Tally) -> Result<(), Failure> {
+        self.is_over = true;
+        tally.skipped += std::mem::take(&mut self.skipped);
+        if let Some((line, skipped)) = self.first_skipped.take() {
+            if self.parser.good == 0 {
+                return Err(no_log(&self.name, self.purpose, line, skipped));
+            }
+            tally.first_skipped.get_or_insert_with(|| (self.name.clone(), line, skipped));
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a log from the lines before.
+#[derive(Debug, Default)]
+struct Parser {
+    csv: CsvReader,
+    times: TimeReader,
+    /// Lines so far.
+    line: u64,
+    /// Those that were read, CSV headers included.
+    good: u64,
+}
+
+impl Parser {
+    /// The packet of a line; `None` for what has none by right: an empty line, a header, a last line that was cut off.
+    fn read<'a>(&'a mut self, line: Line<'a>, tally: &mut Tally) -> Result<Option<Packet<'a>>, Skipped> {
+        self.line += 1;
+        match line {
+            Line::Whole(line) => self.whole(line),
+            Line::Unended(line) => self.unended(line, tally),
+            Line::TooLong => Err(Skipped::TooLong),
+        }
+    }
+
+    fn whole<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Packet<'a>>, Skipped> {
+        let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
+        let line = line.trim_ascii();
+        let fields: Option<Fields<'_>> = match line.first() {
+            None => return Ok(None),
+            Some(b'{') => Some(json::read(line).map_err(|wrong| match wrong {
+                json::Wrong::Syntax => Skipped::NoJson,
+                json::Wrong::Content => Skipped::OtherJson,
+            })?),
+            Some(_) => self.csv.read(line).map_err(|wrong| match wrong {
+                csv::Wrong::NoHeader if is_text_form(line) => Skipped::Text,
+                csv::Wrong::NoHeader => Skipped::NoCsv,
+                csv::Wrong::Width => Skipped::Width,
+                csv::Wrong::Value => Skipped::Value,
+            })?,
+        };
+        let packet = match fields {
+            Some(fields) => Some(fields.into_packet(&mut self.times).ok_or(Skipped::Incomplete)?),
+            None => None,
+        };
+        self.good += 1;
+        Ok(packet)
+    }
+
+    /// An object says where it ends; a row of values might have gone on.
+    fn unended<'a>(&'a mut self, line: &'a [u8], tally: &mut Tally) -> Result<Option<Packet<'a>>, Skipped> {
+        let is_json = line.starts_with(b"{");
+        if is_json && json::read(line).is_ok() {
+            return self.whole(line);
+        }
+        if is_json || self.good > 0 {
+            tally.unended += 1;
+            return Ok(None);
+        }
+        self.whole(line)
+    }
+}
+
+fn is_text_form(line: &[u8]) -> bool {
+    [&b" |I| "[..], b" |O| "].iter().any(|mark| memchr::memmem::find(line, mark).is_some())
+}
+
+fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
+    let remedy = "record with --format json or --format csv";
+    Failure::Usage(match skipped {
+        Skipped::Text => format!("{name} is in the text form, from which no {purpose} can be made; {remedy}"),
+        _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
+    })
+}

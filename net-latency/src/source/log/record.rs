@@ -1,0 +1,309 @@
+//! A log's line as the record that it was written from.
+//!
+//! What can't be rebuilt, since no line has it:
+//! - Stamps on the kernel's clock: a line tells when the packet was finished, and the times between stages. The stamps have
+//!   these distances, on a clock that is ns since 1970.
+//! - A stamp with no time beside it, and why a stage is unknown.
+//! - The device's index (its name is there), and the bytes of a name that are no UTF-8.
+//!
+//! An unknown stage stays unknown, and a known total stays known, as long as the line's times can be those of four stamps. Of
+//! others (no line of ours) the stages count, and the total is unknown. Addresses that a line lacks are 0.0.0.0, its ports 0.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use net_latency_common::{
+    AF_INET, AF_INET6, COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMPS,
+};
+
+use super::packet::Packet;
+use crate::packet::event::{COLUMNS, Event, Protocol, from_display_order};
+
+/// A record, and what only the user side knew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LogRecord {
+    record: PacketRecord,
+    pub(super) wall_ns: i64,
+    ifname: Option<Box<[u8]>>,
+    ns_pid: Option<u32>,
+}
+
+impl LogRecord {
+    pub(super) fn event(&self) -> Event<'_> {
+        Event::new(&self.record, self.wall_ns, self.ifname.as_deref()).with_ns_pid(self.ns_pid)
+    }
+}
+
+impl From<&Packet<'_>> for LogRecord {
+    fn from(packet: &Packet<'_>) -> Self {
+        let [source, destination] =
+            packet.ends.unwrap_or([(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()]);
+        let is_v6 = source.is_ipv6() || destination.is_ipv6();
+        let record = PacketRecord {
+            stamps: [0; STAMPS],
+            other: 0,
+            saddr: octets(source.ip(), is_v6),
+            daddr: octets(destination.ip(), is_v6),
+            comm: packet.comm.as_deref().map_or([0; COMM_LEN], comm),
+            pid: packet.pid.unwrap_or(0),
+            tid: packet.tid.unwrap_or(0),
+            len: packet.len,
+            seq: packet.seq.unwrap_or(0),
+            ifindex: 0,
+            netns: packet.netns.unwrap_or(0),
+            mark: packet.mark.unwrap_or(0),
+            sport: source.port(),
+            dport: destination.port(),
+            segs: packet.segs.unwrap_or(1),
+            cpu: packet.cpu.unwrap_or(0),
+            flags: packet.flags.of_kernel(),
+            direction: packet.direction as u8,
+            protocol: match packet.protocol {
+                Protocol::Tcp => IPPROTO_TCP,
+                Protocol::Udp => IPPROTO_UDP,
+            },
+            family: if is_v6 { AF_INET6 } else { AF_INET },
+            reserved: 0,
+        };
+        Self {
+            record: with_stamps(record, packet),
+            wall_ns: packet.time.wall_ns,
+            ifname: packet.ifname.as_deref().map(|name| name.as_bytes().into()),
+            ns_pid: packet.ns_pid,
+        }
+    }
+}
+
+fn octets(address: IpAddr, is_v6: bool) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    match address {
+        IpAddr::V4(address) if is_v6 => bytes = address.to_ipv6_mapped().octets(),
+        IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => bytes = address.octets(),
+    }
+    bytes
+}
+
+/// A name as the kernel has it. What was no UTF-8 is no UTF-8 again, so that it takes no more room than it did.
+fn comm(name: &str) -> [u8; COMM_LEN] {
+    const NO_UTF8: u8 = 0xff;
+    let mut bytes = Vec::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            char::REPLACEMENT_CHARACTER => bytes.push(NO_UTF8),
+            _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    let mut comm = [0; COMM_LEN];
+    let len = bytes.len().min(COMM_LEN);
+    comm[..len].copy_from_slice(&bytes[..len]);
+    comm
+}
+
+/// The record with stamps that have the line's times between them, as many of these as can be had at once.
+fn with_stamps(record: PacketRecord, packet: &Packet<'_>) -> PacketRecord {
+    let age = match packet.direction {
+        Direction::In => packet.last_drv_ip_ns,
+        Direction::Out => packet.first_send_age_ns,
+    };
+    let total = packet.total_ns;
+    let none = [None; COLUMNS];
+    let tries = [
+        (packet.stages, total, age),
+        (packet.stages, total, None),
+        (packet.stages, None, age),
+        (packet.stages, None, None),
+        (none, total, None),
+    ];
+    for (stages, total, age) in tries {
+        let Some((stamps, other)) = stamps(stages, total, age, packet.time.wall_ns) else { continue };
+        let stamps = from_display_order(packet.direction, stamps);
+        let stamped = PacketRecord { stamps, other, ..record };
+        let event = Event::new(&stamped, 0, None);
+        let told = match packet.direction {
+            Direction::In => event.last_drv_ip_ns(),
+            Direction::Out => event.first_send_age_ns(),
+        };
+        // The stages may tell a total that somebody has removed from the line.
+        let is_total = event.total_ns() == total || (total.is_none() && !stages.contains(&None));
+        if event.stages() == stages && is_total && told == age {
+            return stamped;
+        }
+    }
+    record
+}
+
+/// Stamps in the order in which a packet crosses the stages, and the one besides, the latest of them at `wall_ns` if there
+/// is room. `None` if they would not fit a `u64`.
+///
+/// Where two stamps are known and the time between them is not, they contradicted each other: the later one came first.
+fn stamps(
+    stages: [Option<u64>; COLUMNS],
+    total: Option<u64>,
+    age: Option<u64>,
+    wall_ns: i64,
+) -> Option<([u64; STAMPS], u64)> {
+    let [first, second, third] = stages.map(|time| time.map(i128::from));
+    let total = total.map(i128::from);
+    let mut at: [Option<i128>; STAMPS] = [None; STAMPS];
+    let spread = |at: &mut [Option<i128>; STAMPS]| {
+        // Each turn reaches at least one more of the four.
+        for _ in 0..STAMPS {
+            for (from, to, time) in [(0, 3, total), (0, 1, first), (1, 2, second), (2, 3, third)] {
+                let Some(time) = time else { continue };
+                match (at[from], at[to]) {
+                    (Some(begin), None) => at[to] = Some(begin + time),
+                    (None, Some(end)) => at[from] = Some(end - time),
+                    _ => {}
+                }
+            }
+        }
+    };
+    if first.is_some() || total.is_some() {
+        at[0] = Some(0);
+        spread(&mut at);
+    }
+    if third.is_some() && at[2].is_none() && at[3].is_none() {
+        // Before the first, so that neither total nor second stage is known.
+        at[3] = Some(at[0].map_or(0, |start| start - 1));
+        spread(&mut at);
+    }
+    if second.is_some() && at[1].is_none() && at[2].is_none() {
+        at[1] = Some(at[0].map_or(0, |start| start - 1));
+        spread(&mut at);
+    }
+    if age.is_some() && at[1].is_none() {
+        at[1] = Some(match (at[0], at[2]) {
+            (Some(start), _) => start - 1,
+            (None, Some(next)) => next + 1,
+            (None, None) => 0,
+        });
+    }
+    let other = age.and_then(|age| Some(at[1]? - i128::from(age)));
+    if at == [None; STAMPS] {
+        // It was finished, and no stage tells where. The last stamp alone tells no time.
+        at[STAMPS - 1] = Some(0);
+    }
+    let latest = at.into_iter().flatten().max()?;
+    let earliest = at.into_iter().chain([other]).flatten().min()?;
+    // 0 is unknown.
+    let shift = (i128::from(wall_ns) - latest).max(1 - earliest);
+    let place = |at: Option<i128>| at.map_or(Some(0), |at| u64::try_from(at + shift).ok());
+    let [a, b, c, d] = at.map(place);
+    Some(([a?, b?, c?, d?], place(other)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::{STAMP_APP, STAMP_DRV, STAMP_IP};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        clock::Zone,
+        output::{
+            Options, Writer, header,
+            tests::{any_name, any_record},
+        },
+        packet::event::{
+            completion_ns,
+            fixtures::{WALL_NS, incoming, udp},
+        },
+        request::Format,
+        source::log::read::{LogReader, Tally},
+    };
+
+    fn log(event: &Event<'_>, format: Format) -> Vec<u8> {
+        let options = Options { zone: Zone::UTC, details: false, colour: false };
+        let mut log = header(format).to_vec();
+        Writer::new(format, &options).write(event, &mut log);
+        log
+    }
+
+    fn read(log: &[u8]) -> LogRecord {
+        let mut tally = Tally::default();
+        let record =
+            LogReader::new("the log".to_owned(), "replay", log).next(&mut tally, |packet| packet.into());
+        assert_eq!(tally.skipped, 0);
+        record.expect("a log").expect("a line")
+    }
+
+    #[test]
+    fn stamps_stand_on_the_wall_s_clock() {
+        let record = read(&log(&Event::new(&incoming(), WALL_NS, Some(b"eth0")), Format::Csv));
+        assert_eq!(i64::try_from(completion_ns(&record.record)), Ok(WALL_NS));
+        let shift = WALL_NS.unsigned_abs() - completion_ns(&incoming());
+        let stamps = incoming().stamps.map(|stamp| stamp + shift);
+        assert_eq!(record.record, PacketRecord { stamps, ifindex: 0, ..incoming() });
+        assert_eq!((record.event().ifname(), record.wall_ns), (Some(&b"eth0"[..]), WALL_NS));
+    }
+
+    #[test]
+    fn the_unknown_stays_unknown_and_the_known_known() {
+        let mut partial = incoming();
+        partial.stamps[STAMP_IP] = 0;
+        let record = read(&log(&Event::new(&partial, WALL_NS, None), Format::Json));
+        assert_eq!(record.event().stages(), [None, None, Some(189_500)]);
+        assert_eq!(record.event().total_ns(), Some(247_500));
+        let none = PacketRecord { stamps: [0; STAMPS], ..incoming() };
+        let record = read(&log(&Event::new(&none, WALL_NS, None), Format::Json));
+        assert_eq!((record.event().stages(), record.event().total_ns()), ([None; COLUMNS], None));
+        assert_eq!(i64::try_from(completion_ns(&record.record)), Ok(WALL_NS));
+    }
+
+    #[test]
+    fn times_that_cannot_be_of_four_stamps_leave_the_stages() {
+        let line = |times: &str| {
+            let line =
+                format!("{{\"ts\":\"2022-03-02T16:01:36Z\",\"dir\":\"in\",\"proto\":\"tcp\",{times}}}\n");
+            let record = read(line.as_bytes());
+            (record.event().stages(), record.event().total_ns())
+        };
+        assert_eq!(
+            line("\"drv_ip_ns\":1,\"ip_tcp_ns\":2,\"tcp_app_ns\":3,\"total_ns\":7"),
+            ([Some(1), Some(2), Some(3)], Some(6))
+        );
+        assert_eq!(line("\"drv_ip_ns\":1,\"ip_tcp_ns\":2,\"total_ns\":7"), ([Some(1), Some(2), None], None));
+        assert_eq!(line("\"total_ns\":18446744073709551615"), ([None; COLUMNS], None));
+    }
+
+    /// As the kernel side may make them, and as it never does; each difference of stamps fits.
+    fn any_stamped() -> impl Strategy<Value = (PacketRecord, Vec<u8>, Option<u32>)> {
+        let stamp = || prop_oneof![Just(0), 1..100u64, 1..10_000_000u64, 1..1u64 << 62];
+        let stamps = [stamp(), stamp(), stamp(), stamp()];
+        (any_record(), stamps, stamp(), any_name(), any::<bool>(), proptest::option::of(1..u32::MAX))
+            .prop_map(|(record, stamps, other, name, is_udp, ns_pid)| {
+                let record = PacketRecord { stamps, other, ..record };
+                (if is_udp { udp(record) } else { record }, name, ns_pid)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_that_was_read_writes_its_line_again(
+            (record, ifname, ns_pid) in any_stamped(), wall_ns in 0..4_000_000_000_000_000_000i64,
+        ) {
+            let event = Event::new(&record, wall_ns, Some(&ifname)).with_ns_pid(ns_pid);
+            for format in [Format::Json, Format::Csv] {
+                let written = log(&event, format);
+                let again = log(&read(&written).event(), format);
+                prop_assert_eq!(String::from_utf8(again), String::from_utf8(written));
+            }
+        }
+
+        #[test]
+        fn any_times_are_taken(
+            stages in any::<[Option<u64>; COLUMNS]>(), total: Option<u64>, age: Option<u64>, wall_ns: i64,
+        ) {
+            if let Some((stamps, _)) = stamps(stages, total, age, wall_ns) {
+                let unknown = stamps.iter().filter(|stamp| **stamp == 0).count();
+                prop_assert!(unknown < STAMPS);
+            }
+        }
+    }
+
+    #[test]
+    fn a_known_stamp_is_where_its_direction_has_it() {
+        let stamps = from_display_order(Direction::Out, [1, 2, 3, 4]);
+        assert_eq!((stamps[STAMP_APP], stamps[STAMP_DRV]), (1, 4));
+    }
+}
