@@ -30,6 +30,9 @@ pub fn main() -> ExitCode {
         Config::Hist(config) => commands::hist::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Journey(config) => commands::journey::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Print(text) => commands::to_stdout(&text).map(|()| ExitCode::SUCCESS),
+        Config::Write { directory, files } => {
+            commands::to_files(&directory, &files).map(|()| ExitCode::SUCCESS)
+        }
         Config::Report(config) => commands::report::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Top(config) => commands::top::run(&config).map(|()| ExitCode::SUCCESS),
     });

@@ -124,7 +124,7 @@ fn what_cannot_be_read_is_named_and_nothing_is_written() {
     let said = refused(&[&good, &text, "--html", page], 2);
     assert!(said.contains("text is in the text form") && said.contains("--format json"), "{said}");
     let said = refused(&[&good, &binary, "--html", page], 2);
-    assert!(said.contains("binary is no log of net-latency: its line 1"), "{said}");
+    assert!(said.contains("binary is not a log of net-latency: its line 1"), "{said}");
     let said = refused(&[&good, &good], 2);
     assert!(said.contains("good is named twice"), "{said}");
     let said = refused(&[&good, "--html", &good], 2);
@@ -166,7 +166,7 @@ fn skipped_lines_are_told_by_file_and_line() {
     let place =
         format!("  2 lines were skipped\n  the first of them: line {} of {bad} is neither", PACKETS + 1);
     assert!(text.contains(&place), "{text}");
-    assert!(text.contains("1 log ends amid a line, not counted"), "{text}");
+    assert!(text.contains("1 log ends in the middle of a line, not counted"), "{text}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Losses {
             name: Some("unwritten"),
             count: self.unwritten,
             is_lost_line: true,
-            meaning: "lines were not taken by the reader of the output at the end",
+            meaning: "lines were not read by the reader of the output at the end",
         };
         counted.chain([evicted, missed, unwritten])
     }
@@ -111,9 +111,9 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         Counter::UnreadIn => {
             ("unread_at_close", false, "received segments were unread when their socket closed")
         }
-        Counter::UnfinishedOut => ("never_queued", false, "sent packets never reached a device queue: dropped on the way"),
+        Counter::UnfinishedOut => ("never_queued", false, "sent packets never reached a device queue: dropped before it"),
         Counter::ProcessLost => {
-            ("process_table_full", false, "processes of the command found their table full: their packets are not shown")
+            ("process_table_full", false, "processes of COMMAND found their table full: their packets are not shown")
         }
         Counter::HistogramFull => {
             ("bucket_table_full", true, "packets found no room for a new bucket: more --buckets, or a filter, helps")

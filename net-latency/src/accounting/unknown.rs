@@ -49,8 +49,8 @@ fn name(reason: Unknown) -> &'static str {
 
 fn meaning(reason: Unknown) -> &'static str {
     match reason {
-        Unknown::BeforeStart => "the packet was on its way when tracing began",
-        Unknown::NoStamp => "stamp missing: the kernel skipped a hook, or the skb was replaced on its way",
+        Unknown::BeforeStart => "the packet was in flight when tracing began",
+        Unknown::NoStamp => "stamp missing: the kernel skipped a hook, or the skb was replaced",
         Unknown::Ambiguous => "several copies of the segment came before it was read",
         Unknown::SentBefore => "retransmission: which call wrote the bytes is not kept",
         Unknown::WriteUnseen => "write call not seen: it came before tracing began, or the kernel skipped it",

@@ -33,7 +33,7 @@ pub(super) struct CallsArguments {
     /// Trace the functions with these names: 'tcp_sendmsg', '__sys_*', 'sock_[rs]*'
     #[arg(value_name = "FUNCTION", help_heading = "Functions (without any: --preset socket)")]
     functions: Vec<String>,
-    /// Trace the functions of this part of the kernel that it has (repeatable)
+    /// Trace the functions of this part of the kernel (repeatable)
     #[arg(
         long = "preset",
         value_parser = choice::<Preset>(),
@@ -42,23 +42,23 @@ pub(super) struct CallsArguments {
     )]
     presets: Vec<Preset>,
 
-    /// Only calls by this process (repeatable); interrupts are no process'
+    /// Only calls by this process (repeatable); interrupts belong to none
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Calls")]
     pids: Vec<u32>,
-    /// Only calls by threads with this name: 'nginx', 'ngin*' (repeatable)
+    /// Only calls by threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>(), help_heading = "Calls")]
     comms: Vec<Glob>,
     /// Only calls by processes in this cgroup or below: a systemd unit, a container (repeatable)
     #[arg(long = "cgroup", value_name = "PATH", help_heading = "Calls")]
     cgroups: Vec<PathBuf>,
-    /// Only calls within an outermost one that took this long: 250us, 1ms
+    /// Only calls inside an outermost call that took at least this long: 250us, 1ms
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, help_heading = "Calls")]
     slower: Option<Duration>,
 
-    /// How calls within each other are shown
+    /// How nested calls are shown
     #[arg(long, value_parser = choice::<Style>(), default_value = first::<Style>(), help_heading = "Output")]
     style: Style,
-    /// Form of the output: text in that style, or an object per call
+    /// Form of the output: text in that style, or a JSON object per call
     #[arg(long, value_parser = choice::<CallFormat>(), default_value = first::<CallFormat>(), help_heading = "Output")]
     format: CallFormat,
     /// Text: the functions' addresses too
@@ -67,7 +67,7 @@ pub(super) struct CallsArguments {
     /// Text: also each call's time without its traced callees
     #[arg(long = "self", help_heading = "Output")]
     self_time: bool,
-    /// Append the output to this file, not to standard output; SIGHUP opens it anew by its name
+    /// Append the output to this file, not to standard output; SIGHUP reopens it by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     /// Show times in UTC instead of local time
@@ -75,14 +75,14 @@ pub(super) struct CallsArguments {
     utc: bool,
     #[command(flatten)]
     footer: FooterArguments,
-    /// Name the functions that can't be traced, and why
+    /// Name the functions that can't be traced, and say why
     #[arg(short, long, help_heading = "Output")]
     verbose: bool,
 
     /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
     #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
     duration: Option<Duration>,
-    /// Stop after so many outermost calls with all that is within them
+    /// Stop after this many outermost calls, with all calls inside them
     #[arg(short = 'n', long, value_name = "CALLS", value_parser = values::parse_count, help_heading = "End")]
     count: Option<NonZeroU64>,
 
@@ -97,8 +97,7 @@ impl CallsArguments {
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry {
             return Err(Failure::Usage(
-                "calls are traced by kprobes, of which one program serves all functions; leave out --backend fentry"
-                    .to_owned(),
+                "calls are traced by kprobes only; leave out --backend fentry".to_owned(),
             ));
         }
         process::check_pids(&self.pids, proc)?;
@@ -136,6 +135,7 @@ impl CallsArguments {
 }
 
 fn pattern(text: &str) -> Result<Pattern, Failure> {
-    values::parse_pattern(text)
-        .map_err(|remedy| Failure::Usage(format!("{text:?} is no pattern of functions; {remedy}")))
+    values::parse_pattern(text).map_err(|remedy| {
+        Failure::Usage(format!("{text:?} is not a pattern for names of functions; {remedy}"))
+    })
 }

@@ -23,14 +23,15 @@ const USER_FILE: &str = "net-latency/config.toml";
 const WITHOUT_DEFAULTS: [&str; 3] = ["completions", "help", "man"];
 /// Options that make no sense in a file.
 const NEVER_IN_FILES: [&str; 4] = ["config", "help", "no-config", "version"];
-/// Headings of the options that mean the same in every view; the others at the top of a file are the stream's.
+/// Headings of the options that mean the same in every view, as far as the bracket behind them; the others at the top of a
+/// file are the stream's.
 const SHARED: [&str; 2] = ["Packets", "Tracing"];
 
 /// Which files to read, as clap reads it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Configuration")]
 pub(super) struct ConfigArguments {
-    /// Take defaults from this file alone, not from ~/.config/net-latency/config.toml and
+    /// Take defaults only from this file, not from ~/.config/net-latency/config.toml and
     /// /etc/net-latency/config.toml
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
@@ -157,7 +158,7 @@ impl Defaults {
     /// A failure of what would be right without them.
     pub(super) fn blame(&self, sentence: &str) -> Failure {
         Failure::Usage(format!(
-            "{sentence} (with the defaults of {}; --no-config goes without)",
+            "{sentence} (with the defaults in {}; --no-config ignores them)",
             self.names()
         ))
     }
@@ -178,7 +179,8 @@ fn displaces(command: &Command, given: &Arg, default: &Arg) -> bool {
 }
 
 fn is_shared(arg: &Arg) -> bool {
-    arg.get_help_heading().is_some_and(|heading| SHARED.contains(&heading))
+    let heading = arg.get_help_heading().and_then(|heading| heading.split(" (").next());
+    heading.is_some_and(|heading| SHARED.contains(&heading))
 }
 
 /// A command's option by its long name, if it may be in a file.
@@ -210,7 +212,9 @@ fn check(command: &Command, file: &ConfigFile, entry: &Entry) -> Result<(), Fail
             .find(|view| takes_defaults(view) && option(view, key).is_some())
             .filter(|_| entry.view.is_none());
         return Err(wrong(&match (owner, suggestion(target, key)) {
-            (Some(view), _) => format!("{key} is an option of a view; write it below [{}]", view.get_name()),
+            (Some(view), _) => {
+                format!("{key} is an option of a subcommand; write it below [{}]", view.get_name())
+            }
             (None, Some(other)) => format!("unknown key {key}; did you mean {other}?"),
             (None, None) => format!(
                 "unknown key {key}; keys are the long options that `{} --help` lists, without --",
@@ -303,4 +307,18 @@ fn arguments(arg: &Arg, value: &Value) -> Vec<OsString> {
         (_, value) => usize::from(*value == Value::Switch(true)),
     };
     vec![format!("--{long}").into(); times]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_at_the_top_of_a_file_hold_for_every_view() {
+        let tool = crate::cli::command();
+        for (key, is_for_all) in [("pid", true), ("control", true), ("backend", true), ("format", false)] {
+            let arg = option(&tool, key).unwrap_or_else(|| panic!("no --{key}"));
+            assert_eq!(is_shared(arg), is_for_all, "--{key}");
+        }
+    }
 }

@@ -9,10 +9,10 @@ use crate::request::FooterFormat;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct FooterArguments {
-    /// Form of the figures at the end (and of --interval) on standard error; json: an object on one line
+    /// Form of the summary on standard error; json: one line
     #[arg(long, value_name = "FORM", value_parser = choice::<FooterFormat>(), default_value = first::<FooterFormat>())]
     footer: FooterFormat,
-    /// No messages on standard error but errors, and no footer; not with --footer
+    /// Only errors on standard error, and no summary; not with --footer
     #[arg(short, long, conflicts_with = "footer")]
     quiet: bool,
 }

@@ -27,10 +27,10 @@ pub(super) struct HistArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// What to tell apart, beside directions, protocols and stages
+    /// What to group by, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<GroupBy>(), default_value = first::<GroupBy>(), help_heading = "Output")]
     by: GroupBy,
-    /// Show so many groups, those with the longest p99 of the total; the rest is one group more
+    /// Number of groups to show, those with the longest p99 of the total; the rest is one more
     #[arg(long, value_name = "GROUPS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
     top: u16,
     /// Form of the output
@@ -39,7 +39,7 @@ pub(super) struct HistArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// Each time this has passed, what came in that time: 1s, 10s, 1m; the end shows the whole run
+    /// Print the counts of every DURATION: 1s, 10s, 1m; the end shows the whole run
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(super) struct HistArguments {
     /// How to hook into the kernel
     #[arg(long, value_parser = choice::<Backend>(), default_value = first::<Backend>(), help_heading = "Tracing")]
     backend: Backend,
-    /// Room for so many different buckets of all groups, in the kernel's memory: about 100 bytes each, and 8 per CPU
+    /// Room for this many buckets in the kernel's memory: about 100 bytes each, and 8 per CPU
     #[arg(long, value_name = "COUNT", value_parser = values::parse_buckets, default_value = "32K", help_heading = "Tracing")]
     buckets: u32,
 }
@@ -62,7 +62,7 @@ impl HistArguments {
     pub(super) fn resolve(self, proc: &Path) -> Result<HistConfig, Failure> {
         let (quiet, footer) = self.footer.resolve();
         if self.interval.is_some_and(|interval| interval < SHORTEST_INTERVAL) {
-            return Err(Failure::Usage("--interval is too short: write 100ms or more".to_owned()));
+            return Err(Failure::Usage("--interval is too short; write 100ms or longer".to_owned()));
         }
         Ok(HistConfig {
             filter: self.packets.resolve(proc)?,

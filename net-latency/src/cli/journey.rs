@@ -30,14 +30,14 @@ pub(super) struct JourneyArguments {
     /// Trace these functions too, of all that take an skb: 'tcp_*', 'nf_*' (repeatable)
     #[arg(long, value_name = "GLOB", value_parser = values::parse_pattern, help_heading = "Functions")]
     functions: Vec<Pattern>,
-    /// Trace all functions that take an skb: attaching takes long, and every packet of the machine costs more
+    /// Trace all functions that take an skb: attaching takes long, and every packet of this machine costs more
     #[arg(long, conflicts_with = "functions", help_heading = "Functions")]
     all: bool,
 
     /// Form of the output
     #[arg(long, value_parser = choice::<JourneyFormat>(), default_value = first::<JourneyFormat>(), help_heading = "Output")]
     format: JourneyFormat,
-    /// Write to this file, not to standard output: append, or with --format perfetto begin it anew
+    /// Append to this file, not to standard output; with --format perfetto, overwrite it
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     /// Show times in UTC instead of local time
@@ -64,8 +64,8 @@ impl JourneyArguments {
         let tracing = self.tracing.resolve();
         if tracing.backend == Backend::Fentry && (self.all || !self.functions.is_empty()) {
             return Err(Failure::Usage(
-                "--backend fentry can't attach to as many functions as --all or --functions may name; \
-                 leave it out, or write --backend kprobe"
+                "--backend fentry can't trace the functions of --all and --functions, of which there may be too many; \
+                 leave it out"
                     .to_owned(),
             ));
         }

@@ -1,107 +1,92 @@
-//! `net-latency man`: the manual page, made from the same definition as `--help`.
+//! `net-latency man`: the manual pages, made from the same definition as `--help`.
 
-use std::io;
+use std::{io, iter};
 
-use clap::{Arg, Command};
+use clap::Command;
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
-/// One page for the tool and its subcommands: what `man net-latency` should show.
-pub(super) fn page(mut command: Command) -> String {
-    command.build();
-    let whole = usage(&command);
-    let usages: Vec<String> = whole
-        .lines()
-        .map(|line| line.trim().to_owned())
-        .filter(|line| !line.ends_with("<COMMAND>"))
-        .chain(views(&command).map(usage))
-        .collect();
+/// All pages, each with its file's name: that of the tool, and one for each subcommand.
+pub(super) fn pages(mut tool: Command) -> Vec<(String, Vec<u8>)> {
+    tool.build();
+    let pages = iter::once(&tool).chain(subcommands(&tool));
+    pages.map(|command| (format!("{}.1", name(command)), page(command, &tool).into_bytes())).collect()
+}
+
+/// The page of the tool, or of its subcommand of that name. The error says which there are.
+pub(super) fn page_of(mut tool: Command, subcommand: Option<&str>) -> Result<String, String> {
+    tool.build();
+    let Some(wanted) = subcommand else { return Ok(page(&tool, &tool)) };
+    let found = subcommands(&tool).find(|command| command.get_name() == wanted);
+    found.map(|command| page(command, &tool)).ok_or_else(|| {
+        let names: Vec<_> = subcommands(&tool).map(Command::get_name).collect();
+        format!("there is no subcommand {wanted}; there are {}", names.join(", "))
+    })
+}
+
+fn page(command: &Command, tool: &Command) -> String {
+    let is_tool = command.get_name() == tool.get_name();
+    let usages = if is_tool { usage(tool) } else { vec![usage(command).concat()] };
     let man = Man::new(command.clone().override_usage(usages.join("\n")));
     let mut page = Roff::new().render();
     // Not by `Man`, which leaves the place of a date that is not given to what comes next.
     page += &format!(
         ".TH {} 1 \"\" \"{} {}\" \"User Commands\"\n",
-        "NET-LATENCY",
-        command.get_name(),
+        name(command).to_uppercase(),
+        tool.get_name(),
         env!("CARGO_PKG_VERSION")
     );
     page += &rendered(|out| man.render_name_section(out));
     page += &rendered(|out| man.render_synopsis_section(out));
     page += &rendered(|out| man.render_description_section(out));
     page += &rendered(|out| man.render_options_section(out));
-
-    let mut roff = Roff::new();
-    roff.control("SH", ["COMMANDS"]);
-    page += &roff.to_roff();
-    for view in views(&command) {
-        page += &section_of(view, &command);
+    if is_tool {
+        page += &commands(tool);
     }
-    page += &literal_sections(&help_after(&command));
+    page += &literal_sections(&help_after(command));
+    page += &see_also(command, tool);
     page
 }
 
-fn views(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|view| view.get_name() != "help" && !view.is_hide_set())
+fn subcommands(tool: &Command) -> impl Iterator<Item = &Command> {
+    tool.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
 }
 
-/// How the view is called, in one line.
-fn usage(view: &Command) -> String {
-    let usage = view.clone().term_width(0).render_usage().to_string();
-    usage.trim_start_matches("Usage:").trim().to_owned()
+/// The page's name: `net-latency-top`.
+fn name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-/// A view's part of the page: what it does and the options that are its own.
-fn section_of(view: &Command, whole: &Command) -> String {
-    let is_shared = |arg: &Arg| {
-        whole.get_arguments().any(|other| {
-            other.get_long() == arg.get_long()
-                && other.get_short() == arg.get_short()
-                && other.get_help().map(ToString::to_string) == arg.get_help().map(ToString::to_string)
-        })
-    };
-    let shared: Vec<String> = view
-        .get_arguments()
-        .filter(|arg| !arg.is_positional() && !arg.is_hide_set() && is_shared(arg))
-        .filter_map(Arg::get_long)
-        .filter(|long| *long != "help")
-        .map(|long| format!("--{long}"))
-        .collect();
+/// How it is called, a line for each way.
+fn usage(command: &Command) -> Vec<String> {
+    let usage = command.clone().term_width(0).render_usage().to_string();
+    let lines = usage.trim_start_matches("Usage:").lines();
+    lines.map(|line| line.trim().to_owned()).collect()
+}
 
+/// What each subcommand does, in a line.
+fn commands(tool: &Command) -> String {
     let mut roff = Roff::new();
-    roff.control("SS", [usage(view).as_str()]);
-    if let Some(about) = view.get_long_about().or_else(|| view.get_about()) {
-        for line in about.to_string().lines() {
-            if line.trim().is_empty() {
-                roff.control("PP", []);
-            } else {
-                roff.text([roman(line)]);
-            }
-        }
+    roff.control("SH", ["COMMANDS"]);
+    for command in subcommands(tool) {
+        roff.control("TP", []);
+        roff.text([bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))]);
+        roff.text([roman(command.get_about().map(ToString::to_string).unwrap_or_default())]);
     }
-    let mut section = roff.to_roff();
+    roff.to_roff()
+}
 
-    // Not under the headings of the help, which would end this section.
-    let own = view.clone().mut_args(|arg| {
-        let hidden = !arg.is_positional() && (is_shared(&arg) || arg.get_long() == Some("help"));
-        arg.help_heading(None::<&str>).hide(hidden)
-    });
-    let options = rendered(|out| Man::new(own).render_options_section(out));
-    section += options.strip_prefix(".SH OPTIONS\n").unwrap_or(&options);
-
-    if !shared.is_empty() {
-        let mut roff = Roff::new();
-        roff.control("PP", []);
-        roff.text([roman("As above: "), bold(shared.join(", ")), roman(".")]);
-        section += &roff.to_roff();
+/// The other pages.
+fn see_also(command: &Command, tool: &Command) -> String {
+    let pages = iter::once(tool).chain(subcommands(tool));
+    let others: Vec<_> = pages.map(name).filter(|other| *other != name(command)).collect();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    let last = others.len().saturating_sub(1);
+    for (number, other) in others.into_iter().enumerate() {
+        roff.text([bold(other), roman(if number == last { "(1)" } else { "(1)," })]);
     }
-    let after = help_after(view);
-    if !after.is_empty() {
-        let mut roff = Roff::new();
-        roff.control("PP", []);
-        literal(&mut roff, after.lines());
-        section += &roff.to_roff();
-    }
-    section
+    roff.to_roff()
 }
 
 fn help_after(command: &Command) -> String {
@@ -146,10 +131,17 @@ fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String
 
 #[cfg(test)]
 mod tests {
+    use clap::Arg;
+    use insta::assert_snapshot;
+
     use super::*;
 
+    fn text(page: &[u8]) -> String {
+        std::str::from_utf8(page).expect("a page is text").replace(env!("CARGO_PKG_VERSION"), "VERSION")
+    }
+
     #[test]
-    fn views_follow_the_tool_on_one_page() {
+    fn each_subcommand_has_its_page() {
         let shared =
             Arg::new("port").long("port").value_name("PORT").help("Only this port").help_heading("Packets");
         let view = Command::new("check")
@@ -163,21 +155,31 @@ mod tests {
             )
             .arg(shared)
             .args_conflicts_with_subcommands(true)
-            .subcommand(view);
-        let page = page(tool).replace(env!("CARGO_PKG_VERSION"), "VERSION");
-        insta::assert_snapshot!(page);
+            .subcommands([view, Command::new("top").about("Show a table")]);
+        let pages = pages(tool.clone());
+        let whole: Vec<_> = pages.iter().map(|(name, page)| format!("# {name}\n{}", text(page))).collect();
+        assert_snapshot!(whole.join("\n"));
+        let check = page_of(tool.clone(), Some("check")).expect("there");
+        assert_eq!(check.as_bytes(), pages[1].1);
+        let unknown = page_of(tool, Some("chek")).expect_err("not there");
+        assert_eq!(unknown, "there is no subcommand chek; there are check, top");
     }
 
     #[test]
-    fn every_option_of_every_view_is_on_the_page() {
-        let mut command = crate::cli::command();
-        let page = page(command.clone()).replace("\\-", "-");
-        command.build();
-        for command in views(&command).chain([&command]) {
+    fn every_option_is_on_its_page() {
+        let mut tool = crate::cli::command();
+        let pages = pages(tool.clone());
+        tool.build();
+        assert_eq!(pages.len(), 1 + subcommands(&tool).count());
+        for (command, (name, page)) in iter::once(&tool).chain(subcommands(&tool)).zip(&pages) {
+            let page = text(page).replace("\\-", "-");
             for option in command.get_arguments().filter_map(Arg::get_long) {
-                assert!(page.contains(&format!("--{option}")), "--{option} of {}", command.get_name());
+                assert!(page.contains(&format!("--{option}")), "--{option} in {name}");
             }
-            assert!(page.contains(command.get_name()), "{}", command.get_name());
+            for (other, _) in pages.iter().filter(|(other, _)| other != name) {
+                let other = other.trim_end_matches(".1");
+                assert!(page.contains(&format!("\\fB{other}\\fR(1)")), "{other} in {name}");
+            }
         }
     }
 }

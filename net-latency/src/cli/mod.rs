@@ -54,12 +54,12 @@ Examples:
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
   net-latency report packets.json          sum up what was recorded
-  net-latency top                          a live table of processes, connections, packets
-  net-latency hist --by pid                distributions per process, counted in the kernel
-  net-latency calls --pid 19550            its calls of the kernel's socket functions
-  net-latency journey --port 443           one packet's way, function by function
+  net-latency top                          who is slow: a live table
+  net-latency hist --by pid                distributions per process
+  net-latency calls --pid 19550            its calls of socket functions
+  net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
-  net-latency check                        can this kernel be traced, and how
+  net-latency check                        can this kernel be traced?
 
 Exit codes:
   0  done (Ctrl-C and a closed pipe included)
@@ -82,24 +82,31 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum ViewArguments {
-    /// Show calls of functions in the kernel, with durations and what they call: sockets, TCP, any
+    /// Show calls of kernel functions (sockets, TCP, any): how long each took, and what it called
     Calls(CallsArguments),
-    /// Show whether and how this kernel can be traced, what is less than it could be, and what to do
+    /// Say whether this kernel can be traced, what is degraded, and what to do about it
     Check(CheckArguments),
-    /// Print what a shell needs to complete commands and options
+    /// Print completions of commands and options for a shell
     Completions {
         /// The shell
         shell: Shell,
     },
-    /// Count times in the kernel, without a line per packet, and draw how they are distributed
+    /// Count times in the kernel and print their distributions, without a line per packet
     Hist(HistArguments),
     /// Follow single packets through the kernel, function by function
     Journey(JourneyArguments),
-    /// Print the manual page (net-latency man | man -l -)
-    Man,
-    /// Sum up logs that were recorded with --format json or --format csv
+    /// Print a manual page (net-latency man top | man -l -)
+    Man {
+        /// The subcommand; without it, the page of net-latency itself
+        #[arg(value_name = "SUBCOMMAND")]
+        subcommand: Option<String>,
+        /// Write all pages into this directory
+        #[arg(long, value_name = "DIR", conflicts_with = "subcommand")]
+        all: Option<PathBuf>,
+    },
+    /// Sum up logs that were recorded with --format json or csv
     Report(ReportArguments),
-    /// Show live which processes, connections and packets are slow, and where, as a table on a terminal
+    /// Show which processes, connections and packets are slow, and where: a live table
     Top(TopArguments),
 }
 
@@ -111,7 +118,7 @@ struct StreamArguments {
     /// Form of the lines
     #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
     format: Format,
-    /// Append the lines to this file, not to standard output; SIGHUP opens it anew by its name
+    /// Append the lines to this file, not to standard output; SIGHUP reopens it by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -119,14 +126,18 @@ struct StreamArguments {
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
-    /// Each time this has passed, the footer's figures of that time on standard error: 1s, 10s, 1m
+    /// Print the summary every DURATION on standard error: 1s, 10s, 1m
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", help_heading = "Output")]
     interval: Option<Duration>,
     #[command(flatten)]
     footer: FooterArguments,
-    /// Addresses, lengths and flags on text lines, and diagnostics of the kernel side (-vv: more)
+    /// More columns on text lines: addresses, lengths, flags, device and more
+    // A number, so that `verbose = 1` stays right in configuration files.
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
     verbose: u8,
+    /// Print the kernel side's log on standard error, and its share of the cost; not with --quiet
+    #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
+    debug: bool,
 
     /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
     #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
@@ -138,9 +149,9 @@ struct StreamArguments {
     #[command(flatten)]
     tracing: TracingArguments,
 
-    /// Run this command, and trace it and the processes that it starts from their first packet, until it ends;
-    /// its exit code is ours. It runs as this user (under sudo: root) and shares standard output with the
-    /// lines unless they go to a file by -o
+    /// Start COMMAND paused, attach, then resume it: it and the processes that it starts are traced from their
+    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root), and writes to
+    /// the same standard output as the lines, unless -o is given
     #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
     command: Vec<OsString>,
 }
@@ -200,7 +211,13 @@ impl Arguments {
             Some(ViewArguments::Journey(journey)) => {
                 return Ok(Config::Journey(Box::new(journey.resolve(proc)?)));
             }
-            Some(ViewArguments::Man) => return Ok(Config::Print(man::page(command()).into_bytes())),
+            Some(ViewArguments::Man { all: Some(directory), .. }) => {
+                return Ok(Config::Write { directory, files: man::pages(command()) });
+            }
+            Some(ViewArguments::Man { subcommand, .. }) => {
+                let page = man::page_of(command(), subcommand.as_deref()).map_err(Failure::Usage)?;
+                return Ok(Config::Print(page.into_bytes()));
+            }
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
@@ -217,7 +234,8 @@ impl Arguments {
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet,
             footer,
-            verbosity: stream.verbose,
+            verbose: stream.verbose > 0,
+            debug: stream.debug,
             interval: stream.interval,
             duration: stream.duration,
             count: stream.count,
@@ -279,7 +297,8 @@ mod tests {
                 zone: Zone::Local,
                 quiet: false,
                 footer: FooterFormat::Text,
-                verbosity: 0,
+                verbose: false,
+                debug: false,
                 interval: None,
                 duration: None,
                 count: None,
@@ -292,7 +311,7 @@ mod tests {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
                          --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
                          --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
-                         --utc -q -vv --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- sh -c exit";
+                         --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -323,7 +342,8 @@ mod tests {
                 zone: Zone::UTC,
                 quiet: true,
                 footer: FooterFormat::None,
-                verbosity: 2,
+                verbose: true,
+                debug: false,
                 interval: Some(Duration::from_secs(5)),
                 duration: Some(Duration::from_secs(10)),
                 count: NonZeroU64::new(3),

@@ -22,12 +22,12 @@ use crate::{
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Packets (all that is given must fit; of one option given several times, one)")]
+#[command(next_help_heading = "Packets (different filters: AND; one given repeatedly: OR)")]
 pub(super) struct PacketArguments {
     /// Only packets of this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
     pids: Vec<u32>,
-    /// Only packets of processes with this name, by a thread that has it: 'nginx', 'ngin*' (repeatable)
+    /// Only packets of threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>())]
     comms: Vec<Glob>,
     /// Only packets of processes in this cgroup or below: a systemd unit, a container (repeatable)
@@ -36,7 +36,7 @@ pub(super) struct PacketArguments {
     /// Only packets with this port at either end (repeatable)
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port)]
     ports: Vec<u16>,
-    /// Only packets with this address at either end, or one of this network (repeatable)
+    /// Only packets with this address, or one of this network, at either end (repeatable)
     #[arg(long = "host", value_name = "ADDR|CIDR", value_parser = network::parse_net)]
     hosts: Vec<Net>,
     /// Only packets on the network device with this name (repeatable)
@@ -57,13 +57,13 @@ pub(super) struct PacketArguments {
     /// Only packets that come in, or only those that go out
     #[arg(long, value_parser = choice::<Direction>())]
     direction: Option<Direction>,
-    /// Only packets whose firewall mark is this, in the bits of the mask: 7, 0x10/0xf0
+    /// Only packets with this firewall mark, in the bits of MASK: 7, 0x10/0xf0
     #[arg(long, value_name = "VALUE[/MASK]", value_parser = network::parse_mark)]
     mark: Option<Mark>,
-    /// Only packets that took this long, as a whole or in one stage: 250us, 1ms
+    /// Only packets that took at least this long, in total or in one stage: 250us, 1ms
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
     slower: Option<Duration>,
-    /// Only one of N of the packets, taken at random: 1/100
+    /// Only one packet in N, at random: 1/100
     #[arg(long, value_name = "1/N", value_parser = network::parse_sample)]
     sample: Option<NonZeroU32>,
     /// Also packets without data: SYN, FIN, RST, pure ACKs and probes

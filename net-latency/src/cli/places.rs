@@ -33,10 +33,10 @@ fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
     };
     let file = File::open(&path).map_err(wrong)?;
     if !is_network_namespace(&file) {
-        return Err(format!("--netns {asked}: this is no network namespace; {form}"));
+        return Err(format!("--netns {asked}: this is not a network namespace; {form}"));
     }
     let inode = file.metadata().map_err(wrong)?.ino();
-    u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is no network namespace; {form}"))
+    u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is not a network namespace; {form}"))
 }
 
 /// The process, if `asked` is a number, and where the namespace is.
@@ -77,8 +77,7 @@ pub(super) fn check_interfaces(interfaces: &[String], asked: &[String], proc: &P
     }
     let Some(missing) = interfaces.iter().find(|name| !known.contains(*name)) else { return Ok(()) };
     let known = Vec::from_iter(known).join(", ");
-    let hint =
-        if asked.is_empty() { "; for one in another network namespace give that by --netns" } else { "" };
+    let hint = if asked.is_empty() { "; --netns names another network namespace" } else { "" };
     Err(Failure::Usage(format!("--interface {missing}: there is no such interface; there are {known}{hint}")))
 }
 

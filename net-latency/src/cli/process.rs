@@ -42,7 +42,7 @@ fn check_pid(pid: u32, proc: &Path) -> Result<(), Failure> {
         }
         Err(error) => {
             return Err(Failure::Usage(format!(
-                "cannot tell whether PID {pid} is a process: {}: {error}; is procfs mounted there?",
+                "cannot see whether PID {pid} is a process: {}: {error}; is procfs mounted there?",
                 proc.display()
             )));
         }

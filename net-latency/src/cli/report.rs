@@ -14,7 +14,7 @@ const DEFAULT_TOP: u16 = 10;
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
 pub(super) struct ReportArguments {
-    /// Logs in the forms json or csv, also packed by gzip or zstd, in any order; - for standard input
+    /// Logs in JSON or CSV form, also compressed by gzip or zstd, in any order; - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Also write a page to open in a browser; - writes it to standard output instead of the summary
@@ -23,17 +23,17 @@ pub(super) struct ReportArguments {
     /// Form of the summary on standard output
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
-    /// Rows of each table, and slowest packets
+    /// Rows of each table, and number of slowest packets
     #[arg(long, value_name = "ROWS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
     top: u16,
-    /// No messages on standard error but errors: no progress bar
+    /// Only errors on standard error: no progress bar
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 
     /// Only packets of this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Packets")]
     pids: Vec<u32>,
-    /// Only packets of tasks with this name; * and ? are wildcards (repeatable)
+    /// Only packets of threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", help_heading = "Packets", value_parser = |text: &str| text.parse::<Glob>())]
     comms: Vec<Glob>,
     /// Only packets with this port at either end (repeatable)

@@ -19,10 +19,10 @@ pub(super) struct RotationArguments {
     /// Begin a new file before this one is larger: 64K, 100M, 1G (FILE becomes FILE.1, …)
     #[arg(long, value_name = "SIZE", value_parser = values::parse_file_size)]
     rotate_size: Option<u64>,
-    /// Begin a new file each time this has passed: 10m, 24h
+    /// Begin a new file every DURATION: 10m, 24h
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
     rotate_every: Option<Duration>,
-    /// Rotated files that stay; the oldest is removed [default: 9]
+    /// Rotated files to keep; the oldest is removed [default: 9]
     #[arg(long, value_name = "FILES", value_parser = values::parse_files)]
     rotate_keep: Option<u32>,
 }

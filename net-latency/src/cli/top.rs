@@ -25,10 +25,10 @@ pub(super) struct TopArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Draw the screen each time this has passed
+    /// Draw the screen every DURATION
     #[arg(short, long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "1s", help_heading = "Screen")]
     delay: Duration,
-    /// Compute rates and percentiles over the packets of this time
+    /// Rates and percentiles cover the packets of the last DURATION
     #[arg(short, long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "10s", help_heading = "Screen")]
     window: Duration,
     /// Show times in UTC instead of local time
@@ -55,10 +55,10 @@ impl TopArguments {
     pub(super) fn resolve(self, proc: &Path) -> Result<TopConfig, Failure> {
         let (quiet, footer) = self.footer.resolve();
         if self.delay < SHORTEST_DELAY {
-            return Err(Failure::Usage("--delay is too short: write 100ms or more".to_owned()));
+            return Err(Failure::Usage("--delay is too short; write 100ms or longer".to_owned()));
         }
         if self.window < SHORTEST_WINDOW {
-            return Err(Failure::Usage("--window is too short: write 1s or more".to_owned()));
+            return Err(Failure::Usage("--window is too short; write 1s or longer".to_owned()));
         }
         let (filter, input) = if self.replay.is_empty() {
             (self.packets.resolve(proc)?, TopInput::Kernel(self.tracing.resolve()))

@@ -1,5 +1,5 @@
-//! `net-latency check`: whether and how this kernel can be traced, what is less than it could be, and what
-//! to do about it. Everything is looked at, whatever fails.
+//! `net-latency check`: whether and how this kernel can be traced, what is degraded, and what to do
+//! about it. Everything is looked at, whatever fails.
 
 use std::{io, io::Write, path::Path};
 
@@ -20,6 +20,7 @@ use crate::{
         table::{Mechanism, Stage},
     },
     request::{Backend, CheckConfig, ReportFormat},
+    run::notice::Notice,
 };
 
 /// What came of trying a way to hook.
@@ -105,6 +106,8 @@ impl Report {
             .iter()
             .map(|&mechanism| {
                 let request = Request { buffer_bytes, ..Request::default() };
+                // Until the end of this trial, when everything is detached again.
+                let _notice = Notice::new(format!("trying {} …", mechanism.name()), false);
                 let trial = match attach::attach_by(plan, mechanism, &request) {
                     Ok(probes) => {
                         memory.get_or_insert_with(|| memory_of(&probes, buffer_bytes));
@@ -136,7 +139,7 @@ impl Report {
                 ),
                 Trial::Works { counts_skipped: false } => Check::new(
                     mechanism.name(),
-                    Verdict::Less,
+                    Verdict::Degraded,
                     "works; this kernel does not count calls that it skips",
                 )
                 .remedy(match mechanism {
@@ -147,7 +150,7 @@ impl Report {
                 }),
                 Trial::Fails(reason) => {
                     reasons.push((*mechanism, reason.clone()));
-                    Check::new(mechanism.name(), Verdict::Less, format!("fails: {reason}"))
+                    Check::new(mechanism.name(), Verdict::Degraded, format!("fails: {reason}"))
                 }
             });
         }
@@ -183,9 +186,9 @@ impl Report {
             _ => writeln!(out, "This kernel can't be traced by this user.")?,
         }
         for check in &self.checks {
-            writeln!(out, "{:<5}{:<17}{}", check.verdict.name(), check.name, check.found)?;
+            writeln!(out, "{:<10}{:<17}{}", check.verdict.name(), check.name, check.found)?;
             if let (Some(remedy), true) = (&check.remedy, check.verdict != Verdict::Ok) {
-                writeln!(out, "{:<22}-> {remedy}", "")?;
+                writeln!(out, "{:<27}-> {remedy}", "")?;
             }
         }
         if self.plan.is_some() {
@@ -322,13 +325,17 @@ mod tests {
         ] {
             let report = report(&Recorded::debian(), &trials);
             assert!(report.failure().is_none());
-            assert!(text(&report).contains("less fentry") || text(&report).contains("less kprobe"));
+            assert!(
+                ["fentry", "kprobe"]
+                    .map(|name| text(&report).contains(&format!("degraded  {name}")))
+                    .contains(&true)
+            );
         }
         let report =
             report(&Recorded::debian(), &[(Mechanism::Fentry, fails()), (Mechanism::Kprobe, fails())]);
         let sentence = report.failure().expect("none works").sentence();
-        assert!(sentence.contains("fentry fails: loading ip_rcv_core"), "{sentence}");
-        assert!(sentence.contains("kprobe fails: loading ip_rcv_core"), "{sentence}");
+        assert!(sentence.starts_with("cannot trace by kprobe: loading ip_rcv_core: Operation"), "{sentence}");
+        assert_eq!(text(&report).matches("fails: loading ip_rcv_core").count(), 2, "each has its reason");
     }
 
     #[test]

@@ -8,8 +8,13 @@ pub mod report;
 pub mod stream;
 pub mod top;
 
-use std::io::{self, Write as _};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::Path,
+};
 
+use anyhow::Context as _;
 use net_latency_common::Counter;
 
 use crate::{accounting::Losses, error::Failure};
@@ -23,6 +28,16 @@ pub(crate) fn to_stdout(text: &[u8]) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes files into a directory, which it makes.
+pub(crate) fn to_files(directory: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Failure> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Tells standard error, while a view runs, that packets are being lost.

@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use aya_log::EbpfLogger;
 use tokio::{
     signal::unix::Signal,
     time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
@@ -85,13 +84,8 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     };
     let mut processes = Processes::watch(&config.filter.pids)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
-    let log_level = match config.verbosity {
-        0 => 0,
-        1 => aya_log::Level::Debug as u8,
-        _ => aya_log::Level::Trace as u8,
-    };
-    let mut tracer = Tracer::start(&filter, &config.tracing, log_level)?;
-    let log = if config.verbosity > 0 { Some(tracer.log()?) } else { None };
+    let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
+    let log = if config.debug { Some(tracer.log()?) } else { None };
     if !config.quiet {
         // A closed stderr is no reason not to trace.
         let _ =
@@ -99,14 +93,14 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     }
 
     let start = *tracer.span.start();
-    let shows_names = output::shows_names(config.format, config.verbosity > 0);
+    let shows_names = output::shows_names(config.format, config.verbose);
     let mut stream = Stream {
         options: config,
         writer: Writer::new(
             config.format,
             &Options {
                 zone: config.zone,
-                details: config.verbosity > 0,
+                details: config.verbose,
                 colour: colour_wanted(
                     sink.is_terminal(),
                     env::var_os("NO_COLOR").as_deref(),
@@ -197,7 +191,7 @@ struct Stream<'a> {
     writer: Writer,
     sink: Sink,
     tracer: Tracer,
-    log: Option<EbpfLogger<KernelLog>>,
+    log: Option<KernelLog>,
     /// Only if the lines show them.
     names: Option<Names>,
     summary: Summary,
@@ -256,7 +250,7 @@ impl Stream<'_> {
                 _ = tick.tick() => {
                     ticks = ticks.wrapping_add(1);
                     if let Some(log) = &mut self.log {
-                        log.flush();
+                        log.read();
                     }
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         if let Some(names) = &mut self.names {
@@ -340,7 +334,7 @@ impl Stream<'_> {
     /// After everything is detached: the lines of what is left.
     fn finish(&mut self) -> Result<Untaken, Result<End, Failure>> {
         if let Some(log) = &mut self.log {
-            log.flush();
+            log.finish();
         }
         let deadline = Instant::now() + LAST_PATIENCE;
         loop {

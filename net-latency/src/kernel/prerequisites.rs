@@ -1,5 +1,5 @@
 //! Whether this user may trace on this kernel, found out before anything is attached, and what will be
-//! less than it could be. Each finding that is not well names its remedy where there is one.
+//! degraded. Each finding that is not well names its remedy where there is one.
 
 use super::{
     facts::{Facts, Live},
@@ -37,8 +37,8 @@ const KPROBES: [&str; 3] = [
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// The tool works, and shows less than it could.
-    Less,
+    /// The tool works, but costs more or shows less than it could.
+    Degraded,
     /// The tool can't work.
     No,
     /// This user may not know.
@@ -51,7 +51,7 @@ impl Verdict {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
-            Self::Less => "less",
+            Self::Degraded => "degraded",
             Self::No => "no",
             Self::Unknown => "?",
         }
@@ -161,13 +161,17 @@ pub fn kernel(facts: &impl Facts) -> Check {
 pub fn kprobes(facts: &impl Facts) -> Result<(), Check> {
     const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
     if !KPROBES.iter().any(|path| facts.exists(path)) {
-        return Err(Check::new("kprobes", Verdict::Less, "this kernel has no kprobes")
-            .remedy("only the backend fentry can serve"));
+        return Err(Check::new("kprobes", Verdict::Degraded, "this kernel has no kprobes")
+            .remedy("use a kernel with CONFIG_KPROBE_EVENTS=y"));
     }
     // A kprobe would attach without an error, and never be hit (`kprobes_all_disarmed`).
     if facts.number(SWITCH) == Some(0) {
-        return Err(Check::new("kprobes", Verdict::Less, format!("kprobes are switched off ({SWITCH} = 0)"))
-            .remedy(format!("switch them on with echo 1 > {SWITCH}")));
+        return Err(Check::new(
+            "kprobes",
+            Verdict::Degraded,
+            format!("kprobes are switched off ({SWITCH} = 0)"),
+        )
+        .remedy(format!("switch them on with echo 1 > {SWITCH}")));
     }
     Ok(())
 }
@@ -256,7 +260,7 @@ fn ftrace(facts: &impl Facts) -> Option<Check> {
 fn pid_namespace(facts: &impl Facts) -> Option<Check> {
     let namespace = facts.link("/proc/self/ns/pid")?;
     (namespace != INITIAL_PID_NAMESPACE).then(|| {
-        Check::new("pid namespace", Verdict::Less, "not the kernel's: --pid can't be used")
+        Check::new("pid namespace", Verdict::Degraded, "not the initial PID namespace: --pid can't be used")
             .remedy("start net-latency on the host, or in a container that shares the host's (--pid=host)")
     })
 }
@@ -265,8 +269,8 @@ fn seccomp(facts: &impl Facts) -> Option<Check> {
     let status = facts.text("/proc/self/status").ok()?;
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().to_owned();
     (mode != "0").then(|| {
-        Check::new("seccomp", Verdict::Less, "a filter of system calls is in force, as in containers")
-            .remedy("let it pass bpf and perf_event_open (--security-opt seccomp=unconfined)")
+        Check::new("seccomp", Verdict::Degraded, "system calls are filtered, as in containers")
+            .remedy("allow bpf and perf_event_open (--security-opt seccomp=unconfined)")
     })
 }
 
@@ -282,11 +286,11 @@ fn jit(facts: &impl Facts) -> Check {
     match facts.number(PATH) {
         Some(0) => Check::new(
             "jit",
-            Verdict::Less,
-            "the kernel interprets the programs, which costs many times more",
+            Verdict::Degraded,
+            "the kernel interprets BPF programs, which costs many times more",
         )
-        .remedy("switch the compiler on with sysctl net.core.bpf_jit_enable=1"),
-        Some(_) => Check::new("jit", Verdict::Ok, "the kernel compiles the programs"),
+        .remedy("switch the JIT compiler on with sysctl net.core.bpf_jit_enable=1"),
+        Some(_) => Check::new("jit", Verdict::Ok, "the kernel compiles BPF programs"),
         None => Check::new("jit", Verdict::Unknown, format!("{PATH} can't be read here")),
     }
 }
@@ -302,7 +306,7 @@ fn locked_memory(facts: &impl Facts) -> Check {
         Some("unlimited") => Check::new(name, Verdict::Ok, "unlimited"),
         Some(bytes) => {
             let found = format!("at most {bytes} bytes, against which maps count before Linux 5.11");
-            Check::new(name, Verdict::Less, found).remedy("on such kernels ulimit -l unlimited, or sudo")
+            Check::new(name, Verdict::Degraded, found).remedy("on such kernels ulimit -l unlimited, or sudo")
         }
         None => Check::new(name, Verdict::Unknown, "/proc/self/limits can't be read"),
     }
@@ -313,8 +317,8 @@ fn page_bases(facts: &impl Facts) -> Check {
     if facts.shows_page_bases() {
         return Check::new(name, Verdict::Ok, "/proc/kallsyms shows where pages are mapped");
     }
-    let found = "/proc/kallsyms hides where pages are mapped: packets whose headers a driver left in pages are counted, not shown";
-    Check::new(name, Verdict::Less, found)
+    let found = "/proc/kallsyms hides where pages are mapped: packets whose headers a driver left in pages are only counted";
+    Check::new(name, Verdict::Degraded, found)
         .remedy("run it with CAP_SYSLOG and sysctl kernel.kptr_restrict=1 or 0")
 }
 
@@ -324,9 +328,9 @@ fn preemption(facts: &impl Facts) -> Check {
         Preemption::Never(model) => Check::new(name, Verdict::Ok, model),
         Preemption::Possible(model) => {
             let found = format!(
-                "{model}: a program that is preempted keeps others from running on its CPU, whose packets then have gaps; the footer counts them"
+                "{model}: the kernel skips programs on a CPU where one is preempted, and packets there have gaps, which the footer counts"
             );
-            Check::new(name, Verdict::Less, found)
+            Check::new(name, Verdict::Degraded, found)
         }
         Preemption::Unknown => {
             Check::new(name, Verdict::Unknown, "chosen at boot; /sys/kernel/debug/sched/preempt would tell")

@@ -61,7 +61,7 @@ pub struct Probes {
     mechanism: Mechanism,
     /// Whether this kernel counts the calls that programs of this mechanism missed.
     counts_missed: bool,
-    /// The kernel measures its programs' time as long as this is open. Who asked for more words pays for it: about 50
+    /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
 }
@@ -110,31 +110,30 @@ pub(super) fn lift_memory_limit() {
     );
 }
 
-/// That no mechanism of `backend` works, for these reasons.
+/// That no mechanism of `backend` works: of the reasons the one that has a remedy of its own, else the last, which is that
+/// of the mechanism that needs least.
 #[must_use]
 pub fn refusal(backend: Backend, reasons: &[(Mechanism, String)]) -> Failure {
-    let reasons: Vec<_> =
-        reasons.iter().map(|(mechanism, reason)| format!("{} fails: {reason}", mechanism.name())).collect();
+    let forbidden = reasons.iter().find(|(_, reason)| reason.contains("(os error 1)"));
+    // Debian's kernels ask for more than CAP_PERFMON where this is above 2, as it is by default.
+    let paranoid = reasons
+        .iter()
+        .find(|(_, reason)| reason.contains("perf_event_open") && reason.contains("(os error 13)"));
     let remedy = match backend {
-        _ if reasons.iter().any(|reason| reason.contains("(os error 1)")) => {
-            "lockdown, a filter of system calls or a security module forbids it; `net-latency check` shows what \
-             can be seen of that"
+        _ if forbidden.is_some() => {
+            "see in `net-latency check` whether lockdown, a filter of system calls or a security module forbids it"
         }
-        // Debian's kernels ask for more than CAP_PERFMON where this is above 2, as it is by default.
-        _ if reasons
-            .iter()
-            .any(|reason| reason.contains("perf_event_open") && reason.contains("(os error 13)")) =>
-        {
-            "kprobes need CAP_SYS_ADMIN here, or sysctl kernel.perf_event_paranoid=2"
-        }
+        _ if paranoid.is_some() => "use sudo, or sysctl kernel.perf_event_paranoid=2",
         Backend::Auto => {
-            "a kernel with CONFIG_KPROBE_EVENTS=y, or with BTF trampolines \
-             (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y), is needed"
+            "use a kernel with CONFIG_KPROBE_EVENTS=y or CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
         }
         Backend::Fentry => "try --backend kprobe",
-        Backend::Kprobe => "try --backend fentry, or a kernel with CONFIG_KPROBE_EVENTS=y",
+        Backend::Kprobe => "try --backend fentry",
     };
-    Failure::CannotTrace(format!("the kernel refuses to be traced: {}; {remedy}", reasons.join(", ")))
+    Failure::CannotTrace(match forbidden.or(paranoid).or(reasons.last()) {
+        Some((mechanism, reason)) => format!("cannot trace by {}: {reason}; {remedy}", mechanism.name()),
+        None => format!("cannot trace; {remedy}"),
+    })
 }
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
@@ -386,7 +385,7 @@ mod tests {
 
     use anyhow::anyhow;
 
-    use super::{FULL_OBJECT, OBJECT, one_line};
+    use super::*;
     use crate::probes::{
         programs_in,
         table::{CLOSE, HOOKS, PROCESSES, Programs},
@@ -428,5 +427,30 @@ mod tests {
             one_line(&anyhow!("Operation not permitted").context("loading")),
             "loading: Operation not permitted"
         );
+    }
+
+    #[test]
+    fn a_refusal_is_one_cause_and_one_remedy() {
+        let loading = |error: &str| format!("loading tcp_v4_rcv: {error}");
+        let perf = "perf_event_open failed: Permission denied (os error 13)";
+        let [fentry, kprobe] = [Mechanism::Fentry, Mechanism::Kprobe];
+        let refused = [
+            (
+                Backend::Auto,
+                vec![
+                    (fentry, loading("unsupported (os error 524)")),
+                    (kprobe, "this kernel has no kprobes".to_owned()),
+                ],
+            ),
+            (
+                Backend::Auto,
+                vec![(fentry, loading("Operation not permitted (os error 1)")), (kprobe, perf.to_owned())],
+            ),
+            (Backend::Auto, vec![(fentry, loading("unsupported (os error 524)")), (kprobe, perf.to_owned())]),
+            (Backend::Fentry, vec![(fentry, loading("unsupported (os error 524)"))]),
+            (Backend::Kprobe, vec![(kprobe, "this kernel has no kprobes".to_owned())]),
+        ];
+        let sentences = refused.map(|(backend, reasons)| refusal(backend, &reasons).to_string());
+        insta::assert_snapshot!(sentences.join("\n"));
     }
 }

@@ -19,7 +19,7 @@ use net_latency_common::{
     CallStack, SETTINGS_GLOBAL, STACKS_MAP,
 };
 
-use super::{attach, filters};
+use super::{attach, filters, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -27,7 +27,7 @@ use crate::{
         functions::{Addresses, Function},
         layout,
     },
-    request::PacketFilter,
+    request::{Backend, PacketFilter},
 };
 
 /// The kernel side of calls as an object file, built by build.rs.
@@ -76,7 +76,7 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     let address = |name: &str| addresses.get(name).and_then(|found| found.first()).copied().unwrap_or(0);
     let missing = |what: &str| {
         Failure::CannotTrace(format!(
-            "/proc/kallsyms doesn't show where {what} is; run net-latency as root, with sysctl kernel.kptr_restrict below 2"
+            "/proc/kallsyms does not show where {what} is; run net-latency as root, with sysctl kernel.kptr_restrict below 2"
         ))
     };
     let shown = |name: &str| Some(address(name)).filter(|&address| address != 0).ok_or_else(|| missing(name));
@@ -150,9 +150,8 @@ impl CallProbes {
             Ok(probes)
         };
         let mut load = load;
-        load().map_err(|error| {
-            Failure::CannotTrace(format!("the kernel refuses to be traced: {}", attach::one_line(&error)))
-        })
+        load()
+            .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
     }
 
     fn program(&mut self, name: &str) -> Result<&mut KProbe> {

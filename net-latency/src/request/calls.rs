@@ -15,37 +15,37 @@ use crate::clock::Zone;
 /// Which calls to trace, how to show them and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallsConfig {
-    /// Patterns of names.
+    /// Globs for names of kernel functions; what they match is traced in addition to `presets`.
     pub functions: Vec<Pattern>,
-    /// Lists of names.
+    /// Lists of functions that belong together, as far as the running kernel has them.
     pub presets: Vec<Preset>,
-    /// Whose calls.
+    /// Processes, names of threads and cgroups whose calls to trace. No other field counts here.
     pub filter: PacketFilter,
-    /// The least time of an outermost call.
+    /// Show only outermost calls that took at least this long, with all calls inside them.
     pub slower: Option<Duration>,
-    /// How calls within each other are shown.
+    /// How nested calls are shown, in text.
     pub style: Style,
-    /// Form of the output.
+    /// Form of the output: text, or a JSON object per call.
     pub format: CallFormat,
-    /// With addresses.
+    /// Text has the functions' addresses, too.
     pub addresses: bool,
-    /// With the time of each call alone.
+    /// Text has each call's time without its traced callees, too.
     pub self_time: bool,
     /// File to append to; standard output if `None`.
     pub output: Option<PathBuf>,
-    /// Whose time is shown.
+    /// Time zone of the output: that of this machine, or UTC.
     pub zone: Zone,
-    /// Nothing on stderr but errors.
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
-    /// Form of the figures at the end.
+    /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
-    /// With the names of what can't be traced.
+    /// Standard error has the names of the functions that can't be traced, and why.
     pub verbose: bool,
-    /// Time after which to stop.
+    /// Stop this long after everything is attached.
     pub duration: Option<Duration>,
-    /// Outermost calls after which to stop.
+    /// Stop after this many outermost calls.
     pub count: Option<NonZeroU64>,
-    /// Size of the ring buffer.
+    /// The size of the ring buffer; functions are always hooked by kprobes.
     pub tracing: TracingConfig,
 }
 

@@ -5,8 +5,8 @@ use super::{format::ReportFormat, tracing::TracingConfig};
 /// What to check, and how to say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckConfig {
-    /// By what means tracing is tried.
+    /// The backends to try (all, if it is `Auto`), and the size of the ring buffer that they get.
     pub tracing: TracingConfig,
-    /// Form of the report.
+    /// Form of the report: a table, or a JSON object.
     pub format: ReportFormat,
 }

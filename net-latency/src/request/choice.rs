@@ -25,10 +25,10 @@ impl Choice for GroupBy {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Stage, "stage", "Nothing else"),
         (Self::Pid, "pid", "The process"),
-        (Self::Comm, "comm", "The name of the process' thread"),
+        (Self::Comm, "comm", "The name of the process's thread"),
         (Self::Port, "port", "This end's port"),
         (Self::Host, "host", "The other end's address"),
         (Self::Interface, "interface", "The network device"),
-        (Self::Cgroup, "cgroup", "The process' cgroup: a systemd unit, a container"),
+        (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),
     ];
 }

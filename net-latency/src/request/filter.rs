@@ -10,36 +10,37 @@ use super::{
 };
 use crate::packet::event::{Event, IpVersion, Protocol};
 
-/// Which packets to show: those that meet every condition. Of a list, one entry must fit; all do if it is empty.
+/// Which packets to show: different conditions are combined with AND, the entries of a list with OR. An empty list and `None`
+/// are no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketFilter {
     /// Processes (thread-group ids), each once.
     pub pids: Vec<u32>,
     /// A process to show, beside `pids`, with all those that it starts.
     pub followed: Option<u32>,
-    /// Names of tasks.
+    /// Globs for the name of the thread that takes or wrote the bytes.
     pub comms: Vec<Glob>,
-    /// Directories of cgroups.
+    /// Directories of cgroups (v2); a process in one or below it meets the condition.
     pub cgroups: Vec<PathBuf>,
-    /// Ports, each once.
+    /// Ports at either end, each once.
     pub ports: Vec<u16>,
-    /// Addresses and networks.
+    /// Addresses and networks, at either end.
     pub hosts: Vec<Net>,
-    /// Names of devices.
+    /// Names of network devices, in any network namespace.
     pub interfaces: Vec<String>,
     /// Network namespaces, by inode number.
     pub netns: Vec<u32>,
-    /// The only protocol.
+    /// Only this protocol.
     pub protocol: Option<Protocol>,
-    /// The only IP version.
+    /// Only this IP version.
     pub version: Option<IpVersion>,
-    /// The only direction.
+    /// Only this direction.
     pub direction: Option<Direction>,
-    /// The mark.
+    /// The firewall mark, in the bits of its mask.
     pub mark: Option<Mark>,
-    /// The least time, of the whole way or one stage of it.
+    /// The least time, in total or in one known stage.
     pub slower: Option<Duration>,
-    /// One packet of so many.
+    /// One packet in this many, at random, of those that meet all other conditions.
     pub sample: Option<NonZeroU32>,
     /// Packets without application data too.
     pub control: bool,

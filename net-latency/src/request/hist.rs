@@ -14,33 +14,33 @@ use crate::clock::Zone;
 /// What to count, and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistConfig {
-    /// Which packets.
+    /// Which packets to count; the kernel side applies this.
     pub filter: PacketFilter,
-    /// How to hook into the kernel.
+    /// How to hook into the kernel: fentry, kprobe, or what suits it.
     pub backend: Backend,
     /// What is counted, and how much room there is for it.
     pub histograms: Histograms,
-    /// Groups to show.
+    /// Number of groups to show, those with the longest p99 of the total; the rest is one more group.
     pub top: usize,
-    /// Form of the output.
+    /// Form of the output: tables, or a JSON object for each output.
     pub format: ReportFormat,
-    /// Whose time is shown.
+    /// Time zone of the output: that of this machine, or UTC.
     pub zone: Zone,
-    /// Time between two outputs.
+    /// Time between two outputs, each of the counts since the one before; only the whole run if `None`.
     pub interval: Option<Duration>,
-    /// Time after which to stop.
+    /// Stop this long after everything is attached.
     pub duration: Option<Duration>,
-    /// Nothing on stderr but errors.
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
-    /// Form of the figures at the end.
+    /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
 }
 
 /// Which counts to keep instead of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histograms {
-    /// By what packets are grouped.
+    /// What packets are grouped by, besides direction, protocol and stage.
     pub by: GroupBy,
-    /// Room for so many buckets of all groups, which matters where there are groups.
+    /// Room for this many buckets of all groups together. What finds no room is counted as lost.
     pub buckets: u32,
 }

@@ -11,28 +11,28 @@ use super::{
 };
 use crate::clock::Zone;
 
-/// Which packets to follow, and how to show their ways.
+/// Which packets to follow, and how to show where they went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JourneyConfig {
-    /// Which packets.
+    /// Which packets to pick. `slower` and names of devices are only known at a packet's end, when others are dropped again.
     pub filter: PacketFilter,
-    /// Through which functions.
+    /// The functions that have a row where a packet comes by.
     pub functions: Functions,
-    /// By what means.
+    /// How to hook into the kernel, and the size of the ring buffer.
     pub tracing: TracingConfig,
-    /// Form of the output.
+    /// Form of the output: tables, JSON objects, or trace events for a timeline.
     pub format: JourneyFormat,
-    /// File to write to; standard output if `None`.
+    /// File to append to, or to overwrite with trace events; standard output if `None`.
     pub output: Option<PathBuf>,
-    /// Whose time is shown.
+    /// Time zone of the output: that of this machine, or UTC.
     pub zone: Zone,
-    /// Nothing on stderr but errors.
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
-    /// Form of the figures at the end.
+    /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
-    /// Time after which to stop.
+    /// Stop this long after everything is attached.
     pub duration: Option<Duration>,
-    /// Number of packets after which to stop.
+    /// Stop after this many packets.
     pub count: NonZeroU64,
 }
 

@@ -1,5 +1,7 @@
 //! What is asked for, as plain types: neither the command line nor the kernel is known here.
 
+use std::path::PathBuf;
+
 pub mod calls;
 pub mod check;
 pub mod choice;
@@ -44,6 +46,13 @@ pub enum Config {
     Journey(Box<JourneyConfig>),
     /// Print this text: completions, the manual page.
     Print(Vec<u8>),
+    /// Write these files, each a name and what is in it: the manual pages.
+    Write {
+        /// Where to; it is made if it is not there.
+        directory: PathBuf,
+        /// The files.
+        files: Vec<(String, Vec<u8>)>,
+    },
     /// Sum up logs.
     Report(ReportConfig),
     /// Show a live table.

@@ -9,17 +9,17 @@ use super::{format::ReportFormat, glob::Glob};
 /// Which logs to sum up, and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportConfig {
-    /// The logs; `-` is standard input.
+    /// The logs, in JSON or CSV form, compressed or not; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// Where the page goes, `-` for standard output; no page if `None`.
     pub html: Option<PathBuf>,
-    /// Form of the summary.
+    /// Form of the summary on standard output: tables, or a JSON object.
     pub format: ReportFormat,
-    /// Rows of each table.
+    /// Rows of each table, and number of the slowest packets.
     pub top: usize,
-    /// No progress bar.
+    /// No progress bar on standard error.
     pub quiet: bool,
-    /// Which packets.
+    /// Which of the logs' packets to sum up.
     pub filter: LogFilter,
 }
 
@@ -30,8 +30,8 @@ pub struct LogFilter {
     pub pids: Vec<u32>,
     /// Ports at either end; all if empty.
     pub ports: Vec<u16>,
-    /// Patterns for the task's name; all if empty.
+    /// Globs for the thread's name, of which one has to match; all if empty.
     pub comms: Vec<Glob>,
-    /// The only direction.
+    /// Only packets of this direction; both if `None`.
     pub direction: Option<Direction>,
 }

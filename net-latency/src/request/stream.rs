@@ -15,28 +15,30 @@ use crate::clock::Zone;
 pub struct StreamConfig {
     /// A command to run and trace, and its arguments; none if empty.
     pub command: Vec<OsString>,
-    /// Which packets.
+    /// Which packets have a line; the kernel side applies this. Its `followed` is set once `command` has a process id.
     pub filter: PacketFilter,
-    /// By what means.
+    /// How to hook into the kernel, and the size of the ring buffer.
     pub tracing: TracingConfig,
-    /// Form of the lines.
+    /// Form of the lines: text, JSON or CSV.
     pub format: Format,
     /// File to append lines to; standard output if `None`.
     pub output: Option<PathBuf>,
-    /// When that file is rotated.
+    /// When that file is rotated, and how many old ones stay; needs `output`.
     pub rotation: Rotation,
-    /// Whose time the lines show.
+    /// Time zone of the lines and of the summary: that of this machine, or UTC.
     pub zone: Zone,
-    /// Nothing on stderr but errors.
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
-    /// Form of the figures at the end.
+    /// Form of the summary at the end and after each `interval`, on standard error.
     pub footer: FooterFormat,
-    /// 0: lines only; 1: details on text lines and the kernel side's diagnostics; 2 or more: debugging.
-    pub verbosity: u8,
-    /// Time after which to stop.
+    /// Text lines have all columns: addresses, lengths, flags and more. The other forms have them always.
+    pub verbose: bool,
+    /// What the kernel side logs goes to standard error, and the footer has its share of the cost.
+    pub debug: bool,
+    /// Stop this long after everything is attached; without it, only something else ends the run.
     pub duration: Option<Duration>,
-    /// Time between two reports on standard error.
+    /// Time between two summaries on standard error; none before the end if `None`.
     pub interval: Option<Duration>,
-    /// Number of lines after which to stop.
+    /// Stop after this many lines.
     pub count: Option<NonZeroU64>,
 }

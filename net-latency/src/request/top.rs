@@ -8,7 +8,7 @@ use crate::clock::Zone;
 /// What to trace and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopConfig {
-    /// Which packets.
+    /// Which packets to show.
     pub filter: PacketFilter,
     /// Where they come from.
     pub input: TopInput,
@@ -16,11 +16,11 @@ pub struct TopConfig {
     pub delay: Duration,
     /// Time over which rates and percentiles are computed.
     pub window: Duration,
-    /// Whose time the screen shows.
+    /// Time zone of the screen and of the summary: that of this machine, or UTC.
     pub zone: Zone,
-    /// Nothing on stderr but errors.
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
-    /// Form of the figures at the end.
+    /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
 }
 

@@ -5,7 +5,7 @@ use super::choice::Choice;
 /// How to hook into the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// What sees most at the least cost on this kernel
+    /// The best that this kernel has: fentry, kprobe, or both
     #[default]
     Auto,
     /// BTF trampolines
@@ -16,7 +16,7 @@ pub enum Backend {
 
 impl Choice for Backend {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Auto, "auto", "What sees most at the least cost on this kernel"),
+        (Self::Auto, "auto", "The best that this kernel has: fentry, kprobe, or both"),
         (Self::Fentry, "fentry", "BTF trampolines"),
         (Self::Kprobe, "kprobe", "Breakpoints or ftrace"),
     ];

@@ -3,4 +3,5 @@
 pub(crate) mod command;
 pub(crate) mod ends;
 pub mod kernel_log;
+pub(crate) mod notice;
 pub mod tracer;

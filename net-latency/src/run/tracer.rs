@@ -3,7 +3,6 @@
 use std::{fs, ops::RangeInclusive, time::Duration};
 
 use anyhow::Context as _;
-use aya_log::EbpfLogger;
 use net_latency_common::{COMM_LEN, CellKey};
 use rustix::{
     param::page_size,
@@ -22,7 +21,7 @@ use crate::{
         table::Mechanism,
     },
     request::{Backend, Histograms, PacketFilter, TracingConfig},
-    run::kernel_log::KernelLog,
+    run::{kernel_log::KernelLog, notice::Notice},
     source::ring::{Capture, Live, Names},
 };
 
@@ -31,6 +30,10 @@ pub struct Tracer {
     /// None once detached.
     probes: Option<Probes>,
     mechanism: Mechanism,
+    /// How many programs are attached.
+    programs_attached: usize,
+    /// Nobody is told that something takes long.
+    is_quiet: bool,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
     /// Counts of times, if they were asked for, also after detaching.
@@ -53,18 +56,24 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Checks this kernel and attaches to it. On failure nothing stays attached.
+    /// Checks this kernel and attaches to it, with a log of the kernel side if `is_debugging`. On failure nothing stays
+    /// attached. Unless `is_quiet`, a terminal is told when attaching or detaching takes long.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
-    pub fn start(filter: &PacketFilter, tracing: &TracingConfig, log_level: u8) -> Result<Self, Failure> {
+    pub fn start(
+        filter: &PacketFilter,
+        tracing: &TracingConfig,
+        is_debugging: bool,
+        is_quiet: bool,
+    ) -> Result<Self, Failure> {
         let request = Request {
             filter: filter.clone(),
             buffer_bytes: tracing.buffer_bytes,
-            log_level,
+            log_level: if is_debugging { aya_log::Level::Debug as u8 } else { 0 },
             ..Request::default()
         };
-        Self::begin(&request, tracing.backend)
+        Self::begin(&request, tracing.backend, is_quiet)
     }
 
     /// Like [`Self::start`], with counts of times instead of records, of which none will come.
@@ -75,6 +84,7 @@ impl Tracer {
         filter: &PacketFilter,
         backend: Backend,
         histograms: Histograms,
+        is_quiet: bool,
     ) -> Result<Self, Failure> {
         let buffer_bytes = u32::try_from(page_size()).context("pages of this size can't be")?;
         let request = Request {
@@ -83,14 +93,16 @@ impl Tracer {
             histograms: Some(histograms),
             ..Request::default()
         };
-        Self::begin(&request, backend)
+        Self::begin(&request, backend, is_quiet)
     }
 
-    fn begin(request: &Request, backend: Backend) -> Result<Self, Failure> {
+    fn begin(request: &Request, backend: Backend, is_quiet: bool) -> Result<Self, Failure> {
         prerequisites::check()?;
         let plan = Plan::new(&kernel::read_btf()?, Scope::of(&request.filter))?;
+        let programs_attached = plan.choices.len();
+        let notice = Notice::new(format!("attaching {programs_attached} programs …"), is_quiet);
         let mut probes = attach::attach(&plan, backend, request)?;
-        drop(plan);
+        drop((notice, plan));
         release_memory();
         let mut capture = Capture::take(probes.ebpf_mut())?;
         // Attaching took a while, in which packets met some of the hooks only.
@@ -110,6 +122,8 @@ impl Tracer {
         let start = capture.census()?;
         Ok(Self {
             mechanism: probes.mechanism(),
+            programs_attached,
+            is_quiet,
             probes: Some(probes),
             capture,
             counts,
@@ -151,10 +165,9 @@ impl Tracer {
     ///
     /// # Errors
     /// If it can't be read, or nothing is attached any more.
-    pub fn log(&mut self) -> Result<EbpfLogger<KernelLog>, Failure> {
+    pub fn log(&mut self) -> Result<KernelLog, Failure> {
         let probes = self.probes.as_mut().context("nothing is attached")?;
-        Ok(EbpfLogger::init_with_logger(probes.ebpf_mut(), KernelLog)
-            .context("cannot read the kernel side's log")?)
+        Ok(KernelLog::open(probes.ebpf_mut())?)
     }
 
     /// What the kernel side has counted since everything was attached.
@@ -203,7 +216,9 @@ impl Tracer {
         self.end = Some(end);
         let missed_probes = self.missed();
         self.programs = self.probes.as_ref().and_then(Probes::time);
+        let notice = Notice::new(format!("detaching {} programs …", self.programs_attached), self.is_quiet);
         drop(self.probes.take());
+        drop(notice);
         self.capture.finish();
         Ok(Losses { missed_probes, ..losses })
     }

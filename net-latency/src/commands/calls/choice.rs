@@ -65,7 +65,7 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
         names.extend(known.iter().filter(|name| functions.binary_search(&base(name)).is_ok()));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {
             return Err(Failure::Usage(
-                "this kernel has no function of that --preset that can be traced".to_owned(),
+                "this kernel has no function of that --preset that can be traced; choose another".to_owned(),
             ));
         }
     }
@@ -81,7 +81,7 @@ fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<
     }
     if names.len() > MOST {
         return Err(Failure::Usage(format!(
-            "these are {} functions, and {MOST} can be traced at a time; name fewer",
+            "these are {} functions, of which {MOST} can be traced at a time; name fewer",
             names.len()
         )));
     }

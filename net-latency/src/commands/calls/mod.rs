@@ -17,7 +17,6 @@ use std::{
     future::pending,
     io::{self, Write as _},
     ops::RangeInclusive,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -44,7 +43,10 @@ use crate::{
     output::{LONGEST_LINE, Sink, SinkError},
     probes::calls::{self, CallMaps, CallProbes, Cost},
     request::{CallFormat, CallsConfig, FooterFormat, Rotation, Style},
-    run::ends::{self, Processes, Signals, readable},
+    run::{
+        ends::{self, Processes, Signals, readable},
+        notice::Notice,
+    },
 };
 
 /// How often the ring buffer is read when it doesn't fill quickly.
@@ -59,8 +61,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// A program that has taken the time of a return has written its record by then.
 const SETTLING: Duration = Duration::from_millis(5);
-/// How long attaching may take without a word, and how often it is told then.
-const SILENCE: Duration = Duration::from_secs(1);
 /// How long it may take at all.
 const LONGEST_ATTACHING: Duration = Duration::from_secs(60);
 
@@ -103,11 +103,12 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     }
     let btf = kernel::read_btf()?;
     let settings = calls::settings(&btf, &choice.addresses)?;
+    let notice = Notice::new("loading programs …", config.quiet);
     let mut probes = CallProbes::load(&btf, &settings, &config.filter, config.tracing.buffer_bytes)?;
     drop(btf);
     let mut maps = probes.take_maps()?;
     let cost = probes.measure(&choice.addresses, &mut maps)?;
-    let Some(attached) = attach(&mut probes, choice.functions, &mut signals, config).await? else {
+    let Some(attached) = attach(&mut probes, choice.functions, &mut signals, config, notice).await? else {
         return Ok(());
     };
     if attached.is_empty() {
@@ -173,38 +174,25 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         say(|out| footer.write(config.footer, out));
     }
     // Last, since it can take minutes.
-    detach(probes, config.quiet);
+    let notice = Notice::new(format!("detaching from {} functions …", probes.functions()), config.quiet);
+    drop(probes);
+    drop(notice);
     outcome.map(drop)
 }
 
-/// Detaches everything, and says so when it takes long.
-fn detach(probes: CallProbes, is_quiet: bool) {
-    let functions = probes.functions();
-    let detaching = thread::spawn(|| drop(probes));
-    let begun = Instant::now();
-    while !detaching.is_finished() && begun.elapsed() < SILENCE {
-        thread::sleep(TICK);
-    }
-    if !detaching.is_finished() && !is_quiet {
-        say(|out| {
-            writeln!(out, "net-latency: detaching from {functions} functions, which this kernel lets wait")
-        });
-    }
-    // It doesn't panic, and there would be nothing left to do.
-    let _ = detaching.join();
-}
-
-/// Attaches to the functions, says so when it takes long, and returns those that it could attach to; `None` if a signal
-/// came.
+/// Attaches to the functions, and returns those that it could attach to; `None` if a signal came.
 async fn attach(
     probes: &mut CallProbes,
     functions: Vec<Function>,
     signals: &mut Signals,
     config: &CallsConfig,
+    notice: Notice,
 ) -> Result<Option<Vec<Function>>, Failure> {
     let begun = Instant::now();
-    let (all, mut told) = (functions.len(), begun);
+    let all = functions.len();
     let mut attached = Vec::new();
+    // Told when the notice has gone, which is on the same line of the screen.
+    let mut messages = Vec::new();
     for (number, function) in functions.into_iter().enumerate() {
         tokio::select! {
             biased;
@@ -214,26 +202,23 @@ async fn attach(
         match probes.attach(&function) {
             Ok(()) => attached.push(function),
             Err(reason) if config.verbose => {
-                say(|out| writeln!(out, "net-latency: {} can't be traced: {reason}", function.name));
+                messages.push(format!("{} can't be traced: {reason}", function.name));
             }
             Err(_) => {}
         }
-        if told.elapsed() > SILENCE && !config.quiet {
-            told = Instant::now();
-            say(|out| writeln!(out, "net-latency: attaching to {} of {all} functions", number + 1));
-        }
+        notice.change(|| format!("attaching to {} of {all} functions …", number + 1));
         if begun.elapsed() > LONGEST_ATTACHING && number + 1 < all {
-            say(|out| {
-                writeln!(
-                    out,
-                    "net-latency: attaching took more than {} s, so that {} of {all} functions are skipped; ask for \
-                     fewer",
-                    LONGEST_ATTACHING.as_secs(),
-                    all - number - 1
-                )
-            });
+            messages.push(format!(
+                "{} of {all} functions are skipped, since attaching took more than {} s; name fewer",
+                all - number - 1,
+                LONGEST_ATTACHING.as_secs()
+            ));
             break;
         }
+    }
+    drop(notice);
+    for message in messages {
+        say(|out| writeln!(out, "net-latency: {message}"));
     }
     Ok(Some(attached))
 }
@@ -251,7 +236,7 @@ fn tell_start(
         if functions == 1 { "" } else { "s" }
     )?;
     if refused > 0 {
-        write!(out, " ({refused} can't be, -v names them)")?;
+        write!(out, " ({refused} can't be traced, -v names them)")?;
     }
     if let Some(Cost { call_ns, within_ns }) = cost {
         write!(

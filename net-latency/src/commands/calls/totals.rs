@@ -133,7 +133,7 @@ impl Footer<'_> {
             self.shown
         )?;
         if self.fast > 0 {
-            write!(out, ", {} faster than asked for", self.fast)?;
+            write!(out, ", {} faster than --slower", self.fast)?;
         }
         writeln!(out)?;
         self.totals.write(self.functions, out)?;
@@ -144,18 +144,18 @@ impl Footer<'_> {
             ),
             (
                 self.counters.get(CallCounter::NoReturn),
-                "calls lost: their return was not seen; the kernel had no more room for returns of that function, or it \
-                 ended otherwise",
+                "calls lost: their return was not seen (the kernel had no room for more returns of that function, or \
+                 the thread ended)",
             ),
-            (self.counters.get(CallCounter::TooDeep), "calls lost: they were within too many others"),
-            (self.counters.get(CallCounter::NoRoom), "calls lost: too many threads were in calls"),
+            (self.counters.get(CallCounter::TooDeep), "calls lost: they were nested too deeply"),
+            (self.counters.get(CallCounter::NoRoom), "calls lost: too many threads were in traced calls"),
             (
                 self.counters.get(CallCounter::NoEntry),
-                "returns of calls that had begun before, or found no room, are not shown",
+                "returns skipped: their calls began before the start, or found no room",
             ),
             (self.under_way, "calls had not returned at the end"),
-            (self.cut, "calls are in these figures only: too many waited for their outermost one"),
-            (self.unwritten, "lines that nobody took"),
+            (self.cut, "calls are in this table only: too many waited for their outermost call"),
+            (self.unwritten, "lines were not read by the reader of the output at the end"),
         ];
         for (count, words) in reasons {
             if count > 0 {

@@ -63,7 +63,7 @@ pub fn run(config: &HistConfig) -> Result<(), Failure> {
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut processes = Processes::watch(&config.filter.pids)?;
-    let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms)?;
+    let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
     if !config.quiet {
         // A closed stderr is no reason not to trace.
         let _ =

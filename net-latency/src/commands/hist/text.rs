@@ -48,7 +48,7 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
     let part = if page.is_whole { ", whole run" } else { "" };
     line(out, format_args!("{part}: {packets_in} packets in, {packets_out} out"));
     if packets_in + packets_out > 0 {
-        line(out, format_args!("Times are the ends of their buckets: too long, by 12.5 % at most"));
+        line(out, format_args!("Times are the upper ends of their buckets: at most 12.5 % too long"));
     }
 }
 
@@ -88,7 +88,7 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
     line(
         out,
         format_args!(
-            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}  longest",
+            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}  mostly",
             "total", "", "count", "p50", "p99", "max"
         ),
     );
@@ -102,11 +102,11 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
             let total = way.total();
             let first = if number == 0 && !is_long { name.as_str() } else { "" };
             let [p50, p99] = [500, 990].map(|per_mille| end(total.quantile(per_mille)));
-            let longest = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
+            let mostly = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
             line(
                 out,
                 format_args!(
-                    "{first:NAME$} {:7}{:>10}{p50:>8}{p99:>8}{:>8}  {longest}",
+                    "{first:NAME$} {:7}{:>10}{p50:>8}{p99:>8}{:>8}  {mostly}",
                     way_name(way),
                     total.packets(),
                     end(total.max())

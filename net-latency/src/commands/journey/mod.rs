@@ -1,4 +1,4 @@
-//! Single packets on their way through the kernel: follows as many as were asked for, and shows each when it has ended.
+//! Single packets, followed through the kernel: follows as many as were asked for, and shows each when it has ended.
 //!
 //! [`assemble`] puts the kernel side's rows together to a [`model`]'s journey, [`text`], [`json`] and [`perfetto`] write
 //! it, and this module runs it all.
@@ -15,7 +15,7 @@ mod text;
 use std::{
     fs::OpenOptions,
     future::pending,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     ops::ControlFlow,
     time::{Duration, Instant},
 };
@@ -38,7 +38,10 @@ use crate::{
     output::{Sink, SinkError},
     probes::journey::{self, Following, Request},
     request::{FooterFormat, JourneyConfig, JourneyFormat, Rotation},
-    run::ends::{Processes, Signals},
+    run::{
+        ends::{Processes, Signals},
+        notice::Notice,
+    },
 };
 
 /// How often the ring buffer is read.
@@ -86,10 +89,11 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         exactly: is_exact.then(|| u32::try_from(config.count.get()).unwrap_or(u32::MAX)),
     };
     let started = Instant::now();
-    let mut progress = Progress::new(config.quiet);
-    let mut following = journey::attach(&btf, &request, |done, all| progress.show(done, all))?;
-    progress.clear();
-    drop(btf);
+    let notice = Notice::new("attaching …", config.quiet);
+    let mut following = journey::attach(&btf, &request, |done, all| {
+        notice.change(|| format!("attaching to {done} of {all} functions …"));
+    })?;
+    drop((notice, btf));
     following.arm(true)?;
     if !config.quiet {
         say_ready(&following, started.elapsed());
@@ -107,6 +111,9 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     };
     let outcome = run.until_ended(&mut signals, &mut processes).await;
     let finished = run.finish(&outcome);
+    let notice = Notice::new(format!("detaching from {} functions …", run.following.traced), config.quiet);
+    drop(run);
+    drop(notice);
     outcome.map(drop).and(finished)
 }
 
@@ -136,38 +143,11 @@ fn say_ready(following: &Following, elapsed: Duration) {
         let count = following.refused.len();
         text += &format!("; {count} can't be traced ({first}{})", if count > 1 { ", …" } else { "" });
     }
-    if following.left_out > 0 {
-        text += &format!("; for {} there was no time", following.left_out);
+    if following.skipped > 0 {
+        text += &format!("; {} skipped, since attaching took too long", following.skipped);
     }
     // A closed stderr is no reason not to trace.
     let _ = writeln!(io::stderr(), "{text}; Ctrl-C ends it");
-}
-
-/// Tells a terminal how far attaching has come.
-struct Progress {
-    is_shown: bool,
-    last: Option<Instant>,
-}
-
-impl Progress {
-    fn new(is_quiet: bool) -> Self {
-        Self { is_shown: !is_quiet && io::stderr().is_terminal(), last: None }
-    }
-
-    fn show(&mut self, done: usize, all: usize) {
-        const EVERY: Duration = Duration::from_millis(100);
-        if self.is_shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
-            self.last = Some(Instant::now());
-            // A closed stderr is no reason not to trace.
-            let _ = write!(io::stderr(), "\rnet-latency: attaching, {done} of {all} functions\x1b[K");
-        }
-    }
-
-    fn clear(&self) {
-        if self.last.is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }
 
 struct Run<'a> {

@@ -75,7 +75,7 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
     let log = &report.log;
     let mut notes = Vec::new();
     if !config.filter.is_open() {
-        notes.push(format!("{} other packets are not what was asked for", log.lines - report.packets));
+        notes.push(format!("{} packets excluded by filters", log.lines - report.packets));
     }
     notes.extend(log.notes());
     let flags = report.flags.into_iter().zip(FLAG_NAMES).filter(|(count, _)| *count > 0);
@@ -126,7 +126,7 @@ fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Res
 fn write_connections(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
     let (rows, others) = report.connections.top(top);
     if rows.is_empty() && others.lines == 0 {
-        return writeln!(out, "  connections: the logs don't tell them");
+        return writeln!(out, "  connections: not in these logs");
     }
     writeln!(out, "  {}:", heading("connections", rows.len(), &report.connections))?;
     writeln!(out, "      {:<19}{:>11}{TIMES_HEAD}", "this machine > peer", "packets")?;

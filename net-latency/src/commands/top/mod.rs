@@ -90,7 +90,11 @@ async fn top(config: &TopConfig) -> Result<(), Failure> {
             let keyboard = terminal::keyboard(false)?;
             let look = terminal::look(&keyboard)?;
             let sources = Sources::open(&config.filter.pids, keyboard)?;
-            (Feed::Kernel(Box::new(Tracer::start(&config.filter, tracing, 0)?)), sources, look)
+            (
+                Feed::Kernel(Box::new(Tracer::start(&config.filter, tracing, false, config.quiet)?)),
+                sources,
+                look,
+            )
         }
         TopInput::Logs(logs) => {
             let keyboard = terminal::keyboard(logs.files.iter().any(|file| file.as_os_str() == "-"))?;

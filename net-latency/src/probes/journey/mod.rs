@@ -28,7 +28,7 @@ use net_latency_common::{
 };
 
 use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
-use super::filters;
+use super::{attach, filters, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -166,7 +166,7 @@ pub struct Following {
     /// Functions that can't be.
     pub refused: Vec<String>,
     /// Functions to which there was no time to attach.
-    pub left_out: usize,
+    pub skipped: usize,
     /// Whether some are traced by fentry.
     pub uses_fentry: bool,
 }
@@ -181,10 +181,9 @@ pub fn attach(
     progress: impl FnMut(usize, usize),
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
-    prerequisites::kprobes(&Live)
-        .map_err(|missing| Failure::CannotTrace(format!("{}; journey needs kprobes", missing.found)))?;
+    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
     load(plan, btf, request, progress)
-        .map_err(|error| Failure::CannotTrace(format!("the kernel refuses to be traced: {error:#}")))
+        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
 }
 
 impl Plan {
@@ -226,7 +225,9 @@ impl Plan {
         };
         let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
         let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
-            Failure::CannotTrace(format!("cannot read the list of the kernel's functions: {error}"))
+            Failure::CannotTrace(format!(
+                "cannot read the list of the kernel's functions: {error}; run net-latency as root"
+            ))
         })?;
         if symbols.functions.is_empty() {
             return Err(Failure::CannotTrace(
@@ -301,11 +302,7 @@ fn load(
     request: &Request<'_>,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Following> {
-    // Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
-    let _ = rustix::process::setrlimit(
-        rustix::process::Resource::Memlock,
-        rustix::process::Rlimit { current: None, maximum: None },
-    );
+    attach::lift_memory_limit();
     // A task that is preempted in a program keeps it from running for others (`__bpf_prog_enter_recur`), not in a kprobe's.
     let uses_fentry = match request.backend {
         Backend::Auto => !preemption::is_possible(),
@@ -340,7 +337,7 @@ fn load(
         names: plan.names,
         traced: 0,
         refused: Vec::new(),
-        left_out: 0,
+        skipped: 0,
         uses_fentry: false,
     };
 
@@ -353,7 +350,7 @@ fn load(
         progress(number, all);
         following.names.slots.push(name.clone());
         if start.elapsed() > LONGEST {
-            following.left_out += 1;
+            following.skipped += 1;
         } else if let Some(types) = types.as_ref().filter(|_| number < slots)
             && following.attach_slot(number, name, types).is_ok()
         {

@@ -43,12 +43,12 @@ impl Skipped {
     #[must_use]
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::NoJson => "is no valid JSON",
-            Self::OtherJson => "is JSON of something else, or has a value of another kind",
+            Self::NoJson => "is not valid JSON",
+            Self::OtherJson => "is not a packet's JSON, or has a value of the wrong type",
             Self::Text => "is of the text form",
             Self::NoCsv => "is neither JSON nor below a CSV header",
             Self::Width => "has more or fewer values than the CSV header",
-            Self::Value => "has a value of another kind than its column",
+            Self::Value => "has a value of the wrong type",
             Self::Incomplete => "lacks a readable ts, dir or proto",
             Self::TooLong => "is too long",
         }
@@ -82,7 +82,8 @@ impl Tally {
             notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
         }
         if self.unended > 0 {
-            let ends = plural(self.unended, "log ends amid a line", "logs end amid a line");
+            let ends =
+                plural(self.unended, "log ends in the middle of a line", "logs end in the middle of a line");
             notes.push(format!("{ends}, not counted"));
         }
         notes.extend(self.damaged.iter().map(|name| format!("could not be read to the end: {name}")));
@@ -251,6 +252,6 @@ fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
     let remedy = "record with --format json or --format csv";
     Failure::Usage(match skipped {
         Skipped::Text => format!("{name} is in the text form, from which no {purpose} can be made; {remedy}"),
-        _ => format!("{name} is no log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
+        _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
     })
 }

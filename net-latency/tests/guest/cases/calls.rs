@@ -287,7 +287,7 @@ fn refused(_: Backend) -> Result<()> {
     let asked = [
         (&["calls", "no_such_function*"][..], "this kernel has no function no_such_function*"),
         (&["calls", "*"], "can be traced at a time"),
-        (&["calls", "a[b"], "is no pattern"),
+        (&["calls", "a[b"], "is not a pattern"),
         (&["calls", "--backend", "fentry"], "leave out --backend fentry"),
         (&["calls", "--pid", "999999"], "no process with PID 999999"),
     ];

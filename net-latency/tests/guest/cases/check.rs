@@ -95,7 +95,7 @@ fn check_goes_on_after_a_failure(backend: Backend) -> Result<()> {
         ensure!(answer.code == Some(3), "exit code {:?}, not 3; it said:\n{said}\n{noted}", answer.code);
         expect_sentence(noted)?;
         let verdict =
-            |name: &str| said.lines().find(|line| line.get(5..).is_some_and(|rest| rest.starts_with(name)));
+            |name: &str| said.lines().find(|line| line.get(10..).is_some_and(|rest| rest.starts_with(name)));
         for name in ["kernel", "privileges", "ftrace", "jit", "addresses", "preemption", "btf"] {
             let line = verdict(name).with_context(|| format!("nothing about {name}:\n{said}"))?;
             ensure!(line.starts_with("no ") == (name == failing), "{line}");

@@ -112,13 +112,13 @@ fn has_the_lines_figures(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// What the tool costs itself is always told; what its programs cost only where somebody asked for more words, since measuring
+/// What the tool costs itself is always told; what its programs cost only with --debug, since measuring
 /// that costs as well.
 fn has_the_cost(backend: Backend) -> Result<()> {
     let form = Regex::new(
         r"^  cost: (\d+\.\d) % of a CPU, (\d+) MiB(?:; in the kernel (\d+\.\d) %, (\d+) ns a packet)?$",
     )?;
-    for (arguments, is_measured) in [(&[][..], false), (&["-v"][..], true)] {
+    for (arguments, is_measured) in [(&[][..], false), (&["--debug"][..], true)] {
         let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
         let tool = Launch::new(backend).text_footer().args(arguments).start()?;
         pair.converse(200, 200)?;
