@@ -387,7 +387,11 @@ impl Outcome {
             self.status,
             self.stderr.join("\n")
         );
-        Fault { text, skipped_calls: self.skipped_calls() }.into()
+        let unseen = match self.backend {
+            Backend::Kprobe => self.end().and_then(|footer| footer.figure("losses.packet_unseen").ok()),
+            Backend::Auto | Backend::Fentry => None,
+        };
+        Fault { text, skipped_calls: self.skipped_calls(), unseen: unseen.unwrap_or(0) }.into()
     }
 
     /// The figures of the whole run, which every clean end shows.
@@ -414,14 +418,19 @@ impl Outcome {
 
     /// How many calls of traced functions the kernel skipped; `None` where it doesn't count them.
     pub(crate) fn skipped_calls(&self) -> Option<u64> {
-        let footers = self.stderr.iter().rev().filter_map(|line| Footer::parse(line).ok().flatten());
-        if let Some(footer) = footers.into_iter().find(Footer::is_end) {
+        if let Some(footer) = self.end() {
             return footer.skipped_calls();
         }
         // The few cases that are about the text have nothing else.
         let words = " calls of traced functions were skipped by the kernel";
         let count = |line: &String| line.split_once(words)?.0.trim().parse().ok();
         self.stderr.iter().rev().find_map(count)
+    }
+
+    /// The figures of the whole run, if it has got so far.
+    fn end(&self) -> Option<Footer> {
+        let footers = self.stderr.iter().rev().filter_map(|line| Footer::parse(line).ok().flatten());
+        footers.into_iter().find(Footer::is_end)
     }
 
     /// What may be missing.

@@ -10,6 +10,9 @@ pub(crate) struct Fault {
     pub(crate) text: String,
     /// Calls that the kernel skipped in that run, as the tool's footer says; `None` where the kernel doesn't count them.
     pub(crate) skipped_calls: Option<u64>,
+    /// By kprobe: how often an application took bytes whose packet no program had seen, as the footer says. All that is
+    /// looked at began when everything was attached, so that a program was skipped, also where the kernel doesn't count.
+    pub(crate) unseen: u64,
 }
 
 impl fmt::Display for Fault {
@@ -20,9 +23,9 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// The verdict on a case: the first try's, unless the kernel skipped calls in it and says so. What it skipped explains
-/// nearly any fault, so the second try's counts then. There is no third one, and none on a kernel that doesn't count: what
-/// may be missing there is in [`crate::allowance`].
+/// The verdict on a case: the first try's, unless the footer's counters say that the kernel skipped calls in it. What it
+/// skipped explains nearly any fault, so the second try's counts then. There is no third one. What may be missing without
+/// a second try is in [`crate::allowance`].
 pub(crate) fn judge(name: &str, first: Result<()>, again: impl FnOnce() -> Result<()>) -> Result<()> {
     let Err(error) = first else { return Ok(()) };
     let Some(count) = skipped_calls(&error) else { return Err(error) };
@@ -32,7 +35,8 @@ pub(crate) fn judge(name: &str, first: Result<()>, again: impl FnOnce() -> Resul
     again()
 }
 
-/// How many calls the kernel says that it skipped in the run at fault, if any.
+/// How many calls the kernel skipped in the run at fault, if any: as it says, or at least.
 pub(crate) fn skipped_calls(error: &Error) -> Option<u64> {
-    error.downcast_ref::<Fault>()?.skipped_calls.filter(|count| *count > 0)
+    let fault = error.downcast_ref::<Fault>()?;
+    Some(fault.skipped_calls.unwrap_or(fault.unseen)).filter(|count| *count > 0)
 }

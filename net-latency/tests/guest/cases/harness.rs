@@ -29,13 +29,20 @@ pub(crate) const CASES: &[Check] = &[
 ];
 
 fn only_skipped_calls_give_a_second_try() -> Result<()> {
-    let fault = |skipped_calls| Err(Fault { text: "too few lines".to_owned(), skipped_calls }.into());
-    for (counted, expected) in [(None, None), (Some(0), None), (Some(3), Some(3))] {
+    let fault =
+        |skipped_calls, unseen| Err(Fault { text: "too few lines".to_owned(), skipped_calls, unseen }.into());
+    for (counted, unseen, expected) in [
+        (None, 0, None),
+        (None, 2, Some(2)),
+        (Some(0), 0, None),
+        (Some(0), 2, None),
+        (Some(3), 0, Some(3)),
+    ] {
         // Deep inside, as cases return it.
-        let fault: Result<()> = fault(counted);
+        let fault: Result<()> = fault(counted, unseen);
         let fault = fault.context("the second pair").context("over veth");
         let found = fault.err().as_ref().and_then(skipped_calls);
-        ensure!(found == expected, "{counted:?} skipped calls are {found:?}");
+        ensure!(found == expected, "{counted:?} skipped calls, {unseen} packets not seen: {found:?}");
     }
     let again = || bail!("a second try of what was no run of the tool");
     let verdict = judge("none", Err(anyhow!("no fault of a run")), again);
@@ -60,6 +67,7 @@ fn what_may_be_missing() -> Result<()> {
     );
     let kprobe = |skipped_calls| Allowance::of(Backend::Kprobe, skipped_calls);
     ensure!(kprobe(None).most(20) == 0, "a handful of packets is complete");
+    ensure!(kprobe(None).most(363) == 20, "a skipped call takes with it what TCP has joined to its segment");
     ensure!(kprobe(None).most(30_000) <= 100, "too many may be missing");
     ensure!(kprobe(Some(0)).most(30_000) == 0 && kprobe(Some(2)).most(30_000) == 2, "more than were skipped");
     ensure!(!kprobe(None).allows(2001, 2000), "a packet too many");
