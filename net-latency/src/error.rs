@@ -1,8 +1,9 @@
 //! How a run fails, and the exit code that says so.
 
 use std::fmt::{self, Display};
-use std::io::{self, Write as _};
 use std::process::ExitCode;
+
+use crate::message::tell;
 
 /// Exit code of a command that is not there, as shells have it.
 pub const NOT_FOUND: u8 = 127;
@@ -47,7 +48,7 @@ pub fn report(outcome: Result<ExitCode, Failure>) -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             // Where stderr is closed the exit code has to do.
-            let _ = writeln!(io::stderr(), "net-latency: {failure}");
+            tell(&failure);
             ExitCode::from(failure.exit_code())
         }
     }

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod error;
 mod escape;
 pub mod kernel;
+mod message;
 pub mod output;
 pub mod packet;
 pub mod probes;

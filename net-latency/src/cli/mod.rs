@@ -22,7 +22,6 @@ mod tracing;
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +31,7 @@ use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
+use crate::message::tell;
 use crate::request::{Config, Format, StreamConfig, values};
 
 use calls::CallsArguments;
@@ -171,8 +171,7 @@ pub fn from_env() -> Result<Config, Failure> {
     let config = resolve(&invocation, Path::new("/proc"))?;
     let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
     if !invocation.defaults.files.is_empty() && !is_quiet {
-        // A closed stderr is no reason not to go on.
-        let _ = writeln!(io::stderr(), "net-latency: defaults from {}", invocation.defaults.names());
+        tell(format_args!("defaults from {}", invocation.defaults.names()));
     }
     Ok(config)
 }

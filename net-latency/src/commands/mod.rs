@@ -17,6 +17,7 @@ use std::{
 use anyhow::Context as _;
 use net_latency_common::Counter;
 
+use crate::message::tell;
 use crate::{accounting::Losses, error::Failure};
 
 /// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
@@ -60,8 +61,7 @@ impl Alarm {
         let counts = [shed, losses.lines() - shed];
         for ((count, told), words) in counts.into_iter().zip(self.told).zip([SHED, self.words]) {
             if count > told && !self.is_quiet {
-                // A closed stderr is no reason not to trace.
-                let _ = writeln!(io::stderr(), "net-latency: {} {words}", count - told);
+                tell(format_args!("{} {words}", count - told));
             }
         }
         self.told = counts;

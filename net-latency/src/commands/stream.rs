@@ -4,7 +4,7 @@
 use std::{
     env,
     future::pending,
-    io::{self, Write as _},
+    io::Write as _,
     ops::ControlFlow,
     os::unix::process::ExitStatusExt as _,
     process::{ExitCode, ExitStatus},
@@ -25,9 +25,11 @@ use crate::{
     },
     clock::Clock,
     error::Failure,
-    output::{self, Options, Sink, SinkError, Writer, colour_wanted, write_json},
+    message::{say, tell},
+    output::{self, Options, Sink, Writer, colour_wanted, write_json},
     packet::event::completion_ns,
     request::{FooterFormat, PacketFilter, StreamConfig},
+    run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
@@ -37,37 +39,12 @@ use crate::{
     source::{RecordSource as _, ring::Names},
 };
 
-/// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
-/// back until the next read.
-const TICK: Duration = Duration::from_millis(40);
-/// Ticks between looks at what changes slowly: losses, names of devices.
-const TICKS_PER_SECOND: u32 = 25;
-/// Records read before signals get their turn.
-const BATCH: usize = 16_384;
-/// How long a reader of our output may take nothing before we go back to our signals.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end, for what is still there.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Why a run ends well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// A signal, the time or the number of lines asked for, or the processes are over.
-    Done,
-    /// Nobody reads the output any more.
-    Closed,
-}
-
 /// Runs the stream to its end.
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
 pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(stream(config))
+    pace::block_on(stream(config))
 }
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
@@ -87,9 +64,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
     let log = if config.debug { Some(tracer.log()?) } else { None };
     if !config.quiet {
-        // A closed stderr is no reason not to trace.
-        let _ =
-            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
+        tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
 
     let start = *tracer.span.start();
@@ -315,19 +290,19 @@ impl Stream<'_> {
     fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
         let flushed = self.sink.flush(patience);
         self.warn();
-        flushed.map_err(ended)
+        flushed.map_err(End::of)
     }
 
     fn reopen(&mut self) -> Result<(), Result<End, Failure>> {
         let reopened = self.sink.reopen(PATIENCE);
         self.warn();
-        reopened.map_err(ended)
+        reopened.map_err(End::of)
     }
 
     /// Tells stderr, even a quiet one, that the output is not where it should be.
     fn warn(&mut self) {
         if let Some(warning) = self.sink.take_warning() {
-            say(|out| writeln!(out, "net-latency: {warning}"));
+            tell(warning);
         }
     }
 
@@ -397,20 +372,6 @@ impl State {
     fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
         (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
     }
-}
-
-/// How a run ends whose output can't be written any more.
-fn ended(error: SinkError) -> Result<End, Failure> {
-    match error {
-        SinkError::Closed => Ok(End::Closed),
-        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
-    }
-}
-
-/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
-fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
-    let mut text = Vec::new();
-    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
 }
 
 /// The next of the reports; never if none are wanted.

@@ -1,7 +1,6 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
-    io::{self, Write as _},
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
     time::Duration,
@@ -27,6 +26,7 @@ use super::{
     plan::{Choice, Plan},
     table::Mechanism,
 };
+use crate::message::tell;
 use crate::{
     error::Failure,
     kernel::{facts::Live, prerequisites, symbols},
@@ -219,7 +219,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
         if let Some(bases) = symbols::page_bases()
             && let Err(error) = map.set(0, bases, 0)
         {
-            let _ = writeln!(io::stderr(), "net-latency: cannot tell where pages are mapped: {error}");
+            tell(format_args!("cannot tell where pages are mapped: {error}"));
         }
     });
     Ok(())

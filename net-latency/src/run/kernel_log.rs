@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Write as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -12,6 +11,8 @@ use anyhow::{Context as _, Result};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
+
+use crate::message::tell;
 
 /// How often a message is told that comes again and again.
 const EVERY: Duration = Duration::from_secs(1);
@@ -48,8 +49,7 @@ impl KernelLog {
 
 fn say(lines: &[String]) {
     for line in lines {
-        // Whoever closed stderr doesn't want to know.
-        let _ = writeln!(io::stderr(), "net-latency: kernel side: {line}");
+        tell(format_args!("kernel side: {line}"));
     }
 }
 

@@ -4,4 +4,5 @@ pub(crate) mod command;
 pub(crate) mod ends;
 pub mod kernel_log;
 pub(crate) mod notice;
+pub(crate) mod pace;
 pub mod tracer;

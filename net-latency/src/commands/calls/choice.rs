@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, Write as _},
+    io::{self},
 };
 
 use glob::Pattern;
 
+use crate::message::tell;
 use crate::{
     error::Failure,
     kernel::functions::{self, Addresses, Function, Refused},
@@ -50,8 +51,7 @@ impl Choice {
     /// Tells stderr what can't be traced.
     pub(super) fn tell(&self) {
         for (name, reason) in &self.refused {
-            // A closed stderr is no reason not to trace.
-            let _ = writeln!(io::stderr(), "net-latency: {name} can't be traced: {}", reason.reason());
+            tell(format_args!("{name} can't be traced: {}", reason.reason()));
         }
     }
 }

@@ -40,38 +40,21 @@ use crate::{
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, facts::Live, functions::Function, prerequisites},
-    output::{LONGEST_LINE, Sink, SinkError},
+    message::{say, tell},
+    output::{LONGEST_LINE, Sink},
     probes::calls::{self, CallMaps, CallProbes, Cost},
     request::{CallFormat, CallsConfig, FooterFormat, Rotation, Style},
+    run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         ends::{self, Processes, Signals, readable},
         notice::Notice,
     },
 };
 
-/// How often the ring buffer is read when it doesn't fill quickly.
-const TICK: Duration = Duration::from_millis(40);
-/// Ticks between looks at what is lost.
-const TICKS_PER_SECOND: u32 = 25;
-/// Records read before signals get their turn.
-const BATCH: usize = 4096;
-/// How long a reader of our output may take nothing before we go back to our signals.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end, for what is still there.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// A program that has taken the time of a return has written its record by then.
 const SETTLING: Duration = Duration::from_millis(5);
 /// How long it may take at all.
 const LONGEST_ATTACHING: Duration = Duration::from_secs(60);
-
-/// Why a run ends well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// A signal, the time or the number of calls asked for, or the processes are over.
-    Done,
-    /// Nobody reads the output any more.
-    Closed,
-}
 
 /// Shows calls until something ends the run.
 ///
@@ -79,11 +62,7 @@ enum End {
 /// A usage failure for functions that there are not, [`Failure::CannotTrace`] before anything is attached, a runtime
 /// failure if reading or writing fails.
 pub fn run(config: &CallsConfig) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(trace(config))
+    pace::block_on(trace(config))
 }
 
 async fn trace(config: &CallsConfig) -> Result<(), Failure> {
@@ -218,7 +197,7 @@ async fn attach(
     }
     drop(notice);
     for message in messages {
-        say(|out| writeln!(out, "net-latency: {message}"));
+        tell(message);
     }
     Ok(Some(attached))
 }
@@ -334,7 +313,7 @@ impl Run<'_> {
                     let reopened = self.sink.reopen(PATIENCE);
                     self.warn();
                     if let Err(error) = reopened {
-                        return ended(error);
+                        return End::of(error);
                     }
                 }
                 () = &mut over => return Ok(End::Done),
@@ -442,12 +421,12 @@ impl Run<'_> {
     fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
         let flushed = self.sink.flush(patience);
         self.warn();
-        flushed.map_err(ended)
+        flushed.map_err(End::of)
     }
 
     fn warn(&mut self) {
         if let Some(warning) = self.sink.take_warning() {
-            say(|out| writeln!(out, "net-latency: {warning}"));
+            tell(warning);
         }
     }
 
@@ -483,18 +462,4 @@ impl Run<'_> {
         let lines = self.text[self.written..].iter().filter(|&&byte| byte == b'\n').count();
         Ok(lines as u64 + self.sink.waiting_lines())
     }
-}
-
-/// How a run ends whose output can't be written any more.
-fn ended(error: SinkError) -> Result<End, Failure> {
-    match error {
-        SinkError::Closed => Ok(End::Closed),
-        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
-    }
-}
-
-/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
-fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
-    let mut text = Vec::new();
-    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
 }

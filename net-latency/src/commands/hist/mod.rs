@@ -37,8 +37,10 @@ use crate::{
     },
     clock::{Clock, monotonic_ns},
     error::Failure,
+    message::{say, tell},
     output::write_json,
     request::{FooterFormat, HistConfig, ReportFormat},
+    run::pace,
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,
@@ -53,11 +55,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
 pub fn run(config: &HistConfig) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(hist(config))
+    pace::block_on(hist(config))
 }
 
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
@@ -65,9 +63,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut processes = Processes::watch(&config.filter.pids)?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
     if !config.quiet {
-        // A closed stderr is no reason not to trace.
-        let _ =
-            writeln!(io::stderr(), "net-latency: tracing by {}; Ctrl-C ends it", tracer.mechanism().name());
+        tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     let mut hist = Hist { config, tracer, started: Instant::now(), alarm };
@@ -149,24 +145,18 @@ impl Hist<'_> {
             losses.evicted_in = ledger.evicted;
             let cost = self.tracer.cost()?;
             let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
-            let mut text = Vec::new();
-            let written = match self.config.footer {
+            say(|out| match self.config.footer {
                 FooterFormat::Json => {
                     let zone = self.config.zone;
                     let stages = stages(&groups(&counts, 0));
-                    write_json(
-                        &Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone),
-                        &mut text,
-                    );
+                    write_json(&Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone), out);
                     Ok(())
                 }
                 _ => balance
-                    .write_counts(&mut text)
-                    .and_then(|()| reasons(&all).write(&mut text))
-                    .and_then(|()| balance.write_places(&mut text)),
-            };
-            // In one piece; whoever closed stderr doesn't want to know.
-            let _ = written.and_then(|()| io::stderr().write_all(&text));
+                    .write_counts(out)
+                    .and_then(|()| reasons(&all).write(out))
+                    .and_then(|()| balance.write_places(out)),
+            });
         }
         printed
     }

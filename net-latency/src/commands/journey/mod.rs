@@ -15,7 +15,7 @@ mod text;
 use std::{
     fs::OpenOptions,
     future::pending,
-    io::{self, Write as _},
+    io,
     ops::ControlFlow,
     time::{Duration, Instant},
 };
@@ -35,23 +35,17 @@ use crate::{
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
-    output::{Sink, SinkError},
+    message::{say, tell},
+    output::Sink,
     probes::journey::{self, Following, Request},
     request::{FooterFormat, JourneyConfig, JourneyFormat, Rotation},
+    run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
         ends::{Processes, Signals},
         notice::Notice,
     },
 };
 
-/// How often the ring buffer is read.
-const TICK: Duration = Duration::from_millis(20);
-/// Records read before signals get their turn.
-const BATCH: usize = 16_384;
-/// How long a reader of our output may take nothing before we go back to our signals.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Columns where there is no terminal.
 const COLUMNS: usize = 132;
 
@@ -60,11 +54,7 @@ const COLUMNS: usize = 132;
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is followed; a runtime failure if reading or writing fails.
 pub fn run(config: &JourneyConfig) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(follow(config))
+    pace::block_on(follow(config))
 }
 
 async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
@@ -134,11 +124,8 @@ fn open(config: &JourneyConfig) -> Result<Sink, Failure> {
 
 fn say_ready(following: &Following, elapsed: Duration) {
     let by = if following.uses_fentry { "fentry and kprobe" } else { "kprobe" };
-    let mut text = format!(
-        "net-latency: tracing {} functions by {by}, attached in {:.1} s",
-        following.traced,
-        elapsed.as_secs_f64()
-    );
+    let mut text =
+        format!("tracing {} functions by {by}, attached in {:.1} s", following.traced, elapsed.as_secs_f64());
     if let Some(first) = following.refused.first() {
         let count = following.refused.len();
         text += &format!("; {count} can't be traced ({first}{})", if count > 1 { ", …" } else { "" });
@@ -146,8 +133,7 @@ fn say_ready(following: &Following, elapsed: Duration) {
     if following.skipped > 0 {
         text += &format!("; {} skipped, since attaching took too long", following.skipped);
     }
-    // A closed stderr is no reason not to trace.
-    let _ = writeln!(io::stderr(), "{text}; Ctrl-C ends it");
+    tell(format_args!("{text}; Ctrl-C ends it"));
 }
 
 struct Run<'a> {
@@ -196,7 +182,7 @@ impl Run<'_> {
                     return Ok(ControlFlow::Continue(()));
                 }
                 Ok(_) => {}
-                Err(error) => return ended(error),
+                Err(error) => return RunEnd::of(error).map(|_| ControlFlow::Break(())),
             }
         }
     }
@@ -251,7 +237,7 @@ impl Run<'_> {
                     Ok(false) if Instant::now() < deadline => {}
                     Ok(_) => break,
                     Err(error) => {
-                        written = ended(error).map(drop);
+                        written = RunEnd::of(error).map(drop);
                         break;
                     }
                 }
@@ -270,20 +256,8 @@ impl Run<'_> {
                 rows_beyond: self.assembler.beyond,
                 skipped_calls: None,
             };
-            let mut text = Vec::new();
-            // In one piece; whoever closed stderr doesn't want to know.
-            let _ = footer
-                .write(self.config.footer, self.config.filter.slower.is_some(), &mut text)
-                .and_then(|()| io::stderr().write_all(&text));
+            say(|out| footer.write(self.config.footer, self.config.filter.slower.is_some(), out));
         }
         written
-    }
-}
-
-/// How a run ends whose output can't be written any more.
-fn ended(error: SinkError) -> Result<ControlFlow<()>, Failure> {
-    match error {
-        SinkError::Closed => Ok(ControlFlow::Break(())),
-        failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
     }
 }

@@ -51,8 +51,10 @@ use crate::{
     accounting::{Footer, Human, Losses, Packet, Summary, object},
     clock::{Clock, Zone, monotonic_ns},
     error::Failure,
+    message::say,
     packet::event::COLUMNS,
     request::{FooterFormat, TopConfig, TopInput},
+    run::pace::{self, BATCH, TICK},
     run::{
         ends::{Processes, Signals, readable},
         tracer::Tracer,
@@ -63,12 +65,8 @@ use crate::{
     },
 };
 
-/// How often the ring buffer is read when it doesn't fill quickly.
-const TICK: Duration = Duration::from_millis(50);
 /// Between two batches of a log that is behind its pace.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Records read before signals and keys get their turn.
-const BATCH: usize = 16_384;
 
 /// Runs the table to its end.
 ///
@@ -76,11 +74,7 @@ const BATCH: usize = 16_384;
 /// A usage failure without a terminal; [`Failure::CannotTrace`] before anything is attached; a runtime failure if
 /// reading fails.
 pub fn run(config: &TopConfig) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(top(config))
+    pace::block_on(top(config))
 }
 
 async fn top(config: &TopConfig) -> Result<(), Failure> {
@@ -442,12 +436,6 @@ fn write_replayed(
         Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
         None => writeln!(out, "  the log was not played to its end"),
     }
-}
-
-/// Writes to stderr, in one piece. Whoever closed it doesn't want to know.
-fn say(what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
-    let mut text = Vec::new();
-    let _ = what(&mut text).and_then(|()| io::stderr().write_all(&text));
 }
 
 /// Returns when the ring buffer fills; never without one.

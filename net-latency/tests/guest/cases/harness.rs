@@ -31,13 +31,9 @@ pub(crate) const CASES: &[Check] = &[
 fn only_skipped_calls_give_a_second_try() -> Result<()> {
     let fault =
         |skipped_calls, unseen| Err(Fault { text: "too few lines".to_owned(), skipped_calls, unseen }.into());
-    for (counted, unseen, expected) in [
-        (None, 0, None),
-        (None, 2, Some(2)),
-        (Some(0), 0, None),
-        (Some(0), 2, None),
-        (Some(3), 0, Some(3)),
-    ] {
+    for (counted, unseen, expected) in
+        [(None, 0, None), (None, 2, Some(2)), (Some(0), 0, None), (Some(0), 2, None), (Some(3), 0, Some(3))]
+    {
         // Deep inside, as cases return it.
         let fault: Result<()> = fault(counted, unseen);
         let fault = fault.context("the second pair").context("over veth");

@@ -1,0 +1,47 @@
+//! How a view's loop goes: how long it waits, and for whom.
+
+use std::{future::Future, time::Duration};
+
+use anyhow::Context as _;
+
+use crate::{error::Failure, output::SinkError};
+
+/// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
+/// back until the next read.
+pub(crate) const TICK: Duration = Duration::from_millis(40);
+/// Ticks between looks at what changes slowly: losses, names of devices.
+pub(crate) const TICKS_PER_SECOND: u32 = 25;
+/// Records read before signals and keys get their turn.
+pub(crate) const BATCH: usize = 16_384;
+/// How long a reader of our output may take nothing before we go back to our signals.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
+/// The same at the very end, for what is still there.
+pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Runs a view to its end, on this thread.
+pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(view)
+}
+
+/// Why a run ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// A signal, the time or the number of lines asked for, or the processes are over.
+    Done,
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+impl End {
+    /// How a run ends whose output can't be written any more.
+    pub(crate) fn of(error: SinkError) -> Result<Self, Failure> {
+        match error {
+            SinkError::Closed => Ok(Self::Closed),
+            failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+        }
+    }
+}
