@@ -36,7 +36,7 @@ fn sockets_opened_before(backend: Backend) -> Result<()> {
 fn bytes_from_before(backend: Backend) -> Result<()> {
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
     pair.client.ask("write 200")?;
-    let tool = Launch::new(backend).args(&["-v", "--port", &pair.far.port().to_string()]).start()?;
+    let tool = Launch::new(backend).args(&["--debug", "--port", &pair.far.port().to_string()]).start()?;
     pair.server.ask("read 200 200 0")?;
     let rounds = 20;
     pair.converse(rounds, 200)?;
