@@ -495,9 +495,9 @@ fn leading(journey: &Value) -> Result<Option<(&str, &str)>> {
             ensure!(interrupt.contains("-input."), "not what receives: {interrupt}");
             Ok(Some((name, interrupt)))
         }
-        (["softirq_raise", "softirq_entry"], ["unknown", "softirq"]) | (["softirq_entry"], ["softirq"]) => {
-            Ok(None)
-        }
+        // Whose handler raised it can't be told where another one's did, which is too old to name.
+        (["softirq_raise", "softirq_entry"], ["unknown" | "hardirq", "softirq"])
+        | (["softirq_entry"], ["softirq"]) => Ok(None),
         _ => bail!("{way:?} in {contexts:?} led to it"),
     }
 }
