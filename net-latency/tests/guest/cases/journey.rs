@@ -418,12 +418,9 @@ fn play_slept(mark: u32) -> Result<Played> {
 
 fn judge_slept(journey: &Value, Played { pair }: &Played) -> Result<()> {
     expect_way(journey, TCP4)?;
-    // By the timer's interrupt; on Linux 7.3 also by the idle task, outside of one.
+    // By the timer's interrupt. On Linux 7.3 it was seen with a preemption count that says no interrupt, over whatever task
+    // that had interrupted.
     expect_way(journey, &[("sched_waking", &["hardirq", "softirq", "process"]), ("sched_switch", TASK)])?;
-    let waking =
-        rows(journey)?.iter().find(|row| row["function"] == "sched_waking").context("it is there")?;
-    let waker = waking["comm"].as_str().unwrap_or("swapper");
-    ensure!(waking["context"] != "process" || waker.starts_with("swapper"), "{waker} woke the reader");
     expect_way(journey, READ)?;
     expect_read(journey, pair.server.pid())?;
     let longest = &journey["longest"];
