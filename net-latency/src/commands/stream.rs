@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::{
     signal::unix::Signal,
-    time::{Interval, MissedTickBehavior, interval, interval_at, sleep},
+    time::{Interval, MissedTickBehavior, interval, interval_at},
 };
 
 use super::Alarm;
@@ -184,12 +184,7 @@ impl Stream<'_> {
             self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let over = async {
-            match self.options.duration {
-                Some(duration) => sleep(duration).await,
-                None => pending().await,
-            }
-        };
+        let over = pace::over(self.options.duration);
         tokio::pin!(over);
         let mut reports = self.options.interval.map(|every| {
             let mut reports = interval_at(tokio::time::Instant::now() + every, every);

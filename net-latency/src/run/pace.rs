@@ -1,6 +1,9 @@
 //! How a view's loop goes: how long it waits, and for whom.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, pending},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 
@@ -25,6 +28,14 @@ pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Res
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(view)
+}
+
+/// Returns when the run has lasted as long as it was to; never if it has no such end.
+pub(crate) async fn over(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => pending().await,
+    }
 }
 
 /// Why a run ends well.

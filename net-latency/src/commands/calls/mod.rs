@@ -14,7 +14,6 @@ mod totals;
 mod tree;
 
 use std::{
-    future::pending,
     io::{self, Write as _},
     ops::RangeInclusive,
     time::{Duration, Instant},
@@ -297,12 +296,7 @@ impl Run<'_> {
         let filling = self.maps.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let over = async {
-            match self.config.duration {
-                Some(duration) => sleep(duration).await,
-                None => pending().await,
-            }
-        };
+        let over = pace::over(self.config.duration);
         tokio::pin!(over);
         let mut ticks = 0u32;
         loop {

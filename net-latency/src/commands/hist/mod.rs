@@ -22,7 +22,7 @@ use std::{
 
 use anyhow::Context as _;
 use net_latency_common::Direction;
-use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use self::{
     group::Names,
@@ -86,12 +86,7 @@ impl Hist<'_> {
         signals: &mut Signals,
         processes: &mut Processes,
     ) -> Result<ControlFlow<()>, Failure> {
-        let over = async {
-            match self.config.duration {
-                Some(duration) => sleep(duration).await,
-                None => pending().await,
-            }
-        };
+        let over = pace::over(self.config.duration);
         tokio::pin!(over);
         let every = |period| {
             let mut every = interval_at(tokio::time::Instant::now() + period, period);

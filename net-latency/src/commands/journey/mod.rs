@@ -14,7 +14,6 @@ mod text;
 
 use std::{
     fs::OpenOptions,
-    future::pending,
     io,
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -22,7 +21,7 @@ use std::{
 
 use anyhow::Context as _;
 use rustix::termios::tcgetwinsize;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 
 use self::{
     assemble::{Assembler, End, Wanted},
@@ -156,12 +155,7 @@ impl Run<'_> {
         signals: &mut Signals,
         processes: &mut Processes,
     ) -> Result<ControlFlow<()>, Failure> {
-        let over = async {
-            match self.config.duration {
-                Some(duration) => sleep(duration).await,
-                None => pending().await,
-            }
-        };
+        let over = pace::over(self.config.duration);
         tokio::pin!(over);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
