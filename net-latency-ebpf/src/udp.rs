@@ -8,9 +8,8 @@
 //! at the same time, so that a datagram is followed by its thread.
 
 use aya_ebpf::{
-    bindings::BPF_NOEXIST,
     macros::map,
-    maps::{LruHashMap, PerCpuArray},
+    maps::{Array, LruHashMap, PerCpuArray},
 };
 use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PacketRecord};
 
@@ -23,12 +22,13 @@ use crate::{
     flow::{addresses::AddrPair, filter, untraced},
     kernel::{
         cpu::{cpu, now},
-        memory::{Memory, Number, number},
+        memory::{Memory, Number, copy_words, number},
         skb::Skb,
         socket::Socket,
         task::Task,
     },
     skb_stamps,
+    slots::{Entry, Found, Inserted, Slots, Table},
 };
 
 /// The packet that `udp_rcv` works on, until its skb, or those made of it, are on their sockets' queues. That
@@ -68,9 +68,25 @@ pub struct Datagram {
 
 const _: () = assert!(size_of::<Datagram>() == DATAGRAM_SIZE, "the user side names the size");
 
+impl Entry for Datagram {
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.transport
+    }
+}
+
+/// Pairs of slots, as a power of two.
+const SLOT_BITS: u32 = 12;
+
 /// Datagrams on the queues of sockets, by the address of their skb.
 #[map]
-static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(16384, 0);
+static DATAGRAM_SLOTS: Array<Slots<Datagram>> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Those that found no slot.
+#[map]
+static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(10240, 0);
+
+const WAITING: Table<Datagram, SLOT_BITS> = Table::new(&DATAGRAM_SLOTS, &DATAGRAMS);
 
 /// How far a thread's datagram has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,15 +173,21 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
     let (ifindex, _) = skb.device();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
-    if DATAGRAMS.insert(skb.address(), &datagram, u64::from(BPF_NOEXIST)).is_ok() {
-        counters::one(Counter::Stored);
-        return Ok(());
+    match WAITING.insert(number(skb.address()), &datagram) {
+        Inserted::New => {
+            counters::one(Counter::Stored);
+            Ok(())
+        }
+        Inserted::There(found) => {
+            // The address' last life ended unseen.
+            // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which whoever takes it notices.
+            unsafe { copy_words(&raw const datagram, found.entry) };
+            Table::<Datagram, SLOT_BITS>::keep(&found);
+            counters::both(Counter::Stored, Counter::Taken);
+            Err(Counter::DroppedIn)
+        }
+        Inserted::NoRoom => Err(Counter::MapFull),
     }
-    DATAGRAMS.insert(skb.address(), &datagram, 0).map_err(|_| Counter::MapFull)?;
-    // The address' last life ended unseen.
-    counters::one(Counter::Stored);
-    counters::one(Counter::Taken);
-    Err(Counter::DroppedIn)
 }
 
 /// The addresses in the header of a datagram.
@@ -187,8 +209,8 @@ fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
 /// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
 #[inline(always)]
 fn reject(skb: u64) -> HookResult {
-    if DATAGRAMS.get_ptr(skb).is_some() {
-        forget(skb);
+    if let Some(found) = WAITING.find(number(skb)) {
+        forget(&found);
         counters::one(Counter::DroppedIn);
     }
     Err(Counter::RejectedIn)
@@ -202,12 +224,13 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     if len.signed() < 0 || len.signed() == 0 && skb.is_queued() {
         return Ok(());
     }
-    let Some(entry) = DATAGRAMS.get_ptr(skb.address()) else { return Ok(()) };
+    let Some(found) = WAITING.find(number(skb.address())) else { return Ok(()) };
     // SAFETY: written before the skb was on the queue; only who takes the skb from there is here.
-    let datagram = unsafe { &*entry };
+    let datagram = unsafe { &*found.entry };
     let header = skb.udp_header();
     if datagram.socket != socket.address() || datagram.header != header {
         // Another life of that address.
+        Table::<Datagram, SLOT_BITS>::keep(&found);
         return Err(Counter::UnmatchedIn);
     }
     let task = filter::current_task();
@@ -248,23 +271,24 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     } else {
         Err(Counter::FilteredIn)
     };
-    forget(skb.address());
+    forget(&found);
     outcome
 }
 
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.
 #[inline(always)]
 pub(crate) fn dropped(skb: u64) -> HookResult {
-    if !filter::protocol(IPPROTO_UDP) || DATAGRAMS.get_ptr(skb).is_none() {
+    if !filter::protocol(IPPROTO_UDP) {
         return Ok(());
     }
-    forget(skb);
+    let Some(found) = WAITING.find(number(skb)) else { return Ok(()) };
+    forget(&found);
     Err(Counter::DroppedIn)
 }
 
 #[inline(always)]
-fn forget(skb: u64) {
-    if DATAGRAMS.remove(skb).is_ok() {
+fn forget(found: &Found<Datagram>) {
+    if WAITING.remove(found) {
         counters::one(Counter::Taken);
     }
 }

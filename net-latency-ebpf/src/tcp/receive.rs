@@ -9,7 +9,7 @@ use net_latency_common::{
 
 use super::{
     connection::{self, Connection},
-    segments::{self, Segment, SegmentKey},
+    segments::{self, Segment, SegmentKey, Waiting},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
 };
 use crate::{
@@ -340,7 +340,8 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 pub extern "C" fn take_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let next = connection.read_next.get();
-    let Some((hash, segment)) = next_waiting(connection) else { return MISSED };
+    let Some(waiting) = next_waiting(connection) else { return MISSED };
+    let segment = waiting.segment();
     let task = connection.user.get();
     if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {
         let app = if connection.is_late.get() != 0 && before(next, connection.late_until.get()) {
@@ -364,7 +365,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     let end = next.wrapping_add(segment.len.get());
     let is_last = !before(end, connection.taken_until.get());
     connection.read_next.set(end);
-    segments::remove(hash);
+    segments::remove(&waiting);
     if is_last { DONE } else { MORE }
 }
 
@@ -380,17 +381,18 @@ pub extern "C" fn drop_batch(address: u64) -> u32 {
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
-    let Some((hash, segment)) = next_waiting(connection) else { return DONE };
+    let Some(waiting) = next_waiting(connection) else { return DONE };
+    let segment = waiting.segment();
     connection.read_next.set(segment.key.seq.wrapping_add(segment.len.get()));
-    segments::remove(hash);
+    segments::remove(&waiting);
     counters::one(Counter::UnreadIn);
     MORE
 }
 
-/// The segment at which the walk along the waiting ones is, and its hash. Only the holder of the socket's lock, who is here,
-/// takes it out, but for a full map.
+/// The segment at which the walk along the waiting ones is. Only the holder of the socket's lock, who is here, takes it out,
+/// but for a full map.
 #[inline(always)]
-fn next_waiting(connection: &Connection) -> Option<(u64, &'static Segment)> {
+fn next_waiting(connection: &Connection) -> Option<Waiting> {
     let identity = connection.identity.get();
     segments::waiting(&SegmentKey::new(
         &connection.addresses.get(),

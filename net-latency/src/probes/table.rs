@@ -78,10 +78,8 @@ pub enum Programs {
     },
     /// On the first tracepoint of the candidates that the kernel has.
     Tracepoint {
-        /// Name of the program with BTF types.
+        /// Name of the program. It has BTF types, for which a tracepoint needs no trampoline, so that it serves both backends.
         btf: &'static str,
-        /// Name of the program without.
-        raw: &'static str,
         /// Name of the kprobe program on the function that has the tracepoint, and its name, at its very beginning.
         kprobe: Option<&'static str>,
     },
@@ -135,10 +133,9 @@ impl Programs {
             | (Self::Tracepoint { kprobe: Some(kprobe), .. }, Mechanism::Kprobe | Mechanism::Mixed, true) => {
                 Program::Kprobe(kprobe)
             }
-            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe, _) | (Self::AllTracepoints { raw }, ..) => {
-                Program::Tracepoint(raw)
+            (Self::Tracepoint { btf: name, .. }, ..) | (Self::AllTracepoints { raw: name }, ..) => {
+                Program::Tracepoint(name)
             }
-            (Self::Tracepoint { btf, .. }, ..) => Program::Tracepoint(btf),
         }
     }
 }
@@ -235,13 +232,12 @@ const fn tracepoint(
     stage: Stage,
     candidates: &'static [&'static str],
     btf: &'static str,
-    raw: &'static str,
 ) -> Hook {
     Hook {
         direction,
         stage,
         candidates,
-        programs: Programs::Tracepoint { btf, raw, kprobe: None },
+        programs: Programs::Tracepoint { btf, kprobe: None },
         absence: Absence::Fatal,
     }
 }
@@ -281,12 +277,8 @@ pub const HOOKS: [Hook; 28] = [
     // Before Linux 6.0 TLS read by the function above.
     optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done"),
     Hook {
-        programs: Programs::Tracepoint {
-            btf: "btf_in_app",
-            raw: "raw_in_app",
-            kprobe: Some("kprobe_in_app"),
-        },
-        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "", "")
+        programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
+        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "")
     },
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
     Hook {
@@ -315,11 +307,11 @@ pub const HOOKS: [Hook; 28] = [
     function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4"),
     function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast"),
     function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6"),
-    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv", "raw_out_drv"),
+    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.
-pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed", "raw_closed");
+pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
 /// Follow the processes that a command starts, until they are gone.
 pub const PROCESSES: [Hook; 2] =
