@@ -28,10 +28,12 @@ static SKB_STAMPS: Array<StampSlot> = Array::with_max_entries(SLOTS, 0);
 const ALIGNMENT_BITS: u32 = 3;
 /// Bits above them that are the same for skbs in a row, which are 256 bytes apart or a multiple of it.
 const STRIDE_BITS: u32 = 5;
-/// Bits above the slot's that are compared. All in all an address is told from any other within 8 TiB.
-const HIGH_BITS: u32 = 20;
-/// What of a word says which skb it is of.
-const TAG_BITS: u32 = STRIDE_BITS + HIGH_BITS;
+/// Bits above the slot's that are compared. All in all an address is told from any other within 4 TiB.
+const HIGH_BITS: u32 = 19;
+/// What of a word says which skb it is of: these bits, and whether it is in the skb's second place.
+const TAG_BITS: u32 = STRIDE_BITS + HIGH_BITS + 1;
+/// Skbs that are near each other have the same tag, and one's second place is another's first: this tells their stamps apart.
+const IN_SECOND: u64 = 1 << (TAG_BITS - 1);
 /// The rest is the time's lowest bits: 9 minutes, in which a packet has got through or its skb a new life.
 const TIME_BITS: u32 = u64::BITS - TAG_BITS;
 /// A stamp as old as this, ns, is left from an skb that went another way.
@@ -135,15 +137,15 @@ impl StampSlot {
 }
 
 impl SkbStamps {
-    /// The skb passes this stage at that time. Returns where that was noted.
+    /// The skb passes this stage at that time. Returns where that was noted, and with which tag.
     #[inline(always)]
-    fn note(self, stage: SkbStage, at: u64) -> *mut StampSlot {
+    fn note(self, stage: SkbStage, at: u64) -> (*mut StampSlot, u64) {
         let there = StampSlot::read(self.first, stage);
         let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
-        let slot =
-            if is_free { self.first } else { SKB_STAMPS.get_ptr_mut(self.second).unwrap_or(self.first) };
-        StampSlot::write(slot, stage, word(at, self.tag));
-        slot
+        let second = if is_free { None } else { SKB_STAMPS.get_ptr_mut(self.second) };
+        let (slot, tag) = second.map_or((self.first, self.tag), |second| (second, self.tag | IN_SECOND));
+        StampSlot::write(slot, stage, word(at, tag));
+        (slot, tag)
     }
 
     /// The skb passes this stage at that time.
@@ -155,19 +157,22 @@ impl SkbStamps {
     /// TCP lets the skb go, with this sequence number in its header.
     #[inline(always)]
     pub(crate) fn stamp_sent(self, at: u64, number: u32) {
-        let slot = self.note(SkbStage::TransportOut, at);
+        let (slot, tag) = self.note(SkbStage::TransportOut, at);
         // SAFETY: as in `StampSlot::read`.
-        unsafe { ptr::write_volatile(&raw mut (*slot).number, word(u64::from(number), self.tag)) }
+        unsafe { ptr::write_volatile(&raw mut (*slot).number, word(u64::from(number), tag)) }
     }
 
     /// Whether TCP let the skb go with this sequence number.
     #[inline(always)]
     pub(crate) fn was_sent_with(self, number: u32) -> bool {
-        let is_there = |slot: *mut StampSlot| {
+        let is_there = |slot: *mut StampSlot, tag| {
             // SAFETY: as in `StampSlot::read`.
-            unsafe { ptr::read_volatile(&raw const (*slot).number) == word(u64::from(number), self.tag) }
+            unsafe { ptr::read_volatile(&raw const (*slot).number) == word(u64::from(number), tag) }
         };
-        is_there(self.first) || SKB_STAMPS.get_ptr_mut(self.second).is_some_and(is_there)
+        is_there(self.first, self.tag)
+            || SKB_STAMPS
+                .get_ptr_mut(self.second)
+                .is_some_and(|second| is_there(second, self.tag | IN_SECOND))
     }
 
     /// The skb's stamp of this stage, which it has no longer; 0 where there is none.
@@ -182,7 +187,7 @@ impl SkbStamps {
         // There may be an older one, which must not be found next time.
         if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
             let there = StampSlot::read(second, stage);
-            if is_of(there, self.tag) {
+            if is_of(there, self.tag | IN_SECOND) {
                 at = if at == 0 { time(there, now) } else { at };
                 StampSlot::write(second, stage, 0);
             }
@@ -203,10 +208,16 @@ impl SkbStamps {
     /// Nobody asks for these stamps: their places are free.
     #[inline(always)]
     fn drop_in(self) {
-        for stage in [SkbStage::Arrived, SkbStage::IpIn] {
-            if is_of(StampSlot::read(self.first, stage), self.tag) {
-                StampSlot::write(self.first, stage, 0);
+        let drop = |slot, stage, tag| {
+            if is_of(StampSlot::read(slot, stage), tag) {
+                StampSlot::write(slot, stage, 0);
             }
+        };
+        drop(self.first, SkbStage::Arrived, self.tag);
+        drop(self.first, SkbStage::IpIn, self.tag);
+        if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
+            drop(second, SkbStage::Arrived, self.tag | IN_SECOND);
+            drop(second, SkbStage::IpIn, self.tag | IN_SECOND);
         }
     }
 
@@ -226,7 +237,7 @@ impl SkbStamps {
         }
         let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) else { return 0 };
         let there = StampSlot::read(second, SkbStage::Arrived);
-        if is_of(there, self.tag) { time(there, now) } else { 0 }
+        if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
     }
 }
 
@@ -265,10 +276,10 @@ mod tests {
     const SLAB: u64 = 0xffff_8881_0234_0000;
 
     #[test]
-    fn slot_and_tag_tell_addresses_within_8_tib() {
+    fn slot_and_tag_tell_addresses_within_4_tib() {
         let units: Vec<u64> = (0..40).flat_map(|bit| [1 << bit, 3 << bit, 5 << bit]).collect();
         for unit in units {
-            let unit = unit & ((1 << 40) - 1);
+            let unit = unit & ((1 << 39) - 1);
             let other = SLAB ^ unit << ALIGNMENT_BITS;
             assert_eq!(place(SLAB) == place(other), unit == 0, "{unit:#x}");
         }
@@ -305,6 +316,16 @@ mod tests {
         seconds.sort_unstable();
         seconds.dedup();
         assert_eq!(seconds.len(), 16);
+    }
+
+    #[test]
+    fn an_skb_in_anothers_second_place_is_not_that_one() {
+        let (slot, tag) = place(SLAB);
+        let neighbour = (0..1 << 15).map(|n| SLAB ^ n << 8).find(|&skb| place(skb).0 == other(slot, tag));
+        let (first, same) = place(neighbour.expect("one in the same 8 MiB"));
+        assert_eq!((first, same), (other(slot, tag), tag));
+        assert!(!is_of(word(12_345, same), tag | IN_SECOND));
+        assert!(!is_of(word(12_345, tag | IN_SECOND), same));
     }
 
     #[test]

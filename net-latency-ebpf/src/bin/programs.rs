@@ -137,11 +137,11 @@ on_tracepoint!(
 );
 on_function!(
     /// `tcp_sendmsg_locked(sk, msg, size)`.
-    fentry_out_app, kprobe_out_app, transmit::written(Socket 0)
+    fentry_out_app, kprobe_out_app, transmit::written(Socket 0, Number 2)
 );
 on_function!(
     /// `do_tcp_sendpages(sk, page, offset, size, flags)`: sendfile and splice up to Linux 6.4.
-    fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0)
+    fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0, Number 3)
 );
 on_function!(
     /// `__tcp_transmit_skb(sk, skb, clone_it, gfp_mask, rcv_nxt)`.

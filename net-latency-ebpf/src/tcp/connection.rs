@@ -130,6 +130,8 @@ impl Connection {
     pub(super) fn connected<M: Memory>(&self, socket: Socket<M>, identity: Identity, seq: u32) {
         self.identity.set(identity);
         self.addresses.set(AddrPair::of_socket(socket));
+        let moved = seq.wrapping_sub(self.write_start.get());
+        self.write.next.set(self.write.next.get().wrapping_add(moved));
         self.write_start.set(seq);
         self.last_write.set(seq);
     }

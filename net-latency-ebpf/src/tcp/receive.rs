@@ -163,7 +163,11 @@ fn control(received: &Received) -> HookResult {
 fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Counter> {
     let header = &received.header;
     let (mut seq, mut len) = (header.seq, received.len);
-    if let Some(tcp) = skb.socket().tcp() {
+    // With TPROXY or `bpf_sk_assign` it may be a listener, which expects nothing.
+    let socket = skb.socket();
+    if let Some(tcp) = socket.tcp()
+        && !socket.is_listening()
+    {
         let expected = tcp.rcv_nxt();
         let end = seq.wrapping_add(len);
         if !before(expected, end) {

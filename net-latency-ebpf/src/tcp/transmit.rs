@@ -23,7 +23,7 @@ use crate::{
     flow::{filter, untraced},
     kernel::{
         cpu::{cpu, now},
-        memory::Memory,
+        memory::{Memory, Number},
         sequence::before,
         skb::Skb,
         socket::Socket,
@@ -36,9 +36,13 @@ use crate::{
 /// calls of 128 bytes or more, all that a segment of 64 KiB holds.
 const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
-/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
+/// So many bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
+/// that ends there.
+const MOST_WRITTEN: u32 = 1 << 30;
+
+/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`) with so many bytes.
 #[inline(always)]
-pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
+pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     let identity = socket.identity();
     // The call may be one that connects.
     if !identity.is_unconnected() && !filter::socket(socket, &identity) {
@@ -58,6 +62,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let task = filter::current_task();
     let start = tcp.write_seq();
+    let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
     connection.user.set(task);
     let write = &connection.write;
 
@@ -70,7 +75,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
         if connection.has_write.get() != 0 && write.task.get().pid() != task.pid() {
             connection.several_writers.set(1);
         }
-        write.set(at, task);
+        write.set(at, task, end);
         connection.write_start.set(start);
         connection.last_write.set(start);
         connection.has_write.set(1);
@@ -79,11 +84,11 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     if write.task.get().pid() != task.pid() {
         connection.several_writers.set(1);
     }
-    let new = Write::new(at, task);
+    let new = Write::new(at, task, end);
     if connection.last_write.get() == start {
         // The call before this one wrote nothing; this one takes its place.
         if connection.write_start.get() == start {
-            write.set(at, task);
+            write.set(at, task, end);
             return Ok(());
         }
         return insert(socket, start, &new);
@@ -293,7 +298,7 @@ fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     }
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
-    let is_behind = write.has_next.get() != 0 && !before(seq, write.next.get());
+    let is_behind = !before(seq, write.next.get());
     if !is_before && !is_behind {
         (write.at.get(), Author::Writer)
     } else if connection.several_writers.get() == 0 {
