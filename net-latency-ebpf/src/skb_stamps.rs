@@ -45,9 +45,7 @@ const JITTER: u64 = 1 << 20;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct StampSlot {
-    words: [u64; 4],
-    /// The sequence number that TCP's header had when TCP let the skb go, in place of a time.
-    number: u64,
+    words: [u64; 3],
 }
 
 /// A stage that an skb passes.
@@ -57,10 +55,8 @@ pub(crate) enum SkbStage {
     Arrived = 0,
     /// IP receives it.
     IpIn = 1,
-    /// TCP or UDP lets it go.
-    TransportOut = 2,
     /// IP output.
-    IpOut = 3,
+    IpOut = 2,
 }
 
 /// The places of an skb's stamps.
@@ -137,42 +133,14 @@ impl StampSlot {
 }
 
 impl SkbStamps {
-    /// The skb passes this stage at that time. Returns where that was noted, and with which tag.
+    /// The skb passes this stage at that time.
     #[inline(always)]
-    fn note(self, stage: SkbStage, at: u64) -> (*mut StampSlot, u64) {
+    fn stamp(self, stage: SkbStage, at: u64) {
         let there = StampSlot::read(self.first, stage);
         let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
         let second = if is_free { None } else { SKB_STAMPS.get_ptr_mut(self.second) };
         let (slot, tag) = second.map_or((self.first, self.tag), |second| (second, self.tag | IN_SECOND));
         StampSlot::write(slot, stage, word(at, tag));
-        (slot, tag)
-    }
-
-    /// The skb passes this stage at that time.
-    #[inline(always)]
-    fn stamp(self, stage: SkbStage, at: u64) {
-        self.note(stage, at);
-    }
-
-    /// TCP lets the skb go, with this sequence number in its header.
-    #[inline(always)]
-    pub(crate) fn stamp_sent(self, at: u64, number: u32) {
-        let (slot, tag) = self.note(SkbStage::TransportOut, at);
-        // SAFETY: as in `StampSlot::read`.
-        unsafe { ptr::write_volatile(&raw mut (*slot).number, word(u64::from(number), tag)) }
-    }
-
-    /// Whether TCP let the skb go with this sequence number.
-    #[inline(always)]
-    pub(crate) fn was_sent_with(self, number: u32) -> bool {
-        let is_there = |slot: *mut StampSlot, tag| {
-            // SAFETY: as in `StampSlot::read`.
-            unsafe { ptr::read_volatile(&raw const (*slot).number) == word(u64::from(number), tag) }
-        };
-        is_there(self.first, self.tag)
-            || SKB_STAMPS
-                .get_ptr_mut(self.second)
-                .is_some_and(|second| is_there(second, self.tag | IN_SECOND))
     }
 
     /// The skb's stamp of this stage, which it has no longer; 0 where there is none.
@@ -221,11 +189,11 @@ impl SkbStamps {
         }
     }
 
-    /// When an skb that was sent since `began` passed transport and IP. For older ones: see [`Self::take_in`].
+    /// When an skb that its transport let go at that time passed IP. For older stamps: see [`Self::take_in`].
     #[inline(always)]
-    pub(crate) fn take_out(self, began: u64, now: u64) -> (u64, u64) {
-        let since = |stamp| if stamp >= began { stamp } else { 0 };
-        (since(self.take(SkbStage::TransportOut, now)), since(self.take(SkbStage::IpOut, now)))
+    fn take_out(self, transport: u64, now: u64) -> u64 {
+        let stamp = self.take(SkbStage::IpOut, now);
+        if stamp >= transport { stamp } else { 0 }
     }
 
     /// When the skb entered the stack last.
@@ -256,7 +224,13 @@ pub(crate) fn take_in(skb: u64, now: u64) -> (u64, u64) {
     of(skb).map_or((0, 0), |stamps| stamps.take_in(now))
 }
 
-/// The same where nobody asks for them.
+/// When an skb that its transport let go at that time passed IP; it is with its device now.
+#[inline(always)]
+pub(crate) fn take_out(skb: u64, transport: u64, now: u64) -> u64 {
+    of(skb).map_or(0, |stamps| stamps.take_out(transport, now))
+}
+
+/// [`take_in`] where nobody asks for the stamps.
 #[inline(always)]
 pub(crate) fn drop_in(skb: u64) {
     if let Some(stamps) = of(skb) {

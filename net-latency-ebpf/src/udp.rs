@@ -250,6 +250,8 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
         let mark = skb.mark();
         emit(Direction::In, &stamps, mark, || {
+            // Before all else is loaded, which a call would drive out of its registers.
+            let cpu = cpu() as u16;
             let (saddr, daddr) = pair.of_record(Direction::In);
             PacketRecord {
                 stamps,
@@ -267,7 +269,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 sport,
                 dport,
                 segs: datagram.segs,
-                cpu: cpu() as u16,
+                cpu,
                 flags: datagram.flags,
                 direction: Direction::In as u8,
                 protocol: IPPROTO_UDP,
@@ -414,7 +416,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     send.state.set(SendState::Idle);
     let drv = now();
     let (transport, app) = (send.transport.get(), send.app.get());
-    let ip = skb_stamps::of(skb.address()).map_or(0, |stamps| stamps.take_out(transport, drv).1);
+    let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
     let (ifindex, _) = skb.device();
     let mark = skb.mark();
@@ -423,6 +425,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     }
     let stamps = [drv, ip, transport, app];
     emit(Direction::Out, &stamps, mark, || {
+        let cpu = cpu() as u16;
         let pair = send.addresses.get();
         // They come from the packet's header: source, then destination, as of a received one.
         let (saddr, daddr) = pair.of_record(Direction::In);
@@ -443,7 +446,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             sport,
             dport,
             segs: send.segs.get() as u16,
-            cpu: cpu() as u16,
+            cpu,
             flags: 0,
             direction: Direction::Out as u8,
             protocol: IPPROTO_UDP,

@@ -144,8 +144,8 @@ on_function!(
     fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0, Number 3)
 );
 on_function!(
-    /// `__tcp_transmit_skb(sk, skb, clone_it, gfp_mask, rcv_nxt)`.
-    fentry_out_transmit, kprobe_out_transmit, transmit::transmitted(Socket 0, Skb 1)
+    /// `__tcp_retransmit_skb(sk, skb, segs)`.
+    fentry_out_again, kprobe_out_again, transmit::resending(Socket 0, Skb 1)
 );
 on_function!(
     /// `tcp_v4_send_check(sk, skb)` or `__ip_queue_xmit(sk, skb, …)`.

@@ -53,19 +53,17 @@ pub(super) enum Author {
 /// socket locked.
 #[repr(C)]
 pub(crate) struct Transmission {
+    /// Address of its skb, which TCP has let go; 0 for none.
+    pub(super) skb: Field<u64>,
     pub(super) app: Field<u64>,
-    /// When `__tcp_transmit_skb` was entered.
-    pub(super) began: Field<u64>,
+    /// When TCP let it go.
+    pub(super) transport: Field<u64>,
     /// Of a retransmission: when these bytes were first sent, 0 where unknown.
     pub(super) first: Field<u64>,
     pub(super) seq: Field<u32>,
-    /// What its header says: a SYN takes the number before that of its payload.
-    pub(super) header_seq: Field<u32>,
     pub(super) len: Field<u32>,
     pub(super) segs: Field<u16>,
     pub(super) flags: Field<u16>,
-    /// Whether there is one.
-    pub(super) is_under_way: Field<u32>,
     pub(super) author: Field<Author>,
 }
 
@@ -92,6 +90,11 @@ pub(crate) struct Connection {
     /// Whether more than one process wrote to this socket.
     pub(super) several_writers: Field<u32>,
     pub(super) transmission: Transmission,
+    /// When the bytes were first sent that TCP is about to send again, ns; 0 if it isn't, or that isn't known.
+    pub(super) resent_first: Field<u64>,
+    /// The number of the first of these bytes.
+    pub(super) resent_seq: Field<u32>,
+    reserved: u32,
     /// Sequence number at which the next segment starts that has no line yet, if `read_known`.
     pub(super) read_next: Field<u32>,
     pub(super) read_known: Field<u32>,

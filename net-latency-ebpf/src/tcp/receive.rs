@@ -11,6 +11,7 @@ use super::{
     connection::{self, Connection},
     segments::{self, Segment, SegmentKey, Waiting},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
+    transmit,
 };
 use crate::{
     emit::{
@@ -130,6 +131,8 @@ fn control(received: &Received) -> HookResult {
     }
     let stamps = [received.drv, received.ip, received.transport, 0];
     emit(Direction::In, &stamps, received.mark, || {
+        // Before all else is loaded, which a call would drive out of its registers.
+        let cpu = cpu() as u16;
         let (saddr, daddr) = received.pair.of_record(Direction::In);
         PacketRecord {
             stamps,
@@ -147,7 +150,7 @@ fn control(received: &Received) -> HookResult {
             sport: received.header.source,
             dport: received.header.destination,
             segs: received.segs,
-            cpu: cpu() as u16,
+            cpu,
             flags: received.flags | FLAG_CONTROL,
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
@@ -199,6 +202,7 @@ fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Coun
 #[inline(always)]
 pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     udp::dropped(skb.address())?;
+    transmit::dropped(skb);
     segments::dropped(skb)
 }
 
@@ -421,6 +425,8 @@ fn record(
     flags: u16,
     task: &Task,
 ) -> PacketRecord {
+    // Before all else is loaded, which a call would drive out of its registers.
+    let cpu = cpu() as u16;
     let (saddr, daddr) = addresses.of_record(Direction::In);
     PacketRecord {
         stamps,
@@ -438,7 +444,7 @@ fn record(
         sport: segment.key.remote_port,
         dport: segment.key.local_port,
         segs: segment.segs,
-        cpu: cpu() as u16,
+        cpu,
         flags: segment.flags.get() | flags,
         direction: Direction::In as u8,
         protocol: IPPROTO_TCP,

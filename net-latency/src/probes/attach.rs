@@ -1,6 +1,7 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
     time::Duration,
@@ -24,7 +25,7 @@ use super::{
     filters,
     histograms::{self, Counts},
     plan::{Choice, Plan},
-    table::Mechanism,
+    table::{Mechanism, TCP_IN_IP},
 };
 use crate::message::tell;
 use crate::{
@@ -155,6 +156,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
     settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
+    settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
+    // The standard library's hashes have random keys.
+    settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types: offsets come by OFFSETS.

@@ -197,6 +197,10 @@ impl Hook {
     }
 }
 
+/// Where IP gets a packet of TCP, which has cleared its control block by then: instead of TCP's own functions, where these are
+/// inlined (Linux 7.2).
+pub const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
+
 const IN: Option<Direction> = Some(Direction::In);
 const OUT: Option<Direction> = Some(Direction::Out);
 
@@ -293,15 +297,10 @@ pub const HOOKS: [Hook; 28] = [
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages"),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app"),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app"),
-    function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit"),
-    function(
-        OUT,
-        Stage::Tcp,
-        &["tcp_v4_send_check", "__ip_queue_xmit"],
-        "fentry_out_tcp4",
-        "kprobe_out_tcp4",
-    ),
-    function(OUT, Stage::Tcp, &["tcp_v6_send_check", "inet6_csk_xmit"], "fentry_out_tcp6", "kprobe_out_tcp6"),
+    // Without it the age of what is sent again is unknown.
+    optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again"),
+    function(OUT, Stage::Tcp, &["tcp_v4_send_check", TCP_IN_IP[0]], "fentry_out_tcp4", "kprobe_out_tcp4"),
+    function(OUT, Stage::Tcp, &["tcp_v6_send_check", TCP_IN_IP[1]], "fentry_out_tcp6", "kprobe_out_tcp6"),
     function(OUT, Stage::Udp, &["ip_send_skb"], "fentry_out_udp4", "kprobe_out_udp4"),
     function(OUT, Stage::Udp, &["ip6_send_skb"], "fentry_out_udp6", "kprobe_out_udp6"),
     function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4"),
