@@ -1,9 +1,8 @@
 //! Distributions of times, which the kernel side counts itself: no packet comes to the user side.
 //!
-//! [`model`] and [`distribution`] put the counts together, [`group`] finds names, [`text`] and [`json`] write a
+//! [`model`] puts the counts together, [`group`] finds names, [`text`] and [`json`] write a
 //! [`page`], and this module runs it all.
 
-mod distribution;
 mod group;
 mod json;
 mod model;

@@ -5,19 +5,16 @@ use std::io::Write as _;
 use net_latency_common::{Direction, GroupBy};
 
 use super::{
-    distribution::Distribution,
     group::Identity,
     model::{Group, Way, packets},
     page::Page,
 };
 use crate::{
-    accounting::Human,
+    accounting::{Human, KernelTimes, PERCENTILES},
     clock::{TimeStyle, TimeText},
     packet::stages::{columns, dir},
 };
 
-/// Which quantiles a row shows, and their names.
-const QUANTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];
 /// Characters of the longest bar.
 const BAR: usize = 44;
 /// Characters of a group's name in the table; a longer one has a line of its own.
@@ -57,7 +54,7 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
     out.push(b'\n');
     let is_any_unknown = group.ways.iter().flat_map(|way| &way.rows).any(|row| row.unknown() > 0);
     write!(out, "{:17}{:>10}", "", "count").expect("memory can be written");
-    for (_, name) in QUANTILES {
+    for (_, name) in PERCENTILES {
         write!(out, "{name:>8}").expect("memory can be written");
     }
     line(out, format_args!("{:>8}{}", "max", if is_any_unknown { "  unknown" } else { "" }));
@@ -65,7 +62,8 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
         for (number, (name, row)) in named(way).enumerate() {
             let way_name = if number == 0 { way_name(way) } else { String::new() };
             write!(out, "  {way_name:8}{name:7}{:>10}", row.count()).expect("memory can be written");
-            for time in QUANTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
+            for time in
+                PERCENTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
             {
                 write!(out, "{:>8}", end(time)).expect("memory can be written");
             }
@@ -122,9 +120,10 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
     }
 }
 
-fn write_bars(distribution: &Distribution, out: &mut Vec<u8>) {
-    let most = distribution.doublings().map(|(.., count)| count).max().unwrap_or(0).max(1);
-    for (start, end, count) in distribution.doublings() {
+fn write_bars(times: &KernelTimes, out: &mut Vec<u8>) {
+    let doublings = times.doublings();
+    let most = doublings.iter().map(|(.., count)| *count).max().unwrap_or(0).max(1);
+    for (start, end, count) in doublings {
         let range = match end {
             u64::MAX => format!("[{}, ...)", Human(start)),
             end => format!("[{}, {})", Human(start), Human(end)),
@@ -136,7 +135,7 @@ fn write_bars(distribution: &Distribution, out: &mut Vec<u8>) {
 }
 
 /// The rows of a way with their names.
-fn named(way: &Way) -> impl Iterator<Item = (&'static str, &Distribution)> {
+fn named(way: &Way) -> impl Iterator<Item = (&'static str, &KernelTimes)> {
     columns(way.direction, way.protocol).into_iter().chain(["total"]).zip(&way.rows)
 }
 

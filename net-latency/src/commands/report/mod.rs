@@ -3,7 +3,6 @@
 //! Data flows one way: packets of [`log`](crate::source::log)s → [`findings`] → [`text`], [`object`] or [`html`].
 
 mod chart;
-mod distribution;
 mod filter;
 mod findings;
 mod html;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use net_latency_common::Direction;
 
-use super::distribution::Distribution;
+use crate::accounting::Times;
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
 use crate::source::log::packet::Packet;
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) lines: u64,
     pub(super) bytes: u64,
     /// Total times.
-    pub(super) total: Distribution,
+    pub(super) total: Times,
     /// Sum of all total times.
     pub(super) time_ns: u128,
     stages: [[u128; COLUMNS]; WAYS.len()],

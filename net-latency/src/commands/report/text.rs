@@ -10,7 +10,7 @@ use super::findings::Report;
 use super::table::{Connection, Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
-use crate::accounting::{Human, Times};
+use crate::accounting::Human;
 use crate::clock::Zone;
 use crate::escape::Printable;
 use crate::packet::stages::dir;
@@ -233,12 +233,6 @@ impl Display for Span {
             _ => write!(f, "{} d{}", s / 86_400, part(s % 86_400 / 3_600, "h")),
         }
     }
-}
-
-/// The quantiles of a row, as in the table of the stages.
-pub(super) fn quantiles(times: &Times) -> [Option<u64>; 6] {
-    let quantile = |quantile| times.quantile(quantile);
-    [times.min(), quantile(500), quantile(900), quantile(990), quantile(999), times.max()]
 }
 
 #[cfg(test)]

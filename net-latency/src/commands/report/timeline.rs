@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use net_latency_common::Direction;
 
-use super::distribution::Distribution;
+use crate::accounting::Times;
 
 /// Slices at most.
 const MOST: usize = 360;
@@ -39,12 +39,12 @@ const WIDTHS: [i64; 18] = [
 /// What finished in one stretch of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slice {
-    pub(super) incoming: Distribution,
-    pub(super) outgoing: Distribution,
+    pub(super) incoming: Times,
+    pub(super) outgoing: Times,
 }
 
 impl Slice {
-    pub(super) fn of(&self, direction: Direction) -> &Distribution {
+    pub(super) fn of(&self, direction: Direction) -> &Times {
         match direction {
             Direction::In => &self.incoming,
             Direction::Out => &self.outgoing,
@@ -178,7 +178,7 @@ mod tests {
             prop_assert!(width == MS || span >= super::width(timeline.step - 1) * (MOST as i64 - 1));
             for (start, slice) in timeline.slices() {
                 let of = |out: bool| {
-                    let mut expected = Distribution::default();
+                    let mut expected = Times::default();
                     let here = times.iter().filter(|time| (start..start + width).contains(&(time.0 * scale)));
                     here.filter(|time| time.1 == out).for_each(|time| expected.add(time.2));
                     expected
