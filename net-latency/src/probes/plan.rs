@@ -46,8 +46,8 @@ impl Scope {
             wanted.is_none() || hooks.is_none() || wanted == hooks
         }
         fit(self.direction, hook.direction)
-            && fit(self.protocol, hook.protocol())
-            && fit(self.version, hook.version())
+            && fit(self.protocol, hook.protocol)
+            && fit(self.version, hook.version)
     }
 }
 
