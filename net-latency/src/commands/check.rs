@@ -15,7 +15,7 @@ use crate::{
         prerequisites::{self, Check, Verdict},
     },
     probes::{
-        attach::{self, Probes, Request},
+        attach::{self, Probes, Refused, Request},
         plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
@@ -29,7 +29,7 @@ enum Trial {
         /// Whether the kernel counts calls of its programs that it skipped.
         counts_skipped: bool,
     },
-    Fails(String),
+    Fails(Refused),
 }
 
 /// All that is known.
@@ -114,7 +114,7 @@ impl Report {
                         let counts_skipped = probes.missed().is_some();
                         Trial::Works { counts_skipped }
                     }
-                    Err(reason) => Trial::Fails(reason),
+                    Err(refused) => Trial::Fails(refused),
                 };
                 (mechanism, trial)
             })
@@ -148,9 +148,9 @@ impl Report {
                         "Linux 6.7 and later count them, for users with CAP_SYS_ADMIN"
                     }
                 }),
-                Trial::Fails(reason) => {
-                    reasons.push((*mechanism, reason.clone()));
-                    Check::new(mechanism.name(), Verdict::Degraded, format!("fails: {reason}"))
+                Trial::Fails(refused) => {
+                    reasons.push((*mechanism, refused.clone()));
+                    Check::new(mechanism.name(), Verdict::Degraded, format!("fails: {}", refused.reason))
                 }
             });
         }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn fails() -> Trial {
-        Trial::Fails("loading ip_rcv_core: Operation not permitted".to_owned())
+        Trial::Fails(Refused { reason: "loading ip_rcv_core: Operation not permitted".to_owned(), ban: None })
     }
 
     const WORKS: Trial = Trial::Works { counts_skipped: true };

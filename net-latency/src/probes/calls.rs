@@ -150,8 +150,7 @@ impl CallProbes {
             Ok(probes)
         };
         let mut load = load;
-        load()
-            .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
+        load().map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
     }
 
     fn program(&mut self, name: &str) -> Result<&mut KProbe> {

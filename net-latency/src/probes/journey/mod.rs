@@ -183,7 +183,7 @@ pub fn attach(
     let plan = Plan::new(btf, request)?;
     prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
     load(plan, btf, request, progress)
-        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
+        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
 }
 
 impl Plan {
