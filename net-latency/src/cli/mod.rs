@@ -244,15 +244,15 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::Ipv4Addr, num::NonZeroU32};
+    use std::num::NonZeroU32;
 
     use insta::assert_snapshot;
     use net_latency_common::{Direction, GroupBy};
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, FooterFormat, HistConfig, Histograms, Mark, Net, PacketFilter, ReportFormat, Rotation,
-        TopConfig, TopInput, TracingConfig,
+        Backend, FooterFormat, HistConfig, Histograms, Mark, PacketFilter, ReportFormat, Rotation, TopConfig,
+        TopInput, TracingConfig,
     };
 
     use super::*;
@@ -319,7 +319,7 @@ mod tests {
                 filter: PacketFilter {
                     comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
-                    hosts: vec![Net { address: Ipv4Addr::new(10, 0, 0, 0).into(), prefix: 8 }],
+                    hosts: vec!["10.0.0.0/8".parse().expect("a network")],
                     interfaces: vec!["lo".to_owned()],
                     protocol: Some(Protocol::Udp),
                     version: Some(IpVersion::V4),
