@@ -74,6 +74,8 @@ pub struct Request<'a> {
 struct Plan {
     settings: JourneySettings,
     offsets: net_latency_common::Offsets,
+    /// Whether the kernel counts calls that a kprobe's program missed.
+    counts_missed: bool,
     /// Functions that are only places on the way, with the skb's position.
     places: Vec<(String, usize)>,
     /// By program.
@@ -159,6 +161,8 @@ pub struct Following {
     journeys: HashMap<MapData, u64, [u64; 2]>,
     tally: Array<MapData, u64>,
     ended: u64,
+    /// Whether this kernel counts the calls that kprobes' programs missed.
+    counts_missed: bool,
     /// What places are called.
     pub names: Names,
     /// Functions that are traced.
@@ -270,6 +274,7 @@ impl Plan {
         Ok(Self {
             settings,
             offsets: layout::offsets(&btf).map_err(unreadable)?,
+            counts_missed: layout::counts_missed_kprobes(&btf),
             places,
             functions,
             tracepoints: tracepoints.map(|hook| (hook.program, hook.tracepoint)).collect(),
@@ -334,6 +339,7 @@ fn load(
         journeys: journeys.try_into()?,
         tally: tally.try_into()?,
         ended: 0,
+        counts_missed: plan.counts_missed,
         names: plan.names,
         traced: 0,
         refused: Vec::new(),
@@ -435,6 +441,13 @@ impl Following {
         self.journeys.remove(&id).context("ending a journey")?;
         self.ended += 1;
         self.tally.set(TALLY_ENDED, self.ended, 0).context("ending a journey")
+    }
+
+    /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that (before Linux 6.7), or not
+    /// for this user.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        if self.counts_missed { attach::missed_of(&self.ebpf, true) } else { None }
     }
 
     /// Journeys that were begun, and rows that were lost for lack of room.
