@@ -373,6 +373,7 @@ mod tests {
             histograms: Histograms { by: GroupBy::Stage, buckets: 32 << 10 },
             top: 10,
             format: ReportFormat::Text,
+            histogram: true,
             zone: Zone::Local,
             interval: None,
             duration: None,
@@ -381,7 +382,7 @@ mod tests {
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
-                         --backend kprobe --buckets 4096";
+                         --backend kprobe --buckets 4096 --no-histogram";
         let config = hist(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -391,6 +392,7 @@ mod tests {
                 histograms: Histograms { by: GroupBy::Cgroup, buckets: 4096 },
                 top: 3,
                 format: ReportFormat::Json,
+                histogram: false,
                 zone: Zone::UTC,
                 interval: Some(Duration::from_secs(1)),
                 duration: Some(Duration::from_secs(60)),

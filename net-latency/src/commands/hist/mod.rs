@@ -96,6 +96,7 @@ impl Hist<'_> {
         let mut looks = every(LOOK);
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
+        let mut state = self.tracer.state(0, 0)?;
         loop {
             let page = async {
                 match &mut pages {
@@ -111,8 +112,17 @@ impl Hist<'_> {
                 () = page => {
                     let now = self.tracer.times()?;
                     let to = monotonic_ns();
-                    if self.print(&since(&now, &earlier), from, to, false)?.is_break() {
+                    let counts = since(&now, &earlier);
+                    if self.print(&counts, from, to, false)?.is_break() {
                         return Ok(ControlFlow::Break(()));
+                    }
+                    if self.config.footer == FooterFormat::Json {
+                        let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
+                        let (elapsed, ledger, losses) = reached.since(&state);
+                        let packets = by_direction(&counts);
+                        let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+                        self.tell_json(Kind::Interval, &counts, &balance);
+                        state = reached;
                     }
                     (earlier, from) = (now, to);
                 }
@@ -133,26 +143,31 @@ impl Hist<'_> {
             Ok(())
         };
         if self.config.footer != FooterFormat::None {
-            let all = groups(&counts, usize::MAX);
-            let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
+            let packets = by_direction(&counts);
             let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
             losses.evicted_in = ledger.evicted;
             let cost = self.tracer.cost()?;
             let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
-            say(|out| match self.config.footer {
-                FooterFormat::Json => {
-                    let zone = self.config.zone;
-                    let stages = stages(&groups(&counts, 0));
-                    write_json(&Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone), out);
-                    Ok(())
-                }
-                _ => balance
-                    .write_counts(out)
-                    .and_then(|()| reasons(&all).write(out))
-                    .and_then(|()| balance.write_places(out)),
-            });
+            match self.config.footer {
+                FooterFormat::Json => self.tell_json(Kind::End, &counts, &balance),
+                _ => say(|out| {
+                    balance.write_counts(out)?;
+                    reasons(&groups(&counts, usize::MAX)).write(out)?;
+                    balance.write_places(out)
+                }),
+            }
         }
         printed
+    }
+
+    /// Tells stderr the figures of what was counted, for programs.
+    fn tell_json(&self, kind: Kind, counts: &Counts, balance: &Balance<'_>) {
+        let stages = stages(&groups(counts, 0));
+        let object = Object::new(kind, View::Hist, balance, stages, empty(), self.config.zone);
+        say(|out| {
+            write_json(&object, out);
+            Ok(())
+        });
     }
 
     /// Prints what was counted between two times; breaks if nobody reads it.
@@ -169,6 +184,7 @@ impl Hist<'_> {
             from_ns: clock.to_utc_ns(from),
             to_ns: clock.to_utc_ns(to),
             zone: self.config.zone,
+            histogram: self.config.histogram,
             is_whole,
             by,
             groups: named.collect(),
@@ -185,4 +201,10 @@ impl Hist<'_> {
             Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
         }
     }
+}
+
+/// Packets that came in, and those that went out.
+fn by_direction(counts: &Counts) -> [u64; 2] {
+    let all = groups(counts, usize::MAX);
+    [Direction::In, Direction::Out].map(|direction| packets(&all, direction))
 }

@@ -18,17 +18,17 @@ use crate::{
 /// Characters of the longest bar.
 const BAR: usize = 44;
 /// Characters of a group's name in the table; a longer one has a line of its own.
-const NAME: usize = 28;
+const NAME: usize = 20;
 
 /// Appends a page.
 pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
     write_head(page, out);
     if page.by == GroupBy::Stage {
         for (group, _) in &page.groups {
-            write_stages(group, out);
+            write_stages(group, page.histogram, out);
         }
     } else if !page.groups.is_empty() {
-        write_groups(&page.groups, out);
+        write_groups(&page.groups, page.histogram, out);
     }
     out.push(b'\n');
 }
@@ -49,8 +49,8 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
     }
 }
 
-/// A table of all stages, and their distributions.
-fn write_stages(group: &Group, out: &mut Vec<u8>) {
+/// A table of all stages and, if there is to be a `histogram`, their distributions.
+fn write_stages(group: &Group, histogram: bool, out: &mut Vec<u8>) {
     out.push(b'\n');
     let is_any_unknown = group.ways.iter().flat_map(|way| &way.rows).any(|row| row.unknown() > 0);
     write!(out, "{:17}{:>10}", "", "count").expect("memory can be written");
@@ -73,7 +73,7 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
             out.push(b'\n');
         }
     }
-    for way in &group.ways {
+    for way in group.ways.iter().filter(|_| histogram) {
         for (name, row) in named(way).filter(|(_, row)| row.count() > 0) {
             line(out, format_args!("\n{} {name}", way_name(way)));
             write_bars(row, out);
@@ -81,13 +81,13 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
     }
 }
 
-/// A table of all groups, and the distributions of their totals.
-fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
+/// A table of all groups and, if there is to be a `histogram`, the distributions of their totals.
+fn write_groups(groups: &[(Group, Identity)], histogram: bool, out: &mut Vec<u8>) {
     line(
         out,
         format_args!(
-            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}  mostly",
-            "total", "", "count", "p50", "p99", "max"
+            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}{:>8}  mostly",
+            "total", "", "count", "p50", "p90", "p99", "max"
         ),
     );
     for (group, identity) in groups {
@@ -99,12 +99,12 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
         for (number, way) in group.ways.iter().enumerate() {
             let total = way.total();
             let first = if number == 0 && !is_long { name.as_str() } else { "" };
-            let [p50, p99] = [500, 990].map(|per_mille| end(total.quantile(per_mille)));
+            let [p50, p90, p99] = [500, 900, 990].map(|per_mille| end(total.quantile(per_mille)));
             let mostly = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
             line(
                 out,
                 format_args!(
-                    "{first:NAME$} {:7}{:>10}{p50:>8}{p99:>8}{:>8}  {mostly}",
+                    "{first:NAME$} {:7}{:>10}{p50:>8}{p90:>8}{p99:>8}{:>8}  {mostly}",
                     way_name(way),
                     total.packets(),
                     end(total.max())
@@ -112,7 +112,7 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
             );
         }
     }
-    for (group, identity) in groups {
+    for (group, identity) in groups.iter().filter(|_| histogram) {
         for way in group.ways.iter().filter(|way| way.total().count() > 0) {
             line(out, format_args!("\n{}: {} total", name(identity), way_name(way)));
             write_bars(way.total(), out);
