@@ -217,7 +217,7 @@ impl Arguments {
                 let page = man::page_of(command(), subcommand.as_deref()).map_err(Failure::Usage)?;
                 return Ok(Config::Print(page.into_bytes()));
             }
-            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
+            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve()?)),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };

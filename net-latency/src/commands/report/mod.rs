@@ -42,7 +42,7 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
         _ => None,
     };
 
-    let mut report = Report::new(sources.len(), config.top);
+    let mut report = Report::new(sources.len(), config);
     let progress = Progress::new(bytes, config.quiet);
     for source in &sources {
         let log = input::open(source, |bytes| progress.advance(bytes))?;

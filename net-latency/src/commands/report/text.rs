@@ -40,6 +40,10 @@ pub(super) fn write(report: &Report, config: &ReportConfig, out: &mut impl Write
     for line in slowest.into_iter().flatten() {
         writeln!(out, "  {line}")?;
     }
+    if config.interval.is_some() {
+        writeln!(out)?;
+        write_timeline(report, out)?;
+    }
     writeln!(out)?;
     write_processes(report, config.top, out)?;
     writeln!(out)?;
@@ -109,6 +113,37 @@ fn slowest(report: &Report, direction: Direction) -> Option<String> {
         Time(times.quantile(990)),
         Time(times.max()),
     ))
+}
+
+/// A row for each stretch of time in which a packet was finished.
+fn write_timeline(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let width = report.timeline.width_ns();
+    let format = match (width < 1_000_000_000, is_one_day(report)) {
+        (true, _) => "%T%.3f",
+        (false, true) => "%T",
+        (false, false) => "%m-%d %T",
+    };
+    writeln!(out, "  total time, each {}:", Span(width.unsigned_abs()))?;
+    write!(out, "  {:14}", "")?;
+    for name in [Direction::In, Direction::Out].map(dir) {
+        write!(out, "{name:>8}{:>8}{:>8}{:>8}", "p50", "p99", "max")?;
+    }
+    writeln!(out)?;
+    for (start, slice) in report.timeline.slices() {
+        let both = [Direction::In, Direction::Out].map(|direction| slice.of(direction));
+        if both.iter().all(|times| times.count() == 0) {
+            continue;
+        }
+        write!(out, "  {:14}", show(start, report.offset_s, format))?;
+        for times in both {
+            write!(out, "{:>8}", times.count())?;
+            for time in [times.quantile(500), times.quantile(990), times.max()] {
+                write!(out, "{:>8}", Time(time).to_string())?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
