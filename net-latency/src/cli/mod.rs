@@ -251,8 +251,8 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, FooterFormat, HistConfig, Histograms, Mark, PacketFilter, ReportFormat, Rotation, TopConfig,
-        TopInput, TracingConfig,
+        Backend, FooterFormat, HistConfig, Histograms, Mark, PacketFilter, ReportFormat, Rotation, SortBy,
+        TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -422,12 +422,13 @@ mod tests {
             input: TopInput::Kernel(TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 }),
             delay: Duration::from_secs(1),
             window: Duration::from_secs(10),
+            sort: SortBy::P99,
             zone: Zone::Local,
             quiet: false,
             footer: FooterFormat::Text,
         };
         assert_eq!(top(&[]), usual);
-        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
+        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --sort max --utc -q";
         let config = top(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -436,6 +437,7 @@ mod tests {
                 input: TopInput::Kernel(TracingConfig { backend: Backend::Kprobe, buffer_bytes: 4 << 20 }),
                 delay: Duration::from_millis(500),
                 window: Duration::from_secs(60),
+                sort: SortBy::Max,
                 zone: Zone::UTC,
                 quiet: true,
                 footer: FooterFormat::None,

@@ -28,7 +28,7 @@ pub use network::Mark;
 pub use report::{LogFilter, ReportConfig};
 pub use rotation::Rotation;
 pub use stream::StreamConfig;
-pub use top::{ReplayConfig, Speed, TopConfig, TopInput};
+pub use top::{ReplayConfig, SortBy, Speed, TopConfig, TopInput};
 pub use tracing::{Backend, TracingConfig};
 
 /// What to do, checked.
