@@ -56,15 +56,15 @@ impl Report {
                 (wall_ns, wall_ns)
             }
         });
-        packet.flags.count(&mut self.flags);
+        packet.values.flags.count(&mut self.flags);
         let plain = packet.plain();
         self.stages.record(&plain);
         self.worst.record(&plain);
-        self.processes.add(packet.pid, packet);
+        self.processes.add(packet.values.pid, packet);
         if let Some(connection) = Connection::of(packet) {
             self.connections.add(connection, packet);
         }
-        if let Some(total_ns) = packet.total_ns {
+        if let Some(total_ns) = packet.values.total_ns {
             self.timeline.add(wall_ns, packet.direction, total_ns);
         }
     }

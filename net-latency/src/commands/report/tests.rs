@@ -24,7 +24,7 @@ use crate::request::{Format, LogFilter, ReportConfig, ReportFormat, network};
 use crate::source::log::{
     csv::CsvReader,
     json,
-    packet::{Flags, Packet},
+    packet::{Flags, Packet, Values},
     time::{Time, TimeReader},
 };
 
@@ -71,23 +71,25 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
         time: Time { wall_ns: event.wall_ns(), offset_s: 0 },
         direction: event.direction(),
         protocol: event.protocol(),
-        pid: event.pid(),
-        tid: event.tid(),
-        comm: event.comm().map(String::from_utf8_lossy),
         ends: Some([(event.saddr(), record.sport).into(), (event.daddr(), record.dport).into()]),
-        netns: (record.netns != 0).then_some(record.netns),
         len: record.len,
         stages: event.stages(),
-        total_ns: event.total_ns(),
-        flags,
-        seq: event.seq(),
-        segs: Some(record.segs),
-        ifname: Some("eth0".into()),
-        mark: Some(record.mark),
-        cpu: Some(record.cpu),
-        first_send_age_ns: event.first_send_age_ns(),
-        last_drv_ip_ns: event.last_drv_ip_ns(),
-        ns_pid: None,
+        values: Values {
+            pid: event.pid(),
+            tid: event.tid(),
+            comm: event.comm().map(String::from_utf8_lossy),
+            netns: (record.netns != 0).then_some(record.netns),
+            total_ns: event.total_ns(),
+            flags,
+            seq: event.seq(),
+            segs: Some(record.segs),
+            ifname: Some("eth0".into()),
+            mark: Some(record.mark),
+            cpu: Some(record.cpu),
+            first_send_age_ns: event.first_send_age_ns(),
+            last_drv_ip_ns: event.last_drv_ip_ns(),
+            ns_pid: None,
+        },
     }
 }
 
@@ -340,17 +342,17 @@ impl Naive {
             let at = packet.time.wall_ns;
             let (first, last) = naive.span.unwrap_or((at, at));
             naive.span = Some((first.min(at), last.max(at)));
-            for (column, ns) in packet.stages.into_iter().chain([packet.total_ns]).enumerate() {
+            for (column, ns) in packet.stages.into_iter().chain([packet.values.total_ns]).enumerate() {
                 let key = (packet.direction == Direction::Out, packet.protocol, column);
                 naive.times.entry(key).or_default().extend(ns);
             }
-            let process = naive.processes.entry(packet.pid).or_default();
+            let process = naive.processes.entry(packet.values.pid).or_default();
             let connection = Connection::of(packet).expect("both ends are known");
             let connection = naive.connections.entry(connection).or_default();
             for (lines, bytes, time) in [process, connection] {
                 *lines += 1;
                 *bytes += u64::from(packet.len);
-                *time += u128::from(packet.total_ns.unwrap_or(0));
+                *time += u128::from(packet.values.total_ns.unwrap_or(0));
             }
         }
         naive
@@ -444,7 +446,7 @@ proptest! {
             connections.iter().map(|(key, row)| (*key, (row.lines, row.bytes, row.time_ns))).collect();
         prop_assert_eq!(&found, &naive.connections);
         let in_time: u64 = report.timeline.slices().map(|(_, slice)| slice.incoming.count() + slice.outgoing.count()).sum();
-        prop_assert_eq!(in_time, packets.iter().filter(|packet| packet.total_ns.is_some()).count() as u64);
+        prop_assert_eq!(in_time, packets.iter().filter(|packet| packet.values.total_ns.is_some()).count() as u64);
     }
 
     #[test]
@@ -465,7 +467,8 @@ proptest! {
         for (wall_ns, ns, out) in packets {
             let record = if out { outgoing() } else { incoming() };
             let event = Event::new(&record, wall_ns, None);
-            let packet = Packet { total_ns: Some(ns), stages: [Some(ns), None, Some(ns / 2)], ..expected(&event) };
+            let mut packet = Packet { stages: [Some(ns), None, Some(ns / 2)], ..expected(&event) };
+            packet.values.total_ns = Some(ns);
             report.add(&packet);
         }
         let page = html::page(&report, &config());
