@@ -31,10 +31,10 @@ use self::{
 use super::Alarm;
 use crate::{
     accounting::{
-        Balance,
+        Balance, Losses,
         object::{Kind, Object, View},
     },
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, Zone, monotonic_ns},
     error::Failure,
     message::{say, tell},
     output::write_json,
@@ -69,6 +69,45 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
+}
+
+/// Says on standard error what a view that only counts has counted, and what not, once all is detached.
+pub(super) fn say_figures(
+    tracer: &Tracer,
+    view: View,
+    counts: &Counts,
+    losses: &mut Losses,
+    elapsed: Duration,
+    footer: FooterFormat,
+) -> Result<(), Failure> {
+    if footer == FooterFormat::None {
+        return Ok(());
+    }
+    let packets = by_direction(counts);
+    let ledger = tracer.ledger(packets.iter().sum(), 0, 0)?;
+    losses.evicted_in = ledger.evicted;
+    let cost = tracer.cost()?;
+    let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
+    match footer {
+        FooterFormat::Json => tell_json(Kind::End, view, counts, &balance),
+        _ => say(|out| {
+            balance.write_counts(out)?;
+            reasons(&groups(counts, usize::MAX)).write(out)?;
+            balance.write_places(out)
+        }),
+    }
+    Ok(())
+}
+
+/// Tells standard error the figures of what was counted, for programs.
+fn tell_json(kind: Kind, view: View, counts: &Counts, balance: &Balance<'_>) {
+    let stages = stages(&groups(counts, 0));
+    // No packet of these views has a time of day.
+    let object = Object::new(kind, view, balance, stages, empty(), Zone::UTC);
+    say(|out| {
+        write_json(&object, out);
+        Ok(())
+    });
 }
 
 struct Hist<'a> {
@@ -121,7 +160,7 @@ impl Hist<'_> {
                         let (elapsed, ledger, losses) = reached.since(&state);
                         let packets = by_direction(&counts);
                         let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
-                        self.tell_json(Kind::Interval, &counts, &balance);
+                        tell_json(Kind::Interval, View::Hist, &counts, &balance);
                         state = reached;
                     }
                     (earlier, from) = (now, to);
@@ -142,32 +181,8 @@ impl Hist<'_> {
         } else {
             Ok(())
         };
-        if self.config.footer != FooterFormat::None {
-            let packets = by_direction(&counts);
-            let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
-            losses.evicted_in = ledger.evicted;
-            let cost = self.tracer.cost()?;
-            let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
-            match self.config.footer {
-                FooterFormat::Json => self.tell_json(Kind::End, &counts, &balance),
-                _ => say(|out| {
-                    balance.write_counts(out)?;
-                    reasons(&groups(&counts, usize::MAX)).write(out)?;
-                    balance.write_places(out)
-                }),
-            }
-        }
+        say_figures(&self.tracer, View::Hist, &counts, &mut losses, elapsed, self.config.footer)?;
         printed
-    }
-
-    /// Tells stderr the figures of what was counted, for programs.
-    fn tell_json(&self, kind: Kind, counts: &Counts, balance: &Balance<'_>) {
-        let stages = stages(&groups(counts, 0));
-        let object = Object::new(kind, View::Hist, balance, stages, empty(), self.config.zone);
-        say(|out| {
-            write_json(&object, out);
-            Ok(())
-        });
     }
 
     /// Prints what was counted between two times; breaks if nobody reads it.
