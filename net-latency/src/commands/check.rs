@@ -70,7 +70,7 @@ pub fn run(config: &CheckConfig) -> Result<(), Failure> {
     }
     super::to_stdout(&text)?;
     match report.failure() {
-        Some(check) => Err(Failure::CannotTrace(check.sentence())),
+        Some(check) => Err(check.failure()),
         None => Ok(()),
     }
 }
@@ -309,7 +309,7 @@ mod tests {
             .replacing("CapEff:\t000001ffffffffff", "CapEff:\t0000000000000000")
             .with("/proc/sys/kernel/ftrace_enabled", "0");
         let mut report = Report::of(&facts);
-        let no_btf = Failure::CannotTrace("this kernel has no BTF; another is needed".to_owned());
+        let no_btf = Failure::cannot_trace("this kernel has no BTF", "another is needed");
         report.checks.push(Check::failed("btf", &no_btf));
         insta::assert_snapshot!(text(&report));
         assert_eq!(report.failure().map(|check| check.name), Some("user namespace"));
@@ -333,7 +333,7 @@ mod tests {
         }
         let report =
             report(&Recorded::debian(), &[(Mechanism::Fentry, fails()), (Mechanism::Kprobe, fails())]);
-        let sentence = report.failure().expect("none works").sentence();
+        let sentence = report.failure().expect("none works").failure().to_string();
         assert!(sentence.starts_with("cannot trace by kprobe: loading ip_rcv_core: Operation"), "{sentence}");
         assert_eq!(text(&report).matches("fails: loading ip_rcv_core").count(), 2, "each has its reason");
     }

@@ -169,12 +169,11 @@ pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
         (None, Backend::Fentry) => "try --backend kprobe",
         (None, Backend::Kprobe) => "try --backend fentry",
     };
-    Failure::CannotTrace(match told {
-        Some((mechanism, Refused { reason, .. })) => {
-            format!("cannot trace by {}: {reason}; {remedy}", mechanism.name())
-        }
-        None => format!("cannot trace; {remedy}"),
-    })
+    let found = told.map_or_else(
+        || "cannot trace".to_owned(),
+        |(mechanism, refused)| format!("cannot trace by {}: {}", mechanism.name(), refused.reason),
+    );
+    Failure::cannot_trace(found, remedy)
 }
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.

@@ -185,7 +185,7 @@ pub fn attach(
     progress: impl FnMut(usize, usize),
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
-    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
+    prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     load(plan, btf, request, progress)
         .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
 }
@@ -193,9 +193,10 @@ pub fn attach(
 impl Plan {
     fn new(data: &[u8], request: &Request<'_>) -> Result<Self, Failure> {
         let unreadable = |error| {
-            Failure::CannotTrace(format!(
-                "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
-            ))
+            Failure::cannot_trace(
+                format!("this kernel's BTF type information does not suffice: {error}"),
+                "please report the kernel's version",
+            )
         };
         let btf = Btf::parse(data, named(names())).map_err(unreadable)?;
         let begins = |direction| u32::from(request.filter.direction.is_none_or(|only| only == direction));
@@ -206,11 +207,13 @@ impl Plan {
             let found = functions.len();
             functions.extend(targets.map(|(target, _)| (hook.program, *target)));
             if functions.len() == found && hook.is_needed {
-                return Err(Failure::CannotTrace(format!(
-                    "this kernel has no function {}, without which packets can't be followed; please report the \
-                     kernel's version",
-                    hook.targets[0].0
-                )));
+                return Err(Failure::cannot_trace(
+                    format!(
+                        "this kernel has no function {}, without which packets can't be followed",
+                        hook.targets[0].0
+                    ),
+                    "please report the kernel's version",
+                ));
             }
         }
         let tracepoints = TRACEPOINTS.iter().filter(|hook| btf.has_tracepoint(hook.tracepoint));
@@ -229,15 +232,15 @@ impl Plan {
         };
         let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
         let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
-            Failure::CannotTrace(format!(
-                "cannot read the list of the kernel's functions: {error}; run net-latency as root"
-            ))
+            Failure::cannot_trace(
+                format!("cannot read the list of the kernel's functions: {error}"),
+                "run net-latency as root",
+            )
         })?;
         if symbols.functions.is_empty() {
-            return Err(Failure::CannotTrace(
-                "the kernel hides the addresses of its functions; run net-latency as root, with sysctl \
-                 kernel.kptr_restrict=1 or 0"
-                    .to_owned(),
+            return Err(Failure::cannot_trace(
+                "the kernel hides the addresses of its functions",
+                "run net-latency as root, with sysctl kernel.kptr_restrict=1 or 0",
             ));
         }
         let preempt_count = match symbols.variable("__preempt_count") {
