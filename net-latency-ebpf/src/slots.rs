@@ -24,7 +24,7 @@ use crate::{
     emit::counters,
     entry::{add, increment},
     flow::addresses::SPREAD,
-    kernel::memory::copy_words,
+    kernel::memory::{copy_words, is_nonzero},
 };
 
 /// An entry that is this old, ns, makes room for one that comes.
@@ -100,6 +100,16 @@ impl<T> Slot<T> {
         unsafe { ptr::write_volatile(&raw mut (*slot).key, key) }
     }
 
+    /// The claims on a slot.
+    #[inline(always)]
+    fn claims(slot: *mut Self) -> u64 {
+        // SAFETY: as in `load`. In this order: what is claimed meanwhile shows.
+        unsafe {
+            let claims = Self::load(&raw const (*slot).claims);
+            claims.wrapping_sub(Self::load(&raw const (*slot).releases))
+        }
+    }
+
     /// Takes a slot that has `others` claims on it, for the caller alone; false if that fails.
     #[inline(always)]
     fn claim(slot: *mut Self, others: u64) -> bool {
@@ -160,6 +170,21 @@ impl<T> Slots<T> {
         unsafe { (&raw mut (*slots).pair).cast::<Slot<T>>().add(number) }
     }
 
+    /// The slot that has this key, if one has. Which of the two is found by arithmetic: a branch would have the verifier go through
+    /// all that follows once for each.
+    #[inline(always)]
+    fn with_key(slots: *mut Self, key: u64) -> *mut Slot<T> {
+        let is_first = is_nonzero(Slot::key(Self::slot(slots, 1)) ^ key);
+        Self::slot(slots, 1 - is_first as usize)
+    }
+
+    /// A slot that is free, if one is. Likewise.
+    #[inline(always)]
+    fn free(slots: *mut Self) -> *mut Slot<T> {
+        let is_second = is_nonzero(Slot::claims(Self::slot(slots, 0)));
+        Self::slot(slots, is_second as usize)
+    }
+
     #[inline(always)]
     fn spilled(slots: *mut Self) -> *mut u64 {
         // SAFETY: within a map's entry.
@@ -182,12 +207,10 @@ impl<T, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
         let slots = self.slots(key)?;
-        for number in 0..2 {
-            let slot = Slots::slot(slots, number);
-            if Slot::key(slot) == key {
-                // SAFETY: within a map's entry.
-                return Some(unsafe { &raw mut (*slot).entry });
-            }
+        let slot = Slots::with_key(slots, key);
+        if Slot::key(slot) == key {
+            // SAFETY: within a map's entry.
+            return Some(unsafe { &raw mut (*slot).entry });
         }
         if Slot::<T>::load(Slots::spilled(slots)) == 0 { None } else { self.map.get_ptr_mut(key) }
     }
@@ -196,11 +219,9 @@ impl<T, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn put(&self, key: u64, entry: &T) {
         let Some(slots) = self.slots(key) else { return };
-        for number in 0..2 {
-            let slot = Slots::slot(slots, number);
-            if Slot::claim(slot, 0) {
-                return Slot::fill(slot, key, entry);
-            }
+        let slot = Slots::free(slots);
+        if Slot::claim(slot, 0) {
+            return Slot::fill(slot, key, entry);
         }
         increment(Slots::spilled(slots));
         // Where there is no room it isn't found.
@@ -211,11 +232,9 @@ impl<T, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn forget(&self, key: u64) {
         let Some(slots) = self.slots(key) else { return };
-        for number in 0..2 {
-            let slot = Slots::slot(slots, number);
-            if Slot::hold(slot, key) {
-                return Slot::clear(slot);
-            }
+        let slot = Slots::with_key(slots, key);
+        if Slot::hold(slot, key) {
+            return Slot::clear(slot);
         }
         let spilled = Slots::spilled(slots);
         if Slot::<T>::load(spilled) != 0 && self.map.remove(key).is_ok() {
@@ -234,13 +253,13 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     fn find_in(&self, slots: *mut Slots<T>, key: u64) -> Option<Found<T>> {
         let spilled = Slots::spilled(slots);
-        for number in 0..2 {
-            let slot = Slots::slot(slots, number);
-            if Slot::hold(slot, key) {
-                let is_twin = number == 0 && self.clear_twin(Slots::slot(slots, 1), key);
-                // SAFETY: within a map's entry.
-                return Some(Found { entry: unsafe { &raw mut (*slot).entry }, key, spilled, slot, is_twin });
-            }
+        let slot = Slots::with_key(slots, key);
+        if Slot::hold(slot, key) {
+            // If both have it, it is the second.
+            let first = Slots::slot(slots, 0);
+            let is_twin = Slot::key(first) == key && slot != first && self.clear_twin(first, key);
+            // SAFETY: within a map's entry.
+            return Some(Found { entry: unsafe { &raw mut (*slot).entry }, key, spilled, slot, is_twin });
         }
         if Slot::<T>::load(spilled) == 0 {
             return None;
@@ -290,12 +309,10 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         if let Some(found) = self.find_in(slots, key) {
             return Inserted::There(found);
         }
-        for number in 0..2 {
-            let slot = Slots::slot(slots, number);
-            if Slot::claim(slot, 0) {
-                Slot::fill(slot, key, entry);
-                return Inserted::New;
-            }
+        let slot = Slots::free(slots);
+        if Slot::claim(slot, 0) {
+            Slot::fill(slot, key, entry);
+            return Inserted::New;
         }
         if spill(slots, self.map, key, entry) == SPILLED { Inserted::New } else { Inserted::NoRoom }
     }

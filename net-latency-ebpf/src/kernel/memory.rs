@@ -114,15 +114,27 @@ pub(crate) unsafe fn probe<T: Copy>(address: *const u8) -> T {
 pub(crate) fn number(address: u64) -> u64 {
     // The verifier lets those who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other
     // arithmetic with pointers to kernel structs it prohibits.
+    negated(address).wrapping_neg()
+}
+
+/// 1 unless the number is 0. By arithmetic, of which the compiler makes no branch.
+#[inline(always)]
+pub(crate) fn is_nonzero(number: u64) -> u64 {
+    (number | negated(number)) >> (u64::BITS - 1)
+}
+
+/// A number's negative, in a way that the compiler can't see through.
+#[inline(always)]
+fn negated(number: u64) -> u64 {
     #[cfg(target_arch = "bpf")]
     {
-        let mut negated = address;
+        let mut negated = number;
         // SAFETY: changes the register only.
         unsafe { core::arch::asm!("{0} = -{0}", inout(reg) negated, options(nomem, nostack, pure)) };
-        negated.wrapping_neg()
+        negated
     }
     #[cfg(not(target_arch = "bpf"))]
-    address
+    number.wrapping_neg()
 }
 
 /// Copies a `T` made of whole words. The compiler's own copying and zeroing becomes calls of byte loops

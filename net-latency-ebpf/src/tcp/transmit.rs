@@ -134,7 +134,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         counters::both(Counter::SeenOut, Counter::FilteredOut);
         return Ok(());
     }
-    let Some(mut connection) = wanted_connection(socket, seq, len)? else {
+    let Some(connection) = wanted_connection(socket, seq, len)? else {
         counters::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     };
@@ -161,7 +161,6 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
             }
         } else if has_passed(connection, seq) {
             result = advance(connection.address.get(), seq);
-            connection = connection::find(socket).ok_or(Counter::SocketLost)?;
         }
         (app, author) = writer(connection, seq);
         if app == 0 && flags & FLAG_RETRANS == 0 {
