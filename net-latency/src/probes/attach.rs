@@ -1,6 +1,7 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
@@ -25,7 +26,7 @@ use super::{
     filters,
     histograms::{self, Counts},
     plan::{Choice, Plan},
-    table::Mechanism,
+    table::{Mechanism, TCP_IN_IP},
 };
 use crate::message::tell;
 use crate::{
@@ -195,6 +196,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
     settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
+    settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
+    // The standard library's hashes have random keys.
+    settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types: offsets come by OFFSETS.
@@ -225,17 +229,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     tell_page_bases(&probes.ebpf)?;
     filters::fill(&request.filter, &mut probes.ebpf)?;
 
-    let types = match mechanism {
-        Mechanism::Fentry | Mechanism::Mixed => {
-            Some(Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?)
-        }
-        Mechanism::Kprobe => None,
-    };
+    let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
     // Everything is loaded before anything is attached, so that the stages start close together.
     for choice in &plan.choices {
-        probes
-            .load(choice, types.as_ref())
-            .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
+        probes.load(choice, &types).with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
@@ -310,14 +307,14 @@ impl Probes {
         self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
     }
 
-    fn load(&mut self, choice: &Choice, types: Option<&Btf>) -> Result<()> {
+    fn load(&mut self, choice: &Choice, types: &Btf) -> Result<()> {
         let target = choice.targets[0];
-        match (self.program(choice)?, types) {
-            (Program::FEntry(program), Some(types)) => program.load(target, types)?,
-            (Program::BtfTracePoint(program), Some(types)) => program.load(target, types)?,
-            (Program::KProbe(program), _) => program.load()?,
-            (Program::RawTracePoint(program), _) => program.load()?,
-            (program, _) => bail!("programs of type {:?} are not used here", program.prog_type()),
+        match self.program(choice)? {
+            Program::FEntry(program) => program.load(target, types)?,
+            Program::BtfTracePoint(program) => program.load(target, types)?,
+            Program::KProbe(program) => program.load()?,
+            Program::RawTracePoint(program) => program.load()?,
+            program => bail!("programs of type {:?} are not used here", program.prog_type()),
         }
         Ok(())
     }
@@ -438,7 +435,7 @@ mod tests {
         let named: BTreeSet<String> = hooks
             .flat_map(|hook| match hook.programs {
                 Programs::Function { fentry, kprobe } => vec![fentry, kprobe],
-                Programs::Tracepoint { btf, raw, kprobe } => [btf, raw].into_iter().chain(kprobe).collect(),
+                Programs::Tracepoint { btf, kprobe } => [btf].into_iter().chain(kprobe).collect(),
                 Programs::AllTracepoints { raw } => vec![raw],
             })
             .map(str::to_owned)

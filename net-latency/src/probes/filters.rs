@@ -62,6 +62,8 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         control: is_on(filter.control),
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
+        tcp_header_only: 0,
+        seed: 0,
     }
 }
 

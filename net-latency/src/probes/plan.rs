@@ -134,6 +134,14 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether one of these functions is hooked.
+    #[must_use]
+    pub fn has_target(&self, names: &[&str]) -> bool {
+        self.choices.iter().flat_map(|choice| &choice.targets).any(|target| names.contains(target))
+    }
+}
+
 /// Takes from the table what `has` confirms; the hook that can't be served is the error.
 fn choose(
     scope: Scope,

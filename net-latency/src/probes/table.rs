@@ -78,10 +78,8 @@ pub enum Programs {
     },
     /// On the first tracepoint of the candidates that the kernel has.
     Tracepoint {
-        /// Name of the program with BTF types.
+        /// Name of the program. It has BTF types, for which a tracepoint needs no trampoline, so that it serves both backends.
         btf: &'static str,
-        /// Name of the program without.
-        raw: &'static str,
         /// Name of the kprobe program on the function that has the tracepoint, and its name, at its very beginning.
         kprobe: Option<&'static str>,
     },
@@ -135,10 +133,9 @@ impl Programs {
             | (Self::Tracepoint { kprobe: Some(kprobe), .. }, Mechanism::Kprobe | Mechanism::Mixed, true) => {
                 Program::Kprobe(kprobe)
             }
-            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe, _) | (Self::AllTracepoints { raw }, ..) => {
-                Program::Tracepoint(raw)
+            (Self::Tracepoint { btf: name, .. }, ..) | (Self::AllTracepoints { raw: name }, ..) => {
+                Program::Tracepoint(name)
             }
-            (Self::Tracepoint { btf, .. }, ..) => Program::Tracepoint(btf),
         }
     }
 }
@@ -196,6 +193,10 @@ impl Hook {
     }
 }
 
+/// Where IP gets a packet of TCP, which has cleared its control block by then: instead of TCP's own functions, where these are
+/// inlined (Linux 7.2).
+pub const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
+
 const IN: Option<Direction> = Some(Direction::In);
 const OUT: Option<Direction> = Some(Direction::Out);
 
@@ -233,7 +234,6 @@ const fn tracepoint(
     stage: Stage,
     candidates: &'static [&'static str],
     btf: &'static str,
-    raw: &'static str,
 ) -> Hook {
     Hook {
         direction,
@@ -241,7 +241,7 @@ const fn tracepoint(
         protocol: None,
         version: None,
         candidates,
-        programs: Programs::Tracepoint { btf, raw, kprobe: None },
+        programs: Programs::Tracepoint { btf, kprobe: None },
         absence: Absence::Fatal,
     }
 }
@@ -285,12 +285,8 @@ pub const HOOKS: [Hook; 28] = [
     // Before Linux 6.0 TLS read by the function above.
     optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done").tcp(),
     Hook {
-        programs: Programs::Tracepoint {
-            btf: "btf_in_app",
-            raw: "raw_in_app",
-            kprobe: Some("kprobe_in_app"),
-        },
-        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "", "").tcp()
+        programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
+        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()
     },
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app").udp(),
     Hook {
@@ -307,17 +303,12 @@ pub const HOOKS: [Hook; 28] = [
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app").udp(),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app").udp(),
-    function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit").tcp(),
-    function(
-        OUT,
-        Stage::Tcp,
-        &["tcp_v4_send_check", "__ip_queue_xmit"],
-        "fentry_out_tcp4",
-        "kprobe_out_tcp4",
-    )
-    .tcp()
-    .v4(),
-    function(OUT, Stage::Tcp, &["tcp_v6_send_check", "inet6_csk_xmit"], "fentry_out_tcp6", "kprobe_out_tcp6")
+    // Without it the age of what is sent again is unknown.
+    optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again").tcp(),
+    function(OUT, Stage::Tcp, &["tcp_v4_send_check", TCP_IN_IP[0]], "fentry_out_tcp4", "kprobe_out_tcp4")
+        .tcp()
+        .v4(),
+    function(OUT, Stage::Tcp, &["tcp_v6_send_check", TCP_IN_IP[1]], "fentry_out_tcp6", "kprobe_out_tcp6")
         .tcp()
         .v6(),
     function(OUT, Stage::Udp, &["ip_send_skb"], "fentry_out_udp4", "kprobe_out_udp4").udp().v4(),
@@ -325,11 +316,11 @@ pub const HOOKS: [Hook; 28] = [
     function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4").v4(),
     function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast").v4(),
     function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6").v6(),
-    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv", "raw_out_drv"),
+    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.
-pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed", "raw_closed");
+pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
 /// Follow the processes that a command starts, until they are gone.
 pub const PROCESSES: [Hook; 2] =
