@@ -3,7 +3,6 @@
 
 use std::{
     env,
-    future::pending,
     io::Write as _,
     ops::ControlFlow,
     os::unix::process::ExitStatusExt as _,
@@ -12,10 +11,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::{
-    signal::unix::Signal,
-    time::{Interval, MissedTickBehavior, interval, interval_at},
-};
+use tokio::signal::unix::Signal;
 
 use super::Alarm;
 use crate::{
@@ -29,7 +25,7 @@ use crate::{
     output::{self, Options, Sink, Writer, colour_wanted, write_json},
     packet::event::completion_ns,
     request::{FooterFormat, PacketFilter, StreamConfig},
-    run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
+    run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
@@ -182,15 +178,10 @@ impl Stream<'_> {
     async fn trace(&mut self, ends: &mut Ends<'_>, status: &mut Option<ExitStatus>) -> Result<End, Failure> {
         let filling =
             self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = pace::ticks(TICK);
         let over = pace::over(self.options.duration);
         tokio::pin!(over);
-        let mut reports = self.options.interval.map(|every| {
-            let mut reports = interval_at(tokio::time::Instant::now() + every, every);
-            reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            reports
-        });
+        let mut reports = Every::new(self.options.interval);
         let mut state = self.tracer.state(self.summary.packets(), self.outside)?;
         let mut ticks = 0u32;
         loop {
@@ -213,7 +204,7 @@ impl Stream<'_> {
                     ended?;
                     return Ok(End::Done);
                 }
-                () = next(&mut reports) => is_due = true,
+                () = reports.next() => is_due = true,
                 ready = filling.readable() => {
                     ready.context("cannot wait for the ring buffer")?.clear_ready();
                 }
@@ -344,13 +335,5 @@ impl Stream<'_> {
             }
         });
         recent.clear();
-    }
-}
-
-/// The next of the reports; never if none are wanted.
-async fn next(reports: &mut Option<Interval>) {
-    match reports {
-        Some(reports) => drop(reports.tick().await),
-        None => pending().await,
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
 use crate::{error::Failure, output::SinkError};
 
@@ -28,6 +29,34 @@ pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Res
         .build()
         .context("cannot start the runtime")?;
     runtime.block_on(view)
+}
+
+/// Comes at once, and then every `period`; where one comes late, so do the next.
+pub(crate) fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Comes after each period, and leaves out those that have passed; never without one.
+pub(crate) struct Every(Option<Interval>);
+
+impl Every {
+    pub(crate) fn new(period: Option<Duration>) -> Self {
+        Self(period.map(|period| {
+            let mut every = interval_at(Instant::now() + period, period);
+            every.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            every
+        }))
+    }
+
+    /// Safe to call again after being dropped.
+    pub(crate) async fn next(&mut self) {
+        match &mut self.0 {
+            Some(every) => drop(every.tick().await),
+            None => pending().await,
+        }
+    }
 }
 
 /// Returns when the run has lasted as long as it was to; never if it has no such end.
@@ -54,5 +83,27 @@ impl End {
             SinkError::Closed => Ok(Self::Closed),
             failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn each_period_comes_after_its_time_and_none_without() {
+        const PERIOD: Duration = Duration::from_millis(30);
+        let outcome = block_on(async {
+            assert!(timeout(PERIOD, Every::new(None).next()).await.is_err());
+            let (begun, mut every) = (Instant::now(), Every::new(Some(PERIOD)));
+            every.next().await;
+            assert!(begun.elapsed() >= PERIOD);
+            every.next().await;
+            assert!(begun.elapsed() >= PERIOD * 2);
+            Ok(())
+        });
+        assert!(outcome.is_ok());
     }
 }

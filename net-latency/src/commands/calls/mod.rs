@@ -21,11 +21,7 @@ use std::{
 
 use anyhow::Context as _;
 use net_latency_common::{CallCounters, CallRecord};
-use tokio::{
-    signal::unix::Signal,
-    task::yield_now,
-    time::{MissedTickBehavior, interval, sleep},
-};
+use tokio::{signal::unix::Signal, task::yield_now, time::sleep};
 
 use self::{
     choice::Choice,
@@ -294,8 +290,7 @@ impl Run<'_> {
         processes: &mut Processes,
     ) -> Result<End, Failure> {
         let filling = self.maps.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = pace::ticks(TICK);
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
         let mut ticks = 0u32;

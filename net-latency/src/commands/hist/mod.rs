@@ -12,7 +12,6 @@ mod tests;
 mod text;
 
 use std::{
-    future::pending,
     io::{self, Write as _},
     iter::empty,
     ops::ControlFlow,
@@ -21,7 +20,6 @@ use std::{
 
 use anyhow::Context as _;
 use net_latency_common::Direction;
-use tokio::time::{MissedTickBehavior, interval_at};
 
 use self::{
     group::Names,
@@ -39,7 +37,7 @@ use crate::{
     message::{say, tell},
     output::write_json,
     request::{FooterFormat, HistConfig, ReportFormat},
-    run::pace,
+    run::pace::{self, Every},
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,
@@ -126,29 +124,18 @@ impl Hist<'_> {
     ) -> Result<ControlFlow<()>, Failure> {
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
-        let every = |period| {
-            let mut every = interval_at(tokio::time::Instant::now() + period, period);
-            every.set_missed_tick_behavior(MissedTickBehavior::Skip);
-            every
-        };
-        let mut pages = self.config.interval.map(every);
-        let mut looks = every(LOOK);
+        let mut pages = Every::new(self.config.interval);
+        let mut looks = Every::new(Some(LOOK));
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
         let mut state = self.tracer.state(0, 0)?;
         loop {
-            let page = async {
-                match &mut pages {
-                    Some(pages) => drop(pages.tick().await),
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = signals.any() => return Ok(ControlFlow::Continue(())),
                 () = &mut over => return Ok(ControlFlow::Continue(())),
                 ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
-                () = page => {
+                () = pages.next() => {
                     let now = self.tracer.times()?;
                     let to = monotonic_ns();
                     let counts = since(&now, &earlier);
@@ -165,7 +152,7 @@ impl Hist<'_> {
                     }
                     (earlier, from) = (now, to);
                 }
-                _ = looks.tick() => self.alarm.look(&self.tracer.losses()?),
+                () = looks.next() => self.alarm.look(&self.tracer.losses()?),
             }
         }
     }

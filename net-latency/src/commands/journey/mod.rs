@@ -21,7 +21,6 @@ use std::{
 
 use anyhow::Context as _;
 use rustix::termios::tcgetwinsize;
-use tokio::time::{MissedTickBehavior, interval};
 
 use self::{
     assemble::{Assembler, End, Wanted},
@@ -157,8 +156,7 @@ impl Run<'_> {
     ) -> Result<ControlFlow<()>, Failure> {
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = pace::ticks(TICK);
         loop {
             tokio::select! {
                 biased;

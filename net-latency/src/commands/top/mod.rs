@@ -35,7 +35,7 @@ use ratatui_core::buffer::Buffer;
 use tokio::{
     io::unix::AsyncFd,
     signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval, sleep},
+    time::sleep,
 };
 
 use self::{
@@ -217,10 +217,8 @@ impl<'a> Top<'a> {
             ),
             Feed::Log(_) => None,
         };
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut refresh = interval(self.config.delay);
-        refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = pace::ticks(TICK);
+        let mut refresh = pace::ticks(self.config.delay);
         let mut has_typed = false;
         loop {
             let mut keys = Vec::new();
