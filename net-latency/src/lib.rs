@@ -8,6 +8,7 @@ pub mod clock;
 pub mod commands;
 pub mod error;
 mod escape;
+mod files;
 pub mod kernel;
 mod message;
 pub mod output;
