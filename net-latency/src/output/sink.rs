@@ -2,9 +2,9 @@
 
 use std::{
     fmt::{self, Display},
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, ErrorKind, IsTerminal as _, Write as _},
-    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::rotation;
-use crate::{error::Failure, request::Rotation};
+use crate::{error::Failure, files::Place, request::Rotation};
 
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
@@ -20,8 +20,6 @@ const CAPACITY: usize = 64 * 1024;
 pub const LONGEST_LINE: usize = 1024;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
-/// Readable and writable for the owner, readable for the group: the lines say who talks to whom.
-const FILE_MODE: u32 = 0o640;
 
 /// Why lines can't be written any more.
 #[derive(Debug)]
@@ -142,7 +140,7 @@ impl Sink {
     pub fn open(output: Option<&Path>, header: &'static [u8], rotation: Rotation) -> Result<Self, Failure> {
         let (opened, name) = match output {
             None => (io::stdout().as_fd().try_clone_to_owned().map(File::from), "standard output".to_owned()),
-            Some(path) => (open(path), path.display().to_string()),
+            Some(path) => (open(path).map(|(file, _)| file), path.display().to_string()),
         };
         let inspected = opened.and_then(|file| {
             let metadata = file.metadata()?;
@@ -248,7 +246,10 @@ impl Sink {
     fn replace(&mut self, make_way: fn(&Self, &Appended) -> io::Result<()>) {
         let Kind::Appended(old) = &self.kind else { return };
         let replaced = make_way(self, old).and_then(|()| {
-            let file = open(&old.path)?;
+            let (file, _) = open(&old.path)?;
+            if !file.metadata()?.is_file() {
+                return Err(io::Error::other("it is no regular file any more"));
+            }
             let len = file.metadata()?.len();
             Ok((file, Appended::new(&old.path, len, self.header, old.rotation)))
         });
@@ -272,8 +273,9 @@ impl Sink {
 
     fn rotate(&self, file: &Appended) -> io::Result<()> {
         // If somebody else has done it, there is nothing left to rename.
-        if rotation::is_named(&self.file, &file.path)? {
-            rotation::shift(&file.path, file.rotation.keep)?;
+        let place = Place::find(&file.path)?;
+        if rotation::is_named(&self.file, &place)? {
+            rotation::shift(&place, file.rotation.keep)?;
         }
         Ok(())
     }
@@ -353,9 +355,9 @@ impl Sink {
     }
 }
 
-/// Opens a file for appending; a new one belongs to the owner and can be read by the group.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+/// Opens a file for appending, and says whether it was made for that.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    Place::find(path)?.append()
 }
 
 fn count_lines(bytes: &[u8]) -> usize {
@@ -679,6 +681,59 @@ mod tests {
         let failure = Sink::open(Some(Path::new("/dev/null")), b"", by_size(4096)).expect_err("a device");
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains("--rotate-size"), "{failure}");
+    }
+
+    /// What somebody who can write to the directory may put in the place of our file, and what is said of it.
+    #[test]
+    fn what_others_put_in_its_place_is_left_and_the_old_file_goes_on() {
+        type Put = fn(&Path);
+        let fifo: Put = |path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        };
+        // A reader makes that the FIFO can be opened.
+        let read_fifo: Put = |path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+            std::mem::forget(Place::find(path).and_then(|place| place.read()).expect("read"));
+        };
+        let directory: Put = |path| fs::create_dir(path).expect("made");
+        let link: Put = |path| {
+            std::os::unix::fs::symlink(path.with_file_name("target"), path).expect("linked");
+            std::os::unix::fs::lchown(path, Some(65534), None).expect("given away");
+        };
+        let foreign: Put = |path| {
+            fs::write(path, "").expect("written");
+            std::os::unix::fs::chown(path, Some(65534), None).expect("given away");
+        };
+        let mut puts = vec![
+            (fifo, "nobody reads"),
+            (read_fifo, "no regular file any more"),
+            (directory, "Is a directory"),
+        ];
+        if rustix::process::geteuid().is_root() {
+            puts.extend([(link, "a link of another user"), (foreign, "belongs to another user")]);
+        }
+        for (take_place, said) in puts {
+            for is_rotation in [false, true] {
+                let directory = tempfile::tempdir().expect("temporary directory");
+                let path = directory.path().join("lines");
+                let mut sink = rotating(&path, by_size(20));
+                put(&mut sink, "1111\n2222\n");
+                fs::rename(&path, directory.path().join("moved")).expect("renamed");
+                take_place(&path);
+                let began = Instant::now();
+                if !is_rotation {
+                    sink.reopen(PATIENCE).expect("the old one goes on");
+                }
+                sink.buffer().extend_from_slice(b"3333\n");
+                assert!(sink.flush(PATIENCE).expect("the old one can be written"));
+                assert!(began.elapsed() < Duration::from_secs(5), "{said}: it waits for somebody");
+                let warning = sink.take_warning().expect("a warning");
+                assert!(warning.contains(said), "{said}: {warning}");
+                let moved = read(&directory.path().join("moved"));
+                assert_eq!(moved, "a,header\n1111\n2222\n3333\n", "{said}");
+                assert!(!directory.path().join("target").exists(), "{said}");
+            }
+        }
     }
 
     proptest! {
