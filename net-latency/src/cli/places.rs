@@ -104,7 +104,7 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    let mounts = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
+    let mounts = fs::read(proc.join("self/mountinfo")).unwrap_or_default();
     let Some(root) = unified_hierarchy(&mounts) else {
         return Err(Failure::Usage(
             "--cgroup needs the unified hierarchy (cgroup v2), which is not mounted here; \
@@ -112,7 +112,7 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
                 .to_owned(),
         ));
     };
-    asked.iter().map(|asked| cgroup(asked, root)).collect()
+    asked.iter().map(|asked| cgroup(asked, &root)).collect()
 }
 
 fn cgroup(asked: &Path, root: &Path) -> Result<PathBuf, Failure> {
