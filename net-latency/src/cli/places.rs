@@ -2,11 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io,
+    fs::{self, File, OpenOptions},
+    io, mem,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd},
-        unix::fs::MetadataExt as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
     thread,
@@ -31,11 +31,15 @@ fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
         io::ErrorKind::NotFound => format!("--netns {asked}: there is no such file; {form}"),
         _ => format!("--netns {asked}: {error}; {form}"),
     };
-    let file = File::open(&path).map_err(wrong)?;
+    // Without waiting for anything: it may be a FIFO.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let file = opened.map_err(wrong)?;
     if !is_network_namespace(&file) {
         return Err(format!("--netns {asked}: this is not a network namespace; {form}"));
     }
     let inode = file.metadata().map_err(wrong)?.ino();
+    // Open to the end of the process: as long as the namespace is there, its number is nobody else's.
+    mem::forget(file);
     u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is not a network namespace; {form}"))
 }
 
@@ -157,6 +161,10 @@ mod tests {
         let ask = |asked: &str| refused(namespaces(&[asked.to_owned()], proc));
         let sentences =
             ["99999999", "/run/netns/nobody", "/proc/self/ns/uts", "/proc/self/status", "/proc"].map(ask);
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert!(ask(fifo.to_str().expect("UTF-8")).contains("this is not a network namespace"));
         insta::assert_snapshot!(sentences.join("\n"));
     }
 
