@@ -1,6 +1,7 @@
 //! How a run fails, and the exit code that says so.
 
 use std::fmt::{self, Display};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use crate::message::tell;
@@ -24,18 +25,33 @@ pub enum Failure {
         /// Why.
         sentence: String,
     },
+    /// There is no room for the output: a full disk, a quota, or a limit on the size of files.
+    OutputFull(anyhow::Error),
     /// Something failed while running.
     Runtime(anyhow::Error),
 }
 
 impl Failure {
-    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, or a command's.
+    /// That the output can't be written, for the reason that the system gave.
+    #[must_use]
+    pub fn of_output(reason: ErrorKind, error: anyhow::Error) -> Self {
+        match reason {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Self::OutputFull(error)
+            }
+            _ => Self::Runtime(error),
+        }
+    }
+
+    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, 4 the output is full, or a
+    /// command's.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Runtime(_) => 1,
             Self::Usage(_) => 2,
             Self::CannotTrace(_) => 3,
+            Self::OutputFull(_) => 4,
             Self::Command { code, .. } => *code,
         }
     }
@@ -61,7 +77,7 @@ impl Display for Failure {
                 f.write_str(sentence)
             }
             // `#`: the causes too, on the same line.
-            Self::Runtime(error) => write!(f, "{error:#}"),
+            Self::Runtime(error) | Self::OutputFull(error) => write!(f, "{error:#}"),
         }
     }
 }
@@ -78,13 +94,15 @@ impl From<anyhow::Error> for Failure {
 mod tests {
     use anyhow::anyhow;
 
-    use super::Failure;
+    use super::*;
 
     #[test]
     fn exit_codes_are_those_of_the_interface() {
         assert_eq!(Failure::from(anyhow!("x")).exit_code(), 1);
         assert_eq!(Failure::Usage(String::new()).exit_code(), 2);
         assert_eq!(Failure::CannotTrace(String::new()).exit_code(), 3);
+        assert_eq!(Failure::of_output(ErrorKind::StorageFull, anyhow!("x")).exit_code(), 4);
+        assert_eq!(Failure::of_output(ErrorKind::PermissionDenied, anyhow!("x")).exit_code(), 1);
     }
 
     #[test]

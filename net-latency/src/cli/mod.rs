@@ -67,6 +67,7 @@ Exit codes:
   2  usage
   3  this kernel or user can't trace
   With a command: its own, 128 + the signal that killed it, 126 not executable, 127 not found";
+  4  the output has no room left: a full disk, a quota
 
 /// Shows, live and per packet, where the time went between driver, IP, TCP and application
 #[derive(Debug, Parser)]

@@ -52,7 +52,10 @@ impl End {
     pub(crate) fn of(error: SinkError) -> Result<Self, Failure> {
         match error {
             SinkError::Closed => Ok(Self::Closed),
-            failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+            SinkError::Failed { ref source, .. } => {
+                let reason = source.kind();
+                Err(Failure::of_output(reason, error.into()))
+            }
         }
     }
 }

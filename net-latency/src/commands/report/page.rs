@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process;
 
-use anyhow::Context as _;
 use rustix::fs::FileType;
 
 use crate::error::Failure;
@@ -78,7 +77,11 @@ impl Page {
                 // Nothing more can be done about a file that can't be removed.
                 .inspect_err(|_| drop(temporary.remove())),
         };
-        Ok(written.with_context(|| format!("cannot write the page to {}", self.name))?)
+        written.map_err(|error| {
+            let reason = error.kind();
+            let context = format!("cannot write the page to {}", self.name);
+            Failure::of_output(reason, anyhow::Error::new(error).context(context))
+        })
     }
 }
 
