@@ -48,8 +48,8 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 }
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
-    // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
+    // What can fail without touching the kernel comes first, and the signals come before the output, so that whoever
+    // rotates logs does not end the run. The command is made before they are listened to: it must end by them.
     let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
@@ -59,9 +59,11 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
+    let mut sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
+    sink.begin();
     let log = if config.debug { Some(tracer.log()?) } else { None };
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
