@@ -14,7 +14,6 @@ mod text;
 
 use std::{
     future::pending,
-    io::{self, Write as _},
     iter::empty,
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -38,9 +37,9 @@ use crate::{
     clock::{Clock, monotonic_ns},
     error::Failure,
     message::{say, tell},
-    output::write_json,
-    request::{FooterFormat, HistConfig, ReportFormat},
-    run::pace,
+    output::{Sink, write_json},
+    request::{FooterFormat, HistConfig, ReportFormat, Rotation},
+    run::pace::{self, LAST_PATIENCE, PATIENCE},
     run::{
         ends::{Processes, Signals},
         tracer::Tracer,
@@ -61,12 +60,14 @@ pub fn run(config: &HistConfig) -> Result<(), Failure> {
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut sink = Sink::open(None, b"", Rotation::default())?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
-    let mut hist = Hist { config, tracer, started: Instant::now(), alarm };
+    sink.begin();
+    let mut hist = Hist { config, sink, tracer, started: Instant::now(), alarm };
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
@@ -74,6 +75,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
 
 struct Hist<'a> {
     config: &'a HistConfig,
+    sink: Sink,
     tracer: Tracer,
     started: Instant,
     alarm: Alarm,
@@ -109,15 +111,22 @@ impl Hist<'_> {
                 () = signals.any() => return Ok(ControlFlow::Continue(())),
                 () = &mut over => return Ok(ControlFlow::Continue(())),
                 ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                // Where the reader has not taken the last one, the next covers this time too.
                 () = page => {
-                    let now = self.tracer.times()?;
-                    let to = monotonic_ns();
-                    if self.print(&since(&now, &earlier), from, to, false)?.is_break() {
-                        return Ok(ControlFlow::Break(()));
+                    if self.sink.waiting_lines() == 0 {
+                        let now = self.tracer.times()?;
+                        let to = monotonic_ns();
+                        self.print(&since(&now, &earlier), from, to, false);
+                        (earlier, from) = (now, to);
                     }
-                    (earlier, from) = (now, to);
                 }
                 _ = looks.tick() => self.alarm.look(&self.tracer.losses()?),
+            }
+            if self.sink.reader_gone() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Err(error) = self.sink.flush(PATIENCE) {
+                return pace::End::of(error).map(|_| ControlFlow::Break(()));
             }
         }
     }
@@ -129,7 +138,8 @@ impl Hist<'_> {
         let counts = self.tracer.times()?;
         let printed = if is_read {
             let (from, to) = (*self.tracer.span.start(), *self.tracer.span.end());
-            self.print(&counts, from, to, true).map(drop)
+            self.print(&counts, from, to, true);
+            self.write_last()
         } else {
             Ok(())
         };
@@ -156,8 +166,20 @@ impl Hist<'_> {
         printed
     }
 
-    /// Prints what was counted between two times; breaks if nobody reads it.
-    fn print(&self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<ControlFlow<()>, Failure> {
+    /// Writes what is left, as far as its reader takes it.
+    fn write_last(&mut self) -> Result<(), Failure> {
+        match self.sink.flush(LAST_PATIENCE) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                tell(format_args!("{} lines not written: nobody read them", self.sink.waiting_lines()));
+                Ok(())
+            }
+            Err(error) => pace::End::of(error).map(drop),
+        }
+    }
+
+    /// Prints what was counted between two times, into the sink's buffer.
+    fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) {
         let by = self.config.histograms.by;
         let process = |pid| self.tracer.process_name(pid);
         let mut names = Names::new(by, &process);
@@ -174,16 +196,10 @@ impl Hist<'_> {
             by,
             groups: named.collect(),
         };
-        let mut out = Vec::new();
+        let out = self.sink.buffer();
         match self.config.format {
-            ReportFormat::Text => text::write(&page, &mut out),
-            ReportFormat::Json => json::write(&page, &mut out),
-        }
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
-            Ok(()) => Ok(ControlFlow::Continue(())),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-            Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
+            ReportFormat::Text => text::write(&page, out),
+            ReportFormat::Json => json::write(&page, out),
         }
     }
 }
