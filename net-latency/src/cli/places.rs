@@ -99,8 +99,10 @@ fn devices_inside(path: &Path, proc: &Path) -> io::Result<String> {
         move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
         fs::read_to_string(proc.join("thread-self/net/dev"))
     };
-    thread::scope(|scope| scope.spawn(|| look(namespace.as_fd())).join())
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread::scope(|scope| {
+        let looking = thread::Builder::new().spawn_scoped(scope, || look(namespace.as_fd()))?;
+        looking.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    })
 }
 
 /// The directories of the cgroups that `asked` names by path.
@@ -159,12 +161,12 @@ mod tests {
     fn what_is_no_namespace_is_refused() {
         let proc = Path::new("/proc");
         let ask = |asked: &str| refused(namespaces(&[asked.to_owned()], proc));
-        let sentences =
-            ["99999999", "/run/netns/nobody", "/proc/self/ns/uts", "/proc/self/status", "/proc"].map(ask);
         let directory = tempfile::tempdir().expect("temporary directory");
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
         assert!(ask(fifo.to_str().expect("UTF-8")).contains("this is not a network namespace"));
+        let sentences =
+            ["99999999", "/run/netns/nobody", "/proc/self/ns/uts", "/proc/self/status", "/proc"].map(ask);
         insta::assert_snapshot!(sentences.join("\n"));
     }
 

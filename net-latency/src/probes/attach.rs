@@ -213,7 +213,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
     // The programs that are still to be loaded know the map by its first descriptor.
     let map = MapData::from_fd(map.fd().as_fd().try_clone_to_owned()?)?;
     let mut map = Array::<_, PageBases>::try_from(Map::Array(map))?;
-    thread::spawn(move || {
+    let look = thread::Builder::new().spawn(move || {
         // Whoever may not say how urgent it is waits a little longer.
         let _ = setpriority_process(Some(gettid()), LEAST_URGENT);
         if let Some(bases) = symbols::page_bases()
@@ -222,6 +222,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
             tell(format_args!("cannot tell where pages are mapped: {error}"));
         }
     });
+    look.context("no thread can be made")?;
     Ok(())
 }
 

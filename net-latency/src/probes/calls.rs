@@ -251,7 +251,8 @@ impl Drop for CallProbes {
         thread::scope(|scope| {
             while !links.is_empty() {
                 let part = links.split_off(links.len().saturating_sub(each));
-                scope.spawn(|| drop(part));
+                // Where no thread can be made this one detaches them, since what it was given is dropped.
+                let _ = thread::Builder::new().spawn_scoped(scope, || drop(part));
             }
         });
     }
