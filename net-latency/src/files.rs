@@ -18,8 +18,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fcntl_getfl, fcntl_setfl, fstatfs, openat,
-        readlinkat, renameat, statat, unlinkat,
+        Access, AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC, Stat, accessat, fcntl_getfl, fcntl_setfl,
+        fstatfs, openat, readlinkat, renameat, statat, unlinkat,
     },
     io::Errno,
     process::geteuid,
@@ -152,6 +152,13 @@ impl Place {
     /// What the system says.
     pub(crate) fn is_descriptor(&self) -> io::Result<bool> {
         is_proc(&self.directory)
+    }
+
+    /// Whether it can be written as it is, and another put in its place.
+    pub(crate) fn is_writable(&self) -> bool {
+        let may = |name: &OsStr, access| accessat(&self.directory, name, access, AtFlags::EACCESS);
+        let is_replaceable = may(OsStr::new("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
+        is_replaceable && matches!(may(&self.name, Access::WRITE_OK), Ok(()) | Err(Errno::NOENT))
     }
 
     /// Another name in the same directory.

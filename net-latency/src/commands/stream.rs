@@ -34,6 +34,7 @@ use crate::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
         kernel_log::KernelLog,
+        privileges::{self, Later},
         tracer::Tracer,
     },
     source::{RecordSource as _, ring::Names},
@@ -65,6 +66,8 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
     sink.begin();
     let log = if config.debug { Some(tracer.log()?) } else { None };
+    let later = Later { output: config.output.as_deref(), has_command: stopped.is_some() };
+    privileges::give_up(&later, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }

@@ -57,10 +57,11 @@ pub struct Request {
 /// The attached kernel side. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Probes {
+    /// The kprobes' links; `None` where this kernel does not count the calls that programs of this mechanism missed, or not
+    /// for this user.
+    kprobe_links: Option<Vec<OwnedFd>>,
     ebpf: Ebpf,
     mechanism: Mechanism,
-    /// Whether this kernel counts the calls that programs of this mechanism missed.
-    counts_missed: bool,
     /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
@@ -176,9 +177,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         || request.log_level > 0;
     let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
     let mut probes = Probes {
+        kprobe_links: None,
         ebpf,
         mechanism,
-        counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
@@ -200,6 +201,11 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
+    probes.kprobe_links = match mechanism {
+        Mechanism::Fentry => Some(Vec::new()),
+        _ if plan.counts_missed_kprobes => kprobe_links(&probes.ebpf),
+        _ => None,
+    };
     Ok(probes)
 }
 
@@ -251,10 +257,7 @@ impl Probes {
     /// not for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        if !self.counts_missed {
-            return None;
-        }
-        missed_of(&self.ebpf, self.mechanism != Mechanism::Fentry)
+        missed_of(&self.ebpf, self.kprobe_links.as_deref()?)
     }
 
     /// The programs' CPU time so far, where the kernel measures it.
@@ -302,25 +305,31 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
     }
 }
 
-/// How often the kernel skipped one of the programs; with those that are kprobes, if `has_kprobes`.
-pub(super) fn missed_of(ebpf: &Ebpf, has_kprobes: bool) -> Option<u64> {
+/// How often the kernel skipped one of the programs, or the kprobes that lead to them.
+pub(super) fn missed_of(ebpf: &Ebpf, kprobe_links: &[OwnedFd]) -> Option<u64> {
+    let loaded = ebpf.programs().filter_map(|(_, program)| program.fd().ok());
+    let skipped = loaded.map(|fd| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
+    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
+    let before_program = kprobe_links.iter().map(|link| kprobe_misses(link.as_fd())).sum::<Option<u64>>()?;
+    Some(skipped + before_program)
+}
+
+/// The links of the programs that are kprobes, to be asked later: finding them takes `CAP_SYS_ADMIN`, which only asking does
+/// not. As long as one is open, its probe stays.
+pub(super) fn kprobe_links(ebpf: &Ebpf) -> Option<Vec<OwnedFd>> {
     let loaded: Vec<_> = ebpf
         .programs()
-        .filter_map(|(_, program)| Some((program.fd().ok()?, program.info().ok()?.id())))
+        .filter(|(_, program)| program.fd().is_ok())
+        .filter_map(|(_, program)| Some(program.info().ok()?.id()))
         .collect();
-    let skipped = loaded.iter().map(|(fd, _)| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
-    if !has_kprobes {
-        return Some(skipped);
-    }
-    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
-    let mut before_program = 0;
+    let mut links = Vec::new();
     for link in loaded_links() {
         let link = link.ok()?;
-        if loaded.iter().any(|(_, id)| *id == link.program_id()) && is_kprobe(&link) {
-            before_program += kprobe_misses(link.id())?;
+        if loaded.contains(&link.program_id()) && is_kprobe(&link) {
+            links.push(open_link(link.id())?);
         }
     }
-    Some(skipped + before_program)
+    Some(links)
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
@@ -335,10 +344,15 @@ fn is_kprobe(link: &LinkInfo) -> bool {
     matches!(link.link_type(), Ok(LinkType::PerfEvent))
 }
 
-/// `bpf_link_info.perf_event.kprobe.missed` of the link with that id.
-fn kprobe_misses(link: u32) -> Option<u64> {
+/// `bpf_link_info.perf_event.kprobe.missed`.
+fn kprobe_misses(link: BorrowedFd<'_>) -> Option<u64> {
     // Offset in `struct bpf_link_info` (include/uapi/linux/bpf.h), since Linux 6.7.
     const MISSED: usize = 48;
+    Some(object_info::<{ MISSED / 8 + 1 }>(link)?[MISSED / 8])
+}
+
+/// The link with that id.
+fn open_link(id: u32) -> Option<OwnedFd> {
     const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 
     #[repr(C)]
@@ -347,15 +361,14 @@ fn kprobe_misses(link: u32) -> Option<u64> {
         next_id: u32,
         open_flags: u32,
     }
-    let attributes = Attributes { id: link, next_id: 0, open_flags: 0 };
+    let attributes = Attributes { id, next_id: 0, open_flags: 0 };
     // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_LINK_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>())
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     // SAFETY: the kernel has just made this descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    Some(object_info::<{ MISSED / 8 + 1 }>(fd.as_fd())?[MISSED / 8])
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The first words of what the kernel says about a program or a link; `None` if it says less.

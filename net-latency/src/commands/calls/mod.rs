@@ -47,6 +47,7 @@ use crate::{
     run::{
         ends::{self, Processes, Signals, readable},
         notice::Notice,
+        privileges::{self, Later},
     },
 };
 
@@ -93,6 +94,9 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         return Err(Failure::CannotTrace("none of the functions can be traced; -v says why".to_owned()));
     }
     sink.begin();
+    probes.watch();
+    let later = Later { output: config.output.as_deref(), has_command: false };
+    privileges::give_up(&later, || maps.counters().is_ok())?;
     // Until now calls met some of the probes only.
     while maps.oldest()?.is_some() {}
     let start_ns = monotonic_ns();

@@ -42,6 +42,7 @@ use crate::{
     run::pace::{self, LAST_PATIENCE, PATIENCE},
     run::{
         ends::{Processes, Signals},
+        privileges::{self, Later},
         tracer::Tracer,
     },
 };
@@ -62,11 +63,12 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut processes = Processes::watch(&config.filter.pids)?;
     let mut sink = Sink::open(None, b"", Rotation::default())?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
+    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
+    sink.begin();
+    privileges::give_up(&Later { output: None, has_command: false }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
-    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
-    sink.begin();
     let mut hist = Hist { config, sink, tracer, started: Instant::now(), alarm };
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));

@@ -41,6 +41,7 @@ use crate::{
     run::{
         ends::{Processes, Signals},
         notice::Notice,
+        privileges::{self, Later},
     },
 };
 
@@ -92,6 +93,8 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     } else {
         sink.begin();
     }
+    // The file of a journey is opened once.
+    privileges::give_up(&Later { output: None, has_command: false }, || following.tallies().is_ok())?;
     if !config.quiet {
         say_ready(&following, started.elapsed());
     }
