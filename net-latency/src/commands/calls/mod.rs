@@ -75,7 +75,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     let mut sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     prerequisites::check()?;
-    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
+    prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     let choice = Choice::make(config)?;
     if config.verbose {
         choice.tell();
@@ -91,7 +91,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         return Ok(());
     };
     if attached.is_empty() {
-        return Err(Failure::CannotTrace("none of the functions can be traced; -v says why".to_owned()));
+        return Err(Failure::cannot_trace("none of the functions can be traced", "-v says why"));
     }
     sink.begin();
     probes.watch();

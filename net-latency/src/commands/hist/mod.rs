@@ -1,9 +1,8 @@
 //! Distributions of times, which the kernel side counts itself: no packet comes to the user side.
 //!
-//! [`model`] and [`distribution`] put the counts together, [`group`] finds names, [`text`] and [`json`] write a
+//! [`model`] puts the counts together, [`group`] finds names, [`text`] and [`json`] write a
 //! [`page`], and this module runs it all.
 
-mod distribution;
 mod group;
 mod json;
 mod model;
@@ -31,10 +30,10 @@ use self::{
 use super::Alarm;
 use crate::{
     accounting::{
-        Balance,
+        Balance, Losses,
         object::{Kind, Object, View},
     },
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, Zone, monotonic_ns},
     error::Failure,
     message::{say, tell},
     output::{Sink, write_json},
@@ -75,6 +74,45 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     outcome.map(drop).and(printed)
 }
 
+/// Says on standard error what a view that only counts has counted, and what not, once all is detached.
+pub(super) fn say_figures(
+    tracer: &Tracer,
+    view: View,
+    counts: &Counts,
+    losses: &mut Losses,
+    elapsed: Duration,
+    footer: FooterFormat,
+) -> Result<(), Failure> {
+    if footer == FooterFormat::None {
+        return Ok(());
+    }
+    let packets = by_direction(counts);
+    let ledger = tracer.ledger(packets.iter().sum(), 0, 0)?;
+    losses.evicted_in = ledger.evicted;
+    let cost = tracer.cost()?;
+    let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
+    match footer {
+        FooterFormat::Json => tell_json(Kind::End, view, counts, &balance),
+        _ => say(|out| {
+            balance.write_counts(out)?;
+            reasons(&groups(counts, usize::MAX)).write(out)?;
+            balance.write_places(out)
+        }),
+    }
+    Ok(())
+}
+
+/// Tells standard error the figures of what was counted, for programs.
+fn tell_json(kind: Kind, view: View, counts: &Counts, balance: &Balance<'_>) {
+    let stages = stages(&groups(counts, 0));
+    // No packet of these views has a time of day.
+    let object = Object::new(kind, view, balance, stages, empty(), Zone::UTC);
+    say(|out| {
+        write_json(&object, out);
+        Ok(())
+    });
+}
+
 struct Hist<'a> {
     config: &'a HistConfig,
     sink: Sink,
@@ -101,6 +139,7 @@ impl Hist<'_> {
         let mut looks = every(LOOK);
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
+        let mut state = self.tracer.state(0, 0)?;
         loop {
             let page = async {
                 match &mut pages {
@@ -118,7 +157,17 @@ impl Hist<'_> {
                     if self.sink.waiting_lines() == 0 {
                         let now = self.tracer.times()?;
                         let to = monotonic_ns();
-                        self.print(&since(&now, &earlier), from, to, false);
+                        let counts = since(&now, &earlier);
+                        self.print(&counts, from, to, false);
+                        if self.config.footer == FooterFormat::Json {
+                            let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
+                            let (elapsed, ledger, losses) = reached.since(&state);
+                            let packets = by_direction(&counts);
+                            let balance =
+                                Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+                            tell_json(Kind::Interval, View::Hist, &counts, &balance);
+                            state = reached;
+                        }
                         (earlier, from) = (now, to);
                     }
                 }
@@ -145,26 +194,7 @@ impl Hist<'_> {
         } else {
             Ok(())
         };
-        if self.config.footer != FooterFormat::None {
-            let all = groups(&counts, usize::MAX);
-            let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
-            let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
-            losses.evicted_in = ledger.evicted;
-            let cost = self.tracer.cost()?;
-            let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
-            say(|out| match self.config.footer {
-                FooterFormat::Json => {
-                    let zone = self.config.zone;
-                    let stages = stages(&groups(&counts, 0));
-                    write_json(&Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone), out);
-                    Ok(())
-                }
-                _ => balance
-                    .write_counts(out)
-                    .and_then(|()| reasons(&all).write(out))
-                    .and_then(|()| balance.write_places(out)),
-            });
-        }
+        say_figures(&self.tracer, View::Hist, &counts, &mut losses, elapsed, self.config.footer)?;
         printed
     }
 
@@ -194,6 +224,7 @@ impl Hist<'_> {
             from_ns: clock.to_utc_ns(from),
             to_ns: clock.to_utc_ns(to),
             zone: self.config.zone,
+            histogram: self.config.histogram,
             is_whole,
             by,
             groups: named.collect(),
@@ -204,4 +235,10 @@ impl Hist<'_> {
             ReportFormat::Json => json::write(&page, out),
         }
     }
+}
+
+/// Packets that came in, and those that went out.
+fn by_direction(counts: &Counts) -> [u64; 2] {
+    let all = groups(counts, usize::MAX);
+    [Direction::In, Direction::Out].map(|direction| packets(&all, direction))
 }

@@ -93,6 +93,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     } else {
         sink.begin();
     }
+    following.watch();
     // The file of a journey is opened once.
     privileges::give_up(&Later { output: None, has_command: false }, || following.tallies().is_ok())?;
     if !config.quiet {
@@ -244,7 +245,7 @@ impl Run<'_> {
                 lost,
                 rows_of_others: self.assembler.foreign,
                 rows_beyond: self.assembler.beyond,
-                skipped_calls: None,
+                skipped_calls: self.following.missed(),
             };
             say(|out| footer.write(self.config.footer, self.config.filter.slower.is_some(), out));
         }

@@ -240,7 +240,7 @@ impl Parser {
         let is_long =
             |name: &Option<Cow<'_, str>>| name.as_ref().is_some_and(|name| name.len() > LONGEST_NAME);
         let packet = match fields {
-            Some(fields) if is_long(&fields.comm) || is_long(&fields.ifname) => {
+            Some(fields) if is_long(&fields.values.comm) || is_long(&fields.values.ifname) => {
                 return Err(Skipped::LongName);
             }
             Some(fields) => Some(fields.into_packet(&mut self.times).ok_or(Skipped::Incomplete)?),
