@@ -1,6 +1,7 @@
 //! How a run fails, and the exit code that says so.
 
 use std::fmt::{self, Display};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use crate::message::tell;
@@ -29,24 +30,39 @@ pub enum Failure {
         /// Why.
         sentence: String,
     },
+    /// There is no room for the output: a full disk, a quota, or a limit on the size of files.
+    OutputFull(anyhow::Error),
     /// Something failed while running.
     Runtime(anyhow::Error),
 }
 
 impl Failure {
+    /// That the output can't be written, for the reason that the system gave.
+    #[must_use]
+    pub fn of_output(reason: ErrorKind, error: anyhow::Error) -> Self {
+        match reason {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Self::OutputFull(error)
+            }
+            _ => Self::Runtime(error),
+        }
+    }
+
     /// That tracing is not possible here, and what to do about it.
     #[must_use]
     pub fn cannot_trace(found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::CannotTrace { found: found.into(), remedy: Some(remedy.into()) }
     }
 
-    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, or a command's.
+    /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, 4 the output is full, or a
+    /// command's.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Runtime(_) => 1,
             Self::Usage(_) => 2,
             Self::CannotTrace { .. } => 3,
+            Self::OutputFull(_) => 4,
             Self::Command { code, .. } => *code,
         }
     }
@@ -72,7 +88,7 @@ impl Display for Failure {
             Self::CannotTrace { found, remedy: Some(remedy) } => write!(f, "{found}; {remedy}"),
             Self::CannotTrace { found, remedy: None } => f.write_str(found),
             // `#`: the causes too, on the same line.
-            Self::Runtime(error) => write!(f, "{error:#}"),
+            Self::Runtime(error) | Self::OutputFull(error) => write!(f, "{error:#}"),
         }
     }
 }
@@ -89,13 +105,15 @@ impl From<anyhow::Error> for Failure {
 mod tests {
     use anyhow::anyhow;
 
-    use super::Failure;
+    use super::*;
 
     #[test]
     fn exit_codes_are_those_of_the_interface() {
         assert_eq!(Failure::from(anyhow!("x")).exit_code(), 1);
         assert_eq!(Failure::Usage(String::new()).exit_code(), 2);
         assert_eq!(Failure::cannot_trace("", "").exit_code(), 3);
+        assert_eq!(Failure::of_output(ErrorKind::StorageFull, anyhow!("x")).exit_code(), 4);
+        assert_eq!(Failure::of_output(ErrorKind::PermissionDenied, anyhow!("x")).exit_code(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod commands;
 pub mod error;
 mod escape;
+mod files;
 pub mod kernel;
 mod message;
 pub mod output;
@@ -37,5 +38,7 @@ pub fn main() -> ExitCode {
         Config::Report(config) => commands::report::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Top(config) => commands::top::run(&config).map(|()| ExitCode::SUCCESS),
     });
-    error::report(outcome)
+    let code = error::report(outcome);
+    message::finish();
+    code
 }

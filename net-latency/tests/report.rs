@@ -205,8 +205,27 @@ fn a_reader_who_has_gone_is_no_failure_and_a_full_disk_is_one() {
     let full = File::options().write(true).open("/dev/full").expect("a device");
     let output = tool().arg(&good).stdout(full).output().expect("the tool starts");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("cannot write to standard output: No space left"), "{said}");
+}
+
+#[test]
+fn names_that_are_longer_than_any_are_not_kept() {
+    let directory = TempDir::new().expect("temporary directory");
+    let head = "{\"ts\":\"2022-03-02T16:01:36Z\",\"dir\":\"in\",\"proto\":\"tcp\",\"total_ns\":7";
+    let lines: String = ["comm", "ifname"]
+        .map(|name| format!("{head},\"pid\":2,\"{name}\":\"{}\"}}\n", "x".repeat(60_000)))
+        .concat();
+    // As long as one of the kernel's can be in this form.
+    let longest = "\\\\x01".repeat(15);
+    let good = format!("{head},\"pid\":1,\"comm\":\"{longest}\"}}\n");
+    let log = put(&directory, "log", (good + &lines).as_bytes());
+    let output = run(&[&log, "--format", "json"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.len() < 20_000, "{} bytes", output.stdout.len());
+    let text = String::from_utf8(run(&[&log]).stdout).expect("UTF-8");
+    assert!(text.contains("2 lines were skipped") && text.contains("line 2 of"), "{text}");
+    assert!(text.contains("has a name that is too long"), "{text}");
 }
 
 #[test]

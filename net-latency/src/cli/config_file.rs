@@ -1,16 +1,34 @@
 //! A configuration file: TOML whose keys are long options, at the top or in a section per view.
 
 use std::{
-    fs, io,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
+use memchr::memchr_iter;
+use rustix::process::geteuid;
+
 use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::error::Failure;
+use crate::{error::Failure, files::Place};
 
 /// What to write, for those whose file is no TOML at all.
 const FORM: &str = "write lines such as format = \"json\" or pid = [1, 2]";
+
+/// Nobody writes as much, in bytes.
+const MOST: u64 = 1 << 20;
+
+/// Why a file is not read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// There is none, or none that can be seen.
+    Missing,
+    /// Somebody else may have written it, who must not say what root does.
+    Foreign(String),
+    /// It is wrong.
+    Wrong(Failure),
+}
 
 /// The defaults in one file.
 #[derive(Debug)]
@@ -43,32 +61,60 @@ pub(super) enum Value {
 }
 
 impl ConfigFile {
-    /// Reads a file; `None` if there is none.
+    /// Reads a file. As root only one that root owns and that no one else can write.
     ///
     /// # Errors
-    /// A usage failure that names the file, and the line where there is one.
-    pub(super) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+    /// Why there is nothing to read; what is wrong names the file, and the line where there is one.
+    pub(super) fn read(path: &Path) -> Result<Self, Unread> {
+        Self::read_as(geteuid().is_root(), path)
+    }
+
+    fn read_as(is_root: bool, path: &Path) -> Result<Self, Unread> {
         let unreadable = |error: &dyn std::fmt::Display| {
-            Failure::Usage(format!("cannot read {}: {error}", path.display()))
+            Unread::Wrong(Failure::Usage(format!("cannot read {}: {error}", path.display())))
         };
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if is_missing(&error) => return Ok(None),
+        // Without waiting for anything: it may be a FIFO.
+        let file = match Place::find(path).and_then(|place| place.read()) {
+            Ok(file) => file,
+            Err(error) if is_missing(&error) => return Err(Unread::Missing),
+            // Through somebody else's link.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_root => {
+                return Err(Unread::Foreign(format!("{}: {error}", path.display())));
+            }
             // Whose directory can't be entered is another user's: sudo may leave us their HOME.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && fs::metadata(path).is_err() => {
-                return Ok(None);
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !path.exists() => {
+                return Err(Unread::Missing);
             }
             Err(error) => return Err(unreadable(&error)),
         };
+        let metadata = file.metadata().map_err(|error| unreadable(&error))?;
+        if !metadata.is_file() {
+            return Err(unreadable(&"it is no regular file"));
+        }
+        if is_root {
+            let why = match (metadata.uid(), metadata.mode() & 0o022) {
+                (0, 0) => None,
+                (0, _) => Some("others can write it; chmod go-w".to_owned()),
+                (uid, _) => Some(format!("it belongs to another user (uid {uid}); chown root")),
+            };
+            if let Some(why) = why {
+                let name = path.display();
+                return Err(Unread::Foreign(format!("{name}: {why} {name} if root is to obey it")));
+            }
+        }
+        let mut bytes = Vec::new();
+        (&file).take(MOST + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+        if bytes.len() as u64 > MOST {
+            return Err(unreadable(&format_args!("it has more than {} MiB", MOST >> 20)));
+        }
         let text = String::from_utf8(bytes).map_err(|_| unreadable(&"it is not UTF-8 text"))?;
-        Self::parse(path, &text).map(Some)
+        Self::parse(path, &text).map_err(Unread::Wrong)
     }
 
     /// Reads a file's text.
     fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
-        let line_of = |offset: usize| {
-            1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
-        };
+        let newlines: Vec<usize> = memchr_iter(b'\n', text.as_bytes()).collect();
+        let line_of = |offset: usize| 1 + newlines.partition_point(|newline| *newline < offset);
         let mut file = Self { path: path.to_owned(), sections: Vec::new(), entries: Vec::new() };
         let table = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(span.start));
@@ -156,9 +202,18 @@ fn text(value: &DeValue<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
     use proptest::prelude::*;
 
     use super::*;
+
+    fn wrong(path: &Path) -> String {
+        match ConfigFile::read(path) {
+            Err(Unread::Wrong(failure)) => failure.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn parse(text: &str) -> Result<ConfigFile, String> {
         ConfigFile::parse(Path::new("config.toml"), text).map_err(|failure| failure.to_string())
@@ -204,8 +259,9 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_has_no_defaults() {
         let directory = tempfile::tempdir().expect("temporary directory");
-        assert!(ConfigFile::read(&directory.path().join("none")).expect("no error").is_none());
-        assert!(ConfigFile::read(Path::new("/dev/null/none")).expect("no error").is_none());
+        for path in [&directory.path().join("none"), Path::new("/dev/null/none")] {
+            assert!(matches!(ConfigFile::read(path), Err(Unread::Missing)), "{}", path.display());
+        }
     }
 
     #[test]
@@ -213,10 +269,52 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("config.toml");
         fs::write(&path, b"utc = \"\xff\"").expect("writable");
-        let sentence = ConfigFile::read(&path).expect_err("no text").to_string();
+        let sentence = wrong(&path);
         assert_eq!(sentence, format!("cannot read {}: it is not UTF-8 text", path.display()));
-        let sentence = ConfigFile::read(directory.path()).expect_err("no file").to_string();
+        let sentence = wrong(directory.path());
         assert!(sentence.starts_with(&format!("cannot read {}: ", directory.path().display())), "{sentence}");
+        fs::write(&path, "\n".repeat(2 << 20)).expect("writable");
+        assert!(wrong(&path).ends_with("it has more than 1 MiB"));
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert!(wrong(&fifo).ends_with("it is no regular file"));
+    }
+
+    #[test]
+    fn root_obeys_root_only() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("config.toml");
+        fs::write(&path, "utc = true").expect("writable");
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+        let foreign = |path: &Path| match ConfigFile::read_as(true, path) {
+            Err(Unread::Foreign(why)) => Some(why.replace(path.to_str().expect("UTF-8"), "FILE")),
+            Ok(_) => None,
+            Err(other) => panic!("{other:?}"),
+        };
+        mode(0o644);
+        if geteuid().is_root() {
+            assert_eq!(foreign(&path), None);
+            mode(0o664);
+            assert_eq!(
+                foreign(&path).as_deref(),
+                Some("FILE: others can write it; chmod go-w FILE if root is to obey it")
+            );
+            mode(0o644);
+            std::os::unix::fs::chown(&path, Some(65534), None).expect("given away");
+        }
+        let why = foreign(&path).expect("somebody else's");
+        assert!(why.starts_with("FILE: it belongs to another user (uid "), "{why}");
+        // Another user may obey whom they like.
+        assert_eq!(ConfigFile::read_as(false, &path).expect("fine").entries.len(), 1);
+    }
+
+    #[test]
+    fn lines_are_found_in_one_pass() {
+        let text = format!("{}x0 = 1", (1..60_000).map(|n| format!("k{n} = 1\n")).collect::<String>());
+        let began = std::time::Instant::now();
+        let entries = parse(&text).expect("right").entries;
+        assert_eq!(entries.iter().map(|entry| entry.line).max(), Some(60_000));
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     proptest! {

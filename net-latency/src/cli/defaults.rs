@@ -11,7 +11,7 @@ use clap::{
     parser::ValueSource,
 };
 
-use super::config_file::{ConfigFile, Entry, Value};
+use super::config_file::{ConfigFile, Entry, Unread, Value};
 use crate::error::Failure;
 
 /// For all users of this machine.
@@ -70,6 +70,8 @@ pub(super) struct Defaults {
     pub(super) arguments: Vec<OsString>,
     /// The files they are from.
     pub(super) files: Vec<PathBuf>,
+    /// Files that were not read, and why.
+    pub(super) passed_over: Vec<String>,
 }
 
 impl Defaults {
@@ -86,21 +88,31 @@ impl Defaults {
         if given.get_flag("no_config") {
             return Ok(Self::default());
         }
+        let mut passed_over = Vec::new();
         let files = match given.get_one::<PathBuf>("config") {
-            Some(path) => match ConfigFile::read(path)? {
-                Some(file) => vec![file],
-                None => {
+            Some(path) => match ConfigFile::read(path) {
+                Ok(file) => vec![file],
+                Err(Unread::Wrong(failure)) => return Err(failure),
+                Err(Unread::Foreign(why)) => return Err(Failure::Usage(why)),
+                Err(Unread::Missing) => {
                     return Err(Failure::Usage(format!(
                         "cannot read {}: there is no such file",
                         path.display()
                     )));
                 }
             },
-            None => places
-                .paths
-                .iter()
-                .filter_map(|path| ConfigFile::read(path).transpose())
-                .collect::<Result<_, _>>()?,
+            None => {
+                let mut files = Vec::new();
+                for path in &places.paths {
+                    match ConfigFile::read(path) {
+                        Ok(file) => files.push(file),
+                        Err(Unread::Wrong(failure)) => return Err(failure),
+                        Err(Unread::Foreign(why)) => passed_over.push(why),
+                        Err(Unread::Missing) => {}
+                    }
+                }
+                files
+            }
         };
         for file in &files {
             for (name, line) in &file.sections {
@@ -110,7 +122,7 @@ impl Defaults {
                 check(command, file, entry)?;
             }
         }
-        Self::choose(command, view, given, &files)
+        Ok(Self { passed_over, ..Self::choose(command, view, given, &files)? })
     }
 
     /// Takes of the files, lowest priority first, what holds for `view`, the stream if `None`, and what the

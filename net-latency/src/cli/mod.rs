@@ -22,6 +22,7 @@ mod tracing;
 
 use std::env;
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +38,7 @@ use crate::request::{Config, Format, StreamConfig, values};
 use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
-use defaults::{ConfigArguments, Places};
+use defaults::{ConfigArguments, Defaults, Places};
 use footer::FooterArguments;
 use hist::HistArguments;
 use invocation::{Invocation, Refusal};
@@ -66,6 +67,7 @@ Exit codes:
   1  failed while running
   2  usage
   3  this kernel or user can't trace
+  4  the output has no room left: a full disk, a quota
   With a command: its own, 128 + the signal that killed it, 126 not executable, 127 not found";
 
 /// Shows, live and per packet, where the time went between driver, IP, TCP and application
@@ -165,15 +167,33 @@ pub fn from_env() -> Result<Config, Failure> {
     let arguments: Vec<_> = env::args_os().collect();
     let invocation = match Invocation::read(command(), &arguments, &Places::new(|name| env::var_os(name))) {
         Ok(invocation) => invocation,
-        Err(Refusal::Clap(error)) => error.exit(),
+        Err(Refusal::Clap(error)) => return Err(print(&error)),
         Err(Refusal::File(failure)) => return Err(failure),
     };
+    announce(&invocation.defaults);
     let config = resolve(&invocation, Path::new("/proc"))?;
-    let is_quiet = matches!(&config, Config::Stream(stream) if stream.quiet);
-    if !invocation.defaults.files.is_empty() && !is_quiet {
-        tell(format_args!("defaults from {}", invocation.defaults.names()));
-    }
     Ok(config)
+}
+
+/// Says, even where a file wants it quiet, whose defaults hold: nobody else shall decide unseen what is done.
+fn announce(defaults: &Defaults) {
+    for why in &defaults.passed_over {
+        tell(format_args!("passed over {why}"));
+    }
+    if !defaults.files.is_empty() {
+        tell(format_args!("defaults from {}", defaults.names()));
+    }
+}
+
+/// Prints help, version, or what clap finds wrong, and ends the process; comes back if that can't be printed.
+fn print(error: &clap::Error) -> Failure {
+    match error.print().and_then(|()| io::stdout().flush()) {
+        Err(failed) if failed.kind() != io::ErrorKind::BrokenPipe && !error.use_stderr() => {
+            let reason = failed.kind();
+            Failure::of_output(reason, anyhow::Error::new(failed).context("cannot write to standard output"))
+        }
+        _ => std::process::exit(error.exit_code()),
+    }
 }
 
 /// The command line's definition, for what is generated from it.

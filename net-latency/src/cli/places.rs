@@ -2,11 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io,
+    fs::{self, File, OpenOptions},
+    io, mem,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd},
-        unix::fs::MetadataExt as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
     thread,
@@ -31,11 +31,15 @@ fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
         io::ErrorKind::NotFound => format!("--netns {asked}: there is no such file; {form}"),
         _ => format!("--netns {asked}: {error}; {form}"),
     };
-    let file = File::open(&path).map_err(wrong)?;
+    // Without waiting for anything: it may be a FIFO.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let file = opened.map_err(wrong)?;
     if !is_network_namespace(&file) {
         return Err(format!("--netns {asked}: this is not a network namespace; {form}"));
     }
     let inode = file.metadata().map_err(wrong)?.ino();
+    // Open to the end of the process: as long as the namespace is there, its number is nobody else's.
+    mem::forget(file);
     u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is not a network namespace; {form}"))
 }
 
@@ -95,8 +99,10 @@ fn devices_inside(path: &Path, proc: &Path) -> io::Result<String> {
         move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
         fs::read_to_string(proc.join("thread-self/net/dev"))
     };
-    thread::scope(|scope| scope.spawn(|| look(namespace.as_fd())).join())
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread::scope(|scope| {
+        let looking = thread::Builder::new().spawn_scoped(scope, || look(namespace.as_fd()))?;
+        looking.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    })
 }
 
 /// The directories of the cgroups that `asked` names by path.
@@ -104,7 +110,7 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    let mounts = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
+    let mounts = fs::read(proc.join("self/mountinfo")).unwrap_or_default();
     let Some(root) = unified_hierarchy(&mounts) else {
         return Err(Failure::Usage(
             "--cgroup needs the unified hierarchy (cgroup v2), which is not mounted here; \
@@ -112,7 +118,7 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
                 .to_owned(),
         ));
     };
-    asked.iter().map(|asked| cgroup(asked, root)).collect()
+    asked.iter().map(|asked| cgroup(asked, &root)).collect()
 }
 
 fn cgroup(asked: &Path, root: &Path) -> Result<PathBuf, Failure> {
@@ -155,6 +161,10 @@ mod tests {
     fn what_is_no_namespace_is_refused() {
         let proc = Path::new("/proc");
         let ask = |asked: &str| refused(namespaces(&[asked.to_owned()], proc));
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert!(ask(fifo.to_str().expect("UTF-8")).contains("this is not a network namespace"));
         let sentences =
             ["99999999", "/run/netns/nobody", "/proc/self/ns/uts", "/proc/self/status", "/proc"].map(ask);
         insta::assert_snapshot!(sentences.join("\n"));

@@ -25,7 +25,11 @@ pub(crate) fn to_stdout(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(anyhow::Error::new(error).context("cannot write to standard output").into())
+            let reason = error.kind();
+            Err(Failure::of_output(
+                reason,
+                anyhow::Error::new(error).context("cannot write to standard output"),
+            ))
         }
         _ => Ok(()),
     }

@@ -30,6 +30,7 @@ use crate::{
         command::{self, Forwarded, Running, Stopped},
         ends::{self, Processes, Signals, readable},
         kernel_log::KernelLog,
+        privileges::{self, Later},
         tracer::Tracer,
     },
     source::{RecordSource as _, ring::Names},
@@ -44,8 +45,8 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 }
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
-    // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
+    // What can fail without touching the kernel comes first, and the signals come before the output, so that whoever
+    // rotates logs does not end the run. The command is made before they are listened to: it must end by them.
     let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
@@ -55,10 +56,14 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
+    let mut sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
+    sink.begin();
     let log = if config.debug { Some(tracer.log()?) } else { None };
+    let later = Later { output: config.output.as_deref(), has_command: stopped.is_some() };
+    privileges::give_up(&later, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }

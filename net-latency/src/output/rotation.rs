@@ -2,17 +2,18 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
+    fs::File,
     io::{self, ErrorKind},
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
 };
 
-/// Whether `path` is the name of `file`.
-pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+use crate::files::Place;
+
+/// Whether `place` is the name of `file`.
+pub(super) fn is_named(file: &File, place: &Place) -> io::Result<bool> {
     let ours = file.metadata()?;
-    match fs::metadata(path) {
-        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+    match place.status() {
+        Ok(named) => Ok((named.st_dev, named.st_ino) == (ours.dev(), ours.ino())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
@@ -20,28 +21,38 @@ pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Renames FILE to FILE.1 and, as far as that is necessary for it, those before it. Only FILE.`keep` is ever
 /// replaced.
-pub(super) fn shift(path: &Path, keep: u32) -> io::Result<()> {
-    let name = |number: u32| match number {
-        0 => path.to_owned(),
-        number => {
-            let mut name = OsString::from(path);
+pub(super) fn shift(place: &Place, keep: u32) -> io::Result<()> {
+    let numbered = |number: u32| {
+        let mut name = OsString::from(place.name());
+        if number > 0 {
             name.push(format!(".{number}"));
-            PathBuf::from(name)
         }
+        place.beside(name)
     };
     let keep = keep.max(1);
-    // `symlink_metadata`: a dangling link is a name in use too.
-    let is_free = |number: &u32| matches!(fs::symlink_metadata(name(*number)), Err(error) if error.kind() == ErrorKind::NotFound);
-    let last = (1..keep).find(is_free).unwrap_or(keep);
+    let mut last = 1;
+    while last < keep {
+        match numbered(last)?.status() {
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            // A dangling link is a name in use too.
+            _ => last += 1,
+        }
+    }
     for number in (0..last).rev() {
-        fs::rename(name(number), name(number + 1))?;
+        numbered(number)?.rename(&numbered(number + 1)?)?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
+
+    fn place(path: &Path) -> Place {
+        Place::find(path).expect("a place")
+    }
 
     fn contents(directory: &Path) -> Vec<(String, String)> {
         let mut files: Vec<_> = fs::read_dir(directory)
@@ -68,7 +79,7 @@ mod tests {
         let path = directory.path().join("lines");
         for text in ["a", "b", "c", "d"] {
             fs::write(&path, text).expect("writable");
-            shift(&path, 2).expect("can be renamed");
+            shift(&place(&path), 2).expect("can be renamed");
         }
         expect(directory.path(), &[("lines.1", "d"), ("lines.2", "c")]);
     }
@@ -81,7 +92,7 @@ mod tests {
         {
             fs::write(directory.path().join(name), text).expect("writable");
         }
-        shift(&path, 3).expect("can be renamed");
+        shift(&place(&path), 3).expect("can be renamed");
         expect(
             directory.path(),
             &[("lines.1", "new"), ("lines.2", "one"), ("lines.3", "three"), ("lines.4", "four")],
@@ -93,10 +104,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("lines");
         let file = File::create(&path).expect("can be created");
-        assert!(is_named(&file, &path).expect("readable"));
+        assert!(is_named(&file, &place(&path)).expect("readable"));
         fs::rename(&path, directory.path().join("other")).expect("can be renamed");
-        assert!(!is_named(&file, &path).expect("readable"));
+        assert!(!is_named(&file, &place(&path)).expect("readable"));
         fs::write(&path, "another's").expect("writable");
-        assert!(!is_named(&file, &path).expect("readable"));
+        assert!(!is_named(&file, &place(&path)).expect("readable"));
     }
 }

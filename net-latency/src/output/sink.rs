@@ -2,9 +2,9 @@
 
 use std::{
     fmt::{self, Display},
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, ErrorKind, IsTerminal as _, Write as _},
-    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::rotation;
-use crate::{error::Failure, request::Rotation};
+use crate::{error::Failure, files::Place, request::Rotation};
 
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
@@ -20,8 +20,6 @@ const CAPACITY: usize = 64 * 1024;
 pub const LONGEST_LINE: usize = 1024;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
-/// Readable and writable for the owner, readable for the group: the lines say who talks to whom.
-const FILE_MODE: u32 = 0o640;
 
 /// Why lines can't be written any more.
 #[derive(Debug)]
@@ -68,6 +66,8 @@ pub struct Sink {
     /// Bytes of the header at the start of the buffer.
     header_left: usize,
     warning: Option<String>,
+    /// The file's name, if it was made for these lines and the run has not begun.
+    made: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -141,10 +141,13 @@ impl Sink {
     /// A usage failure if the file can't be opened, or can't be rotated.
     pub fn open(output: Option<&Path>, header: &'static [u8], rotation: Rotation) -> Result<Self, Failure> {
         let (opened, name) = match output {
-            None => (io::stdout().as_fd().try_clone_to_owned().map(File::from), "standard output".to_owned()),
+            None => {
+                let stdout = io::stdout().as_fd().try_clone_to_owned();
+                (stdout.map(|file| (file.into(), None)), "standard output".to_owned())
+            }
             Some(path) => (open(path), path.display().to_string()),
         };
-        let inspected = opened.and_then(|file| {
+        let inspected = opened.and_then(|(file, made): (File, _)| {
             let metadata = file.metadata()?;
             let kind = match (metadata.is_file(), output) {
                 (true, Some(path)) => Kind::Appended(Appended::new(path, metadata.len(), header, rotation)),
@@ -152,9 +155,9 @@ impl Sink {
                 (false, _) => Kind::Stream { terminal: file.is_terminal() },
             };
             let is_begun = metadata.is_file() && metadata.len() > 0;
-            Ok((file, kind, if is_begun { b"" } else { header }))
+            Ok((file, made, kind, if is_begun { b"" } else { header }))
         });
-        let (file, kind, begin) = inspected.map_err(|error| {
+        let (file, made, kind, begin) = inspected.map_err(|error| {
             let option = if output.is_some() { "--output: " } else { "" };
             Failure::Usage(format!("{option}cannot open {name}: {error}; choose a file that can be written"))
         })?;
@@ -165,7 +168,32 @@ impl Sink {
         }
         let mut buffer = Vec::with_capacity(CAPACITY);
         buffer.extend_from_slice(begin);
-        Ok(Self { file, name, kind, header, header_left: begin.len(), buffer, warning: None })
+        Ok(Self { file, name, kind, header, header_left: begin.len(), buffer, warning: None, made })
+    }
+
+    /// The run has begun: from now on the file stays, even if nothing is written. One that was made for these lines
+    /// goes again if this is never called.
+    pub fn begin(&mut self) {
+        self.made = None;
+    }
+
+    /// The same, of what can't be gone on with: empties a file of ours. Until now it is as it was.
+    ///
+    /// # Errors
+    /// If it can't be emptied.
+    pub fn begin_anew(&mut self) -> Result<(), SinkError> {
+        self.begin();
+        if let Kind::Appended(file) = &mut self.kind {
+            self.file.set_len(0).map_err(|source| SinkError::Failed {
+                name: self.name.clone(),
+                source,
+                lost_lines: 0,
+            })?;
+            *file = Appended::new(&file.path, 0, self.header, file.rotation);
+            self.buffer.splice(..self.header_left, self.header.iter().copied());
+            self.header_left = self.header.len();
+        }
+        Ok(())
     }
 
     /// Whether the lines go to a terminal.
@@ -248,7 +276,10 @@ impl Sink {
     fn replace(&mut self, make_way: fn(&Self, &Appended) -> io::Result<()>) {
         let Kind::Appended(old) = &self.kind else { return };
         let replaced = make_way(self, old).and_then(|()| {
-            let file = open(&old.path)?;
+            let (file, _) = open(&old.path)?;
+            if !file.metadata()?.is_file() {
+                return Err(io::Error::other("it is no regular file any more"));
+            }
             let len = file.metadata()?.len();
             Ok((file, Appended::new(&old.path, len, self.header, old.rotation)))
         });
@@ -272,8 +303,9 @@ impl Sink {
 
     fn rotate(&self, file: &Appended) -> io::Result<()> {
         // If somebody else has done it, there is nothing left to rename.
-        if rotation::is_named(&self.file, &file.path)? {
-            rotation::shift(&file.path, file.rotation.keep)?;
+        let place = Place::find(&file.path)?;
+        if rotation::is_named(&self.file, &place)? {
+            rotation::shift(&place, file.rotation.keep)?;
         }
         Ok(())
     }
@@ -326,7 +358,7 @@ impl Sink {
                     if !writable_within(&self.file, patience)? {
                         return Ok(false);
                     }
-                    &rest[..rest.len().min(PIPE_CHUNK)]
+                    chunk(rest)
                 }
                 Kind::Redirected | Kind::Appended(_) => rest,
             };
@@ -353,9 +385,33 @@ impl Sink {
     }
 }
 
-/// Opens a file for appending; a new one belongs to the owner and can be read by the group.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Some(made) = self.made.take()
+            && self.file.metadata().is_ok_and(|file| file.len() == 0)
+            && rotation::is_named(&self.file, &made).is_ok_and(|ours| ours)
+        {
+            // Nothing more can be done about a file that can't be removed.
+            let _ = made.remove();
+        }
+    }
+}
+
+/// Opens a file for appending; its name too, if it was made for that.
+fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
+    let place = Place::find(path)?;
+    let (file, is_new) = place.append()?;
+    Ok((file, is_new.then_some(place)))
+}
+
+/// What is written to a reader at once: whole lines, so that the last one that a stalled reader gets is not torn. A pipe
+/// takes so many bytes all or not at all. A line longer than that comes in pieces.
+fn chunk(rest: &[u8]) -> &[u8] {
+    let most = &rest[..rest.len().min(PIPE_CHUNK)];
+    match whole_lines(most) {
+        0 => most,
+        whole => &most[..whole],
+    }
 }
 
 fn count_lines(bytes: &[u8]) -> usize {
@@ -402,11 +458,14 @@ mod tests {
             header_left: 0,
             buffer: Vec::new(),
             warning: None,
+            made: None,
         }
     }
 
     fn append(path: &Path) -> Result<Sink, Failure> {
-        Sink::open(Some(path), b"", Rotation::default())
+        let mut sink = Sink::open(Some(path), b"", Rotation::default())?;
+        sink.begin();
+        Ok(sink)
     }
 
     #[test]
@@ -476,6 +535,29 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_who_stalls_gets_whole_lines() {
+        let (mut reader, writer) = io::pipe().expect("pipe");
+        let mut sink = stream(writer);
+        let line = [b'x'; 99];
+        while sink.buffer.len() < 100_000 {
+            sink.buffer().extend_from_slice(&line);
+            sink.buffer().push(b'\n');
+        }
+        assert!(!sink.flush(PATIENCE).expect("pipe is open"));
+        // The run ends here.
+        drop(sink);
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).expect("readable");
+        assert!(bytes.ends_with(b"x\n") && bytes.len() % 100 == 0, "{} bytes", bytes.len());
+        // What is longer than a pipe takes at once comes too.
+        let (_reader, writer) = io::pipe().expect("pipe");
+        let mut sink = stream(writer);
+        sink.buffer().extend_from_slice(&[b'x'; 10_000]);
+        sink.buffer().push(b'\n');
+        assert!(sink.flush(PATIENCE).expect("pipe is open"));
+    }
+
+    #[test]
     fn a_torn_line_is_taken_off_a_file_of_ours() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("lines");
@@ -509,7 +591,9 @@ mod tests {
     const HEADER: &[u8] = b"a,header\n";
 
     fn rotating(path: &Path, rotation: Rotation) -> Sink {
-        Sink::open(Some(path), HEADER, rotation).expect("can be opened")
+        let mut sink = Sink::open(Some(path), HEADER, rotation).expect("can be opened");
+        sink.begin();
+        sink
     }
 
     fn by_size(size: u64) -> Rotation {
@@ -675,10 +759,96 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_never_began_leaves_everything_as_it_was() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let open = || Sink::open(Some(&path), HEADER, Rotation::default()).expect("can be opened");
+        drop(open());
+        assert!(!path.exists(), "made, and left behind");
+        open().begin();
+        assert!(path.exists(), "a run without lines has a file");
+        drop(open());
+        assert!(path.exists(), "made by another run");
+        fs::write(&path, "of an earlier run\n").expect("writable");
+        drop(open());
+        assert_eq!(read(&path), "of an earlier run\n");
+    }
+
+    #[test]
+    fn what_begins_anew_does_so_when_the_run_begins() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        fs::write(&path, "of an earlier run\n").expect("writable");
+        let mut sink = Sink::open(Some(&path), HEADER, Rotation::default()).expect("can be opened");
+        assert_eq!(read(&path), "of an earlier run\n");
+        sink.begin_anew().expect("can be emptied");
+        put(&mut sink, "one\n");
+        assert_eq!(read(&path), "a,header\none\n");
+        // What can't be emptied is written as it is.
+        Sink::open(Some(Path::new("/dev/null")), HEADER, Rotation::default())
+            .expect("a device")
+            .begin_anew()
+            .expect("nothing to do");
+    }
+
+    #[test]
     fn only_regular_files_are_rotated() {
         let failure = Sink::open(Some(Path::new("/dev/null")), b"", by_size(4096)).expect_err("a device");
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains("--rotate-size"), "{failure}");
+    }
+
+    /// What somebody who can write to the directory may put in the place of our file, and what is said of it.
+    #[test]
+    fn what_others_put_in_its_place_is_left_and_the_old_file_goes_on() {
+        type Put = fn(&Path);
+        let fifo: Put = |path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        };
+        // A reader makes that the FIFO can be opened.
+        let read_fifo: Put = |path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
+            std::mem::forget(Place::find(path).and_then(|place| place.read()).expect("read"));
+        };
+        let directory: Put = |path| fs::create_dir(path).expect("made");
+        let link: Put = |path| {
+            std::os::unix::fs::symlink(path.with_file_name("target"), path).expect("linked");
+            std::os::unix::fs::lchown(path, Some(65534), None).expect("given away");
+        };
+        let foreign: Put = |path| {
+            fs::write(path, "").expect("written");
+            std::os::unix::fs::chown(path, Some(65534), None).expect("given away");
+        };
+        let mut puts = vec![
+            (fifo, "nobody reads"),
+            (read_fifo, "no regular file any more"),
+            (directory, "Is a directory"),
+        ];
+        if rustix::process::geteuid().is_root() {
+            puts.extend([(link, "a link of another user"), (foreign, "belongs to another user")]);
+        }
+        for (take_place, said) in puts {
+            for is_rotation in [false, true] {
+                let directory = tempfile::tempdir().expect("temporary directory");
+                let path = directory.path().join("lines");
+                let mut sink = rotating(&path, by_size(20));
+                put(&mut sink, "1111\n2222\n");
+                fs::rename(&path, directory.path().join("moved")).expect("renamed");
+                take_place(&path);
+                let began = Instant::now();
+                if !is_rotation {
+                    sink.reopen(PATIENCE).expect("the old one goes on");
+                }
+                sink.buffer().extend_from_slice(b"3333\n");
+                assert!(sink.flush(PATIENCE).expect("the old one can be written"));
+                assert!(began.elapsed() < Duration::from_secs(5), "{said}: it waits for somebody");
+                let warning = sink.take_warning().expect("a warning");
+                assert!(warning.contains(said), "{said}: {warning}");
+                let moved = read(&directory.path().join("moved"));
+                assert_eq!(moved, "a,header\n1111\n2222\n3333\n", "{said}");
+                assert!(!directory.path().join("target").exists(), "{said}");
+            }
+        }
     }
 
     proptest! {

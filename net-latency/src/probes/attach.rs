@@ -20,7 +20,11 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, RECORDS_MAP, SETTINGS_GLOBAL};
-use rustix::{io::Errno, process::setpriority_process, thread::gettid};
+use rustix::{
+    io::Errno,
+    process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit},
+    thread::gettid,
+};
 
 use super::{
     filters,
@@ -59,10 +63,11 @@ pub struct Request {
 /// The attached kernel side. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Probes {
+    /// The kprobes' links; `None` where this kernel does not count the calls that programs of this mechanism missed, or not
+    /// for this user.
+    kprobe_links: Option<Vec<OwnedFd>>,
     ebpf: Ebpf,
     mechanism: Mechanism,
-    /// Whether this kernel counts the calls that programs of this mechanism missed.
-    counts_missed: bool,
     /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
@@ -147,10 +152,7 @@ pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result
 
 /// Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
 pub(super) fn lift_memory_limit() {
-    let _ = rustix::process::setrlimit(
-        rustix::process::Resource::Memlock,
-        rustix::process::Rlimit { current: None, maximum: None },
-    );
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
 }
 
 /// That no mechanism of `backend` works: of the reasons the one that has a remedy of its own, else the last, which is that
@@ -220,9 +222,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         || request.log_level > 0;
     let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
     let mut probes = Probes {
+        kprobe_links: None,
         ebpf,
         mechanism,
-        counts_missed: mechanism == Mechanism::Fentry || plan.counts_missed_kprobes,
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
@@ -237,6 +239,11 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
+    probes.kprobe_links = match mechanism {
+        Mechanism::Fentry => Some(Vec::new()),
+        _ if plan.counts_missed_kprobes => kprobe_links(&probes.ebpf),
+        _ => None,
+    };
     Ok(probes)
 }
 
@@ -250,7 +257,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
     // The programs that are still to be loaded know the map by its first descriptor.
     let map = MapData::from_fd(map.fd().as_fd().try_clone_to_owned()?)?;
     let mut map = Array::<_, PageBases>::try_from(Map::Array(map))?;
-    thread::spawn(move || {
+    let look = thread::Builder::new().spawn(move || {
         // Whoever may not say how urgent it is waits a little longer.
         let _ = setpriority_process(Some(gettid()), LEAST_URGENT);
         if let Some(bases) = symbols::page_bases()
@@ -259,6 +266,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
             tell(format_args!("cannot tell where pages are mapped: {error}"));
         }
     });
+    look.context("no thread can be made")?;
     Ok(())
 }
 
@@ -287,10 +295,7 @@ impl Probes {
     /// not for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        if !self.counts_missed {
-            return None;
-        }
-        missed_of(&self.ebpf, self.mechanism != Mechanism::Fentry)
+        missed_of(&self.ebpf, self.kprobe_links.as_deref()?)
     }
 
     /// The programs' CPU time so far, where the kernel measures it.
@@ -338,25 +343,34 @@ fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramErro
     }
 }
 
-/// How often the kernel skipped one of the programs; with those that are kprobes, if `has_kprobes`.
-pub(super) fn missed_of(ebpf: &Ebpf, has_kprobes: bool) -> Option<u64> {
+/// How often the kernel skipped one of the programs, or the kprobes that lead to them.
+pub(super) fn missed_of(ebpf: &Ebpf, kprobe_links: &[OwnedFd]) -> Option<u64> {
+    let loaded = ebpf.programs().filter_map(|(_, program)| program.fd().ok());
+    let skipped = loaded.map(|fd| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
+    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
+    let before_program = kprobe_links.iter().map(|link| kprobe_misses(link.as_fd())).sum::<Option<u64>>()?;
+    Some(skipped + before_program)
+}
+
+/// The links of the programs that are kprobes, to be asked later: finding them takes `CAP_SYS_ADMIN`, which only asking does
+/// not. As long as one is open, its probe stays.
+pub(super) fn kprobe_links(ebpf: &Ebpf) -> Option<Vec<OwnedFd>> {
     let loaded: Vec<_> = ebpf
         .programs()
-        .filter_map(|(_, program)| Some((program.fd().ok()?, program.info().ok()?.id())))
+        .filter(|(_, program)| program.fd().is_ok())
+        .filter_map(|(_, program)| Some(program.info().ok()?.id()))
         .collect();
-    let skipped = loaded.iter().map(|(fd, _)| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
-    if !has_kprobes {
-        return Some(skipped);
-    }
-    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
-    let mut before_program = 0;
+    // One more descriptor for each: as many as may be had. Where that is too few, skipped calls are not known.
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let mut links = Vec::new();
     for link in loaded_links() {
         let link = link.ok()?;
-        if loaded.iter().any(|(_, id)| *id == link.program_id()) && is_kprobe(&link) {
-            before_program += kprobe_misses(link.id())?;
+        if loaded.contains(&link.program_id()) && is_kprobe(&link) {
+            links.push(open_link(link.id())?);
         }
     }
-    Some(skipped + before_program)
+    Some(links)
 }
 
 /// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
@@ -371,10 +385,15 @@ fn is_kprobe(link: &LinkInfo) -> bool {
     matches!(link.link_type(), Ok(LinkType::PerfEvent))
 }
 
-/// `bpf_link_info.perf_event.kprobe.missed` of the link with that id.
-fn kprobe_misses(link: u32) -> Option<u64> {
+/// `bpf_link_info.perf_event.kprobe.missed`.
+fn kprobe_misses(link: BorrowedFd<'_>) -> Option<u64> {
     // Offset in `struct bpf_link_info` (include/uapi/linux/bpf.h), since Linux 6.7.
     const MISSED: usize = 48;
+    Some(object_info::<{ MISSED / 8 + 1 }>(link)?[MISSED / 8])
+}
+
+/// The link with that id.
+fn open_link(id: u32) -> Option<OwnedFd> {
     const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
 
     #[repr(C)]
@@ -383,15 +402,14 @@ fn kprobe_misses(link: u32) -> Option<u64> {
         next_id: u32,
         open_flags: u32,
     }
-    let attributes = Attributes { id: link, next_id: 0, open_flags: 0 };
+    let attributes = Attributes { id, next_id: 0, open_flags: 0 };
     // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_LINK_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>())
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
     // SAFETY: the kernel has just made this descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    Some(object_info::<{ MISSED / 8 + 1 }>(fd.as_fd())?[MISSED / 8])
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The first words of what the kernel says about a program or a link; `None` if it says less.

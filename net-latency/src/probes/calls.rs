@@ -110,6 +110,8 @@ pub struct CallProbes {
     ebpf: Ebpf,
     links: Vec<KProbeLink>,
     counts_missed: bool,
+    /// The same links, if they can be asked how many calls were skipped.
+    watched: Option<Vec<OwnedFd>>,
 }
 
 /// The maps, which are read while tracing and, the last time, after everything is detached.
@@ -143,7 +145,7 @@ impl CallProbes {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;
             let counts_missed =
                 Btf::parse(btf, named(layout::names())).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
-            let mut probes = Self { ebpf, links: Vec::new(), counts_missed };
+            let mut probes = Self { ebpf, links: Vec::new(), counts_missed, watched: None };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in PROGRAMS {
                 probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
@@ -240,18 +242,26 @@ impl CallProbes {
     /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        if self.counts_missed { attach::missed_of(&self.ebpf, true) } else { None }
+        attach::missed_of(&self.ebpf, self.watched.as_deref()?)
+    }
+
+    /// Everything is attached: finds what counts skipped calls, while that is allowed.
+    pub fn watch(&mut self) {
+        self.watched = if self.counts_missed { attach::kprobe_links(&self.ebpf) } else { None };
     }
 }
 
 impl Drop for CallProbes {
     fn drop(&mut self) {
+        // They would keep the probes, to be let go one by one.
+        self.watched = None;
         let mut links = mem::take(&mut self.links);
         let each = links.len().div_ceil(DETACHING).max(1);
         thread::scope(|scope| {
             while !links.is_empty() {
                 let part = links.split_off(links.len().saturating_sub(each));
-                scope.spawn(|| drop(part));
+                // Where no thread can be made this one detaches them, since what it was given is dropped.
+                let _ = thread::Builder::new().spawn_scoped(scope, || drop(part));
             }
         });
     }

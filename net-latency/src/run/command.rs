@@ -51,7 +51,8 @@ impl Stopped {
             });
         }
         // It returns when the program is executed.
-        let start = thread::spawn(move || command.spawn());
+        let start = thread::Builder::new().spawn(move || command.spawn());
+        let start = start.with_context(|| format!("cannot run {}: no thread can be made", name.display()))?;
         let mut pid = [0; 4];
         if told.read_exact(&mut pid).is_err() {
             let error = finished(start).map_or_else(|error| error, |_| anyhow!("it said nothing"));

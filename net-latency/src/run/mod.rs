@@ -5,4 +5,5 @@ pub(crate) mod ends;
 pub mod kernel_log;
 pub(crate) mod notice;
 pub(crate) mod pace;
+pub(crate) mod privileges;
 pub mod tracer;

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use crate::message::Drawing;
+
 /// What takes less than this needs no word.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often the words follow what happens.
@@ -28,12 +30,15 @@ impl Notice {
     /// Tells a terminal on standard error, unless `is_quiet`. Logs and pipes are not told.
     pub(crate) fn new(text: impl Into<String>, is_quiet: bool) -> Self {
         let text = Arc::new(Mutex::new(text.into()));
-        let shown = (!is_quiet && io::stderr().is_terminal()).then(|| {
+        let is_told = !is_quiet && io::stderr().is_terminal();
+        let shown = is_told.then(|| {
             let (over, is_over) = channel();
             let text = Arc::clone(&text);
-            (over, thread::spawn(move || show(&text, &is_over, [PATIENCE, EVERY], &mut io::stderr())))
+            let show = move || show(&text, &is_over, [PATIENCE, EVERY], &mut Drawing);
+            // Where no thread can be made there is no word.
+            Some((over, thread::Builder::new().spawn(show).ok()?))
         });
-        Self { text, shown }
+        Self { text, shown: shown.flatten() }
     }
 
     /// From now on it is this.
@@ -64,7 +69,8 @@ fn show(text: &Mutex<String>, is_over: &Receiver<()>, waits: [Duration; 2], out:
         let now = text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if now != shown {
             // A closed stderr is no reason not to go on.
-            let _ = write!(out, "{ERASE_LINE}net-latency: {now}").and_then(|()| out.flush());
+            let line = format!("{ERASE_LINE}net-latency: {now}");
+            let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
             shown = now;
         }
     }

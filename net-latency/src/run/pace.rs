@@ -19,8 +19,9 @@ pub(crate) const TICKS_PER_SECOND: u32 = 25;
 pub(crate) const BATCH: usize = 16_384;
 /// How long a reader of our output may take nothing before we go back to our signals.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end, for what is still there.
-pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// The same at the very end, for what is still there. With what standard error is given then, and detaching, it is less
+/// than a second.
+pub(crate) const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs a view to its end, on this thread.
 pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -81,7 +82,10 @@ impl End {
     pub(crate) fn of(error: SinkError) -> Result<Self, Failure> {
         match error {
             SinkError::Closed => Ok(Self::Closed),
-            failed @ SinkError::Failed { .. } => Err(Failure::Runtime(failed.into())),
+            SinkError::Failed { ref source, .. } => {
+                let reason = source.kind();
+                Err(Failure::of_output(reason, error.into()))
+            }
         }
     }
 }

@@ -43,6 +43,7 @@ use crate::{
     run::{
         ends::{self, Processes, Signals, readable},
         notice::Notice,
+        privileges::{self, Later},
     },
 };
 
@@ -62,12 +63,12 @@ pub fn run(config: &CallsConfig) -> Result<(), Failure> {
 
 async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
-    let sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let hangup = match config.output {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
+    let mut sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     prerequisites::check()?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
@@ -88,6 +89,10 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     if attached.is_empty() {
         return Err(Failure::cannot_trace("none of the functions can be traced", "-v says why"));
     }
+    sink.begin();
+    probes.watch();
+    let later = Later { output: config.output.as_deref(), has_command: false };
+    privileges::give_up(&later, || maps.counters().is_ok())?;
     // Until now calls met some of the probes only.
     while maps.oldest()?.is_some() {}
     let start_ns = monotonic_ns();

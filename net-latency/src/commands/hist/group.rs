@@ -83,8 +83,8 @@ impl<'a> Names<'a> {
     pub(super) fn new(by: GroupBy, process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>) -> Self {
         let cgroups = match by {
             GroupBy::Cgroup => {
-                let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-                unified_hierarchy(&mounts).map(cgroups).unwrap_or_default()
+                let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+                unified_hierarchy(&mounts).as_deref().map(cgroups).unwrap_or_default()
             }
             _ => HashMap::new(),
         };

@@ -12,7 +12,6 @@ mod tests;
 mod text;
 
 use std::{
-    io::{self, Write as _},
     iter::empty,
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -35,11 +34,12 @@ use crate::{
     clock::{Clock, Zone, monotonic_ns},
     error::Failure,
     message::{say, tell},
-    output::write_json,
-    request::{FooterFormat, HistConfig, ReportFormat},
-    run::pace::{self, Every},
+    output::{Sink, write_json},
+    request::{FooterFormat, HistConfig, ReportFormat, Rotation},
+    run::pace::{self, Every, LAST_PATIENCE, PATIENCE},
     run::{
         ends::{Processes, Signals},
+        privileges::{self, Later},
         tracer::Tracer,
     },
 };
@@ -58,12 +58,15 @@ pub fn run(config: &HistConfig) -> Result<(), Failure> {
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut sink = Sink::open(None, b"", Rotation::default())?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
+    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
+    sink.begin();
+    privileges::give_up(&Later { output: None, has_command: false }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
-    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
-    let mut hist = Hist { config, tracer, started: Instant::now(), alarm };
+    let mut hist = Hist { config, sink, tracer, started: Instant::now(), alarm };
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
@@ -110,6 +113,7 @@ fn tell_json(kind: Kind, view: View, counts: &Counts, balance: &Balance<'_>) {
 
 struct Hist<'a> {
     config: &'a HistConfig,
+    sink: Sink,
     tracer: Tracer,
     started: Instant,
     alarm: Alarm,
@@ -135,24 +139,32 @@ impl Hist<'_> {
                 () = signals.any() => return Ok(ControlFlow::Continue(())),
                 () = &mut over => return Ok(ControlFlow::Continue(())),
                 ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                // Where the reader has not taken the last one, the next covers this time too.
                 () = pages.next() => {
-                    let now = self.tracer.times()?;
-                    let to = monotonic_ns();
-                    let counts = since(&now, &earlier);
-                    if self.print(&counts, from, to, false)?.is_break() {
-                        return Ok(ControlFlow::Break(()));
+                    if self.sink.waiting_lines() == 0 {
+                        let now = self.tracer.times()?;
+                        let to = monotonic_ns();
+                        let counts = since(&now, &earlier);
+                        self.print(&counts, from, to, false);
+                        if self.config.footer == FooterFormat::Json {
+                            let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
+                            let (elapsed, ledger, losses) = reached.since(&state);
+                            let packets = by_direction(&counts);
+                            let balance =
+                                Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+                            tell_json(Kind::Interval, View::Hist, &counts, &balance);
+                            state = reached;
+                        }
+                        (earlier, from) = (now, to);
                     }
-                    if self.config.footer == FooterFormat::Json {
-                        let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
-                        let (elapsed, ledger, losses) = reached.since(&state);
-                        let packets = by_direction(&counts);
-                        let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
-                        tell_json(Kind::Interval, View::Hist, &counts, &balance);
-                        state = reached;
-                    }
-                    (earlier, from) = (now, to);
                 }
                 () = looks.next() => self.alarm.look(&self.tracer.losses()?),
+            }
+            if self.sink.reader_gone() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Err(error) = self.sink.flush(PATIENCE) {
+                return pace::End::of(error).map(|_| ControlFlow::Break(()));
             }
         }
     }
@@ -164,7 +176,8 @@ impl Hist<'_> {
         let counts = self.tracer.times()?;
         let printed = if is_read {
             let (from, to) = (*self.tracer.span.start(), *self.tracer.span.end());
-            self.print(&counts, from, to, true).map(drop)
+            self.print(&counts, from, to, true);
+            self.write_last()
         } else {
             Ok(())
         };
@@ -172,8 +185,20 @@ impl Hist<'_> {
         printed
     }
 
-    /// Prints what was counted between two times; breaks if nobody reads it.
-    fn print(&self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<ControlFlow<()>, Failure> {
+    /// Writes what is left, as far as its reader takes it.
+    fn write_last(&mut self) -> Result<(), Failure> {
+        match self.sink.flush(LAST_PATIENCE) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                tell(format_args!("{} lines not written: nobody read them", self.sink.waiting_lines()));
+                Ok(())
+            }
+            Err(error) => pace::End::of(error).map(drop),
+        }
+    }
+
+    /// Prints what was counted between two times, into the sink's buffer.
+    fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) {
         let by = self.config.histograms.by;
         let process = |pid| self.tracer.process_name(pid);
         let mut names = Names::new(by, &process);
@@ -191,16 +216,10 @@ impl Hist<'_> {
             by,
             groups: named.collect(),
         };
-        let mut out = Vec::new();
+        let out = self.sink.buffer();
         match self.config.format {
-            ReportFormat::Text => text::write(&page, &mut out),
-            ReportFormat::Json => json::write(&page, &mut out),
-        }
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(&out).and_then(|()| stdout.flush()) {
-            Ok(()) => Ok(ControlFlow::Continue(())),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-            Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
+            ReportFormat::Text => text::write(&page, out),
+            ReportFormat::Json => json::write(&page, out),
         }
     }
 }

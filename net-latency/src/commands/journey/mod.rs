@@ -13,7 +13,6 @@ mod tests;
 mod text;
 
 use std::{
-    fs::OpenOptions,
     io,
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -41,6 +40,7 @@ use crate::{
     run::{
         ends::{Processes, Signals},
         notice::Notice,
+        privileges::{self, Later},
     },
 };
 
@@ -57,7 +57,10 @@ pub fn run(config: &JourneyConfig) -> Result<(), Failure> {
 
 async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
-    let sink = open(config)?;
+    let is_perfetto = config.format == JourneyFormat::Perfetto;
+    let header = if is_perfetto { perfetto::HEADER } else { b"" };
+    let rotation = Rotation { size: None, every: None, keep: 1 };
+    let mut sink = Sink::open(config.output.as_deref(), header, rotation)?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     prerequisites::check()?;
@@ -83,6 +86,15 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     })?;
     drop((notice, btf));
     following.arm(true)?;
+    if is_perfetto {
+        // A file of trace events can't be gone on with.
+        sink.begin_anew().or_else(|error| RunEnd::of(error).map(drop))?;
+    } else {
+        sink.begin();
+    }
+    following.watch();
+    // The file of a journey is opened once.
+    privileges::give_up(&Later { output: None, has_command: false }, || following.tallies().is_ok())?;
     if !config.quiet {
         say_ready(&following, started.elapsed());
     }
@@ -103,21 +115,6 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     drop(run);
     drop(notice);
     outcome.map(drop).and(finished)
-}
-
-/// Opens the place where the output goes. A file of trace events can't be gone on with.
-fn open(config: &JourneyConfig) -> Result<Sink, Failure> {
-    let is_perfetto = config.format == JourneyFormat::Perfetto;
-    if let Some(path) = config.output.as_deref().filter(|path| is_perfetto && path.is_file()) {
-        OpenOptions::new().write(true).truncate(true).open(path).map_err(|error| {
-            Failure::Usage(format!(
-                "--output: cannot open {}: {error}; choose a file that can be written",
-                path.display()
-            ))
-        })?;
-    }
-    let header = if is_perfetto { perfetto::HEADER } else { b"" };
-    Sink::open(config.output.as_deref(), header, Rotation { size: None, every: None, keep: 1 })
 }
 
 fn say_ready(following: &Following, elapsed: Duration) {

@@ -16,9 +16,10 @@ mod text;
 mod time;
 mod timeline;
 
-use std::io::{self, Read, Write as _};
+use std::io::Read;
 use std::path::Path;
 
+use super::to_stdout;
 use crate::error::Failure;
 use crate::request::{LogFilter, ReportConfig, ReportFormat};
 use crate::source::log::input::{self, LogPath};
@@ -62,13 +63,7 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
             ReportFormat::Json => object::write(&report, config, &mut out),
         }
     }
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(&out).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            return Err(anyhow::Error::new(error).context("cannot write to standard output").into());
-        }
-        _ => {}
-    }
+    to_stdout(&out)?;
     report.log.check_whole("report")
 }
 

@@ -1,24 +1,25 @@
 //! The file that the page is written to: there as a whole, or as it was before.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process;
 
-use anyhow::Context as _;
+use rustix::fs::FileType;
 
 use crate::error::Failure;
+use crate::files::Place;
 use crate::source::log::input::LogPath;
-
-/// Readable and writable for the owner, readable for the group: the page says who talks to whom.
-const FILE_MODE: u32 = 0o640;
 
 #[derive(Debug)]
 pub(super) struct Page {
-    path: PathBuf,
+    /// As it was asked for.
+    name: String,
+    place: Place,
     /// In the same directory, to be renamed; `None` for what is no regular file, such as /dev/null.
-    temporary: Option<PathBuf>,
+    temporary: Option<Place>,
 }
 
 impl Page {
@@ -27,68 +28,69 @@ impl Page {
         let refused = |why: &dyn std::fmt::Display| {
             Failure::Usage(format!("cannot write the page to {}: {why}", path.display()))
         };
-        // Through a link: what it leads to is written, and the link stays.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let temporary = match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_dir() => {
-                return Err(refused(&"it is a directory; name a file in it"));
-            }
-            Ok(metadata) => {
+        // Through a link of ours: what it leads to is written, and the link stays.
+        let place = Place::find(path).map_err(|error| match error.kind() {
+            ErrorKind::IsADirectory => refused(&"it is a directory; name a file in it"),
+            _ => refused(&error),
+        })?;
+        let is_replaced = match place.status() {
+            Ok(status) => {
+                let kind = FileType::from_raw_mode(status.st_mode);
+                if kind == FileType::Directory {
+                    return Err(refused(&"it is a directory; name a file in it"));
+                }
                 let is_page = |log: &LogPath| match log {
                     LogPath::Stdin => false,
                     LogPath::File(log) => fs::metadata(log)
-                        .is_ok_and(|log| (log.dev(), log.ino()) == (metadata.dev(), metadata.ino())),
+                        .is_ok_and(|log| (log.dev(), log.ino()) == (status.st_dev, status.st_ino)),
                 };
                 if logs.iter().any(is_page) {
                     return Err(refused(&"it is one of the logs; name another file"));
                 }
-                metadata.is_file().then(|| temporary(&path))
+                // A file that is reached through a descriptor, as by /dev/stdout, has no name there.
+                kind == FileType::RegularFile && !place.is_descriptor().map_err(|error| refused(&error))?
             }
-            Err(_) => Some(temporary(&path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(refused(&error)),
         };
-        let page = Self { path: path.clone(), temporary };
-        if page.temporary.is_some() {
-            page.create().map_err(|error| refused(&error))?;
-            page.remove();
-        }
-        Ok(page)
+        let temporary = if is_replaced {
+            let temporary = temporary(&place).map_err(|error| refused(&error))?;
+            temporary.create().and_then(|_| temporary.remove()).map_err(|error| refused(&error))?;
+            Some(temporary)
+        } else {
+            None
+        };
+        Ok(Self { name: path.display().to_string(), place, temporary })
     }
 
     /// Writes the page in place of what was there.
     pub(super) fn write(&self, text: &[u8]) -> Result<(), Failure> {
         let written = match &self.temporary {
-            None => OpenOptions::new().write(true).open(&self.path).and_then(|mut file| file.write_all(text)),
-            Some(temporary) => self
+            None => self.place.write().and_then(|mut file| file.write_all(text)),
+            Some(temporary) => temporary
                 .create()
                 .and_then(|mut file| {
                     file.write_all(text)?;
                     file.sync_all()
                 })
-                .and_then(|()| fs::rename(temporary, &self.path))
-                .inspect_err(|_| self.remove()),
+                .and_then(|()| temporary.rename(&self.place))
+                // Nothing more can be done about a file that can't be removed.
+                .inspect_err(|_| drop(temporary.remove())),
         };
-        Ok(written.with_context(|| format!("cannot write the page to {}", self.path.display()))?)
-    }
-
-    fn create(&self) -> io::Result<File> {
-        let path = self.temporary.as_deref().unwrap_or(&self.path);
-        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
-    }
-
-    fn remove(&self) {
-        if let Some(temporary) = &self.temporary {
-            // Nothing more can be done about a file that can't be removed.
-            let _ = fs::remove_file(temporary);
-        }
+        written.map_err(|error| {
+            let reason = error.kind();
+            let context = format!("cannot write the page to {}", self.name);
+            Failure::of_output(reason, anyhow::Error::new(error).context(context))
+        })
     }
 }
 
 /// A name beside it that nobody else uses.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
+fn temporary(place: &Place) -> io::Result<Place> {
+    let mut name = OsString::from(".");
+    name.push(place.name());
     name.push(format!(".{}", process::id()));
-    path.with_file_name(name)
+    place.beside(name)
 }
 
 #[cfg(test)]
@@ -107,6 +109,30 @@ mod tests {
         assert_eq!(fs::read(&path).expect("there"), b"new");
         assert!(link.is_symlink());
         assert_eq!(fs::read_dir(directory.path()).expect("there").count(), 2);
+    }
+
+    /// Each is made as root for somebody else, which is all that a test can do as root; as another user it can make
+    /// nobody else's.
+    #[test]
+    fn a_link_of_somebody_else_replaces_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (target, link) = (directory.path().join("precious"), directory.path().join("page.html"));
+        fs::write(&target, "old").expect("written");
+        std::os::unix::fs::symlink(&target, &link).expect("linked");
+        std::os::unix::fs::lchown(&link, Some(65534), None).expect("given away");
+        let sentence = Page::prepare(&link, &[]).expect_err("refused").to_string();
+        assert!(sentence.contains("a link of another user (uid 65534)"), "{sentence}");
+        // One that comes after the look is replaced itself.
+        fs::remove_file(&link).expect("removed");
+        let page = Page::prepare(&link, &[]).expect("fine");
+        std::os::unix::fs::symlink(&target, &link).expect("linked");
+        page.write(b"new").expect("written");
+        assert_eq!(fs::read(&target).expect("there"), b"old");
+        assert_eq!(fs::read(&link).expect("there"), b"new");
+        assert!(!link.is_symlink());
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use crate::message::Drawing;
+
 const WIDTH: usize = 30;
 const PERIOD: Duration = Duration::from_millis(200);
 /// What is read in less time needs no bar.
@@ -50,7 +52,7 @@ impl Progress {
             self.next.set(now + PERIOD);
             self.drawn.set(true);
             // Without a terminal any more there is nobody to tell.
-            let _ = write!(io::stderr(), "{ERASE_LINE}{}", bar(read, total));
+            let _ = Drawing.write_all(format!("{ERASE_LINE}{}", bar(read, total)).as_bytes());
         }
     }
 }
@@ -58,7 +60,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.drawn.get() {
-            let _ = write!(io::stderr(), "{ERASE_LINE}");
+            let _ = Drawing.write_all(ERASE_LINE.as_bytes());
         }
     }
 }

@@ -57,6 +57,7 @@ use crate::{
     run::pace::{self, BATCH, TICK},
     run::{
         ends::{Processes, Signals, readable},
+        privileges::{self, Later},
         tracer::Tracer,
     },
     source::{
@@ -100,7 +101,10 @@ async fn top(config: &TopConfig) -> Result<(), Failure> {
     };
     let mut top = Top::new(config, feed, look);
     let outcome = match Screen::enter() {
-        Ok(mut screen) => top.show(&mut sources, &mut screen).await,
+        Ok(mut screen) => match top.give_up_privileges() {
+            Ok(()) => top.show(&mut sources, &mut screen).await,
+            Err(failure) => Err(failure),
+        },
         Err(failure) => Err(failure),
     };
     // The terminal is the user's again.
@@ -207,6 +211,15 @@ impl<'a> Top<'a> {
             losses: Losses::default(),
             is_over: false,
         }
+    }
+
+    /// The terminal is open and everything attached.
+    fn give_up_privileges(&self) -> Result<(), Failure> {
+        let reads = || match &self.feed {
+            Feed::Kernel(tracer) => tracer.losses().is_ok(),
+            Feed::Log(_) => true,
+        };
+        privileges::give_up(&Later { output: None, has_command: false }, reads)
     }
 
     /// Reads and draws until something ends the run.

@@ -10,6 +10,7 @@ mod stage;
 
 use std::{
     collections::BTreeMap,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
@@ -163,6 +164,8 @@ pub struct Following {
     ended: u64,
     /// Whether this kernel counts the calls that kprobes' programs missed.
     counts_missed: bool,
+    /// The kprobes' links, if they can be asked for that.
+    kprobe_links: Option<Vec<OwnedFd>>,
     /// What places are called.
     pub names: Names,
     /// Functions that are traced.
@@ -343,6 +346,7 @@ fn load(
         tally: tally.try_into()?,
         ended: 0,
         counts_missed: plan.counts_missed,
+        kprobe_links: None,
         names: plan.names,
         traced: 0,
         refused: Vec::new(),
@@ -450,7 +454,12 @@ impl Following {
     /// for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        if self.counts_missed { attach::missed_of(&self.ebpf, true) } else { None }
+        attach::missed_of(&self.ebpf, self.kprobe_links.as_deref()?)
+    }
+
+    /// Everything is attached: finds what counts skipped calls, while that is allowed.
+    pub fn watch(&mut self) {
+        self.kprobe_links = if self.counts_missed { attach::kprobe_links(&self.ebpf) } else { None };
     }
 
     /// Journeys that were begun, and rows that were lost for lack of room.

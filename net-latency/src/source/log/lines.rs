@@ -9,6 +9,9 @@ const CAPACITY: usize = 256 << 10;
 /// A line that is longer is none of ours: `output::LONGEST_LINE` is far less, and other tools may add to it.
 const LONGEST: usize = 64 << 10;
 
+/// So many bytes in which no packet is are the end: a stream of blank lines, or a line without an end, would never be read.
+const MOST: u64 = 256 << 20;
+
 /// What stands between two newlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
@@ -26,11 +29,19 @@ pub(crate) struct Lines<R> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes since the last packet, and how many there may be.
+    idle: u64,
+    pub(super) most: u64,
 }
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(source: R) -> Self {
-        Self { source, buffer: vec![0; CAPACITY], start: 0, end: 0 }
+        Self { source, buffer: vec![0; CAPACITY], start: 0, end: 0, idle: 0, most: MOST }
+    }
+
+    /// The line before was a packet.
+    pub(crate) fn is_good(&mut self) {
+        self.idle = 0;
     }
 
     /// The next line; `None` at the end.
@@ -77,6 +88,11 @@ impl<R: Read> Lines<R> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(count) => {
+                    self.idle += count as u64;
+                    if self.idle > self.most {
+                        let idle = self.most >> 20;
+                        return Err(io::Error::other(format!("no packet in {idle} MiB")));
+                    }
                     self.end += count;
                     return Ok(count);
                 }
@@ -133,6 +149,27 @@ mod tests {
         let longest = [&vec![b'y'; LONGEST][..], b"\n"].concat();
         assert_eq!(read(&longest.repeat(9), 7_777).len(), 9);
         assert!(read(&longest.repeat(9), 7_777).iter().all(|line| line.len() == LONGEST));
+    }
+
+    #[test]
+    fn what_never_ends_is_given_up() {
+        for byte in [b'x', b'\n'] {
+            let mut lines = Lines { most: 4 << 20, ..Lines::new(io::repeat(byte)) };
+            let given_up = loop {
+                match lines.next() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("it has no end"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert_eq!(given_up, "no packet in 4 MiB");
+        }
+        // As long as packets come it goes on.
+        let mut lines = Lines { most: 1 << 20, ..Lines::new(io::repeat(b'\n')) };
+        for _ in 0..3 << 20 {
+            lines.next().expect("packets come").expect("a line");
+            lines.is_good();
+        }
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! The packets of one log, line by line, and why a line is none.
 
+use std::borrow::Cow;
 use std::io::Read;
 
 use anyhow::anyhow;
@@ -16,6 +17,10 @@ use crate::error::Failure;
 /// A file in whose first lines there is nothing of ours is not read to its end.
 const PATIENCE: u64 = 1_000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Bytes of a name: of the kernel's, which have 15, each may be written as four characters. What the names of a log may be
+/// decides how much memory its report takes.
+const LONGEST_NAME: usize = 128;
 
 /// Why a line was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub(crate) enum Skipped {
     Incomplete,
     /// It is longer than any of ours.
     TooLong,
+    /// A name in it is.
+    LongName,
 }
 
 impl Skipped {
@@ -51,6 +58,7 @@ impl Skipped {
             Self::Value => "has a value of the wrong type",
             Self::Incomplete => "lacks a readable ts, dir or proto",
             Self::TooLong => "is too long",
+            Self::LongName => "has a name that is too long",
         }
     }
 }
@@ -115,6 +123,8 @@ pub(crate) struct LogReader<R> {
     skipped: u64,
     first_skipped: Option<(u64, Skipped)>,
     is_over: bool,
+    /// The line before was a packet.
+    was_good: bool,
 }
 
 impl<R: Read> LogReader<R> {
@@ -128,6 +138,7 @@ impl<R: Read> LogReader<R> {
             skipped: 0,
             first_skipped: None,
             is_over: false,
+            was_good: false,
         }
     }
 
@@ -140,6 +151,9 @@ impl<R: Read> LogReader<R> {
         tally: &mut Tally,
         take: impl FnOnce(&Packet<'_>) -> T,
     ) -> Result<Option<T>, Failure> {
+        if std::mem::take(&mut self.was_good) {
+            self.lines.is_good();
+        }
         while !self.is_over {
             let line = match self.lines.next() {
                 Ok(Some(line)) => line,
@@ -154,6 +168,7 @@ impl<R: Read> LogReader<R> {
             match self.parser.read(line, tally) {
                 Ok(Some(packet)) => {
                     tally.lines += 1;
+                    self.was_good = true;
                     return Ok(Some(take(&packet)));
                 }
                 Ok(None) => {}
@@ -222,7 +237,12 @@ impl Parser {
                 csv::Wrong::Value => Skipped::Value,
             })?,
         };
+        let is_long =
+            |name: &Option<Cow<'_, str>>| name.as_ref().is_some_and(|name| name.len() > LONGEST_NAME);
         let packet = match fields {
+            Some(fields) if is_long(&fields.values.comm) || is_long(&fields.values.ifname) => {
+                return Err(Skipped::LongName);
+            }
             Some(fields) => Some(fields.into_packet(&mut self.times).ok_or(Skipped::Incomplete)?),
             None => None,
         };

@@ -1,12 +1,20 @@
 //! Every way to end: clean, with a footer and the right exit code, and nothing left in the kernel.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    os::fd::OwnedFd,
     path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::signal::{Signal, kill},
+    unistd::{Pid, pipe2},
+};
 
 use super::Case;
 use crate::{
@@ -14,8 +22,8 @@ use crate::{
     lines,
     net::{Path, Version},
     peers::Pair,
-    process::{PATIENCE, until},
-    tool::{Backend, Launch, Outcome, Scratch, Sink},
+    process::{PATIENCE, until, wait},
+    tool::{self, Backend, Launch, Outcome, Scratch, Sink},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -28,6 +36,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ends_by_count", by_count),
     ("ends_by_closed_pipe", by_closed_pipe),
     ("ends_by_full_disk", by_full_disk),
+    ("ends_though_nobody_reads_it", though_nobody_reads),
 ];
 
 /// A file system of 64 KiB that the guest has for this.
@@ -147,10 +156,68 @@ fn by_full_disk(backend: Backend) -> Result<()> {
     })
     .context("the tool goes on although its disk is full")?;
     let outcome = tool.wait()?;
-    expect_clean(&outcome, 1, &before)?;
+    expect_clean(&outcome, 4, &before)?;
     let said = outcome.stderr.join("\n").to_lowercase();
     ensure!(said.contains("no space") || said.contains("full"), outcome.fault("it does not say why", &[]));
     let lines = outcome.lines()?;
     ensure!(!lines.is_empty(), outcome.fault("nothing was written before the disk was full", &[]));
+    Ok(())
+}
+
+/// A pipe that takes nothing more, and its end that nobody reads.
+fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe2(OFlag::O_NONBLOCK)?;
+    let mut file = File::from(writer);
+    while file.write(&[b'x'; 4096]).is_ok() {}
+    while file.write(b"x").is_ok() {}
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok((reader, file.into()))
+}
+
+/// Standard output and standard error are pipes that are full already: what it says has nowhere to go, not even that it
+/// traces. SIGTERM has to end it all the same, and nothing may stay attached.
+fn though_nobody_reads(backend: Backend) -> Result<()> {
+    /// Above what detaching takes on an emulated machine. Whoever waits for a reader waits for ever.
+    const SOON: Duration = Duration::from_secs(15);
+    let views: [&[&str]; 4] = [
+        &["--interval", "100ms"],
+        &["hist", "--interval", "100ms"],
+        &["journey", "--port", "9"],
+        &["calls", "tcp_sendmsg"],
+    ];
+    for view in views {
+        let before = Kernel::now()?;
+        let [(_out_reader, out), (_err_reader, err)] = [full_pipe()?, full_pipe()?];
+        let mut command = Command::new(tool::path());
+        command.args(view).stdin(Stdio::null()).stdout(out).stderr(err);
+        if view[0] != "calls" {
+            command.args(["--backend", &backend.to_string()]);
+        }
+        let mut child = command.spawn()?;
+        drop(command);
+        // Attached: what the kernel lists is more than before, and no more than a moment ago.
+        let mut last = Kernel::now()?;
+        until(PATIENCE, || {
+            std::thread::sleep(Duration::from_secs(1));
+            ensure!(child.try_wait()?.is_none(), "{view:?}: it has ended");
+            let now = Kernel::now()?;
+            let is_steady = now == last && now.expect_more_than(&before).is_ok();
+            last = now;
+            Ok(is_steady)
+        })
+        .with_context(|| format!("{view:?}: it does not attach"))?;
+        connect()?.converse(50, 200)?;
+        let asked = Instant::now();
+        kill(Pid::from_raw(child.id().try_into()?), Signal::SIGTERM)?;
+        let ended = wait(&mut child, SOON);
+        if ended.is_err() {
+            child.kill()?;
+            child.wait()?;
+        }
+        let status = ended.with_context(|| format!("{view:?}"))?;
+        println!("{view:?} ended after {:.1} s", asked.elapsed().as_secs_f64());
+        ensure!(status.code() == Some(0), "{view:?}: {status}");
+        before.expect_restored().with_context(|| format!("{view:?}"))?;
+    }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod journey_witness;
 mod ledger;
 mod output;
 pub(crate) mod prerequisites;
+mod privileges;
 mod race;
 mod rotation;
 mod selection;
@@ -77,6 +78,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         summary::CASES,
         footer::CASES,
         ends::CASES,
+        privileges::CASES,
         top::CASES,
         hist::CASES,
         calls::CASES,

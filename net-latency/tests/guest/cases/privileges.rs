@@ -1,0 +1,127 @@
+//! What a run can still do once it traces: nothing that it doesn't need.
+
+use std::{fs, os::unix::fs::chown, path::PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+
+use super::Case;
+use crate::{
+    net::{Path, Version},
+    peers::Pair,
+    process::{PATIENCE, until},
+    tool::{Backend, Launch, Scratch, Sink, Tool},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("privileges_are_given_up", given_up),
+    ("privileges_for_the_file_of_another_user", for_a_file_of_another),
+    ("privileges_are_the_commands_own", of_a_command),
+];
+
+// Of linux/capability.h.
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_KILL: u64 = 1 << 5;
+const CAP_BPF: u64 = 1 << 39;
+
+/// What every run has left where the kernel wants a capability for reading maps.
+fn for_maps() -> Result<u64> {
+    // Since Linux 5.19 what is open can be read by whoever has it open. Where unprivileged bpf(2) is allowed it always
+    // could.
+    let is_disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled")?.trim() != "0";
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next().context("a number")?, numbers.next().context("a number")?);
+    Ok(if is_disabled && version < (5, 19) { CAP_BPF } else { 0 })
+}
+
+fn status(pid: u32, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    Ok(u64::from_str_radix(value.with_context(|| format!("no {field}"))?.trim(), 16)?)
+}
+
+fn expect_privileges(tool: &Tool, what: &str, expected: u64) -> Result<()> {
+    for (field, expected) in
+        [("CapEff", expected), ("CapPrm", expected), ("CapInh", 0), ("CapAmb", 0), ("NoNewPrivs", 1)]
+    {
+        let found = status(tool.pid(), field)?;
+        ensure!(found == expected, "{what}: {field} is {found:x}, not {expected:x}");
+    }
+    Ok(())
+}
+
+fn connect() -> Result<Pair> {
+    Pair::connect(&Path::loopback(Version::V4)?)
+}
+
+/// Every view, and then it goes on to do all that it does: counters, names, rotation, SIGHUP, detaching.
+fn given_up(backend: Backend) -> Result<()> {
+    let maps = for_maps()?;
+    let tool = Launch::new(backend).args(&["--interval", "200ms", "-v"]).start()?;
+    expect_privileges(&tool, "stream", maps)?;
+    let mut pair = connect()?;
+    pair.converse(20, 200)?;
+    let file = tool.file()?.to_owned();
+    let moved = PathBuf::from(format!("{}.moved", file.display()));
+    tool.expect_written(40)?;
+    fs::rename(&file, &moved)?;
+    tool.signal(Signal::SIGHUP)?;
+    until(PATIENCE, || Ok(file.exists())).context("no new file after SIGHUP")?;
+    pair.converse(20, 200)?;
+    tool.expect_written(40)?;
+    let outcome = tool.stop()?;
+    let lines = outcome.lines()?;
+    let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
+    fs::remove_file(moved)?;
+    ensure!(own >= 40, "{own} lines in the new file");
+    // As before: what the kernel counts is counted.
+    outcome.ledger()?;
+
+    for (view, arguments) in [("hist", &["--by", "interface"][..]), ("journey", &["--count", "9"])] {
+        let launch = Launch::new(backend).view(view).args(arguments);
+        let tool = launch.sink(Sink::Redirected(Scratch::new(view))).start()?;
+        expect_privileges(&tool, view, maps)?;
+        connect()?.converse(5, 200)?;
+        tool.stop()?;
+    }
+    Ok(())
+}
+
+/// Root writes where others can't, and goes on to after SIGHUP.
+fn for_a_file_of_another(backend: Backend) -> Result<()> {
+    let folder = Scratch::new("folder");
+    fs::create_dir(folder.path())?;
+    chown(folder.path(), Some(65534), None)?;
+    let file = folder.path().join("lines");
+    let tool = Launch::new(backend).sink(Sink::At(file.clone())).start()?;
+    expect_privileges(&tool, "a folder of another user", for_maps()? | CAP_DAC_OVERRIDE)?;
+    fs::remove_file(&file)?;
+    tool.signal(Signal::SIGHUP)?;
+    until(PATIENCE, || Ok(file.exists())).context("no new file after SIGHUP")?;
+    tool.stop()?;
+    fs::remove_dir_all(folder.path())?;
+    Ok(())
+}
+
+/// A command runs as it would without us, and gets its signals.
+fn of_a_command(backend: Backend) -> Result<()> {
+    let own = fs::read_to_string("/proc/self/status")?;
+    let of = |status: &str| -> Vec<String> {
+        let is_meant = |line: &&str| line.starts_with("Cap") || line.starts_with("NoNewPrivs");
+        status.lines().filter(is_meant).map(str::to_owned).collect()
+    };
+    let seen = Scratch::new("status");
+    let words =
+        ["sh", "-c", "cat /proc/self/status > $0; exec sleep 600", seen.path().to_str().context("UTF-8")?];
+    let tool = Launch::new(backend).command(&words).start()?;
+    expect_privileges(&tool, "with a command", for_maps()? | CAP_KILL)?;
+    until(PATIENCE, || Ok(fs::read_to_string(seen.path()).is_ok_and(|text| text.contains("NoNewPrivs"))))
+        .context("the command does not run")?;
+    tool.signal(Signal::SIGTERM)?;
+    let outcome = tool.wait()?;
+    outcome.expect_code(128 + Signal::SIGTERM as i32)?;
+    let command = fs::read_to_string(seen.path())?;
+    ensure!(of(&command) == of(&own), "the command has {:?}, not {:?}", of(&command), of(&own));
+    Ok(())
+}
