@@ -1,6 +1,14 @@
 //! Where control groups are.
 
-use std::path::Path;
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::{ffi::OsStrExt as _, fs::DirEntryExt as _, fs::MetadataExt as _},
+    path::Path,
+};
+
+/// Directories of cgroups below each other: more than anybody has.
+const DEEPEST: usize = 64;
 
 /// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
 #[must_use]
@@ -9,6 +17,33 @@ pub fn unified_hierarchy(mounts: &str) -> Option<&Path> {
         let (place, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4).map(Path::new))?
     })
+}
+
+/// Paths below `root`, a hierarchy, of all its cgroups and of itself, by inode number, which is the id. One that comes or
+/// goes meanwhile may be among them or not.
+#[must_use]
+pub fn all(root: &Path) -> HashMap<u64, Vec<u8>> {
+    let mut found = HashMap::new();
+    if let Ok(data) = fs::metadata(root) {
+        found.insert(data.ino(), b"/".to_vec());
+    }
+    walk(root, &mut Vec::new(), DEEPEST, &mut found);
+    found
+}
+
+/// Adds the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found.
+fn walk(directory: &Path, path: &mut Vec<u8>, depth: usize, found: &mut HashMap<u64, Vec<u8>>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let len = path.len();
+            path.push(b'/');
+            path.extend_from_slice(entry.file_name().as_bytes());
+            found.insert(entry.ino(), path.clone());
+            walk(&entry.path(), path, depth - 1, found);
+            path.truncate(len);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -21,5 +56,18 @@ mod tests {
              26 25 0:23 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw\n";
         assert_eq!(unified_hierarchy(hybrid), Some(Path::new("/sys/fs/cgroup/unified")));
         assert_eq!(unified_hierarchy("25 30 0:22 / /sys/fs/cgroup ro - cgroup cgroup rw,cpu\n"), None);
+    }
+
+    #[test]
+    fn cgroups_are_found_by_inode_number() {
+        let root = tempfile::tempdir().expect("a directory");
+        let inner = root.path().join("a.slice/b.service");
+        fs::create_dir_all(&inner).expect("a directory");
+        fs::write(root.path().join("cgroup.procs"), "").expect("a file");
+        let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
+        let found = all(root.path());
+        assert_eq!(found.len(), 3);
+        assert_eq!(found[&ino(root.path())], b"/");
+        assert_eq!(found[&ino(&inner)], b"/a.slice/b.service");
     }
 }

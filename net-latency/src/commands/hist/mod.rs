@@ -32,10 +32,10 @@ use self::{
 use super::Alarm;
 use crate::{
     accounting::{
-        Balance,
+        Balance, Losses,
         object::{Kind, Object, View},
     },
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, Zone, monotonic_ns},
     error::Failure,
     message::{say, tell},
     output::write_json,
@@ -70,6 +70,39 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let outcome = hist.count(&mut signals, &mut processes).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
+}
+
+/// Says on standard error what a view that only counts has counted, and what not, once all is detached.
+pub(super) fn say_figures(
+    tracer: &Tracer,
+    view: View,
+    counts: &Counts,
+    losses: &mut Losses,
+    elapsed: Duration,
+    footer: FooterFormat,
+) -> Result<(), Failure> {
+    if footer == FooterFormat::None {
+        return Ok(());
+    }
+    let all = groups(counts, usize::MAX);
+    let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
+    let ledger = tracer.ledger(packets.iter().sum(), 0, 0)?;
+    losses.evicted_in = ledger.evicted;
+    let cost = tracer.cost()?;
+    let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
+    say(|out| match footer {
+        FooterFormat::Json => {
+            let stages = stages(&groups(counts, 0));
+            // No packet of these views has a time of day.
+            write_json(&Object::new(Kind::End, view, &balance, stages, empty(), Zone::UTC), out);
+            Ok(())
+        }
+        _ => balance
+            .write_counts(out)
+            .and_then(|()| reasons(&all).write(out))
+            .and_then(|()| balance.write_places(out)),
+    });
+    Ok(())
 }
 
 struct Hist<'a> {
@@ -133,26 +166,7 @@ impl Hist<'_> {
         } else {
             Ok(())
         };
-        if self.config.footer != FooterFormat::None {
-            let all = groups(&counts, usize::MAX);
-            let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
-            let ledger = self.tracer.ledger(packets.iter().sum(), 0, 0)?;
-            losses.evicted_in = ledger.evicted;
-            let cost = self.tracer.cost()?;
-            let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: Some(&cost) };
-            say(|out| match self.config.footer {
-                FooterFormat::Json => {
-                    let zone = self.config.zone;
-                    let stages = stages(&groups(&counts, 0));
-                    write_json(&Object::new(Kind::End, View::Hist, &balance, stages, empty(), zone), out);
-                    Ok(())
-                }
-                _ => balance
-                    .write_counts(out)
-                    .and_then(|()| reasons(&all).write(out))
-                    .and_then(|()| balance.write_places(out)),
-            });
-        }
+        say_figures(&self.tracer, View::Hist, &counts, &mut losses, elapsed, self.config.footer)?;
         printed
     }
 
