@@ -17,7 +17,7 @@ const FLOORS: &[&[&str]] = &[
     &["kernel"],
     &["cli", "output", "probes"],
     &["accounting"],
-    &["source"],
+    &["export", "source"],
     &["run"],
     &["commands"],
     &["lib"],
