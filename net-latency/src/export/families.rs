@@ -177,16 +177,19 @@ fn stage(direction: Direction, protocol: Protocol, column: u32) -> &'static str 
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, time::Instant};
+    use std::{collections::BTreeSet, convert::Infallible, fs, path::Path, time::Instant};
 
     use insta::assert_snapshot;
     use net_latency_common::{CellKey, UNKNOWN, bucket};
+    use regex_lite::Regex;
 
     use super::super::{
         form::Form,
         groups::{Id, Name, Naming},
+        process,
     };
     use super::*;
+    use crate::request::choice::Choice as _;
 
     struct Pods;
 
@@ -200,8 +203,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn all_metrics_have_the_names_of_the_interface() {
+    /// Groups, and what else is counted, that make every metric appear.
+    fn families(by: ExportBy, naming: &mut impl Naming) -> Vec<MetricFamily> {
         let cell = |id, row, cell: usize, count| (CellKey { group: [id, 0], row, cell: cell as u32 }, count);
         let counts = [
             cell(1, row(0, 0), bucket(1_500), 3),
@@ -211,19 +214,84 @@ mod tests {
             cell(2, row(0, ROW_TOTAL), bucket(9_000), 5),
         ];
         let mut groups = Groups::new(1);
-        groups.look::<Infallible>(&counts, &mut Pods, Instant::now(), |_| Ok(())).expect("nothing fails");
+        groups.look::<Infallible>(&counts, naming, Instant::now(), |_| Ok(())).expect("nothing fails");
         let figures = Figures {
-            by: ExportBy::Pod,
+            by,
             groups: &groups,
             ledger: Ledger { shown: 10, filtered: 4, lost: 1, dropped: 2, ..Ledger::default() },
             losses: &Losses::default(),
             skipped: Some(7),
             hooks: &[Hook { stage: "tcp", mechanism: "fentry", name: "tcp_v4_rcv" }],
         };
-        let text = String::from_utf8(Form::Text.encode(&figures.families())).expect("text");
+        figures.families()
+    }
+
+    #[test]
+    fn all_metrics_have_the_names_of_the_interface() {
+        let text = String::from_utf8(Form::Text.encode(&families(ExportBy::Pod, &mut Pods))).expect("text");
         // Of each histogram the first edge and the last.
         let is_inner =
             |line: &&str| !line.contains("_bucket{") || line.contains("2.55e-07") || line.contains("+Inf");
         assert_snapshot!(text.lines().filter(is_inner).collect::<Vec<_>>().join("\n"));
+    }
+
+    /// A file of the repository.
+    fn file(path: &str) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    #[test]
+    fn rules_dashboard_and_documents_name_no_metric_or_label_that_is_not_there() {
+        let mut all = families(ExportBy::Pod, &mut Pods);
+        all.extend(process::families(1.0).expect("/proc is mounted"));
+        let names: BTreeSet<_> = all.iter().map(|family| family.name().to_owned()).collect();
+        let of_prometheus = ["job", "instance", "le", "__name__"];
+        let all_by = ExportBy::ALL.iter().flat_map(|(by, ..)| names::labels(*by));
+        let of_metrics = all.iter().flat_map(|family| &family.metric).flat_map(|metric| &metric.label);
+        let labels: BTreeSet<_> =
+            of_metrics.map(|label| label.name()).chain(of_prometheus).chain(all_by.copied()).collect();
+        let metric =
+            Regex::new(r"\b(?:instance(?:_stage)?:)?((?:net_latency|process)_[a-z_]+)").expect("a pattern");
+        let selector = Regex::new(r#"[{,]\s*([a-z_]+)\s*(?:=~|!~|!=|=)\s*\\?["']"#).expect("a pattern");
+        let list = Regex::new(r"\bby \(([a-z_, ]+)\)").expect("a pattern");
+        let mut mentioned = BTreeSet::new();
+        for path in [
+            "contrib/prometheus/net-latency.rules.yml",
+            "contrib/prometheus/net-latency.test.yml",
+            "contrib/grafana/net-latency.json",
+            "docs/fleet.md",
+        ] {
+            let text = file(path);
+            for found in metric.captures_iter(&text) {
+                // Recorded series are made of ours.
+                if found[0].contains(':') || found[1].ends_with('_') {
+                    continue;
+                }
+                let name = ["_bucket", "_count", "_sum"].iter().find_map(|end| found[1].strip_suffix(end));
+                let name = name.unwrap_or(&found[1]).to_owned();
+                assert!(names.contains(&name), "{path}: there is no metric {}", &found[1]);
+                mentioned.insert(name);
+            }
+            for found in selector.captures_iter(&text) {
+                let label = &found[1];
+                assert!(
+                    labels.contains(label) || label.starts_with("var"),
+                    "{path}: there is no label {label}"
+                );
+            }
+            let lists = list.captures_iter(&text).flat_map(|found| {
+                found[1].split(',').map(|label| label.trim().to_owned()).collect::<Vec<_>>()
+            });
+            for label in lists {
+                let is_there = labels.contains(label.as_str());
+                assert!(is_there, "{path}: there is no label {label} to group by");
+            }
+        }
+        let unmentioned: Vec<_> = names
+            .iter()
+            .filter(|name| name.starts_with("net_latency") && !mentioned.contains(*name))
+            .collect();
+        assert!(unmentioned.is_empty(), "docs/fleet.md says nothing of {unmentioned:?}");
     }
 }

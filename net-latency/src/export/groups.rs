@@ -204,6 +204,15 @@ impl Groups {
             let is_settled = |members: &FxHashMap<Id, Member>, id| {
                 members.get(id).is_none_or(|member: &Member| member.is_settled)
             };
+            // Whoever has gone sends its last bytes soon.
+            group.members.retain(|id| {
+                let is_over = |member: &Member| member.is_settled && now - member.changed >= KEPT;
+                let is_over = members.get(id).is_none_or(is_over);
+                if is_over {
+                    members.remove(id);
+                }
+                !is_over
+            });
             let still = now - group.changed;
             let is_gone =
                 group.members.iter().all(|id| is_settled(members, id)) && (still >= KEPT || !group.is_own);
@@ -372,6 +381,26 @@ mod tests {
         run.look(3);
         run.packets(12, 4).look(1);
         assert_eq!(run.shown(), (vec![("1", 7)], 0, 7));
+    }
+
+    #[test]
+    fn thousands_that_come_and_go_take_little_room() {
+        // All of one name, as they are that nobody could name in time; and each of its own.
+        for (most, tens) in [(5, 1), (5, 10)] {
+            let mut run = Run::new(most);
+            for life in 0..5_000 {
+                let id = life * tens % 100_000;
+                run.packets(id, 1).look(1);
+                run.names.gone.insert(id);
+                run.look(3);
+            }
+            let (own, others, all) = run.shown();
+            assert_eq!(all, 5_000);
+            assert!(own.len() <= most && own.iter().map(|(_, count)| count).sum::<u64>() + others <= all);
+            assert!(run.kernel.counts().len() <= 2, "{:?}", run.kernel.counts());
+            let Groups { members, groups, .. } = &run.groups;
+            assert!(members.len() < 200 && groups.len() < 200, "{} {}", members.len(), groups.len());
+        }
     }
 
     #[test]

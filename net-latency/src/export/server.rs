@@ -3,7 +3,7 @@
 
 use std::{
     convert::Infallible,
-    io,
+    io::{self, Write as _},
     net::{SocketAddr, TcpListener as StdListener},
     sync::{
         Arc,
@@ -15,11 +15,12 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{ACCEPT, ALLOW, CONTENT_TYPE, RETRY_AFTER},
+    header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
     server::conn::http1,
     service::service_fn,
 };
@@ -229,8 +230,14 @@ impl Service {
         let metrics = if is_asked { metrics.await.ok() } else { None };
         match metrics {
             Some(metrics) => {
-                let mut response = Response::new(Full::new(metrics));
-                response.headers_mut().insert(CONTENT_TYPE, form.content_type().parse().expect("a header"));
+                let by_gzip = takes_gzip(request);
+                let body = if by_gzip { gzipped(&metrics) } else { metrics };
+                let mut response = Response::new(Full::new(body));
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_TYPE, form.content_type().parse().expect("a header"));
+                if by_gzip {
+                    headers.insert(CONTENT_ENCODING, "gzip".parse().expect("a header"));
+                }
                 response
             }
             None => {
@@ -240,6 +247,22 @@ impl Service {
             }
         }
     }
+}
+
+/// Whether it says so; what it may mean by anything else is not worth a guess.
+fn takes_gzip(request: &Request<Incoming>) -> bool {
+    let values = request.headers().get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let is_refused = |part: &str| part.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
+        is_gzip && !parts.any(is_refused)
+    })
+}
+
+fn gzipped(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes everything").into()
 }
 
 fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
@@ -252,7 +275,7 @@ fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{Read as _, Write as _},
+        io::Read as _,
         net::{Ipv4Addr, TcpStream},
         time::Instant,
     };
@@ -319,6 +342,28 @@ mod tests {
         let head = ask(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(status(&head) == "200" && head.ends_with("\r\n\r\n"), "{head}");
         assert_eq!(status(&ask(address, b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n")), "405");
+    }
+
+    #[test]
+    fn who_takes_gzip_gets_it() {
+        let address = start();
+        let ask = |coding: &str| {
+            let mut stream = connect(address);
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("it listens");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).expect("an answer");
+            let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("headers") + 4;
+            let body = answer.split_off(end);
+            (String::from_utf8(answer).expect("text").contains("content-encoding: gzip"), body)
+        };
+        let (is_gzip, body) = ask("deflate, gzip;q=0.5");
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).expect("gzip");
+        assert!(is_gzip && text == BODY, "{text}");
+        for other in ["identity", "gzip;q=0", "br"] {
+            assert_eq!(ask(other), (false, BODY.as_bytes().to_vec()), "{other}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::Case;
@@ -37,6 +37,8 @@ const LEN: u32 = 200;
 const PROMETHEUS: &str = "/bin/prometheus";
 const PROMTOOL: &str = "/bin/promtool";
 const RULES: &str = include_str!("../../../../contrib/prometheus/net-latency.rules.yml");
+const TESTS_OF_RULES: &str = include_str!("../../../../contrib/prometheus/net-latency.test.yml");
+const CONFIGURATION: &str = include_str!("../../../../contrib/prometheus/prometheus.yml");
 const DASHBOARD: &str = include_str!("../../../../contrib/grafana/net-latency.json");
 
 /// The exporter, on a port of its own.
@@ -236,9 +238,12 @@ fn pods(backend: Backend) -> Result<()> {
     pair.open(&path)?;
     pair.converse(ROUNDS, LEN)?;
     let each = u64::from(ROUNDS * 2);
-    let has = |pod: &Pod, count: u64| Ok(in_histograms(&scrape(address)?, &pod.labels()) >= count);
+    let has_names = || {
+        let samples = scrape(address)?;
+        Ok([&client, &server].iter().all(|pod| in_histograms(&samples, &pod.labels()) > 0))
+    };
     let begun = Instant::now();
-    until(Duration::from_secs(7), || Ok(has(&client, 1)? && has(&server, 1)?)).context("no names")?;
+    until(Duration::from_secs(7), has_names).context("no names")?;
     println!("named after {:.1} s", begun.elapsed().as_secs_f64());
     server.run("c", &pair.server)?;
     // The container that was is looked for, and not found.
@@ -497,17 +502,28 @@ fn prometheus(backend: Backend) -> Result<()> {
         ensure!(!classic.query(&expression)?.is_empty(), "no data: {expression}");
     }
     let (_, text) = get(address, "/metrics", "text/plain")?;
-    let mut promtool = Command::new(PROMTOOL);
-    let mut child =
-        promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    child.stdin.take().context("a pipe")?.write_all(&text)?;
-    let checked = child.wait_with_output()?;
-    ensure!(checked.status.success(), "promtool check metrics: {}", String::from_utf8_lossy(&checked.stderr));
+    promtool(&["check", "metrics"], &text)?;
+    let directory = classic.directory.display();
+    fs::write(classic.directory.join("net-latency.rules.yml"), RULES)?;
+    fs::write(classic.directory.join("net-latency.test.yml"), TESTS_OF_RULES)?;
+    fs::write(classic.directory.join("example.yml"), CONFIGURATION)?;
+    promtool(&["check", "config", &format!("{directory}/example.yml")], b"")?;
+    promtool(&["check", "rules", &format!("{directory}/net-latency.rules.yml")], b"")?;
+    promtool(&["test", "rules", &format!("{directory}/net-latency.test.yml")], b"")?;
     drop((classic, native));
     let outcome = tool.stop()?;
-    expect_ledger(&outcome, &samples)?;
-    if outcome.ledger()?.shown == 0 {
-        bail!("no packets");
-    }
+    outcome.expect_all("packets", all, (8 * ROUNDS).into(), [])?;
+    expect_ledger(&outcome, &samples)
+}
+
+/// Prometheus' own tool finds nothing wrong.
+fn promtool(arguments: &[&str], input: &[u8]) -> Result<()> {
+    let mut command = Command::new(PROMTOOL);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    child.stdin.take().context("a pipe")?.write_all(input)?;
+    let output = child.wait_with_output()?;
+    let said = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    ensure!(output.status.success(), "promtool {}: {said}", arguments.join(" "));
     Ok(())
 }
