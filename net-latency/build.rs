@@ -34,6 +34,12 @@ fn main() -> anyhow::Result<()> {
         env::set_var("PATH", env::join_paths(path)?);
         // A compiler that is not a nightly builds `core` for the BPF target only when told so.
         env::set_var("RUSTC_BOOTSTRAP", "1");
+        // The kernel side's instructions: 32-bit arithmetic and jumps too, which Linux has since 5.1 (2dc6b100f928). Flags of a
+        // profile are not stable yet; all others the crate that starts the inner cargo sets itself.
+        env::set_var("CARGO_UNSTABLE_PROFILE_RUSTFLAGS", "true");
+        env::set_var("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3");
+        // Build scripts and macros are for this machine.
+        env::set_var("CARGO_PROFILE_RELEASE_BUILD_OVERRIDE_RUSTFLAGS", "");
         // What the inner cargo says is repeated as warnings at every build: let it be real warnings only.
         env::set_var("CARGO_TERM_QUIET", "true");
         // Nor that rustup takes cargo from another toolchain where this one has none.

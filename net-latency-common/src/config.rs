@@ -24,6 +24,7 @@ pub struct Offsets {
     pub skb_shared_info_frags: u32,
     pub skb_shared_info_gso_segs: u32,
     pub tcp_skb_cb_seq: u32,
+    pub tcp_skb_cb_end_seq: u32,
     pub tcp_skb_cb_tcp_gso_segs: u32,
     pub tcp_skb_cb_tcp_flags: u32,
     pub tcp_skb_cb_sacked: u32,
@@ -68,6 +69,8 @@ pub struct PageBases {
 pub struct Settings {
     /// Only packets that took so many ns, as a whole or in one stage.
     pub slower_ns: u64,
+    /// A random number: who may choose addresses must not know how they are mixed into a key.
+    pub seed: u64,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,
     /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.
@@ -100,6 +103,8 @@ pub struct Settings {
     pub wakeup_bytes: u32,
     /// 0: a record for each packet. Else a [`crate::GroupBy`]: no records, but counts of times.
     pub histograms_by: u32,
+    /// TCP lets a packet go where its control block is gone already, and only its header tells.
+    pub tcp_header_only: u32,
 }
 
 // SAFETY: `repr(C)`, 32-bit integers only.
@@ -108,7 +113,7 @@ unsafe impl aya::Pod for Offsets {}
 // SAFETY: `repr(C)`, integers only, no padding (asserted below).
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Settings {}
-const _: () = assert!(size_of::<Settings>() == 8 + 16 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 2 * 8 + 18 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

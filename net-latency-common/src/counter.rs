@@ -52,11 +52,15 @@ pub enum Counter {
     Outside,
     /// Finished packets that were left out of the sample that a reader gets who can't take all.
     Shed,
+    /// No loss: received packets that wait in a map that evicts, since their slots were taken; among [`Self::Stored`].
+    Spilled,
+    /// No loss: those of them that were taken out; among [`Self::Taken`].
+    SpilledTaken,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -79,6 +83,8 @@ impl Counter {
         Self::TimeLost,
         Self::Outside,
         Self::Shed,
+        Self::Spilled,
+        Self::SpilledTaken,
     ];
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
 //! [`udp`] (or of [`journey`] or [`calls`]), instantiated for the way its context lets it read kernel memory
-//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `emit` → `flow` →
-//! `skb_stamps` → `kernel` → `entry`.
+//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `slots` → `emit` →
+//! `flow` → `skb_stamps` → `kernel` → `entry`.
 //!
 //! Each map stands beside the type it holds. All are bounded and, but for the trie of addresses, preallocated; those that
 //! follow packets and sockets evict what was used least recently, so that what the kernel dropped unseen can't fill them.
@@ -32,6 +32,8 @@ pub mod journey;
 pub mod kernel;
 #[cfg(feature = "packets")]
 mod skb_stamps;
+#[cfg(feature = "packets")]
+mod slots;
 #[cfg(feature = "packets")]
 pub mod tcp;
 #[cfg(feature = "packets")]

@@ -28,10 +28,12 @@ static SKB_STAMPS: Array<StampSlot> = Array::with_max_entries(SLOTS, 0);
 const ALIGNMENT_BITS: u32 = 3;
 /// Bits above them that are the same for skbs in a row, which are 256 bytes apart or a multiple of it.
 const STRIDE_BITS: u32 = 5;
-/// Bits above the slot's that are compared. All in all an address is told from any other within 8 TiB.
-const HIGH_BITS: u32 = 20;
-/// What of a word says which skb it is of.
-const TAG_BITS: u32 = STRIDE_BITS + HIGH_BITS;
+/// Bits above the slot's that are compared. All in all an address is told from any other within 4 TiB.
+const HIGH_BITS: u32 = 19;
+/// What of a word says which skb it is of: these bits, and whether it is in the skb's second place.
+const TAG_BITS: u32 = STRIDE_BITS + HIGH_BITS + 1;
+/// Skbs that are near each other have the same tag, and one's second place is another's first: this tells their stamps apart.
+const IN_SECOND: u64 = 1 << (TAG_BITS - 1);
 /// The rest is the time's lowest bits: 9 minutes, in which a packet has got through or its skb a new life.
 const TIME_BITS: u32 = u64::BITS - TAG_BITS;
 /// A stamp as old as this, ns, is left from an skb that went another way.
@@ -43,9 +45,7 @@ const JITTER: u64 = 1 << 20;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct StampSlot {
-    words: [u64; 4],
-    /// The sequence number that TCP's header had when TCP let the skb go, in place of a time.
-    number: u64,
+    words: [u64; 3],
 }
 
 /// A stage that an skb passes.
@@ -55,10 +55,8 @@ pub(crate) enum SkbStage {
     Arrived = 0,
     /// IP receives it.
     IpIn = 1,
-    /// TCP or UDP lets it go.
-    TransportOut = 2,
     /// IP output.
-    IpOut = 3,
+    IpOut = 2,
 }
 
 /// The places of an skb's stamps.
@@ -135,39 +133,14 @@ impl StampSlot {
 }
 
 impl SkbStamps {
-    /// The skb passes this stage at that time. Returns where that was noted.
-    #[inline(always)]
-    fn note(self, stage: SkbStage, at: u64) -> *mut StampSlot {
-        let there = StampSlot::read(self.first, stage);
-        let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
-        let slot =
-            if is_free { self.first } else { SKB_STAMPS.get_ptr_mut(self.second).unwrap_or(self.first) };
-        StampSlot::write(slot, stage, word(at, self.tag));
-        slot
-    }
-
     /// The skb passes this stage at that time.
     #[inline(always)]
     fn stamp(self, stage: SkbStage, at: u64) {
-        self.note(stage, at);
-    }
-
-    /// TCP lets the skb go, with this sequence number in its header.
-    #[inline(always)]
-    pub(crate) fn stamp_sent(self, at: u64, number: u32) {
-        let slot = self.note(SkbStage::TransportOut, at);
-        // SAFETY: as in `StampSlot::read`.
-        unsafe { ptr::write_volatile(&raw mut (*slot).number, word(u64::from(number), self.tag)) }
-    }
-
-    /// Whether TCP let the skb go with this sequence number.
-    #[inline(always)]
-    pub(crate) fn was_sent_with(self, number: u32) -> bool {
-        let is_there = |slot: *mut StampSlot| {
-            // SAFETY: as in `StampSlot::read`.
-            unsafe { ptr::read_volatile(&raw const (*slot).number) == word(u64::from(number), self.tag) }
-        };
-        is_there(self.first) || SKB_STAMPS.get_ptr_mut(self.second).is_some_and(is_there)
+        let there = StampSlot::read(self.first, stage);
+        let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
+        let second = if is_free { None } else { SKB_STAMPS.get_ptr_mut(self.second) };
+        let (slot, tag) = second.map_or((self.first, self.tag), |second| (second, self.tag | IN_SECOND));
+        StampSlot::write(slot, stage, word(at, tag));
     }
 
     /// The skb's stamp of this stage, which it has no longer; 0 where there is none.
@@ -182,7 +155,7 @@ impl SkbStamps {
         // There may be an older one, which must not be found next time.
         if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
             let there = StampSlot::read(second, stage);
-            if is_of(there, self.tag) {
+            if is_of(there, self.tag | IN_SECOND) {
                 at = if at == 0 { time(there, now) } else { at };
                 StampSlot::write(second, stage, 0);
             }
@@ -203,18 +176,24 @@ impl SkbStamps {
     /// Nobody asks for these stamps: their places are free.
     #[inline(always)]
     fn drop_in(self) {
-        for stage in [SkbStage::Arrived, SkbStage::IpIn] {
-            if is_of(StampSlot::read(self.first, stage), self.tag) {
-                StampSlot::write(self.first, stage, 0);
+        let drop = |slot, stage, tag| {
+            if is_of(StampSlot::read(slot, stage), tag) {
+                StampSlot::write(slot, stage, 0);
             }
+        };
+        drop(self.first, SkbStage::Arrived, self.tag);
+        drop(self.first, SkbStage::IpIn, self.tag);
+        if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
+            drop(second, SkbStage::Arrived, self.tag | IN_SECOND);
+            drop(second, SkbStage::IpIn, self.tag | IN_SECOND);
         }
     }
 
-    /// When an skb that was sent since `began` passed transport and IP. For older ones: see [`Self::take_in`].
+    /// When an skb that its transport let go at that time passed IP. For older stamps: see [`Self::take_in`].
     #[inline(always)]
-    pub(crate) fn take_out(self, began: u64, now: u64) -> (u64, u64) {
-        let since = |stamp| if stamp >= began { stamp } else { 0 };
-        (since(self.take(SkbStage::TransportOut, now)), since(self.take(SkbStage::IpOut, now)))
+    fn take_out(self, transport: u64, now: u64) -> u64 {
+        let stamp = self.take(SkbStage::IpOut, now);
+        if stamp >= transport { stamp } else { 0 }
     }
 
     /// When the skb entered the stack last.
@@ -226,7 +205,7 @@ impl SkbStamps {
         }
         let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) else { return 0 };
         let there = StampSlot::read(second, SkbStage::Arrived);
-        if is_of(there, self.tag) { time(there, now) } else { 0 }
+        if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
     }
 }
 
@@ -245,7 +224,13 @@ pub(crate) fn take_in(skb: u64, now: u64) -> (u64, u64) {
     of(skb).map_or((0, 0), |stamps| stamps.take_in(now))
 }
 
-/// The same where nobody asks for them.
+/// When an skb that its transport let go at that time passed IP; it is with its device now.
+#[inline(always)]
+pub(crate) fn take_out(skb: u64, transport: u64, now: u64) -> u64 {
+    of(skb).map_or(0, |stamps| stamps.take_out(transport, now))
+}
+
+/// [`take_in`] where nobody asks for the stamps.
 #[inline(always)]
 pub(crate) fn drop_in(skb: u64) {
     if let Some(stamps) = of(skb) {
@@ -265,10 +250,10 @@ mod tests {
     const SLAB: u64 = 0xffff_8881_0234_0000;
 
     #[test]
-    fn slot_and_tag_tell_addresses_within_8_tib() {
+    fn slot_and_tag_tell_addresses_within_4_tib() {
         let units: Vec<u64> = (0..40).flat_map(|bit| [1 << bit, 3 << bit, 5 << bit]).collect();
         for unit in units {
-            let unit = unit & ((1 << 40) - 1);
+            let unit = unit & ((1 << 39) - 1);
             let other = SLAB ^ unit << ALIGNMENT_BITS;
             assert_eq!(place(SLAB) == place(other), unit == 0, "{unit:#x}");
         }
@@ -305,6 +290,16 @@ mod tests {
         seconds.sort_unstable();
         seconds.dedup();
         assert_eq!(seconds.len(), 16);
+    }
+
+    #[test]
+    fn an_skb_in_anothers_second_place_is_not_that_one() {
+        let (slot, tag) = place(SLAB);
+        let neighbour = (0..1 << 15).map(|n| SLAB ^ n << 8).find(|&skb| place(skb).0 == other(slot, tag));
+        let (first, same) = place(neighbour.expect("one in the same 8 MiB"));
+        assert_eq!((first, same), (other(slot, tag), tag));
+        assert!(!is_of(word(12_345, same), tag | IN_SECOND));
+        assert!(!is_of(word(12_345, tag | IN_SECOND), same));
     }
 
     #[test]

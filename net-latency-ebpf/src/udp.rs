@@ -8,9 +8,8 @@
 //! at the same time, so that a datagram is followed by its thread.
 
 use aya_ebpf::{
-    bindings::BPF_NOEXIST,
     macros::map,
-    maps::{LruHashMap, PerCpuArray},
+    maps::{Array, LruHashMap, PerCpuArray},
 };
 use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PacketRecord};
 
@@ -23,16 +22,18 @@ use crate::{
     flow::{addresses::AddrPair, filter, untraced},
     kernel::{
         cpu::{cpu, now},
-        memory::{Memory, Number, number},
+        memory::{Memory, Number, copy_words, number},
         skb::Skb,
         socket::Socket,
         task::Task,
     },
     skb_stamps,
+    slots::{Entry, Found, Inserted, Slots, Table},
 };
 
 /// The packet that `udp_rcv` works on, until its skb, or those made of it, are on their sockets' queues. That
-/// is synchronous, with softirqs off on this CPU.
+/// is synchronous, with softirqs off on this CPU (on PREEMPT_RT since Linux 6.18 another may come between, 3253cb49cbad, and is
+/// recognised as another).
 #[repr(C)]
 pub struct Receiving {
     skb: Field<u64>,
@@ -68,9 +69,25 @@ pub struct Datagram {
 
 const _: () = assert!(size_of::<Datagram>() == DATAGRAM_SIZE, "the user side names the size");
 
+impl Entry for Datagram {
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.transport
+    }
+}
+
+/// Pairs of slots, as a power of two.
+const SLOT_BITS: u32 = 12;
+
 /// Datagrams on the queues of sockets, by the address of their skb.
 #[map]
-static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(16384, 0);
+static DATAGRAM_SLOTS: Array<Slots<Datagram>> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Those that found no slot.
+#[map]
+static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(10240, 0);
+
+const WAITING: Table<Datagram, SLOT_BITS> = Table::new(&DATAGRAM_SLOTS, &DATAGRAMS);
 
 /// How far a thread's datagram has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,17 +172,29 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         if is_its { (receiving.drv.get(), receiving.ip.get(), receiving.transport.get()) } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
+    if receiving.skb.get() == skb.address() && !is_segment {
+        // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`): what another life of its
+        // address finds here is not its own, should the hook before be skipped.
+        receiving.skb.set(0);
+        receiving.head.set(0);
+    }
     let (ifindex, _) = skb.device();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
-    if DATAGRAMS.insert(skb.address(), &datagram, u64::from(BPF_NOEXIST)).is_ok() {
-        counters::one(Counter::Stored);
-        return Ok(());
+    match WAITING.insert(number(skb.address()), &datagram) {
+        Inserted::New => {
+            counters::one(Counter::Stored);
+            Ok(())
+        }
+        Inserted::There(found) => {
+            // The address' last life ended unseen.
+            // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which whoever takes it notices.
+            unsafe { copy_words(&raw const datagram, found.entry) };
+            Table::<Datagram, SLOT_BITS>::keep(&found);
+            counters::both(Counter::Stored, Counter::Taken);
+            Err(Counter::DroppedIn)
+        }
+        Inserted::NoRoom => Err(Counter::MapFull),
     }
-    DATAGRAMS.insert(skb.address(), &datagram, 0).map_err(|_| Counter::MapFull)?;
-    // The address' last life ended unseen.
-    counters::one(Counter::Stored);
-    counters::one(Counter::Taken);
-    Err(Counter::DroppedIn)
 }
 
 /// The addresses in the header of a datagram.
@@ -187,8 +216,8 @@ fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
 /// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
 #[inline(always)]
 fn reject(skb: u64) -> HookResult {
-    if DATAGRAMS.get_ptr(skb).is_some() {
-        forget(skb);
+    if let Some(found) = WAITING.find(number(skb)) {
+        forget(&found);
         counters::one(Counter::DroppedIn);
     }
     Err(Counter::RejectedIn)
@@ -202,12 +231,13 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     if len.signed() < 0 || len.signed() == 0 && skb.is_queued() {
         return Ok(());
     }
-    let Some(entry) = DATAGRAMS.get_ptr(skb.address()) else { return Ok(()) };
+    let Some(found) = WAITING.find(number(skb.address())) else { return Ok(()) };
     // SAFETY: written before the skb was on the queue; only who takes the skb from there is here.
-    let datagram = unsafe { &*entry };
+    let datagram = unsafe { &*found.entry };
     let header = skb.udp_header();
     if datagram.socket != socket.address() || datagram.header != header {
         // Another life of that address.
+        Table::<Datagram, SLOT_BITS>::keep(&found);
         return Err(Counter::UnmatchedIn);
     }
     let task = filter::current_task();
@@ -220,6 +250,8 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
         let mark = skb.mark();
         emit(Direction::In, &stamps, mark, || {
+            // Before all else is loaded, which a call would drive out of its registers.
+            let cpu = cpu() as u16;
             let (saddr, daddr) = pair.of_record(Direction::In);
             PacketRecord {
                 stamps,
@@ -237,7 +269,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 sport,
                 dport,
                 segs: datagram.segs,
-                cpu: cpu() as u16,
+                cpu,
                 flags: datagram.flags,
                 direction: Direction::In as u8,
                 protocol: IPPROTO_UDP,
@@ -248,23 +280,24 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     } else {
         Err(Counter::FilteredIn)
     };
-    forget(skb.address());
+    forget(&found);
     outcome
 }
 
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.
 #[inline(always)]
 pub(crate) fn dropped(skb: u64) -> HookResult {
-    if !filter::protocol(IPPROTO_UDP) || DATAGRAMS.get_ptr(skb).is_none() {
+    if !filter::protocol(IPPROTO_UDP) {
         return Ok(());
     }
-    forget(skb);
+    let Some(found) = WAITING.find(number(skb)) else { return Ok(()) };
+    forget(&found);
     Err(Counter::DroppedIn)
 }
 
 #[inline(always)]
-fn forget(skb: u64) {
-    if DATAGRAMS.remove(skb).is_ok() {
+fn forget(found: &Found<Datagram>) {
+    if WAITING.remove(found) {
         counters::one(Counter::Taken);
     }
 }
@@ -383,7 +416,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     send.state.set(SendState::Idle);
     let drv = now();
     let (transport, app) = (send.transport.get(), send.app.get());
-    let ip = skb_stamps::of(skb.address()).map_or(0, |stamps| stamps.take_out(transport, drv).1);
+    let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
     let (ifindex, _) = skb.device();
     let mark = skb.mark();
@@ -392,6 +425,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     }
     let stamps = [drv, ip, transport, app];
     emit(Direction::Out, &stamps, mark, || {
+        let cpu = cpu() as u16;
         let pair = send.addresses.get();
         // They come from the packet's header: source, then destination, as of a received one.
         let (saddr, daddr) = pair.of_record(Direction::In);
@@ -412,7 +446,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             sport,
             dport,
             segs: send.segs.get() as u16,
-            cpu: cpu() as u16,
+            cpu,
             flags: 0,
             direction: Direction::Out as u8,
             protocol: IPPROTO_UDP,

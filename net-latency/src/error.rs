@@ -16,7 +16,12 @@ pub enum Failure {
     /// The command line asks for something that can't be.
     Usage(String),
     /// This kernel, or this user on it, can't trace.
-    CannotTrace(String),
+    CannotTrace {
+        /// What is in the way.
+        found: String,
+        /// What to do about it.
+        remedy: Option<String>,
+    },
     /// The command to trace can't be run.
     Command {
         /// The exit code that shells use: [`NOT_FOUND`] or [`NOT_EXECUTABLE`].
@@ -29,13 +34,19 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// That tracing is not possible here, and what to do about it.
+    #[must_use]
+    pub fn cannot_trace(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::CannotTrace { found: found.into(), remedy: Some(remedy.into()) }
+    }
+
     /// The process's exit code: 1 while running, 2 usage, 3 this kernel or user can't trace, or a command's.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Runtime(_) => 1,
             Self::Usage(_) => 2,
-            Self::CannotTrace(_) => 3,
+            Self::CannotTrace { .. } => 3,
             Self::Command { code, .. } => *code,
         }
     }
@@ -57,9 +68,9 @@ pub fn report(outcome: Result<ExitCode, Failure>) -> ExitCode {
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(sentence) | Self::CannotTrace(sentence) | Self::Command { sentence, .. } => {
-                f.write_str(sentence)
-            }
+            Self::Usage(sentence) | Self::Command { sentence, .. } => f.write_str(sentence),
+            Self::CannotTrace { found, remedy: Some(remedy) } => write!(f, "{found}; {remedy}"),
+            Self::CannotTrace { found, remedy: None } => f.write_str(found),
             // `#`: the causes too, on the same line.
             Self::Runtime(error) => write!(f, "{error:#}"),
         }
@@ -84,7 +95,17 @@ mod tests {
     fn exit_codes_are_those_of_the_interface() {
         assert_eq!(Failure::from(anyhow!("x")).exit_code(), 1);
         assert_eq!(Failure::Usage(String::new()).exit_code(), 2);
-        assert_eq!(Failure::CannotTrace(String::new()).exit_code(), 3);
+        assert_eq!(Failure::cannot_trace("", "").exit_code(), 3);
+    }
+
+    #[test]
+    fn the_remedy_comes_last() {
+        assert_eq!(
+            Failure::cannot_trace("no BTF; none", "use another").to_string(),
+            "no BTF; none; use another"
+        );
+        let failure = Failure::CannotTrace { found: "no BTF".to_owned(), remedy: None };
+        assert_eq!(failure.to_string(), "no BTF");
     }
 
     #[test]

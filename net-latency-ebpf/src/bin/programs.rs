@@ -66,18 +66,14 @@ macro_rules! on_function {
     };
 }
 
-/// Declares the BTF and the raw form of a hook on a tracepoint.
+/// Declares a hook on a tracepoint, which serves both backends: by its BTF types it reads memory without a helper, and needs no
+/// trampoline for that (`bpf_raw_tp_link_attach`).
 macro_rules! on_tracepoint {
-    ($(#[$doc:meta])* $btf:ident, $raw:ident, $module:ident::$logic:ident($kind:ident)) => {
+    ($(#[$doc:meta])* $btf:ident, $module:ident::$logic:ident($kind:ident)) => {
         $(#[$doc])*
         #[btf_tracepoint]
         pub fn $btf(context: BtfTracePointContext) -> i32 {
             end(&context, $module::$logic::<Direct>($kind::new(context.arg(0)))) as i32
-        }
-        $(#[$doc])*
-        #[raw_tracepoint]
-        pub fn $raw(context: RawTracePointContext) -> i32 {
-            end(&context, $module::$logic::<Probed>($kind::new(context.arg(0)))) as i32
         }
     };
 }
@@ -128,7 +124,7 @@ on_function!(
 );
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
-    btf_in_app, raw_in_app, receive::taken(Socket)
+    btf_in_app, receive::taken(Socket)
 );
 /// `tcp_rcv_space_adjust(sk)`, which has the tracepoint at its beginning: for kernels that preempt programs on tracepoints.
 #[kprobe]
@@ -137,19 +133,19 @@ pub fn kprobe_in_app(context: ProbeContext) -> u32 {
 }
 on_tracepoint!(
     /// `tcp_destroy_sock(sk)`.
-    btf_closed, raw_closed, receive::closed(Socket)
+    btf_closed, receive::closed(Socket)
 );
 on_function!(
     /// `tcp_sendmsg_locked(sk, msg, size)`.
-    fentry_out_app, kprobe_out_app, transmit::written(Socket 0)
+    fentry_out_app, kprobe_out_app, transmit::written(Socket 0, Number 2)
 );
 on_function!(
     /// `do_tcp_sendpages(sk, page, offset, size, flags)`: sendfile and splice up to Linux 6.4.
-    fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0)
+    fentry_out_pages, kprobe_out_pages, transmit::written(Socket 0, Number 3)
 );
 on_function!(
-    /// `__tcp_transmit_skb(sk, skb, clone_it, gfp_mask, rcv_nxt)`.
-    fentry_out_transmit, kprobe_out_transmit, transmit::transmitted(Socket 0, Skb 1)
+    /// `__tcp_retransmit_skb(sk, skb, segs)`.
+    fentry_out_again, kprobe_out_again, transmit::resending(Socket 0, Skb 1)
 );
 on_function!(
     /// `tcp_v4_send_check(sk, skb)` or `__ip_queue_xmit(sk, skb, …)`.
@@ -205,7 +201,7 @@ on_function!(
 );
 on_tracepoint!(
     /// `net_dev_queue(skb)`.
-    btf_out_drv, raw_out_drv, transmit::queued(Skb)
+    btf_out_drv, transmit::queued(Skb)
 );
 
 /// `sched_process_fork(parent, child)`: rare enough for one program to serve both backends, as the next one.

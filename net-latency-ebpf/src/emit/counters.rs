@@ -57,5 +57,7 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::HistogramFull => "map full, packet not counted",
         Counter::TimeLost => "map full, time not counted",
         Counter::Outside => "finished while not every hook was attached",
+        Counter::Spilled => "packet waits in a map that evicts",
+        Counter::SpilledTaken => "packet taken from a map that evicts",
     }
 }

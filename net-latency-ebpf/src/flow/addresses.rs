@@ -2,6 +2,7 @@
 
 use net_latency_common::{AF_INET, AF_INET6, Direction};
 
+use super::settings::setting;
 use crate::kernel::{memory::Memory, socket::Socket};
 
 /// 2^64 divided by the golden ratio: an odd factor with bits all over, which spreads numbers that differ little.
@@ -64,9 +65,12 @@ impl AddrPair {
         if self.family == AF_INET {
             return a;
         }
-        let mut sum = a;
+        // Whoever has a network of his own could find two of its addresses that are mixed to the same, if he knew the factor.
+        let seed = setting!(seed);
+        let factor = PRIME ^ seed << 1;
+        let mut sum = a ^ seed;
         for word in [b, c, d] {
-            sum = (sum ^ (sum >> 29)).wrapping_mul(PRIME).wrapping_add(word);
+            sum = (sum ^ (sum >> 29)).wrapping_mul(factor).wrapping_add(word);
         }
         sum
     }

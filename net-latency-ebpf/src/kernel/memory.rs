@@ -38,6 +38,12 @@ impl Number {
         self.0
     }
 
+    /// As a `size_t`, or `most` if it is more.
+    #[inline(always)]
+    pub(crate) fn at_most(self, most: u32) -> u32 {
+        if self.0 > u64::from(most) { most } else { self.0 as u32 }
+    }
+
     /// As an `int`.
     #[inline(always)]
     pub(crate) fn signed(self) -> i32 {

@@ -38,6 +38,21 @@ pub(crate) struct TcpHeader {
     pub(crate) content: u64,
 }
 
+/// What TCP sends with an skb.
+#[derive(Clone, Copy)]
+pub(crate) struct TcpSent {
+    /// Number of the first byte of payload.
+    pub(crate) seq: u32,
+    /// Bytes of payload.
+    pub(crate) len: u32,
+    /// The segments it will be on the wire; 0 or 1 for one.
+    pub(crate) segs: u16,
+}
+
+/// Flags of a TCP header.
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+
 #[inline(always)]
 fn content(seq: u32, ack: u32) -> u64 {
     if ack == 0 { 0 } else { u64::from(seq) | u64::from(ack) << 32 }
@@ -188,19 +203,40 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_seq))
     }
 
-    /// `tcp_skb_pcount(skb)`: the segments this skb will be on the wire; valid while TCP owns the skb.
+    /// The number of the first byte of payload: a SYN takes the number before it (TCP Fast Open). Valid while TCP owns the skb.
     #[inline(always)]
-    pub(crate) fn tcp_cb_segments(self) -> u16 {
-        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs))
+    pub(crate) fn tcp_cb_payload(self) -> u32 {
+        self.tcp_cb_seq().wrapping_add(u32::from(self.tcp_cb_flags() & SYN != 0))
     }
 
-    /// Whether TCP sends a SYN with this skb; valid while TCP owns the skb. A SYN takes the first sequence
-    /// number, and the payload (TCP Fast Open) begins with the next.
+    /// `TCP_SKB_CB(skb)->tcp_flags`: 8 bits, or the lower 8 of 16 on newer kernels.
     #[inline(always)]
-    pub(crate) fn tcp_cb_syn(self) -> bool {
-        const SYN: u8 = 0x02;
-        // 8 bits, or the lower 8 of 16 on newer kernels.
-        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags)) & SYN != 0
+    fn tcp_cb_flags(self) -> u8 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags))
+    }
+
+    /// What TCP sends with this skb, as its control block says; valid while TCP owns the skb, which a clone inherits until
+    /// `__tcp_transmit_skb` hands it to IP.
+    #[inline(always)]
+    pub(crate) fn tcp_cb_sent(self) -> TcpSent {
+        let flags = self.tcp_cb_flags();
+        let [syn, fin] = [SYN, FIN].map(|flag| u32::from(flags & flag != 0));
+        let (start, end): (u32, u32) =
+            (self.tcp_cb_seq(), self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_end_seq)));
+        // `tcp_skb_pcount(skb)`.
+        let segs: u16 = self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs));
+        TcpSent {
+            seq: start.wrapping_add(syn),
+            len: end.wrapping_sub(start).wrapping_sub(syn).wrapping_sub(fin),
+            segs,
+        }
+    }
+
+    /// The same by the header, on which `skb->data` stands.
+    #[inline(always)]
+    pub(crate) fn tcp_header_sent(self) -> TcpSent {
+        let header = self.tcp_header_anywhere();
+        TcpSent { seq: header.seq, len: self.len().wrapping_sub(header.len), segs: self.gro_segments() }
     }
 
     /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
@@ -297,16 +333,6 @@ impl<M: Memory> Skb<M> {
             let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
             Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)
         }
-    }
-
-    /// The sequence number in a TCP header that is about to be sent.
-    #[inline(always)]
-    pub(crate) fn tcp_header_seq(self) -> u32 {
-        const TO_NUMBER: usize = 4;
-        let head: *const u8 = self.field(offset!(sk_buff_head));
-        let start: u16 = self.field(offset!(sk_buff_transport_header));
-        // SAFETY: packet memory, any address survives; any bytes are valid.
-        u32::from_be(unsafe { probe(head.wrapping_add(usize::from(start) + TO_NUMBER)) })
     }
 
     /// What stands where a TCP header would, wherever `skb->data` stands.

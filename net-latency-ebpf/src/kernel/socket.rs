@@ -120,6 +120,13 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_backlog_len)) != 0
     }
 
+    /// Whether it waits for connections, and is none itself.
+    #[inline(always)]
+    pub(crate) fn is_listening(self) -> bool {
+        const TCP_LISTEN: u8 = 10;
+        self.field::<u8>(offset!(sock_skc_state)) == TCP_LISTEN
+    }
+
     /// `AF_INET` or `AF_INET6`, which may have an IPv4 address in it.
     #[inline(always)]
     pub(crate) fn family(self) -> u32 {

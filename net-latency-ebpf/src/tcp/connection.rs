@@ -2,7 +2,10 @@
 //! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
 //! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
 
-use aya_ebpf::{macros::map, maps::LruHashMap};
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, LruHashMap},
+};
 use net_latency_common::Counter;
 
 use super::writes::Write;
@@ -13,15 +16,26 @@ use crate::{
         untraced::{self, Extent, FlowKey},
     },
     kernel::{
-        memory::Memory,
+        memory::{Memory, copy_words, number},
         socket::{Identity, Socket},
         task::Task,
     },
+    slots::{Slots, Table},
 };
 
-/// TCP sockets in use, by address.
+/// Pairs of slots, as a power of two.
+const SLOT_BITS: u32 = 12;
+
+/// TCP sockets in use, by address. A slot is its socket's until that is destroyed: no other socket's lock would keep who takes
+/// it away from its fields.
 #[map]
-static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(8192, 0);
+static CONNECTION_SLOTS: Array<Slots<Connection>> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Those that found no slot.
+#[map]
+static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(2048, 0);
+
+const USED: Table<Connection, SLOT_BITS> = Table::new(&CONNECTION_SLOTS, &CONNECTIONS);
 
 /// Whose bytes a sent packet holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,19 +53,17 @@ pub(super) enum Author {
 /// socket locked.
 #[repr(C)]
 pub(crate) struct Transmission {
+    /// Address of its skb, which TCP has let go; 0 for none.
+    pub(super) skb: Field<u64>,
     pub(super) app: Field<u64>,
-    /// When `__tcp_transmit_skb` was entered.
-    pub(super) began: Field<u64>,
+    /// When TCP let it go.
+    pub(super) transport: Field<u64>,
     /// Of a retransmission: when these bytes were first sent, 0 where unknown.
     pub(super) first: Field<u64>,
     pub(super) seq: Field<u32>,
-    /// What its header says: a SYN takes the number before that of its payload.
-    pub(super) header_seq: Field<u32>,
     pub(super) len: Field<u32>,
     pub(super) segs: Field<u16>,
     pub(super) flags: Field<u16>,
-    /// Whether there is one.
-    pub(super) is_under_way: Field<u32>,
     pub(super) author: Field<Author>,
 }
 
@@ -78,6 +90,11 @@ pub(crate) struct Connection {
     /// Whether more than one process wrote to this socket.
     pub(super) several_writers: Field<u32>,
     pub(super) transmission: Transmission,
+    /// When the bytes were first sent that TCP is about to send again, ns; 0 if it isn't, or that isn't known.
+    pub(super) resent_first: Field<u64>,
+    /// The number of the first of these bytes.
+    pub(super) resent_seq: Field<u32>,
+    reserved: u32,
     /// Sequence number at which the next segment starts that has no line yet, if `read_known`.
     pub(super) read_next: Field<u32>,
     pub(super) read_known: Field<u32>,
@@ -116,6 +133,8 @@ impl Connection {
     pub(super) fn connected<M: Memory>(&self, socket: Socket<M>, identity: Identity, seq: u32) {
         self.identity.set(identity);
         self.addresses.set(AddrPair::of_socket(socket));
+        let moved = seq.wrapping_sub(self.write_start.get());
+        self.write.next.set(self.write.next.get().wrapping_add(moved));
         self.write_start.set(seq);
         self.last_write.set(seq);
     }
@@ -178,13 +197,13 @@ impl Connection {
 /// The connection at the address of `socket`, whichever life of that address it belongs to.
 #[inline(always)]
 pub(super) fn find<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
-    at(socket.address())
+    at(number(socket.address()))
 }
 
 /// The connection of the socket at `address`.
 #[inline(always)]
 pub(super) fn at(address: u64) -> Option<&'static Connection> {
-    let connection = CONNECTIONS.get_ptr(address)?;
+    let connection = USED.peek(address)?;
     // SAFETY: entries are preallocated and never unmapped while a program runs; the socket's lock keeps
     // others away (see the module's head), and what changes are fields.
     Some(unsafe { &*connection })
@@ -196,23 +215,40 @@ pub(super) fn find_or_new<M: Memory>(
     socket: Socket<M>,
     identity: Identity,
 ) -> Result<&'static Connection, Counter> {
-    if let Some(connection) = find(socket)
+    let address = number(socket.address());
+    if let Some(connection) = at(address)
         && connection.identity.get() == identity
     {
         return Ok(connection);
     }
-    CONNECTIONS.insert(socket.address(), blank(), 0).map_err(|_| Counter::SocketLost)?;
-    let connection = find(socket).ok_or(Counter::SocketLost)?;
-    connection.address.set(socket.address());
+    begin(address);
+    let connection = at(address).ok_or(Counter::SocketLost)?;
     connection.identity.set(identity);
     connection.addresses.set(AddrPair::of_socket(socket));
     connection.netns.set(socket.netns());
     Ok(connection)
 }
 
+/// The connection of the socket at `address` becomes one about which nothing is known, and is there if there is room.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn begin(address: u64) -> u32 {
+    if let Some(connection) = at(address) {
+        // SAFETY: as in `at`, and all of a connection is fields.
+        unsafe { copy_words(blank(), (&raw const *connection).cast_mut()) };
+    } else {
+        USED.put(address, blank());
+    }
+    if let Some(connection) = at(address) {
+        connection.address.set(address);
+    }
+    0
+}
+
 /// Forgets a socket that the kernel destroys.
 #[inline(always)]
 pub(super) fn remove<M: Memory>(socket: Socket<M>) {
-    // An entry that is not there, evicted meanwhile, is as good as removed.
-    let _ = CONNECTIONS.remove(socket.address());
+    USED.forget(number(socket.address()));
 }

@@ -9,8 +9,9 @@ use net_latency_common::{
 
 use super::{
     connection::{self, Connection},
-    segments::{self, Segment, SegmentKey},
+    segments::{self, Segment, SegmentKey, Waiting},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
+    transmit,
 };
 use crate::{
     emit::{
@@ -130,6 +131,8 @@ fn control(received: &Received) -> HookResult {
     }
     let stamps = [received.drv, received.ip, received.transport, 0];
     emit(Direction::In, &stamps, received.mark, || {
+        // Before all else is loaded, which a call would drive out of its registers.
+        let cpu = cpu() as u16;
         let (saddr, daddr) = received.pair.of_record(Direction::In);
         PacketRecord {
             stamps,
@@ -147,7 +150,7 @@ fn control(received: &Received) -> HookResult {
             sport: received.header.source,
             dport: received.header.destination,
             segs: received.segs,
-            cpu: cpu() as u16,
+            cpu,
             flags: received.flags | FLAG_CONTROL,
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
@@ -163,7 +166,11 @@ fn control(received: &Received) -> HookResult {
 fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Counter> {
     let header = &received.header;
     let (mut seq, mut len) = (header.seq, received.len);
-    if let Some(tcp) = skb.socket().tcp() {
+    // With TPROXY or `bpf_sk_assign` it may be a listener, which expects nothing.
+    let socket = skb.socket();
+    if let Some(tcp) = socket.tcp()
+        && !socket.is_listening()
+    {
         let expected = tcp.rcv_nxt();
         let end = seq.wrapping_add(len);
         if !before(expected, end) {
@@ -195,6 +202,7 @@ fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Coun
 #[inline(always)]
 pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     udp::dropped(skb.address())?;
+    transmit::dropped(skb);
     segments::dropped(skb)
 }
 
@@ -340,7 +348,8 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 pub extern "C" fn take_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let next = connection.read_next.get();
-    let Some((hash, segment)) = next_waiting(connection) else { return MISSED };
+    let Some(waiting) = next_waiting(connection) else { return MISSED };
+    let segment = waiting.segment();
     let task = connection.user.get();
     if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {
         let app = if connection.is_late.get() != 0 && before(next, connection.late_until.get()) {
@@ -364,7 +373,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     let end = next.wrapping_add(segment.len.get());
     let is_last = !before(end, connection.taken_until.get());
     connection.read_next.set(end);
-    segments::remove(hash);
+    segments::remove(&waiting);
     if is_last { DONE } else { MORE }
 }
 
@@ -380,17 +389,18 @@ pub extern "C" fn drop_batch(address: u64) -> u32 {
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
-    let Some((hash, segment)) = next_waiting(connection) else { return DONE };
+    let Some(waiting) = next_waiting(connection) else { return DONE };
+    let segment = waiting.segment();
     connection.read_next.set(segment.key.seq.wrapping_add(segment.len.get()));
-    segments::remove(hash);
+    segments::remove(&waiting);
     counters::one(Counter::UnreadIn);
     MORE
 }
 
-/// The segment at which the walk along the waiting ones is, and its hash. Only the holder of the socket's lock, who is here,
-/// takes it out, but for a full map.
+/// The segment at which the walk along the waiting ones is. Only the holder of the socket's lock, who is here, takes it out,
+/// but for a full map.
 #[inline(always)]
-fn next_waiting(connection: &Connection) -> Option<(u64, &'static Segment)> {
+fn next_waiting(connection: &Connection) -> Option<Waiting> {
     let identity = connection.identity.get();
     segments::waiting(&SegmentKey::new(
         &connection.addresses.get(),
@@ -415,6 +425,8 @@ fn record(
     flags: u16,
     task: &Task,
 ) -> PacketRecord {
+    // Before all else is loaded, which a call would drive out of its registers.
+    let cpu = cpu() as u16;
     let (saddr, daddr) = addresses.of_record(Direction::In);
     PacketRecord {
         stamps,
@@ -432,7 +444,7 @@ fn record(
         sport: segment.key.remote_port,
         dport: segment.key.local_port,
         segs: segment.segs,
-        cpu: cpu() as u16,
+        cpu,
         flags: segment.flags.get() | flags,
         direction: Direction::In as u8,
         protocol: IPPROTO_TCP,

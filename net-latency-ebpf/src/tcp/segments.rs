@@ -2,9 +2,8 @@
 //! free the skb and keep its bytes.
 
 use aya_ebpf::{
-    bindings::BPF_NOEXIST,
     macros::map,
-    maps::{LruHashMap, PerCpuArray},
+    maps::{Array, LruHashMap, PerCpuArray},
 };
 use net_latency_common::{Counter, FLAG_AMBIGUOUS, SEGMENT_SIZE};
 
@@ -16,6 +15,7 @@ use crate::{
         memory::{Memory, copy_words},
         skb::Skb,
     },
+    slots::{Entry, Found, Inserted, Slots, Table},
 };
 
 /// A received segment by connection and position.
@@ -75,9 +75,18 @@ enum OnDrop {
     Trust = 2,
 }
 
+/// Pairs of slots, as a power of two.
+const SLOT_BITS: u32 = 13;
+
 /// Received segments that the application has not taken yet, by a mixture of connection and position.
 #[map]
-static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(32768, 0);
+static SEGMENT_SLOTS: Array<Slots<Segment>> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Those that found no slot.
+#[map]
+static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(20480, 0);
+
+const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS);
 
 /// The segment that TCP got last on each CPU: the one that it drops, if it drops one at once.
 #[map]
@@ -91,16 +100,25 @@ impl SegmentKey {
         Self { addresses: pair.mixed(), remote_port, local_port, seq, netns, family: pair.family }
     }
 
-    /// The key in [`SEGMENTS`], of a quarter of the size: the kernel goes through a key once for each operation. No two
-    /// segments of a connection have the same.
+    /// The key in [`SEGMENTS`] and the slots, of a quarter of the size: the kernel goes through a key once for each operation.
+    /// Hardly two segments of a connection have the same.
     #[inline(always)]
     pub(super) fn hash(&self) -> u64 {
         // Another odd constant with bits all over.
         const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
         let position =
             u64::from(self.remote_port) << 48 | u64::from(self.local_port) << 32 | u64::from(self.seq);
-        (self.addresses ^ u64::from(self.netns) << 32).wrapping_mul(SPREAD).rotate_left(32)
-            ^ position.wrapping_mul(SECOND)
+        let mixed = (self.addresses ^ u64::from(self.netns) << 32).wrapping_mul(SPREAD).rotate_left(32)
+            ^ position.wrapping_mul(SECOND);
+        // 0 is nobody's.
+        if mixed == 0 { 1 } else { mixed }
+    }
+}
+
+impl Entry for Segment {
+    #[inline(always)]
+    fn came(&self) -> u64 {
+        self.transport
     }
 }
 
@@ -112,27 +130,45 @@ impl Segment {
     }
 }
 
-/// The entry with this hash.
-#[inline(always)]
-fn entry(hash: u64) -> Option<&'static Segment> {
-    let entry = SEGMENTS.get_ptr(hash)?;
-    // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. Whose it is by now,
-    // its key tells.
-    Some(unsafe { &*entry })
+/// A segment that waits, which the finder has to himself, and hands back by [`remove`].
+pub(super) struct Waiting(Found<Segment>);
+
+impl Waiting {
+    /// The segment.
+    #[inline(always)]
+    pub(super) fn segment(&self) -> &'static Segment {
+        entry(&self.0)
+    }
 }
 
-/// The segment with this key, and its hash.
+/// What was found.
 #[inline(always)]
-pub(super) fn waiting(key: &SegmentKey) -> Option<(u64, &'static Segment)> {
-    let hash = key.hash();
-    let segment = entry(hash)?;
-    (segment.key == *key).then_some((hash, segment))
+fn entry(found: &Found<Segment>) -> &'static Segment {
+    // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. A slot's is the
+    // finder's alone; whose one of the map is by now, its key tells.
+    let segment = unsafe { &*found.entry };
+    if found.is_twin {
+        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
+    }
+    segment
 }
 
-/// The segment with this hash waits no longer.
+/// The segment with this key.
 #[inline(always)]
-pub(super) fn remove(hash: u64) -> bool {
-    let was_there = SEGMENTS.remove(hash).is_ok();
+pub(super) fn waiting(key: &SegmentKey) -> Option<Waiting> {
+    let found = WAITING.find(key.hash())?;
+    if entry(&found).key == *key {
+        return Some(Waiting(found));
+    }
+    // One in 2^64.
+    Table::<Segment, SLOT_BITS>::keep(&found);
+    None
+}
+
+/// The segment waits no longer.
+#[inline(always)]
+pub(super) fn remove(waiting: &Waiting) -> bool {
+    let was_there = WAITING.remove(&waiting.0);
     if was_there {
         counters::one(Counter::Taken);
     }
@@ -160,29 +196,33 @@ pub(super) fn store(segment: &Segment, skb: u64, seq: u32, examined: *mut Examin
         (*examined).seq = seq;
         (*examined).on_drop = OnDrop::Keep;
     }
-    let hash = segment.key.hash();
-    if SEGMENTS.insert(hash, segment, u64::from(BPF_NOEXIST)).is_ok() {
-        // SAFETY: as above.
-        unsafe { (*examined).on_drop = OnDrop::Forget };
-        counters::one(Counter::Stored);
-        return Ok(());
+    let found = match WAITING.insert(segment.key.hash(), segment) {
+        Inserted::New => {
+            // SAFETY: as above.
+            unsafe { (*examined).on_drop = OnDrop::Forget };
+            counters::one(Counter::Stored);
+            return Ok(());
+        }
+        Inserted::There(found) => found,
+        Inserted::NoRoom => return Err(Counter::MapFull),
+    };
+    let entry = entry(&found);
+    let is_copy = entry.key == segment.key;
+    if is_copy {
+        // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
+        // this one is dropped at once.
+        if entry.len.get() < segment.len.get() {
+            // TCP has joined segments to send them again. The entry stands for either from now on.
+            entry.len.set(segment.len.get());
+        } else if !entry.is_ambiguous() {
+            // SAFETY: as above.
+            unsafe { (*examined).on_drop = OnDrop::Trust };
+        }
+        entry.flags.set(entry.flags.get() | FLAG_AMBIGUOUS);
     }
-    let Some(entry) = entry(hash) else { return Err(Counter::MapFull) };
-    if entry.key != segment.key {
-        // One in 2^64.
-        return Err(Counter::MapFull);
-    }
-    // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
-    // this one is dropped at once.
-    if entry.len.get() < segment.len.get() {
-        // TCP has joined segments to send them again. The entry stands for either from now on.
-        entry.len.set(segment.len.get());
-    } else if !entry.is_ambiguous() {
-        // SAFETY: as above.
-        unsafe { (*examined).on_drop = OnDrop::Trust };
-    }
-    entry.flags.set(entry.flags.get() | FLAG_AMBIGUOUS);
-    Err(Counter::DuplicateIn)
+    Table::<Segment, SLOT_BITS>::keep(&found);
+    // One in 2^64 is no copy.
+    Err(if is_copy { Counter::DuplicateIn } else { Counter::MapFull })
 }
 
 /// An skb is dropped: what it brought will not be taken.
@@ -206,11 +246,15 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     }
     match examined.on_drop {
         OnDrop::Keep => Ok(()),
-        OnDrop::Forget if remove(key.hash()) => Err(Counter::DroppedIn),
-        OnDrop::Forget => Ok(()),
+        OnDrop::Forget => match waiting(key) {
+            Some(waiting) if remove(&waiting) => Err(Counter::DroppedIn),
+            _ => Ok(()),
+        },
         OnDrop::Trust => {
-            if let Some(entry) = entry(key.hash()) {
-                entry.flags.set(entry.flags.get() & !FLAG_AMBIGUOUS);
+            if let Some(waiting) = waiting(key) {
+                let flags = &waiting.segment().flags;
+                flags.set(flags.get() & !FLAG_AMBIGUOUS);
+                Table::<Segment, SLOT_BITS>::keep(&waiting.0);
             }
             Ok(())
         }

@@ -1,10 +1,12 @@
 //! Out: application, TCP, device queue. IP is in between ([`crate::ip`]).
 //!
-//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down. The hooks below know only the
-//! clone: they stamp it ([`crate::skb_stamps`]), whoever it is of. At the device's queue its socket, which is locked all
-//! the way, tells what is in flight, the number in its header that it is that, and a stamp that is older than the
-//! transmission, that a hook was missed. Which write call a segment belongs to follows
-//! from sequence numbers: calls and first transmissions both go through them in order.
+//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, on which TCP puts its header and lets
+//! it go. From there to the device's queue the socket is locked, so that its entry keeps what is in flight, with the clone's
+//! address; IP, which knows no socket, stamps the clone ([`crate::skb_stamps`]). Which write call a segment belongs to
+//! follows from sequence numbers: calls and first transmissions both go through them in order.
+//!
+//! Considered: a hook on `__tcp_transmit_skb` too (what this was; all that it knows is still known where the checksum is made,
+//! and by the header where IP is called).
 
 use net_latency_common::{
     Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
@@ -20,10 +22,10 @@ use crate::{
         counters::{self, HookResult},
         ring::emit,
     },
-    flow::{filter, untraced},
+    flow::{filter, settings::setting, untraced},
     kernel::{
         cpu::{cpu, now},
-        memory::Memory,
+        memory::{Memory, Number, number},
         sequence::before,
         skb::Skb,
         socket::Socket,
@@ -36,9 +38,13 @@ use crate::{
 /// calls of 128 bytes or more, all that a segment of 64 KiB holds.
 const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
-/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`).
+/// So many bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
+/// that ends there.
+const MOST_WRITTEN: u32 = 1 << 30;
+
+/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`) with so many bytes.
 #[inline(always)]
-pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
+pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     let identity = socket.identity();
     // The call may be one that connects.
     if !identity.is_unconnected() && !filter::socket(socket, &identity) {
@@ -58,6 +64,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let task = filter::current_task();
     let start = tcp.write_seq();
+    let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
     connection.user.set(task);
     let write = &connection.write;
 
@@ -70,7 +77,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
         if connection.has_write.get() != 0 && write.task.get().pid() != task.pid() {
             connection.several_writers.set(1);
         }
-        write.set(at, task);
+        write.set(at, task, end);
         connection.write_start.set(start);
         connection.last_write.set(start);
         connection.has_write.set(1);
@@ -79,11 +86,11 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     if write.task.get().pid() != task.pid() {
         connection.several_writers.set(1);
     }
-    let new = Write::new(at, task);
+    let new = Write::new(at, task, end);
     if connection.last_write.get() == start {
         // The call before this one wrote nothing; this one takes its place.
         if connection.write_start.get() == start {
-            write.set(at, task);
+            write.set(at, task, end);
             return Ok(());
         }
         return insert(socket, start, &new);
@@ -107,11 +114,19 @@ fn insert<M: Memory>(socket: Socket<M>, seq: u32, write: &Write) -> HookResult {
     WRITES.insert(&key, write, 0).map_err(|_| Counter::StampLost)
 }
 
-/// TCP transmits a segment of its send queue, or one it made itself (`__tcp_transmit_skb`).
+/// TCP lets a segment of its send queue go, or one it made itself: `tcp_v4_send_check`, `tcp_v6_send_check`, or where these are no
+/// functions any more, IP's `__ip_queue_xmit` and `inet6_csk_xmit`. The header is written, and what TCP has sent for the first
+/// time has not moved yet (`tcp_event_new_data_sent`). L2TP and SCTP come to IP by the same function.
 #[inline(always)]
-pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
-    // Headers come later: this is the payload.
-    let len = skb.len();
+pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    let packet = if setting!(tcp_header_only) == 0 {
+        skb.tcp_cb_sent()
+    } else if socket.protocol() == u16::from(IPPROTO_TCP) {
+        skb.tcp_header_sent()
+    } else {
+        return Ok(());
+    };
+    let (seq, len) = (packet.seq, packet.len);
     if len == 0 && !filter::control() {
         return Ok(());
     }
@@ -119,25 +134,21 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         counters::both(Counter::SeenOut, Counter::FilteredOut);
         return Ok(());
     }
-    let Some(mut connection) = wanted_connection(socket, skb, len)? else {
+    let Some(mut connection) = wanted_connection(socket, seq, len)? else {
         counters::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     };
     let Some(tcp) = socket.tcp() else { return Ok(()) };
-    if connection.transmission.is_under_way.get() != 0 {
-        counters::one(Counter::UnfinishedOut);
-        connection.transmission.is_under_way.set(0);
-    }
-    let seq = sequence_number(skb);
+    forget_unfinished(connection);
     let mut result = Ok(());
     let mut flags = 0;
     let mut first = 0;
-    let began = now();
+    let transport = now();
     let (app, author);
     if len == 0 {
         // The kernel makes it, on behalf of the last task that used the socket.
         flags |= FLAG_CONTROL;
-        app = began;
+        app = transport;
         author = Author::User;
         if socket.owned_by_task() {
             connection.user.set(filter::current_task());
@@ -145,7 +156,9 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     } else {
         if before(seq, tcp.snd_nxt()) {
             flags |= FLAG_RETRANS;
-            first = first_send(socket, skb, seq);
+            if connection.resent_seq.get() == seq {
+                first = connection.resent_first.get();
+            }
         } else if has_passed(connection, seq) {
             result = advance(connection.address.get(), seq);
             connection = connection::find(socket).ok_or(Counter::SocketLost)?;
@@ -169,24 +182,59 @@ pub fn transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     }
     let transmission = &connection.transmission;
     transmission.app.set(app);
-    transmission.began.set(began);
+    transmission.transport.set(transport);
     transmission.first.set(first);
     transmission.seq.set(seq);
-    transmission.header_seq.set(skb.tcp_cb_seq());
     transmission.len.set(len);
-    let segs = skb.tcp_cb_segments();
-    transmission.segs.set(if segs > 1 { segs } else { 1 });
+    transmission.segs.set(if packet.segs > 1 { packet.segs } else { 1 });
     transmission.flags.set(flags);
     transmission.author.set(author);
-    transmission.is_under_way.set(1);
+    transmission.skb.set(number(skb.address()));
     result
+}
+
+/// What was in flight never came to a device.
+#[inline(always)]
+fn forget_unfinished(connection: &Connection) {
+    if connection.transmission.skb.get() != 0 {
+        counters::one(Counter::UnfinishedOut);
+        connection.transmission.skb.set(0);
+    }
+}
+
+/// An skb is dropped: what is in flight must not be taken for another one with its address.
+#[inline(always)]
+pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
+    let socket = skb.socket();
+    if socket.address() == 0 {
+        return;
+    }
+    if let Some(connection) = connection::find(socket)
+        && connection.transmission.skb.get() == number(skb.address())
+    {
+        forget_unfinished(connection);
+    }
+}
+
+/// TCP is about to send bytes again (`__tcp_retransmit_skb`), and the skb of its queue says when it sent them last.
+#[inline(always)]
+pub fn resending<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    if untraced::is_socket_untraced(socket) {
+        return Ok(());
+    }
+    if let Some(connection) = connection::find(socket) {
+        let seq = skb.tcp_cb_payload();
+        connection.resent_first.set(first_send(socket, skb, seq));
+        connection.resent_seq.set(seq);
+    }
+    Ok(())
 }
 
 /// The connection that sends this segment, unless it is known that nobody asks for the segment.
 #[inline(always)]
 fn wanted_connection<M: Memory>(
     socket: Socket<M>,
-    skb: Skb<M>,
+    seq: u32,
     len: u32,
 ) -> Result<Option<&'static Connection>, Counter> {
     let identity = socket.identity();
@@ -197,7 +245,7 @@ fn wanted_connection<M: Memory>(
         // Another life of that address may have left a writer who has nothing to do with these bytes.
         Some(connection) if connection.identity.get() == identity => connection,
         Some(connection) if is_first_of_call(socket, connection) => {
-            connection.connected(socket, identity, sequence_number(skb));
+            connection.connected(socket, identity, seq);
             connection
         }
         // Nobody has used this socket since tracing began, so that no process can be named, but for a segment that a
@@ -224,12 +272,6 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
         Some(resent) if unsafe { (*resent).last } == last => unsafe { (*resent).first },
         _ => 0,
     }
-}
-
-/// The number of the first byte of payload.
-#[inline(always)]
-fn sequence_number<M: Memory>(skb: Skb<M>) -> u32 {
-    skb.tcp_cb_seq().wrapping_add(u32::from(skb.tcp_cb_syn()))
 }
 
 /// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
@@ -293,7 +335,7 @@ fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     }
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
-    let is_behind = write.has_next.get() != 0 && !before(seq, write.next.get());
+    let is_behind = !before(seq, write.next.get());
     if !is_before && !is_behind {
         (write.at.get(), Author::Writer)
     } else if connection.several_writers.get() == 0 {
@@ -302,19 +344,6 @@ fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     } else {
         (0, Author::Unknown)
     }
-}
-
-/// TCP lets a packet go: the first hook that sees the clone. Its sequence number is read here, since netfilter may change it
-/// further down (`nf_ct_seq_adjust`).
-#[inline(always)]
-pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
-    if untraced::is_socket_untraced(socket) {
-        return Ok(());
-    }
-    if let Some(stamps) = skb_stamps::of(skb.address()) {
-        stamps.stamp_sent(now(), skb.tcp_header_seq());
-    }
-    Ok(())
 }
 
 /// The packet is handed to a device's queue (tracepoint `net_dev_queue`): its line is complete.
@@ -326,17 +355,14 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     }
     let Some(connection) = connection::find(socket) else { return udp::queued(skb) };
     let transmission = &connection.transmission;
-    if transmission.is_under_way.get() == 0 {
+    if transmission.skb.get() != number(skb.address()) {
+        // Not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
         return Ok(());
     }
-    let Some(skb_stamps) = skb_stamps::of(skb.address()) else { return Ok(()) };
-    if !skb_stamps.was_sent_with(transmission.header_seq.get()) {
-        // Not what is in flight, or TCP's hook was missed.
-        return Ok(());
-    }
-    transmission.is_under_way.set(0);
+    transmission.skb.set(0);
     let drv = now();
-    let (transport, ip) = skb_stamps.take_out(transmission.began.get(), drv);
+    let transport = transmission.transport.get();
+    let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let first = transmission.first.get();
     if first != 0 {
         let key = WriteKey::new(socket.address(), transmission.seq.get());
@@ -353,6 +379,8 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     let app = transmission.app.get();
     let stamps = [drv, ip, transport, app];
     emit(Direction::Out, &stamps, mark, || {
+        // Before all else is loaded, which a call would drive out of its registers.
+        let cpu = cpu() as u16;
         let addresses = connection.addresses.get();
         let identity = connection.identity.get();
         let (saddr, daddr) = addresses.of_record(Direction::Out);
@@ -377,7 +405,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             sport: identity.local_port(),
             dport: identity.remote_port(),
             segs: transmission.segs.get(),
-            cpu: cpu() as u16,
+            cpu,
             flags: transmission.flags.get(),
             direction: Direction::Out as u8,
             protocol: IPPROTO_TCP,

@@ -23,7 +23,8 @@ pub(crate) struct Write {
     pub(super) at: Field<u64>,
     /// Who called.
     pub(super) task: Field<Task>,
-    /// Where the following write call starts, if `has_next`.
+    /// Where the following write call starts, if `has_next`; else where this one's bytes end, or later: what comes behind is of a
+    /// call that was not seen.
     pub(super) next: Field<u32>,
     /// Whether there was a following call.
     pub(super) has_next: Field<u32>,
@@ -56,18 +57,18 @@ impl WriteKey {
 }
 
 impl Write {
-    /// A call after which there was no other.
+    /// A call after which there was no other, and which ends before this byte.
     #[inline(always)]
-    pub(super) fn new(at: u64, task: Task) -> Self {
-        Self { at: Field::new(at), task: Field::new(task), next: Field::new(0), has_next: Field::new(0) }
+    pub(super) fn new(at: u64, task: Task, end: u32) -> Self {
+        Self { at: Field::new(at), task: Field::new(task), next: Field::new(end), has_next: Field::new(0) }
     }
 
-    /// Becomes a call after which there was no other.
+    /// Becomes a call after which there was no other, and which ends before this byte.
     #[inline(always)]
-    pub(super) fn set(&self, at: u64, task: Task) {
+    pub(super) fn set(&self, at: u64, task: Task, end: u32) {
         self.at.set(at);
         self.task.set(task);
-        self.next.set(0);
+        self.next.set(end);
         self.has_next.set(0);
     }
 

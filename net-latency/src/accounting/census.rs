@@ -16,6 +16,22 @@ pub struct Census {
 }
 
 impl Census {
+    /// What the counters say, between whose readings so many packets were found in the maps that evict.
+    #[must_use]
+    pub fn new(before: Counters, spilled: u64, at_ns: u64, after: Counters) -> Self {
+        let net = |came, left| after.get(came).saturating_sub(before.get(left));
+        // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
+        let spilled = spilled.min(net(Counter::Spilled, Counter::SpilledTaken));
+        // Nothing is evicted from slots: what came and has not left is there.
+        let in_slots = |counters: &Counters| {
+            let all = counters.get(Counter::Stored).saturating_sub(counters.get(Counter::Spilled));
+            all.saturating_sub(
+                counters.get(Counter::Taken).saturating_sub(counters.get(Counter::SpilledTaken)),
+            )
+        };
+        Self { before, waiting: in_slots(&after) + spilled, at_ns, after }
+    }
+
     /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
     /// meanwhile.
     #[must_use]

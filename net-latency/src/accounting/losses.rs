@@ -83,6 +83,8 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         | Counter::SeenOut
         | Counter::Stored
         | Counter::Taken
+        | Counter::Spilled
+        | Counter::SpilledTaken
         | Counter::ControlIn
         | Counter::RejectedIn
         | Counter::Outside

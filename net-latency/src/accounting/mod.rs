@@ -5,6 +5,7 @@
 
 mod census;
 mod cost;
+mod distribution;
 mod footer;
 mod human;
 mod ledger;
@@ -12,7 +13,6 @@ mod losses;
 pub mod object;
 mod packet;
 mod table;
-mod times;
 mod unknown;
 mod worst;
 
@@ -24,13 +24,13 @@ use crate::{clock::Zone, packet::event::Event};
 
 pub use census::Census;
 pub use cost::Cost;
+pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, Times};
 pub use footer::{Balance, Footer};
 pub use human::Human;
 pub use ledger::Ledger;
 pub use losses::{Loss, Losses};
 pub use packet::Packet;
 pub use table::{Table, Way};
-pub use times::Times;
 pub use unknown::{Reasons, reason_name};
 pub use worst::{Worst, dominant, meaning};
 

@@ -2,10 +2,10 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use net_latency_common::{Direction, UNKNOWNS};
+use net_latency_common::Direction;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
-use super::{Balance, Cost, Packet, Reasons, Summary, Times, dominant, losses};
+use super::{Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, dominant, losses};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
     packet::{
@@ -154,36 +154,9 @@ fn stages(summary: &Summary) -> Vec<Stage> {
     let ways = summary.table.ways().filter(|(_, _, way)| way.packets > 0);
     ways.flat_map(|(direction, protocol, way)| {
         let times = way.columns.iter().chain([&way.total]).enumerate();
-        times.map(move |(row, times)| Stage::new(direction, protocol, row, &Figures::from(times)))
+        times.map(move |(row, times)| Stage::new(direction, protocol, row, &times.figures()))
     })
     .collect()
-}
-
-/// How a time is distributed.
-#[derive(Clone, Copy, Debug)]
-pub struct Figures {
-    /// Packets whose time is known.
-    pub count: u64,
-    /// The shortest time in ns; `None` if none is known, here and below.
-    pub min: Option<u64>,
-    /// What half, 90 %, 99 % and 99.9 % do not exceed.
-    pub quantiles: [Option<u64>; 4],
-    /// The longest time.
-    pub max: Option<u64>,
-    /// Packets whose time is unknown, by reason.
-    pub unknown: [u64; UNKNOWNS],
-}
-
-impl From<&Times> for Figures {
-    fn from(times: &Times) -> Self {
-        Self {
-            count: times.count(),
-            min: times.min(),
-            quantiles: [500, 900, 990, 999].map(|per_mille| times.quantile(per_mille)),
-            max: times.max(),
-            unknown: *times.reasons(),
-        }
-    }
 }
 
 /// The times of one stage of one direction and protocol.
@@ -194,11 +167,8 @@ pub struct Stage {
     stage: &'static str,
     count: u64,
     min_ns: Option<u64>,
-    p50_ns: Option<u64>,
-    p90_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    p999_ns: Option<u64>,
-    max_ns: Option<u64>,
+    #[serde(flatten)]
+    percentiles: Percentiles,
     unknown: u64,
     unknown_stages: Reasons,
 }
@@ -207,20 +177,16 @@ impl Stage {
     /// Row `row` is a column, or behind them the total.
     #[must_use]
     pub fn new(direction: Direction, protocol: Protocol, row: usize, figures: &Figures) -> Self {
-        let Figures { count, min, quantiles: [p50_ns, p90_ns, p99_ns, p999_ns], max, unknown } = *figures;
+        let Figures { count, min_ns, percentiles, unknown, reasons } = *figures;
         Self {
             dir: dir(direction),
             proto: protocol.name(),
             stage: fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
             count,
-            min_ns: min,
-            p50_ns,
-            p90_ns,
-            p99_ns,
-            p999_ns,
-            max_ns: max,
-            unknown: unknown.iter().sum(),
-            unknown_stages: Reasons(unknown),
+            min_ns,
+            percentiles,
+            unknown,
+            unknown_stages: Reasons(reasons),
         }
     }
 }

@@ -4,7 +4,12 @@ use std::io;
 
 use net_latency_common::Direction;
 
-use super::{packet::Packet, times::Times, unknown::Reasons};
+use super::{
+    distribution::{Figures, PERCENTILES, Times},
+    human::Human,
+    packet::Packet,
+    unknown::Reasons,
+};
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
 
@@ -29,7 +34,7 @@ pub struct Way {
 
 impl Way {
     fn new() -> Self {
-        Self { packets: 0, columns: std::array::from_fn(|_| Times::new()), total: Times::new() }
+        Self { packets: 0, columns: std::array::from_fn(|_| Times::with_room()), total: Times::with_room() }
     }
 
     fn clear(&mut self) {
@@ -116,12 +121,12 @@ impl Table {
         let unknown =
             seen().any(|(_, _, way)| way.columns.iter().chain([&way.total]).any(|times| times.unknown() > 0));
         write!(out, "{:13}", "")?;
-        Times::write_head(unknown, out)?;
+        write_head(unknown, out)?;
         for (direction, protocol, way) in seen() {
             let names = columns(direction, protocol).into_iter().chain(["total"]);
             for (row, (name, times)) in names.zip(way.columns.iter().chain([&way.total])).enumerate() {
                 write!(out, "  {:4}{name:7}", if row == 0 { direction_name(direction) } else { "" })?;
-                times.write_row(out)?;
+                write_row(&times.figures(), out)?;
             }
         }
         self.reasons().write(out)
@@ -134,6 +139,31 @@ impl Table {
         times.for_each(|times| reasons.add(times.reasons()));
         reasons
     }
+}
+
+/// Writes the names of a row's parts: 58 columns, and 9 more if `unknown` is one of them.
+fn write_head(unknown: bool, out: &mut impl io::Write) -> io::Result<()> {
+    write!(out, "{:>10}{:>8}", "count", "min")?;
+    for (_, name) in PERCENTILES {
+        write!(out, "{name:>8}")?;
+    }
+    write!(out, "{:>8}", "max")?;
+    if unknown {
+        write!(out, "{:>9}", "unknown")?;
+    }
+    writeln!(out)
+}
+
+fn write_row(figures: &Figures, out: &mut impl io::Write) -> io::Result<()> {
+    write!(out, "{:>10}", figures.count)?;
+    for time in figures.times() {
+        let time = time.map_or_else(|| "-".to_owned(), |ns| Human(ns).to_string());
+        write!(out, "{time:>8}")?;
+    }
+    if figures.unknown > 0 {
+        write!(out, "{:>9}", figures.unknown)?;
+    }
+    writeln!(out)
 }
 
 /// Its name in tables.

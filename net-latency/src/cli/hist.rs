@@ -36,6 +36,9 @@ pub(super) struct HistArguments {
     /// Form of the output
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
+    /// Only the tables, without a histogram for each row
+    #[arg(long, help_heading = "Output")]
+    no_histogram: bool,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
@@ -70,6 +73,7 @@ impl HistArguments {
             histograms: Histograms { by: self.by, buckets: self.buckets },
             top: self.top.into(),
             format: self.format,
+            histogram: !self.no_histogram,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
             interval: self.interval,
             duration: self.duration,

@@ -225,7 +225,7 @@ impl Arguments {
                 let page = man::page_of(command(), subcommand.as_deref()).map_err(Failure::Usage)?;
                 return Ok(Config::Print(page.into_bytes()));
             }
-            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve())),
+            Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve()?)),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
@@ -262,8 +262,8 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, Net, PacketFilter,
-        ReportFormat, Rotation, TopConfig, TopInput, TracingConfig,
+        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, PacketFilter,
+        ReportFormat, Rotation, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -330,7 +330,7 @@ mod tests {
                 filter: PacketFilter {
                     comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
-                    hosts: vec![Net { address: Ipv4Addr::new(10, 0, 0, 0).into(), prefix: 8 }],
+                    hosts: vec!["10.0.0.0/8".parse().expect("a network")],
                     interfaces: vec!["lo".to_owned()],
                     protocol: Some(Protocol::Udp),
                     version: Some(IpVersion::V4),
@@ -384,6 +384,7 @@ mod tests {
             histograms: Histograms { by: GroupBy::Stage, buckets: 32 << 10 },
             top: 10,
             format: ReportFormat::Text,
+            histogram: true,
             zone: Zone::Local,
             interval: None,
             duration: None,
@@ -392,7 +393,7 @@ mod tests {
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
-                         --backend kprobe --buckets 4096";
+                         --backend kprobe --buckets 4096 --no-histogram";
         let config = hist(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -402,6 +403,7 @@ mod tests {
                 histograms: Histograms { by: GroupBy::Cgroup, buckets: 4096 },
                 top: 3,
                 format: ReportFormat::Json,
+                histogram: false,
                 zone: Zone::UTC,
                 interval: Some(Duration::from_secs(1)),
                 duration: Some(Duration::from_secs(60)),
@@ -477,12 +479,13 @@ mod tests {
             input: TopInput::Kernel(TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 }),
             delay: Duration::from_secs(1),
             window: Duration::from_secs(10),
+            sort: SortBy::P99,
             zone: Zone::Local,
             quiet: false,
             footer: FooterFormat::Text,
         };
         assert_eq!(top(&[]), usual);
-        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --utc -q";
+        let arguments = "--port 443 --backend kprobe --delay 500ms --window 1m --sort max --utc -q";
         let config = top(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
@@ -491,6 +494,7 @@ mod tests {
                 input: TopInput::Kernel(TracingConfig { backend: Backend::Kprobe, buffer_bytes: 4 << 20 }),
                 delay: Duration::from_millis(500),
                 window: Duration::from_secs(60),
+                sort: SortBy::Max,
                 zone: Zone::UTC,
                 quiet: true,
                 footer: FooterFormat::None,

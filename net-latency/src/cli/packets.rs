@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::Args;
+use ipnet::IpNet;
 use net_latency_common::{Direction, MAX_CGROUPS};
 
 use super::{choice::choice, places, process};
@@ -14,7 +15,7 @@ use crate::{
     error::Failure,
     packet::event::{IpVersion, Protocol},
     request::{
-        Mark, Net, PacketFilter,
+        Mark, PacketFilter,
         glob::{Glob, MAX_GLOBS},
         network, values,
     },
@@ -38,7 +39,7 @@ pub(super) struct PacketArguments {
     ports: Vec<u16>,
     /// Only packets with this address, or one of this network, at either end (repeatable)
     #[arg(long = "host", value_name = "ADDR|CIDR", value_parser = network::parse_net)]
-    hosts: Vec<Net>,
+    hosts: Vec<IpNet>,
     /// Only packets on the network device with this name (repeatable)
     #[arg(long = "interface", value_name = "NAME")]
     interfaces: Vec<String>,

@@ -22,10 +22,12 @@ pub(super) fn check_namespace(what: &str, proc: &Path) -> Result<(), Failure> {
     if let Ok(namespace) = fs::read_link(proc.join("self/ns/pid"))
         && namespace != Path::new(INITIAL_PID_NAMESPACE)
     {
-        return Err(Failure::CannotTrace(format!(
-            "{what} can't be used inside of a PID namespace, where process ids differ from the kernel's; \
-             start net-latency on the host, or in a container that shares the host's (--pid=host)"
-        )));
+        return Err(Failure::cannot_trace(
+            format!(
+                "{what} can't be used inside of a PID namespace, where process ids differ from the kernel's"
+            ),
+            "start net-latency on the host, or in a container that shares the host's (--pid=host)",
+        ));
     }
     Ok(())
 }

@@ -1,15 +1,21 @@
 //! The options of `net-latency report`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
+use ipnet::IpNet;
 use net_latency_common::Direction;
 
 use super::choice::{choice, first};
-use crate::request::{LogFilter, ReportConfig, ReportFormat, glob::Glob, values};
+use crate::{
+    error::Failure,
+    request::{LogFilter, ReportConfig, ReportFormat, glob::Glob, network, values},
+};
 
 /// Rows of a table unless told otherwise.
 const DEFAULT_TOP: u16 = 10;
+/// The finest that a log's timeline tells apart by itself.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -23,6 +29,9 @@ pub(super) struct ReportArguments {
     /// Form of the summary on standard output
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
+    /// Add a table of every DURATION: 1s, 1m, 1h; longer where it would have more than 360 rows
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, help_heading = "Output")]
+    interval: Option<Duration>,
     /// Rows of each table, and number of slowest packets
     #[arg(long, value_name = "ROWS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
     top: u16,
@@ -39,17 +48,27 @@ pub(super) struct ReportArguments {
     /// Only packets with this port at either end (repeatable)
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port, help_heading = "Packets")]
     ports: Vec<u16>,
+    /// Only packets with this address, or one of this network, at either end (repeatable)
+    #[arg(long = "host", value_name = "ADDR|CIDR", value_parser = network::parse_net, help_heading = "Packets")]
+    hosts: Vec<IpNet>,
     /// Only packets that came in, or only those that went out
     #[arg(long, value_parser = choice::<Direction>(), help_heading = "Packets")]
     direction: Option<Direction>,
+    /// Only packets that took at least this long, in total or in one stage: 250us, 1ms
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, help_heading = "Packets")]
+    slower: Option<Duration>,
 }
 
 impl ReportArguments {
-    pub(super) fn resolve(self) -> ReportConfig {
-        ReportConfig {
+    pub(super) fn resolve(self) -> Result<ReportConfig, Failure> {
+        if self.interval.is_some_and(|interval| interval < SHORTEST_INTERVAL) {
+            return Err(Failure::Usage("--interval is too short; write 1ms or longer".to_owned()));
+        }
+        Ok(ReportConfig {
             files: self.files,
             html: self.html,
             format: self.format,
+            interval: self.interval,
             top: usize::from(self.top),
             quiet: self.quiet,
             // Whose processes they were: not of this machine, perhaps, nor of today.
@@ -57,9 +76,11 @@ impl ReportArguments {
                 pids: self.pids,
                 ports: self.ports,
                 comms: self.comms,
+                hosts: self.hosts,
                 direction: self.direction,
+                slower: self.slower,
             },
-        }
+        })
     }
 }
 
@@ -83,12 +104,14 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let found = parse(
-            "a - --html page --format json --top 5 -q -p 4194305 --comm fire* --port 80 --direction out b.gz",
+            "a - --html page --format json --top 5 -q -p 4194305 --comm fire* --port 80 --direction out \
+             --host 10.0.0.0/8 --slower 5ms --interval 1m b.gz",
         );
         let expected = ReportConfig {
             files: ["a", "-", "b.gz"].map(PathBuf::from).to_vec(),
             html: Some(PathBuf::from("page")),
             format: ReportFormat::Json,
+            interval: Some(Duration::from_secs(60)),
             top: 5,
             quiet: true,
             // A process that can't be on this machine may have been on another.
@@ -96,7 +119,9 @@ mod tests {
                 pids: vec![4_194_305],
                 ports: vec![80],
                 comms: vec!["fire*".parse().expect("a glob")],
+                hosts: vec!["10.0.0.0/8".parse().expect("a network")],
                 direction: Some(Direction::Out),
+                slower: Some(Duration::from_millis(5)),
             },
         };
         assert_eq!(found, Ok(Config::Report(expected)));
@@ -114,7 +139,15 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong = ["", "a --top 0", "a --top 1001", "a --format csv", "a --duration 1s"];
+        let wrong = [
+            "",
+            "a --top 0",
+            "a --top 1001",
+            "a --format csv",
+            "a --duration 1s",
+            "a --interval 1us",
+            "a --host x",
+        ];
         let said = wrong.map(|arguments| {
             let message = parse(arguments).expect_err("makes no sense");
             message.split("\n\nUsage:").next().unwrap_or_default().to_owned()

@@ -7,11 +7,16 @@ use std::{
 
 use clap::Args;
 
-use super::{footer::FooterArguments, packets::PacketArguments, tracing::TracingArguments};
+use super::{
+    choice::{choice, first},
+    footer::FooterArguments,
+    packets::PacketArguments,
+    tracing::TracingArguments,
+};
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{FooterFormat, ReplayConfig, Speed, TopConfig, TopInput, top::parse_speed, values},
+    request::{FooterFormat, ReplayConfig, SortBy, Speed, TopConfig, TopInput, top::parse_speed, values},
 };
 
 /// Drawing more often shows nothing more.
@@ -31,6 +36,9 @@ pub(super) struct TopArguments {
     /// Rates and percentiles cover the packets of the last DURATION
     #[arg(short, long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "10s", help_heading = "Screen")]
     window: Duration,
+    /// What to sort by at first; the key s changes it
+    #[arg(long, value_parser = choice::<SortBy>(), default_value = first::<SortBy>(), value_name = "COLUMN", help_heading = "Screen")]
+    sort: SortBy,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
@@ -77,6 +85,7 @@ impl TopArguments {
             input,
             delay: self.delay,
             window: self.window,
+            sort: self.sort,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
             quiet,
             footer,

@@ -15,7 +15,7 @@ use crate::{
         prerequisites::{self, Check, Verdict},
     },
     probes::{
-        attach::{self, Probes, Request},
+        attach::{self, Probes, Refused, Request},
         plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
@@ -29,7 +29,7 @@ enum Trial {
         /// Whether the kernel counts calls of its programs that it skipped.
         counts_skipped: bool,
     },
-    Fails(String),
+    Fails(Refused),
 }
 
 /// All that is known.
@@ -70,7 +70,7 @@ pub fn run(config: &CheckConfig) -> Result<(), Failure> {
     }
     super::to_stdout(&text)?;
     match report.failure() {
-        Some(check) => Err(Failure::CannotTrace(check.sentence())),
+        Some(check) => Err(check.failure()),
         None => Ok(()),
     }
 }
@@ -114,7 +114,7 @@ impl Report {
                         let counts_skipped = probes.missed().is_some();
                         Trial::Works { counts_skipped }
                     }
-                    Err(reason) => Trial::Fails(reason),
+                    Err(refused) => Trial::Fails(refused),
                 };
                 (mechanism, trial)
             })
@@ -148,9 +148,9 @@ impl Report {
                         "Linux 6.7 and later count them, for users with CAP_SYS_ADMIN"
                     }
                 }),
-                Trial::Fails(reason) => {
-                    reasons.push((*mechanism, reason.clone()));
-                    Check::new(mechanism.name(), Verdict::Degraded, format!("fails: {reason}"))
+                Trial::Fails(refused) => {
+                    reasons.push((*mechanism, refused.clone()));
+                    Check::new(mechanism.name(), Verdict::Degraded, format!("fails: {}", refused.reason))
                 }
             });
         }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn fails() -> Trial {
-        Trial::Fails("loading ip_rcv_core: Operation not permitted".to_owned())
+        Trial::Fails(Refused { reason: "loading ip_rcv_core: Operation not permitted".to_owned(), ban: None })
     }
 
     const WORKS: Trial = Trial::Works { counts_skipped: true };
@@ -309,7 +309,7 @@ mod tests {
             .replacing("CapEff:\t000001ffffffffff", "CapEff:\t0000000000000000")
             .with("/proc/sys/kernel/ftrace_enabled", "0");
         let mut report = Report::of(&facts);
-        let no_btf = Failure::CannotTrace("this kernel has no BTF; another is needed".to_owned());
+        let no_btf = Failure::cannot_trace("this kernel has no BTF", "another is needed");
         report.checks.push(Check::failed("btf", &no_btf));
         insta::assert_snapshot!(text(&report));
         assert_eq!(report.failure().map(|check| check.name), Some("user namespace"));
@@ -333,7 +333,7 @@ mod tests {
         }
         let report =
             report(&Recorded::debian(), &[(Mechanism::Fentry, fails()), (Mechanism::Kprobe, fails())]);
-        let sentence = report.failure().expect("none works").sentence();
+        let sentence = report.failure().expect("none works").failure().to_string();
         assert!(sentence.starts_with("cannot trace by kprobe: loading ip_rcv_core: Operation"), "{sentence}");
         assert_eq!(text(&report).matches("fails: loading ip_rcv_core").count(), 2, "each has its reason");
     }

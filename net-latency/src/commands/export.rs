@@ -53,8 +53,9 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     let mut processes = Processes::watch(&config.filter.pids)?;
     let names = Names::new(config.by);
     if matches!(config.by, ExportBy::Cgroup | ExportBy::Pod) && !names.has_hierarchy() {
-        return Err(Failure::CannotTrace(
-            "cannot name cgroups: no cgroup2 file system is mounted; mount one at /sys/fs/cgroup".to_owned(),
+        return Err(Failure::cannot_trace(
+            "cannot name cgroups: no cgroup2 file system is mounted",
+            "mount one at /sys/fs/cgroup",
         ));
     }
     let listener = Listener::open(config.listen)?;

@@ -191,7 +191,7 @@ impl Stream<'_> {
             reports.set_missed_tick_behavior(MissedTickBehavior::Skip);
             reports
         });
-        let mut state = self.state()?;
+        let mut state = self.tracer.state(self.summary.packets(), self.outside)?;
         let mut ticks = 0u32;
         loop {
             let mut is_due = false;
@@ -239,7 +239,7 @@ impl Stream<'_> {
                 Err(outcome) => return outcome,
             }
             if is_due {
-                let now = self.state()?;
+                let now = self.tracer.state(self.summary.packets(), self.outside)?;
                 self.report(&now.since(&state));
                 state = now;
             }
@@ -325,14 +325,6 @@ impl Stream<'_> {
         Ok(Untaken { lines, records })
     }
 
-    /// Where all packets are now, and what is lost.
-    fn state(&self) -> Result<State, Failure> {
-        let census = self.tracer.capture.census()?;
-        let ledger = Ledger::new(&census, self.summary.packets(), self.outside, 0).while_running();
-        let losses = Losses { missed_probes: self.tracer.missed(), ..self.tracer.losses()? };
-        Ok(State { at: Instant::now(), ledger, losses })
-    }
-
     /// Tells stderr about the packets since the last report: where they are, and how long they took.
     fn report(&mut self, (elapsed, ledger, losses): &(Duration, Ledger, Losses)) {
         let Some(recent) = &mut self.recent else { return };
@@ -352,20 +344,6 @@ impl Stream<'_> {
             }
         });
         recent.clear();
-    }
-}
-
-/// What a report begins and ends with.
-struct State {
-    at: Instant,
-    ledger: Ledger,
-    losses: Losses,
-}
-
-impl State {
-    /// What happened between `earlier` and this, and how long that took.
-    fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
-        (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
     }
 }
 

@@ -54,6 +54,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         skb_shared_info_frags: "skb_shared_info.frags",
         skb_shared_info_gso_segs: "skb_shared_info.gso_segs",
         tcp_skb_cb_seq: "tcp_skb_cb.seq",
+        tcp_skb_cb_end_seq: "tcp_skb_cb.end_seq",
         tcp_skb_cb_tcp_gso_segs: "tcp_skb_cb.tcp_gso_segs",
         tcp_skb_cb_tcp_flags: "tcp_skb_cb.tcp_flags",
         tcp_skb_cb_sacked: "tcp_skb_cb.sacked",

@@ -28,14 +28,17 @@ pub fn read_btf() -> Result<Vec<u8>, Failure> {
         "a kernel built with CONFIG_DEBUG_INFO_BTF=y is needed (all current distribution kernels are)";
     match fs::read(BTF_PATH) {
         Ok(bytes) if !bytes.is_empty() => Ok(bytes),
-        Ok(_) => Err(Failure::CannotTrace(format!(
-            "this kernel shows no BTF type information in {BTF_PATH}; {remedy}"
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::CannotTrace(format!(
-            "this kernel has no BTF type information ({BTF_PATH}); {remedy}"
-        ))),
-        Err(error) => Err(Failure::CannotTrace(format!(
-            "cannot read the kernel's BTF type information in {BTF_PATH}: {error}; run net-latency as root"
-        ))),
+        Ok(_) => Err(Failure::cannot_trace(
+            format!("this kernel shows no BTF type information in {BTF_PATH}"),
+            remedy,
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::cannot_trace(
+            format!("this kernel has no BTF type information ({BTF_PATH})"),
+            remedy,
+        )),
+        Err(error) => Err(Failure::cannot_trace(
+            format!("cannot read the kernel's BTF type information in {BTF_PATH}: {error}"),
+            "run net-latency as root",
+        )),
     }
 }

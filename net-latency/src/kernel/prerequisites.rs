@@ -84,23 +84,21 @@ impl Check {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
-    /// A failure, of which the sentence is both parts.
+    /// What a failure has found.
     #[must_use]
     pub fn failed(name: &'static str, failure: &Failure) -> Self {
-        let sentence = failure.to_string();
-        match sentence.rsplit_once("; ") {
-            Some((found, remedy)) => Self::new(name, Verdict::No, found).remedy(remedy),
-            None => Self::new(name, Verdict::No, sentence),
+        match failure {
+            Failure::CannotTrace { found, remedy } => {
+                Self { remedy: remedy.clone(), ..Self::new(name, Verdict::No, found) }
+            }
+            other => Self::new(name, Verdict::No, other.to_string()),
         }
     }
 
-    /// As the sentence with which a run ends.
+    /// How a run ends for which this stands in the way.
     #[must_use]
-    pub fn sentence(&self) -> String {
-        match &self.remedy {
-            Some(remedy) => format!("{}; {remedy}", self.found),
-            None => self.found.clone(),
-        }
+    pub fn failure(&self) -> Failure {
+        Failure::CannotTrace { found: self.found.clone(), remedy: self.remedy.clone() }
     }
 }
 
@@ -110,7 +108,7 @@ impl Check {
 /// [`Failure::CannotTrace`] with the remedy of the first that fails.
 pub fn check() -> Result<(), Failure> {
     match first_failure(&needed(&Live)) {
-        Some(failed) => Err(Failure::CannotTrace(failed.sentence())),
+        Some(failed) => Err(failed.failure()),
         None => Ok(()),
     }
 }
@@ -361,7 +359,7 @@ mod tests {
     }
 
     fn sentence(facts: &Recorded) -> Option<String> {
-        first_failure(&needed(facts)).map(Check::sentence)
+        first_failure(&needed(facts)).map(|check| check.failure().to_string())
     }
 
     /// The checks that are not well, one a line.
@@ -369,7 +367,7 @@ mod tests {
         let all = [needed(facts), circumstances(facts)].concat();
         let complaints = all.iter().filter(|check| check.verdict != Verdict::Ok);
         complaints
-            .map(|check| format!("{} {}: {}", check.verdict.name(), check.name, check.sentence()))
+            .map(|check| format!("{} {}: {}", check.verdict.name(), check.name, check.failure()))
             .collect::<Vec<_>>()
             .join("\n")
     }
@@ -402,7 +400,7 @@ mod tests {
         let facts = Recorded::debian().with("/proc/sys/kernel/ftrace_enabled", "0\n");
         assert!(sentence(&facts).expect("refused").contains("sysctl kernel.ftrace_enabled=1"));
         let off = Recorded::debian().with("/sys/kernel/debug/kprobes/enabled", "0\n");
-        assert!(kprobes(&off).expect_err("off").sentence().contains("switched off"));
+        assert!(kprobes(&off).expect_err("off").failure().to_string().contains("switched off"));
         assert_eq!(kprobes(&Recorded::debian()), Ok(()));
         let none = Recorded::debian()
             .without("/sys/bus")

@@ -301,7 +301,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     part(" | first-send-age ", event.first_send_age_ns().map(|ns| ns / 1000), " us", out);
     part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);
-    part(" | ns-pid ", event.ns_pid(), "", out);
+    part(" | ns-pid ", event.ns_pid().filter(|pid| Some(*pid) != event.pid()), "", out);
 }
 
 /// A number behind its key, if it is known.
@@ -405,6 +405,10 @@ mod tests {
         let mut out = Vec::new();
         let event = Event::new(&record, WALL_NS, None).with_ns_pid(Some(12));
         TextWriter::new(&DETAILS).write(&event, &mut out);
+        let same = Event::new(&record, WALL_NS, None).with_ns_pid(event.pid());
+        let mut without = Vec::new();
+        TextWriter::new(&DETAILS).write(&same, &mut without);
+        assert!(!String::from_utf8_lossy(&without).contains("ns-pid"));
         let again = PacketRecord { other: 1_020_000, ..incoming() };
         TextWriter::new(&DETAILS).write(&Event::new(&again, WALL_NS, None), &mut out);
         assert_snapshot!(String::from_utf8(out).expect("UTF-8"));

@@ -1,5 +1,4 @@
-//! A packet as the user side knows it: the event, the names of its stages, and how times are distributed.
+//! A packet as the user side knows it: the event, and the names of its stages.
 
-pub(crate) mod cells;
 pub mod event;
 pub mod stages;

@@ -1,6 +1,8 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
+    io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
     time::Duration,
@@ -9,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
-    maps::{Array, Map, MapData},
+    maps::{Array, Map, MapData, MapError},
     programs::{
         BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
         links::{LinkInfo, LinkType},
@@ -18,13 +20,13 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, RECORDS_MAP, SETTINGS_GLOBAL};
-use rustix::{process::setpriority_process, thread::gettid};
+use rustix::{io::Errno, process::setpriority_process, thread::gettid};
 
 use super::{
     filters,
     histograms::{self, Counts},
     plan::{Choice, Plan},
-    table::Mechanism,
+    table::{Mechanism, TCP_IN_IP},
 };
 use crate::message::tell;
 use crate::{
@@ -93,13 +95,54 @@ pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mec
     }
 }
 
+/// Why a mechanism doesn't work here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The error and its causes, in one line.
+    pub reason: String,
+    /// What forbids it, where that is known.
+    pub ban: Option<Ban>,
+}
+
+/// What keeps a user from tracing a kernel that could be traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ban {
+    /// `EPERM` of any system call: lockdown, a filter of system calls or a security module.
+    Policy,
+    /// `EACCES` of perf_event_open: Debian's kernels ask for more than CAP_PERFMON where kernel.perf_event_paranoid is
+    /// above 2, as it is by default.
+    PerfEvents,
+}
+
+impl From<anyhow::Error> for Refused {
+    fn from(error: anyhow::Error) -> Self {
+        Self { reason: one_line(&error), ban: error.chain().find_map(ban) }
+    }
+}
+
+/// What one error of a chain says of it. aya's transparent errors are no link of their own: what they hold is looked into.
+fn ban(error: &(dyn std::error::Error + 'static)) -> Option<Ban> {
+    let (call, error) = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(ProgramError::SyscallError(error)), _) | (_, Some(MapError::SyscallError(error))) => {
+            (error.call, &error.io_error)
+        }
+        (Some(ProgramError::IOError(error)), _) | (_, Some(MapError::IoError(error))) => ("", error),
+        _ => ("", error.downcast_ref::<io::Error>()?),
+    };
+    match error.raw_os_error().map(Errno::from_raw_os_error)? {
+        Errno::PERM => Some(Ban::Policy),
+        Errno::ACCESS if call == "perf_event_open" => Some(Ban::PerfEvents),
+        _ => None,
+    }
+}
+
 /// Attaches everything that `plan` names by that mechanism. On failure nothing stays attached.
 ///
 /// # Errors
-/// The reason, in one line.
-pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes, String> {
+/// The reason.
+pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes, Refused> {
     lift_memory_limit();
-    load_and_attach(plan, mechanism, request).map_err(|error| one_line(&error))
+    load_and_attach(plan, mechanism, request).map_err(Refused::from)
 }
 
 /// Before Linux 5.11 maps count against this limit. Where it can't be raised, loading says so.
@@ -113,27 +156,25 @@ pub(super) fn lift_memory_limit() {
 /// That no mechanism of `backend` works: of the reasons the one that has a remedy of its own, else the last, which is that
 /// of the mechanism that needs least.
 #[must_use]
-pub fn refusal(backend: Backend, reasons: &[(Mechanism, String)]) -> Failure {
-    let forbidden = reasons.iter().find(|(_, reason)| reason.contains("(os error 1)"));
-    // Debian's kernels ask for more than CAP_PERFMON where this is above 2, as it is by default.
-    let paranoid = reasons
-        .iter()
-        .find(|(_, reason)| reason.contains("perf_event_open") && reason.contains("(os error 13)"));
-    let remedy = match backend {
-        _ if forbidden.is_some() => {
+pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
+    let banned = |ban| refused.iter().find(|(_, refused)| refused.ban == Some(ban));
+    let told = banned(Ban::Policy).or_else(|| banned(Ban::PerfEvents)).or(refused.last());
+    let remedy = match (told.and_then(|(_, refused)| refused.ban), backend) {
+        (Some(Ban::Policy), _) => {
             "see in `net-latency check` whether lockdown, a filter of system calls or a security module forbids it"
         }
-        _ if paranoid.is_some() => "use sudo, or sysctl kernel.perf_event_paranoid=2",
-        Backend::Auto => {
+        (Some(Ban::PerfEvents), _) => "use sudo, or sysctl kernel.perf_event_paranoid=2",
+        (None, Backend::Auto) => {
             "use a kernel with CONFIG_KPROBE_EVENTS=y or CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
         }
-        Backend::Fentry => "try --backend kprobe",
-        Backend::Kprobe => "try --backend fentry",
+        (None, Backend::Fentry) => "try --backend kprobe",
+        (None, Backend::Kprobe) => "try --backend fentry",
     };
-    Failure::CannotTrace(match forbidden.or(paranoid).or(reasons.last()) {
-        Some((mechanism, reason)) => format!("cannot trace by {}: {reason}; {remedy}", mechanism.name()),
-        None => format!("cannot trace; {remedy}"),
-    })
+    let found = told.map_or_else(
+        || "cannot trace".to_owned(),
+        |(mechanism, refused)| format!("cannot trace by {}: {}", mechanism.name(), refused.reason),
+    );
+    Failure::cannot_trace(found, remedy)
 }
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
@@ -155,6 +196,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
     settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
+    settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
+    // The standard library's hashes have random keys.
+    settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();
     loader
         // The object has no relocations against the kernel's types: offsets come by OFFSETS.
@@ -185,17 +229,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     tell_page_bases(&probes.ebpf)?;
     filters::fill(&request.filter, &mut probes.ebpf)?;
 
-    let types = match mechanism {
-        Mechanism::Fentry | Mechanism::Mixed => {
-            Some(Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?)
-        }
-        Mechanism::Kprobe => None,
-    };
+    let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
     // Everything is loaded before anything is attached, so that the stages start close together.
     for choice in &plan.choices {
-        probes
-            .load(choice, types.as_ref())
-            .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
+        probes.load(choice, &types).with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
@@ -270,14 +307,14 @@ impl Probes {
         self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
     }
 
-    fn load(&mut self, choice: &Choice, types: Option<&Btf>) -> Result<()> {
+    fn load(&mut self, choice: &Choice, types: &Btf) -> Result<()> {
         let target = choice.targets[0];
-        match (self.program(choice)?, types) {
-            (Program::FEntry(program), Some(types)) => program.load(target, types)?,
-            (Program::BtfTracePoint(program), Some(types)) => program.load(target, types)?,
-            (Program::KProbe(program), _) => program.load()?,
-            (Program::RawTracePoint(program), _) => program.load()?,
-            (program, _) => bail!("programs of type {:?} are not used here", program.prog_type()),
+        match self.program(choice)? {
+            Program::FEntry(program) => program.load(target, types)?,
+            Program::BtfTracePoint(program) => program.load(target, types)?,
+            Program::KProbe(program) => program.load()?,
+            Program::RawTracePoint(program) => program.load()?,
+            program => bail!("programs of type {:?} are not used here", program.prog_type()),
         }
         Ok(())
     }
@@ -384,6 +421,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use anyhow::anyhow;
+    use aya::{EbpfError, sys::SyscallError};
 
     use super::*;
     use crate::probes::{
@@ -397,7 +435,7 @@ mod tests {
         let named: BTreeSet<String> = hooks
             .flat_map(|hook| match hook.programs {
                 Programs::Function { fentry, kprobe } => vec![fentry, kprobe],
-                Programs::Tracepoint { btf, raw, kprobe } => [btf, raw].into_iter().chain(kprobe).collect(),
+                Programs::Tracepoint { btf, kprobe } => [btf].into_iter().chain(kprobe).collect(),
                 Programs::AllTracepoints { raw } => vec![raw],
             })
             .map(str::to_owned)
@@ -431,26 +469,46 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_cause_and_one_remedy() {
-        let loading = |error: &str| format!("loading tcp_v4_rcv: {error}");
-        let perf = "perf_event_open failed: Permission denied (os error 13)";
-        let [fentry, kprobe] = [Mechanism::Fentry, Mechanism::Kprobe];
+        let loading = |number| {
+            let error = MapError::CreateError { name: "X".to_owned(), io_error: of(number) };
+            (Mechanism::Fentry, Refused::from(anyhow::Error::new(error).context("loading tcp_v4_rcv")))
+        };
+        let syscall = |call, number| {
+            let error = SyscallError { call, io_error: of(number) };
+            (Mechanism::Kprobe, Refused::from(anyhow::Error::new(ProgramError::from(error))))
+        };
+        let perf = || syscall("perf_event_open", Errno::ACCESS.raw_os_error());
+        let none = || (Mechanism::Kprobe, Refused::from(anyhow!("this kernel has no kprobes")));
+        // What the kernel says where it can't attach: ENOTSUPP, which has no name on the user side.
+        let unsupported = || loading(524);
         let refused = [
-            (
-                Backend::Auto,
-                vec![
-                    (fentry, loading("unsupported (os error 524)")),
-                    (kprobe, "this kernel has no kprobes".to_owned()),
-                ],
-            ),
-            (
-                Backend::Auto,
-                vec![(fentry, loading("Operation not permitted (os error 1)")), (kprobe, perf.to_owned())],
-            ),
-            (Backend::Auto, vec![(fentry, loading("unsupported (os error 524)")), (kprobe, perf.to_owned())]),
-            (Backend::Fentry, vec![(fentry, loading("unsupported (os error 524)"))]),
-            (Backend::Kprobe, vec![(kprobe, "this kernel has no kprobes".to_owned())]),
+            (Backend::Auto, vec![unsupported(), none()]),
+            (Backend::Auto, vec![loading(Errno::PERM.raw_os_error()), perf()]),
+            (Backend::Auto, vec![unsupported(), perf()]),
+            (Backend::Fentry, vec![unsupported()]),
+            (Backend::Kprobe, vec![none()]),
         ];
         let sentences = refused.map(|(backend, reasons)| refusal(backend, &reasons).to_string());
         insta::assert_snapshot!(sentences.join("\n"));
+    }
+
+    #[test]
+    fn what_forbids_tracing_is_found_wherever_it_stands() {
+        let [perm, access] = [Errno::PERM, Errno::ACCESS].map(|errno| errno.raw_os_error());
+        let call = |call, number| SyscallError { call, io_error: of(number) };
+        let found = |error: anyhow::Error| Refused::from(error.context("loading")).ban;
+        assert_eq!(found(ProgramError::from(call("bpf_map_update_elem", perm)).into()), Some(Ban::Policy));
+        assert_eq!(found(MapError::from(call("bpf_map_update_elem", perm)).into()), Some(Ban::Policy));
+        assert_eq!(found(EbpfError::from(MapError::from(call("x", perm))).into()), Some(Ban::Policy));
+        assert_eq!(found(ProgramError::from(of(perm)).into()), Some(Ban::Policy));
+        assert_eq!(found(of(perm).into()), Some(Ban::Policy));
+        assert_eq!(found(ProgramError::from(call("perf_event_open", access)).into()), Some(Ban::PerfEvents));
+        assert_eq!(found(ProgramError::from(call("bpf_prog_load", access)).into()), None);
+        assert_eq!(found(of(access).into()), None);
+        assert_eq!(found(anyhow!("a name that says (os error 1)")), None);
+    }
+
+    fn of(number: i32) -> io::Error {
+        io::Error::from_raw_os_error(number)
     }
 }

@@ -75,9 +75,10 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     let btf = Btf::parse(btf, |name| STRUCTS.contains(&name)).context("reading the kernel's BTF")?;
     let address = |name: &str| addresses.get(name).and_then(|found| found.first()).copied().unwrap_or(0);
     let missing = |what: &str| {
-        Failure::CannotTrace(format!(
-            "/proc/kallsyms does not show where {what} is; run net-latency as root, with sysctl kernel.kptr_restrict below 2"
-        ))
+        Failure::cannot_trace(
+            format!("/proc/kallsyms does not show where {what} is"),
+            "run net-latency as root, with sysctl kernel.kptr_restrict below 2",
+        )
     };
     let shown = |name: &str| Some(address(name)).filter(|&address| address != 0).ok_or_else(|| missing(name));
     let trampoline = TRAMPOLINES.into_iter().map(address).find(|&address| address != 0);
@@ -150,8 +151,7 @@ impl CallProbes {
             Ok(probes)
         };
         let mut load = load;
-        load()
-            .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
+        load().map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
     }
 
     fn program(&mut self, name: &str) -> Result<&mut KProbe> {

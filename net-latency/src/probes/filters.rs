@@ -7,6 +7,7 @@ use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{Array, CgroupArray, HashMap, LpmTrie, lpm_trie::Key},
 };
+use ipnet::IpNet;
 use net_latency_common::{
     AF_INET, AF_INET6, CGROUPS_MAP, GLOBS_MAP, HOSTS_MAP, Host, INTERFACE_LEN, INTERFACES_MAP, IPPROTO_TCP,
     IPPROTO_UDP, NETNS_MAP, PID_ALONE, PID_WITH_CHILDREN, PIDS_IN_SET, PIDS_MAP, PORTS_MAP, Settings,
@@ -14,8 +15,7 @@ use net_latency_common::{
 
 use crate::{
     packet::event::{IpVersion, Protocol},
-    request::glob,
-    request::{Net, PacketFilter},
+    request::{PacketFilter, glob},
 };
 
 /// Processes of a command that can run at the same time.
@@ -62,6 +62,8 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         control: is_on(filter.control),
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
+        tcp_header_only: 0,
+        seed: 0,
     }
 }
 
@@ -135,9 +137,9 @@ fn interface(name: &str) -> [u64; INTERFACE_LEN / 8] {
     [u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes(rest)]
 }
 
-fn host(net: &Net) -> Key<Host> {
+fn host(net: &IpNet) -> Key<Host> {
     let word = |bytes: [u8; 4]| u32::from_ne_bytes(bytes);
-    let host = match net.address {
+    let host = match net.addr() {
         IpAddr::V4(address) => Host { family: AF_INET, address: [word(address.octets()), 0, 0, 0] },
         IpAddr::V6(address) => {
             let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address.octets();
@@ -145,5 +147,5 @@ fn host(net: &Net) -> Key<Host> {
             Host { family: AF_INET6, address: words.map(word) }
         }
     };
-    Key::new(Host::FAMILY_BITS + u32::from(net.prefix), host)
+    Key::new(Host::FAMILY_BITS + u32::from(net.prefix_len()), host)
 }

@@ -46,8 +46,8 @@ impl Scope {
             wanted.is_none() || hooks.is_none() || wanted == hooks
         }
         fit(self.direction, hook.direction)
-            && fit(self.protocol, hook.protocol())
-            && fit(self.version, hook.version())
+            && fit(self.protocol, hook.protocol)
+            && fit(self.version, hook.version)
     }
 }
 
@@ -93,9 +93,10 @@ impl Plan {
     /// [`Failure::CannotTrace`] names what this kernel lacks.
     pub fn new(btf: &[u8], scope: Scope) -> Result<Self, Failure> {
         let unreadable = |error| {
-            Failure::CannotTrace(format!(
-                "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
-            ))
+            Failure::cannot_trace(
+                format!("this kernel's BTF type information does not suffice: {error}"),
+                "please report the kernel's version",
+            )
         };
         let btf = Btf::parse(btf, named(names())).map_err(unreadable)?;
         let has = |hook: &Hook, name: &str| match hook.programs {
@@ -115,11 +116,11 @@ impl Plan {
                 }
         };
         let choices = choose(scope, has, preempts).map_err(|hook| {
-            Failure::CannotTrace(format!(
-                "this kernel has none of {}, so that stage {} can't be seen; please report the kernel's version",
-                hook.candidates.join(", "),
-                hook.stage.name()
-            ))
+            let (names, stage) = (hook.candidates.join(", "), hook.stage.name());
+            Failure::cannot_trace(
+                format!("this kernel has none of {names}, so that stage {stage} can't be seen"),
+                "please report the kernel's version",
+            )
         })?;
         let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
         Ok(Self {
@@ -130,6 +131,14 @@ impl Plan {
             offsets: layout::offsets(&btf).map_err(unreadable)?,
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
+    }
+}
+
+impl Plan {
+    /// Whether one of these functions is hooked.
+    #[must_use]
+    pub fn has_target(&self, names: &[&str]) -> bool {
+        self.choices.iter().flat_map(|choice| &choice.targets).any(|target| names.contains(target))
     }
 }
 

@@ -78,10 +78,8 @@ pub enum Programs {
     },
     /// On the first tracepoint of the candidates that the kernel has.
     Tracepoint {
-        /// Name of the program with BTF types.
+        /// Name of the program. It has BTF types, for which a tracepoint needs no trampoline, so that it serves both backends.
         btf: &'static str,
-        /// Name of the program without.
-        raw: &'static str,
         /// Name of the kprobe program on the function that has the tracepoint, and its name, at its very beginning.
         kprobe: Option<&'static str>,
     },
@@ -135,10 +133,9 @@ impl Programs {
             | (Self::Tracepoint { kprobe: Some(kprobe), .. }, Mechanism::Kprobe | Mechanism::Mixed, true) => {
                 Program::Kprobe(kprobe)
             }
-            (Self::Tracepoint { raw, .. }, Mechanism::Kprobe, _) | (Self::AllTracepoints { raw }, ..) => {
-                Program::Tracepoint(raw)
+            (Self::Tracepoint { btf: name, .. }, ..) | (Self::AllTracepoints { raw: name }, ..) => {
+                Program::Tracepoint(name)
             }
-            (Self::Tracepoint { btf, .. }, ..) => Program::Tracepoint(btf),
         }
     }
 }
@@ -159,6 +156,11 @@ pub struct Hook {
     pub direction: Option<Direction>,
     /// The stage.
     pub stage: Stage,
+    /// The only protocol whose packets it sees; `None` for both.
+    pub protocol: Option<Protocol>,
+    /// The only IP version whose packets it sees; `None` for both, as of an application's calls: IPv6 sockets may send
+    /// IPv4 packets.
+    pub version: Option<IpVersion>,
     /// Functions or tracepoints that serve, best first.
     pub candidates: &'static [&'static str],
     /// What runs there.
@@ -174,31 +176,26 @@ impl Hook {
         self.direction == OUT || self.stage == Stage::App
     }
 
-    /// The only protocol whose packets it sees, if there is one.
-    #[must_use]
-    pub fn protocol(&self) -> Option<Protocol> {
-        match self.stage {
-            Stage::Tcp => Some(Protocol::Tcp),
-            Stage::Udp => Some(Protocol::Udp),
-            Stage::App if self.candidates.iter().any(|name| name.contains("udp")) => Some(Protocol::Udp),
-            Stage::App => Some(Protocol::Tcp),
-            Stage::Drv | Stage::Ip | Stage::Forward | Stage::End | Stage::Process => None,
-        }
+    const fn tcp(self) -> Self {
+        Self { protocol: Some(Protocol::Tcp), ..self }
     }
 
-    /// The only IP version whose packets it sees, if there is one: the number in the names of its programs.
-    #[must_use]
-    pub fn version(&self) -> Option<IpVersion> {
-        let name = self.programs.of(Mechanism::Fentry, false).name();
-        match self.stage {
-            // An application's calls: IPv6 sockets may send IPv4 packets.
-            Stage::App => None,
-            _ if name.contains('4') => Some(IpVersion::V4),
-            _ if name.contains('6') => Some(IpVersion::V6),
-            _ => None,
-        }
+    const fn udp(self) -> Self {
+        Self { protocol: Some(Protocol::Udp), ..self }
+    }
+
+    const fn v4(self) -> Self {
+        Self { version: Some(IpVersion::V4), ..self }
+    }
+
+    const fn v6(self) -> Self {
+        Self { version: Some(IpVersion::V6), ..self }
     }
 }
+
+/// Where IP gets a packet of TCP, which has cleared its control block by then: instead of TCP's own functions, where these are
+/// inlined (Linux 7.2).
+pub const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
 
 const IN: Option<Direction> = Some(Direction::In);
 const OUT: Option<Direction> = Some(Direction::Out);
@@ -213,6 +210,8 @@ const fn function(
     Hook {
         direction,
         stage,
+        protocol: None,
+        version: None,
         candidates,
         programs: Programs::Function { fentry, kprobe },
         absence: Absence::Fatal,
@@ -235,13 +234,14 @@ const fn tracepoint(
     stage: Stage,
     candidates: &'static [&'static str],
     btf: &'static str,
-    raw: &'static str,
 ) -> Hook {
     Hook {
         direction,
         stage,
+        protocol: None,
+        version: None,
         candidates,
-        programs: Programs::Tracepoint { btf, raw, kprobe: None },
+        programs: Programs::Tracepoint { btf, kprobe: None },
         absence: Absence::Fatal,
     }
 }
@@ -254,6 +254,8 @@ pub const HOOKS: [Hook; 28] = [
     Hook {
         direction: IN,
         stage: Stage::Drv,
+        protocol: None,
+        version: None,
         candidates: &[
             "netif_rx",
             "napi_gro_receive_entry",
@@ -265,61 +267,60 @@ pub const HOOKS: [Hook; 28] = [
         absence: Absence::Fatal,
     },
     // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
-    function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4"),
-    function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6"),
+    function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4").v4(),
+    function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6").v6(),
     // Without them a packet that is forwarded to a namespace of this machine counts from its last entry.
-    optional(IN, Stage::Forward, &["ip_forward"], "fentry_in_forward4", "kprobe_in_forward4"),
-    optional(IN, Stage::Forward, &["ip6_forward"], "fentry_in_forward6", "kprobe_in_forward6"),
-    function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4"),
-    function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6"),
-    function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4"),
-    function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6"),
-    function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue"),
+    optional(IN, Stage::Forward, &["ip_forward"], "fentry_in_forward4", "kprobe_in_forward4").v4(),
+    optional(IN, Stage::Forward, &["ip6_forward"], "fentry_in_forward6", "kprobe_in_forward6").v6(),
+    function(IN, Stage::Tcp, &["tcp_v4_rcv"], "fentry_in_tcp4", "kprobe_in_tcp4").tcp().v4(),
+    function(IN, Stage::Tcp, &["tcp_v6_rcv"], "fentry_in_tcp6", "kprobe_in_tcp6").tcp().v6(),
+    function(IN, Stage::Udp, &["udp_rcv"], "fentry_in_udp4", "kprobe_in_udp4").udp().v4(),
+    function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6").udp().v6(),
+    function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue")
+        .udp(),
     // The second one may be inlined where splice calls it; it only calls the first. Without either, what is lost is
     // a splice that is the first read of its socket.
-    optional(IN, Stage::App, &["__tcp_read_sock", "tcp_read_sock"], "fentry_in_reading", "kprobe_in_reading"),
+    optional(IN, Stage::App, &["__tcp_read_sock", "tcp_read_sock"], "fentry_in_reading", "kprobe_in_reading")
+        .tcp(),
     // Before Linux 6.0 TLS read by the function above.
-    optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done"),
+    optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done").tcp(),
     Hook {
-        programs: Programs::Tracepoint {
-            btf: "btf_in_app",
-            raw: "raw_in_app",
-            kprobe: Some("kprobe_in_app"),
-        },
-        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "", "")
+        programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
+        ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()
     },
-    function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app"),
+    function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app").udp(),
     Hook {
         direction: IN,
         stage: Stage::End,
+        protocol: None,
+        version: None,
         candidates: &["kfree_skb"],
         programs: Programs::AllTracepoints { raw: "raw_dropped" },
         absence: Absence::Fatal,
     },
-    function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app"),
+    function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app").tcp(),
     // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
-    optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages"),
-    function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app"),
-    function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app"),
-    function(OUT, Stage::App, &["__tcp_transmit_skb"], "fentry_out_transmit", "kprobe_out_transmit"),
-    function(
-        OUT,
-        Stage::Tcp,
-        &["tcp_v4_send_check", "__ip_queue_xmit"],
-        "fentry_out_tcp4",
-        "kprobe_out_tcp4",
-    ),
-    function(OUT, Stage::Tcp, &["tcp_v6_send_check", "inet6_csk_xmit"], "fentry_out_tcp6", "kprobe_out_tcp6"),
-    function(OUT, Stage::Udp, &["ip_send_skb"], "fentry_out_udp4", "kprobe_out_udp4"),
-    function(OUT, Stage::Udp, &["ip6_send_skb"], "fentry_out_udp6", "kprobe_out_udp6"),
-    function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4"),
-    function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast"),
-    function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6"),
-    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv", "raw_out_drv"),
+    optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
+    function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app").udp(),
+    function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app").udp(),
+    // Without it the age of what is sent again is unknown.
+    optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again").tcp(),
+    function(OUT, Stage::Tcp, &["tcp_v4_send_check", TCP_IN_IP[0]], "fentry_out_tcp4", "kprobe_out_tcp4")
+        .tcp()
+        .v4(),
+    function(OUT, Stage::Tcp, &["tcp_v6_send_check", TCP_IN_IP[1]], "fentry_out_tcp6", "kprobe_out_tcp6")
+        .tcp()
+        .v6(),
+    function(OUT, Stage::Udp, &["ip_send_skb"], "fentry_out_udp4", "kprobe_out_udp4").udp().v4(),
+    function(OUT, Stage::Udp, &["ip6_send_skb"], "fentry_out_udp6", "kprobe_out_udp6").udp().v6(),
+    function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4").v4(),
+    function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast").v4(),
+    function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6").v6(),
+    tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.
-pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed", "raw_closed");
+pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
 /// Follow the processes that a command starts, until they are gone.
 pub const PROCESSES: [Hook; 2] =
@@ -329,6 +330,8 @@ const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook
     Hook {
         direction: None,
         stage: Stage::Process,
+        protocol: None,
+        version: None,
         candidates: tracepoint,
         programs: Programs::AllTracepoints { raw },
         absence: Absence::Fatal,

@@ -1,13 +1,11 @@
 //! Which packets are asked for.
 
-use std::{net::IpAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
+use ipnet::IpNet;
 use net_latency_common::Direction;
 
-use super::{
-    glob::Glob,
-    network::{Mark, Net},
-};
+use super::{glob::Glob, network::Mark};
 use crate::packet::event::{Event, IpVersion, Protocol};
 
 /// Which packets to show: different conditions are combined with AND, the entries of a list with OR. An empty list and `None`
@@ -25,7 +23,7 @@ pub struct PacketFilter {
     /// Ports at either end, each once.
     pub ports: Vec<u16>,
     /// Addresses and networks, at either end.
-    pub hosts: Vec<Net>,
+    pub hosts: Vec<IpNet>,
     /// Names of network devices, in any network namespace.
     pub interfaces: Vec<String>,
     /// Network namespaces, by inode number.
@@ -70,7 +68,7 @@ impl PacketFilter {
         } = self;
         let record = event.record();
         let addresses = [event.saddr(), event.daddr()];
-        let has = |net: &Net| addresses.iter().any(|address| is_in(*address, net));
+        let has = |net: &IpNet| addresses.iter().any(|address| net.contains(address));
         let is = |version: IpVersion| (version == IpVersion::V4) == addresses[0].is_ipv4();
         let is_marked = |mark: Mark| record.mark & mark.mask == mark.value;
         let times = || event.stages().into_iter().chain([event.total_ns()]).flatten();
@@ -86,20 +84,6 @@ impl PacketFilter {
             && direction.is_none_or(|direction| direction == event.direction())
             && mark.is_none_or(is_marked)
             && slower.is_none_or(|least| times().any(|ns| u128::from(ns) >= least.as_nanos()))
-    }
-}
-
-fn is_in(address: IpAddr, net: &Net) -> bool {
-    match (address, net.address) {
-        (IpAddr::V4(address), IpAddr::V4(net_address)) => {
-            let differing = address.to_bits() ^ net_address.to_bits();
-            differing.leading_zeros() >= u32::from(net.prefix)
-        }
-        (IpAddr::V6(address), IpAddr::V6(net_address)) => {
-            let differing = address.to_bits() ^ net_address.to_bits();
-            differing.leading_zeros() >= u32::from(net.prefix)
-        }
-        _ => false,
     }
 }
 

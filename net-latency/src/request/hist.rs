@@ -24,6 +24,8 @@ pub struct HistConfig {
     pub top: usize,
     /// Form of the output: tables, or a JSON object for each output.
     pub format: ReportFormat,
+    /// Whether the tables have histograms below them, in text.
+    pub histogram: bool,
     /// Time zone of the output: that of this machine, or UTC.
     pub zone: Zone,
     /// Time between two outputs, each of the counts since the one before; only the whole run if `None`.

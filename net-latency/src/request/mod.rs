@@ -26,11 +26,11 @@ pub use filter::PacketFilter;
 pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
 pub use journey::{Functions, JourneyConfig};
-pub use network::{Mark, Net};
+pub use network::Mark;
 pub use report::{LogFilter, ReportConfig};
 pub use rotation::Rotation;
 pub use stream::StreamConfig;
-pub use top::{ReplayConfig, Speed, TopConfig, TopInput};
+pub use top::{ReplayConfig, SortBy, Speed, TopConfig, TopInput};
 pub use tracing::{Backend, TracingConfig};
 
 /// What to do, checked.

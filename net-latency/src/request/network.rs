@@ -1,17 +1,10 @@
 //! Values of filters on what a packet carries: addresses, marks, a share.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-/// An address, or a network of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Net {
-    /// One of the addresses.
-    pub address: IpAddr,
-    /// How many bits of it count.
-    pub prefix: u8,
-}
+use ipnet::IpNet;
 
 /// What a packet's mark must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +15,6 @@ pub struct Mark {
     pub mask: u32,
 }
 
-impl fmt::Display for Net {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address)?;
-        if u32::from(self.prefix) < bits(self.address) { write!(f, "/{}", self.prefix) } else { Ok(()) }
-    }
-}
-
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.value)?;
@@ -36,44 +22,28 @@ impl fmt::Display for Mark {
     }
 }
 
-/// `ADDR` or `ADDR/BITS`. An IPv4 address that is written as IPv6 is an IPv4 address.
-pub(crate) fn parse_net(text: &str) -> Result<Net, String> {
+/// `ADDR` or `ADDR/BITS`. An IPv4 address that is written as IPv6 is an IPv4 address, and bits behind the prefix don't count.
+pub(crate) fn parse_net(text: &str) -> Result<IpNet, String> {
     let wrong = || "write an address, or a network as ADDRESS/BITS: 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32";
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(parse_u32(prefix).ok_or_else(wrong)?)),
         None => (text, None),
     };
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let most = bits(address);
-    let prefix = prefix.unwrap_or(most);
-    if prefix > most {
-        return Err(format!("an address of this kind has {most} bits"));
-    }
-    let (address, prefix) = match (address.to_canonical(), prefix) {
-        (IpAddr::V4(inner), 96..) if address.is_ipv6() => (inner.into(), prefix - 96),
-        _ => (address, prefix),
+    let most = IpNet::from(address).max_prefix_len();
+    let too_long = || format!("an address of this kind has {most} bits");
+    let prefix = prefix.map_or(Ok(most), |prefix| u8::try_from(prefix).map_err(|_| too_long()))?;
+    let net = IpNet::new(address, prefix).map_err(|_| too_long())?;
+    let mapped = match (address.to_canonical(), prefix) {
+        (IpAddr::V4(inner), 96..) if address.is_ipv6() => IpNet::new(inner.into(), prefix - 96).ok(),
+        _ => None,
     };
-    let prefix = u8::try_from(prefix).map_err(|_| wrong())?;
-    Ok(Net { address: masked(address, prefix), prefix })
+    Ok(mapped.unwrap_or(net).trunc())
 }
 
-fn bits(address: IpAddr) -> u32 {
-    if address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
-}
-
-/// The address with all bits behind the prefix off.
-fn masked(address: IpAddr, prefix: u8) -> IpAddr {
-    let behind = bits(address) - u32::from(prefix);
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(behind).unwrap_or(0);
-            Ipv4Addr::from_bits(address.to_bits() & mask).into()
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(behind).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
-    }
+/// As it is written: an address of its own without a prefix.
+pub(crate) fn net_text(net: &IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
 /// `VALUE` or `VALUE/MASK`, each decimal, or hexadecimal after `0x`.
@@ -115,12 +85,14 @@ fn parse_u32(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use proptest::prelude::*;
 
     use super::*;
 
     fn net(text: &str) -> Option<String> {
-        parse_net(text).ok().map(|net| format!("{}/{}", net.address, net.prefix))
+        parse_net(text).ok().map(|net| net.to_string())
     }
 
     #[test]
@@ -143,6 +115,9 @@ mod tests {
             wrong.into_iter().chain(["::/129", "fe80::1%eth0", "localhost", "10.0.0.1 ", "1.2.3.4/8/8"])
         {
             assert_eq!(net(text), None, "{text}");
+        }
+        for (text, bits) in [("10.0.0.0/33", 32), ("10.0.0.0/300", 32), ("::ffff:10.0.0.0/129", 128)] {
+            assert_eq!(parse_net(text), Err(format!("an address of this kind has {bits} bits")));
         }
     }
 
@@ -173,8 +148,9 @@ mod tests {
         fn the_address_is_in_its_network(address in any::<u32>(), prefix in 0..=32u8) {
             let text = format!("{}/{prefix}", Ipv4Addr::from_bits(address));
             let net = parse_net(&text).expect("right");
-            prop_assert_eq!(net.prefix, prefix);
-            let IpAddr::V4(read) = net.address else { panic!("IPv4") };
+            prop_assert_eq!(net.prefix_len(), prefix);
+            prop_assert_eq!(parse_net(&net_text(&net)), Ok(net));
+            let IpAddr::V4(read) = net.addr() else { panic!("IPv4") };
             let same = (read.to_bits() ^ address).leading_zeros();
             prop_assert!(same >= u32::from(prefix));
             prop_assert_eq!(read.to_bits().checked_shl(u32::from(prefix)).unwrap_or(0), 0);

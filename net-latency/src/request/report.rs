@@ -1,7 +1,8 @@
 //! What `net-latency report` is asked for.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
+use ipnet::IpNet;
 use net_latency_common::Direction;
 
 use super::{format::ReportFormat, glob::Glob};
@@ -15,6 +16,9 @@ pub struct ReportConfig {
     pub html: Option<PathBuf>,
     /// Form of the summary on standard output: tables, or a JSON object.
     pub format: ReportFormat,
+    /// Width of the periods that times are shown by, a table of which text shows then; as fine as the logs' span allows
+    /// if `None`.
+    pub interval: Option<Duration>,
     /// Rows of each table, and number of the slowest packets.
     pub top: usize,
     /// No progress bar on standard error.
@@ -32,6 +36,10 @@ pub struct LogFilter {
     pub ports: Vec<u16>,
     /// Globs for the thread's name, of which one has to match; all if empty.
     pub comms: Vec<Glob>,
+    /// Networks of which one has an address at either end; all if empty.
+    pub hosts: Vec<IpNet>,
     /// Only packets of this direction; both if `None`.
     pub direction: Option<Direction>,
+    /// Only packets of which a stage or the total takes at least so long.
+    pub slower: Option<Duration>,
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU64, path::PathBuf, time::Duration};
 
-use super::{filter::PacketFilter, format::FooterFormat, tracing::TracingConfig};
+use super::{choice::Choice, filter::PacketFilter, format::FooterFormat, tracing::TracingConfig};
 use crate::clock::Zone;
 
 /// What to trace and how to show it.
@@ -16,12 +16,51 @@ pub struct TopConfig {
     pub delay: Duration,
     /// Time over which rates and percentiles are computed.
     pub window: Duration,
+    /// What the tables of processes and connections are sorted by at first.
+    pub sort: SortBy,
     /// Time zone of the screen and of the summary: that of this machine, or UTC.
     pub zone: Zone,
     /// Only errors go to standard error. The footer is then `FooterFormat::None`.
     pub quiet: bool,
     /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
+}
+
+/// What a table can be sorted by. Times are those of the direction that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortBy {
+    /// The time that 99 % of the packets do not exceed.
+    P99,
+    /// The time that half of the packets do not exceed.
+    P50,
+    /// The longest time.
+    Max,
+    /// Packets a second that come in.
+    In,
+    /// Packets a second that go out.
+    Out,
+    /// The stage that takes most of the time.
+    Mostly,
+    /// The process's number.
+    Pid,
+    /// Its name.
+    Name,
+    /// How many connections it has.
+    Connections,
+}
+
+impl Choice for SortBy {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::P99, "p99", "Time that 99 % of the packets do not exceed"),
+        (Self::P50, "p50", "Time that half of the packets do not exceed"),
+        (Self::Max, "max", "Longest time"),
+        (Self::In, "in", "Packets a second that come in"),
+        (Self::Out, "out", "Packets a second that go out"),
+        (Self::Mostly, "mostly", "Stage that takes most of the time"),
+        (Self::Pid, "pid", "Process's number"),
+        (Self::Name, "name", "Process's name"),
+        (Self::Connections, "connections", "How many the process has"),
+    ];
 }
 
 /// Where the packets come from that are shown.

@@ -1,9 +1,13 @@
 //! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
 
-use std::{fs, ops::RangeInclusive, time::Duration};
+use std::{
+    fs,
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
-use net_latency_common::{COMM_LEN, CellKey};
+use net_latency_common::{COMM_LEN, CellKey, Counter};
 use rustix::{
     param::page_size,
     time::{ClockId, clock_gettime},
@@ -206,6 +210,19 @@ impl Tracer {
         self.counts.as_ref()?.name(pid)
     }
 
+    /// Where all packets are now, and what is lost: `shown` so far, and left `outside` of what is shown.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub fn state(&self, shown: u64, outside: u64) -> Result<State, Failure> {
+        let census = self.capture.census()?;
+        // The kernel side sorts out itself what it doesn't send.
+        let outside = self.early + outside + census.before.get(Counter::Outside);
+        let ledger = Ledger::new(&census, shown, outside, 0).while_running();
+        let losses = Losses { missed_probes: self.missed(), ..self.losses()? };
+        Ok(State { at: Instant::now(), ledger, losses })
+    }
+
     /// How often the kernel has skipped one of the programs so far, where it counts that.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
@@ -274,6 +291,22 @@ fn hooks(plan: &Plan, mechanism: Mechanism) -> Vec<[&'static str; 3]> {
         choice.targets.iter().map(|&target| [stage, kind, target]).collect::<Vec<_>>()
     };
     plan.choices.iter().flat_map(of).collect()
+}
+
+/// What is where at one moment of a run: what an interval begins and ends with.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    at: Instant,
+    ledger: Ledger,
+    losses: Losses,
+}
+
+impl State {
+    /// What happened between `earlier` and this, and how long that took.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
+        (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
+    }
 }
 
 /// CPU time of this process so far.

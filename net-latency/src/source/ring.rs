@@ -13,7 +13,7 @@ use aya::{
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counter, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, PacketRecord, RECORDS_MAP, SEGMENT_SIZE,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, PacketRecord, RECORDS_MAP, SEGMENT_SIZE,
     SEGMENTS_MAP,
 };
 
@@ -32,9 +32,9 @@ struct Maps {
     records: RingBuf<MapData>,
     /// Counters per CPU.
     counters: PerCpuArray<MapData, Counters>,
-    /// Received segments that wait, by a mixture of connection and position.
+    /// Received segments that wait and found no slot, by a mixture of connection and position.
     segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,
-    /// Received datagrams that wait, by the address of their skb.
+    /// Received datagrams that wait and found no slot, by the address of their skb.
     datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
 }
 
@@ -111,9 +111,7 @@ impl Capture {
         let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
         let at_ns = monotonic_ns();
         let after = self.counters()?;
-        // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
-        let most = after.get(Counter::Stored).saturating_sub(before.get(Counter::Taken));
-        Ok(Census { before, waiting: most.min((segments + datagrams) as u64), at_ns, after })
+        Ok(Census::new(before, (segments + datagrams) as u64, at_ns, after))
     }
 }
 

@@ -30,9 +30,10 @@ pub(super) struct Choice {
 impl Choice {
     pub(super) fn make(config: &CallsConfig) -> Result<Self, Failure> {
         let unreadable = |error: io::Error| {
-            Failure::CannotTrace(format!(
-                "cannot read the list of functions: {error}; run net-latency as root"
-            ))
+            Failure::cannot_trace(
+                format!("cannot read the list of functions: {error}"),
+                "run net-latency as root",
+            )
         };
         let known = functions::traceable().map_err(unreadable)?;
         let names = choose(&known, &config.functions, &config.presets)?;

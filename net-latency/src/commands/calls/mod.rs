@@ -74,7 +74,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     };
     let mut processes = Processes::watch(&config.filter.pids)?;
     prerequisites::check()?;
-    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
+    prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     let choice = Choice::make(config)?;
     if config.verbose {
         choice.tell();
@@ -90,7 +90,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         return Ok(());
     };
     if attached.is_empty() {
-        return Err(Failure::CannotTrace("none of the functions can be traced; -v says why".to_owned()));
+        return Err(Failure::cannot_trace("none of the functions can be traced", "-v says why"));
     }
     // Until now calls met some of the probes only.
     while maps.oldest()?.is_some() {}

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     accounting::{
-        Human, Times,
+        Human, Percentiles, Times,
         object::{Head, Kind, View},
     },
     output::write_json,
@@ -37,7 +37,7 @@ impl Totals {
         if self.functions.len() <= number {
             self.functions.resize_with(functions.len(), || None);
         }
-        let new = || Box::new(Figures { times: Times::new(), self_ns: 0 });
+        let new = || Box::new(Figures { times: Times::default(), self_ns: 0 });
         let figures = self.functions[number].get_or_insert_with(new);
         figures.times.add(duration_ns(call));
         figures.self_ns += self_ns(call);
@@ -201,11 +201,8 @@ struct Function<'a> {
     function: &'a str,
     count: u64,
     min_ns: Option<u64>,
-    p50_ns: Option<u64>,
-    p90_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    p999_ns: Option<u64>,
-    max_ns: Option<u64>,
+    #[serde(flatten)]
+    percentiles: Percentiles,
     self_ns: u64,
 }
 
@@ -216,11 +213,7 @@ impl<'a> Object<'a> {
             function: &footer.functions.by_number(number).name,
             count: row.times.count(),
             min_ns: row.times.min(),
-            p50_ns: row.times.quantile(500),
-            p90_ns: row.times.quantile(900),
-            p99_ns: row.times.quantile(990),
-            p999_ns: row.times.quantile(999),
-            max_ns: row.times.max(),
+            percentiles: row.times.figures().percentiles,
             self_ns: row.self_ns,
         };
         Self {

@@ -3,8 +3,9 @@
 use net_latency_common::GroupBy;
 use serde::Serialize;
 
-use super::{distribution::Distribution, group::Identity, page::Page};
+use super::{group::Identity, page::Page};
 use crate::{
+    accounting::{Figures, KernelTimes, Percentiles},
     clock::{TimeStyle, TimeText},
     output::write_json,
     packet::stages::{dir, stages},
@@ -56,38 +57,27 @@ struct Histogram {
     stage: &'static str,
     count: u64,
     unknown: u64,
-    p50_ns: Option<u64>,
-    p90_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    p999_ns: Option<u64>,
-    max_ns: Option<u64>,
+    #[serde(flatten)]
+    percentiles: Percentiles,
     /// Where each begins, where it ends (`null`: nowhere), and its count.
     buckets: Vec<(u64, Option<u64>, u64)>,
 }
 
 impl Histogram {
-    fn new(group: Option<Who>, [dir, proto, stage]: [&'static str; 3], row: &Distribution) -> Self {
-        // A time beyond all buckets has no end.
-        let quantile = |per_mille| row.quantile(per_mille).and_then(end);
+    fn new(group: Option<Who>, [dir, proto, stage]: [&'static str; 3], row: &KernelTimes) -> Self {
+        let Figures { count, percentiles, unknown, .. } = row.figures();
+        let bucket = |(start, end, count)| (start, (end != u64::MAX).then_some(end), count);
         Self {
             group,
             dir,
             proto,
             stage,
-            count: row.count(),
-            unknown: row.unknown(),
-            p50_ns: quantile(500),
-            p90_ns: quantile(900),
-            p99_ns: quantile(990),
-            p999_ns: quantile(999),
-            max_ns: row.max().and_then(end),
-            buckets: row.buckets().map(|(start, stop, count)| (start, end(stop), count)).collect(),
+            count,
+            unknown,
+            percentiles,
+            buckets: row.buckets().map(bucket).collect(),
         }
     }
-}
-
-fn end(ns: u64) -> Option<u64> {
-    (ns != u64::MAX).then_some(ns)
 }
 
 /// Whose packets they are.

@@ -1,9 +1,8 @@
 //! Distributions of times, which the kernel side counts itself: no packet comes to the user side.
 //!
-//! [`model`] and [`distribution`] put the counts together, [`group`] finds names, [`text`] and [`json`] write a
+//! [`model`] puts the counts together, [`group`] finds names, [`text`] and [`json`] write a
 //! [`page`], and this module runs it all.
 
-mod distribution;
 mod group;
 mod json;
 mod model;
@@ -84,25 +83,31 @@ pub(super) fn say_figures(
     if footer == FooterFormat::None {
         return Ok(());
     }
-    let all = groups(counts, usize::MAX);
-    let packets = [Direction::In, Direction::Out].map(|direction| packets(&all, direction));
+    let packets = by_direction(counts);
     let ledger = tracer.ledger(packets.iter().sum(), 0, 0)?;
     losses.evicted_in = ledger.evicted;
     let cost = tracer.cost()?;
     let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
-    say(|out| match footer {
-        FooterFormat::Json => {
-            let stages = stages(&groups(counts, 0));
-            // No packet of these views has a time of day.
-            write_json(&Object::new(Kind::End, view, &balance, stages, empty(), Zone::UTC), out);
-            Ok(())
-        }
-        _ => balance
-            .write_counts(out)
-            .and_then(|()| reasons(&all).write(out))
-            .and_then(|()| balance.write_places(out)),
-    });
+    match footer {
+        FooterFormat::Json => tell_json(Kind::End, view, counts, &balance),
+        _ => say(|out| {
+            balance.write_counts(out)?;
+            reasons(&groups(counts, usize::MAX)).write(out)?;
+            balance.write_places(out)
+        }),
+    }
     Ok(())
+}
+
+/// Tells standard error the figures of what was counted, for programs.
+fn tell_json(kind: Kind, view: View, counts: &Counts, balance: &Balance<'_>) {
+    let stages = stages(&groups(counts, 0));
+    // No packet of these views has a time of day.
+    let object = Object::new(kind, view, balance, stages, empty(), Zone::UTC);
+    say(|out| {
+        write_json(&object, out);
+        Ok(())
+    });
 }
 
 struct Hist<'a> {
@@ -130,6 +135,7 @@ impl Hist<'_> {
         let mut looks = every(LOOK);
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
+        let mut state = self.tracer.state(0, 0)?;
         loop {
             let page = async {
                 match &mut pages {
@@ -145,8 +151,17 @@ impl Hist<'_> {
                 () = page => {
                     let now = self.tracer.times()?;
                     let to = monotonic_ns();
-                    if self.print(&since(&now, &earlier), from, to, false)?.is_break() {
+                    let counts = since(&now, &earlier);
+                    if self.print(&counts, from, to, false)?.is_break() {
                         return Ok(ControlFlow::Break(()));
+                    }
+                    if self.config.footer == FooterFormat::Json {
+                        let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
+                        let (elapsed, ledger, losses) = reached.since(&state);
+                        let packets = by_direction(&counts);
+                        let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+                        tell_json(Kind::Interval, View::Hist, &counts, &balance);
+                        state = reached;
                     }
                     (earlier, from) = (now, to);
                 }
@@ -184,6 +199,7 @@ impl Hist<'_> {
             from_ns: clock.to_utc_ns(from),
             to_ns: clock.to_utc_ns(to),
             zone: self.config.zone,
+            histogram: self.config.histogram,
             is_whole,
             by,
             groups: named.collect(),
@@ -200,4 +216,10 @@ impl Hist<'_> {
             Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output").into()),
         }
     }
+}
+
+/// Packets that came in, and those that went out.
+fn by_direction(counts: &Counts) -> [u64; 2] {
+    let all = groups(counts, usize::MAX);
+    [Direction::In, Direction::Out].map(|direction| packets(&all, direction))
 }

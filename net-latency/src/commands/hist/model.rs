@@ -4,12 +4,8 @@ use std::cmp::Reverse;
 
 use net_latency_common::{CellKey, Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP};
 
-use super::distribution::Distribution;
 use crate::{
-    accounting::{
-        Reasons,
-        object::{Figures, Stage},
-    },
+    accounting::{KernelTimes, Reasons, object::Stage},
     packet::event::Protocol,
 };
 
@@ -36,17 +32,17 @@ pub(super) struct Way {
     pub(super) direction: Direction,
     pub(super) protocol: Protocol,
     /// Of the columns in display order, and last the total.
-    pub(super) rows: [Distribution; ROWS as usize],
+    pub(super) rows: [KernelTimes; ROWS as usize],
 }
 
 impl Way {
-    pub(super) fn total(&self) -> &Distribution {
+    pub(super) fn total(&self) -> &KernelTimes {
         &self.rows[ROW_TOTAL as usize]
     }
 
     /// The column in which most of the time was spent.
     pub(super) fn dominant(&self) -> Option<usize> {
-        let sums = self.rows[..ROW_TOTAL as usize].iter().map(Distribution::sum).enumerate();
+        let sums = self.rows[..ROW_TOTAL as usize].iter().map(KernelTimes::sum).enumerate();
         // Of equals the first.
         sums.filter(|(_, sum)| *sum > 0)
             .max_by_key(|&(column, sum)| (sum, Reverse(column)))
@@ -96,20 +92,11 @@ pub(super) fn reasons(groups: &[Group]) -> Reasons {
     sum
 }
 
-/// The figures of all rows, of which there must be one group, for the footer. Bounds of buckets stand for the times.
+/// The figures of all rows, of which there must be one group, for the footer.
 pub(super) fn stages(groups: &[Group]) -> Vec<Stage> {
     let rows = |way: &Way| {
-        let stage = |(row, times): (usize, &Distribution)| {
-            // A time beyond all buckets has no end.
-            let end = |ns: Option<u64>| ns.filter(|&ns| ns != u64::MAX);
-            let figures = Figures {
-                count: times.count(),
-                min: times.min(),
-                quantiles: [500, 900, 990, 999].map(|per_mille| end(times.quantile(per_mille))),
-                max: end(times.max()),
-                unknown: *times.reasons(),
-            };
-            Stage::new(way.direction, way.protocol, row, &figures)
+        let stage = |(row, times): (usize, &KernelTimes)| {
+            Stage::new(way.direction, way.protocol, row, &times.figures())
         };
         way.rows.iter().enumerate().map(stage).collect::<Vec<_>>()
     };
@@ -134,7 +121,7 @@ pub(super) fn groups(counts: &Counts, top: usize) -> Vec<Group> {
 fn ways(cells: &[(CellKey, u64)]) -> Vec<Way> {
     let distribution = |row: u32| {
         let of_row = cells.iter().filter(|(key, _)| key.row == row);
-        Distribution::of(of_row.map(|(key, count)| (key.cell, *count)))
+        KernelTimes::of(of_row.map(|(key, count)| (key.cell, *count)))
     };
     let way = |way: u32| Way {
         direction: if way & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out },
@@ -149,7 +136,7 @@ fn together(groups: &[Group]) -> Group {
     for way in groups.iter().flat_map(|group| &group.ways) {
         let same = |other: &&mut Way| (other.direction, other.protocol) == (way.direction, way.protocol);
         match sum.iter_mut().find(same) {
-            Some(sum) => sum.rows.iter_mut().zip(&way.rows).for_each(|(sum, row)| sum.add(row)),
+            Some(sum) => sum.rows.iter_mut().zip(&way.rows).for_each(|(sum, row)| sum.merge(row)),
             None => sum.push(way.clone()),
         }
     }

@@ -13,6 +13,8 @@ pub(super) struct Page {
     pub(super) to_ns: i64,
     /// Whose time is shown.
     pub(super) zone: Zone,
+    /// Whether text has histograms below the tables.
+    pub(super) histogram: bool,
     /// It is not only an interval.
     pub(super) is_whole: bool,
     /// What the groups are.

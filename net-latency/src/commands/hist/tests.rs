@@ -67,6 +67,7 @@ fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
         from_ns: WALL_NS,
         to_ns: WALL_NS + 10_000_000_000,
         zone: Zone::UTC,
+        histogram: true,
         is_whole: true,
         by,
         groups: groups.collect(),
@@ -118,6 +119,15 @@ fn stages_are_drawn_to_read() {
 #[test]
 fn groups_are_drawn_to_read() {
     assert_snapshot!(text(&by_pid()));
+}
+
+#[test]
+fn a_table_alone_is_what_comes_before_the_histograms() {
+    for page in [by_stage(), by_pid()] {
+        let table = text(&Page { histogram: false, ..page.clone() });
+        assert!(text(&page).starts_with(table.trim_end()) && !table.contains('@'), "{table}");
+        assert_eq!(in_json(&Page { histogram: false, ..page.clone() }), in_json(&page));
+    }
 }
 
 #[test]

@@ -5,33 +5,30 @@ use std::io::Write as _;
 use net_latency_common::{Direction, GroupBy};
 
 use super::{
-    distribution::Distribution,
     group::Identity,
     model::{Group, Way, packets},
     page::Page,
 };
 use crate::{
-    accounting::Human,
+    accounting::{Human, KernelTimes, PERCENTILES},
     clock::{TimeStyle, TimeText},
     packet::stages::{columns, dir},
 };
 
-/// Which quantiles a row shows, and their names.
-const QUANTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];
 /// Characters of the longest bar.
 const BAR: usize = 44;
 /// Characters of a group's name in the table; a longer one has a line of its own.
-const NAME: usize = 28;
+const NAME: usize = 20;
 
 /// Appends a page.
 pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
     write_head(page, out);
     if page.by == GroupBy::Stage {
         for (group, _) in &page.groups {
-            write_stages(group, out);
+            write_stages(group, page.histogram, out);
         }
     } else if !page.groups.is_empty() {
-        write_groups(&page.groups, out);
+        write_groups(&page.groups, page.histogram, out);
     }
     out.push(b'\n');
 }
@@ -52,12 +49,12 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
     }
 }
 
-/// A table of all stages, and their distributions.
-fn write_stages(group: &Group, out: &mut Vec<u8>) {
+/// A table of all stages and, if there is to be a `histogram`, their distributions.
+fn write_stages(group: &Group, histogram: bool, out: &mut Vec<u8>) {
     out.push(b'\n');
     let is_any_unknown = group.ways.iter().flat_map(|way| &way.rows).any(|row| row.unknown() > 0);
     write!(out, "{:17}{:>10}", "", "count").expect("memory can be written");
-    for (_, name) in QUANTILES {
+    for (_, name) in PERCENTILES {
         write!(out, "{name:>8}").expect("memory can be written");
     }
     line(out, format_args!("{:>8}{}", "max", if is_any_unknown { "  unknown" } else { "" }));
@@ -65,7 +62,8 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
         for (number, (name, row)) in named(way).enumerate() {
             let way_name = if number == 0 { way_name(way) } else { String::new() };
             write!(out, "  {way_name:8}{name:7}{:>10}", row.count()).expect("memory can be written");
-            for time in QUANTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
+            for time in
+                PERCENTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
             {
                 write!(out, "{:>8}", end(time)).expect("memory can be written");
             }
@@ -75,7 +73,7 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
             out.push(b'\n');
         }
     }
-    for way in &group.ways {
+    for way in group.ways.iter().filter(|_| histogram) {
         for (name, row) in named(way).filter(|(_, row)| row.count() > 0) {
             line(out, format_args!("\n{} {name}", way_name(way)));
             write_bars(row, out);
@@ -83,13 +81,13 @@ fn write_stages(group: &Group, out: &mut Vec<u8>) {
     }
 }
 
-/// A table of all groups, and the distributions of their totals.
-fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
+/// A table of all groups and, if there is to be a `histogram`, the distributions of their totals.
+fn write_groups(groups: &[(Group, Identity)], histogram: bool, out: &mut Vec<u8>) {
     line(
         out,
         format_args!(
-            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}  mostly",
-            "total", "", "count", "p50", "p99", "max"
+            "\n{:NAME$} {:7}{:>10}{:>8}{:>8}{:>8}{:>8}  mostly",
+            "total", "", "count", "p50", "p90", "p99", "max"
         ),
     );
     for (group, identity) in groups {
@@ -101,12 +99,12 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
         for (number, way) in group.ways.iter().enumerate() {
             let total = way.total();
             let first = if number == 0 && !is_long { name.as_str() } else { "" };
-            let [p50, p99] = [500, 990].map(|per_mille| end(total.quantile(per_mille)));
+            let [p50, p90, p99] = [500, 900, 990].map(|per_mille| end(total.quantile(per_mille)));
             let mostly = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
             line(
                 out,
                 format_args!(
-                    "{first:NAME$} {:7}{:>10}{p50:>8}{p99:>8}{:>8}  {mostly}",
+                    "{first:NAME$} {:7}{:>10}{p50:>8}{p90:>8}{p99:>8}{:>8}  {mostly}",
                     way_name(way),
                     total.packets(),
                     end(total.max())
@@ -114,7 +112,7 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
             );
         }
     }
-    for (group, identity) in groups {
+    for (group, identity) in groups.iter().filter(|_| histogram) {
         for way in group.ways.iter().filter(|way| way.total().count() > 0) {
             line(out, format_args!("\n{}: {} total", name(identity), way_name(way)));
             write_bars(way.total(), out);
@@ -122,9 +120,10 @@ fn write_groups(groups: &[(Group, Identity)], out: &mut Vec<u8>) {
     }
 }
 
-fn write_bars(distribution: &Distribution, out: &mut Vec<u8>) {
-    let most = distribution.doublings().map(|(.., count)| count).max().unwrap_or(0).max(1);
-    for (start, end, count) in distribution.doublings() {
+fn write_bars(times: &KernelTimes, out: &mut Vec<u8>) {
+    let doublings = times.doublings();
+    let most = doublings.iter().map(|(.., count)| *count).max().unwrap_or(0).max(1);
+    for (start, end, count) in doublings {
         let range = match end {
             u64::MAX => format!("[{}, ...)", Human(start)),
             end => format!("[{}, {})", Human(start), Human(end)),
@@ -136,7 +135,7 @@ fn write_bars(distribution: &Distribution, out: &mut Vec<u8>) {
 }
 
 /// The rows of a way with their names.
-fn named(way: &Way) -> impl Iterator<Item = (&'static str, &Distribution)> {
+fn named(way: &Way) -> impl Iterator<Item = (&'static str, &KernelTimes)> {
     columns(way.direction, way.protocol).into_iter().chain(["total"]).zip(&way.rows)
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Footer {
     pub(super) rows_of_others: u64,
     /// Rows beyond what a packet can have.
     pub(super) rows_beyond: u64,
-    /// Nobody asks the kernel for it yet.
+    /// Calls of traced functions that the kernel skipped; `None` where it doesn't count them.
     pub(super) skipped_calls: Option<u64>,
 }
 
@@ -53,6 +53,10 @@ impl Footer {
             (self.given_up, "packets were given up: more than 4 followed ones waited on one socket"),
             (self.rows_of_others, "rows skipped that were another packet's"),
             (self.rows_beyond, "rows skipped: a packet has 4096 at most"),
+            (
+                self.skipped_calls.unwrap_or(0),
+                "calls of traced functions were skipped by the kernel: packets lack rows, or were not followed",
+            ),
         ] {
             if count > 0 {
                 writeln!(out, "  {count} {words}")?;
@@ -83,7 +87,7 @@ mod tests {
                 lost: 4 * rest,
                 rows_of_others: 5 * rest,
                 rows_beyond: 6 * rest,
-                skipped_calls: None,
+                skipped_calls: Some(7 * rest),
             };
             let mut out = Vec::new();
             footer.write(form, is_slower, &mut out).expect("memory can be written");

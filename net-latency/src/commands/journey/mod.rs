@@ -248,7 +248,7 @@ impl Run<'_> {
                 lost,
                 rows_of_others: self.assembler.foreign,
                 rows_beyond: self.assembler.beyond,
-                skipped_calls: None,
+                skipped_calls: self.following.missed(),
             };
             say(|out| footer.write(self.config.footer, self.config.filter.slower.is_some(), out));
         }

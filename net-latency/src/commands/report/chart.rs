@@ -66,8 +66,11 @@ impl<'a> Chart<'a> {
     /// `None` where there is nothing to show.
     pub(super) fn new(timeline: &'a Timeline, direction: Direction, offset_s: i32) -> Option<Self> {
         let slices: Vec<_> = timeline.slices().collect();
-        let cells = || slices.iter().flat_map(|(_, slice)| slice.of(direction).cells());
-        let shortest = cells().map(|(from, ..)| from).min()?;
+        let shortest = slices
+            .iter()
+            .filter_map(|(_, slice)| slice.of(direction).buckets().next())
+            .map(|(from, ..)| from)
+            .min()?;
         let longest = slices.iter().filter_map(|(_, slice)| slice.of(direction).max()).max()?;
         let low = logarithm(shortest).floor();
         let high = logarithm(longest).ceil().max(low + 1.0);
@@ -126,8 +129,8 @@ impl<'a> Chart<'a> {
         let row = |ns: u64| (((logarithm(ns) - self.low) * rows_per_doubling) as usize).min(rows - 1);
         let mut counts = vec![vec![0u64; rows]; self.slices.len()];
         for (counts, (_, slice)) in counts.iter_mut().zip(&self.slices) {
-            for (from, to, count) in slice.of(self.direction).cells() {
-                counts[row(from + (to - from) / 2)] += u64::from(count);
+            for (from, to, count) in slice.of(self.direction).buckets() {
+                counts[row(from + (to - from) / 2)] += count;
             }
         }
         let most = counts.iter().flatten().max().copied().unwrap_or(1);

@@ -3,6 +3,7 @@
 use super::table::{Connection, Table};
 use super::timeline::Timeline;
 use crate::accounting::{self as summary, Worst};
+use crate::request::ReportConfig;
 use crate::source::log::packet::{FLAG_NAMES, Packet};
 use crate::source::log::read::Tally;
 
@@ -29,8 +30,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Nothing read yet; keeps the `top` slowest packets.
-    pub(super) fn new(files: usize, top: usize) -> Self {
+    /// Nothing read yet.
+    pub(super) fn new(files: usize, config: &ReportConfig) -> Self {
         Self {
             log: Tally { files, ..Tally::default() },
             packets: 0,
@@ -38,10 +39,10 @@ impl Report {
             offset_s: 0,
             flags: [0; FLAG_NAMES.len()],
             stages: summary::Table::new(),
-            worst: Worst::keeping(top),
+            worst: Worst::keeping(config.top),
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
-            timeline: Timeline::new(),
+            timeline: Timeline::new(config.interval),
         }
     }
 
@@ -55,15 +56,15 @@ impl Report {
                 (wall_ns, wall_ns)
             }
         });
-        packet.flags.count(&mut self.flags);
+        packet.values.flags.count(&mut self.flags);
         let plain = packet.plain();
         self.stages.record(&plain);
         self.worst.record(&plain);
-        self.processes.add(packet.pid, packet);
+        self.processes.add(packet.values.pid, packet);
         if let Some(connection) = Connection::of(packet) {
             self.connections.add(connection, packet);
         }
-        if let Some(total_ns) = packet.total_ns {
+        if let Some(total_ns) = packet.values.total_ns {
             self.timeline.add(wall_ns, packet.direction, total_ns);
         }
     }

@@ -7,9 +7,7 @@ use net_latency_common::Direction;
 use super::chart::Chart;
 use super::findings::Report;
 use super::table::{Entry, Others};
-use super::text::{
-    Span, Time, dominant as dominant_of, heading, headline, notes, packets, printable, quantiles, span,
-};
+use super::text::{Span, Time, dominant as dominant_of, heading, headline, notes, packets, printable, span};
 use super::time::show;
 use crate::accounting::{self as summary, Times, dominant, meaning};
 use crate::packet::stages::columns;
@@ -124,7 +122,7 @@ fn write_stage(
 ) -> fmt::Result {
     write!(page, "<tr class=\"{class}\"><td class=\"left\">{}</td>", dir(direction))?;
     write!(page, "<th scope=\"row\" class=\"left\">{name}</th><td>{}</td>", times.count())?;
-    for time in quantiles(times) {
+    for time in times.figures().times() {
         write!(page, "<td>{}</td>", Time(time))?;
     }
     writeln!(page, "<td>{}</td></tr>", times.unknown())

@@ -3,7 +3,6 @@
 //! Data flows one way: packets of [`log`](crate::source::log)s → [`findings`] → [`text`], [`object`] or [`html`].
 
 mod chart;
-mod distribution;
 mod filter;
 mod findings;
 mod html;
@@ -43,7 +42,7 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
         _ => None,
     };
 
-    let mut report = Report::new(sources.len(), config.top);
+    let mut report = Report::new(sources.len(), config);
     let progress = Progress::new(bytes, config.quiet);
     for source in &sources {
         let log = input::open(source, |bytes| progress.advance(bytes))?;

@@ -6,12 +6,10 @@ use std::hash::Hash;
 use net_latency_common::Direction;
 use serde::{Serialize, Serializer};
 
-use super::distribution::Distribution;
 use super::findings::Report;
 use super::table::{Entry, Others, Table};
-use super::text::quantiles;
 use super::time::show;
-use crate::accounting::{self as summary, Times, dominant, meaning};
+use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning};
 use crate::output;
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
@@ -216,13 +214,14 @@ fn stages(report: &Report) -> Vec<Stage> {
 }
 
 fn stage(direction: Direction, protocol: Protocol, name: &str, times: &Times) -> Stage {
-    let [min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns] = quantiles(times);
+    let Figures { count, min_ns, percentiles, unknown, .. } = times.figures();
+    let Percentiles { p50_ns, p90_ns, p99_ns, p999_ns, max_ns } = percentiles;
     Stage {
         dir: dir(direction),
         proto: protocol.name(),
         stage: field(name),
-        count: times.count(),
-        unknown: times.unknown(),
+        count,
+        unknown,
         min_ns,
         p50_ns,
         p90_ns,
@@ -271,7 +270,7 @@ fn whole(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-fn latency(times: &Distribution) -> Latency {
+fn latency(times: &Times) -> Latency {
     Latency {
         packets: times.count(),
         p50_ns: times.quantile(500),

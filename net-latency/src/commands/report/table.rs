@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use net_latency_common::Direction;
 
-use super::distribution::Distribution;
+use crate::accounting::Times;
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
 use crate::source::log::packet::Packet;
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) lines: u64,
     pub(super) bytes: u64,
     /// Total times.
-    pub(super) total: Distribution,
+    pub(super) total: Times,
     /// Sum of all total times.
     pub(super) time_ns: u128,
     stages: [[u128; COLUMNS]; WAYS.len()],
@@ -41,7 +41,7 @@ impl Entry {
     fn add(&mut self, packet: &Packet<'_>) {
         self.lines += 1;
         self.bytes += u64::from(packet.len);
-        if let Some(ns) = packet.total_ns {
+        if let Some(ns) = packet.values.total_ns {
             self.total.add(ns);
             self.time_ns += u128::from(ns);
         }
@@ -51,9 +51,9 @@ impl Entry {
                 *sum += u128::from(ns.unwrap_or(0));
             }
         }
-        self.pid = packet.pid.or(self.pid);
-        let is_main = packet.tid.is_some() && packet.tid == packet.pid;
-        if let Some(comm) = packet.comm.as_deref()
+        self.pid = packet.values.pid.or(self.pid);
+        let is_main = packet.values.tid.is_some() && packet.values.tid == packet.values.pid;
+        if let Some(comm) = packet.values.comm.as_deref()
             && (is_main || !self.comm_is_main)
             && self.comm.as_deref() != Some(comm)
         {
@@ -99,7 +99,7 @@ impl Connection {
             Direction::In => (destination, source),
             Direction::Out => (source, destination),
         };
-        Some(Self { protocol: packet.protocol, netns: packet.netns, local, remote })
+        Some(Self { protocol: packet.protocol, netns: packet.values.netns, local, remote })
     }
 }
 

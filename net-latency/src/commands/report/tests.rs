@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::time::Duration;
 
 use insta::assert_snapshot;
 use net_latency_common::{
@@ -19,11 +20,11 @@ use crate::output::tests::any_record;
 use crate::output::{Options, Writer, header};
 use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 use crate::packet::event::{Event, Protocol};
-use crate::request::{Format, LogFilter, ReportConfig, ReportFormat};
+use crate::request::{Format, LogFilter, ReportConfig, ReportFormat, network};
 use crate::source::log::{
     csv::CsvReader,
     json,
-    packet::{Flags, Packet},
+    packet::{Flags, Packet, Values},
     time::{Time, TimeReader},
 };
 
@@ -34,6 +35,7 @@ fn config() -> ReportConfig {
         files: vec![],
         html: None,
         format: ReportFormat::Text,
+        interval: None,
         top: 3,
         quiet: true,
         filter: LogFilter::default(),
@@ -48,7 +50,7 @@ fn line(record: &PacketRecord, wall_ns: i64, format: Format) -> Vec<u8> {
 }
 
 fn report_on(log: &[u8], config: &ReportConfig) -> Result<Report, String> {
-    let mut report = Report::new(1, config.top);
+    let mut report = Report::new(1, config);
     super::read("the log".to_owned(), Cursor::new(log), &config.filter, &mut report)
         .map_err(|failure| failure.to_string())?;
     Ok(report)
@@ -69,23 +71,25 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
         time: Time { wall_ns: event.wall_ns(), offset_s: 0 },
         direction: event.direction(),
         protocol: event.protocol(),
-        pid: event.pid(),
-        tid: event.tid(),
-        comm: event.comm().map(String::from_utf8_lossy),
         ends: Some([(event.saddr(), record.sport).into(), (event.daddr(), record.dport).into()]),
-        netns: (record.netns != 0).then_some(record.netns),
         len: record.len,
         stages: event.stages(),
-        total_ns: event.total_ns(),
-        flags,
-        seq: event.seq(),
-        segs: Some(record.segs),
-        ifname: Some("eth0".into()),
-        mark: Some(record.mark),
-        cpu: Some(record.cpu),
-        first_send_age_ns: event.first_send_age_ns(),
-        last_drv_ip_ns: event.last_drv_ip_ns(),
-        ns_pid: None,
+        values: Values {
+            pid: event.pid(),
+            tid: event.tid(),
+            comm: event.comm().map(String::from_utf8_lossy),
+            netns: (record.netns != 0).then_some(record.netns),
+            total_ns: event.total_ns(),
+            flags,
+            seq: event.seq(),
+            segs: Some(record.segs),
+            ifname: Some("eth0".into()),
+            mark: Some(record.mark),
+            cpu: Some(record.cpu),
+            first_send_age_ns: event.first_send_age_ns(),
+            last_drv_ip_ns: event.last_drv_ip_ns(),
+            ns_pid: None,
+        },
     }
 }
 
@@ -112,6 +116,36 @@ fn some_log(pairs: u64) -> Vec<u8> {
     log.extend(line(&incoming(), WALL_NS + 11 * S, Format::Csv));
     log.extend(b"2022-03-02T16:01:36.123456789+00:00,in,tcp,4,1");
     log
+}
+
+#[test]
+fn an_interval_adds_a_row_for_each() {
+    let interval = Some(Duration::from_secs(5));
+    let config = ReportConfig { interval, ..config() };
+    let text = shown(&report_on(&some_log(40), &config).expect("a log"), &config);
+    let table: Vec<_> = text.lines().skip_while(|line| !line.contains("each 5 s")).take(7).collect();
+    assert!(table.iter().all(|line| line.len() <= 80), "{text}");
+    assert_snapshot!(table.join("\n"));
+}
+
+#[test]
+fn slow_packets_and_those_of_a_host_can_be_asked_for() {
+    let log = some_log(40);
+    let packets = |filter| {
+        let config = ReportConfig { filter, ..config() };
+        report_on(&log, &config).expect("a log").packets
+    };
+    let all = packets(LogFilter::default());
+    let slower = |ms| packets(LogFilter { slower: Some(Duration::from_millis(ms)), ..LogFilter::default() });
+    // The n-th incoming one took n squared ms longer, and the one that waited 300 ms.
+    assert_eq!([slower(0), slower(100), slower(1_300), slower(2_000)], [all, 31, 3, 0]);
+    let host = |text: &str| {
+        let net = network::parse_net(text).expect("a network");
+        packets(LogFilter { hosts: vec![net], ..LogFilter::default() })
+    };
+    let [v4, v6] = [host("0.0.0.0/0"), host("::/0")];
+    assert_eq!((v4 + v6, v6, host("192.0.2.0/24")), (all, 1, v4));
+    assert_eq!(host("203.0.113.0/24"), 0);
 }
 
 #[test]
@@ -263,7 +297,7 @@ fn a_process_has_its_main_thread_s_name() {
 #[test]
 fn what_finds_no_room_is_counted_together() {
     // More connections than are told apart; the first takes by far the most time, the rest come once, then again.
-    let mut report = Report::new(1, 5);
+    let mut report = Report::new(1, &config());
     let add = |report: &mut Report, number: u32, ns: u64| {
         let mut record = incoming();
         record.stamps[STAMP_APP] = record.stamps[STAMP_DRV] + ns;
@@ -308,17 +342,17 @@ impl Naive {
             let at = packet.time.wall_ns;
             let (first, last) = naive.span.unwrap_or((at, at));
             naive.span = Some((first.min(at), last.max(at)));
-            for (column, ns) in packet.stages.into_iter().chain([packet.total_ns]).enumerate() {
+            for (column, ns) in packet.stages.into_iter().chain([packet.values.total_ns]).enumerate() {
                 let key = (packet.direction == Direction::Out, packet.protocol, column);
                 naive.times.entry(key).or_default().extend(ns);
             }
-            let process = naive.processes.entry(packet.pid).or_default();
+            let process = naive.processes.entry(packet.values.pid).or_default();
             let connection = Connection::of(packet).expect("both ends are known");
             let connection = naive.connections.entry(connection).or_default();
             for (lines, bytes, time) in [process, connection] {
                 *lines += 1;
                 *bytes += u64::from(packet.len);
-                *time += u128::from(packet.total_ns.unwrap_or(0));
+                *time += u128::from(packet.values.total_ns.unwrap_or(0));
             }
         }
         naive
@@ -412,7 +446,7 @@ proptest! {
             connections.iter().map(|(key, row)| (*key, (row.lines, row.bytes, row.time_ns))).collect();
         prop_assert_eq!(&found, &naive.connections);
         let in_time: u64 = report.timeline.slices().map(|(_, slice)| slice.incoming.count() + slice.outgoing.count()).sum();
-        prop_assert_eq!(in_time, packets.iter().filter(|packet| packet.total_ns.is_some()).count() as u64);
+        prop_assert_eq!(in_time, packets.iter().filter(|packet| packet.values.total_ns.is_some()).count() as u64);
     }
 
     #[test]
@@ -429,11 +463,12 @@ proptest! {
 
     #[test]
     fn any_times_can_be_drawn(packets in proptest::collection::vec((any::<i64>(), any::<u64>(), any::<bool>()), 1..20)) {
-        let mut report = Report::new(1, 5);
+        let mut report = Report::new(1, &config());
         for (wall_ns, ns, out) in packets {
             let record = if out { outgoing() } else { incoming() };
             let event = Event::new(&record, wall_ns, None);
-            let packet = Packet { total_ns: Some(ns), stages: [Some(ns), None, Some(ns / 2)], ..expected(&event) };
+            let mut packet = Packet { stages: [Some(ns), None, Some(ns / 2)], ..expected(&event) };
+            packet.values.total_ns = Some(ns);
             report.add(&packet);
         }
         let page = html::page(&report, &config());

@@ -10,7 +10,7 @@ use super::findings::Report;
 use super::table::{Connection, Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
-use crate::accounting::{Human, Times};
+use crate::accounting::Human;
 use crate::clock::Zone;
 use crate::escape::Printable;
 use crate::packet::stages::dir;
@@ -39,6 +39,10 @@ pub(super) fn write(report: &Report, config: &ReportConfig, out: &mut impl Write
     }
     for line in slowest.into_iter().flatten() {
         writeln!(out, "  {line}")?;
+    }
+    if config.interval.is_some() {
+        writeln!(out)?;
+        write_timeline(report, out)?;
     }
     writeln!(out)?;
     write_processes(report, config.top, out)?;
@@ -109,6 +113,37 @@ fn slowest(report: &Report, direction: Direction) -> Option<String> {
         Time(times.quantile(990)),
         Time(times.max()),
     ))
+}
+
+/// A row for each stretch of time in which a packet was finished.
+fn write_timeline(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let width = report.timeline.width_ns();
+    let format = match (width < 1_000_000_000, is_one_day(report)) {
+        (true, _) => "%T%.3f",
+        (false, true) => "%T",
+        (false, false) => "%m-%d %T",
+    };
+    writeln!(out, "  total time, each {}:", Span(width.unsigned_abs()))?;
+    write!(out, "  {:14}", "")?;
+    for name in [Direction::In, Direction::Out].map(dir) {
+        write!(out, "{name:>8}{:>8}{:>8}{:>8}", "p50", "p99", "max")?;
+    }
+    writeln!(out)?;
+    for (start, slice) in report.timeline.slices() {
+        let both = [Direction::In, Direction::Out].map(|direction| slice.of(direction));
+        if both.iter().all(|times| times.count() == 0) {
+            continue;
+        }
+        write!(out, "  {:14}", show(start, report.offset_s, format))?;
+        for times in both {
+            write!(out, "{:>8}", times.count())?;
+            for time in [times.quantile(500), times.quantile(990), times.max()] {
+                write!(out, "{:>8}", Time(time).to_string())?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Result<()> {
@@ -233,12 +268,6 @@ impl Display for Span {
             _ => write!(f, "{} d{}", s / 86_400, part(s % 86_400 / 3_600, "h")),
         }
     }
-}
-
-/// The quantiles of a row, as in the table of the stages.
-pub(super) fn quantiles(times: &Times) -> [Option<u64>; 6] {
-    let quantile = |quantile| times.quantile(quantile);
-    [times.min(), quantile(500), quantile(900), quantile(990), quantile(999), times.max()]
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Latency over time: one slice per stretch of time, in a number that stays bounded whatever the span.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use net_latency_common::Direction;
 
-use super::distribution::Distribution;
+use crate::accounting::Times;
 
 /// Slices at most.
 const MOST: usize = 360;
@@ -39,12 +39,12 @@ const WIDTHS: [i64; 18] = [
 /// What finished in one stretch of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slice {
-    pub(super) incoming: Distribution,
-    pub(super) outgoing: Distribution,
+    pub(super) incoming: Times,
+    pub(super) outgoing: Times,
 }
 
 impl Slice {
-    pub(super) fn of(&self, direction: Direction) -> &Distribution {
+    pub(super) fn of(&self, direction: Direction) -> &Times {
         match direction {
             Direction::In => &self.incoming,
             Direction::Out => &self.outgoing,
@@ -60,7 +60,9 @@ impl Slice {
 /// Total times by when they were finished, whatever order they come in.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// Index in [`WIDTHS`], or beyond it: each step there doubles the last.
+    /// Width of the narrowest slices in ns, if one was asked for; else the first of [`WIDTHS`].
+    narrowest: Option<i64>,
+    /// How often they have been widened.
     step: usize,
     /// Number of the first slice, counted from 1970 in slices.
     first: i64,
@@ -68,8 +70,10 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    pub(super) fn new() -> Self {
-        Self { step: 0, first: 0, slices: VecDeque::new() }
+    /// Nothing yet, in slices of this width, if there is one, as long as they are not too many.
+    pub(super) fn new(width: Option<Duration>) -> Self {
+        let narrowest = width.map(|width| i64::try_from(width.as_nanos()).unwrap_or(i64::MAX));
+        Self { narrowest, step: 0, first: 0, slices: VecDeque::new() }
     }
 
     pub(super) fn add(&mut self, wall_ns: i64, direction: Direction, total_ns: u64) {
@@ -82,7 +86,7 @@ impl Timeline {
 
     /// Width of a slice in ns.
     pub(super) fn width_ns(&self) -> i64 {
-        width(self.step)
+        width(self.narrowest, self.step)
     }
 
     /// All slices in order, empty ones included, each with the time at which it begins.
@@ -132,9 +136,14 @@ impl Timeline {
     }
 }
 
-fn width(step: usize) -> i64 {
-    let last = WIDTHS[WIDTHS.len() - 1];
-    WIDTHS.get(step).copied().unwrap_or_else(|| last << (step + 1 - WIDTHS.len()))
+/// Beyond [`WIDTHS`], and of a width that was asked for, each step doubles the last.
+fn width(narrowest: Option<i64>, step: usize) -> i64 {
+    let doubled = |width: i64, times: usize| width.saturating_mul(1 << times.min(62));
+    match (narrowest, WIDTHS.get(step)) {
+        (Some(narrowest), _) => doubled(narrowest, step),
+        (None, Some(width)) => *width,
+        (None, None) => doubled(WIDTHS[WIDTHS.len() - 1], step + 1 - WIDTHS.len()),
+    }
 }
 
 #[cfg(test)]
@@ -145,19 +154,24 @@ mod tests {
 
     #[test]
     fn each_width_holds_whole_ones_of_the_one_before() {
-        for step in 1..22 {
-            assert!(width(step) > width(step - 1) && width(step) % width(step - 1) == 0, "{step}");
+        for narrowest in [None, Some(7 * S)] {
+            for step in 1..22 {
+                let [one, next] = [step - 1, step].map(|step| width(narrowest, step));
+                assert!(next > one && next % one == 0, "{step}");
+            }
         }
     }
 
     #[test]
     fn the_longest_span_has_room() {
-        let mut timeline = Timeline::new();
-        for wall_ns in [i64::MAX, i64::MIN, 0] {
-            timeline.add(wall_ns, Direction::In, 1);
+        for width in [None, Some(Duration::from_millis(1)), Some(Duration::MAX)] {
+            let mut timeline = Timeline::new(width);
+            for wall_ns in [i64::MAX, i64::MIN, 0] {
+                timeline.add(wall_ns, Direction::In, 1);
+            }
+            assert!(timeline.slices().count() <= MOST);
+            assert_eq!(timeline.slices().map(|(_, slice)| slice.incoming.count()).sum::<u64>(), 3);
         }
-        assert!(timeline.slices().count() <= MOST);
-        assert_eq!(timeline.slices().map(|(_, slice)| slice.incoming.count()).sum::<u64>(), 3);
     }
 
     proptest! {
@@ -165,8 +179,10 @@ mod tests {
         fn every_time_is_in_its_slice_whatever_the_order(
             times in proptest::collection::vec((0..100_000_000_000i64, any::<bool>(), 0..1_000_000u64), 1..60),
             scale in 1..100_000i64,
+            asked in proptest::option::of(1_000_000..100_000_000_000u64),
         ) {
-            let mut timeline = Timeline::new();
+            let asked = asked.map(Duration::from_nanos);
+            let mut timeline = Timeline::new(asked);
             for &(at, out, ns) in &times {
                 timeline.add(at * scale, if out { Direction::Out } else { Direction::In }, ns);
             }
@@ -175,10 +191,12 @@ mod tests {
             // As fine as the span allows.
             let (first, last) = (times.iter().map(|time| time.0 * scale).min(), times.iter().map(|time| time.0 * scale).max());
             let span = last.expect("one") - first.expect("one");
-            prop_assert!(width == MS || span >= super::width(timeline.step - 1) * (MOST as i64 - 1));
+            let narrower = timeline.step.checked_sub(1).map(|step| super::width(timeline.narrowest, step));
+            prop_assert!(narrower.is_none_or(|narrower| span >= narrower * (MOST as i64 - 1)));
+            prop_assert_eq!(asked.filter(|_| narrower.is_none()).is_none_or(|asked| asked.as_nanos() == width as u128), true);
             for (start, slice) in timeline.slices() {
                 let of = |out: bool| {
-                    let mut expected = Distribution::default();
+                    let mut expected = Times::default();
                     let here = times.iter().filter(|time| (start..start + width).contains(&(time.0 * scale)));
                     here.filter(|time| time.1 == out).for_each(|time| expected.add(time.2));
                     expected

@@ -3,6 +3,7 @@
 use net_latency_common::Direction;
 
 use super::state::Place;
+use crate::request::SortBy;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,21 @@ const GAP: u16 = 1;
 const BOTH: u16 = 116;
 
 impl Column {
+    /// The column of a table that is sorted by that, with the times of the direction that is `shown`.
+    pub(super) fn sorted_by(by: SortBy, shown: Direction) -> Self {
+        match by {
+            SortBy::P99 => Self::P99(shown),
+            SortBy::P50 => Self::P50(shown),
+            SortBy::Max => Self::Max(shown),
+            SortBy::In => Self::Rate(Direction::In),
+            SortBy::Out => Self::Rate(Direction::Out),
+            SortBy::Mostly => Self::Mostly(shown),
+            SortBy::Pid => Self::Pid,
+            SortBy::Name => Self::Name,
+            SortBy::Connections => Self::Connections,
+        }
+    }
+
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Pid => "PID",

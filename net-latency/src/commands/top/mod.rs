@@ -185,7 +185,7 @@ struct Top<'a> {
 
 impl<'a> Top<'a> {
     fn new(config: &'a TopConfig, feed: Feed, look: Look) -> Self {
-        let state = State::new(config.filter.direction.unwrap_or(Direction::In));
+        let state = State::new(config.filter.direction.unwrap_or(Direction::In), config.sort);
         let started_ns = feed.now_ns();
         let model = Model::new(started_ns, config.window);
         let summary = match &feed {

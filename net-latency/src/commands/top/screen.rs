@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use net_latency_common::Direction;
 use ratatui_core::buffer::Buffer;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::{
     columns, help,
@@ -20,6 +21,10 @@ use crate::{accounting::Losses, clock::Zone};
 const TALL: u16 = 30;
 /// Height from which those of a connection have one above its packets.
 const ROOM_FOR_STAGES: u16 = 16;
+/// Lines of what is lost or missing, at most.
+const MOST_NOTES: usize = 3;
+/// Height from which there is room for more than one of them.
+const ROOM_FOR_NOTES: u16 = 12;
 /// Below this there is nothing to see.
 const LEAST: (u16, u16) = (20, 5);
 
@@ -59,9 +64,15 @@ pub(super) struct View<'a> {
     pub(super) look: Look,
 }
 
-/// Rows of the table that fit a screen of this height.
+/// Rows of the table that fit a screen of this height, whatever is lost or missing.
 pub(super) fn page(state: &State, height: u16) -> usize {
-    usize::from(height.saturating_sub(5 + stages_height(state, height)))
+    let rows = usize::from(height.saturating_sub(5 + stages_height(state, height)));
+    rows.saturating_sub(notes_height(height) - 1)
+}
+
+/// Lines that what is lost or missing may take.
+fn notes_height(height: u16) -> usize {
+    if height < ROOM_FOR_NOTES { 1 } else { MOST_NOTES }
 }
 
 fn stages_height(state: &State, height: u16) -> u16 {
@@ -110,11 +121,29 @@ fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     canvas.put_right(width, 0, badge_width, badge, Ink::Notice);
     canvas.put((0, 1), width, &setting(view), Ink::Weak);
     let (text, ink) = notes(view);
-    if text.is_empty() {
-        return 2;
+    let most = notes_height(canvas.height());
+    let mut y = 2;
+    for line in wrapped(&text, width.into(), most) {
+        canvas.put((0, y), width, &line, ink);
+        y += 1;
     }
-    canvas.put((0, 2), width, &text, ink);
-    3
+    y
+}
+
+/// The text on lines of so many columns; the last of `most` has all the rest.
+fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let count = lines.len();
+        match lines.last_mut() {
+            Some(line) if count == most || line.width() + 1 + word.width() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn title(view: &View<'_>) -> String {
@@ -255,5 +284,19 @@ pub(super) fn selected<'a>(view: &View<'a>) -> Option<&'a Row> {
     match view.rows {
         Rows::Traffic(rows) => rows.get(view.state.position(&view.rows.keys())),
         Rows::Packets(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn a_note_goes_on_in_the_next_line_and_the_last_has_all_the_rest() {
+        assert_eq!(wrapped("", 10, 3), [""; 0]);
+        assert_eq!(wrapped("12 LOST; 3 more", 15, 3), ["12 LOST; 3 more"]);
+        assert_eq!(wrapped("12 LOST; 3 more", 14, 3), ["12 LOST; 3", "more"]);
+        assert_eq!(wrapped("one two three four five", 5, 3), ["one", "two", "three four five"]);
+        assert_eq!(wrapped("unbreakable", 5, 3), ["unbreakable"]);
     }
 }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use net_latency_common::Direction;
 
 use super::{columns::Column, input::Action, model::ConnectionKey};
+use crate::request::SortBy;
 
 /// Longest filter, in characters.
 const LONGEST_FILTER: usize = 60;
@@ -71,9 +72,13 @@ impl Place {
 }
 
 impl State {
-    /// The processes, the slowest first.
-    pub(super) fn new(shown: Direction) -> Self {
-        let slowest = Sort { by: Column::P99(shown), is_ascending: false };
+    /// The processes, sorted as asked for; their connections too, if these have that column, else the slowest first.
+    pub(super) fn new(shown: Direction, by: SortBy) -> Self {
+        let sort = |by: Column| Sort { by, is_ascending: by.is_text() };
+        let connections = match by {
+            SortBy::Pid | SortBy::Name | SortBy::Connections => SortBy::P99,
+            other => other,
+        };
         Self {
             place: Place::Processes,
             shown,
@@ -81,7 +86,11 @@ impl State {
             before: None,
             is_help: false,
             is_frozen: false,
-            sorts: [slowest, slowest, Sort { by: Column::Total, is_ascending: false }],
+            sorts: [
+                sort(Column::sorted_by(by, shown)),
+                sort(Column::sorted_by(connections, shown)),
+                sort(Column::Total),
+            ],
             cursors: [Cursor::default(); 3],
         }
     }
@@ -210,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_selection_stays_on_top_until_moved_and_then_on_its_row() {
-        let mut state = State::new(Direction::In);
+        let mut state = State::new(Direction::In, SortBy::P99);
         assert_eq!(state.position(&processes(&[5, 6, 7])), 0);
         assert_eq!(state.position(&processes(&[7, 5, 6])), 0);
         apply(&mut state, Action::Move(1), &processes(&[7, 5, 6]));
@@ -227,7 +236,7 @@ mod tests {
 
     #[test]
     fn enter_goes_into_the_row_that_is_selected_and_back_returns_to_it() {
-        let mut state = State::new(Direction::In);
+        let mut state = State::new(Direction::In, SortBy::P99);
         let rows = processes(&[5, 6, 7]);
         apply(&mut state, Action::Last, &rows);
         apply(&mut state, Action::Enter, &rows);
@@ -241,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_typed_and_taken_back() {
-        let mut state = State::new(Direction::In);
+        let mut state = State::new(Direction::In, SortBy::P99);
         for action in [Action::Prompt, Action::Type('a'), Action::Type('b'), Action::Erase, Action::Accept] {
             apply(&mut state, action, &[]);
         }
@@ -256,7 +265,7 @@ mod tests {
 
     #[test]
     fn every_column_comes_in_turn_and_the_direction_turns_it() {
-        let mut state = State::new(Direction::In);
+        let mut state = State::new(Direction::In, SortBy::P99);
         assert_eq!(state.sort(), Sort { by: Column::P99(Direction::In), is_ascending: false });
         apply(&mut state, Action::SortBy(1), &[]);
         assert_eq!(state.sort(), Sort { by: Column::Pid, is_ascending: true });
@@ -267,8 +276,23 @@ mod tests {
     }
 
     #[test]
+    fn the_order_is_the_one_asked_for_wherever_it_can_be() {
+        let sorts = |by| {
+            let mut state = State::new(Direction::Out, by);
+            let of_processes = state.sort();
+            apply(&mut state, Action::Enter, &processes(&[1]));
+            [of_processes, state.sort()]
+        };
+        let slowest = Sort { by: Column::P99(Direction::Out), is_ascending: false };
+        let longest = Sort { by: Column::Max(Direction::Out), is_ascending: false };
+        assert_eq!(sorts(SortBy::Max), [longest; 2]);
+        assert_eq!(sorts(SortBy::Name), [Sort { by: Column::Name, is_ascending: true }, slowest]);
+        assert_eq!(sorts(SortBy::In)[1], Sort { by: Column::Rate(Direction::In), is_ascending: false });
+    }
+
+    #[test]
     fn any_key_leaves_the_help_and_quit_quits() {
-        let mut state = State::new(Direction::In);
+        let mut state = State::new(Direction::In, SortBy::P99);
         apply(&mut state, Action::Help, &[]);
         assert!(state.is_help);
         apply(&mut state, Action::Nothing, &processes(&[1]));

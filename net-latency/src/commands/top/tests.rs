@@ -30,7 +30,9 @@ use crate::{
         Event,
         fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
     },
-    request::{FooterFormat, Format, PacketFilter, ReplayConfig, TopConfig, TopInput, top::parse_speed},
+    request::{
+        FooterFormat, Format, PacketFilter, ReplayConfig, SortBy, TopConfig, TopInput, top::parse_speed,
+    },
     source::log::{
         read::{LogReader, Tally as LogTally},
         replay::Replay,
@@ -57,7 +59,7 @@ impl Top {
         Self {
             model: Model::new(0, Duration::from_secs(10)),
             frozen: None,
-            state: State::new(Direction::In),
+            state: State::new(Direction::In, SortBy::P99),
             status: Status {
                 source: "fentry".to_owned(),
                 traced: String::new(),
@@ -340,7 +342,7 @@ fn sorting_by_any_column_and_back() {
     assert_eq!(by(columns::Column::Rate(Direction::In))[..2], [812, 1444]);
     assert_eq!(by(columns::Column::Max(Direction::In))[..2], [1444, 31_337]);
     assert_eq!(by(columns::Column::Max(Direction::Out))[0], 812);
-    top.state = State::new(Direction::In);
+    top.state = State::new(Direction::In, SortBy::P99);
     let slowest = order(&top);
     top.type_in("r");
     assert_eq!(order(&top).iter().rev().copied().collect::<Vec<_>>()[..2], slowest[..2]);
@@ -439,6 +441,7 @@ fn replay(files: &[&Path], speed: &str, filter: PacketFilter) -> TopConfig {
         }),
         delay: Duration::from_secs(1),
         window: Duration::from_secs(10),
+        sort: SortBy::P99,
         zone: Zone::UTC,
         quiet: false,
         footer: FooterFormat::Text,

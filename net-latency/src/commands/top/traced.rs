@@ -1,6 +1,9 @@
 //! Which packets are traced, in the words of the command line.
 
-use crate::{packet::event::IpVersion, request::PacketFilter};
+use crate::{
+    packet::event::IpVersion,
+    request::{PacketFilter, network::net_text},
+};
 
 use super::columns::name;
 
@@ -30,7 +33,7 @@ pub(super) fn options(filter: &PacketFilter) -> String {
     options.extend(comms.iter().map(|comm| format!("--comm {comm}")));
     options.extend(cgroups.iter().map(|path| format!("--cgroup {}", path.display())));
     options.extend(ports.iter().map(|port| format!("--port {port}")));
-    options.extend(hosts.iter().map(|host| format!("--host {host}")));
+    options.extend(hosts.iter().map(|host| format!("--host {}", net_text(host))));
     options.extend(interfaces.iter().map(|interface| format!("--interface {interface}")));
     options.extend(netns.iter().map(|inode| format!("--netns net:[{inode}]")));
     options.extend(protocol.map(|protocol| format!("--proto {}", protocol.name())));
@@ -53,10 +56,7 @@ mod tests {
     use net_latency_common::Direction;
 
     use super::*;
-    use crate::{
-        packet::event::Protocol,
-        request::{Mark, Net},
-    };
+    use crate::{packet::event::Protocol, request::Mark};
 
     #[test]
     fn what_was_asked_for_reads_as_it_was_asked_for() {
@@ -67,7 +67,7 @@ mod tests {
             comms: vec!["ngin*".parse().expect("a glob")],
             cgroups: vec!["/sys/fs/cgroup/a".into()],
             ports: vec![443],
-            hosts: vec![Net { address: [10, 0, 0, 0].into(), prefix: 8 }],
+            hosts: vec!["10.0.0.0/8".parse().expect("a network")],
             interfaces: vec!["eth0".to_owned()],
             netns: vec![4_026_531_840],
             protocol: Some(Protocol::Udp),

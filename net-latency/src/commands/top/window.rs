@@ -5,6 +5,7 @@ use std::{array, collections::VecDeque};
 
 use net_latency_common::Direction;
 
+use crate::accounting::Buckets;
 use crate::packet::event::{COLUMNS, Event};
 
 /// Slices that make the window over which everything is computed.
@@ -16,10 +17,11 @@ pub(super) const TIMES: usize = COLUMNS + 1;
 /// Index of the total among the times.
 pub(super) const TOTAL: usize = COLUMNS;
 
-/// Bits of a time below its highest one that a bucket tells apart: percentiles are right to within 3 %.
-const PRECISION: u32 = 4;
+/// Counts of a time, coarser than elsewhere, since each row has ten slices of eight of them: percentiles are right to
+/// within 3 %.
+type Counts = Buckets<4>;
 /// Buckets that any time in ns falls into.
-const BUCKETS: usize = (65 - PRECISION as usize) << PRECISION;
+const BUCKETS: usize = Counts::bucket(u64::MAX) + 1;
 
 /// Traffic over time.
 #[derive(Clone, Debug)]
@@ -156,28 +158,17 @@ impl Traffic {
     }
 
     fn spread(&self, way: usize, time: usize, now: u64) -> Option<Spread> {
-        let mut counts = [0u64; BUCKETS];
-        let mut all = 0;
+        let mut counts = Counts::default();
         let mut max = 0;
         for slice in self.window(now) {
             max = max.max(slice.ways[way].maxima[time]);
             for cell in slice.histogram(way, time) {
-                counts[usize::from(cell.place) % (1 << BUCKET_BITS)] += u64::from(cell.count);
-                all += u64::from(cell.count);
+                counts.add(usize::from(cell.place) % (1 << BUCKET_BITS), cell.count.into());
             }
         }
-        let quantile = |percent: u64| {
-            // The rank of the first packet that is not faster than so many percent of them.
-            let rank = (all * percent).div_ceil(100).max(1);
-            let mut passed = 0;
-            let bucket = counts.iter().position(|count| {
-                passed += count;
-                passed >= rank
-            });
-            // The middle of a bucket may lie beyond anything that was seen.
-            bucket.map_or(max, |bucket| middle(bucket).min(max))
-        };
-        (all > 0).then(|| Spread { p50: quantile(50), p99: quantile(99), max })
+        // The middle of a bucket may lie beyond anything that was seen.
+        let quantile = |per_mille| Some(Counts::middle(counts.quantile(per_mille)?).min(max));
+        Some(Spread { p50: quantile(500)?, p99: quantile(990)?, max })
     }
 
     /// The longest total of each of the last slices, the newest (`now`) last; `None` where there was no packet.
@@ -211,7 +202,7 @@ impl Slice {
             let Some(ns) = ns else { continue };
             way.sums[time] = way.sums[time].saturating_add(ns);
             way.maxima[time] = way.maxima[time].max(ns);
-            let place = first_place(direction, time) + bucket(ns) as u16;
+            let place = first_place(direction, time) + Counts::bucket(ns) as u16;
             match self.cells.binary_search_by_key(&place, |cell| cell.place) {
                 Ok(found) => self.cells[found].count = self.cells[found].count.saturating_add(1),
                 Err(at) => self.cells.insert(at, Cell { place, count: 1 }),
@@ -233,19 +224,6 @@ fn first_place(way: usize, time: usize) -> u16 {
 }
 
 const _: () = assert!((2 * TIMES) << BUCKET_BITS <= 1 << u16::BITS && BUCKETS <= 1 << BUCKET_BITS);
-
-/// The bucket of a time: exact below 2^(PRECISION + 1), then so many to each doubling.
-fn bucket(ns: u64) -> usize {
-    let octave = (u64::BITS - ns.leading_zeros()).saturating_sub(PRECISION + 1);
-    ((octave as usize) << PRECISION) + (ns >> octave) as usize
-}
-
-/// A time in the middle of a bucket.
-fn middle(bucket: usize) -> u64 {
-    let octave = (bucket >> PRECISION).saturating_sub(1);
-    let start = ((bucket - (octave << PRECISION)) as u64) << octave;
-    start + (1 << octave) / 2
-}
 
 fn dominant(sums: &[u64]) -> Option<(usize, u8)> {
     let all: u128 = sums.iter().copied().map(u128::from).sum();
@@ -352,18 +330,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn a_bucket_is_near_what_is_in_it(ns: u64) {
-            let bucket = bucket(ns);
-            prop_assert!(bucket < BUCKETS);
-            prop_assert!(middle(bucket).abs_diff(ns) <= ns >> (PRECISION + 1), "{} for {}", middle(bucket), ns);
-        }
-
-        #[test]
-        fn buckets_are_in_the_order_of_times(a: u64, b: u64) {
-            prop_assert!(bucket(a.min(b)) <= bucket(a.max(b)));
-        }
-
         #[test]
         fn the_trend_is_what_a_list_would_say(steps in proptest::collection::vec((0..80u64, 1..1_000_000u64), 1..20)) {
             let mut traffic = Traffic::new(0);

@@ -74,6 +74,8 @@ pub struct Request<'a> {
 struct Plan {
     settings: JourneySettings,
     offsets: net_latency_common::Offsets,
+    /// Whether the kernel counts calls that a kprobe's program missed.
+    counts_missed: bool,
     /// Functions that are only places on the way, with the skb's position.
     places: Vec<(String, usize)>,
     /// By program.
@@ -159,6 +161,8 @@ pub struct Following {
     journeys: HashMap<MapData, u64, [u64; 2]>,
     tally: Array<MapData, u64>,
     ended: u64,
+    /// Whether this kernel counts the calls that kprobes' programs missed.
+    counts_missed: bool,
     /// What places are called.
     pub names: Names,
     /// Functions that are traced.
@@ -181,17 +185,18 @@ pub fn attach(
     progress: impl FnMut(usize, usize),
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
-    prerequisites::kprobes(&Live).map_err(|missing| Failure::CannotTrace(missing.sentence()))?;
+    prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     load(plan, btf, request, progress)
-        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, attach::one_line(&error))]))
+        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
 }
 
 impl Plan {
     fn new(data: &[u8], request: &Request<'_>) -> Result<Self, Failure> {
         let unreadable = |error| {
-            Failure::CannotTrace(format!(
-                "this kernel's BTF type information does not suffice: {error}; please report the kernel's version"
-            ))
+            Failure::cannot_trace(
+                format!("this kernel's BTF type information does not suffice: {error}"),
+                "please report the kernel's version",
+            )
         };
         let btf = Btf::parse(data, named(names())).map_err(unreadable)?;
         let begins = |direction| u32::from(request.filter.direction.is_none_or(|only| only == direction));
@@ -202,11 +207,13 @@ impl Plan {
             let found = functions.len();
             functions.extend(targets.map(|(target, _)| (hook.program, *target)));
             if functions.len() == found && hook.is_needed {
-                return Err(Failure::CannotTrace(format!(
-                    "this kernel has no function {}, without which packets can't be followed; please report the \
-                     kernel's version",
-                    hook.targets[0].0
-                )));
+                return Err(Failure::cannot_trace(
+                    format!(
+                        "this kernel has no function {}, without which packets can't be followed",
+                        hook.targets[0].0
+                    ),
+                    "please report the kernel's version",
+                ));
             }
         }
         let tracepoints = TRACEPOINTS.iter().filter(|hook| btf.has_tracepoint(hook.tracepoint));
@@ -225,15 +232,15 @@ impl Plan {
         };
         let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
         let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
-            Failure::CannotTrace(format!(
-                "cannot read the list of the kernel's functions: {error}; run net-latency as root"
-            ))
+            Failure::cannot_trace(
+                format!("cannot read the list of the kernel's functions: {error}"),
+                "run net-latency as root",
+            )
         })?;
         if symbols.functions.is_empty() {
-            return Err(Failure::CannotTrace(
-                "the kernel hides the addresses of its functions; run net-latency as root, with sysctl \
-                 kernel.kptr_restrict=1 or 0"
-                    .to_owned(),
+            return Err(Failure::cannot_trace(
+                "the kernel hides the addresses of its functions",
+                "run net-latency as root, with sysctl kernel.kptr_restrict=1 or 0",
             ));
         }
         let preempt_count = match symbols.variable("__preempt_count") {
@@ -270,6 +277,7 @@ impl Plan {
         Ok(Self {
             settings,
             offsets: layout::offsets(&btf).map_err(unreadable)?,
+            counts_missed: layout::counts_missed_kprobes(&btf),
             places,
             functions,
             tracepoints: tracepoints.map(|hook| (hook.program, hook.tracepoint)).collect(),
@@ -334,6 +342,7 @@ fn load(
         journeys: journeys.try_into()?,
         tally: tally.try_into()?,
         ended: 0,
+        counts_missed: plan.counts_missed,
         names: plan.names,
         traced: 0,
         refused: Vec::new(),
@@ -435,6 +444,13 @@ impl Following {
         self.journeys.remove(&id).context("ending a journey")?;
         self.ended += 1;
         self.tally.set(TALLY_ENDED, self.ended, 0).context("ending a journey")
+    }
+
+    /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that (before Linux 6.7), or not
+    /// for this user.
+    #[must_use]
+    pub fn missed(&self) -> Option<u64> {
+        if self.counts_missed { attach::missed_of(&self.ebpf, true) } else { None }
     }
 
     /// Journeys that were begun, and rows that were lost for lack of room.

@@ -180,32 +180,32 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
                 _ => return None,
             });
         }
-        Column::Pid => fields.pid = Some(parse(value)?),
-        Column::Tid => fields.tid = Some(parse(value)?),
-        Column::Comm => fields.comm = Some(unescape(value)),
+        Column::Pid => fields.values.pid = Some(parse(value)?),
+        Column::Tid => fields.values.tid = Some(parse(value)?),
+        Column::Comm => fields.values.comm = Some(unescape(value)),
         Column::Saddr => fields.saddr = Some(parse(value)?),
         Column::Sport => fields.sport = Some(parse(value)?),
         Column::Daddr => fields.daddr = Some(parse(value)?),
         Column::Dport => fields.dport = Some(parse(value)?),
         Column::Len => fields.len = Some(parse(value)?),
         Column::Stage(place) => fields.times[place] = Some(parse(value)?),
-        Column::Total => fields.total_ns = Some(parse(value)?),
-        Column::Netns => fields.netns = Some(parse(value)?),
+        Column::Total => fields.values.total_ns = Some(parse(value)?),
+        Column::Netns => fields.values.netns = Some(parse(value)?),
         Column::Flags => {
             let mut flags = Flags::default();
             for name in value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_') {
                 flags.add(std::str::from_utf8(name).ok()?);
             }
-            fields.flags = flags;
+            fields.values.flags = flags;
         }
-        Column::Seq => fields.seq = Some(parse(value)?),
-        Column::Segs => fields.segs = Some(parse(value)?),
-        Column::Ifname => fields.ifname = Some(unescape(value)),
-        Column::Mark => fields.mark = Some(parse(value)?),
-        Column::Cpu => fields.cpu = Some(parse(value)?),
-        Column::FirstSendAge => fields.first_send_age_ns = Some(parse(value)?),
-        Column::LastDrvIp => fields.last_drv_ip_ns = Some(parse(value)?),
-        Column::NsPid => fields.ns_pid = Some(parse(value)?),
+        Column::Seq => fields.values.seq = Some(parse(value)?),
+        Column::Segs => fields.values.segs = Some(parse(value)?),
+        Column::Ifname => fields.values.ifname = Some(unescape(value)),
+        Column::Mark => fields.values.mark = Some(parse(value)?),
+        Column::Cpu => fields.values.cpu = Some(parse(value)?),
+        Column::FirstSendAge => fields.values.first_send_age_ns = Some(parse(value)?),
+        Column::LastDrvIp => fields.values.last_drv_ip_ns = Some(parse(value)?),
+        Column::NsPid => fields.values.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }
     Some(())
@@ -267,13 +267,13 @@ mod tests {
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
-        assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
+        assert_eq!(fields.values.comm.as_deref(), Some("a,\"b\""));
         let mut flags = Flags::default();
         ["gro", "control"].into_iter().for_each(|name| flags.add(name));
-        assert_eq!(fields.flags, flags);
+        assert_eq!(fields.values.flags, flags);
         assert_eq!((fields.times[STAGES.len() - 1], fields.ts.as_deref()), (Some(12), Some("now")));
         let fields = packet(&mut reader, ",,tcp,out,,now,");
-        assert_eq!((fields.comm, fields.times[STAGES.len() - 1]), (None, None));
+        assert_eq!((fields.values.comm, fields.times[STAGES.len() - 1]), (None, None));
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);

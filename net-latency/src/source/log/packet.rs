@@ -45,22 +45,13 @@ impl Flags {
     }
 }
 
-/// What a line says, in the types that views reckon with. Unknown is `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Packet<'a> {
-    pub(crate) time: Time,
-    pub(crate) direction: Direction,
-    pub(crate) protocol: Protocol,
+/// What a line says and nothing else decides, of a packet and of the fields of its line alike. Unknown is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Values<'a> {
     pub(crate) pid: Option<u32>,
     pub(crate) tid: Option<u32>,
     pub(crate) comm: Option<Cow<'a, str>>,
-    /// Source and destination.
-    pub(crate) ends: Option<[SocketAddr; 2]>,
     pub(crate) netns: Option<u32>,
-    /// Payload bytes.
-    pub(crate) len: u32,
-    /// In the order in which a packet crosses them.
-    pub(crate) stages: [Option<u64>; COLUMNS],
     pub(crate) total_ns: Option<u64>,
     pub(crate) flags: Flags,
     pub(crate) seq: Option<u32>,
@@ -73,6 +64,21 @@ pub(crate) struct Packet<'a> {
     pub(crate) ns_pid: Option<u32>,
 }
 
+/// What a line says, in the types that views reckon with. Unknown is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packet<'a> {
+    pub(crate) time: Time,
+    pub(crate) direction: Direction,
+    pub(crate) protocol: Protocol,
+    /// Source and destination.
+    pub(crate) ends: Option<[SocketAddr; 2]>,
+    /// Payload bytes.
+    pub(crate) len: u32,
+    /// In the order in which a packet crosses them.
+    pub(crate) stages: [Option<u64>; COLUMNS],
+    pub(crate) values: Values<'a>,
+}
+
 impl Packet<'_> {
     /// The packet as a summary takes it.
     pub(crate) fn plain(&self) -> summary::Packet<'_> {
@@ -80,13 +86,13 @@ impl Packet<'_> {
             wall_ns: Some(self.time.wall_ns),
             direction: self.direction,
             protocol: self.protocol,
-            is_control: self.flags.contains(Flags::CONTROL),
-            is_retransmission: self.flags.contains(Flags::RETRANS),
+            is_control: self.values.flags.contains(Flags::CONTROL),
+            is_retransmission: self.values.flags.contains(Flags::RETRANS),
             stages: self.stages,
-            total: self.total_ns,
+            total: self.values.total_ns,
             reasons: [None; COLUMNS + 1],
-            pid: self.pid,
-            comm: self.comm.as_deref().map(str::as_bytes),
+            pid: self.values.pid,
+            comm: self.values.comm.as_deref().map(str::as_bytes),
             ends: self.ends,
         }
     }
@@ -99,9 +105,6 @@ pub(crate) struct Fields<'a> {
     pub(crate) ts: Option<Cow<'a, str>>,
     pub(crate) direction: Option<Direction>,
     pub(crate) protocol: Option<Protocol>,
-    pub(crate) pid: Option<u32>,
-    pub(crate) tid: Option<u32>,
-    pub(crate) comm: Option<Cow<'a, str>>,
     pub(crate) saddr: Option<IpAddr>,
     pub(crate) sport: Option<u16>,
     pub(crate) daddr: Option<IpAddr>,
@@ -109,17 +112,7 @@ pub(crate) struct Fields<'a> {
     pub(crate) len: Option<u32>,
     /// By their places in [`STAGES`]; a line has those of its own direction and protocol.
     pub(crate) times: [Option<u64>; STAGES.len()],
-    pub(crate) total_ns: Option<u64>,
-    pub(crate) netns: Option<u32>,
-    pub(crate) flags: Flags,
-    pub(crate) seq: Option<u32>,
-    pub(crate) segs: Option<u16>,
-    pub(crate) ifname: Option<Cow<'a, str>>,
-    pub(crate) mark: Option<u32>,
-    pub(crate) cpu: Option<u16>,
-    pub(crate) first_send_age_ns: Option<u64>,
-    pub(crate) last_drv_ip_ns: Option<u64>,
-    pub(crate) ns_pid: Option<u32>,
+    pub(crate) values: Values<'a>,
 }
 
 impl<'a> Fields<'a> {
@@ -132,23 +125,10 @@ impl<'a> Fields<'a> {
             time: times.read(&self.ts?)?,
             direction,
             protocol,
-            pid: self.pid,
-            tid: self.tid,
-            comm: self.comm,
             ends: source.zip(destination).map(|(source, destination)| [source.into(), destination.into()]),
-            netns: self.netns,
             len: self.len.unwrap_or(0),
             stages: crossed(direction, protocol).map(|place| self.times[place]),
-            total_ns: self.total_ns,
-            flags: self.flags,
-            seq: self.seq,
-            segs: self.segs,
-            ifname: self.ifname,
-            mark: self.mark,
-            cpu: self.cpu,
-            first_send_age_ns: self.first_send_age_ns,
-            last_drv_ip_ns: self.last_drv_ip_ns,
-            ns_pid: self.ns_pid,
+            values: self.values,
         })
     }
 }

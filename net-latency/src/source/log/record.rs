@@ -43,19 +43,19 @@ impl From<&Packet<'_>> for LogRecord {
             other: 0,
             saddr: octets(source.ip(), is_v6),
             daddr: octets(destination.ip(), is_v6),
-            comm: packet.comm.as_deref().map_or([0; COMM_LEN], comm),
-            pid: packet.pid.unwrap_or(0),
-            tid: packet.tid.unwrap_or(0),
+            comm: packet.values.comm.as_deref().map_or([0; COMM_LEN], comm),
+            pid: packet.values.pid.unwrap_or(0),
+            tid: packet.values.tid.unwrap_or(0),
             len: packet.len,
-            seq: packet.seq.unwrap_or(0),
+            seq: packet.values.seq.unwrap_or(0),
             ifindex: 0,
-            netns: packet.netns.unwrap_or(0),
-            mark: packet.mark.unwrap_or(0),
+            netns: packet.values.netns.unwrap_or(0),
+            mark: packet.values.mark.unwrap_or(0),
             sport: source.port(),
             dport: destination.port(),
-            segs: packet.segs.unwrap_or(1),
-            cpu: packet.cpu.unwrap_or(0),
-            flags: packet.flags.of_kernel(),
+            segs: packet.values.segs.unwrap_or(1),
+            cpu: packet.values.cpu.unwrap_or(0),
+            flags: packet.values.flags.of_kernel(),
             direction: packet.direction as u8,
             protocol: match packet.protocol {
                 Protocol::Tcp => IPPROTO_TCP,
@@ -67,8 +67,8 @@ impl From<&Packet<'_>> for LogRecord {
         Self {
             record: with_stamps(record, packet),
             wall_ns: packet.time.wall_ns,
-            ifname: packet.ifname.as_deref().map(|name| name.as_bytes().into()),
-            ns_pid: packet.ns_pid,
+            ifname: packet.values.ifname.as_deref().map(|name| name.as_bytes().into()),
+            ns_pid: packet.values.ns_pid,
         }
     }
 }
@@ -102,10 +102,10 @@ fn comm(name: &str) -> [u8; COMM_LEN] {
 /// The record with stamps that have the line's times between them, as many of these as can be had at once.
 fn with_stamps(record: PacketRecord, packet: &Packet<'_>) -> PacketRecord {
     let age = match packet.direction {
-        Direction::In => packet.last_drv_ip_ns,
-        Direction::Out => packet.first_send_age_ns,
+        Direction::In => packet.values.last_drv_ip_ns,
+        Direction::Out => packet.values.first_send_age_ns,
     };
-    let total = packet.total_ns;
+    let total = packet.values.total_ns;
     let none = [None; COLUMNS];
     let tries = [
         (packet.stages, total, age),

@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     ("footer_json_agrees_with_the_lines", agrees_with_the_lines),
     ("footer_json_of_intervals", of_intervals),
     ("footer_json_of_hist", of_hist),
+    ("footer_json_of_hist_intervals", of_hist_intervals),
     ("calls_footer_json", of_calls),
 ];
 
@@ -138,13 +139,21 @@ fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     check().map_err(|error| outcome.fault(format_args!("{error:#}"), []))
 }
 
-/// The intervals' figures make up the whole run's.
 fn of_intervals(backend: Backend) -> Result<()> {
+    add_up(Launch::new(backend))
+}
+
+fn of_hist_intervals(backend: Backend) -> Result<()> {
+    add_up(Launch::new(backend).view("hist").sink(Sink::Redirected(Scratch::new("hist"))))
+}
+
+/// The intervals' figures make up the whole run's.
+fn add_up(launch: Launch) -> Result<()> {
     const ROUNDS: u32 = 100;
     let path = Path::loopback(Version::V6)?;
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port().to_string();
-    let mut tool = Launch::new(backend).args(&["--port", &port, "--interval", "200ms"]).start()?;
+    let mut tool = launch.args(&["--port", &port, "--interval", "200ms"]).start()?;
     for _ in 0..3 {
         pair.converse(ROUNDS, 100)?;
         // The first of these may have begun before.

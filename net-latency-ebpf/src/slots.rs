@@ -1,0 +1,339 @@
+//! Slots of an array in front of a map that evicts: whoever finds a free one is looked up in a handful of instructions, and the map,
+//! whose insertion, lookup and deletion cost some 1,300, takes what finds none.
+//!
+//! Nobody may lock here on Linux 5.10 (`bpf_spin_lock` is refused in tracing programs, fetching atomics came with 5.12), so a
+//! slot is held by counting: each attempt adds one to `claims`, and only who finds that nobody else did so between looking and
+//! adding has it. What was added is added to `releases` in the end. Both only grow, so that an attempt that fails leaves no
+//! trace. A slot is free while they are equal, and has an entry, or is getting one, while they differ by one. Who has a slot
+//! with an entry to himself has added a second claim. x86-64 neither swaps two writes nor two reads, and an atomic addition keeps all
+//! others from crossing it.
+//!
+//! Considered: a word that proves that an entry is whole (mixing ten words twice costs more than the claims), a slot of each CPU
+//! (who takes a packet doesn't know which CPU brought it), the map alone (what this was), eviction within the array (what waits
+//! for long is what one looks for; a slot's entry moves to the map instead, once it is old and another wants the slot).
+
+use core::ptr;
+
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    maps::{Array, LruHashMap},
+};
+use net_latency_common::Counter;
+
+use crate::{
+    emit::counters,
+    entry::{add, increment},
+    flow::addresses::SPREAD,
+    kernel::memory::copy_words,
+};
+
+/// An entry that is this old, ns, makes room for one that comes.
+const OLD: u64 = 1_000_000_000;
+
+/// What moves to the map once it is old.
+pub(crate) trait Entry {
+    /// When it came, ns of `CLOCK_MONOTONIC`, or about.
+    fn came(&self) -> u64;
+}
+
+/// A slot. Its fields are read and written by pointer only: several CPUs do so at a time.
+#[repr(C)]
+struct Slot<T> {
+    claims: u64,
+    releases: u64,
+    /// Whose entry it is; 0 while there is none that could be found.
+    key: u64,
+    entry: T,
+}
+
+/// The two slots that serve a key.
+#[repr(C)]
+pub(crate) struct Slots<T> {
+    pair: [Slot<T>; 2],
+    /// How many that belong here are in the map, at most: those that it evicted are among them.
+    spilled: u64,
+}
+
+/// An entry, and where it is.
+pub(crate) struct Found<T> {
+    pub(crate) entry: *mut T,
+    key: u64,
+    spilled: *mut u64,
+    /// The slot, which the finder has to himself; null if it is in the map.
+    slot: *mut Slot<T>,
+    /// Whether there were two, one of which is gone.
+    pub(crate) is_twin: bool,
+}
+
+/// The array, with 2 to the power of `BITS` pairs, and the map.
+pub(crate) struct Table<T: 'static, const BITS: u32> {
+    slots: &'static Array<Slots<T>>,
+    map: &'static LruHashMap<u64, T>,
+}
+
+/// What became of an entry.
+pub(crate) enum Inserted<T> {
+    /// It is in.
+    New,
+    /// One with its key was there.
+    There(Found<T>),
+    /// There is no room.
+    NoRoom,
+}
+
+impl<T> Slot<T> {
+    #[inline(always)]
+    fn load(word: *const u64) -> u64 {
+        // SAFETY: a word of a map's entry, which stays mapped while a program runs. Volatile: read once, and in order.
+        unsafe { ptr::read_volatile(word) }
+    }
+
+    #[inline(always)]
+    fn key(slot: *mut Self) -> u64 {
+        // SAFETY: as in `load`.
+        Self::load(unsafe { &raw const (*slot).key })
+    }
+
+    #[inline(always)]
+    fn set_key(slot: *mut Self, key: u64) {
+        // SAFETY: as in `load`; whoever is here has the slot to himself. Volatile: after all that was written before.
+        unsafe { ptr::write_volatile(&raw mut (*slot).key, key) }
+    }
+
+    /// Takes a slot that has `others` claims on it, for the caller alone; false if that fails.
+    #[inline(always)]
+    fn claim(slot: *mut Self, others: u64) -> bool {
+        // SAFETY: as in `load`.
+        let (claims, releases) = unsafe { (&raw mut (*slot).claims, &raw mut (*slot).releases) };
+        // In this order: what was claimed after the first look makes the last one fail.
+        let seen = Self::load(claims);
+        if seen.wrapping_sub(Self::load(releases)) != others {
+            return false;
+        }
+        increment(claims);
+        if Self::load(claims) == seen.wrapping_add(1) {
+            return true;
+        }
+        increment(releases);
+        false
+    }
+
+    /// Takes the slot that has the entry with this key, which is never 0.
+    #[inline(always)]
+    fn hold(slot: *mut Self, key: u64) -> bool {
+        if Self::key(slot) != key || !Self::claim(slot, 1) {
+            return false;
+        }
+        if Self::key(slot) == key {
+            return true;
+        }
+        Self::release(slot, 1);
+        false
+    }
+
+    #[inline(always)]
+    fn release(slot: *mut Self, claims: u64) {
+        // SAFETY: as in `load`.
+        add(unsafe { &raw mut (*slot).releases }, claims);
+    }
+
+    /// Gives the slot an entry, which whoever looks for it finds from now on.
+    #[inline(always)]
+    fn fill(slot: *mut Self, key: u64, entry: &T) {
+        // SAFETY: the caller has the slot to himself; all of an entry is words, and those of a map's entry are writable.
+        unsafe { copy_words(&raw const *entry, &raw mut (*slot).entry) };
+        Self::set_key(slot, key);
+    }
+
+    /// The entry is gone, and with it the claim of who is here, and that of who brought it.
+    #[inline(always)]
+    fn clear(slot: *mut Self) {
+        Self::set_key(slot, 0);
+        Self::release(slot, 2);
+    }
+}
+
+impl<T> Slots<T> {
+    #[inline(always)]
+    fn slot(slots: *mut Self, number: usize) -> *mut Slot<T> {
+        // SAFETY: one of the two, in a map's entry.
+        unsafe { (&raw mut (*slots).pair).cast::<Slot<T>>().add(number) }
+    }
+
+    #[inline(always)]
+    fn spilled(slots: *mut Self) -> *mut u64 {
+        // SAFETY: within a map's entry.
+        unsafe { &raw mut (*slots).spilled }
+    }
+}
+
+impl<T, const BITS: u32> Table<T, BITS> {
+    pub(crate) const fn new(slots: &'static Array<Slots<T>>, map: &'static LruHashMap<u64, T>) -> Self {
+        Self { slots, map }
+    }
+
+    #[inline(always)]
+    fn slots(&self, key: u64) -> Option<*mut Slots<T>> {
+        self.slots.get_ptr_mut((key.wrapping_mul(SPREAD) >> (u64::BITS - BITS)) as u32)
+    }
+
+    /// The entry with this key, of a kind that nobody else reaches meanwhile (by the lock of what it is of), and that stays in
+    /// its slot.
+    #[inline(always)]
+    pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
+        let slots = self.slots(key)?;
+        for number in 0..2 {
+            let slot = Slots::slot(slots, number);
+            if Slot::key(slot) == key {
+                // SAFETY: within a map's entry.
+                return Some(unsafe { &raw mut (*slot).entry });
+            }
+        }
+        if Slot::<T>::load(Slots::spilled(slots)) == 0 { None } else { self.map.get_ptr_mut(key) }
+    }
+
+    /// Puts an entry of that kind in, of which there is none, if there is room.
+    #[inline(always)]
+    pub(crate) fn put(&self, key: u64, entry: &T) {
+        let Some(slots) = self.slots(key) else { return };
+        for number in 0..2 {
+            let slot = Slots::slot(slots, number);
+            if Slot::claim(slot, 0) {
+                return Slot::fill(slot, key, entry);
+            }
+        }
+        increment(Slots::spilled(slots));
+        // Where there is no room it isn't found.
+        let _ = self.map.insert(key, entry, 0);
+    }
+
+    /// An entry of that kind is of no use any more. One that is not there, evicted meanwhile, is as good as removed.
+    #[inline(always)]
+    pub(crate) fn forget(&self, key: u64) {
+        let Some(slots) = self.slots(key) else { return };
+        for number in 0..2 {
+            let slot = Slots::slot(slots, number);
+            if Slot::hold(slot, key) {
+                return Slot::clear(slot);
+            }
+        }
+        let spilled = Slots::spilled(slots);
+        if Slot::<T>::load(spilled) != 0 && self.map.remove(key).is_ok() {
+            add(spilled, u64::MAX);
+        }
+    }
+}
+
+impl<T: Entry, const BITS: u32> Table<T, BITS> {
+    /// The entry with this key, which the caller alone has, and hands back by [`Self::keep`] or [`Self::remove`].
+    #[inline(always)]
+    pub(crate) fn find(&self, key: u64) -> Option<Found<T>> {
+        self.find_in(self.slots(key)?, key)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, slots: *mut Slots<T>, key: u64) -> Option<Found<T>> {
+        let spilled = Slots::spilled(slots);
+        for number in 0..2 {
+            let slot = Slots::slot(slots, number);
+            if Slot::hold(slot, key) {
+                let is_twin = number == 0 && self.clear_twin(Slots::slot(slots, 1), key);
+                // SAFETY: within a map's entry.
+                return Some(Found { entry: unsafe { &raw mut (*slot).entry }, key, spilled, slot, is_twin });
+            }
+        }
+        if Slot::<T>::load(spilled) == 0 {
+            return None;
+        }
+        let entry = self.map.get_ptr_mut(key)?;
+        Some(Found { entry, key, spilled, slot: ptr::null_mut(), is_twin: false })
+    }
+
+    /// Two CPUs may have put an entry with the same key in at the same moment: then neither is known to be the one that counts.
+    #[inline(always)]
+    fn clear_twin(&self, slot: *mut Slot<T>, key: u64) -> bool {
+        let is_twin = Slot::hold(slot, key);
+        if is_twin {
+            Slot::clear(slot);
+            counters::both(Counter::Taken, Counter::DroppedIn);
+        }
+        is_twin
+    }
+
+    /// What was found stays.
+    #[inline(always)]
+    pub(crate) fn keep(found: &Found<T>) {
+        if !found.slot.is_null() {
+            Slot::release(found.slot, 1);
+        }
+    }
+
+    /// What was found is gone. False if the map had evicted it meanwhile.
+    #[inline(always)]
+    pub(crate) fn remove(&self, found: &Found<T>) -> bool {
+        if !found.slot.is_null() {
+            Slot::clear(found.slot);
+            return true;
+        }
+        let was_there = self.map.remove(found.key).is_ok();
+        if was_there {
+            add(found.spilled, u64::MAX);
+            counters::one(Counter::SpilledTaken);
+        }
+        was_there
+    }
+
+    /// Puts an entry in, unless there is one with its key.
+    #[inline(always)]
+    pub(crate) fn insert(&self, key: u64, entry: &T) -> Inserted<T> {
+        let Some(slots) = self.slots(key) else { return Inserted::NoRoom };
+        if let Some(found) = self.find_in(slots, key) {
+            return Inserted::There(found);
+        }
+        for number in 0..2 {
+            let slot = Slots::slot(slots, number);
+            if Slot::claim(slot, 0) {
+                Slot::fill(slot, key, entry);
+                return Inserted::New;
+            }
+        }
+        if spill(slots, self.map, key, entry) == SPILLED { Inserted::New } else { Inserted::NoRoom }
+    }
+}
+
+/// What became of an entry that found no slot.
+const SPILLED: u32 = 0;
+const NOT_SPILLED: u32 = 1;
+
+/// Both slots are taken: an old entry goes to the map, or the new one. Rare, and so a function by itself.
+#[inline(never)]
+fn spill<T: Entry>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key: u64, entry: &T) -> u32 {
+    let spilled = Slots::spilled(slots);
+    let slot = Slots::slot(slots, 0);
+    let there = Slot::key(slot);
+    // SAFETY: within a map's entry; what is read may be another entry's by now, and is looked at again.
+    let is_old = |slot: *mut Slot<T>| unsafe { (*slot).entry.came() + OLD < entry.came() };
+    // Before it is in the map, so that whoever looks for it looks there.
+    increment(spilled);
+    if there != 0 && is_old(slot) && Slot::hold(slot, there) {
+        // SAFETY: the slot is the caller's, and so is its entry.
+        let old = unsafe { &(*slot).entry };
+        let has_moved = map.insert(there, old, 0).is_ok();
+        if has_moved {
+            counters::one(Counter::Spilled);
+            Slot::set_key(slot, 0);
+            Slot::fill(slot, key, entry);
+        }
+        // The claim of who brought the old entry is the new one's.
+        Slot::release(slot, 1);
+        if has_moved {
+            return SPILLED;
+        }
+    }
+    if map.insert(key, entry, BPF_NOEXIST.into()).is_ok() {
+        counters::one(Counter::Spilled);
+        return SPILLED;
+    }
+    add(spilled, u64::MAX);
+    NOT_SPILLED
+}
