@@ -8,6 +8,7 @@ pub mod clock;
 pub mod commands;
 pub mod error;
 mod escape;
+mod export;
 mod files;
 pub mod kernel;
 mod message;
@@ -29,6 +30,7 @@ pub fn main() -> ExitCode {
         Config::Stream(config) => commands::stream::run(&config),
         Config::Calls(config) => commands::calls::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Check(config) => commands::check::run(&config).map(|()| ExitCode::SUCCESS),
+        Config::Export(config) => commands::export::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Hist(config) => commands::hist::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Journey(config) => commands::journey::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Print(text) => commands::to_stdout(&text).map(|()| ExitCode::SUCCESS),

@@ -18,7 +18,7 @@ const FLOORS: &[&[&str]] = &[
     &["kernel"],
     &["cli", "output", "probes"],
     &["accounting"],
-    &["source"],
+    &["export", "source"],
     &["run"],
     &["commands"],
     &["lib"],

@@ -31,7 +31,7 @@ pub use ledger::Ledger;
 pub use losses::{Loss, Losses};
 pub use packet::Packet;
 pub use table::{Table, Way};
-pub use unknown::Reasons;
+pub use unknown::{Reasons, reason_name};
 pub use worst::{Worst, dominant, meaning};
 
 /// Accumulates packets. Its size does not depend on their number (about 300 KiB).

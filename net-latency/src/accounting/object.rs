@@ -34,6 +34,8 @@ pub enum View {
     Top,
     /// Distributions.
     Hist,
+    /// Metrics.
+    Export,
     /// Single packets.
     Journey,
     /// Calls of functions.

@@ -30,12 +30,13 @@ impl Reasons {
 /// An object with all reasons by name.
 impl Serialize for Reasons {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(Unknown::ALL.map(name).into_iter().zip(self.0))
+        serializer.collect_map(Unknown::ALL.map(reason_name).into_iter().zip(self.0))
     }
 }
 
-/// Its name in JSON, which is part of the interface.
-fn name(reason: Unknown) -> &'static str {
+/// Its name in JSON and among labels, which is part of the interface.
+#[must_use]
+pub const fn reason_name(reason: Unknown) -> &'static str {
     match reason {
         Unknown::BeforeStart => "before_start",
         Unknown::NoStamp => "no_stamp",

@@ -7,6 +7,7 @@ mod command;
 mod completions;
 mod config_file;
 mod defaults;
+mod export;
 mod footer;
 mod hist;
 mod invocation;
@@ -39,6 +40,7 @@ use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
 use defaults::{ConfigArguments, Defaults, Places};
+use export::ExportArguments;
 use footer::FooterArguments;
 use hist::HistArguments;
 use invocation::{Invocation, Refusal};
@@ -57,6 +59,7 @@ Examples:
   net-latency report packets.json          sum up what was recorded
   net-latency top                          who is slow: a live table
   net-latency hist --by pid                distributions per process
+  net-latency export --by comm             metrics for Prometheus
   net-latency calls --pid 19550            its calls of socket functions
   net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
@@ -93,6 +96,8 @@ enum ViewArguments {
         /// The shell
         shell: Shell,
     },
+    /// Count times in the kernel and keep metrics of them for a scraper such as Prometheus
+    Export(ExportArguments),
     /// Count times in the kernel and print their distributions, without a line per packet
     Hist(HistArguments),
     /// Follow single packets through the kernel, function by function
@@ -226,6 +231,9 @@ impl Arguments {
             Some(ViewArguments::Completions { shell }) => {
                 return Ok(Config::Print(completions::script(shell)));
             }
+            Some(ViewArguments::Export(export)) => {
+                return Ok(Config::Export(Box::new(export.resolve(proc)?)));
+            }
             Some(ViewArguments::Hist(hist)) => return Ok(Config::Hist(hist.resolve(proc)?)),
             Some(ViewArguments::Journey(journey)) => {
                 return Ok(Config::Journey(Box::new(journey.resolve(proc)?)));
@@ -264,15 +272,18 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
+    use std::{
+        net::{Ipv4Addr, Ipv6Addr},
+        num::NonZeroU32,
+    };
 
     use insta::assert_snapshot;
     use net_latency_common::{Direction, GroupBy};
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, FooterFormat, HistConfig, Histograms, Mark, PacketFilter, ReportFormat, Rotation, SortBy,
-        TopConfig, TopInput, TracingConfig,
+        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, PacketFilter,
+        ReportFormat, Rotation, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -423,6 +434,52 @@ mod tests {
     }
 
     #[test]
+    fn export_has_its_own_options_and_those_of_packets() {
+        let export = |arguments: &[&str]| match parse(&[&["export"], arguments].concat()) {
+            Ok(Config::Export(config)) => *config,
+            other => panic!("{other:?}"),
+        };
+        let usual = ExportConfig {
+            filter: PacketFilter::default(),
+            backend: Backend::Auto,
+            by: ExportBy::None,
+            buckets: 32 << 10,
+            series: 64,
+            listen: (Ipv4Addr::LOCALHOST, 9823).into(),
+            duration: None,
+            quiet: false,
+            footer: FooterFormat::Text,
+        };
+        assert_eq!(export(&[]), usual);
+        let arguments = "--port 443 --by pod --series 7 --listen [::]:80 -q --duration 1m --backend kprobe --buckets 4096";
+        let config = export(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(config.histograms(), Histograms { by: GroupBy::Cgroup, buckets: 4096 });
+        assert_eq!(
+            config,
+            ExportConfig {
+                filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
+                backend: Backend::Kprobe,
+                by: ExportBy::Pod,
+                buckets: 4096,
+                series: 7,
+                listen: (Ipv6Addr::UNSPECIFIED, 80).into(),
+                duration: Some(Duration::from_secs(60)),
+                quiet: true,
+                footer: FooterFormat::None,
+            }
+        );
+    }
+
+    #[test]
+    fn export_help_fits_a_terminal() {
+        let mut command = command().term_width(80);
+        command.build();
+        let help = command.find_subcommand_mut("export").expect("the view").render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert_snapshot!(help);
+    }
+
+    #[test]
     fn hist_help_fits_a_terminal() {
         let mut command = command().term_width(80);
         command.build();
@@ -467,7 +524,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 39] = [
+        let wrong: [&[&str]; 44] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -510,6 +567,11 @@ mod tests {
             &["hist", "--top", "0"],
             &["hist", "--interval", "1ms"],
             &["hist", "--buckets", "100"],
+            &["export", "--by", "pid"],
+            &["export", "--listen", "localhost"],
+            &["export", "--listen", "127.0.0.1:99999"],
+            &["export", "--series", "0"],
+            &["export", "--slower", "1ms"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

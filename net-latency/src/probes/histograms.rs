@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use anyhow::{Context as _, Result};
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, PerCpuArray, PerCpuHashMap},
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
     CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, TRAFFIC_KINDS,
@@ -75,7 +75,7 @@ impl Counts {
                 }
             }
         } else {
-            // Nothing is ever deleted, so that the walk comes to each key once.
+            // Nothing is deleted meanwhile, so that the walk comes to each key once.
             for entry in self.groups.iter() {
                 let (key, per_cpu) = entry.context("reading the kernel side's counts")?;
                 counts.push((key, per_cpu.iter().sum()));
@@ -84,6 +84,20 @@ impl Counts {
         }
         counts.retain(|(_, count)| *count > 0);
         Ok(counts)
+    }
+
+    /// Forgets counts of somebody who will have no more packets: a count that comes meanwhile may be lost.
+    ///
+    /// # Errors
+    /// If the kernel refuses to.
+    pub fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a CellKey>) -> Result<()> {
+        for key in keys {
+            match self.groups.remove(key) {
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(error).context("deleting the kernel side's counts"),
+            }
+        }
+        Ok(())
     }
 
     /// The name that a process had when one of its times was the first in a bucket.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 pub mod calls;
 pub mod check;
 pub mod choice;
+pub mod export;
 pub mod filter;
 pub mod format;
 pub mod glob;
@@ -20,6 +21,7 @@ pub(crate) mod values;
 
 pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
+pub use export::{ExportBy, ExportConfig};
 pub use filter::PacketFilter;
 pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
@@ -40,6 +42,8 @@ pub enum Config {
     Calls(Box<CallsConfig>),
     /// Say how this kernel can be traced.
     Check(CheckConfig),
+    /// Keep metrics for a scraper.
+    Export(Box<ExportConfig>),
     /// Draw distributions.
     Hist(HistConfig),
     /// Follow single packets.

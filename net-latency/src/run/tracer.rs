@@ -21,7 +21,7 @@ use crate::{
     probes::{
         attach::{self, Probes, Request},
         histograms::Counts,
-        plan::{Plan, Scope},
+        plan::{Choice, Plan, Scope},
         table::Mechanism,
     },
     request::{Backend, Histograms, PacketFilter, TracingConfig},
@@ -34,8 +34,8 @@ pub struct Tracer {
     /// None once detached.
     probes: Option<Probes>,
     mechanism: Mechanism,
-    /// How many programs are attached.
-    programs_attached: usize,
+    /// What is hooked: stage, mechanism, and name of the function or tracepoint.
+    hooks: Vec<[&'static str; 3]>,
     /// Nobody is told that something takes long.
     is_quiet: bool,
     /// Where finished packets come from, also after detaching.
@@ -103,9 +103,9 @@ impl Tracer {
     fn begin(request: &Request, backend: Backend, is_quiet: bool) -> Result<Self, Failure> {
         prerequisites::check()?;
         let plan = Plan::new(&kernel::read_btf()?, Scope::of(&request.filter))?;
-        let programs_attached = plan.choices.len();
-        let notice = Notice::new(format!("attaching {programs_attached} programs …"), is_quiet);
+        let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
         let mut probes = attach::attach(&plan, backend, request)?;
+        let hooks = hooks(&plan, probes.mechanism());
         drop((notice, plan));
         release_memory();
         let mut capture = Capture::take(probes.ebpf_mut())?;
@@ -126,7 +126,7 @@ impl Tracer {
         let start = capture.census()?;
         Ok(Self {
             mechanism: probes.mechanism(),
-            programs_attached,
+            hooks,
             is_quiet,
             probes: Some(probes),
             capture,
@@ -165,6 +165,12 @@ impl Tracer {
         self.mechanism
     }
 
+    /// What is hooked: stage, mechanism, and name of the function or tracepoint.
+    #[must_use]
+    pub fn hooks(&self) -> &[[&'static str; 3]] {
+        &self.hooks
+    }
+
     /// The kernel side's log.
     ///
     /// # Errors
@@ -188,6 +194,14 @@ impl Tracer {
     /// If they were not asked for, or the kernel refuses to show them.
     pub fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
         Ok(self.counts.as_ref().context("no times are counted")?.read()?)
+    }
+
+    /// Takes counts of somebody from the kernel side who will have no more packets.
+    ///
+    /// # Errors
+    /// If times are not counted, or the kernel refuses to.
+    pub fn forget_times<'a>(&mut self, keys: impl IntoIterator<Item = &'a CellKey>) -> Result<(), Failure> {
+        Ok(self.counts.as_mut().context("no times are counted")?.forget(keys)?)
     }
 
     /// The name of a process that has counts, where one is known.
@@ -233,7 +247,7 @@ impl Tracer {
         self.end = Some(end);
         let missed_probes = self.missed();
         self.programs = self.probes.as_ref().and_then(Probes::time);
-        let notice = Notice::new(format!("detaching {} programs …", self.programs_attached), self.is_quiet);
+        let notice = Notice::new(format!("detaching {} hooks …", self.hooks.len()), self.is_quiet);
         drop(self.probes.take());
         drop(notice);
         self.capture.finish();
@@ -248,6 +262,15 @@ impl Tracer {
         Ok(Cost { own: self.own, resident_bytes: resident_bytes()?, programs: self.programs })
     }
 
+    /// Where the packets of the run are so far, of which so many are shown. While they move, one may look as if it had been
+    /// evicted.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn ledger_so_far(&self, shown: u64) -> Result<Ledger, Failure> {
+        Ok(Ledger::of_run(&self.start, &self.capture.census()?, self.early, shown, 0, 0))
+    }
+
     /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown
     /// (finished by [`Self::counted_until`]), and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
     /// of it: it would look as if it had been dropped.
@@ -258,6 +281,16 @@ impl Tracer {
         let end = self.end.as_ref().context("still attached")?;
         Ok(Ledger::of_run(&self.start, end, self.early, shown, outside, unwritten))
     }
+}
+
+/// What the plan hooks by that mechanism: stage, mechanism, and name of the function or tracepoint.
+fn hooks(plan: &Plan, mechanism: Mechanism) -> Vec<[&'static str; 3]> {
+    let of = |choice: &Choice| {
+        let kind = choice.program(mechanism).kind();
+        let stage = choice.hook.stage.name();
+        choice.targets.iter().map(|&target| [stage, kind, target]).collect::<Vec<_>>()
+    };
+    plan.choices.iter().flat_map(of).collect()
 }
 
 /// What is where at one moment of a run: what an interval begins and ends with.

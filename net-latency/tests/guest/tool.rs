@@ -197,7 +197,10 @@ impl Launch {
     pub(crate) fn start(self) -> Result<Tool> {
         let mut command = Command::new(path());
         command.args(self.view);
-        command.args(["--backend", &self.backend.to_string(), "--format", self.format]);
+        command.args(["--backend", &self.backend.to_string()]);
+        if self.view != Some("export") {
+            command.args(["--format", self.format]);
+        }
         command.args(["--footer", self.footer]);
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
@@ -276,6 +279,11 @@ impl Tool {
     /// Its standard output, with [`Sink::Pipe`].
     pub(crate) fn stdout(&mut self) -> Result<ChildStdout> {
         self.child.stdout.take().context("the lines go to a file")
+    }
+
+    /// What it has said so far.
+    pub(crate) fn said(&self) -> &[String] {
+        &self.said
     }
 
     pub(crate) fn pid(&self) -> u32 {

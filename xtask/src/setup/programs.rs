@@ -15,13 +15,24 @@ use crate::{
 pub(crate) const STRACE: &str = "strace";
 /// Another tracer.
 pub(crate) const BPFTRACE: &str = "bpftrace";
+/// Scrapes what the tool exports. The package has the program of that name, and [`PROMTOOL`].
+pub(crate) const PROMETHEUS: &str = "prometheus";
+/// Checks metrics and rules.
+pub(crate) const PROMTOOL: &str = "promtool";
+/// What Prometheus needs of all that its package depends on: the rest is for its web pages and for installing it.
+const OF_PROMETHEUS: [&str; 2] = [PROMETHEUS, "libc6"];
 /// Where Debian's packages have libraries, and the dynamic linker among them.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LINKER: &str = "ld-linux-x86-64.so.2";
 
-/// A program and the libraries it needs, each file with its path in a guest.
+/// A program of a package of that name and the libraries it needs, each file with its path in a guest.
 pub(crate) fn files(name: &str) -> Result<Vec<(String, PathBuf)>> {
-    let tree = ensure(name)?;
+    files_of(name, name)
+}
+
+/// The same of a program of another name than its package.
+pub(crate) fn files_of(package: &str, name: &str) -> Result<Vec<(String, PathBuf)>> {
+    let tree = ensure(package)?;
     let program = tree.join("usr/bin").join(name);
     let directories = LIBRARIES.map(|directory| tree.join(directory));
     let linker = directories.iter().map(|directory| directory.join(LINKER)).find(|path| path.is_file());
@@ -47,7 +58,10 @@ pub(crate) fn ensure(name: &str) -> Result<PathBuf> {
             bail!("this system's apt knows no package {name}");
         }
         step(&format!("fetching {name} for guests"), || {
-            let packages = apt.with_dependencies(name)?;
+            let packages = match name {
+                PROMETHEUS => OF_PROMETHEUS.map(str::to_owned).into(),
+                _ => apt.with_dependencies(name)?,
+            };
             apt.unpack(&packages, &tree)
         })?;
         fs::write(&stamp, "")?;

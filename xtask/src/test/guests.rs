@@ -92,6 +92,11 @@ const USER_SIDE: &str = "user::";
 /// Where, if it is among the jobs.
 const OF_USER_SIDE: (Series, Part) = (Series::Version(6, 1), Part::Fentry);
 
+/// The test that takes a Prometheus, which is larger than all else in a guest.
+const SCRAPING: &str = "export_by_prometheus";
+/// Memory for that: its programs lie in the guest's memory too.
+const PROMETHEUS_MEBIBYTES: u32 = 768;
+
 /// Which kernels and backends are tested.
 #[derive(Debug)]
 pub(super) struct Choice {
@@ -140,14 +145,16 @@ impl Choice {
         let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
         let job = |(place, (kernel, part)): (usize, (Kernel, Part))| {
             let mut skipped = part.skipped().to_vec();
-            if Some(place) != of_user_side {
+            let is_user_side = Some(place) == of_user_side;
+            if !is_user_side {
                 skipped.push(USER_SIDE);
             }
             let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
             // A test program takes one filter: these tests are few.
             let filter = if part == Part::Race { Some(RACE_FILTER) } else { self.filter.as_deref() };
+            let scrapes = is_user_side && filter.is_none_or(|filter| SCRAPING.contains(filter));
             let filter = filter.into_iter().map(OsString::from);
-            Job { kernel, part, arguments: skipped.chain(filter).collect() }
+            Job { kernel, part, arguments: skipped.chain(filter).collect(), scrapes }
         };
         found.into_iter().enumerate().map(job).collect()
     }
@@ -159,6 +166,8 @@ struct Job {
     kernel: Kernel,
     part: Part,
     arguments: Vec<OsString>,
+    /// It is among the tests that a Prometheus scrapes the tool.
+    scrapes: bool,
 }
 
 impl fmt::Display for Job {
@@ -222,6 +231,12 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
     contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
     contents.files = programs::files(programs::STRACE)?;
+    if job.scrapes {
+        for program in [programs::PROMETHEUS, programs::PROMTOOL] {
+            contents.files.extend(programs::files_of(programs::PROMETHEUS, program)?);
+        }
+        contents.mebibytes += PROMETHEUS_MEBIBYTES;
+    }
     contents.has_cards = true;
     contents.processors = job.part.processors();
     let mut limit = GUEST_LIMIT;

@@ -4,8 +4,6 @@ use std::{
     collections::HashMap,
     fs,
     net::{IpAddr, Ipv6Addr},
-    os::unix::{ffi::OsStrExt as _, fs::DirEntryExt as _, fs::MetadataExt as _},
-    path::Path,
 };
 
 use net_latency_common::{COMM_LEN, GroupBy};
@@ -13,11 +11,11 @@ use net_latency_common::{COMM_LEN, GroupBy};
 use super::model::Id;
 use crate::{
     escape::write_name,
-    kernel::{cgroups::unified_hierarchy, devices::Devices},
+    kernel::{
+        cgroups::{self, unified_hierarchy},
+        devices::Devices,
+    },
 };
-
-/// Directories of cgroups below each other: more than anybody has.
-const DEEPEST: usize = 64;
 
 /// Whose packets a group's are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +82,7 @@ impl<'a> Names<'a> {
         let cgroups = match by {
             GroupBy::Cgroup => {
                 let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-                unified_hierarchy(&mounts).as_deref().map(cgroups).unwrap_or_default()
+                unified_hierarchy(&mounts).as_deref().map(cgroups::all).unwrap_or_default()
             }
             _ => HashMap::new(),
         };
@@ -135,31 +133,6 @@ fn until_nul(name: &[u8]) -> Option<Vec<u8>> {
     (!name.is_empty()).then(|| name.to_vec())
 }
 
-/// All cgroups below `root`, and itself.
-fn cgroups(root: &Path) -> HashMap<u64, Vec<u8>> {
-    let mut found = HashMap::new();
-    if let Ok(data) = fs::metadata(root) {
-        found.insert(data.ino(), b"/".to_vec());
-    }
-    walk(root, &mut Vec::new(), DEEPEST, &mut found);
-    found
-}
-
-/// Adds the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found.
-fn walk(directory: &Path, path: &mut Vec<u8>, depth: usize, found: &mut HashMap<u64, Vec<u8>>) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let len = path.len();
-            path.push(b'/');
-            path.extend_from_slice(entry.file_name().as_bytes());
-            found.insert(entry.ino(), path.clone());
-            walk(&entry.path(), path, depth - 1, found);
-            path.truncate(len);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,18 +164,5 @@ mod tests {
             text(GroupBy::Cgroup, [u64::MAX, 0]),
         ];
         insta::assert_snapshot!(shown.join("\n"));
-    }
-
-    #[test]
-    fn cgroups_are_found_by_inode_number() {
-        let root = tempfile::tempdir().expect("a directory");
-        let inner = root.path().join("a.slice/b.service");
-        fs::create_dir_all(&inner).expect("a directory");
-        fs::write(root.path().join("cgroup.procs"), "").expect("a file");
-        let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
-        let found = cgroups(root.path());
-        assert_eq!(found.len(), 3);
-        assert_eq!(found[&ino(root.path())], b"/");
-        assert_eq!(found[&ino(&inner)], b"/a.slice/b.service");
     }
 }

@@ -7,6 +7,7 @@ mod clock;
 mod command;
 mod conversation;
 mod ends;
+mod export;
 mod filters;
 mod footer;
 pub(crate) mod harness;
@@ -46,6 +47,8 @@ const OF_USER_SIDE: &[&str] = &[
     "ends_by_count",
     "ends_by_duration",
     "ends_by_full_disk",
+    "export_by_prometheus",
+    "export_refuses_what_cannot_be",
     "footer_has_the_lines_figures",
     "footer_names_the_slowest",
     "footer_of_intervals",
@@ -81,6 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         privileges::CASES,
         top::CASES,
         hist::CASES,
+        export::CASES,
         calls::CASES,
         calls_witness::CASES,
         journey::CASES,

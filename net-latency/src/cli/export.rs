@@ -1,0 +1,82 @@
+//! The options of `net-latency export`.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use clap::Args;
+
+use super::{
+    choice::{choice, first},
+    footer::FooterArguments,
+    packets::PacketArguments,
+};
+use crate::{
+    error::Failure,
+    request::{Backend, ExportBy, ExportConfig, values},
+};
+
+/// Where scrapers of this machine find it unless told otherwise: nobody else reaches that.
+const DEFAULT_LISTEN: &str = "127.0.0.1:9823";
+/// Groups with series of their own unless told otherwise.
+const DEFAULT_SERIES: u16 = 64;
+
+/// The options, as clap reads them.
+#[derive(Debug, Args)]
+pub(super) struct ExportArguments {
+    #[command(flatten)]
+    packets: PacketArguments,
+
+    /// Where to listen; 0.0.0.0:9823 or [::]:9823 for all addresses of this machine
+    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN, value_parser = parse_listen, help_heading = "Output")]
+    listen: SocketAddr,
+    /// What to keep series for, besides direction, protocol and stage
+    #[arg(long, value_parser = choice::<ExportBy>(), default_value = first::<ExportBy>(), help_heading = "Output")]
+    by: ExportBy,
+    /// Number of groups that get series of their own, first come, first served; the rest is one more, "other"
+    #[arg(long, value_name = "N", value_parser = values::parse_rows, default_value_t = DEFAULT_SERIES, help_heading = "Output")]
+    series: u16,
+    #[command(flatten)]
+    footer: FooterArguments,
+
+    /// Stop after this time: 250us, 1ms, 10s, 2m, 1h
+    #[arg(long, value_parser = values::parse_duration, help_heading = "End")]
+    duration: Option<Duration>,
+
+    /// How to hook into the kernel
+    #[arg(long, value_parser = choice::<Backend>(), default_value = first::<Backend>(), help_heading = "Tracing")]
+    backend: Backend,
+    /// Room for this many buckets in the kernel's memory: about 100 bytes each, and 8 per CPU
+    #[arg(long, value_name = "COUNT", value_parser = values::parse_buckets, default_value = "32K", help_heading = "Tracing")]
+    buckets: u32,
+}
+
+impl ExportArguments {
+    /// Checks the options against this machine, whose processes `proc` shows.
+    pub(super) fn resolve(self, proc: &Path) -> Result<ExportConfig, Failure> {
+        let (quiet, footer) = self.footer.resolve();
+        let filter = self.packets.resolve(proc)?;
+        if filter.slower.is_some() {
+            return Err(Failure::Usage(
+                "export counts fast packets as well as slow ones, so it takes no --slower; \
+                 to see slow packets, run `net-latency --slower 10ms` beside it"
+                    .to_owned(),
+            ));
+        }
+        Ok(ExportConfig {
+            filter,
+            backend: self.backend,
+            by: self.by,
+            buckets: self.buckets,
+            series: self.series.into(),
+            listen: self.listen,
+            duration: self.duration,
+            quiet,
+            footer,
+        })
+    }
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write an address of this machine and a port: 127.0.0.1:9823, 0.0.0.0:9823 or [::]:9823".to_owned()
+    })
+}

@@ -1,0 +1,195 @@
+//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper.
+
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Alarm, hist};
+use crate::{
+    accounting::{Ledger, object::View},
+    error::Failure,
+    export::{
+        families::{Figures, Hook},
+        form::Form,
+        groups::Groups,
+        names::Names,
+        process,
+        server::{Listener, Scrape, Server},
+    },
+    message::tell,
+    request::{ExportBy, ExportConfig},
+    run::{
+        ends::{Processes, Signals},
+        pace,
+        tracer::Tracer,
+    },
+};
+
+/// How often losses and names are looked at. A pod that comes is named within 5 s.
+const LOOK: Duration = Duration::from_secs(2);
+/// How old the counts may become while nobody scrapes: who has gone makes room.
+const OLDEST: Duration = Duration::from_secs(30);
+/// Who asks within this time after another gets the same.
+const SHARED: Duration = Duration::from_millis(100);
+
+/// Counts, and answers scrapers, until something ends the run.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a usage failure if this machine has no such address; a failure
+/// while running if something else listens there, or reading fails.
+pub fn run(config: &ExportConfig) -> Result<(), Failure> {
+    pace::block_on(export(config))
+}
+
+async fn export(config: &ExportConfig) -> Result<(), Failure> {
+    let start =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    let names = Names::new(config.by);
+    if matches!(config.by, ExportBy::Cgroup | ExportBy::Pod) && !names.has_hierarchy() {
+        return Err(Failure::cannot_trace(
+            "cannot name cgroups: no cgroup2 file system is mounted",
+            "mount one at /sys/fs/cgroup",
+        ));
+    }
+    let listener = Listener::open(config.listen)?;
+    let address = listener.address;
+    // It answers that it is alive while hooks are being attached, which takes a while.
+    let server = Server::start(listener)?;
+    let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
+    server.set_ready(true);
+    if !config.quiet {
+        let by = tracer.mechanism().name();
+        tell(format_args!("tracing by {by}; metrics at http://{address}/metrics; Ctrl-C ends it"));
+    }
+    let hooks =
+        tracer.hooks().iter().map(|&[stage, mechanism, name]| Hook { stage, mechanism, name }).collect();
+    let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
+    let mut export = Export {
+        config,
+        tracer,
+        started: Instant::now(),
+        start_seconds: start.as_secs_f64(),
+        hooks,
+        names,
+        groups: Groups::new(config.series),
+        ledger: Ledger::default(),
+        looked: None,
+        made: Vec::new(),
+        alarm,
+    };
+    let outcome = export.answer(server, &mut signals, &mut processes).await;
+    let told = export.finish();
+    outcome.and(told)
+}
+
+struct Export<'a> {
+    config: &'a ExportConfig,
+    tracer: Tracer,
+    started: Instant,
+    start_seconds: f64,
+    hooks: Vec<Hook>,
+    names: Names,
+    groups: Groups,
+    /// Of what was seen of the run, each of its places never less than it was.
+    ledger: Ledger,
+    /// When the counts were read last.
+    looked: Option<Instant>,
+    /// What was made of them since.
+    made: Vec<(Form, Bytes)>,
+    alarm: Alarm,
+}
+
+impl Export<'_> {
+    /// Answers scrapers until something ends the run.
+    async fn answer(
+        &mut self,
+        mut server: Server,
+        signals: &mut Signals,
+        processes: &mut Processes,
+    ) -> Result<(), Failure> {
+        let over = pace::over(self.config.duration);
+        tokio::pin!(over);
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(()),
+                () = &mut over => return Ok(()),
+                ended = processes.all_ended() => return ended,
+                _ = looks.tick() => {
+                    self.names.refresh();
+                    self.alarm.look(&self.tracer.losses()?);
+                    if self.looked.is_none_or(|looked| looked.elapsed() >= OLDEST) {
+                        self.look()?;
+                    }
+                }
+                scrape = server.scrapes.recv() => {
+                    let Scrape { form, answer } = scrape.context("the thread that answers scrapers has ended")?;
+                    // Nobody may wait for it any more.
+                    let _ = answer.send(self.metrics(form)?);
+                }
+            }
+        }
+    }
+
+    /// Reads the kernel side's counts.
+    fn look(&mut self) -> Result<(), Failure> {
+        let counts = self.tracer.times()?;
+        let Self { groups, names, tracer, .. } = self;
+        groups.look(&counts, names, Instant::now(), |gone| {
+            tracer.forget_times(gone.iter().map(|(key, _)| key))
+        })?;
+        let now = self.tracer.ledger_so_far(self.groups.all().all_packets())?;
+        let Ledger { shown, filtered, lost, dropped, .. } = &mut self.ledger;
+        *shown = now.shown;
+        // While packets move, one may look as if it had been evicted.
+        for (place, now) in [(filtered, now.filtered), (lost, now.lost), (dropped, now.dropped)] {
+            *place = now.max(*place);
+        }
+        self.looked = Some(Instant::now());
+        self.made.clear();
+        Ok(())
+    }
+
+    /// The metrics in that form.
+    fn metrics(&mut self, form: Form) -> Result<Bytes, Failure> {
+        if self.looked.is_none_or(|looked| looked.elapsed() >= SHARED) {
+            self.look()?;
+        }
+        if let Some((_, made)) = self.made.iter().find(|(known, _)| *known == form) {
+            return Ok(made.clone());
+        }
+        let figures = Figures {
+            by: self.config.by,
+            groups: &self.groups,
+            ledger: self.ledger,
+            losses: &self.tracer.losses()?,
+            skipped: self.tracer.missed(),
+            hooks: &self.hooks,
+        };
+        let mut families = figures.families();
+        families.extend(process::families(self.start_seconds)?);
+        let bytes = Bytes::from(form.encode(&families));
+        self.made.push((form, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Detaches, and says what was counted and what was not.
+    fn finish(&mut self) -> Result<(), Failure> {
+        let elapsed = self.started.elapsed();
+        let mut losses = self.tracer.detach()?;
+        let counts = self.tracer.times()?;
+        let Self { groups, names, .. } = self;
+        let Ok(()) = groups.look::<Infallible>(&counts, names, Instant::now(), |_| Ok(()));
+        let counts = self.groups.all().counts();
+        hist::say_figures(&self.tracer, View::Export, &counts, &mut losses, elapsed, self.config.footer)
+    }
+}

@@ -1,0 +1,458 @@
+//! Whose series a packet is counted in: groups by name, as many as there may be, and one for all others. What a series
+//! counts never falls as long as it is there.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use net_latency_common::CellKey;
+use rustc_hash::FxHashMap;
+
+use super::cells::Cells;
+
+/// How long a group waits for its name. Then it stays unknown.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the counts of somebody who has gone must stand still before the kernel need not keep them.
+const SETTLED: Duration = Duration::from_secs(2);
+/// How long the series of a group that has gone stay, so that everybody scrapes its last counts.
+const KEPT: Duration = Duration::from_secs(300);
+/// How long series without a packet stay.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// The values of a group's labels.
+pub(crate) type Labels = Vec<String>;
+/// As the kernel side knows a group: [`CellKey::group`].
+pub(crate) type Id = [u64; 2];
+
+/// What is known of somebody's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// All.
+    Known(Labels),
+    /// There may be more soon; if not, it is this.
+    NotYet(Labels),
+}
+
+/// Who finds names.
+pub(crate) trait Naming {
+    /// The name of somebody.
+    fn name(&mut self, id: Id) -> Name;
+    /// Whether there is nobody of that id any more, and never will be.
+    fn is_gone(&self, id: Id) -> bool;
+}
+
+/// Somebody whom the kernel side tells apart. Several may have one name: a container and the one that it was before a
+/// restart.
+#[derive(Debug)]
+struct Member {
+    since: Instant,
+    name: Option<Labels>,
+    /// Counts that were there when its series began.
+    base: Cells,
+    /// Counts at the last look, and since when they are the same.
+    packets: u64,
+    changed: Instant,
+    /// The kernel side has no counts of it any more.
+    is_settled: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// It has series of its own.
+    is_own: bool,
+    members: Vec<Id>,
+    /// Counts of members that the kernel side has no longer.
+    past: Cells,
+    /// All counts at the last look.
+    now: Cells,
+    packets: u64,
+    changed: Instant,
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    /// Groups that may have series of their own.
+    most: usize,
+    /// Those that have.
+    own: usize,
+    members: FxHashMap<Id, Member>,
+    groups: BTreeMap<Labels, Group>,
+    /// Counts of groups without series of their own that were forgotten.
+    others: Cells,
+    /// Counts that the kernel side has no longer.
+    gone: Cells,
+    /// All counts at the last look.
+    all: Cells,
+}
+
+impl Groups {
+    /// None yet; `most` may have series of their own.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            own: 0,
+            members: FxHashMap::default(),
+            groups: BTreeMap::new(),
+            others: Cells::default(),
+            gone: Cells::default(),
+            all: Cells::default(),
+        }
+    }
+
+    /// Takes in what the kernel side has counted, in the order of its groups. What it need not keep any more `forget` takes
+    /// from it.
+    ///
+    /// # Errors
+    /// Those of `forget`.
+    pub(crate) fn look<E>(
+        &mut self,
+        counts: &[(CellKey, u64)],
+        names: &mut impl Naming,
+        now: Instant,
+        mut forget: impl FnMut(&[(CellKey, u64)]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.all = self.gone.clone();
+        for group in self.groups.values_mut() {
+            group.now = group.past.clone();
+        }
+        for of_one in counts.chunk_by(|(one, _), (other, _)| one.group == other.group) {
+            let id = of_one[0].0.group;
+            let mut raw = Cells::default();
+            of_one.iter().for_each(|(key, count)| raw.count(key.row, key.cell, *count));
+            self.all.add(&raw);
+            if self.take(id, &raw, names, now) {
+                forget(of_one)?;
+                self.settle(id, &raw);
+            }
+        }
+        for group in self.groups.values_mut() {
+            let packets = group.now.all_packets();
+            if packets != group.packets {
+                (group.packets, group.changed) = (packets, now);
+            }
+        }
+        self.age(counts, now);
+        Ok(())
+    }
+
+    /// Adds the counts of somebody to the group of that name. Says whether these are the last.
+    fn take(&mut self, id: Id, raw: &Cells, names: &mut impl Naming, now: Instant) -> bool {
+        let member = self.members.entry(id).or_insert_with(|| Member {
+            since: now,
+            name: None,
+            base: Cells::default(),
+            packets: 0,
+            changed: now,
+            is_settled: false,
+        });
+        let packets = raw.all_packets();
+        if packets != member.packets {
+            (member.packets, member.changed, member.is_settled) = (packets, now, false);
+        }
+        let name = match &member.name {
+            Some(name) => name.clone(),
+            None => match names.name(id) {
+                Name::Known(name) => name,
+                Name::NotYet(name) if now - member.since >= PATIENCE => name,
+                Name::NotYet(_) => return false,
+            },
+        };
+        member.name = Some(name.clone());
+        let counted = raw.since(&member.base);
+        let is_last = now - member.changed >= SETTLED && names.is_gone(id);
+        if !counted.is_empty() {
+            let Self { groups, own, most, .. } = self;
+            let group = groups.entry(name).or_insert_with(|| {
+                let is_own = *own < *most;
+                *own += usize::from(is_own);
+                Group {
+                    is_own,
+                    members: Vec::new(),
+                    past: Cells::default(),
+                    now: Cells::default(),
+                    packets: 0,
+                    changed: now,
+                }
+            });
+            if !group.members.contains(&id) {
+                group.members.push(id);
+            }
+            group.now.add(&counted);
+        }
+        is_last
+    }
+
+    /// The kernel side has forgotten the counts of somebody.
+    fn settle(&mut self, id: Id, raw: &Cells) {
+        self.gone.add(raw);
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let counted = raw.since(&member.base);
+        (member.base, member.packets, member.is_settled) = (Cells::default(), 0, true);
+        match member.name.as_ref().and_then(|name| self.groups.get_mut(name)) {
+            Some(group) if group.members.contains(&id) => group.past.add(&counted),
+            // Its series were forgotten before.
+            _ => drop(self.members.remove(&id)),
+        }
+    }
+
+    /// Forgets groups that have gone, or whose last packet is long ago.
+    fn age(&mut self, counts: &[(CellKey, u64)], now: Instant) {
+        let Self { groups, members, others, own, .. } = self;
+        groups.retain(|_, group| {
+            let is_settled = |members: &FxHashMap<Id, Member>, id| {
+                members.get(id).is_none_or(|member: &Member| member.is_settled)
+            };
+            // Whoever has gone sends its last bytes soon.
+            group.members.retain(|id| {
+                let is_over = |member: &Member| member.is_settled && now - member.changed >= KEPT;
+                let is_over = members.get(id).is_none_or(is_over);
+                if is_over {
+                    members.remove(id);
+                }
+                !is_over
+            });
+            let still = now - group.changed;
+            let is_gone =
+                group.members.iter().all(|id| is_settled(members, id)) && (still >= KEPT || !group.is_own);
+            if !is_gone && still < IDLE {
+                return true;
+            }
+            if group.is_own {
+                *own -= 1;
+            } else {
+                others.add(&group.now);
+            }
+            for id in &group.members {
+                if is_settled(members, id) {
+                    members.remove(id);
+                } else if let Some(member) = members.get_mut(id) {
+                    // Its series begin at 0 when it has packets again.
+                    let of_it = counts.iter().filter(|(key, _)| key.group == *id);
+                    member.base = Cells::default();
+                    of_it.for_each(|(key, count)| member.base.count(key.row, key.cell, *count));
+                }
+            }
+            false
+        });
+    }
+
+    /// The groups with series of their own.
+    pub(crate) fn own(&self) -> impl Iterator<Item = (&Labels, &Cells)> {
+        self.groups.iter().filter(|(_, group)| group.is_own).map(|(labels, group)| (labels, &group.now))
+    }
+
+    /// All others together.
+    pub(crate) fn others(&self) -> Cells {
+        let mut sum = self.others.clone();
+        self.groups.values().filter(|group| !group.is_own).for_each(|group| sum.add(&group.now));
+        sum
+    }
+
+    /// All packets, those too that wait for a name.
+    pub(crate) fn all(&self) -> &Cells {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, convert::Infallible};
+
+    use net_latency_common::{ROW_TOTAL, row};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A kernel side: each has packets in one cell.
+    #[derive(Default)]
+    struct Kernel(BTreeMap<u64, u64>);
+
+    impl Kernel {
+        fn counts(&self) -> Vec<(CellKey, u64)> {
+            let key = |id| CellKey { group: [id, 0], row: row(0, ROW_TOTAL), cell: 50 };
+            self.0.iter().filter(|(_, count)| **count > 0).map(|(&id, &count)| (key(id), count)).collect()
+        }
+    }
+
+    /// Names are the tens of ids; `NotYet` those listed.
+    #[derive(Default)]
+    struct Tens {
+        late: HashSet<u64>,
+        gone: HashSet<u64>,
+    }
+
+    impl Naming for Tens {
+        fn name(&mut self, [id, _]: Id) -> Name {
+            let name = vec![(id / 10).to_string()];
+            if self.late.contains(&id) { Name::NotYet(vec!["unknown".to_owned()]) } else { Name::Known(name) }
+        }
+
+        fn is_gone(&self, [id, _]: Id) -> bool {
+            self.gone.contains(&id)
+        }
+    }
+
+    struct Run {
+        kernel: Kernel,
+        names: Tens,
+        groups: Groups,
+        now: Instant,
+    }
+
+    impl Run {
+        fn new(most: usize) -> Self {
+            Self {
+                kernel: Kernel::default(),
+                names: Tens::default(),
+                groups: Groups::new(most),
+                now: Instant::now(),
+            }
+        }
+
+        fn packets(&mut self, id: u64, count: u64) -> &mut Self {
+            *self.kernel.0.entry(id).or_default() += count;
+            self
+        }
+
+        fn look(&mut self, after_seconds: u64) -> &mut Self {
+            self.now += Duration::from_secs(after_seconds);
+            let Self { kernel, names, groups, now } = self;
+            let counts = kernel.counts();
+            let forgotten: Result<(), Infallible> = groups.look(&counts, names, *now, |keys| {
+                for (key, _) in keys {
+                    kernel.0.remove(&key.group[0]);
+                }
+                Ok(())
+            });
+            forgotten.expect("nothing fails");
+            self
+        }
+
+        fn shown(&self) -> (Vec<(&str, u64)>, u64, u64) {
+            let own = self.groups.own().map(|(labels, cells)| (labels[0].as_str(), cells.all_packets()));
+            (own.collect(), self.groups.others().all_packets(), self.groups.all().all_packets())
+        }
+    }
+
+    #[test]
+    fn two_of_one_name_are_one_group() {
+        let mut run = Run::new(5);
+        run.packets(11, 3).packets(12, 4).packets(20, 5).look(0);
+        assert_eq!(run.shown(), (vec![("1", 7), ("2", 5)], 0, 12));
+    }
+
+    #[test]
+    fn beyond_the_cap_all_are_one() {
+        let mut run = Run::new(2);
+        run.packets(10, 1).packets(20, 2).look(0);
+        run.packets(30, 4).packets(40, 8).packets(10, 16).look(1);
+        assert_eq!(run.shown(), (vec![("1", 17), ("2", 2)], 12, 31));
+    }
+
+    #[test]
+    fn who_has_gone_leaves_the_kernel_at_once_and_its_series_later() {
+        let mut run = Run::new(1);
+        run.packets(10, 3).look(0);
+        run.packets(20, 7).look(0);
+        run.names.gone = HashSet::from([10, 20]);
+        run.look(3);
+        assert_eq!(run.kernel.counts(), []);
+        // What has no series of its own is kept as a number only.
+        assert_eq!((run.groups.groups.len(), run.groups.members.len()), (1, 1));
+        assert_eq!(run.shown(), (vec![("1", 3)], 7, 10));
+        // The last bytes that it wrote may still be sent.
+        run.packets(10, 1).look(10);
+        assert_eq!(run.shown(), (vec![("1", 4)], 7, 11));
+        run.look(10).look(KEPT.as_secs());
+        assert_eq!(run.shown(), (vec![], 7, 11));
+        // Its place is free.
+        run.packets(30, 2).look(1);
+        assert_eq!(run.shown(), (vec![("3", 2)], 7, 13));
+        assert_eq!(run.groups.members.len(), 1);
+    }
+
+    #[test]
+    fn a_restart_goes_on_where_it_was() {
+        let mut run = Run::new(5);
+        run.packets(11, 3).look(0);
+        run.names.gone.insert(11);
+        run.look(3);
+        run.packets(12, 4).look(1);
+        assert_eq!(run.shown(), (vec![("1", 7)], 0, 7));
+    }
+
+    #[test]
+    fn thousands_that_come_and_go_take_little_room() {
+        // All of one name, as they are that nobody could name in time; and each of its own.
+        for (most, tens) in [(5, 1), (5, 10)] {
+            let mut run = Run::new(most);
+            for life in 0..5_000 {
+                let id = life * tens % 100_000;
+                run.packets(id, 1).look(1);
+                run.names.gone.insert(id);
+                run.look(3);
+            }
+            let (own, others, all) = run.shown();
+            assert_eq!(all, 5_000);
+            assert!(own.len() <= most && own.iter().map(|(_, count)| count).sum::<u64>() + others <= all);
+            assert!(run.kernel.counts().len() <= 2, "{:?}", run.kernel.counts());
+            let Groups { members, groups, .. } = &run.groups;
+            assert!(members.len() < 200 && groups.len() < 200, "{} {}", members.len(), groups.len());
+        }
+    }
+
+    #[test]
+    fn a_name_is_waited_for_but_not_for_ever() {
+        let mut run = Run::new(5);
+        run.names.late = HashSet::from([10, 20]);
+        run.packets(10, 3).packets(20, 4).look(0);
+        assert_eq!(run.shown(), (vec![], 0, 7));
+        run.names.late.remove(&10);
+        run.look(1);
+        assert_eq!(run.shown(), (vec![("1", 3)], 0, 7));
+        run.look(PATIENCE.as_secs());
+        assert_eq!(run.shown(), (vec![("1", 3), ("unknown", 4)], 0, 7));
+    }
+
+    #[test]
+    fn who_is_idle_for_long_begins_anew() {
+        let mut run = Run::new(1);
+        run.packets(10, 3).look(0);
+        run.look(IDLE.as_secs());
+        assert_eq!(run.shown(), (vec![], 0, 3));
+        run.packets(20, 1).look(1);
+        run.packets(10, 5).look(1);
+        assert_eq!(run.shown(), (vec![("2", 1)], 5, 9));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_and_nothing_falls(steps in proptest::collection::vec((0..60u64, 0..5u64, 0..900u64, any::<bool>()), 1..200)) {
+            let mut run = Run::new(2);
+            let mut sent = 0;
+            let mut before = BTreeMap::new();
+            let mut others_before = 0;
+            for (id, count, wait, goes) in steps {
+                if !run.names.gone.contains(&id) {
+                    run.packets(id, count);
+                    sent += count;
+                }
+                if goes {
+                    run.names.gone.insert(id);
+                }
+                run.look(wait);
+                let (own, others, all) = run.shown();
+                prop_assert_eq!(all, sent);
+                prop_assert!(own.len() <= 2);
+                prop_assert!(others >= others_before);
+                let own: BTreeMap<_, _> = own.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+                for (name, count) in &own {
+                    prop_assert!(before.get(name).is_none_or(|earlier| earlier <= count), "{} fell", name);
+                }
+                (before, others_before) = (own, others);
+            }
+        }
+    }
+}

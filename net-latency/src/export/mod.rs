@@ -1,0 +1,14 @@
+//! Counts of times as metrics, for a scraper such as Prometheus.
+//!
+//! [`groups`] puts the kernel side's counts together by names that [`names`] and [`pods`] find; [`families`] makes
+//! metrics of them ([`model`], [`cells`]), [`form`] writes these as a scraper wants them, and [`server`] answers it.
+
+mod cells;
+pub(crate) mod families;
+pub(crate) mod form;
+pub(crate) mod groups;
+mod model;
+pub(crate) mod names;
+mod pods;
+pub(crate) mod process;
+pub(crate) mod server;

@@ -1,0 +1,266 @@
+//! Names of pods and containers, from what every node of Kubernetes has on its disk: no request to its API is needed, and
+//! no right to make one.
+
+use std::{collections::HashMap, fs, io, path::Path};
+
+use super::groups::Name;
+
+/// Where the kubelet keeps a directory for each pod, NAMESPACE_POD_UID, with one for each of its containers.
+pub(crate) const POD_LOGS: &str = "/var/log/pods";
+/// Where it keeps a link for each container, POD_NAMESPACE_CONTAINER-ID.log.
+pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
+
+/// What a cgroup's path says of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The pod's unique id.
+    pub(crate) uid: String,
+    /// The container's; `None` for processes of the pod that are in none.
+    pub(crate) container: Option<String>,
+}
+
+impl Place {
+    /// From a cgroup's path, by the systemd driver
+    /// (`/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope`, with `_` for `-`
+    /// in the UID) or the cgroupfs driver (`/kubepods/burstable/podUID/ID`). `None` for what is no pod's.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let mut parts = path.split('/').skip_while(|part| !part.contains("kubepods"));
+        let uid = parts.find_map(uid)?;
+        Some(Self { uid, container: parts.next().and_then(container) })
+    }
+}
+
+fn uid(part: &str) -> Option<String> {
+    let uid = match part.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1.replace('_', "-"),
+        None => part.strip_prefix("pod")?.to_owned(),
+    };
+    // That of a static pod is a sum of 32 digits.
+    let is_uid =
+        matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    is_uid.then_some(uid)
+}
+
+fn container(part: &str) -> Option<String> {
+    let part = part.strip_suffix(".scope").unwrap_or(part);
+    let id = part.rsplit_once('-').map_or(part, |(_, id)| id);
+    is_container_id(id).then(|| id.to_owned())
+}
+
+fn is_container_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[derive(Clone, Debug)]
+struct Pod {
+    namespace: String,
+    name: String,
+    /// Names of its containers, if there is only one.
+    containers: Vec<String>,
+}
+
+/// The pods of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
+    by_uid: HashMap<String, Pod>,
+    /// Names of containers by id.
+    containers: HashMap<String, String>,
+}
+
+impl Pods {
+    /// Those that are there now. A node without the directories has none.
+    ///
+    /// # Errors
+    /// If a directory is there and can't be read.
+    pub(crate) fn read(pod_logs: &Path, container_logs: &Path) -> io::Result<Self> {
+        let mut pods = Self::default();
+        for name in entries(pod_logs)? {
+            let mut parts = name.split('_');
+            let (Some(namespace), Some(pod), Some(uid), None) =
+                (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let pod = Pod {
+                namespace: namespace.to_owned(),
+                name: pod.to_owned(),
+                containers: entries(&pod_logs.join(&name))?,
+            };
+            pods.by_uid.insert(uid.to_owned(), pod);
+        }
+        for name in entries(container_logs)? {
+            // Names of containers have no `_`, but they may have `-`.
+            let container = name.strip_suffix(".log").and_then(|name| name.rsplit('_').next());
+            if let Some((container, id)) = container.and_then(|name| name.rsplit_once('-'))
+                && is_container_id(id)
+            {
+                pods.containers.insert(id.to_owned(), container.to_owned());
+            }
+        }
+        Ok(pods)
+    }
+
+    /// Namespace, pod and container of a place.
+    pub(crate) fn name(&self, place: &Place) -> Name {
+        let unknown = || "unknown".to_owned();
+        let Some(pod) = self.by_uid.get(&place.uid) else { return Name::NotYet(vec![unknown(); 3]) };
+        let labels = |container| vec![pod.namespace.clone(), pod.name.clone(), container];
+        // Processes of the pod beside its containers.
+        let Some(id) = &place.container else { return Name::Known(labels(String::new())) };
+        match (self.containers.get(id), &pod.containers[..]) {
+            (Some(name), _) => Name::Known(labels(name.clone())),
+            (None, [only]) if self.containers.is_empty() => Name::Known(labels(only.clone())),
+            _ => Name::NotYet(labels(unknown())),
+        }
+    }
+}
+
+/// Names of what is in a directory, none if it is not there. One that is no text is skipped.
+fn entries(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "1b4d7a9e-6c1f-4a58-9d7e-0f2c3b5a6d81";
+
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    fn place(path: &str) -> Option<(String, Option<char>)> {
+        let Place { uid, container } = Place::of(path)?;
+        Some((uid, container.map(|id| id.chars().next().expect("64 digits"))))
+    }
+
+    #[test]
+    fn both_drivers_and_all_runtimes_are_read() {
+        let systemd = UID.replace('-', "_");
+        let (a, b) = (id('a'), id('b'));
+        let slice = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{systemd}.slice");
+        let in_a = Some((UID.to_owned(), Some('a')));
+        let alike = [
+            format!("{slice}/cri-containerd-{a}.scope"),
+            format!("{slice}/crio-{a}.scope"),
+            format!("{slice}/crio-{a}.scope/container"),
+            format!("{slice}/docker-{a}.scope/init.scope/{b}"),
+            format!("/kubepods.slice/kubepods-pod{systemd}.slice/cri-containerd-{a}.scope"),
+            format!(
+                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{systemd}.slice/cri-containerd-{a}.scope"
+            ),
+            format!("/kubepods/burstable/pod{UID}/{a}"),
+            format!("/kubepods/pod{UID}/{a}"),
+            format!("/docker/{b}/kubelet/kubepods/besteffort/pod{UID}/{a}/system.slice/nginx.service"),
+        ];
+        for path in alike {
+            assert_eq!(place(&path), in_a, "{path}");
+        }
+        assert_eq!(place(&slice), Some((UID.to_owned(), None)));
+        // A static pod.
+        let sum = "0123456789abcdef".repeat(2);
+        assert_eq!(place(&format!("/kubepods/burstable/pod{sum}/{a}")), Some((sum, Some('a'))));
+        for no_pod in [
+            "/",
+            "/system.slice/nginx.service",
+            "/kubepods.slice",
+            "/kubepods/burstable",
+            "/kubepods/burstable/podium/x",
+            &format!("/user.slice/pod{UID}/{a}"),
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podnobody.slice/x",
+        ] {
+            assert_eq!(place(no_pod), None, "{no_pod}");
+        }
+    }
+
+    fn tree() -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a directory");
+        for directory in [
+            &format!("pods/shop_web-7d9f_{UID}/nginx"),
+            &format!("pods/shop_web-7d9f_{UID}/side-car"),
+            "pods/junk",
+        ] {
+            fs::create_dir_all(root.path().join(directory)).expect("a directory");
+        }
+        fs::create_dir(root.path().join("containers")).expect("a directory");
+        let link = format!("containers/web-7d9f_shop_side-car-{}.log", id('a'));
+        fs::write(root.path().join(link), "").expect("a file");
+        root
+    }
+
+    fn read(root: &Path) -> Pods {
+        Pods::read(&root.join("pods"), &root.join("containers")).expect("they can be read")
+    }
+
+    fn name(pods: &Pods, uid: &str, container: Option<char>) -> Name {
+        pods.name(&Place { uid: uid.to_owned(), container: container.map(id) })
+    }
+
+    fn words(words: [&str; 3]) -> Vec<String> {
+        words.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn pods_and_containers_have_their_names() {
+        let root = tree();
+        let pods = read(root.path());
+        assert_eq!(name(&pods, UID, Some('a')), Name::Known(words(["shop", "web-7d9f", "side-car"])));
+        assert_eq!(name(&pods, UID, None), Name::Known(words(["shop", "web-7d9f", ""])));
+        // Not in the list yet, as a container that has just begun.
+        assert_eq!(name(&pods, UID, Some('b')), Name::NotYet(words(["shop", "web-7d9f", "unknown"])));
+        assert_eq!(name(&pods, "another", Some('b')), Name::NotYet(words(["unknown"; 3])));
+    }
+
+    #[test]
+    fn the_only_container_needs_no_list() {
+        let root = tree();
+        fs::remove_dir_all(root.path().join("containers")).expect("it is there");
+        assert_eq!(
+            name(&read(root.path()), UID, Some('c')),
+            Name::NotYet(words(["shop", "web-7d9f", "unknown"]))
+        );
+        fs::remove_dir_all(root.path().join(format!("pods/shop_web-7d9f_{UID}/side-car")))
+            .expect("it is there");
+        assert_eq!(
+            name(&read(root.path()), UID, Some('c')),
+            Name::Known(words(["shop", "web-7d9f", "nginx"]))
+        );
+    }
+
+    #[test]
+    fn a_machine_without_pods_has_none() {
+        let root = tempfile::tempdir().expect("a directory");
+        assert_eq!(name(&read(root.path()), UID, None), Name::NotYet(words(["unknown"; 3])));
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_read_without_a_fault(path in "(/(kubepods|pod)?[-a-f0-9_.]{0,40}(.slice|.scope)?){0,6}") {
+            if let Some(place) = Place::of(&path) {
+                prop_assert!(matches!(place.uid.len(), 32 | 36));
+                prop_assert!(place.container.is_none_or(|id| id.len() == 64));
+            }
+        }
+
+        #[test]
+        fn every_uid_comes_back(uid in "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", container in "[0-9a-f]{64}") {
+            let systemd = uid.replace('-', "_");
+            let path = format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{systemd}.slice/crio-{container}.scope");
+            prop_assert_eq!(Place::of(&path), Some(Place { uid, container: Some(container) }));
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Answers scrapers, on a thread of its own: neither counting nor who else scrapes waits for one that is slow. Everything
+//! about a connection is bounded: how many there are, how long one lasts, what a request may hold.
+
+use std::{
+    convert::Infallible,
+    io::{self, Write as _},
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc, oneshot},
+    time::{sleep, timeout},
+};
+
+use super::form::Form;
+use crate::{error::Failure, message::tell};
+
+/// Connections that are answered at a time. A server of metrics has one scraper, or a few.
+const CONNECTIONS: usize = 32;
+/// Connections beyond these that are told so at a time. Further ones are closed.
+const REFUSALS: usize = 64;
+/// How long a request's head may take.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long a connection may take, with the answer.
+const CONNECTION_TIME: Duration = Duration::from_secs(10);
+/// How long one that is refused may take to hear it.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Bytes of a request's head, and of a connection's buffer.
+const HEAD_BYTES: usize = 16 << 10;
+/// Headers of a request.
+const HEADERS: usize = 64;
+/// How long to wait where the system has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(200);
+const TEXT: &str = "text/plain; charset=utf-8";
+const REFUSAL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
+    Content-Length: 46\r\nConnection: close\r\n\r\ntoo many connections at a time; try again soon";
+
+/// Somebody wants metrics.
+pub(crate) struct Scrape {
+    /// In this form.
+    pub(crate) form: Form,
+    /// Where they go.
+    pub(crate) answer: oneshot::Sender<Bytes>,
+}
+
+/// A socket that listens. Nobody is answered yet.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: StdListener,
+    /// Where it is.
+    pub(crate) address: SocketAddr,
+}
+
+impl Listener {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// A usage failure if this machine has no such address, or this user may not listen there; a failure while running if
+    /// somebody else does.
+    pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
+        let opened = StdListener::bind(address).and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            let address = socket.local_addr()?;
+            Ok(Self { socket, address })
+        });
+        opened.map_err(|error| {
+            let usage = |why: &str| Failure::Usage(format!("cannot listen on {address}: {why}"));
+            match error.kind() {
+                io::ErrorKind::AddrInUse => Failure::Runtime(anyhow::anyhow!(
+                    "cannot listen on {address}: something else does; end it, or choose another port with --listen"
+                )),
+                io::ErrorKind::AddrNotAvailable => {
+                    usage("this machine has no such address; `ip address` lists those that it has")
+                }
+                io::ErrorKind::PermissionDenied => usage("this user may not; choose a port from 1024 up"),
+                _ => usage(&error.to_string()),
+            }
+        })
+    }
+}
+
+/// The thread that answers.
+pub(crate) struct Server {
+    /// Who wants metrics.
+    pub(crate) scrapes: mpsc::Receiver<Scrape>,
+    is_ready: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Starts to answer: that it is alive, but not ready.
+    ///
+    /// # Errors
+    /// If there can't be another thread.
+    pub(crate) fn start(listener: Listener) -> Result<Self, Failure> {
+        let (sender, scrapes) = mpsc::channel(CONNECTIONS);
+        let is_ready = Arc::new(AtomicBool::new(false));
+        let service = Service { scrapes: sender, is_ready: Arc::clone(&is_ready) };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        let socket = {
+            let _guard = runtime.enter();
+            TcpListener::from_std(listener.socket).context("cannot listen")?
+        };
+        thread::Builder::new()
+            .name("server".to_owned())
+            .spawn(move || runtime.block_on(serve(socket, service)))
+            .context("cannot start a thread")?;
+        Ok(Self { scrapes, is_ready })
+    }
+
+    /// From now on it is ready, or not any more.
+    pub(crate) fn set_ready(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    scrapes: mpsc::Sender<Scrape>,
+    is_ready: Arc<AtomicBool>,
+}
+
+/// Answers whoever comes, for ever.
+async fn serve(socket: TcpListener, service: Service) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let refusals = Arc::new(Semaphore::new(REFUSALS));
+    let mut is_told = false;
+    loop {
+        let stream = match socket.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Who gave up before being accepted is no trouble of ours.
+                if !is_told && error.kind() != io::ErrorKind::ConnectionAborted {
+                    tell(format_args!("cannot accept connections of scrapers: {error}"));
+                    is_told = true;
+                }
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        is_told = false;
+        if let Ok(permit) = Arc::clone(&connections).try_acquire_owned() {
+            let service = service.clone();
+            tokio::spawn(async move {
+                // Whatever ends it ends this connection only.
+                let _ = timeout(CONNECTION_TIME, answer(stream, service)).await;
+                drop(permit);
+            });
+        } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
+            tokio::spawn(async move {
+                let _ = timeout(REFUSAL_TIME, refuse(stream)).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Answers one request. Nobody keeps a connection: it would count among those that there may be.
+async fn answer(stream: TcpStream, service: Service) -> hyper::Result<()> {
+    let respond = service_fn(move |request| {
+        let service = service.clone();
+        async move { Ok::<_, Infallible>(service.respond(&request).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), respond)
+        .await
+}
+
+/// Says that there are too many, and waits until that was read: what is unread when a socket closes takes the answer with it.
+async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(REFUSAL).await?;
+    stream.shutdown().await?;
+    let mut unread = [0; 1024];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+impl Service {
+    async fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+            response.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
+            return response;
+        }
+        match request.uri().path() {
+            "/metrics" => self.metrics(request).await,
+            "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/readyz" if self.is_ready.load(Ordering::Relaxed) => text(StatusCode::OK, "tracing\n"),
+            "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not tracing\n"),
+            "/" => text(StatusCode::OK, "net-latency export: /metrics /healthz /readyz\n"),
+            _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz and /readyz\n"),
+        }
+    }
+
+    async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let accept: Vec<_> =
+            request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+        let form = Form::accepted(&accept.join(","));
+        let (answer, metrics) = oneshot::channel();
+        let is_asked =
+            self.is_ready.load(Ordering::Relaxed) && self.scrapes.send(Scrape { form, answer }).await.is_ok();
+        let metrics = if is_asked { metrics.await.ok() } else { None };
+        match metrics {
+            Some(metrics) => {
+                let by_gzip = takes_gzip(request);
+                let body = if by_gzip { gzipped(&metrics) } else { metrics };
+                let mut response = Response::new(Full::new(body));
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_TYPE, form.content_type().parse().expect("a header"));
+                if by_gzip {
+                    headers.insert(CONTENT_ENCODING, "gzip".parse().expect("a header"));
+                }
+                response
+            }
+            None => {
+                let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "not tracing\n");
+                response.headers_mut().insert(RETRY_AFTER, "1".parse().expect("a header"));
+                response
+            }
+        }
+    }
+}
+
+/// Whether it says so; what it may mean by anything else is not worth a guess.
+fn takes_gzip(request: &Request<Incoming>) -> bool {
+    let values = request.headers().get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let is_refused = |part: &str| part.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
+        is_gzip && !parts.any(is_refused)
+    })
+}
+
+fn gzipped(bytes: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes everything").into()
+}
+
+fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(words.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, TEXT.parse().expect("a header"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read as _,
+        net::{Ipv4Addr, TcpStream},
+        time::Instant,
+    };
+
+    use super::*;
+
+    const BODY: &str = "net_latency 1\n";
+
+    /// A server on a port of its own, and metrics for whoever asks.
+    fn start() -> SocketAddr {
+        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = listener.address;
+        let mut server = Server::start(listener).expect("a thread");
+        server.set_ready(true);
+        thread::spawn(move || {
+            while let Some(scrape) = server.scrapes.blocking_recv() {
+                let _ = scrape.answer.send(Bytes::from_static(BODY.as_bytes()));
+            }
+        });
+        address
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+        stream
+    }
+
+    fn read(mut stream: TcpStream) -> String {
+        let mut answer = Vec::new();
+        // A reset at the end is as good as an end.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).expect("text")
+    }
+
+    fn ask(address: SocketAddr, request: &[u8]) -> String {
+        let mut stream = connect(address);
+        // One that is refused early may not be read to its end.
+        let _ = stream.write_all(request);
+        read(stream)
+    }
+
+    fn get(address: SocketAddr, path: &str) -> String {
+        ask(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+    }
+
+    fn status(answer: &str) -> &str {
+        answer.split(' ').nth(1).unwrap_or_default()
+    }
+
+    #[test]
+    fn each_path_has_its_answer() {
+        let address = start();
+        let metrics = get(address, "/metrics?x=1");
+        assert!(metrics.ends_with(BODY) && metrics.contains(Form::Text.content_type()), "{metrics}");
+        let open = ask(
+            address,
+            b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+        );
+        assert!(open.contains(Form::OpenMetrics.content_type()), "{open}");
+        let codes =
+            ["/healthz", "/readyz", "/", "/etc/passwd"].map(|path| status(&get(address, path)).to_owned());
+        assert_eq!(codes, ["200", "200", "200", "404"]);
+        let head = ask(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(status(&head) == "200" && head.ends_with("\r\n\r\n"), "{head}");
+        assert_eq!(status(&ask(address, b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n")), "405");
+    }
+
+    #[test]
+    fn who_takes_gzip_gets_it() {
+        let address = start();
+        let ask = |coding: &str| {
+            let mut stream = connect(address);
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("it listens");
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).expect("an answer");
+            let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("headers") + 4;
+            let body = answer.split_off(end);
+            (String::from_utf8(answer).expect("text").contains("content-encoding: gzip"), body)
+        };
+        let (is_gzip, body) = ask("deflate, gzip;q=0.5");
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).expect("gzip");
+        assert!(is_gzip && text == BODY, "{text}");
+        for other in ["identity", "gzip;q=0", "br"] {
+            assert_eq!(ask(other), (false, BODY.as_bytes().to_vec()), "{other}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_ready_says_so() {
+        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = listener.address;
+        let server = Server::start(listener).expect("a thread");
+        let codes = ["/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
+        assert_eq!(codes, ["200", "503", "503"]);
+        // The run is over, and the thread has not noticed.
+        server.set_ready(true);
+        drop(server);
+        assert_eq!(status(&get(address, "/metrics")), "503");
+    }
+
+    #[test]
+    fn what_is_no_request_or_too_large_is_refused() {
+        let address = start();
+        assert_eq!(status(&ask(address, b"\x16\x03\x01\x02\x00garbage\r\n\r\n")), "400");
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(HEADERS + 1));
+        assert_eq!(status(&ask(address, many.as_bytes())), "431");
+        let huge = format!("GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n", "b".repeat(1 << 20));
+        let answer = ask(address, huge.as_bytes());
+        assert!(!answer.contains(BODY), "{answer}");
+        assert!(get(address, "/metrics").ends_with(BODY));
+    }
+
+    #[test]
+    fn too_many_connections_are_told_so_and_the_rest_goes_on() {
+        let address = start();
+        let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+        // They are accepted in the order in which they came.
+        let refused = get(address, "/metrics");
+        assert!(status(&refused) == "503" && refused.contains("too many connections"), "{refused}");
+        let body = refused.split("\r\n\r\n").nth(1).expect("a body");
+        assert!(refused.contains(&format!("Content-Length: {}\r\n", body.len())), "{refused}");
+        // Many at once: each has an answer or an end.
+        let crowd: Vec<_> = (0..300).map(|_| connect(address)).collect();
+        drop(crowd);
+        drop(silent);
+        let begun = Instant::now();
+        while !get(address, "/metrics").ends_with(BODY) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody is answered any more");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn half_a_request_ends_in_time() {
+        let address = start();
+        let begun = Instant::now();
+        let answer = ask(address, b"GET /metrics HTT");
+        assert!(!answer.contains(BODY), "{answer}");
+        assert!(begun.elapsed() < CONNECTION_TIME + Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_is_one_sentence() {
+        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let busy = Listener::open(listener.address).expect_err("it is taken");
+        assert_eq!((busy.exit_code(), busy.to_string().lines().count()), (1, 1));
+        // Of TEST-NET-1 (RFC 5737).
+        let other = Listener::open(([192, 0, 2, 1], 9823).into()).expect_err("it is nobody's");
+        assert_eq!(other.exit_code(), 2);
+        insta::assert_snapshot!(other.to_string());
+    }
+}

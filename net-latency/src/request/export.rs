@@ -1,0 +1,73 @@
+//! What `net-latency export` is asked for.
+
+use std::{net::SocketAddr, time::Duration};
+
+use net_latency_common::GroupBy;
+
+use super::{choice::Choice, filter::PacketFilter, format::FooterFormat, hist::Histograms, tracing::Backend};
+
+/// Which metrics to keep, and where scrapers find them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// Which packets to count; the kernel side applies this.
+    pub filter: PacketFilter,
+    /// How to hook into the kernel: fentry, kprobe, or what suits it.
+    pub backend: Backend,
+    /// What series are kept for, besides direction, protocol and stage.
+    pub by: ExportBy,
+    /// Room for this many buckets of all groups together. What finds no room is counted as lost.
+    pub buckets: u32,
+    /// Groups that have series of their own; all others are one more.
+    pub series: usize,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Stop this long after everything is attached.
+    pub duration: Option<Duration>,
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
+    pub quiet: bool,
+    /// Form of the summary at the end, on standard error.
+    pub footer: FooterFormat,
+}
+
+impl ExportConfig {
+    /// What the kernel side counts.
+    #[must_use]
+    pub fn histograms(&self) -> Histograms {
+        let by = match self.by {
+            ExportBy::None => GroupBy::Stage,
+            ExportBy::Comm => GroupBy::Comm,
+            ExportBy::Cgroup | ExportBy::Pod => GroupBy::Cgroup,
+            ExportBy::Interface => GroupBy::Interface,
+            ExportBy::Port => GroupBy::Port,
+        };
+        Histograms { by, buckets: self.buckets }
+    }
+}
+
+/// What series are kept for. No process and no other end: their number has no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportBy {
+    /// All packets together.
+    None,
+    /// The name of the process's thread.
+    Comm,
+    /// The process's cgroup.
+    Cgroup,
+    /// The process's pod and container.
+    Pod,
+    /// The device.
+    Interface,
+    /// This end's port, unless it is ephemeral.
+    Port,
+}
+
+impl Choice for ExportBy {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::None, "none", "Nothing else"),
+        (Self::Comm, "comm", "The name of the process's thread"),
+        (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),
+        (Self::Pod, "pod", "The process's Kubernetes namespace, pod and container"),
+        (Self::Interface, "interface", "The network device"),
+        (Self::Port, "port", "This end's port; ephemeral ones together"),
+    ];
+}

@@ -1,0 +1,531 @@
+//! Metrics: each packet is counted once, under the right name, whoever scrapes and however.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path as FilePath, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::Case;
+use crate::{
+    net::{Path, Version},
+    peers::{CLIENT, Pair, Peer, SERVER},
+    process::{PATIENCE, until, wait},
+    tool::{Backend, Launch, Outcome, Sink, Tool, run},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("export_counts_every_packet", counts),
+    ("export_caps_its_series", caps),
+    ("export_names_pods", pods),
+    ("export_goes_on_beside_bad_scrapers", crowd),
+    ("export_refuses_what_cannot_be", refusals),
+    ("export_by_prometheus", prometheus),
+];
+
+const ROUNDS: u32 = 100;
+const LEN: u32 = 200;
+/// Debian's Prometheus, where a guest has it.
+const PROMETHEUS: &str = "/bin/prometheus";
+const PROMTOOL: &str = "/bin/promtool";
+const RULES: &str = include_str!("../../../../contrib/prometheus/net-latency.rules.yml");
+const TESTS_OF_RULES: &str = include_str!("../../../../contrib/prometheus/net-latency.test.yml");
+const CONFIGURATION: &str = include_str!("../../../../contrib/prometheus/prometheus.yml");
+const DASHBOARD: &str = include_str!("../../../../contrib/grafana/net-latency.json");
+
+/// The exporter, on a port of its own.
+fn start(backend: Backend, arguments: &[&str]) -> Result<(Tool, SocketAddr)> {
+    let launch = Launch::new(backend).view("export").sink(Sink::Pipe);
+    let tool = launch.args(&["--listen", "127.0.0.1:0"]).args(arguments).start()?;
+    let words = tool.said().iter().flat_map(|line| line.split(' '));
+    let address = words.filter_map(|word| word.strip_prefix("http://")?.strip_suffix("/metrics;")).next();
+    let address = address.context("it doesn't say where its metrics are")?.parse()?;
+    Ok((tool, address))
+}
+
+/// What is at that path: headers, and body.
+fn get(address: SocketAddr, path: &str, accept: &str) -> Result<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no end of the headers")?;
+    let body = answer.split_off(end + 4);
+    Ok((String::from_utf8(answer)?, body))
+}
+
+/// A sample: name, labels, value.
+struct Sample {
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
+    // Figures that are younger than 0.1 s may be given again.
+    sleep(Duration::from_millis(150));
+    let (head, body) = get(address, "/metrics", "text/plain;version=0.0.4")?;
+    ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    String::from_utf8(body)?.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
+}
+
+/// No value of a label of these tests has a quotation mark or a comma.
+fn sample(line: &str) -> Result<Sample> {
+    let (series, value) = line.rsplit_once(' ').context("no value")?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    let labels = labels.trim_end_matches('}').split(',').filter_map(|pair| pair.split_once('='));
+    let labels = labels.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned())).collect();
+    Ok(Sample { name: name.to_owned(), labels, value: value.parse()? })
+}
+
+/// The sum of samples of that name with these labels.
+fn sum(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> u64 {
+    let has = |sample: &&Sample| {
+        sample.name == name
+            && labels.iter().all(|(name, value)| sample.labels.get(*name).is_some_and(|other| other == value))
+    };
+    samples.iter().filter(has).map(|sample| sample.value as u64).sum()
+}
+
+/// That the metrics at the end had all packets of the ledger.
+fn expect_ledger(outcome: &Outcome, samples: &[Sample]) -> Result<()> {
+    let shown = outcome.ledger()?.shown;
+    let all = sum(samples, "net_latency_packets_total", &[]);
+    ensure!(all == shown, outcome.fault(format_args!("{all} packets in the metrics, not {shown}"), []));
+    let place = sum(samples, "net_latency_ledger_packets_total", &[("place", "shown")]);
+    ensure!(place == shown, outcome.fault(format_args!("{place} in the ledger's metric, not {shown}"), []));
+    Ok(())
+}
+
+/// Packets of a group, in the histograms of the whole way.
+fn in_histograms(samples: &[Sample], labels: &[(&str, &str)]) -> u64 {
+    sum(samples, "net_latency_stage_seconds_count", &[&[("stage", "total")], labels].concat())
+}
+
+/// All packets of a conversation are in the metrics of both ends, and in every form.
+fn counts(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let comms = [&pair.client, &pair.server].map(Peer::comm);
+    let port = pair.far.port().to_string();
+    let (tool, address) = start(backend, &["--by", "comm", "--port", &port])?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let samples = scrape(address)?;
+    let (open, text) = get(address, "/metrics", "application/openmetrics-text;version=1.0.0")?;
+    ensure!(open.contains("openmetrics-text") && text.ends_with(b"# EOF\n"), "not OpenMetrics: {open}");
+    let (buffers, bytes) = get(address, "/metrics", "application/vnd.google.protobuf")?;
+    ensure!(buffers.contains("vnd.google.protobuf") && bytes.len() > 1_000, "not protobuf: {buffers}");
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    for comm in comms {
+        for direction in ["in", "out"] {
+            let found = in_histograms(&samples, &[("comm", &comm), ("direction", direction)]);
+            outcome.expect_all(format_args!("packets {direction} of {comm}"), found, ROUNDS.into(), [])?;
+        }
+    }
+    for sample in samples.iter().filter(|sample| sample.name == "net_latency_stage_seconds_bucket") {
+        let all = samples.iter().find(|other| {
+            let mut labels = other.labels.clone();
+            labels.insert("le".to_owned(), sample.labels["le"].clone());
+            other.name == "net_latency_stage_seconds_count" && labels == sample.labels
+        });
+        let all = all.context("a bucket without a count")?.value;
+        ensure!(sample.value <= all, "{} in {:?}, but {all} in all", sample.value, sample.labels);
+        ensure!(sample.labels["le"] != "+Inf" || sample.value == all, "the last bucket is not all");
+    }
+    let hooks = samples.iter().filter(|sample| sample.name == "net_latency_hook_info").count();
+    ensure!(hooks > 10, "{hooks} hooks");
+    Ok(())
+}
+
+/// Beyond the cap all groups are one, and no packet is without a place.
+fn caps(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let (tool, address) = start(backend, &["--by", "comm", "--series", "1", "--port", &port])?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let samples = scrape(address)?;
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    let other = in_histograms(&samples, &[("comm", "other")]);
+    outcome.expect_all("packets of the other group", other, (2 * ROUNDS).into(), [])?;
+    let overflow = sum(&samples, "net_latency_overflow_packets_total", &[]);
+    ensure!(overflow >= other, outcome.fault(format_args!("{overflow} beyond the cap, not {other}"), []));
+    let names: std::collections::BTreeSet<_> =
+        samples.iter().filter_map(|sample| sample.labels.get("comm")).collect();
+    ensure!(names.len() == 2, outcome.fault(format_args!("{names:?}"), []));
+    Ok(())
+}
+
+/// A pod of a node of Kubernetes, as the kubelet leaves it on the disk. Its files go with it.
+struct Pod {
+    logs: PathBuf,
+    links: Vec<PathBuf>,
+    cgroups: Vec<PathBuf>,
+    place: PathBuf,
+    name: &'static str,
+}
+
+const POD_LOGS: &str = "/var/log/pods";
+const CONTAINER_LOGS: &str = "/var/log/containers";
+
+impl Pod {
+    fn new(name: &'static str, uid: &str, is_systemd: bool) -> Result<Self> {
+        let logs = FilePath::new(POD_LOGS).join(format!("shop_{name}_{uid}"));
+        fs::create_dir_all(logs.join("main"))?;
+        fs::create_dir_all(logs.join("side-car"))?;
+        fs::create_dir_all(CONTAINER_LOGS)?;
+        let root = FilePath::new("/sys/fs/cgroup");
+        let place = if is_systemd {
+            let uid = uid.replace('-', "_");
+            root.join("kubepods.slice/kubepods-burstable.slice")
+                .join(format!("kubepods-burstable-pod{uid}.slice"))
+        } else {
+            root.join(format!("kubepods/besteffort/pod{uid}"))
+        };
+        Ok(Self { logs, links: Vec::new(), cgroups: Vec::new(), place, name })
+    }
+
+    /// Starts the main container, or starts it again, with that process in it.
+    fn run(&mut self, digit: &str, peer: &Peer) -> Result<()> {
+        let id = digit.repeat(64);
+        let link = FilePath::new(CONTAINER_LOGS).join(format!("{}_shop_main-{id}.log", self.name));
+        fs::write(&link, "")?;
+        self.links.push(link);
+        let is_systemd = self.place.extension().is_some();
+        let cgroup = self.place.join(if is_systemd { format!("cri-containerd-{id}.scope") } else { id });
+        fs::create_dir_all(&cgroup)?;
+        fs::write(cgroup.join("cgroup.procs"), peer.pid().to_string())?;
+        if let Some(before) = self.cgroups.last() {
+            fs::remove_dir(before)?;
+        }
+        self.cgroups.push(cgroup);
+        Ok(())
+    }
+
+    fn labels(&self) -> [(&str, &str); 3] {
+        [("namespace", "shop"), ("pod", self.name), ("container", "main")]
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.logs));
+        self.links.iter().for_each(|link| drop(fs::remove_file(link)));
+    }
+}
+
+/// Pods by both drivers have their names; one that is started again goes on, one that comes later is named soon.
+fn pods(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let mut server = Pod::new("web-0", "1b4d7a9e-6c1f-4a58-9d7e-0f2c3b5a6d81", true)?;
+    server.run("a", &pair.server)?;
+    let (tool, address) = start(backend, &["--by", "pod", "--port", &port])?;
+    let mut client = Pod::new("client-7d9f", "2c5e8baf-7d20-4b69-8e8f-1a3d4c6b7e92", false)?;
+    client.run("b", &pair.client)?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let each = u64::from(ROUNDS * 2);
+    let has_names = || {
+        let samples = scrape(address)?;
+        Ok([&client, &server].iter().all(|pod| in_histograms(&samples, &pod.labels()) > 0))
+    };
+    let begun = Instant::now();
+    until(Duration::from_secs(7), has_names).context("no names")?;
+    println!("named after {:.1} s", begun.elapsed().as_secs_f64());
+    server.run("c", &pair.server)?;
+    // The container that was is looked for, and not found.
+    sleep(Duration::from_secs(5));
+    pair.converse(ROUNDS, LEN)?;
+    drop(scrape(address)?);
+    sleep(Duration::from_secs(6));
+    let samples = scrape(address)?;
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    for pod in [&client, &server] {
+        let found = in_histograms(&samples, &pod.labels());
+        outcome.expect_all(format_args!("packets of {}", pod.name), found, 2 * each, [])?;
+    }
+    let nameless = in_histograms(&samples, &[("pod", "unknown")]);
+    ensure!(nameless == 0, outcome.fault(format_args!("{nameless} packets of unknown pods"), []));
+    Ok(())
+}
+
+/// Silent, slow and wrong scrapers, and too many, are no harm to counting.
+fn crowd(backend: Backend) -> Result<()> {
+    const CONNECTIONS: usize = 1_000;
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let (tool, address) = start(backend, &["--port", &port])?;
+    pair.open(&path)?;
+    let mut crowd = Vec::new();
+    for number in 0..CONNECTIONS {
+        let mut stream = TcpStream::connect(address)?;
+        // Those that are refused may be closed already.
+        let _ = match number % 3 {
+            0 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
+            1 => stream.write_all(b"\x16\x03\x01garbage"),
+            _ => Ok(()),
+        };
+        crowd.push(stream);
+    }
+    pair.converse(ROUNDS, LEN)?;
+    drop(crowd);
+    let answers = || Ok(scrape(address).is_ok());
+    until(Duration::from_secs(30), answers).context("nobody is answered any more")?;
+    let samples = scrape(address)?;
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    let found = in_histograms(&samples, &[]);
+    outcome.expect_all("packets", found, (4 * ROUNDS).into(), [])?;
+    let descriptors = sum(&samples, "process_open_fds", &[]);
+    ensure!(descriptors < 250, outcome.fault(format_args!("{descriptors} descriptors are open"), []));
+    Ok(())
+}
+
+/// A port that is taken, and an address that is nobody's.
+fn refusals(backend: Backend) -> Result<()> {
+    let (tool, address) = start(backend, &[])?;
+    for (address, code, word) in
+        [(address.to_string(), 1, "--listen"), ("192.0.2.1:9823".to_owned(), 2, "ip address")]
+    {
+        let refusal = run(None, &["export", "--listen", &address])?;
+        let is_right = refusal.code == Some(code)
+            && refusal.stderr.lines().count() == 1
+            && refusal.stderr.contains(word);
+        ensure!(is_right, "{address}: {:?}: {}{}", refusal.code, refusal.stdout, refusal.stderr);
+    }
+    tool.stop().map(drop)
+}
+
+/// A running Prometheus that scrapes the exporter each second.
+struct Prometheus {
+    child: Child,
+    directory: PathBuf,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    fn start(target: SocketAddr, port: u16, features: &[&str]) -> Result<Self> {
+        let directory = env::temp_dir().join(format!("prometheus-{port}"));
+        fs::create_dir_all(&directory)?;
+        let config = directory.join("prometheus.yml");
+        fs::write(directory.join("rules.yml"), RULES)?;
+        fs::write(
+            &config,
+            format!(
+                "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [rules.yml]\n\
+                 scrape_configs:\n- job_name: net-latency\n  static_configs: [{{targets: ['{target}']}}]\n"
+            ),
+        )?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let log = fs::File::create(directory.join("log"))?;
+        let mut command = Command::new(PROMETHEUS);
+        command.arg(format!("--config.file={}", config.display()));
+        command.arg(format!("--storage.tsdb.path={}", directory.join("data").display()));
+        command.arg(format!("--web.listen-address={address}")).args(features);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let prometheus = Self { child, directory, address };
+        let is_ready = || Ok(get(address, "/-/ready", "*/*").is_ok_and(|(head, _)| head.contains(" 200 ")));
+        until(Duration::from_secs(120), is_ready)
+            .with_context(|| format!("Prometheus does not start: {}", prometheus.log()))?;
+        Ok(prometheus)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// What its API says.
+    fn ask(&self, path: &str) -> Result<Value> {
+        let (head, body) = get(self.address, path, "application/json")?;
+        let body = if head.contains("chunked") { unchunked(&body)? } else { body };
+        let value: Value = serde_json::from_slice(&body).with_context(|| head.clone())?;
+        ensure!(value["status"] == "success", "{path}: {value}");
+        Ok(value["data"].clone())
+    }
+
+    /// The values that an expression has now.
+    fn query(&self, expression: &str) -> Result<Vec<f64>> {
+        let data = self.ask(&format!("/api/v1/query?query={}", encoded(expression)))?;
+        let result = data["result"].as_array().with_context(|| format!("{expression}: {data}"))?;
+        let value = |sample: &Value| sample["value"][1].as_str().and_then(|value| value.parse().ok());
+        result.iter().map(|sample| value(sample).with_context(|| format!("{expression}: {sample}"))).collect()
+    }
+
+    /// Its only value.
+    fn one(&self, expression: &str) -> Result<f64> {
+        let values = self.query(expression)?;
+        ensure!(values.len() == 1, "{expression}: {values:?}");
+        Ok(values[0])
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(wait(&mut self.child, PATIENCE));
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}
+
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+fn unchunked(mut body: &[u8]) -> Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    loop {
+        let end = body.windows(2).position(|two| two == b"\r\n").context("no length of a chunk")?;
+        let len = usize::from_str_radix(std::str::from_utf8(&body[..end])?, 16)?;
+        if len == 0 {
+            return Ok(whole);
+        }
+        whole.extend_from_slice(body.get(end + 2..end + 2 + len).context("a chunk is cut")?);
+        body = &body[end + 2 + len + 2..];
+    }
+}
+
+/// The expressions of the dashboard, as Grafana would send them.
+fn of_dashboard() -> Result<Vec<String>> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?;
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let expressions: Vec<_> = targets.filter_map(|target| target["expr"].as_str()).collect();
+    ensure!(expressions.len() >= 15, "{} expressions", expressions.len());
+    let values = [
+        ("$__rate_interval", "1m"),
+        ("$instance", ".*"),
+        ("$protocol", ".*"),
+        ("$stage", "total"),
+        ("$group", "comm"),
+    ];
+    let filled = |expression: &str| {
+        values.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value))
+    };
+    Ok(expressions.into_iter().map(filled).collect())
+}
+
+/// Without the thresholds: what is compared must be there, whether all is well or not.
+fn without_thresholds(expression: &str) -> String {
+    let mut words = expression.split_whitespace().peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if [">", "<", "=="].contains(&word) && words.peek().is_some_and(|next| next.parse::<f64>().is_ok()) {
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}
+
+/// Prometheus has what the ledger has; every expression of the dashboard and the rules has data; native histograms say the
+/// same as classic ones.
+fn prometheus(backend: Backend) -> Result<()> {
+    if !FilePath::new(PROMETHEUS).exists() {
+        // Only guests that were asked for it carry a hundred megabytes more.
+        println!("there is no {PROMETHEUS} in this guest");
+        return Ok(());
+    }
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let (tool, address) = start(backend, &["--by", "comm", "--series", "1", "--port", &port])?;
+    let classic = Prometheus::start(address, 9090, &[])?;
+    let native = Prometheus::start(address, 9091, &["--enable-feature=native-histograms"])?;
+    pair.open(&path)?;
+    for _ in 0..20 {
+        pair.converse(ROUNDS / 10, LEN)?;
+        sleep(Duration::from_secs(1));
+    }
+    let samples = scrape(address)?;
+    let all = sum(&samples, "net_latency_packets_total", &[]);
+    for prometheus in [&classic, &native] {
+        let has_all = || {
+            Ok(prometheus
+                .query("sum(net_latency_packets_total)")?
+                .first()
+                .is_some_and(|sum| *sum as u64 == all))
+        };
+        until(Duration::from_secs(60), has_all)
+            .with_context(|| format!("it never has all {all}: {}", prometheus.log()))?;
+    }
+    // PromQL's counts are those of the ledger.
+    for direction in ["in", "out"] {
+        let wanted = in_histograms(&samples, &[("direction", direction)]) as f64;
+        let selector = format!("{{direction=\"{direction}\",stage=\"total\"}}");
+        let counted = classic.one(&format!("sum(net_latency_stage_seconds_count{selector})"))?;
+        let exponential =
+            native.one(&format!("histogram_count(sum(net_latency_stage_seconds{selector}))"))?;
+        ensure!(
+            counted == wanted && exponential == wanted,
+            "{direction}: {counted}, {exponential}, not {wanted}"
+        );
+        for quantile in ["0.5", "0.9", "0.99"] {
+            let by = |text: &str| format!("histogram_quantile({quantile}, {text})");
+            let edges =
+                classic.one(&by(&format!("sum by (le) (net_latency_stage_seconds_bucket{selector})")))?;
+            let exact = native.one(&by(&format!("sum(net_latency_stage_seconds{selector})")))?;
+            // One is within a power of two, the other within 16 %.
+            let ratio = edges / exact;
+            ensure!((0.43..=2.32).contains(&ratio), "{direction} {quantile}: {edges} and {exact}");
+        }
+    }
+    // Every expression has data.
+    let rules = classic.ask("/api/v1/rules")?;
+    let groups = rules["groups"].as_array().context("no groups of rules")?;
+    let rules: Vec<_> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
+    ensure!(rules.len() >= 10, "{} rules", rules.len());
+    for rule in &rules {
+        ensure!(rule["lastError"].is_null(), "{rule}");
+    }
+    let of_rules = rules.iter().filter_map(|rule| rule["query"].as_str()).map(str::to_owned);
+    for expression in of_rules.chain(of_dashboard()?) {
+        let expression = without_thresholds(&expression);
+        ensure!(!classic.query(&expression)?.is_empty(), "no data: {expression}");
+    }
+    let (_, text) = get(address, "/metrics", "text/plain")?;
+    promtool(&["check", "metrics"], &text)?;
+    let directory = classic.directory.display();
+    fs::write(classic.directory.join("net-latency.rules.yml"), RULES)?;
+    fs::write(classic.directory.join("net-latency.test.yml"), TESTS_OF_RULES)?;
+    fs::write(classic.directory.join("example.yml"), CONFIGURATION)?;
+    promtool(&["check", "config", &format!("{directory}/example.yml")], b"")?;
+    promtool(&["check", "rules", &format!("{directory}/net-latency.rules.yml")], b"")?;
+    promtool(&["test", "rules", &format!("{directory}/net-latency.test.yml")], b"")?;
+    drop((classic, native));
+    let outcome = tool.stop()?;
+    outcome.expect_all("packets", all, (8 * ROUNDS).into(), [])?;
+    expect_ledger(&outcome, &samples)
+}
+
+/// Prometheus' own tool finds nothing wrong.
+fn promtool(arguments: &[&str], input: &[u8]) -> Result<()> {
+    let mut command = Command::new(PROMTOOL);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    child.stdin.take().context("a pipe")?.write_all(input)?;
+    let output = child.wait_with_output()?;
+    let said = [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat();
+    ensure!(output.status.success(), "promtool {}: {said}", arguments.join(" "));
+    Ok(())
+}
