@@ -26,6 +26,7 @@ use crate::{
     run::{
         ends::{Processes, Signals},
         pace,
+        privileges::{self, Later},
         tracer::Tracer,
     },
 };
@@ -61,8 +62,12 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     let listener = Listener::open(config.listen)?;
     let address = listener.address;
     // It answers that it is alive while hooks are being attached, which takes a while.
-    let server = Server::start(listener)?;
+    let give_up =
+        |reads: &dyn Fn() -> bool| privileges::give_up(&Later { output: None, has_command: false }, reads);
+    // Its thread reads nothing but what scrapers send.
+    let server = Server::start(listener, move || give_up(&|| true))?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
+    give_up(&|| tracer.losses().is_ok())?;
     server.set_ready(true);
     if !config.quiet {
         let by = tracer.mechanism().name();

@@ -108,11 +108,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts to answer: that it is alive, but not ready.
+    /// Starts to answer: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
     ///
     /// # Errors
-    /// If there can't be another thread.
-    pub(crate) fn start(listener: Listener) -> Result<Self, Failure> {
+    /// If there can't be another thread, or that fails.
+    pub(crate) fn start(
+        listener: Listener,
+        prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
         let (sender, scrapes) = mpsc::channel(CONNECTIONS);
         let is_ready = Arc::new(AtomicBool::new(false));
         let service = Service { scrapes: sender, is_ready: Arc::clone(&is_ready) };
@@ -124,10 +127,20 @@ impl Server {
             let _guard = runtime.enter();
             TcpListener::from_std(listener.socket).context("cannot listen")?
         };
+        let (prepared, is_prepared) = std::sync::mpsc::channel();
         thread::Builder::new()
             .name("server".to_owned())
-            .spawn(move || runtime.block_on(serve(socket, service)))
+            .spawn(move || {
+                let result = prepare();
+                let can_serve = result.is_ok();
+                // Whoever started it waits for this.
+                let _ = prepared.send(result);
+                if can_serve {
+                    runtime.block_on(serve(socket, service));
+                }
+            })
             .context("cannot start a thread")?;
+        is_prepared.recv().context("the thread that answers scrapers has ended")??;
         Ok(Self { scrapes, is_ready })
     }
 
@@ -288,7 +301,7 @@ mod tests {
     fn start() -> SocketAddr {
         let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = listener.address;
-        let mut server = Server::start(listener).expect("a thread");
+        let mut server = Server::start(listener, || Ok(())).expect("a thread");
         server.set_ready(true);
         thread::spawn(move || {
             while let Some(scrape) = server.scrapes.blocking_recv() {
@@ -370,7 +383,7 @@ mod tests {
     fn who_is_not_ready_says_so() {
         let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = listener.address;
-        let server = Server::start(listener).expect("a thread");
+        let server = Server::start(listener, || Ok(())).expect("a thread");
         let codes = ["/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
         assert_eq!(codes, ["200", "503", "503"]);
         // The run is over, and the thread has not noticed.
