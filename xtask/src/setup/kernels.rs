@@ -35,7 +35,7 @@ const MODULES: [&str; 15] = [
 ];
 
 /// The same, of which some kernels lack some: 5.10 has no TLS.
-const OPTIONAL: [&str; 2] = ["tls", "aesni_intel"];
+const OPTIONAL: [&str; 3] = ["tls", "aesni_intel", "wireguard"];
 
 /// Written last; tells that the directory is complete, and for which of the settings above.
 const STAMP: &str = "complete";

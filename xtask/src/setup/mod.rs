@@ -74,6 +74,7 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
             scope.spawn(move || {
                 qemu::ensure_busybox(&mut apt)?;
                 programs::ensure(programs::STRACE)?;
+                programs::ensure(programs::WIREGUARD_TOOLS)?;
                 programs::ensure(programs::PROMETHEUS)?;
                 kernels::ensure(&needs.kernels)
             })

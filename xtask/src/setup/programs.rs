@@ -13,6 +13,10 @@ use crate::{
 
 /// Counts system calls by another way than the tool does. Package and program have the same name.
 pub(crate) const STRACE: &str = "strace";
+/// Sets up tunnels; the package of [`WG`].
+pub(crate) const WIREGUARD_TOOLS: &str = "wireguard-tools";
+/// The program of that package.
+pub(crate) const WG: &str = "wg";
 /// Another tracer.
 pub(crate) const BPFTRACE: &str = "bpftrace";
 /// Scrapes what the tool exports. The package has the program of that name, and [`PROMTOOL`].

@@ -231,6 +231,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
     contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
     contents.files = programs::files(programs::STRACE)?;
+    contents.files.extend(programs::files_of(programs::WIREGUARD_TOOLS, programs::WG)?);
     if job.scrapes {
         for program in [programs::PROMETHEUS, programs::PROMTOOL] {
             contents.files.extend(programs::files_of(programs::PROMETHEUS, program)?);

@@ -29,6 +29,7 @@ pub(super) enum Kind<'a> {
     Vlan { below: &'a str },
     Gre { local: Ipv4Addr, remote: Ipv4Addr },
     Vxlan { local: Ipv4Addr, remote: Ipv4Addr },
+    Wireguard,
 }
 
 pub(super) fn create(name: &str, kind: Kind<'_>) -> Result<()> {
@@ -44,11 +45,12 @@ pub(super) fn create(name: &str, kind: Kind<'_>) -> Result<()> {
         Kind::Vlan { .. } => "vlan",
         Kind::Gre { .. } => "gre",
         Kind::Vxlan { .. } => "vxlan",
+        Kind::Wireguard => "wireguard",
     };
     request.nested(libc::IFLA_LINKINFO, |request| {
         request.attribute(IFLA_INFO_KIND, kind_name.as_bytes());
         request.nested(IFLA_INFO_DATA, |request| match kind {
-            Kind::Bridge => {}
+            Kind::Bridge | Kind::Wireguard => {}
             Kind::Bond => request.attribute(IFLA_BOND_MODE, &[BOND_MODE_ACTIVEBACKUP]),
             Kind::Vlan { .. } => request.attribute(IFLA_VLAN_ID, &7_u16.to_ne_bytes()),
             Kind::Gre { local, remote } => {

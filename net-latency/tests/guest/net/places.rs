@@ -2,12 +2,14 @@
 
 use std::{
     fs,
+    io::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsRawFd as _,
+    process::{Command, Stdio},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{
     Between, FAR, NEAR, Namespace, Path, Version, add_address, create_veth,
@@ -23,6 +25,24 @@ const UPPER: &str = "nl-upper";
 const TO_NEAR: &str = "nl-to-near";
 const TO_FAR: &str = "nl-to-far";
 const BRIDGE: &str = "nl-bridge";
+/// Private keys of the tunnel's ends: any 32 bytes.
+const WG_KEYS: [&str; 2] =
+    ["AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHl8=", "ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pl8="];
+const WG_PORT: u16 = 51820;
+
+/// What `wg` says, of the namespace that the calling thread is in.
+fn wg(arguments: &[&str], input: &str) -> Result<String> {
+    let mut child = Command::new("/bin/wg")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting wg")?;
+    writeln!(child.stdin.take().context("no standard input")?, "{input}")?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "wg {arguments:?}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+}
 
 impl Path {
     /// Two links and a bridge that joins them, in a namespace of its own.
@@ -101,6 +121,24 @@ impl Path {
     /// A VXLAN tunnel over a link.
     pub(crate) fn vxlan(version: Version) -> Result<Self> {
         Self::upon_veth(version, |_, local, remote| create(UPPER, Kind::Vxlan { local, remote }))
+    }
+
+    /// A WireGuard tunnel over a link; `None` where the kernel has no WireGuard.
+    pub(crate) fn wireguard(version: Version) -> Result<Option<Self>> {
+        if !fs::exists("/sys/module/wireguard")? {
+            return Ok(None);
+        }
+        let path = Self::upon_veth(version, |_, local, remote| {
+            let [own, others] = if local < remote { WG_KEYS } else { [WG_KEYS[1], WG_KEYS[0]] };
+            create(UPPER, Kind::Wireguard)?;
+            let peer = wg(&["pubkey"], others)?;
+            let endpoint = format!("{remote}:{WG_PORT}");
+            let port = WG_PORT.to_string();
+            let own_end = ["set", UPPER, "listen-port", &port, "private-key", "/proc/self/fd/0"];
+            let other_end = ["peer", &peer, "endpoint", &endpoint, "allowed-ips", "0.0.0.0/0,::/0"];
+            wg(&[own_end, other_end].concat(), own).map(drop)
+        })?;
+        Ok(Some(path))
     }
 
     /// A link whose ends are part of a bond each.

@@ -30,6 +30,8 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "gre_v6", play: || conversation(&Path::gre(Version::V6)?) },
         Scenario { name: "vxlan_v4", play: || conversation(&Path::vxlan(Version::V4)?) },
         Scenario { name: "vxlan_v6", play: || conversation(&Path::vxlan(Version::V6)?) },
+        Scenario { name: "wireguard_v4", play: || wireguard(Version::V4) },
+        Scenario { name: "wireguard_v6", play: || wireguard(Version::V6) },
         Scenario { name: "mapped_loopback", play: || mapped(&Path::loopback(Version::V4)?) },
         Scenario { name: "mapped_veth", play: || mapped(&Path::veth(Version::V4)?) },
         Scenario { name: "other_cpu", play: other_cpu },
@@ -45,12 +47,37 @@ pub(crate) const THEME: Theme = Theme {
 
 const ROUNDS: u32 = 50;
 const LEN: u32 = 200;
+/// Connections through a tunnel.
+const TUNNELLED: usize = 4;
 
 /// One line per data segment and direction, of the right process, with every stage.
 fn conversation(path: &Path) -> Result<Check> {
     let mut pair = Pair::connect(path)?;
     pair.converse(ROUNDS, LEN)?;
     Ok(exact(pair))
+}
+
+/// The packet goes through the tunnel's device and then, encrypted by another thread, through the link's, with the same skb: it has
+/// one line, of the first.
+fn wireguard(version: Version) -> Result<Check> {
+    let Some(path) = Path::wireguard(version)? else {
+        println!("not played: this kernel has no WireGuard");
+        return Ok(Box::new(|_| Ok(())));
+    };
+    let mut pairs = (0..TUNNELLED).map(|_| Pair::connect(&path)).collect::<Result<Vec<_>>>()?;
+    // In turn, so that packets of one are under way through the tunnel while another sends.
+    for _ in 0..ROUNDS {
+        for pair in &mut pairs {
+            pair.converse(1, LEN)?;
+        }
+    }
+    Ok(Box::new(move |evidence| {
+        for pair in &pairs {
+            let conversation = Conversation::check(evidence.outcome, &evidence.lines, pair)?;
+            conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        }
+        Ok(())
+    }))
 }
 
 fn exact(pair: Pair) -> Check {
