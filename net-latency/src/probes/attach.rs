@@ -30,7 +30,7 @@ use super::{
     filters,
     histograms::{self, Counts},
     plan::{Choice, Plan},
-    table::{Mechanism, TCP_IN_IP},
+    table::{Mechanism, Programs, TCP_IN_IP},
 };
 use crate::message::tell;
 use crate::{
@@ -236,6 +236,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     for choice in &plan.choices {
         probes.load(choice, &types).with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
+    for choice in &plan.choices {
+        probes.attach_part(choice);
+    }
     for choice in plan.choices.iter().rev() {
         probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
@@ -330,6 +333,17 @@ impl Probes {
             attach_program(program, target)?;
         }
         Ok(())
+    }
+
+    /// Few kernels have such a part, and where it can't be hooked, what its hook would tell is unknown, which is counted.
+    fn attach_part(&mut self, choice: &Choice) {
+        let (Some(part), Programs::Function { kprobe, .. }) = (choice.hook.part, choice.hook.programs) else {
+            return;
+        };
+        let Some(Program::KProbe(program)) = self.ebpf.program_mut(kprobe) else { return };
+        if program.fd().is_ok() || program.load().is_ok() {
+            let _ = program.attach(part, 0);
+        }
     }
 }
 
@@ -444,7 +458,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, HOOKS, PROCESSES, Programs},
+        table::{CLOSE, HOOKS, PROCESSES},
     };
 
     #[test]

@@ -167,6 +167,9 @@ pub struct Hook {
     pub programs: Programs,
     /// What its absence means.
     pub absence: Absence,
+    /// The part of the function that GCC may cut off and call in its stead, so that the function itself is passed by. BTF does not
+    /// have it: it takes a kprobe.
+    pub part: Option<&'static str>,
 }
 
 impl Hook {
@@ -215,6 +218,7 @@ const fn function(
         candidates,
         programs: Programs::Function { fentry, kprobe },
         absence: Absence::Fatal,
+        part: None,
     }
 }
 
@@ -243,6 +247,7 @@ const fn tracepoint(
         candidates,
         programs: Programs::Tracepoint { btf, kprobe: None },
         absence: Absence::Fatal,
+        part: None,
     }
 }
 
@@ -265,6 +270,7 @@ pub const HOOKS: [Hook; 28] = [
         ],
         programs: Programs::AllTracepoints { raw: "raw_arrived" },
         absence: Absence::Fatal,
+        part: None,
     },
     // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
     function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4").v4(),
@@ -297,14 +303,18 @@ pub const HOOKS: [Hook; 28] = [
         candidates: &["kfree_skb"],
         programs: Programs::AllTracepoints { raw: "raw_dropped" },
         absence: Absence::Fatal,
+        part: None,
     },
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app").tcp(),
     // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app").udp(),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app").udp(),
-    // Without it the age of what is sent again is unknown.
-    optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again").tcp(),
+    // Without it the age of what is sent again is unknown. Debian's Linux 6.1 has it in two parts.
+    Hook {
+        part: Some("__tcp_retransmit_skb.part.0"),
+        ..optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again").tcp()
+    },
     function(OUT, Stage::Tcp, &["tcp_v4_send_check", TCP_IN_IP[0]], "fentry_out_tcp4", "kprobe_out_tcp4")
         .tcp()
         .v4(),
@@ -335,5 +345,6 @@ const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook
         candidates: tracepoint,
         programs: Programs::AllTracepoints { raw },
         absence: Absence::Fatal,
+        part: None,
     }
 }
