@@ -128,6 +128,13 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     };
     let (seq, len) = (packet.seq, packet.len);
     if len == 0 && !filter::control() {
+        // Nobody asks for it. But under the socket's lock it shows that what was in flight is not any more; or else it would be taken
+        // for that, should it have the same address.
+        if !untraced::is_socket_untraced(socket)
+            && let Some(connection) = connection::find(socket)
+        {
+            forget_unfinished(connection);
+        }
         return Ok(());
     }
     if untraced::is_socket_untraced(socket) {
