@@ -105,6 +105,10 @@ pub struct Settings {
     pub histograms_by: u32,
     /// TCP lets a packet go where its control block is gone already, and only its header tells.
     pub tcp_header_only: u32,
+    /// [`crate::FineRecord`]s instead of [`crate::PacketRecord`]s.
+    pub fine: u32,
+    /// Always 0; makes the size a multiple of 8.
+    pub reserved: u32,
 }
 
 // SAFETY: `repr(C)`, 32-bit integers only.
@@ -113,7 +117,7 @@ unsafe impl aya::Pod for Offsets {}
 // SAFETY: `repr(C)`, integers only, no padding (asserted below).
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Settings {}
-const _: () = assert!(size_of::<Settings>() == 2 * 8 + 18 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 2 * 8 + 20 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

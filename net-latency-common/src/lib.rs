@@ -32,8 +32,8 @@ pub use histogram::{
 };
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
-    FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP,
-    STAMP_TRANSPORT, STAMPS,
+    FLAG_RETRANS, FLAG_WRITE_EVICTED, FineRecord, IPPROTO_TCP, IPPROTO_UDP, PART_COPY, PART_CPU, PART_GAP,
+    PART_WAIT, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART,
 };
 pub use unknown::{UNKNOWNS, Unknown};
 
@@ -74,6 +74,8 @@ pub const GROUPS_MAP: &str = "GROUPS";
 pub const NAMES_MAP: &str = "NAMES";
 /// Name of the array with one [`Span`], outside of which no packet is counted.
 pub const SPAN_MAP: &str = "SPAN";
+/// Name of the array of threads that read, which only `--stages fine` uses.
+pub const READERS_MAP: &str = "READERS";
 /// Name of the [`Offsets`] global.
 pub const OFFSETS_GLOBAL: &str = "OFFSETS";
 /// Name of the [`Settings`] global.

@@ -99,6 +99,32 @@ pub struct PacketRecord {
 
 const _: () = assert!(size_of::<PacketRecord>() == 136, "records have no padding");
 
+/// Number of parts of [`FineRecord::parts`].
+pub const PARTS: usize = 4;
+/// Index in [`FineRecord::parts`], in: bytes before it were missing, until they had come too.
+pub const PART_GAP: usize = 0;
+/// Index in [`FineRecord::parts`], in: it could be read, and the application did not ask, or was not woken yet.
+pub const PART_WAIT: usize = 1;
+/// Index in [`FineRecord::parts`], in: the thread that reads waited for a CPU.
+pub const PART_CPU: usize = 2;
+/// Index in [`FineRecord::parts`], in: the rest, until the application had it.
+pub const PART_COPY: usize = 3;
+/// A part that is not known. None lasts that long.
+pub const UNKNOWN_PART: u64 = u64::MAX;
+
+/// One finished packet, with the fine stages into which the last one of an incoming packet is split, in ns, index with the `PART_`
+/// constants. Of one the parts add up to that stage, or all are [`UNKNOWN_PART`]. UDP never has a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FineRecord {
+    /// What every run has.
+    pub packet: PacketRecord,
+    /// What runs with `--stages fine` have besides.
+    pub parts: [u64; PARTS],
+}
+
+const _: () = assert!(size_of::<FineRecord>() == 168, "records have no padding");
+
 // SAFETY: `repr(C)`, no padding (asserted above), every bit pattern of every field is valid.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PacketRecord {}

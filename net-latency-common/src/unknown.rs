@@ -21,6 +21,8 @@ pub enum Unknown {
     WriteEvicted,
     /// The stamps contradict each other: one of them can't be this packet's.
     Contradictory,
+    /// Of fine stages: nobody saw the thread that read ask for the bytes, or when bytes before them came.
+    ReaderUnseen,
 }
 
 /// How many reasons there are.
@@ -28,7 +30,7 @@ pub const UNKNOWNS: usize = Unknown::ALL.len();
 
 impl Unknown {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::BeforeStart,
         Self::NoStamp,
         Self::Ambiguous,
@@ -36,6 +38,7 @@ impl Unknown {
         Self::WriteUnseen,
         Self::WriteEvicted,
         Self::Contradictory,
+        Self::ReaderUnseen,
     ];
 
     /// Why a packet's time between two of its stages is not known. `stages` are all its stamps in the order in which it

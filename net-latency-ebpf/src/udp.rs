@@ -11,12 +11,16 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
-use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PacketRecord};
+#[cfg(not(feature = "fine"))]
+use net_latency_common::UNKNOWN_PART;
+use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord};
 
+#[cfg(feature = "fine")]
+use crate::readers;
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::emit,
+        ring::{emit, emit_fine},
     },
     entry::Field,
     flow::{addresses::AddrPair, filter, untraced},
@@ -249,7 +253,8 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         let netns = socket.netns();
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
         let mark = skb.mark();
-        emit(Direction::In, &stamps, mark, || {
+        let parts = || parts(datagram.transport, app);
+        let record = || {
             // Before all else is loaded, which a call would drive out of its registers.
             let cpu = cpu() as u16;
             let (saddr, daddr) = pair.of_record(Direction::In);
@@ -276,12 +281,26 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 family,
                 reserved: 0,
             }
-        })
+        };
+        emit_fine(Direction::In, &stamps, mark, record, parts)
     } else {
         Err(Counter::FilteredIn)
     };
     forget(&found);
     outcome
+}
+
+/// The fine stages of a datagram that was taken at `app`.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn parts(transport: u64, app: u64) -> [u64; PARTS] {
+    readers::current(app).parts(transport, transport, app)
+}
+
+#[cfg(not(feature = "fine"))]
+#[inline(always)]
+fn parts(_: u64, _: u64) -> [u64; PARTS] {
+    [UNKNOWN_PART; PARTS]
 }
 
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.

@@ -14,7 +14,7 @@ use net_latency::{
     clock::{Clock, Zone},
     output::{Options, Writer, header},
     packet::event::{Event, completion_ns},
-    request::Format,
+    request::{Format, Stages},
     source::order::Order,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
@@ -60,7 +60,7 @@ fn records() -> Vec<PacketRecord> {
 }
 
 /// Reads all in order and hands each to `take`.
-fn drain(order: &mut Order, records: &[PacketRecord], mut take: impl FnMut(&PacketRecord)) {
+fn drain(order: &mut Order<PacketRecord>, records: &[PacketRecord], mut take: impl FnMut(&PacketRecord)) {
     let mut waiting = records.iter().copied();
     loop {
         let read = |records: &mut Vec<PacketRecord>| {
@@ -126,7 +126,7 @@ fn logs(criterion: &mut Criterion, records: &[PacketRecord]) {
     let folder = tempfile::tempdir().expect("a directory for temporary files");
     for (format, name) in [(Format::Json, "json"), (Format::Csv, "csv")] {
         let mut writer = Writer::new(format, &Options { zone: Zone::UTC, details: false, colour: false });
-        let mut log = header(format).to_vec();
+        let mut log = header(format, Stages::Basic).to_vec();
         for record in (0..REPEATED).flat_map(|_| records) {
             writer.write(&Event::new(record, WALL_NS, Some(b"lo")), &mut log);
         }

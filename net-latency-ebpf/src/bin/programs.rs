@@ -120,7 +120,7 @@ on_function!(
 );
 on_function!(
     /// `tcp_read_done(sk, len)`: TLS, since Linux 6.0.
-    fentry_in_done, kprobe_in_done, receive::reading(Socket 0)
+    fentry_in_done, kprobe_in_done, receive::decrypting(Socket 0)
 );
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
@@ -215,4 +215,57 @@ pub fn raw_started(context: RawTracePointContext) -> i32 {
 pub fn raw_freed(context: RawTracePointContext) -> i32 {
     processes::freed::<Probed>(Thread::new(context.arg(0)));
     0
+}
+
+/// What only fine stages take.
+#[cfg(feature = "fine")]
+mod fine {
+    use net_latency_ebpf::readers;
+
+    use super::*;
+
+    /// Declares the fentry and the kprobe form of a hook on a call to receive. What it is called with does not matter.
+    macro_rules! on_call {
+        ($(#[$doc:meta])* $fentry:ident, $kprobe:ident) => {
+            $(#[$doc])*
+            #[fentry]
+            pub fn $fentry(context: FEntryContext) -> u32 {
+                end(&context, readers::asks())
+            }
+            $(#[$doc])*
+            #[kprobe]
+            pub fn $kprobe(context: ProbeContext) -> u32 {
+                end(&context, readers::asks())
+            }
+        };
+    }
+
+    on_call!(
+        /// `tcp_recvmsg(sk, …)`.
+        fentry_in_asks_tcp, kprobe_in_asks_tcp
+    );
+    on_call!(
+        /// `tcp_zerocopy_receive(sk, …)`: by getsockopt.
+        fentry_in_asks_zero, kprobe_in_asks_zero
+    );
+    on_call!(
+        /// `udp_recvmsg(sk, …)`.
+        fentry_in_asks_udp4, kprobe_in_asks_udp4
+    );
+    on_call!(
+        /// `udpv6_recvmsg(sk, …)`.
+        fentry_in_asks_udp6, kprobe_in_asks_udp6
+    );
+
+    /// `sched_waking(p)`.
+    #[btf_tracepoint]
+    pub fn btf_woken(context: BtfTracePointContext) -> i32 {
+        end(&context, readers::woken::<Direct>(Thread::new(context.arg(0)))) as i32
+    }
+
+    /// `sched_switch(preempt, prev, next, …)`.
+    #[btf_tracepoint]
+    pub fn btf_switched(context: BtfTracePointContext) -> i32 {
+        end(&context, readers::switched::<Direct>(Thread::new(context.arg(2)))) as i32
+    }
 }

@@ -9,6 +9,8 @@ use aya_ebpf::{
 use net_latency_common::Counter;
 
 use super::writes::Write;
+#[cfg(feature = "fine")]
+use crate::readers::Reading;
 use crate::{
     entry::Field,
     flow::{
@@ -112,6 +114,20 @@ pub(crate) struct Connection {
     pub(super) is_traced: Field<u32>,
     /// Whether what it receives is untraced ([`crate::flow::untraced`]).
     pub(super) is_untraced: Field<u32>,
+    #[cfg(feature = "fine")]
+    pub(super) fine: Fine,
+}
+
+/// What fine stages take beside all else.
+#[cfg(feature = "fine")]
+#[repr(C)]
+pub(super) struct Fine {
+    /// All bytes before `read_next` had come by then, ns, if that is later than `unsure_until`.
+    pub(super) complete_at: Field<u64>,
+    /// Bytes before `read_next` came up to then, ns, and nobody saw when.
+    pub(super) unsure_until: Field<u64>,
+    /// Whoever took at `taken_at`.
+    pub(super) reading: Field<Reading>,
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it

@@ -4,7 +4,8 @@
 //! number ([`super::segments`]).
 
 use net_latency_common::{
-    Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord, STAMPS,
+    Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS, PacketRecord, STAMPS,
+    UNKNOWN_PART,
 };
 
 use super::{
@@ -13,10 +14,15 @@ use super::{
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     transmit,
 };
+#[cfg(feature = "fine")]
+use crate::{
+    emit::ring::is_fine,
+    readers::{self, Reading},
+};
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::emit,
+        ring::{emit, emit_fine},
     },
     entry::Field,
     flow::{addresses::AddrPair, filter, untraced::FlowKey},
@@ -246,6 +252,11 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
     }
     connection.user.set(task);
     connection.taken_at.set(now());
+    #[cfg(feature = "fine")]
+    if is_fine() {
+        let at = connection.taken_at.get();
+        connection.fine.reading.set(if task.ids == 0 { Reading::default() } else { readers::current(at) });
+    }
     connection.taken_until.set(until);
     if filter::task(&task) {
         learn_buffer(socket, connection);
@@ -269,7 +280,22 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
     if connection.is_untraced.get() == 0 {
         learn_start(socket, connection, tcp.copied_seq());
     }
+    #[cfg(feature = "fine")]
+    if is_fine() && socket.owned_by_task() {
+        return readers::asks();
+    }
     Ok(())
+}
+
+/// TLS has taken bytes from a socket's queue (`tcp_read_done`), for a call that no hook sees.
+#[inline(always)]
+pub fn decrypting<M: Memory>(socket: Socket<M>) -> HookResult {
+    let result = reading(socket);
+    #[cfg(feature = "fine")]
+    if is_fine() && socket.owned_by_task() {
+        readers::asks_unseen();
+    }
+    result
 }
 
 /// At the first read of a socket that is seen: where its next segment starts.
@@ -319,6 +345,8 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
         let start = first_unread(socket, until);
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
+        #[cfg(feature = "fine")]
+        connection.fine.unsure_until.set(connection.taken_at.get());
         result = Err(Counter::UnmatchedIn);
     }
     let next = connection.read_next.get();
@@ -334,6 +362,45 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
     connection.late_at.set(connection.taken_at.get());
     result
 }
+
+/// The fine stages of a segment that was taken at `app`. What was left from an earlier call has none: that call's reader is not known
+/// any more.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn parts(connection: &Connection, segment: &Segment, app: u64) -> [u64; PARTS] {
+    let fine = &connection.fine;
+    let complete = fine.complete_at.get();
+    let readable = if complete > segment.transport { complete } else { segment.transport };
+    if segment.is_ambiguous() || readable < fine.unsure_until.get() || app != connection.taken_at.get() {
+        return [UNKNOWN_PART; PARTS];
+    }
+    fine.reading.get().parts(segment.transport, readable, app)
+}
+
+#[cfg(not(feature = "fine"))]
+#[inline(always)]
+fn parts(_: &Connection, _: &Segment, _: u64) -> [u64; PARTS] {
+    [UNKNOWN_PART; PARTS]
+}
+
+/// The walk is past a segment: those that follow could not be read before it came.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn note_complete(connection: &Connection, segment: &Segment) {
+    if !is_fine() {
+        return;
+    }
+    let fine = &connection.fine;
+    if segment.is_ambiguous() {
+        fine.unsure_until.set(connection.taken_at.get());
+    } else if segment.transport > fine.complete_at.get() {
+        fine.complete_at.set(segment.transport);
+    }
+}
+
+#[cfg(not(feature = "fine"))]
+#[inline(always)]
+fn note_complete(_: &Connection, _: &Segment) {}
 
 /// A batch of steps along the waiting segments of the socket at `address`.
 #[unsafe(no_mangle)]
@@ -363,12 +430,15 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         let flags = if is_appended { FLAG_COALESCED } else { 0 };
         let stamps = stamps(segment, app);
         let record = || record(&connection.addresses.get(), segment, stamps, flags, &task);
-        if let Err(counter) = emit(Direction::In, &stamps, segment.mark, record) {
+        if let Err(counter) =
+            emit_fine(Direction::In, &stamps, segment.mark, record, || parts(connection, segment, app))
+        {
             counters::one(counter);
         }
     } else {
         counters::one(Counter::FilteredIn);
     }
+    note_complete(connection, segment);
     // Nearly always there is one segment, and a step that finds no more costs lookups.
     let end = next.wrapping_add(segment.len.get());
     let is_last = !before(end, connection.taken_until.get());

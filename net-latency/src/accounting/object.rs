@@ -5,12 +5,14 @@ use std::{net::IpAddr, time::Duration};
 use net_latency_common::Direction;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
-use super::{Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, dominant, losses};
+use super::{
+    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, losses, table::FIRST_PART, worst::culprit,
+};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
     packet::{
         event::{COLUMNS, Protocol},
-        stages::{dir, stages as stages_of},
+        stages::{dir, parts, stages as stages_of},
     },
 };
 
@@ -153,7 +155,7 @@ impl Serialize for Losses {
 fn stages(summary: &Summary) -> Vec<Stage> {
     let ways = summary.table.ways().filter(|(_, _, way)| way.packets > 0);
     ways.flat_map(|(direction, protocol, way)| {
-        let times = way.columns.iter().chain([&way.total]).enumerate();
+        let times = way.rows(direction, protocol);
         times.map(move |(row, times)| Stage::new(direction, protocol, row, &times.figures()))
     })
     .collect()
@@ -174,14 +176,17 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Row `row` is a column, or behind them the total.
+    /// Row `row` is a column, or behind them the total, or behind that a part of the last column.
     #[must_use]
     pub fn new(direction: Direction, protocol: Protocol, row: usize, figures: &Figures) -> Self {
         let Figures { count, min_ns, percentiles, unknown, reasons } = *figures;
         Self {
             dir: dir(direction),
             proto: protocol.name(),
-            stage: fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
+            stage: match parts(direction, protocol).find(|(part, _)| FIRST_PART + part == row) {
+                Some((_, part)) => part.field,
+                None => fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
+            },
             count,
             min_ns,
             percentiles,
@@ -231,7 +236,7 @@ impl Slow {
             dport: to.map(|end| end.port()),
             stages: StageTimes { names, times: packet.stages },
             total_ns: packet.total,
-            mostly: dominant(packet).map(|(column, _)| names[column]),
+            mostly: culprit(packet).map(|(stage, _)| stage.field),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use net_latency_common::{Direction, FLAG_RETRANS, Unknown};
 
-use crate::packet::event::{COLUMNS, Event, Protocol};
+use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
 
 /// A finished packet as plain values, wherever they come from: an [`Event`], or a line that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub struct Packet<'a> {
     pub total: Option<u64>,
     /// Why those of its columns, and behind them its total, are unknown that are; `None` where nobody has said.
     pub reasons: [Option<Unknown>; COLUMNS + 1],
+    /// The parts of its last column, in ns, where fine stages were asked for.
+    pub parts: Option<[Option<u64>; PARTS]>,
+    /// Why they are unknown, if they are.
+    pub parts_reason: Option<Unknown>,
     /// Whose it is.
     pub pid: Option<u32>,
     /// The task's name, any bytes.
@@ -47,6 +51,8 @@ impl<'a> Packet<'a> {
             stages: event.stages(),
             total: event.total_ns(),
             reasons: event.unknown(start),
+            parts: event.parts(),
+            parts_reason: event.parts_unknown(start),
             pid: None,
             comm: None,
             ends: None,

@@ -10,8 +10,8 @@ use super::{
     packet::Packet,
     unknown::Reasons,
 };
-use crate::packet::event::{COLUMNS, Protocol};
-use crate::packet::stages::columns;
+use crate::packet::event::{COLUMNS, PARTS, Protocol};
+use crate::packet::stages::{columns, parts as parts_of};
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -30,16 +30,33 @@ pub struct Way {
     pub columns: [Times; COLUMNS],
     /// Times from the first to the last stage.
     pub total: Times,
+    /// Times of the parts of the last column; none where fine stages were not asked for.
+    pub parts: Option<Box<[Times; PARTS]>>,
 }
 
 impl Way {
     fn new() -> Self {
-        Self { packets: 0, columns: std::array::from_fn(|_| Times::with_room()), total: Times::with_room() }
+        Self {
+            packets: 0,
+            columns: std::array::from_fn(|_| Times::with_room()),
+            total: Times::with_room(),
+            parts: None,
+        }
     }
 
     fn clear(&mut self) {
         self.packets = 0;
         self.columns.iter_mut().chain([&mut self.total]).for_each(Times::clear);
+        self.parts.iter_mut().flat_map(|parts| parts.iter_mut()).for_each(Times::clear);
+    }
+
+    /// Each row that such packets have, with its number: the columns, the total, and the parts of the last column.
+    pub fn rows(&self, direction: Direction, protocol: Protocol) -> impl Iterator<Item = (usize, &Times)> {
+        let whole = self.columns.iter().chain([&self.total]).enumerate();
+        let parts = self.parts.iter().flat_map(move |times| {
+            parts_of(direction, protocol).map(|(part, _)| (FIRST_PART + part, &times[part]))
+        });
+        whole.chain(parts)
     }
 
     #[inline]
@@ -57,8 +74,26 @@ impl Way {
         add(second, packet.stages[1], 1);
         add(third, packet.stages[2], 2);
         add(&mut self.total, packet.total, COLUMNS);
+        if let Some(parts) = &packet.parts {
+            self.record_parts(packet, parts);
+        }
+    }
+
+    #[cold]
+    fn record_parts(&mut self, packet: &Packet<'_>, parts: &[Option<u64>; PARTS]) {
+        let times = self.parts.get_or_insert_with(|| Box::new(std::array::from_fn(|_| Times::with_room())));
+        for (part, _) in parts_of(packet.direction, packet.protocol) {
+            match (parts[part], packet.parts_reason) {
+                (Some(ns), _) => times[part].add(ns),
+                (None, _) if packet.is_control => {}
+                (None, reason) => times[part].add_unknown(reason),
+            }
+        }
     }
 }
+
+/// The number of the first part's row, behind those of the columns and the total.
+pub(super) const FIRST_PART: usize = COLUMNS + 1;
 
 /// The times of all packets. Its size does not depend on their number (about 300 KiB).
 #[derive(Debug)]
@@ -118,14 +153,24 @@ impl Table {
         if seen().next().is_none() {
             return Ok(());
         }
-        let unknown =
-            seen().any(|(_, _, way)| way.columns.iter().chain([&way.total]).any(|times| times.unknown() > 0));
+        let unknown = seen().any(|(direction, protocol, way)| {
+            way.rows(direction, protocol).any(|(_, times)| times.unknown() > 0)
+        });
         write!(out, "{:13}", "")?;
         write_head(unknown, out)?;
         for (direction, protocol, way) in seen() {
-            let names = columns(direction, protocol).into_iter().chain(["total"]);
-            for (row, (name, times)) in names.zip(way.columns.iter().chain([&way.total])).enumerate() {
-                write!(out, "  {:4}{name:7}", if row == 0 { direction_name(direction) } else { "" })?;
+            let names = columns(direction, protocol);
+            // The parts stand below the column that they are of.
+            let (whole, parts): (Vec<_>, Vec<_>) =
+                way.rows(direction, protocol).partition(|(row, _)| *row < FIRST_PART);
+            let (columns, total) = whole.split_at(COLUMNS);
+            for (row, times) in columns.iter().chain(&parts).chain(total) {
+                let part = parts_of(direction, protocol).find(|(part, _)| FIRST_PART + part == *row);
+                let name = match part {
+                    Some((_, stage)) => format!("  {}", stage.column),
+                    None => names.get(*row).copied().unwrap_or("total").to_owned(),
+                };
+                write!(out, "  {:4}{name:7}", if *row == 0 { direction_name(direction) } else { "" })?;
                 write_row(&times.figures(), out)?;
             }
         }
@@ -135,8 +180,8 @@ impl Table {
     /// Why times are unknown, of all rows together.
     fn reasons(&self) -> Reasons {
         let mut reasons = Reasons::default();
-        let times = self.ways.iter().flat_map(|way| way.columns.iter().chain([&way.total]));
-        times.for_each(|times| reasons.add(times.reasons()));
+        let times = self.ways().flat_map(|(direction, protocol, way)| way.rows(direction, protocol));
+        times.map(|(_, times)| times).for_each(|times| reasons.add(times.reasons()));
         reasons
     }
 }

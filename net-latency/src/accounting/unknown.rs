@@ -45,6 +45,7 @@ pub const fn reason_name(reason: Unknown) -> &'static str {
         Unknown::WriteUnseen => "write_unseen",
         Unknown::WriteEvicted => "write_evicted",
         Unknown::Contradictory => "contradictory",
+        Unknown::ReaderUnseen => "reader_unseen",
     }
 }
 
@@ -57,6 +58,7 @@ fn meaning(reason: Unknown) -> &'static str {
         Unknown::WriteUnseen => "write call not seen: it came before tracing began, or the kernel skipped it",
         Unknown::WriteEvicted => "write call evicted from a full table: a filter helps",
         Unknown::Contradictory => "stamps contradict each other: the kernel skipped a hook",
+        Unknown::ReaderUnseen => "what the reader did was not seen: its first read, or one in the kernel",
     }
 }
 

@@ -8,7 +8,10 @@ use super::{human::Human, packet::Packet, table::direction_name};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
     escape::write_name,
-    packet::{event::Protocol, stages::stages},
+    packet::{
+        event::{COLUMNS, Protocol},
+        stages::{Stage, parts, stages},
+    },
 };
 
 /// In place of the first column's hint for a segment that TCP had sent before.
@@ -103,7 +106,7 @@ impl Worst {
         }
         let mut told: Vec<(&str, &str)> = Vec::new();
         for packet in self.packets() {
-            let Some(stage) = dominant(&packet).map(|(column, _)| meaning(&packet, column)) else { continue };
+            let Some(stage) = culprit(&packet).map(|(stage, _)| (stage.column, stage.hint)) else { continue };
             if !told.contains(&stage) {
                 told.push(stage);
                 let (column, hint) = stage;
@@ -124,13 +127,13 @@ fn write_packet(packet: &Packet<'_>, time: &mut TimeText, out: &mut Vec<u8>) -> 
     }
     let total = packet.total.map_or_else(|| "-".to_owned(), |ns| Human(ns).to_string());
     write!(out, " {:4}{total:>7}  ", direction_name(packet.direction))?;
-    match (dominant(packet), packet.total) {
+    match (culprit(packet), packet.total) {
         (None, _) => out.push(b'-'),
-        (Some((column, ns)), Some(total)) => {
+        (Some((stage, ns)), Some(total)) => {
             let percent = (u128::from(ns) * 100 + u128::from(total) / 2) / u128::from(total.max(1));
-            write!(out, "{} {percent} %", meaning(packet, column).0)?;
+            write!(out, "{} {percent} %", stage.column)?;
         }
-        (Some((column, ns)), None) => write!(out, "{} {}", meaning(packet, column).0, Human(ns))?,
+        (Some((stage, ns)), None) => write!(out, "{} {}", stage.column, Human(ns))?,
     }
     out.extend_from_slice(b"  ");
     write_name(packet.comm, out);
@@ -167,10 +170,27 @@ pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
 /// The column's name, and what it means that the packet spent its time there.
 #[must_use]
 pub fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
+    let stage = stage(packet, column);
+    (stage.column, stage.hint)
+}
+
+fn stage(packet: &Packet<'_>, column: usize) -> Stage {
     let waited_for_ack =
         packet.is_retransmission && packet.direction == Direction::Out && packet.protocol == Protocol::Tcp;
     let stage = stages(packet.direction, packet.protocol)[column];
-    (stage.column, if waited_for_ack && column == 0 { SENT_AGAIN } else { stage.hint })
+    if waited_for_ack && column == 0 { Stage { hint: SENT_AGAIN, ..stage } } else { stage }
+}
+
+/// The stage that took most of a packet's time ([`dominant`]), and that time: of the last column the part that took most of it,
+/// where its parts are known and one took more than all others.
+pub(super) fn culprit(packet: &Packet<'_>) -> Option<(Stage, u64)> {
+    let (column, ns) = dominant(packet)?;
+    let last = packet.parts.filter(|_| column == COLUMNS - 1);
+    let known = last.into_iter().flat_map(|times| {
+        parts(packet.direction, packet.protocol).filter_map(move |(part, stage)| Some((*stage, times[part]?)))
+    });
+    let longest = known.max_by_key(|(_, time)| *time).filter(|(_, time)| *time > ns / 2);
+    Some(longest.unwrap_or_else(|| (stage(packet, column), ns)))
 }
 
 #[cfg(test)]
@@ -189,6 +209,8 @@ mod tests {
         stages: [Some(1_000), Some(2_000), Some(3_000)],
         total: Some(6_000),
         reasons: [None; COLUMNS + 1],
+        parts: None,
+        parts_reason: None,
         pid: Some(19550),
         comm: Some(b"firefox"),
         ends: None,

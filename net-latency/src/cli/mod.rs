@@ -34,7 +34,7 @@ use clap_complete::Shell;
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::message::tell;
-use crate::request::{Config, Format, StreamConfig, values};
+use crate::request::{Config, Format, Stages, StreamConfig, TracingConfig, values};
 
 use calls::CallsArguments;
 use check::CheckArguments;
@@ -130,6 +130,9 @@ struct StreamArguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     rotation: RotationArguments,
+    /// Into how many stages a packet's time is split
+    #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
+    stages: Stages,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
@@ -254,7 +257,7 @@ impl Arguments {
         Ok(Config::Stream(Box::new(StreamConfig {
             command: stream.command,
             filter: stream.packets.resolve(proc)?,
-            tracing: stream.tracing.resolve(),
+            tracing: TracingConfig { stages: stream.stages, ..stream.tracing.resolve() },
             format: stream.format,
             rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
@@ -320,7 +323,11 @@ mod tests {
             StreamConfig {
                 command: vec![],
                 filter: PacketFilter::default(),
-                tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 },
+                tracing: TracingConfig {
+                    backend: Backend::Auto,
+                    buffer_bytes: 4 << 20,
+                    stages: Stages::Basic
+                },
                 format: Format::Text,
                 output: None,
                 rotation: Rotation { size: None, every: None, keep: 9 },
@@ -361,7 +368,11 @@ mod tests {
                     control: true,
                     ..PacketFilter::default()
                 },
-                tracing: TracingConfig { backend: Backend::Kprobe, buffer_bytes: 512 << 10 },
+                tracing: TracingConfig {
+                    backend: Backend::Kprobe,
+                    buffer_bytes: 512 << 10,
+                    stages: Stages::Basic
+                },
                 format: Format::Json,
                 output: Some(PathBuf::from("lines")),
                 rotation: Rotation {
@@ -496,7 +507,11 @@ mod tests {
         };
         let usual = TopConfig {
             filter: PacketFilter::default(),
-            input: TopInput::Kernel(TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20 }),
+            input: TopInput::Kernel(TracingConfig {
+                backend: Backend::Auto,
+                buffer_bytes: 4 << 20,
+                stages: Stages::Basic,
+            }),
             delay: Duration::from_secs(1),
             window: Duration::from_secs(10),
             sort: SortBy::P99,
@@ -511,7 +526,11 @@ mod tests {
             config,
             TopConfig {
                 filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
-                input: TopInput::Kernel(TracingConfig { backend: Backend::Kprobe, buffer_bytes: 4 << 20 }),
+                input: TopInput::Kernel(TracingConfig {
+                    backend: Backend::Kprobe,
+                    buffer_bytes: 4 << 20,
+                    stages: Stages::Basic
+                }),
                 delay: Duration::from_millis(500),
                 window: Duration::from_secs(60),
                 sort: SortBy::Max,

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::choice::{choice, first};
-use crate::request::{Backend, TracingConfig, values};
+use crate::request::{Backend, Stages, TracingConfig, values};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -19,6 +19,6 @@ pub(super) struct TracingArguments {
 
 impl TracingArguments {
     pub(super) fn resolve(self) -> TracingConfig {
-        TracingConfig { backend: self.backend, buffer_bytes: self.buffer }
+        TracingConfig { backend: self.backend, buffer_bytes: self.buffer, stages: Stages::Basic }
     }
 }

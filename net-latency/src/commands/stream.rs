@@ -23,7 +23,6 @@ use crate::{
     error::Failure,
     message::{say, tell},
     output::{self, Options, Sink, Writer, colour_wanted, write_json},
-    packet::event::completion_ns,
     request::{FooterFormat, PacketFilter, StreamConfig},
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
@@ -33,7 +32,7 @@ use crate::{
         privileges::{self, Later},
         tracer::Tracer,
     },
-    source::{RecordSource as _, ring::Names},
+    source::{RecordSource as _, order::Finished as _, ring::Names},
 };
 
 /// Runs the stream to its end.
@@ -56,7 +55,11 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
-    let mut sink = Sink::open(config.output.as_deref(), output::header(config.format), config.rotation)?;
+    let mut sink = Sink::open(
+        config.output.as_deref(),
+        output::header(config.format, config.tracing.stages),
+        config.rotation,
+    )?;
     let mut processes = Processes::watch(&config.filter.pids)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
@@ -117,7 +120,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     }
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
     let Tracer { capture, counted_until, .. } = &mut stream.tracer;
-    while let Some(completion_ns) = capture.next(completion_ns)? {
+    while let Some(completion_ns) = capture.next(|record| record.finished_ns())? {
         stream.outside += u64::from(completion_ns <= *counted_until);
     }
     let shown = stream.summary.packets() - untaken.lines;
@@ -312,7 +315,9 @@ impl Stream<'_> {
         let lines = self.sink.waiting_lines();
         let mut records = 0;
         let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
-        while let Some(completion_ns) = capture.next(completion_ns).map_err(|error| Err(error.into()))? {
+        while let Some(completion_ns) =
+            capture.next(|record| record.finished_ns()).map_err(|error| Err(error.into()))?
+        {
             let is_shown = span.contains(&completion_ns);
             records += u64::from(is_shown);
             self.outside += u64::from(!is_shown && completion_ns <= *counted_until);

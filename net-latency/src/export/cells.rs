@@ -208,7 +208,7 @@ mod tests {
         cells.count(1, UNKNOWN as u32, 3);
         assert_eq!(cells.histogram(0).expect("a time").sample_count, Some(1));
         cells.count(ROWS, UNKNOWN as u32, 100);
-        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0]);
+        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0, 0]);
         assert_eq!(cells.histogram(1), None);
     }
 

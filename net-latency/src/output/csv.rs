@@ -17,18 +17,25 @@ use super::{
 use crate::{
     clock::{TimeStyle, TimeText},
     escape::{is_printable_beyond_ascii, write_escaped},
-    packet::{event::Event, stages::STAGES},
+    packet::{
+        event::{Event, PARTS},
+        stages::{FINE_STAGES, STAGES, Stage},
+    },
 };
 
 /// The first line of a file.
-pub(super) static HEADER: LazyLock<Vec<u8>> = LazyLock::new(|| {
+pub(super) static HEADER: LazyLock<Vec<u8>> = LazyLock::new(|| header(None));
+/// The first line of a file with fine stages.
+pub(super) static FINE_HEADER: LazyLock<Vec<u8>> = LazyLock::new(|| header(Some(&[0; PARTS])));
+
+fn header(parts: Option<&[u64; PARTS]>) -> Vec<u8> {
     let mut names = Names(Vec::new());
     // Which packet it is doesn't matter: all have the same columns.
-    fields::write(&Event::new(&PacketRecord::default(), 0, None), &mut names);
+    fields::write(&Event::new(&PacketRecord::default(), 0, None).with_parts(parts), &mut names);
     let mut header = names.0.join(",").into_bytes();
     header.push(b'\n');
     header
-});
+}
 
 #[derive(Debug)]
 pub(super) struct CsvWriter {
@@ -92,10 +99,21 @@ impl Form for Values<'_> {
         self.out.push(b',');
     }
 
-    fn stages(&mut self, mut stages: impl Iterator<Item = (usize, Option<u64>)>) {
+    fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+        self.columns(&STAGES, stages);
+    }
+
+    fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+        self.columns(&FINE_STAGES, stages);
+    }
+}
+
+impl Values<'_> {
+    /// A column for each of all stages, of which a packet has some.
+    fn columns(&mut self, all: &[Stage], mut stages: impl Iterator<Item = (usize, Option<u64>)>) {
         // Both are in one order.
         let mut next = stages.next();
-        for (place, stage) in STAGES.iter().enumerate() {
+        for (place, stage) in all.iter().enumerate() {
             let time = match next {
                 Some((own, time)) if own == place => {
                     next = stages.next();
@@ -138,6 +156,10 @@ impl Form for Names {
 
     fn stages(&mut self, _: impl Iterator<Item = (usize, Option<u64>)>) {
         self.0.extend(STAGES.iter().map(|stage| stage.field));
+    }
+
+    fn fine_stages(&mut self, _: impl Iterator<Item = (usize, Option<u64>)>) {
+        self.0.extend(FINE_STAGES.iter().map(|stage| stage.field));
     }
 }
 

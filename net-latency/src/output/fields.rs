@@ -7,7 +7,7 @@ use net_latency_common::AF_INET6;
 
 use crate::packet::{
     event::Event,
-    stages::{crossed, dir},
+    stages::{crossed, dir, split},
 };
 
 /// How a form writes each kind of field. What is unknown is `None`.
@@ -25,6 +25,8 @@ pub(super) trait Form {
     /// The times of the stages that the packet has crossed, by their places in
     /// [`STAGES`](crate::packet::stages::STAGES).
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
+    /// The same of fine stages, by their places in [`FINE_STAGES`](crate::packet::stages::FINE_STAGES).
+    fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
 }
 
 /// Has `form` write each field of `event`.
@@ -56,4 +58,8 @@ pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
     form.number("first_send_age_ns", event.first_send_age_ns());
     form.number("last_drv_ip_ns", event.last_drv_ip_ns());
     form.number("ns_pid", event.ns_pid().map(u64::from));
+    if let Some(parts) = event.parts() {
+        let places = split(direction, protocol).into_iter().zip(parts);
+        form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
+    }
 }

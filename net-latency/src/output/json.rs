@@ -17,7 +17,10 @@ use super::{
 };
 use crate::clock::{TimeStyle, TimeText};
 use crate::escape::is_printable_beyond_ascii;
-use crate::packet::{event::Event, stages::STAGES};
+use crate::packet::{
+    event::Event,
+    stages::{FINE_STAGES, STAGES},
+};
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
@@ -124,6 +127,12 @@ impl Form for Object<'_> {
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
         for (place, time) in stages {
             self.number(STAGES[place].field, time);
+        }
+    }
+
+    fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+        for (place, time) in stages {
+            self.number(FINE_STAGES[place].field, time);
         }
     }
 }

@@ -13,17 +13,18 @@ use std::ffi::OsStr;
 
 use crate::clock::Zone;
 use crate::packet::event::Event;
-use crate::request::Format;
+use crate::request::{Format, Stages};
 
 pub(crate) use json::write_json;
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 
 /// The line that begins a file, newline included; empty where a file needs none.
 #[must_use]
-pub fn header(format: Format) -> &'static [u8] {
-    match format {
-        Format::Text | Format::Json => b"",
-        Format::Csv => &csv::HEADER,
+pub fn header(format: Format, stages: Stages) -> &'static [u8] {
+    match (format, stages) {
+        (Format::Text | Format::Json, _) => b"",
+        (Format::Csv, Stages::Basic) => &csv::HEADER,
+        (Format::Csv, Stages::Fine) => &csv::FINE_HEADER,
     }
 }
 
@@ -136,6 +137,30 @@ pub(crate) mod tests {
                     ..fixtures::incoming()
                 }
             })
+    }
+
+    #[test]
+    fn fine_stages_are_in_brackets_or_last() {
+        use net_latency_common::{PARTS, UNKNOWN_PART};
+
+        let options = Options { zone: Zone::UTC, details: false, colour: false };
+        let known = [0, 20_000, 150_000, 19_500];
+        let records = [
+            (fixtures::incoming(), known),
+            (fixtures::incoming(), [UNKNOWN_PART; PARTS]),
+            (fixtures::udp(fixtures::incoming()), known),
+            (fixtures::outgoing(), [UNKNOWN_PART; PARTS]),
+        ];
+        let mut text = String::new();
+        for format in [Format::Text, Format::Json, Format::Csv] {
+            let mut out = header(format, Stages::Fine).to_vec();
+            let mut writer = Writer::new(format, &options);
+            for (record, parts) in &records {
+                writer.write(&Event::new(record, fixtures::WALL_NS, None).with_parts(Some(parts)), &mut out);
+            }
+            text += &String::from_utf8(out).expect("UTF-8");
+        }
+        insta::assert_snapshot!(text);
     }
 
     #[test]

@@ -19,9 +19,12 @@ use super::{
 };
 use crate::{
     clock::Zone,
-    packet::event::{
-        Event,
-        fixtures::{WALL_NS, incoming, outgoing, udp},
+    packet::{
+        event::{
+            Event, PARTS,
+            fixtures::{WALL_NS, incoming, outgoing, udp},
+        },
+        stages::FINE_STAGES,
     },
 };
 
@@ -161,7 +164,8 @@ fn valid() -> Vec<Value> {
     [incoming(), outgoing(), udp(incoming()), udp(outgoing())]
         .iter()
         .map(|record| {
-            serde_json::from_str(&line(&Event::new(record, WALL_NS, Some(b"eth0")))).expect("valid JSON")
+            let event = Event::new(record, WALL_NS, Some(b"eth0")).with_parts(Some(&[1; PARTS]));
+            serde_json::from_str(&line(&event)).expect("valid JSON")
         })
         .collect()
 }
@@ -184,7 +188,9 @@ fn what_is_not_as_described_is_found() {
         for name in fields.keys() {
             let mut packet = packet.clone();
             packet.as_object_mut().expect("an object").remove(name);
-            assert!(check(&schema, &packet).is_err(), "without {name}");
+            // Fine stages are there where they are asked for.
+            let is_fine = FINE_STAGES.iter().any(|stage| stage.field == *name);
+            assert_eq!(check(&schema, &packet).is_ok(), is_fine, "without {name}");
             packet[name] = json!({});
             assert!(check(&schema, &packet).is_err(), "{name} of another type");
             packet[name] = json!(-1);
@@ -219,10 +225,11 @@ proptest! {
         other in prop_oneof![Just(0), 1..10_000_000u64],
         ifname in any_name(),
         ns_pid in proptest::option::of(1..u32::MAX),
+        parts in proptest::option::of(any::<[u64; PARTS]>()),
     ) {
         let protocol = if is_udp { IPPROTO_UDP } else { IPPROTO_TCP };
         let record = net_latency_common::PacketRecord { protocol, other, ..record };
-        let text = line(&Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid));
+        let text = line(&Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid).with_parts(parts.as_ref()));
         let value: Value = serde_json::from_str(&text).expect("valid JSON");
         prop_assert_eq!(check(&schema(), &value), Ok(()));
         // In the schema's order, and nothing besides.

@@ -14,8 +14,8 @@ use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
 use super::Options;
 use crate::clock::{TimeStyle, TimeText};
 use crate::escape::write_name;
-use crate::packet::event::{COLUMNS, Event, Protocol};
-use crate::packet::stages::columns;
+use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
+use crate::packet::stages::{columns, parts};
 
 const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
@@ -30,8 +30,8 @@ const PIECE_LEN: usize = 16;
 /// Room for the time and what colours it.
 const START_LEN: usize = 32;
 /// Room for all of a line but its details, with a piece's room behind: 8 bytes of colour, 19 of time, 5, three columns of
-/// 42 with colours and the longest numbers, and the owner.
-const LINE_LEN: usize = 384;
+/// 42 with colours and the longest numbers, four parts of 31, and the owner.
+const LINE_LEN: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct TextWriter {
@@ -139,6 +139,31 @@ impl Line<'_> {
         self.put_column(&names[2], stages[2], longest == Some(2));
         // No other column follows.
         self.len -= COMMA.len;
+        if let Some(times) = event.parts() {
+            self.put_parts(event, &times);
+        }
+    }
+
+    /// The parts of the last column, in brackets.
+    #[cold]
+    fn put_parts(&mut self, event: &Event<'_>, times: &[Option<u64>; PARTS]) {
+        let mut start = " (";
+        for (part, stage) in parts(event.direction(), event.protocol()) {
+            self.put_slice(start.as_bytes());
+            self.put_slice(stage.column.as_bytes());
+            match times[part] {
+                Some(ns) => {
+                    self.put_slice(b" ");
+                    self.put_slice(itoa::Buffer::new().format(ns / 1000).as_bytes());
+                    self.put_slice(b" us");
+                }
+                None => self.put_slice(b" -"),
+            }
+            start = ", ";
+        }
+        if start == ", " {
+            self.put_slice(b")");
+        }
     }
 
     /// A column, and what is between it and the next.

@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
     AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP,
-    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART, Unknown,
 };
+
+pub use net_latency_common::PARTS;
 
 /// Number of columns of a line: the ways between neighbouring stages.
 pub const COLUMNS: usize = STAMPS - 1;
@@ -99,6 +101,7 @@ pub struct Event<'a> {
     /// In display order. Every view asks for them, and some twice.
     stages: [Option<u64>; COLUMNS],
     total: Option<u64>,
+    parts: Option<&'a [u64; PARTS]>,
 }
 
 impl<'a> Event<'a> {
@@ -115,7 +118,15 @@ impl<'a> Event<'a> {
             ns_pid: None,
             stages: [between(first, second), between(second, third), between(third, last)],
             total: between(first, last),
+            parts: None,
         }
+    }
+
+    /// With the parts of its last stage, in ns, as [`net_latency_common::FineRecord`] has them.
+    #[must_use]
+    pub fn with_parts(mut self, parts: Option<&'a [u64; PARTS]>) -> Self {
+        self.parts = parts;
+        self
     }
 
     /// With the process' number in its own PID namespace.
@@ -202,6 +213,27 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn total_ns(&self) -> Option<u64> {
         self.total
+    }
+
+    /// The parts of the last column, in ns, `None` where unknown (then all are); nothing where nobody asked for them.
+    /// [`split`](crate::packet::stages::split) says which it has.
+    #[must_use]
+    pub fn parts(&self) -> Option<[Option<u64>; PARTS]> {
+        Some(self.parts?.map(|part| (part != UNKNOWN_PART).then_some(part)))
+    }
+
+    /// Why its parts are unknown, if they are; `start` as in [`Self::unknown`].
+    #[must_use]
+    pub fn parts_unknown(&self, start: u64) -> Option<Unknown> {
+        if self.is_control() || self.parts.is_none_or(|parts| !parts.contains(&UNKNOWN_PART)) {
+            return None;
+        }
+        let [.., last, _] = self.unknown(start);
+        Some(last.unwrap_or(if self.record.flags & FLAG_AMBIGUOUS != 0 {
+            Unknown::Ambiguous
+        } else {
+            Unknown::ReaderUnseen
+        }))
     }
 
     /// Why those columns, and behind them the total, are unknown that are, if every hook was attached at `start`, in ns

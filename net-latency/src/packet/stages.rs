@@ -2,7 +2,7 @@
 
 use net_latency_common::Direction;
 
-use super::event::{COLUMNS, Protocol};
+use super::event::{COLUMNS, PARTS, Protocol};
 
 /// The time between two neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,33 @@ pub const STAGES: [Stage; 10] = [
     stage("udp-ip", "udp_ip_ns", "on the way to IP's output: routing, or netfilter's output rules"),
     stage("ip-drv", "ip_drv_ns", "from IP to the device: netfilter (NAT), or the neighbour's address"),
 ];
+
+/// The stages into which others are split where fine ones are asked for, in an order that keeps that of each packet.
+pub const FINE_STAGES: [Stage; 7] = [
+    stage("gap", "tcp_gap_ns", "bytes before it were missing: a segment was lost, or came late"),
+    stage("wait", "tcp_wait_ns", "its bytes waited for the application to ask for them"),
+    stage("cpu", "tcp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
+    stage("copy", "tcp_copy_ns", "in the call that read it: copying, or other bytes before it"),
+    stage("wait", "udp_wait_ns", "it waited for the application to ask for it"),
+    stage("cpu", "udp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
+    stage("copy", "udp_copy_ns", "in the call that read it: copying, or others before it"),
+];
+
+/// The places in [`FINE_STAGES`] of the parts of a packet's last stage; `None` for one that such packets don't have.
+#[must_use]
+pub const fn split(direction: Direction, protocol: Protocol) -> [Option<usize>; PARTS] {
+    match (direction, protocol) {
+        (Direction::In, Protocol::Tcp) => [Some(0), Some(1), Some(2), Some(3)],
+        (Direction::In, Protocol::Udp) => [None, Some(4), Some(5), Some(6)],
+        (Direction::Out, _) => [None; PARTS],
+    }
+}
+
+/// The parts of such a packet's last stage: which of all, and what they are.
+pub fn parts(direction: Direction, protocol: Protocol) -> impl Iterator<Item = (usize, &'static Stage)> {
+    let places = split(direction, protocol).into_iter().enumerate();
+    places.filter_map(|(part, place)| Some((part, &FINE_STAGES[place?])))
+}
 
 /// The places in [`STAGES`] of a packet's stages, in the order in which it crosses them.
 #[must_use]

@@ -19,7 +19,9 @@ use aya::{
     },
     sys::{Stats, enable_stats},
 };
-use net_latency_common::{OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, RECORDS_MAP, SETTINGS_GLOBAL};
+use net_latency_common::{
+    OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SETTINGS_GLOBAL,
+};
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit},
@@ -58,6 +60,8 @@ pub struct Request {
     pub log_level: u8,
     /// Counts of times instead of records.
     pub histograms: Option<Histograms>,
+    /// Records have fine stages.
+    pub fine: bool,
 }
 
 /// The attached kernel side. Dropping it detaches everything.
@@ -199,6 +203,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
     settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
+    settings.fine = u32::from(request.fine);
     // The standard library's hashes have random keys.
     settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();
@@ -219,7 +224,11 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     let is_full = request.filter.control
         || filters::needs_names(&request.filter)
         || request.histograms.is_some()
+        || request.fine
         || request.log_level > 0;
+    if is_full && !request.fine {
+        loader.map_max_entries(READERS_MAP, 1);
+    }
     let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
     let mut probes = Probes {
         kprobe_links: None,
@@ -458,22 +467,23 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, HOOKS, PROCESSES},
+        table::{CLOSE, FINE, HOOKS, Hook, PROCESSES},
     };
 
     #[test]
     fn the_stage_table_and_the_objects_have_the_same_programs() {
-        let hooks = HOOKS.iter().chain([&CLOSE]).chain(&PROCESSES);
-        let named: BTreeSet<String> = hooks
-            .flat_map(|hook| match hook.programs {
+        let named = |hooks: &[Hook]| {
+            let programs = hooks.iter().flat_map(|hook| match hook.programs {
                 Programs::Function { fentry, kprobe } => vec![fentry, kprobe],
                 Programs::Tracepoint { btf, kprobe } => [btf].into_iter().chain(kprobe).collect(),
                 Programs::AllTracepoints { raw } => vec![raw],
-            })
-            .map(str::to_owned)
-            .collect();
-        assert_eq!(programs_in(OBJECT), named);
-        assert_eq!(programs_in(FULL_OBJECT), named);
+            });
+            programs.map(str::to_owned).collect::<BTreeSet<String>>()
+        };
+        let mut all = named(&[&HOOKS[..], &[CLOSE], &PROCESSES].concat());
+        assert_eq!(programs_in(OBJECT), all);
+        all.extend(named(&FINE));
+        assert_eq!(programs_in(FULL_OBJECT), all);
     }
 
     #[test]

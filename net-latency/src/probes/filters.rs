@@ -60,6 +60,9 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
             _ => 0,
         },
         control: is_on(filter.control),
+        // The rest is not of the filters.
+        fine: 0,
+        reserved: 0,
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
         tcp_header_only: 0,

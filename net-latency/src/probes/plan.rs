@@ -2,7 +2,7 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
+use super::table::{Absence, CLOSE, FINE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
 use crate::{
     error::Failure,
     kernel::{
@@ -27,6 +27,8 @@ pub struct Scope {
     pub version: Option<IpVersion>,
     /// Processes that others start are followed.
     pub processes: bool,
+    /// Fine stages are asked for.
+    pub fine: bool,
 }
 
 impl Scope {
@@ -38,6 +40,7 @@ impl Scope {
             protocol: filter.protocol,
             version: filter.version,
             processes: filter.followed.is_some(),
+            fine: false,
         }
     }
 
@@ -150,7 +153,8 @@ fn choose(
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
     let processes = PROCESSES.into_iter().filter(|_| scope.processes);
-    for hook in HOOKS.into_iter().chain([CLOSE]).chain(processes) {
+    let fine = FINE.into_iter().filter(|_| scope.fine);
+    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(processes) {
         if !scope.needs(&hook) {
             continue;
         }
@@ -171,7 +175,7 @@ fn choose(
 
 /// What is looked for in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
-    let hooks = HOOKS.into_iter().chain([CLOSE]).chain(PROCESSES);
+    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE]).chain(PROCESSES);
     layout::names().chain([SUBPROGRAM]).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn no_program_stands_twice_in_the_table() {
         let mut seen = HashSet::new();
-        for hook in HOOKS.into_iter().chain([CLOSE]).chain(PROCESSES) {
+        for hook in HOOKS.into_iter().chain(FINE).chain([CLOSE]).chain(PROCESSES) {
             let programs: HashSet<_> =
                 [(Mechanism::Fentry, false), (Mechanism::Kprobe, false), (Mechanism::Kprobe, true)]
                     .map(|(mechanism, is_preemptible)| hook.programs.of(mechanism, is_preemptible).name())

@@ -19,6 +19,8 @@ pub enum Stage {
     Udp,
     /// The application.
     App,
+    /// No stage of its own: threads are woken and get a CPU.
+    Cpu,
     /// No stage: a packet's or a socket's end, which frees what is kept of it.
     End,
     /// No stage: processes begin and end.
@@ -36,6 +38,7 @@ impl Stage {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::App => "app",
+            Self::Cpu => "cpu",
             Self::End => "end",
             Self::Process => "process",
         }
@@ -327,6 +330,17 @@ pub const HOOKS: [Hook; 28] = [
     function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast").v4(),
     function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6").v6(),
     tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
+];
+
+/// What splits the time that bytes wait in a socket, where fine stages are asked for.
+pub const FINE: [Hook; 6] = [
+    function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
+    // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
+    optional(IN, Stage::App, &["tcp_zerocopy_receive"], "fentry_in_asks_zero", "kprobe_in_asks_zero").tcp(),
+    function(IN, Stage::App, &["udp_recvmsg"], "fentry_in_asks_udp4", "kprobe_in_asks_udp4").udp(),
+    function(IN, Stage::App, &["udpv6_recvmsg"], "fentry_in_asks_udp6", "kprobe_in_asks_udp6").udp(),
+    tracepoint(IN, Stage::Cpu, &["sched_waking"], "btf_woken"),
+    tracepoint(IN, Stage::Cpu, &["sched_switch"], "btf_switched"),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.

@@ -31,7 +31,7 @@ pub use report::{LogFilter, ReportConfig};
 pub use rotation::Rotation;
 pub use stream::StreamConfig;
 pub use top::{ReplayConfig, SortBy, Speed, TopConfig, TopInput};
-pub use tracing::{Backend, TracingConfig};
+pub use tracing::{Backend, Stages, TracingConfig};
 
 /// What to do, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,6 +22,23 @@ impl Choice for Backend {
     ];
 }
 
+/// Into how many stages a packet's time is split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stages {
+    /// Those between driver, IP, transport and application
+    #[default]
+    Basic,
+    /// What comes before the application reads as well: missing bytes, its own pauses, the wait for a CPU
+    Fine,
+}
+
+impl Choice for Stages {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Basic, "basic", "Those between driver, IP, transport and application"),
+        (Self::Fine, "fine", "The wait in the socket too: for missing bytes, the reader's call, a CPU"),
+    ];
+}
+
 /// By what means to trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingConfig {
@@ -29,4 +46,6 @@ pub struct TracingConfig {
     pub backend: Backend,
     /// Size of the ring buffer in bytes: a power of two, a multiple of the page size.
     pub buffer_bytes: u32,
+    /// Into how many stages a packet's time is split.
+    pub stages: Stages,
 }

@@ -24,7 +24,7 @@ use crate::{
         plan::{Choice, Plan, Scope},
         table::Mechanism,
     },
-    request::{Backend, Histograms, PacketFilter, TracingConfig},
+    request::{Backend, Histograms, PacketFilter, Stages, TracingConfig},
     run::{kernel_log::KernelLog, notice::Notice},
     source::ring::{Capture, Live, Names},
 };
@@ -40,6 +40,8 @@ pub struct Tracer {
     is_quiet: bool,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
+    /// Whether they have fine stages.
+    is_fine: bool,
     /// Counts of times, if they were asked for, also after detaching.
     counts: Option<Counts>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
@@ -75,6 +77,7 @@ impl Tracer {
             filter: filter.clone(),
             buffer_bytes: tracing.buffer_bytes,
             log_level: if is_debugging { aya_log::Level::Debug as u8 } else { 0 },
+            fine: tracing.stages == Stages::Fine,
             ..Request::default()
         };
         Self::begin(&request, tracing.backend, is_quiet)
@@ -102,7 +105,8 @@ impl Tracer {
 
     fn begin(request: &Request, backend: Backend, is_quiet: bool) -> Result<Self, Failure> {
         prerequisites::check()?;
-        let plan = Plan::new(&kernel::read_btf()?, Scope::of(&request.filter))?;
+        let plan =
+            Plan::new(&kernel::read_btf()?, Scope { fine: request.fine, ..Scope::of(&request.filter) })?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
         let mut probes = attach::attach(&plan, backend, request)?;
         let hooks = hooks(&plan, probes.mechanism());
@@ -130,6 +134,7 @@ impl Tracer {
             is_quiet,
             probes: Some(probes),
             capture,
+            is_fine: request.fine,
             counts,
             span,
             start,
@@ -150,8 +155,8 @@ impl Tracer {
         names: Option<&'a mut Names>,
         outside: &'a mut u64,
     ) -> Live<'a> {
-        let Self { capture, span, counted_until, .. } = self;
-        Live { capture, span, counted_until: *counted_until, outside, clock, names }
+        let Self { capture, span, counted_until, is_fine, .. } = self;
+        Live { capture, span, counted_until: *counted_until, outside, clock, names, is_fine: *is_fine }
     }
 
     /// What is finished from now on is not valid.

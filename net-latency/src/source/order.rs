@@ -5,7 +5,7 @@
 
 use std::mem;
 
-use net_latency_common::PacketRecord;
+use net_latency_common::{FineRecord, PacketRecord};
 
 use crate::packet::event::completion_ns;
 
@@ -14,14 +14,34 @@ const ROOM: usize = 4096;
 /// How long a record may take from its packet's last stamp to its place in the ring buffer, ns. What takes longer comes late.
 const HOLD_NS: u64 = 1_000_000;
 
+/// What has a time by which it is sorted.
+pub trait Finished: Copy {
+    /// When its packet was finished, as [`completion_ns`] has it.
+    fn finished_ns(&self) -> u64;
+}
+
+impl Finished for PacketRecord {
+    #[inline]
+    fn finished_ns(&self) -> u64 {
+        completion_ns(self)
+    }
+}
+
+impl Finished for FineRecord {
+    #[inline]
+    fn finished_ns(&self) -> u64 {
+        completion_ns(&self.packet)
+    }
+}
+
 /// A sorted piece of the stream of records. Short keys are sorted, since a record is long to move.
-pub struct Order {
+pub struct Order<R> {
     /// As they were read. Never grows.
-    records: Vec<PacketRecord>,
+    records: Vec<R>,
     /// When each was finished and its place in `records`, in order.
     keys: Vec<(u64, usize)>,
     /// Empty between two calls: memory for what is held back.
-    spare: Vec<PacketRecord>,
+    spare: Vec<R>,
     held: Vec<(u64, usize)>,
     /// The next to be taken, and the first that is held back: places in `keys`.
     next: usize,
@@ -29,13 +49,13 @@ pub struct Order {
     hold_ns: u64,
 }
 
-impl Default for Order {
+impl<R: Finished> Default for Order<R> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Order {
+impl<R: Finished> Order<R> {
     /// Nothing read yet.
     #[must_use]
     pub fn new() -> Self {
@@ -62,7 +82,7 @@ impl Order {
     }
 
     /// The next in order, if one is ready.
-    pub fn take(&mut self) -> Option<&PacketRecord> {
+    pub fn take(&mut self) -> Option<&R> {
         let (_, place) = self.keys[..self.ready].get(self.next)?;
         self.next += 1;
         Some(&self.records[*place])
@@ -75,12 +95,12 @@ impl Order {
     pub fn refill<E>(
         &mut self,
         now_ns: u64,
-        mut read: impl FnMut(&mut Vec<PacketRecord>) -> Result<bool, E>,
+        mut read: impl FnMut(&mut Vec<R>) -> Result<bool, E>,
     ) -> Result<(), E> {
         self.keep_held_back();
         while self.records.len() < ROOM && read(&mut self.records)? {
             let place = self.keys.len();
-            self.keys.push((completion_ns(&self.records[place]), place));
+            self.keys.push((self.records[place].finished_ns(), place));
             sift(&mut self.keys);
         }
         self.ready = if self.records.len() == ROOM {
@@ -132,7 +152,11 @@ mod tests {
     }
 
     /// Takes all that is ready after a refill with `waiting`.
-    fn drain(order: &mut Order, now_ns: u64, waiting: &mut impl Iterator<Item = u64>) -> Vec<u64> {
+    fn drain(
+        order: &mut Order<PacketRecord>,
+        now_ns: u64,
+        waiting: &mut impl Iterator<Item = u64>,
+    ) -> Vec<u64> {
         let mut taken = Vec::new();
         loop {
             let read = |records: &mut Vec<PacketRecord>| {

@@ -13,8 +13,8 @@ use aya::{
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, PacketRecord, RECORDS_MAP, SEGMENT_SIZE,
-    SEGMENTS_MAP,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, FineRecord, PARTS, PacketRecord, RECORDS_MAP,
+    SEGMENT_SIZE, SEGMENTS_MAP, UNKNOWN_PART,
 };
 
 use super::{RecordSource, order::Order};
@@ -41,7 +41,7 @@ struct Maps {
 /// Reads what the kernel side has to say.
 pub struct Capture {
     maps: Maps,
-    order: Order,
+    order: Order<FineRecord>,
 }
 
 impl Capture {
@@ -73,7 +73,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
-    pub fn next<T>(&mut self, take: impl FnOnce(&PacketRecord) -> T) -> Result<Option<T>> {
+    pub fn next<T>(&mut self, take: impl FnOnce(&FineRecord) -> T) -> Result<Option<T>> {
         let Self { maps, order } = self;
         if order.is_empty() {
             order.refill(monotonic_ns(), |records| read(&mut maps.records, records))?;
@@ -144,6 +144,8 @@ pub struct Live<'a> {
     pub clock: Clock,
     /// Where names are asked for.
     pub names: Option<&'a mut Names>,
+    /// Whether records have fine stages.
+    pub is_fine: bool,
 }
 
 impl RecordSource for Live<'_> {
@@ -153,10 +155,10 @@ impl RecordSource for Live<'_> {
 
     #[inline]
     fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
-        let Self { capture, span, counted_until, outside, clock, names } = self;
+        let Self { capture, span, counted_until, outside, clock, names, is_fine } = self;
         let mut take = Some(take);
         loop {
-            let next = capture.next(|record| {
+            let next = capture.next(|FineRecord { packet: record, parts }| {
                 let completion_ns = completion_ns(record);
                 if !span.contains(&completion_ns) {
                     **outside += u64::from(completion_ns <= *counted_until);
@@ -169,7 +171,9 @@ impl RecordSource for Live<'_> {
                     }
                     None => (None, None),
                 };
-                let event = Event::new(record, wall_ns, device).with_ns_pid(ns_pid);
+                let event = Event::new(record, wall_ns, device)
+                    .with_ns_pid(ns_pid)
+                    .with_parts(is_fine.then_some(parts));
                 take.take().map(|take| take(&event))
             })?;
             match next {
@@ -182,19 +186,22 @@ impl RecordSource for Live<'_> {
 }
 
 /// Appends the oldest record in the ring buffer, if there is one.
-fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<bool> {
+fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<FineRecord>) -> Result<bool> {
     let Some(item) = ring.next() else { return Ok(false) };
     let bytes: &[u8] = &item;
+    let is_fine = bytes.len() == size_of::<FineRecord>();
     let record = bytes.as_ptr().cast::<PacketRecord>();
     ensure!(
-        bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
+        (is_fine || bytes.len() == size_of::<PacketRecord>()) && record.is_aligned(),
         "the kernel side sent a record of {} bytes",
         bytes.len()
     );
     records.reserve(1);
-    // SAFETY: as large and as aligned as a record, and every bit pattern is one; there is room for one more.
+    // SAFETY: as large and as aligned as what it is taken for, of which every bit pattern is one; there is room for one more.
     unsafe {
-        copy(record, records.as_mut_ptr().add(records.len()));
+        let to = records.as_mut_ptr().add(records.len());
+        copy(record, &raw mut (*to).packet);
+        (*to).parts = if is_fine { record.cast::<FineRecord>().read().parts } else { [UNKNOWN_PART; PARTS] };
         records.set_len(records.len() + 1);
     }
     Ok(true)

@@ -60,6 +60,41 @@ pub(crate) fn stages(dir: Dir, proto: Proto) -> [&'static str; 3] {
     }
 }
 
+/// Parts of [`Line::fine`].
+pub(crate) const GAP: usize = 0;
+pub(crate) const WAIT: usize = 1;
+pub(crate) const CPU: usize = 2;
+pub(crate) const COPY: usize = 3;
+
+/// The fields of the parts of an incoming packet's last stage, with `--stages fine`; an outgoing one has none.
+fn parts(dir: Dir, proto: Proto) -> &'static [(usize, &'static str)] {
+    match (dir, proto) {
+        (Dir::In, Proto::Tcp) => {
+            &[(GAP, "tcp_gap_ns"), (WAIT, "tcp_wait_ns"), (CPU, "tcp_cpu_ns"), (COPY, "tcp_copy_ns")]
+        }
+        (Dir::In, Proto::Udp) => &[(WAIT, "udp_wait_ns"), (CPU, "udp_cpu_ns"), (COPY, "udp_copy_ns")],
+        (Dir::Out, _) => &[],
+    }
+}
+
+/// The parts of the last stage, if they are there and known. Then they are all of it, to the nanosecond.
+fn fine(value: &Value, dir: Dir, proto: Proto, last: Option<u64>) -> Result<Option<[u64; 4]>> {
+    let mut times = [0; 4];
+    let mut known = 0;
+    for (part, field) in parts(dir, proto) {
+        if let Some(time) = number(value, field)? {
+            times[*part] = time;
+            known += 1;
+        }
+    }
+    if known == 0 {
+        return Ok(None);
+    }
+    ensure!(known == parts(dir, proto).len(), "some parts are known");
+    ensure!(last == Some(times.iter().sum()), "the parts {times:?} are not all of {last:?}");
+    Ok(Some(times))
+}
+
 impl fmt::Display for Dir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -98,6 +133,8 @@ pub(crate) struct Line {
     pub(crate) last_drv_ip: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
     pub(crate) flags: Vec<String>,
+    /// The parts of the last stage, where they are asked for and known.
+    pub(crate) fine: Option<[u64; 4]>,
 }
 
 impl Line {
@@ -158,6 +195,7 @@ impl Line {
             last_drv_ip: number(&value, "last_drv_ip_ns")?,
             ns_pid: number(&value, "ns_pid")?.map(u32::try_from).transpose()?,
             flags: flags.collect::<Result<_>>()?,
+            fine: fine(&value, dir, proto, times[2])?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use net_latency::clock::Zone;
 use net_latency::output::{Options, Writer, header};
 use net_latency::packet::event::{Event, completion_ns};
-use net_latency::request::Format;
+use net_latency::request::{Format, Stages};
 use net_latency_common::{
     AF_INET, AF_INET6, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,
 };
@@ -40,7 +40,7 @@ impl Dice {
 pub(crate) fn write(packets: u64, span_ns: u64, format: Format, out: &mut impl Write) -> io::Result<()> {
     let options = Options { zone: Zone::UTC, details: false, colour: false };
     let mut writer = Writer::new(format, &options);
-    let mut lines = header(format).to_vec();
+    let mut lines = header(format, Stages::Basic).to_vec();
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     for number in 0..packets {
         let at = (u128::from(number) * u128::from(span_ns) / u128::from(packets)) as u64;

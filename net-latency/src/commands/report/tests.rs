@@ -74,6 +74,7 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
         ends: Some([(event.saddr(), record.sport).into(), (event.daddr(), record.dport).into()]),
         len: record.len,
         stages: event.stages(),
+        parts: event.parts(),
         values: Values {
             pid: event.pid(),
             tid: event.tid(),
@@ -111,7 +112,7 @@ fn some_log(pairs: u64) -> Vec<u8> {
     let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], ..udp(incoming()) };
     unknown.stamps[STAMP_IP] = 0;
     log.extend(b"not a line of ours\n");
-    log.extend(header(Format::Csv));
+    log.extend(header(Format::Csv, crate::request::Stages::Basic));
     log.extend(line(&unknown, WALL_NS + 10 * S, Format::Csv));
     log.extend(line(&incoming(), WALL_NS + 11 * S, Format::Csv));
     log.extend(b"2022-03-02T16:01:36.123456789+00:00,in,tcp,4,1");
@@ -182,7 +183,7 @@ fn the_object_is_as_told() {
 #[test]
 fn a_log_without_packets_is_one() {
     let config = config();
-    for log in [&b""[..], b"\n\n", header(Format::Csv)] {
+    for log in [&b""[..], b"\n\n", header(Format::Csv, crate::request::Stages::Basic)] {
         let report = report_on(log, &config).expect("a log");
         assert_eq!(shown(&report, &config), "0 packets in 1 log\n");
         assert!(html::page(&report, &config).contains("<p>0 packets in 1 log</p>"));
@@ -251,7 +252,7 @@ fn a_line_that_was_cut_off_is_counted_and_not_used() {
     let csv = line(&incoming(), WALL_NS, Format::Csv);
     // Without its newline a row may lack a digit.
     for cut in [&json[..json.len() - 2], &json[..1], &csv[..csv.len() - 1], &csv[..9]] {
-        let log = [header(Format::Csv), &csv, cut].concat();
+        let log = [header(Format::Csv, crate::request::Stages::Basic), &csv, cut].concat();
         let report = report_on(&log, &config()).expect("a log");
         assert_eq!((report.packets, report.log.skipped, report.log.unended), (1, 0, 1));
     }
@@ -400,7 +401,7 @@ proptest! {
         prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
 
         let mut reader = CsvReader::default();
-        let header = header(Format::Csv).trim_ascii_end();
+        let header = header(Format::Csv, crate::request::Stages::Basic).trim_ascii_end();
         prop_assert!(reader.read(header).expect("the tool's own header").is_none());
         let text = line(&record, WALL_NS, Format::Csv);
         let fields = reader.read(text.trim_ascii_end()).expect("the tool's own line").expect("no header");
@@ -411,7 +412,7 @@ proptest! {
     fn the_numbers_are_those_of_a_naive_reckoning(
         records in proptest::collection::vec((likely_record(), 0..100_000_000_000i64, any::<bool>()), 1..120),
     ) {
-        let mut log = header(Format::Csv).to_vec();
+        let mut log = header(Format::Csv, crate::request::Stages::Basic).to_vec();
         let mut events = Vec::new();
         for (record, at, csv) in &records {
             log.extend(line(record, WALL_NS + at, if *csv { Format::Csv } else { Format::Json }));
@@ -454,7 +455,7 @@ proptest! {
         any::<u8>(), select(&b"{}[]\",:\n\\n1tsdirpoc"[..])
     ], 0..400)) {
         let config = config();
-        for log in [log.clone(), [header(Format::Csv), &log].concat()] {
+        for log in [log.clone(), [header(Format::Csv, crate::request::Stages::Basic), &log].concat()] {
             if let Ok(report) = report_on(&log, &config) {
                 let _unused = (shown(&report, &config), html::page(&report, &config));
             }

@@ -423,7 +423,7 @@ fn some_log() -> Vec<u8> {
         json.write(&Event::new(&udp(nginx), wall_ns + 1_000_000, Some(b"lo")), &mut log);
     }
     log.extend(b"{\"no\":\"packet\"}\n");
-    log.extend(header(Format::Csv));
+    log.extend(header(Format::Csv, crate::request::Stages::Basic));
     let mut partial = v6(incoming());
     partial.stamps[STAMP_DRV] = 0;
     csv.write(&Event::new(&partial, WALL_NS + 20_000_000_000, None), &mut log);
@@ -571,11 +571,13 @@ fn what_cannot_be_replayed_is_said_in_a_sentence() {
     let options = Options { zone: Zone::UTC, details: false, colour: false };
     let mut text = Vec::new();
     Writer::new(Format::Text, &options).write(&Event::new(&incoming(), WALL_NS, None), &mut text);
-    let header_and_half = [header(Format::Csv), &b"2022-03-02T16:01:36.1+00:00,in,tcp"[..]].concat();
+    let header_and_half =
+        [header(Format::Csv, crate::request::Stages::Basic), &b"2022-03-02T16:01:36.1+00:00,in,tcp"[..]]
+            .concat();
     let logs = [
         ("text", text.as_slice()),
         ("empty", b""),
-        ("header", header(Format::Csv)),
+        ("header", header(Format::Csv, crate::request::Stages::Basic)),
         ("torn", b"{\"ts\":\"2022-03-02T16:01:36.1+00:00\",\"di"),
         ("torn.csv", header_and_half.as_slice()),
         ("other", b"{\"level\":\"info\"}\n"),

@@ -8,7 +8,7 @@ use net_latency_common::Direction;
 
 use super::packet::{Fields, Flags};
 use crate::packet::event::Protocol;
-use crate::packet::stages::STAGES;
+use crate::packet::stages::{FINE_STAGES, STAGES, Stage};
 
 /// Without these no line can be read: a header has them, and no row has them.
 const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
@@ -39,6 +39,8 @@ enum Column {
     Len,
     /// A stage, by its place in [`STAGES`].
     Stage(usize),
+    /// A fine one, by its place in [`FINE_STAGES`].
+    FineStage(usize),
     Total,
     Netns,
     Flags,
@@ -78,7 +80,11 @@ impl Column {
             "first_send_age_ns" => Self::FirstSendAge,
             "last_drv_ip_ns" => Self::LastDrvIp,
             "ns_pid" => Self::NsPid,
-            _ => STAGES.iter().position(|stage| stage.field == name).map_or(Self::Unknown, Self::Stage),
+            _ => {
+                let place = |stages: &[Stage]| stages.iter().position(|stage| stage.field == name);
+                let fine = || place(&FINE_STAGES).map(Self::FineStage);
+                place(&STAGES).map(Self::Stage).or_else(fine).unwrap_or(Self::Unknown)
+            }
         }
     }
 }
@@ -120,6 +126,9 @@ impl CsvReader {
             _ => {}
         }
         let mut fields = Fields::default();
+        if self.columns.iter().any(|column| matches!(column, Column::FineStage(_))) {
+            fields.fine = Some(Default::default());
+        }
         for (column, value) in self.columns.iter().zip(self.values()) {
             // Empty is unknown.
             if !value.is_empty() {
@@ -189,6 +198,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::Dport => fields.dport = Some(parse(value)?),
         Column::Len => fields.len = Some(parse(value)?),
         Column::Stage(place) => fields.times[place] = Some(parse(value)?),
+        Column::FineStage(place) => fields.fine.get_or_insert_default()[place] = Some(parse(value)?),
         Column::Total => fields.values.total_ns = Some(parse(value)?),
         Column::Netns => fields.values.netns = Some(parse(value)?),
         Column::Flags => {

@@ -8,7 +8,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::packet::{Fields, Flags};
-use crate::packet::{event::Protocol, stages::STAGES};
+use crate::packet::{
+    event::Protocol,
+    stages::{FINE_STAGES, STAGES},
+};
 
 /// Why a line gives no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,10 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,
                 name => match STAGES.iter().position(|stage| stage.field == name) {
                     Some(place) => fields.times[place] = map.next_value()?,
-                    None => drop(map.next_value::<IgnoredAny>()?),
+                    None => match FINE_STAGES.iter().position(|stage| stage.field == name) {
+                        Some(place) => fields.fine.get_or_insert_default()[place] = map.next_value()?,
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    },
                 },
             }
         }

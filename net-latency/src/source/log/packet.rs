@@ -7,8 +7,8 @@ use net_latency_common::Direction;
 
 use super::time::{Time, TimeReader};
 use crate::accounting as summary;
-use crate::packet::event::{COLUMNS, Protocol, flag_named};
-use crate::packet::stages::{STAGES, crossed};
+use crate::packet::event::{COLUMNS, PARTS, Protocol, flag_named};
+use crate::packet::stages::{FINE_STAGES, STAGES, crossed, split};
 
 /// Flags that the report counts.
 pub(crate) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
@@ -76,6 +76,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) len: u32,
     /// In the order in which a packet crosses them.
     pub(crate) stages: [Option<u64>; COLUMNS],
+    /// The parts of the last one, of a log that has fine stages.
+    pub(crate) parts: Option<[Option<u64>; PARTS]>,
     pub(crate) values: Values<'a>,
 }
 
@@ -91,6 +93,8 @@ impl Packet<'_> {
             stages: self.stages,
             total: self.values.total_ns,
             reasons: [None; COLUMNS + 1],
+            parts: self.parts,
+            parts_reason: None,
             pid: self.values.pid,
             comm: self.values.comm.as_deref().map(str::as_bytes),
             ends: self.ends,
@@ -112,6 +116,8 @@ pub(crate) struct Fields<'a> {
     pub(crate) len: Option<u32>,
     /// By their places in [`STAGES`]; a line has those of its own direction and protocol.
     pub(crate) times: [Option<u64>; STAGES.len()],
+    /// By their places in [`FINE_STAGES`]. Each that a line has is there, known or not.
+    pub(crate) fine: Option<[Option<u64>; FINE_STAGES.len()]>,
     pub(crate) values: Values<'a>,
 }
 
@@ -128,6 +134,7 @@ impl<'a> Fields<'a> {
             ends: source.zip(destination).map(|(source, destination)| [source.into(), destination.into()]),
             len: self.len.unwrap_or(0),
             stages: crossed(direction, protocol).map(|place| self.times[place]),
+            parts: self.fine.map(|fine| split(direction, protocol).map(|place| fine[place?])),
             values: self.values,
         })
     }

@@ -214,7 +214,7 @@ mod tests {
 
     fn log(event: &Event<'_>, format: Format) -> Vec<u8> {
         let options = Options { zone: Zone::UTC, details: false, colour: false };
-        let mut log = header(format).to_vec();
+        let mut log = header(format, crate::request::Stages::Basic).to_vec();
         Writer::new(format, &options).write(event, &mut log);
         log
     }

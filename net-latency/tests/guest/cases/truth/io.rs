@@ -121,7 +121,7 @@ fn expect_no_pause<'a>(
 }
 
 /// Segments that wait for a reader, who takes them with one kind of call.
-fn taken(way: &'static str) -> Result<Check> {
+pub(super) fn taken(way: &'static str) -> Result<Check> {
     const SEGMENTS: u32 = 5;
     let mut pair = Pair::connect(&patient_path()?)?;
     for _ in 0..SEGMENTS {
@@ -159,7 +159,7 @@ fn mapped() -> Result<Check> {
 }
 
 /// A call that waits for more has taken what is there: tcp-app is each segment's own time, not the call's.
-fn taken_while_waiting() -> Result<Check> {
+pub(super) fn taken_while_waiting() -> Result<Check> {
     const SEGMENTS: u32 = 3;
     let mut pair = Pair::connect(&patient_path()?)?;
     pair.server.tell(&format!("take recv-all {} 0", SEGMENTS * LEN))?;

@@ -2,6 +2,7 @@
 //! what it is known to have sent and read.
 
 mod driver;
+mod fine;
 mod io;
 mod netem;
 mod places;
@@ -52,6 +53,7 @@ pub(crate) const THEMES: &[Theme] = &[
     who::THEME,
     transmit::THEME,
     places::THEME,
+    fine::THEME,
 ];
 
 /// What the tool has shown of one scenario.

@@ -34,7 +34,7 @@ pub(crate) const THEME: Theme = Theme {
 const SLEPT_NS: u64 = 49_900_000;
 
 /// The wait of a sleeping reader is tcp-app's and no other stage's.
-fn slow_reader() -> Result<Check> {
+pub(super) fn slow_reader() -> Result<Check> {
     let path = Path::loopback(V4)?;
     let mut pair = Pair::connect(&path)?;
     let rounds = 40;
@@ -64,7 +64,7 @@ fn slow_reader() -> Result<Check> {
 }
 
 /// A reader that waits for its CPU takes its bytes late, which is tcp-app's and no other stage's.
-fn held_up_reader() -> Result<Check> {
+pub(super) fn held_up_reader() -> Result<Check> {
     const ROUNDS: usize = 5;
     /// Until the other one has the CPU, and how long it keeps it from then on at least.
     const BEFORE: Duration = Duration::from_millis(20);

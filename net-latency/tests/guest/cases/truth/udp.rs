@@ -146,7 +146,7 @@ fn expect_wait(evidence: &Evidence<'_>, lines: &[&Line], stage: usize) -> Result
     Ok(())
 }
 
-fn slow_reader() -> Result<Check> {
+pub(super) fn slow_reader() -> Result<Check> {
     let mut two = Two::connected(&Path::loopback(Version::V6)?)?;
     two.sender.ask("udp send 5 64")?;
     two.receiver.ask(&format!("udp sleep {PAUSE_MS}"))?;

@@ -1,0 +1,260 @@
+//! Threads that read: when each asked for bytes last, when it was woken, and when it was on a CPU again. With when the bytes could be
+//! read, that splits the time that they waited in the socket: `--stages fine`.
+//!
+//! A plain array by the thread's id, since every wakeup and every switch of a task looks here. Each word says whose it is, so that
+//! who takes a place from another thread never meets that one's times. Two that read and share a place (their ids are a multiple of
+//! 8192 apart) take it from each other: then the times are not known.
+//!
+//! Considered: a hash table (some 100 instructions for each switch of any task), task storage (Linux 5.11), `sched_info` in the task
+//! (it adds up every wait for a CPU, not only that of the last wakeup).
+
+use aya_ebpf::{macros::map, maps::Array};
+use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, UNKNOWN_PART};
+
+use crate::{
+    emit::counters::HookResult,
+    entry::Field,
+    flow::filter,
+    kernel::{
+        cpu::now,
+        memory::Memory,
+        task::{Task, Thread},
+    },
+    tagged,
+};
+
+/// Places, as a power of two.
+const SLOT_BITS: u32 = 13;
+/// The rest of a thread's id: there are 2^22 at most (`PID_MAX_LIMIT`).
+const TAG_BITS: u32 = 22 - SLOT_BITS;
+
+/// A thread that reads. Each word is a time with its tag, or 0.
+#[repr(C)]
+pub(crate) struct Reader {
+    /// It called to receive.
+    asked: Field<u64>,
+    /// It was woken.
+    woken: Field<u64>,
+    /// It was on a CPU for the first time after that.
+    running: Field<u64>,
+}
+
+/// Threads that read, by the lowest bits of their ids.
+#[map]
+static READERS: Array<Reader> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// What is known of the thread that reads, in ns; 0 for what is not.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Reading {
+    /// It called.
+    pub(crate) asked: u64,
+    /// It was woken last.
+    pub(crate) woken: u64,
+    /// It was on a CPU for the first time after that, or after an earlier wakeup.
+    pub(crate) running: u64,
+}
+
+/// Number and tag of a thread.
+#[inline(always)]
+fn place(thread: u32) -> (u32, u64) {
+    (thread & ((1 << SLOT_BITS) - 1), u64::from(thread >> SLOT_BITS) & ((1 << TAG_BITS) - 1))
+}
+
+#[inline(always)]
+fn is_of(word: u64, tag: u64) -> bool {
+    tagged::is_of::<TAG_BITS>(word, tag)
+}
+
+/// The current thread calls to receive from a socket (`tcp_recvmsg`, `udp_recvmsg`, `udpv6_recvmsg`), or the kernel is about to take
+/// bytes from it on the thread's behalf (splice).
+#[inline(always)]
+pub fn asks() -> HookResult {
+    if !filter::current() {
+        return Ok(());
+    }
+    let (slot, tag) = place(Task::current_ids() as u32);
+    let Some(reader) = READERS.get(slot) else { return Ok(()) };
+    if !is_of(reader.asked.get(), tag) {
+        reader.woken.set(0);
+        reader.running.set(0);
+    }
+    reader.asked.set(tagged::word::<TAG_BITS>(now(), tag));
+    Ok(())
+}
+
+/// The current thread reads in a way whose beginning no hook sees (TLS).
+#[inline(always)]
+pub(crate) fn asks_unseen() {
+    let (slot, tag) = place(Task::current_ids() as u32);
+    if let Some(reader) = READERS.get(slot)
+        && is_of(reader.asked.get(), tag)
+    {
+        reader.asked.set(0);
+    }
+}
+
+/// A thread is woken (tracepoint `sched_waking`), which needs a CPU from now on.
+#[inline(always)]
+pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
+    let (slot, tag) = place(thread.thread());
+    if let Some(reader) = READERS.get(slot)
+        && is_of(reader.asked.get(), tag)
+    {
+        reader.woken.set(tagged::word::<TAG_BITS>(now(), tag));
+    }
+    Ok(())
+}
+
+/// A thread gets this CPU (tracepoint `sched_switch`).
+#[inline(always)]
+pub fn switched<M: Memory>(next: Thread<M>) -> HookResult {
+    let (slot, tag) = place(next.thread());
+    let Some(reader) = READERS.get(slot) else { return Ok(()) };
+    let (woken, running) = (reader.woken.get(), reader.running.get());
+    if !is_of(reader.asked.get(), tag) || !is_of(woken, tag) {
+        return Ok(());
+    }
+    let now = now();
+    // After the first time it was preempted, not woken.
+    if !is_of(running, tag) || tagged::age::<TAG_BITS>(running, now) > tagged::age::<TAG_BITS>(woken, now) {
+        reader.running.set(tagged::word::<TAG_BITS>(now, tag));
+    }
+    Ok(())
+}
+
+/// What is known of the current thread, which reads; `now` is about now.
+#[inline(always)]
+pub(crate) fn current(now: u64) -> Reading {
+    let (slot, tag) = place(Task::current_ids() as u32);
+    let Some(reader) = READERS.get(slot) else { return Reading::default() };
+    let time = |word| if is_of(word, tag) { tagged::time::<TAG_BITS>(word, now) } else { 0 };
+    Reading {
+        asked: time(reader.asked.get()),
+        woken: time(reader.woken.get()),
+        running: time(reader.running.get()),
+    }
+}
+
+impl Reading {
+    /// The parts of the time from a packet's arrival in its transport to its reader, who took it at `app`. From `readable` on it
+    /// could be read. All are unknown if one is.
+    #[inline(always)]
+    pub(crate) fn parts(&self, transport: u64, readable: u64, app: u64) -> [u64; PARTS] {
+        let Self { asked, woken, running } = *self;
+        if asked == 0
+            || asked > app
+            || running > app
+            || transport == 0
+            || readable < transport
+            || readable > app
+        {
+            return [UNKNOWN_PART; PARTS];
+        }
+        let needs_cpu = if woken > readable { woken } else { readable };
+        // The reader is on a CPU, and asks, from `on_cpu` and `copies` on.
+        let (cpu, on_cpu, copies);
+        if woken != 0 && running >= needs_cpu {
+            // It was woken for these bytes, or was waiting for a CPU anyway when they came.
+            cpu = running - needs_cpu;
+            on_cpu = running;
+            copies = if asked > running { asked } else { running };
+        } else {
+            // It was on a CPU all the time: busy with something else, asking, or woken before it was asleep.
+            cpu = 0;
+            on_cpu = needs_cpu;
+            copies = if woken > readable && asked <= woken {
+                woken
+            } else if asked > readable {
+                asked
+            } else {
+                readable
+            };
+        }
+        // Either the bytes waited for the wakeup and then for the call, or, by a thread that ran, for the call.
+        let waits = copies.saturating_sub(on_cpu);
+        let before = needs_cpu - readable;
+        if copies > app {
+            return [UNKNOWN_PART; PARTS];
+        }
+        let mut parts = [UNKNOWN_PART; PARTS];
+        parts[PART_GAP] = readable - transport;
+        parts[PART_WAIT] = before + waits;
+        parts[PART_CPU] = cpu;
+        parts[PART_COPY] = app - transport - parts[PART_GAP] - parts[PART_WAIT] - cpu;
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRIVED: u64 = 1_000;
+    const APP: u64 = 2_000;
+
+    fn split(readable: u64, asked: u64, woken: u64, running: u64) -> [u64; PARTS] {
+        Reading { asked, woken, running }.parts(ARRIVED, readable, APP)
+    }
+
+    #[test]
+    fn a_reader_who_is_asleep_in_its_call_waits_for_a_cpu() {
+        // Gap, wait (for the wakeup), cpu, copy.
+        assert_eq!(split(1_000, 500, 1_010, 1_700), [0, 10, 690, 300]);
+        assert_eq!(split(1_400, 500, 1_410, 1_700), [400, 10, 290, 300]);
+        // Woken by earlier bytes, and these came while it waited.
+        assert_eq!(split(1_200, 500, 1_100, 1_700), [200, 0, 500, 300]);
+    }
+
+    #[test]
+    fn a_reader_who_polls_asks_after_it_is_on_a_cpu() {
+        assert_eq!(split(1_000, 1_900, 1_010, 1_700), [0, 210, 690, 100]);
+    }
+
+    #[test]
+    fn a_reader_who_is_busy_lets_bytes_wait() {
+        // It was never off its CPU since.
+        assert_eq!(split(1_000, 1_900, 0, 0), [0, 900, 0, 100]);
+        assert_eq!(split(1_000, 1_900, 100, 200), [0, 900, 0, 100]);
+        // It asked already, and was copying what came before.
+        assert_eq!(split(1_300, 900, 100, 200), [300, 0, 0, 700]);
+    }
+
+    #[test]
+    fn a_reader_who_is_woken_before_it_sleeps_goes_on() {
+        assert_eq!(split(1_000, 500, 1_100, 600), [0, 100, 0, 900]);
+        assert_eq!(split(1_000, 1_500, 1_100, 600), [0, 500, 0, 500]);
+    }
+
+    #[test]
+    fn parts_add_up_or_are_all_unknown() {
+        let times = [0, 100, 900, 1_000, 1_300, 1_500, 1_900, 2_000, 2_100];
+        for readable in times {
+            for asked in times {
+                for woken in times {
+                    for running in times {
+                        let parts = split(readable, asked, woken, running);
+                        if parts != [UNKNOWN_PART; PARTS] {
+                            assert!(parts.iter().all(|&part| part <= 1_000), "{parts:?}");
+                            assert_eq!(
+                                parts.iter().sum::<u64>(),
+                                APP - ARRIVED,
+                                "{readable} {asked} {woken} {running}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(split(1_000, 0, 1_100, 1_200), [UNKNOWN_PART; PARTS]);
+        assert_eq!(split(2_100, 900, 0, 0), [UNKNOWN_PART; PARTS]);
+    }
+
+    #[test]
+    fn threads_are_told_apart() {
+        assert_ne!(place(1), place(2));
+        assert_eq!(place(5).0, place(5 + 8192).0);
+        assert_ne!(place(5).1, place(5 + 8192).1);
+        assert_ne!(place((1 << 22) - 1).1, place((1 << 22) - 1 - 8192).1);
+    }
+}

@@ -1,0 +1,97 @@
+//! What splits the time in a socket, with `--stages fine`: traffic of other themes, whose lines show here in which part a pause is.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::{Check, Evidence, Scenario, Theme, io, readers, udp};
+use crate::{
+    lines::{CPU, Dir, GAP, Line, WAIT},
+    net::{Path, Version, counter},
+    oracle::{self, expect_bytes},
+    peers::Pair,
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "fine",
+    arguments: &["--stages", "fine"],
+    scenarios: &[
+        Scenario { name: "reader_sleeps", play: || pause(readers::slow_reader()?, WAIT, 49) },
+        Scenario { name: "reader_needs_a_cpu", play: || pause(readers::held_up_reader()?, CPU, 19) },
+        Scenario { name: "reader_sleeps_then_reads", play: || pause(io::taken("read")?, WAIT, 99) },
+        Scenario { name: "reader_sleeps_then_splices", play: || pause(io::taken("splice")?, WAIT, 99) },
+        Scenario { name: "reader_sleeps_then_maps", play: || pause(io::taken("zerocopy")?, WAIT, 99) },
+        Scenario { name: "reader_sleeps_then_submits", play: || pause(io::taken("ring")?, WAIT, 99) },
+        Scenario { name: "reader_has_a_worker", play: || pause(io::taken("ring-worker")?, WAIT, 99) },
+        Scenario { name: "reader_waits_for_all", play: || known(io::taken_while_waiting()?) },
+        Scenario { name: "reader_of_datagrams_sleeps", play: || pause(udp::slow_reader()?, WAIT, 99) },
+        Scenario { name: "bytes_are_missing", play: || pause(missing()?, GAP, 9) },
+    ],
+};
+
+/// Received packets of which something must be said.
+fn received<'a>(evidence: &'a Evidence<'_>) -> Vec<&'a Line> {
+    evidence.lines.iter().filter(|line| line.dir == Dir::In && line.stages[2].is_some()).collect()
+}
+
+/// The parts of all packets are known, but for calls that the kernel skipped. (That they add up is looked at wherever a line is
+/// read.)
+fn expect_known(evidence: &Evidence<'_>) -> Result<()> {
+    let lines = received(evidence);
+    let unknown: Vec<_> = lines.iter().copied().filter(|line| line.fine.is_none()).collect();
+    let most = evidence.outcome.allowance().most(lines.len().try_into()?);
+    ensure!(!lines.is_empty(), "nothing was received");
+    ensure!(
+        u64::try_from(unknown.len())? <= most,
+        evidence.outcome.fault(format_args!("{} of {} unknown", unknown.len(), lines.len()), unknown)
+    );
+    Ok(())
+}
+
+/// Segments that come late, and a reader who waits for them: those behind them can't be read.
+fn missing() -> Result<Check> {
+    const COUNT: u32 = 24;
+    const LEN: u32 = 100;
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    path.reorder(Duration::from_millis(10))?;
+    pair.server.tell(&format!("read {} 4096 0", COUNT * LEN))?;
+    for _ in 0..COUNT {
+        pair.client.ask(&format!("write {LEN}"))?;
+    }
+    pair.server.answer()?;
+    let queued = path.far(|| counter("netstat", "TcpExt", "TCPOFOQueue"))?;
+    ensure!(queued > 0, "nothing came out of order, so this shows nothing");
+    Ok(Box::new(move |evidence| {
+        let conversation = oracle::Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, (COUNT * LEN).into())
+    }))
+}
+
+/// What `check` checks, and that the parts are known.
+fn known(check: Check) -> Result<Check> {
+    Ok(Box::new(move |evidence| {
+        check(evidence)?;
+        expect_known(evidence)
+    }))
+}
+
+/// The same, and that each packet that waited for so long in its socket did so in this part.
+fn pause(check: Check, part: usize, ms: u64) -> Result<Check> {
+    let least = ms * 1_000_000;
+    Ok(Box::new(move |evidence| {
+        check(evidence)?;
+        expect_known(evidence)?;
+        let mut count = 0;
+        for line in received(evidence) {
+            let Some(parts) = line.fine.filter(|_| line.stages[2] >= Some(least)) else { continue };
+            count += 1;
+            ensure!(
+                parts[part] * 10 >= line.stages[2].unwrap_or(0) * 9,
+                evidence.outcome.fault(format_args!("part {part} of {parts:?} is not the pause"), [line])
+            );
+        }
+        ensure!(count > 0, "no packet waited for {ms} ms");
+        Ok(())
+    }))
+}
