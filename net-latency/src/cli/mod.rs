@@ -302,24 +302,24 @@ mod tests {
     }
 
     const WORDS: &[&str] =
-        &["\0", "--", "\0--pid\0", "\0--port=", "\0--format\0csv", "\0hist\0", "\0--slower\0001ms", "\0-v"];
+        &["\n", "--", "\n--pid\n", "\n--port=", "\n--format\ncsv", "\nhist\n", "\n--slower\n1ms", "\n-v"];
 
-    /// Words are separated by zeroes, as they are for the kernel.
+    /// A word a line.
     #[test]
     fn fuzz_command_lines() {
         let seeds = [
-            "--port\0443,80\0--host\0192.0.2.0/24\0--slower\0001ms\0-v",
-            "hist\0--by\0comm\0--interval\010s\0--buckets\04096",
-            "top\0--sort\0total\0--comm\0a*",
-            "journey\0--count\09\0--format\0json\0--port\01-9",
-            "export\0--listen\0127.0.0.1:9823\0--by\0pod\0--series\064",
-            "report\0a.json\0--interval\01m\0--html\0b.html",
-            "calls\0tcp_*\0--style\0graph",
-            "-o\0x\0--rotate-size\0100M\0--\0sh\0-c\0x",
+            "--port\n443,80\n--host\n192.0.2.0/24\n--slower\n1ms\n-v",
+            "hist\n--by\ncomm\n--interval\n10s\n--buckets\n4096",
+            "top\n--sort\ntotal\n--comm\na*",
+            "journey\n--count\n9\n--format\njson\n--port\n1-9",
+            "export\n--listen\n127.0.0.1:9823\n--by\npod\n--series\n64",
+            "report\na.json\n--interval\n1m\n--html\nb.html",
+            "calls\ntcp_*\n--style\ngraph",
+            "-o\nx\n--rotate-size\n100M\n--\nsh\n-c\nx",
         ];
         crate::fuzz::run("command lines", 150, seeds.map(Vec::from), WORDS, |bytes| {
             use std::os::unix::ffi::OsStrExt as _;
-            let words = bytes.split(|&byte| byte == 0).map(std::ffi::OsStr::from_bytes);
+            let words = bytes.split(|&byte| byte == b'\n').map(std::ffi::OsStr::from_bytes);
             let words = ["net-latency".as_ref()].into_iter().chain(words);
             if let Ok(arguments) = Arguments::try_parse_from(words)
                 && let Err(failure) = arguments.resolve(Path::new("/nowhere"))
