@@ -29,6 +29,8 @@ pub(super) enum Mode {
     Slower,
     /// Distributions alone, without a record per packet.
     Hist,
+    /// The stream with fine stages.
+    Fine,
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
     Ftrace,
     /// Waiting for a packet to follow that never comes.
@@ -40,13 +42,14 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
         Self::IdlePid,
         Self::Slower,
         Self::Hist,
+        Self::Fine,
         Self::Ftrace,
         Self::Journey(Backend::Fentry),
         Self::Journey(Backend::Kprobe),
@@ -67,6 +70,7 @@ impl Mode {
             Self::IdlePid => "--pid of an idle process, fentry",
             Self::Slower => "--slower 10s, fentry",
             Self::Hist => "hist, fentry",
+            Self::Fine => "--stages fine, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
             Self::Journey(Backend::Kprobe) => "journey waiting, kprobe",
             Self::Journey(_) => "journey waiting, fentry",
@@ -123,6 +127,7 @@ impl Running {
             // The discard protocol's.
             Mode::Journey(backend) => Launch::new(backend).view("journey").args(&["--port", "9"]),
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
+            Mode::Fine => Launch::new(Backend::Fentry).args(&["--stages", "fine"]),
             Mode::Hist => hist(),
         };
         Self::launch(launch, idle)
