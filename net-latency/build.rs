@@ -38,6 +38,9 @@ fn main() -> anyhow::Result<()> {
         // profile are not stable yet; all others the crate that starts the inner cargo sets itself.
         env::set_var("CARGO_UNSTABLE_PROFILE_RUSTFLAGS", "true");
         env::set_var("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3");
+        // No path of this machine in the objects, so that they are the same wherever they are built. Not stable yet either.
+        env::set_var("CARGO_UNSTABLE_TRIM_PATHS", "true");
+        env::set_var("CARGO_PROFILE_RELEASE_TRIM_PATHS", "all");
         // Build scripts and macros are for this machine.
         env::set_var("CARGO_PROFILE_RELEASE_BUILD_OVERRIDE_RUSTFLAGS", "");
         // What the inner cargo says is repeated as warnings at every build: let it be real warnings only.

@@ -10,6 +10,8 @@ pub mod error;
 mod escape;
 mod export;
 mod files;
+#[cfg(test)]
+mod fuzz;
 pub mod kernel;
 mod message;
 pub mod output;

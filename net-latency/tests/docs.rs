@@ -42,6 +42,9 @@ const WORDS: [(&str, &str); 22] = [
 /// Options in the documents that are not ours: those of container engines.
 const OF_OTHER_PROGRAMS: [&str; 1] = ["--userns=host"];
 
+/// Words of docs/security.md with an underscore that are no tests.
+const NO_TESTS: [&str; 1] = ["no_new_privs"];
+
 /// Messages in the documents that are the operating system's.
 const OF_THE_SYSTEM: [&str; 3] = ["perf_event_open", "Permission denied", "Operation not permitted"];
 
@@ -358,6 +361,32 @@ fn messages_that_the_readme_explains_are_messages_of_the_program() {
     }
     assert!(messages >= 10, "only {messages} were found");
     assert_none(&unknown);
+}
+
+#[test]
+fn tests_that_show_what_others_can_do_exist() {
+    let document = Document::read(&workspace().join("docs/security.md"));
+    let sources: String = ["net-latency/src", "net-latency/tests"]
+        .iter()
+        .flat_map(|folder| files(&workspace().join(folder), &[".rs"]))
+        .map(|path| fs::read_to_string(path).expect("sources are text"))
+        .collect();
+    let is_name =
+        |text: &str| text.contains('_') && text.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
+    let is_test =
+        |text: &str| text.starts_with(char::is_lowercase) && is_name(text) && !NO_TESTS.contains(&text);
+    let names: BTreeSet<_> = document
+        .code()
+        .iter()
+        .filter(|code| code.is_span && is_test(code.text))
+        .map(|code| code.text)
+        .collect();
+    assert!(names.len() > 30, "{names:?}");
+    // A function, or a case of the guests'.
+    let exists =
+        |name: &str| sources.contains(&format!("fn {name}(")) || sources.contains(&format!("(\"{name}\", "));
+    let missing: Vec<_> = names.iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "docs/security.md names tests that are not there: {missing:?}");
 }
 
 /// Where one of [`WORDS`] stands in `text`, with what is around it.

@@ -36,8 +36,24 @@ fn static_cargo(subcommand: &str, profile: &str) -> Command {
     let mut flags = env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(" -Ctarget-feature=+crt-static");
     let mut command = cargo(subcommand);
-    command.args(["--profile", profile, "--target", paths::TARGET]).env("RUSTFLAGS", flags);
+    command.args(["--profile", profile, "--target", paths::TARGET]);
+    if profile == RELEASE {
+        // The same bytes wherever it is built. What cargo knows packages by doesn't depend on these flags.
+        command.arg("--locked");
+        for (place, name) in [(paths::workspace().to_owned(), "/net-latency"), (cargo_home(), "/cargo")] {
+            flags.push(" --remap-path-prefix=");
+            flags.push(place);
+            flags.push(format!("={name}"));
+        }
+    }
+    command.env("RUSTFLAGS", flags);
     command
+}
+
+/// Where cargo keeps the sources of packages.
+fn cargo_home() -> PathBuf {
+    let home = || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cargo");
+    env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
 /// What users get.

@@ -30,7 +30,7 @@ pub(crate) enum Task {
     Bench(BenchArgs),
     /// Write the figures on record into the documents that quote them
     Docs,
-    /// Build the static binary target/dist/net-latency, with symbols, manual page and completions beside it
+    /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
     Dist(DistArgs),
     /// Remove what xtask keeps below target/
     Clean,

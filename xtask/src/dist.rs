@@ -1,5 +1,7 @@
 //! What is given to users: `target/dist`.
 
+mod parts;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -7,6 +9,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use parts::Parts;
+use walkdir::WalkDir;
 
 use crate::{
     build::{self, cargo},
@@ -27,6 +31,11 @@ const COMPLETIONS: [(&str, &str); 4] = [
     ("elvish", "completions/net-latency.elv"),
 ];
 
+/// Licences of other people's work, the list of it as CycloneDX, and checksums of all, below `target/dist`.
+const NOTICES: &str = "NOTICES.txt";
+const LIST: &str = "net-latency.cdx.json";
+const SUMS: &str = "SHA256SUMS";
+
 const GENERATING_REMEDY: &str = "the tool must print this on any machine";
 const OBJCOPY_REMEDY: &str = "objcopy is in the package binutils";
 
@@ -42,7 +51,37 @@ pub(crate) fn run(args: &DistArgs) -> Result<PathBuf> {
     for (shell, name) in COMPLETIONS {
         generate(&tool, &["completions", shell], &dist.join(name))?;
     }
-    if args.deb { package() } else { Ok(tool) }
+    let parts = Parts::find()?;
+    let list = serde_json::to_string_pretty(&parts.cyclonedx())?;
+    write(&dist.join(NOTICES), &parts.notices()?)?;
+    write(&dist.join(LIST), &format!("{list}\n"))?;
+    let made = if args.deb { package()? } else { tool };
+    sum(&dist)?;
+    Ok(made)
+}
+
+/// Writes the SHA-256 of all that is there, as `sha256sum --check` reads it.
+fn sum(dist: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    for entry in WalkDir::new(dist).sort_by_file_name() {
+        let entry = entry?;
+        if entry.file_type().is_file() && entry.file_name() != SUMS {
+            files.push(entry.path().strip_prefix(dist)?.to_owned());
+        }
+    }
+    let mut sums = Command::new("sha256sum");
+    let sums =
+        quietly(sums.arg("--").args(files).current_dir(dist), "sha256sum is in the package coreutils")?;
+    write(&dist.join(SUMS), &sums)
+}
+
+/// When the sources were written, for what notes times: as everybody who builds them reproducibly says it, else the commit.
+fn source_date() -> Option<String> {
+    env::var("SOURCE_DATE_EPOCH").ok().or_else(|| {
+        let mut log = Command::new("git");
+        log.args(["log", "-1", "--format=%ct"]).current_dir(paths::workspace());
+        Some(quietly(&mut log, "").ok()?.trim().to_owned())
+    })
 }
 
 /// Puts the built tool without its symbols at `target`, and those beside it, where debuggers look.
@@ -72,6 +111,9 @@ fn package() -> Result<PathBuf> {
     command.env("PATH", env::join_paths(std::iter::once(tools).chain(env::split_paths(&path)))?);
     command.args(["--package", "net-latency", "--no-build", "--no-strip", "--target", paths::TARGET]);
     command.arg("--output").arg(paths::dist());
+    if let Some(date) = source_date() {
+        command.env("SOURCE_DATE_EPOCH", date);
+    }
     // Whoever packs may say so by the variables of Debian's own tools.
     if let (Ok(name), Ok(address)) = (env::var("DEBFULLNAME"), env::var("DEBEMAIL")) {
         command.arg("--maintainer").arg(format!("{name} <{address}>"));
@@ -84,6 +126,10 @@ fn package() -> Result<PathBuf> {
 fn generate(tool: &Path, arguments: &[&str], path: &Path) -> Result<()> {
     let text = quietly(Command::new(tool).args(arguments), GENERATING_REMEDY)?;
     fs::create_dir_all(path.parent().context("a file in a directory")?)?;
+    write(path, &text)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 

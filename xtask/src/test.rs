@@ -25,6 +25,9 @@ use crate::{
 /// What property tests begin with. The recorded one is in .cargo/config.toml.
 const SEED: &str = "PROPTEST_RNG_SEED";
 
+/// How long each reader is tried with damaged input: there are some 15, and two processors (net-latency/src/fuzz.rs).
+const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");
+
 /// Runs what is asked for and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let mut summary = Summary::default();
@@ -89,10 +92,22 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
             ));
         }
     }
-    if args.all {
+    if let Some(seed) = &seed {
+        fuzz(seed, summary);
         programs.released = of_users(summary);
     }
     Some(programs)
+}
+
+/// Tries readers with damaged input for longer than each run does.
+fn fuzz(seed: &str, summary: &mut Summary) {
+    let name = "fuzzing";
+    let mut tests = quick_cargo("test");
+    tests.args(WORKSPACE).args(["--lib", "--", "fuzz_", "--nocapture"]);
+    tests.env(SEED, seed).env(FUZZING.0, FUZZING.1);
+    if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
+        summary.fail(name, &format!("{error:#}"));
+    }
 }
 
 /// Builds what users get, and counts its allocations. What is quick to build says little of either that or the cost.

@@ -112,7 +112,7 @@ impl ConfigFile {
     }
 
     /// Reads a file's text.
-    fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
         let newlines: Vec<usize> = memchr_iter(b'\n', text.as_bytes()).collect();
         let line_of = |offset: usize| 1 + newlines.partition_point(|newline| *newline < offset);
         let mut file = Self { path: path.to_owned(), sections: Vec::new(), entries: Vec::new() };

@@ -324,6 +324,45 @@ fn arguments(arg: &Arg, value: &Value) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
+
+    const WORDS: &[&str] = &[
+        "\n[top]\n",
+        "\n[hist]\n",
+        "= true",
+        "\"\"\"",
+        "interval = ",
+        "\"1ms\"",
+        "[[",
+        "{a=1}",
+        "\\u0000",
+        ".",
+    ];
+
+    #[test]
+    fn fuzz_configuration() {
+        let seeds = [
+            "format = \"json\"\ninterval = \"10s\"\nport = [443, 5432]\nverbose = 1\n\n[check]\nbackend = \"kprobe\"\n",
+            "# all\npid = [1]\nhost = ['192.0.2.0/24', \"::1\"]\nutc = true\nsample = \"1/8\"\n[hist]\nby = \"comm\"\nbuckets = 4096\n",
+            "output = \"/tmp/x\"\nrotate-size = \"100M\"\nrotate-keep = 9\nslower = \"1ms\"\nmark = 0x10\ncomm = 'a*'\n",
+        ];
+        let mut tool = crate::cli::command();
+        tool.build();
+        let given = tool.clone().get_matches_from(["net-latency"]);
+        fuzz::run("configuration", 150, seeds.map(Vec::from), WORDS, |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let outcome = ConfigFile::parse("config.toml".as_ref(), text).and_then(|file| {
+                for (name, line) in &file.sections {
+                    check_section(&tool, name).map_err(|what| file.wrong(*line, &what))?;
+                }
+                file.entries.iter().try_for_each(|entry| check(&tool, &file, entry))?;
+                Defaults::choose(&tool, None, &given, &[file])
+            });
+            if let Err(failure) = outcome {
+                assert!(failure.to_string().starts_with("config.toml, line "), "{failure}");
+            }
+        });
+    }
 
     #[test]
     fn filters_at_the_top_of_a_file_hold_for_every_view() {

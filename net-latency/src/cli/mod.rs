@@ -301,6 +301,34 @@ mod tests {
         }
     }
 
+    const WORDS: &[&str] =
+        &["\n", "--", "\n--pid\n", "\n--port=", "\n--format\ncsv", "\nhist\n", "\n--slower\n1ms", "\n-v"];
+
+    /// A word a line.
+    #[test]
+    fn fuzz_command_lines() {
+        let seeds = [
+            "--port\n443,80\n--host\n192.0.2.0/24\n--slower\n1ms\n-v",
+            "hist\n--by\ncomm\n--interval\n10s\n--buckets\n4096",
+            "top\n--sort\ntotal\n--comm\na*",
+            "journey\n--count\n9\n--format\njson\n--port\n1-9",
+            "export\n--listen\n127.0.0.1:9823\n--by\npod\n--series\n64",
+            "report\na.json\n--interval\n1m\n--html\nb.html",
+            "calls\ntcp_*\n--style\ngraph",
+            "-o\nx\n--rotate-size\n100M\n--\nsh\n-c\nx",
+        ];
+        crate::fuzz::run("command lines", 150, seeds.map(Vec::from), WORDS, |bytes| {
+            use std::os::unix::ffi::OsStrExt as _;
+            let words = bytes.split(|&byte| byte == b'\n').map(std::ffi::OsStr::from_bytes);
+            let words = ["net-latency".as_ref()].into_iter().chain(words);
+            if let Ok(arguments) = Arguments::try_parse_from(words)
+                && let Err(failure) = arguments.resolve(Path::new("/nowhere"))
+            {
+                assert_ne!(failure.exit_code(), 0);
+            }
+        });
+    }
+
     #[test]
     fn the_definition_is_consistent() {
         command().debug_assert();

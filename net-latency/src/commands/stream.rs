@@ -302,12 +302,11 @@ impl Stream<'_> {
         if let Some(log) = &mut self.log {
             log.finish();
         }
-        let deadline = Instant::now() + LAST_PATIENCE;
         loop {
-            match self.drain(PATIENCE)? {
+            match self.drain(LAST_PATIENCE)? {
                 ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(Untaken::default()),
-                ControlFlow::Continue(false) if Instant::now() < deadline => {}
-                ControlFlow::Continue(false) => break,
+                ControlFlow::Continue(false) if self.sink.is_stalled() => break,
+                ControlFlow::Continue(false) => {}
             }
         }
         let lines = self.sink.waiting_lines();

@@ -39,6 +39,9 @@ const TRACEPOINT: &str = "btf_trace_";
 
 /// How deep structs are searched; kernel types nest less, and a loop in a broken file ends here.
 const MAX_DEPTH: u32 = 16;
+/// Members that are looked at for a field: many times what the kernel's largest structs have. In a broken file a struct may
+/// hold itself several times.
+const MOST_LOOKS: u32 = 1 << 16;
 
 /// Why BTF can't be read, or doesn't have what is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,17 +269,19 @@ impl<'a> Btf<'a> {
         let mut names = path.split('.');
         let root = names.next().ok_or_else(missing)?;
         let mut id = *self.structs.get(root.as_bytes()).ok_or_else(missing)?;
-        let mut bits = 0;
+        let mut bits: u32 = 0;
+        let mut looks = MOST_LOOKS;
         for name in names {
-            let (member_bits, member_type) = self.member(id, name.as_bytes(), 0).ok_or_else(missing)?;
-            bits += member_bits;
+            let found = self.member(id, name.as_bytes(), 0, &mut looks);
+            let (member_bits, member_type) = found.ok_or_else(missing)?;
+            bits = bits.checked_add(member_bits).ok_or_else(missing)?;
             id = member_type;
         }
-        if bits % 8 == 0 { Ok(bits / 8) } else { Err(missing()) }
+        if bits.is_multiple_of(8) { Ok(bits / 8) } else { Err(missing()) }
     }
 
-    /// Bit offset and type of a member, also of anonymous structs and unions within.
-    fn member(&self, id: u32, name: &[u8], depth: u32) -> Option<(u32, u32)> {
+    /// Bit offset and type of a member, also of anonymous structs and unions within, as long as `looks` last.
+    fn member(&self, id: u32, name: &[u8], depth: u32, looks: &mut u32) -> Option<(u32, u32)> {
         if depth > MAX_DEPTH {
             return None;
         }
@@ -285,6 +290,7 @@ impl<'a> Btf<'a> {
             return None;
         }
         for index in 0..ty.count {
+            *looks = looks.checked_sub(1)?;
             let at = start + TYPE_LEN + index * MEMBER_LEN;
             let member_name = self.string(read_u32(self.types, at)?);
             let member_type = read_u32(self.types, at + 4)?;
@@ -296,9 +302,9 @@ impl<'a> Btf<'a> {
                 return Some((bits, member_type));
             }
             if member_name.is_empty()
-                && let Some((inner, inner_type)) = self.member(member_type, name, depth + 1)
+                && let Some((inner, inner_type)) = self.member(member_type, name, depth + 1, looks)
             {
-                return Some((bits + inner, inner_type));
+                return Some((bits.checked_add(inner)?, inner_type));
             }
         }
         None
@@ -378,6 +384,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz;
 
     /// Builds BTF by hand.
     #[derive(Default)]
@@ -520,6 +527,48 @@ pub(crate) mod tests {
         let mut b = Builder::new();
         b.add(31, "future", false, 0, &[], 0);
         assert_eq!(Btf::parse(&b.build(), |_| true).unwrap_err(), BtfError::UnknownKind(31));
+    }
+
+    #[test]
+    fn offsets_beyond_any_struct_are_none() {
+        let mut b = Builder::new();
+        let int = b.add(INT, "int", false, 4, &[32], 0);
+        let inner = b.structure(STRUCT, "", false, &[("deep", int, u32::MAX - 7)]);
+        b.structure(STRUCT, "outer", false, &[("", inner, 16), ("named", inner, 16)]);
+        let data = b.build();
+        let btf = Btf::parse(&data, |_| true).unwrap();
+        for path in ["outer.deep", "outer.named.deep"] {
+            assert_eq!(btf.offset(path), Err(BtfError::NoField(path.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_struct_that_holds_itself_ends_the_search() {
+        let mut b = Builder::new();
+        // Eight anonymous members that are the struct itself: as deep as is looked, 8^16 of them.
+        b.structure(STRUCT, "outer", false, &[("", 1, 0); 8]);
+        let data = b.build();
+        let btf = Btf::parse(&data, |_| true).unwrap();
+        assert_eq!(btf.offset("outer.none"), Err(BtfError::NoField("outer.none".to_owned())));
+    }
+
+    #[test]
+    fn fuzz_btf() {
+        let wanted = |name: &[u8]| name.len() < 32;
+        fuzz::run("btf", 1_000, [sample()], &["btf_trace_", "outer"], |bytes| {
+            // Where it is in memory is the kernel's to say, how it is aligned too.
+            if let Ok(btf) = Btf::parse(bytes, wanted) {
+                for path in ["outer", "outer.named.high", "outer.high", "outer.flag", "outer.named.named.low"]
+                {
+                    let _ = btf.offset(path);
+                }
+                let _ = (btf.has_member("outer", "first"), btf.enumeration("outer"));
+                let _ = btf.functions_taking("outer");
+                let only = btf.only(["tcp_v4_rcv"].into_iter(), ["netif_rx"].into_iter());
+                let again = Btf::parse(&only, wanted).expect("what was written can be read");
+                assert_eq!(again.has_function("tcp_v4_rcv"), btf.has_function("tcp_v4_rcv"));
+            }
+        });
     }
 
     proptest! {

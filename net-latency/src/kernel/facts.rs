@@ -86,11 +86,11 @@ pub(crate) mod recorded {
             Self::parse(include_str!("recorded/debian-6.12-rt.txt"))
         }
 
-        fn parse(text: &str) -> Self {
+        pub(crate) fn parse(text: &str) -> Self {
             let mut recorded = Self { page_bases: true, ..Self::default() };
             let mut place = None;
             for line in text.lines() {
-                match line.split_at(line.len().min(3)) {
+                match line.split_at_checked(3).unwrap_or(("", line)) {
                     ("== ", path) => place = Some(recorded.files.entry(path.to_owned()).or_default()),
                     ("-> ", path) => place = Some(recorded.links.entry(path.to_owned()).or_default()),
                     ("++ ", path) => recorded.others.push(path.to_owned()),

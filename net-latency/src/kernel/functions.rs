@@ -70,7 +70,7 @@ pub fn traceable() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn names(list: &str) -> Vec<String> {
+pub(super) fn names(list: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.split_ascii_whitespace().next()).map(str::to_owned).collect()
 }
 
@@ -112,7 +112,7 @@ pub fn blacklist() -> Vec<(u64, u64)> {
     ranges(&fs::read_to_string(BLACKLIST).unwrap_or_default())
 }
 
-fn ranges(text: &str) -> Vec<(u64, u64)> {
+pub(super) fn ranges(text: &str) -> Vec<(u64, u64)> {
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let range = |line: &str| {
         let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;

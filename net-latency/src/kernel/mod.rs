@@ -42,3 +42,53 @@ pub fn read_btf() -> Result<Vec<u8>, Failure> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::{
+        cgroups::unified_hierarchy, facts::recorded::Recorded, functions, namespaced::innermost, preemption,
+        prerequisites, symbols,
+    };
+    use crate::fuzz;
+
+    #[test]
+    fn fuzz_lists_of_the_kernel() {
+        let seeds = [
+            "25 30 0:22 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n26 25 0:23 / /a\\040b rw shared:9 - cgroup2 cgroup2 rw\n",
+            "ffffffff81000000 T _stext\nffffffff81000100 t sock_poll\nffffffffc0000000 t tun_sendmsg\t[tun]\n",
+            "0xffffffff81000400-0xffffffff81000420\tasm_exc_nmi\n",
+            "Name:\tcat\nTgid:\t7\nNSpid:\t1007\t7\n",
+            "vfs_read\ntun_sendmsg [tun]\n",
+        ];
+        fuzz::run(
+            "lists of the kernel",
+            1_000,
+            seeds.map(Vec::from),
+            &[" - cgroup2 ", "NSpid:", "\\777"],
+            |bytes| {
+                let _ = (unified_hierarchy(bytes), innermost(bytes));
+                let read = symbols::walk(bytes, |symbol| {
+                    let _ = (symbol.address(), symbol.is_function());
+                    ControlFlow::Continue(())
+                });
+                read.expect("memory can be read");
+                let text = String::from_utf8_lossy(bytes);
+                let _ = (functions::ranges(&text), functions::names(&text));
+            },
+        );
+    }
+
+    #[test]
+    fn fuzz_facts_of_the_kernel() {
+        let seeds = [include_str!("recorded/debian-6.1.txt"), include_str!("recorded/debian-6.12-rt.txt")];
+        fuzz::run("facts of the kernel", 300, seeds.map(Vec::from), &["(", ")", "\n", "-1"], |bytes| {
+            let facts = Recorded::parse(&format!("== /nowhere\n{}", String::from_utf8_lossy(bytes)));
+            let _ = preemption::Preemption::of(&facts);
+            for check in [prerequisites::needed(&facts), prerequisites::circumstances(&facts)].concat() {
+                let _ = check.failure();
+            }
+        });
+    }
+}

@@ -66,7 +66,7 @@ fn look_up(pid: u32, status: &mut Vec<u8>) -> Option<u32> {
 }
 
 /// The last id on the line of a status that lists them.
-fn innermost(status: &[u8]) -> Option<u32> {
+pub(super) fn innermost(status: &[u8]) -> Option<u32> {
     let ids = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(LINE))?;
     std::str::from_utf8(ids).ok()?.split_ascii_whitespace().next_back()?.parse().ok()
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Seek as _},
     ops::ControlFlow,
 };
 
@@ -137,14 +137,34 @@ impl Symbols {
     }
 }
 
-/// The function in which an address lies, if the kernel tells.
-#[must_use]
-pub fn function_at(address: u64) -> Option<String> {
-    let symbols = Symbols::read(|_| true, &[]).ok()?;
-    let next = symbols.functions.partition_point(|(start, _)| *start <= address);
-    let (start, name) = symbols.functions.get(next.checked_sub(1)?)?;
-    // Further away it is in something that has no name.
-    (address - start < 1 << 16).then(|| name.clone())
+/// The list of symbols, opened by whoever may see addresses: they stay visible by this descriptor when that privilege is given up
+/// (`kallsyms_open` asks once).
+#[derive(Debug)]
+pub struct Opened(File);
+
+impl Opened {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If there is no list of symbols.
+    pub fn new() -> io::Result<Self> {
+        File::open(LIST).map(Self)
+    }
+
+    /// The function in which an address lies, if the kernel tells.
+    #[must_use]
+    pub fn function_at(&self, address: u64) -> Option<String> {
+        let mut list = &self.0;
+        list.rewind().ok()?;
+        let mut symbols = Symbols::default();
+        let list = BufReader::with_capacity(1 << 16, list);
+        walk(list, |symbol| symbols.note(symbol, |_| true, &[])).ok()?;
+        symbols.functions.sort_unstable();
+        let next = symbols.functions.partition_point(|(start, _)| *start <= address);
+        let (start, name) = symbols.functions.get(next.checked_sub(1)?)?;
+        // Further away it is in something that has no name.
+        (address - start < 1 << 16).then(|| name.clone())
+    }
 }
 
 #[cfg(test)]

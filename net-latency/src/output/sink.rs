@@ -66,6 +66,8 @@ pub struct Sink {
     /// Bytes of the header at the start of the buffer.
     header_left: usize,
     warning: Option<String>,
+    /// Whoever reads took nothing for as long as the last flush was to wait.
+    stalled: bool,
     /// The file's name, if it was made for these lines and the run has not begun.
     made: Option<Place>,
 }
@@ -168,7 +170,17 @@ impl Sink {
         }
         let mut buffer = Vec::with_capacity(CAPACITY);
         buffer.extend_from_slice(begin);
-        Ok(Self { file, name, kind, header, header_left: begin.len(), buffer, warning: None, made })
+        Ok(Self {
+            file,
+            name,
+            kind,
+            header,
+            header_left: begin.len(),
+            buffer,
+            warning: None,
+            stalled: false,
+            made,
+        })
     }
 
     /// The run has begun: from now on the file stays, even if nothing is written. One that was made for these lines
@@ -253,12 +265,19 @@ impl Sink {
             self.replace(Self::rotate);
         }
         let done = self.write(self.buffer.len(), patience)?;
+        self.stalled = !done;
         if let Kind::Appended(file) = &self.kind
             && file.is_over()
         {
             self.replace(Self::rotate);
         }
         Ok(done)
+    }
+
+    /// Whether the last flush gave up, since whoever reads took nothing.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
     }
 
     /// Writes what the buffer holds, and opens a file of ours anew by its name: somebody may have renamed it.
@@ -458,6 +477,7 @@ mod tests {
             header_left: 0,
             buffer: Vec::new(),
             warning: None,
+            stalled: false,
             made: None,
         }
     }

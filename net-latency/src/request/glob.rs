@@ -171,6 +171,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
+    use crate::fuzz;
 
     fn words(name: &[u8]) -> [u64; 2] {
         let mut bytes = [0; COMM_LEN];
@@ -194,6 +195,79 @@ mod tests {
             Some((b'?', rest)) => !name.is_empty() && by_definition(rest, &name[1..]),
             Some((byte, rest)) => name.first() == Some(byte) && by_definition(rest, &name[1..]),
         }
+    }
+
+    /// Whether a set, which begins behind its `[`, has `byte`, and what follows it; `None` if it is not closed.
+    fn set_has(set: &[u8], byte: u8) -> Option<(bool, &[u8])> {
+        let (is_negated, set) = match set {
+            [b'!' | b'^', rest @ ..] => (true, rest),
+            _ => (false, set),
+        };
+        let (mut rest, mut found, mut is_first) = (set, false, true);
+        loop {
+            rest = match rest {
+                [] => return None,
+                [b']', behind @ ..] if !is_first => return Some((found != is_negated, behind)),
+                [from, b'-', to, behind @ ..] if *to != b']' => {
+                    found |= *from <= byte && byte <= *to;
+                    behind
+                }
+                [one, behind @ ..] => {
+                    found |= *one == byte;
+                    behind
+                }
+            };
+            is_first = false;
+        }
+    }
+
+    /// The same by the definition, sets and escapes included: the latest star takes as little as it can.
+    fn by_backtracking(glob: &[u8], name: &[u8]) -> bool {
+        let (mut glob, mut name) = (glob, name);
+        let mut star = None;
+        loop {
+            let step = match (glob, name) {
+                ([], []) => return true,
+                ([b'*', rest @ ..], _) => {
+                    star = Some((rest, name));
+                    glob = rest;
+                    continue;
+                }
+                ([b'?', rest @ ..], [_, behind @ ..]) => Some((rest, behind)),
+                ([b'[', set @ ..], [byte, behind @ ..]) => {
+                    let (has, rest) = set_has(set, *byte).expect("it was taken as a glob");
+                    has.then_some((rest, behind))
+                }
+                ([b'\\', one, rest @ ..] | [one, rest @ ..], [byte, behind @ ..]) => {
+                    (one == byte).then_some((rest, behind))
+                }
+                _ => None,
+            };
+            (glob, name) = match (step, star) {
+                (Some(next), _) => next,
+                (None, Some((rest, [_, behind @ ..]))) => {
+                    star = Some((rest, behind));
+                    (rest, behind)
+                }
+                (None, _) => return false,
+            };
+        }
+    }
+
+    /// The name is what stands behind the last newline.
+    #[test]
+    fn fuzz_globs() {
+        let seeds =
+            ["ngin*\nnginx", "[!a-y]?[]x]*\nzz]", "\\*a\\[b*c\n*a[bxc", "*a*b*a\nabba", "w[0-9a]-[a-]\nw1--"];
+        fuzz::run("globs", 1_500, seeds.map(Vec::from), &["*", "?", "[a-c]", "[!", "]", "\\"], |bytes| {
+            let at = bytes.iter().rposition(|&byte| byte == b'\n').unwrap_or(bytes.len());
+            let (glob, name) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
+            let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(NAME_LEN)];
+            let Ok(text) = str::from_utf8(glob) else { return };
+            if text.parse::<Glob>().is_ok() {
+                assert_eq!(matches(&[text], name), by_backtracking(glob, name), "{text:?} {name:?}");
+            }
+        });
     }
 
     #[test]

@@ -135,6 +135,41 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{
+        fuzz,
+        request::{
+            glob::Glob,
+            network::{net_text, parse_mark, parse_net, parse_sample},
+            top::parse_speed,
+        },
+    };
+
+    #[test]
+    fn fuzz_values() {
+        let seeds =
+            ["250us", "100M", "192.0.2.0/24", "2001:db8::/32", "0x10/0xff", "1/8", "1.5", "4294967295"];
+        fuzz::run(
+            "values",
+            1_000,
+            seeds.map(Vec::from),
+            &["0x", "/", "::", "18446744073709551615"],
+            |bytes| {
+                let text = String::from_utf8_lossy(bytes);
+                if let Ok(net) = parse_net(&text) {
+                    assert_eq!(parse_net(&net_text(&net)), Ok(net));
+                }
+                let _ = (
+                    parse_duration(&text),
+                    parse_buffer(&text),
+                    parse_buckets(&text),
+                    parse_file_size(&text),
+                );
+                let _ = (parse_files(&text), parse_pid(&text), parse_port(&text), parse_count(&text));
+                let _ = (parse_rows(&text), parse_pattern(&text), parse_mark(&text), parse_sample(&text));
+                let _ = (parse_speed(&text), text.parse::<Glob>());
+            },
+        );
+    }
 
     /// The shortest text that [`parse_duration`] reads as `ns`, a multiple of 1 us.
     fn write_duration(ns: u64) -> String {

@@ -8,7 +8,11 @@ use std::{
 use anyhow::Context as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
-use crate::{error::Failure, output::SinkError};
+use crate::{
+    error::Failure,
+    message::tell,
+    output::{Sink, SinkError},
+};
 
 /// How often the ring buffer is read when it doesn't fill quickly. Lines show within 100 ms, though the newest are held
 /// back until the next read.
@@ -19,9 +23,14 @@ pub(crate) const TICKS_PER_SECOND: u32 = 25;
 pub(crate) const BATCH: usize = 16_384;
 /// How long a reader of our output may take nothing before we go back to our signals.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end, for what is still there. With what standard error is given then, and detaching, it is less
-/// than a second.
+/// The same at the very end, for what is still there: whoever is slow gets all of it, whoever takes nothing does not keep us. With
+/// what standard error is given then, and detaching, it is less than a second.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Says what whoever reads did not take at the end.
+pub(crate) fn tell_unread(sink: &Sink) {
+    tell(format_args!("{} lines not written: nobody read them", sink.waiting_lines()));
+}
 
 /// Runs a view to its end, on this thread.
 pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

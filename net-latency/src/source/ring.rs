@@ -184,7 +184,12 @@ impl RecordSource for Live<'_> {
 /// Appends the oldest record in the ring buffer, if there is one.
 fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<bool> {
     let Some(item) = ring.next() else { return Ok(false) };
-    let bytes: &[u8] = &item;
+    decode(&item, records)?;
+    Ok(true)
+}
+
+/// Appends the record that these bytes are.
+fn decode(bytes: &[u8], records: &mut Vec<PacketRecord>) -> Result<()> {
     let record = bytes.as_ptr().cast::<PacketRecord>();
     ensure!(
         bytes.len() == size_of::<PacketRecord>() && record.is_aligned(),
@@ -197,7 +202,7 @@ fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<PacketRecord>) -> Result<
         copy(record, records.as_mut_ptr().add(records.len()));
         records.set_len(records.len() + 1);
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Copies a record in two parts: the compiler has a function called for more than 128 bytes, which takes three times as long.
@@ -211,5 +216,54 @@ unsafe fn copy(from: *const PacketRecord, to: *mut PacketRecord) {
     unsafe {
         ptr::copy_nonoverlapping(from, to, PART);
         ptr::copy_nonoverlapping(from.add(PART), to.add(PART), size_of::<PacketRecord>() - PART);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice;
+
+    use super::*;
+    use crate::{
+        clock::Zone,
+        fuzz,
+        output::{LONGEST_LINE, Options, Writer},
+        packet::event::fixtures::{incoming, outgoing, udp, v6},
+        request::Format,
+    };
+
+    fn bytes(record: &PacketRecord) -> Vec<u8> {
+        let start = ptr::from_ref(record).cast::<u8>();
+        // SAFETY: the bytes of a record, of which none is padding, or the kernel side could not send it.
+        unsafe { slice::from_raw_parts(start, size_of::<PacketRecord>()) }.to_vec()
+    }
+
+    #[test]
+    fn fuzz_records() {
+        let seeds = [incoming(), outgoing(), udp(incoming()), v6(outgoing())].map(|record| bytes(&record));
+        fuzz::run("records", 400, seeds, &["\u{1b}[2J", "a,b|c", "-"], |bytes| {
+            // As the ring buffer aligns them.
+            let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+            // SAFETY: as many bytes as the words have, or fewer.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), words.as_mut_ptr().cast(), bytes.len()) };
+            // SAFETY: the same bytes.
+            let bytes = unsafe { slice::from_raw_parts(words.as_ptr().cast::<u8>(), bytes.len()) };
+            let mut records = Vec::new();
+            let decoded = decode(bytes, &mut records);
+            assert_eq!(decoded.is_ok(), bytes.len() == size_of::<PacketRecord>());
+            for record in records {
+                let event =
+                    Event::new(&record, i64::try_from(record.stamps[0]).unwrap_or(0), Some(&record.comm));
+                for format in [Format::Text, Format::Json, Format::Csv] {
+                    let mut line = Vec::new();
+                    let options = Options { zone: Zone::UTC, details: true, colour: false };
+                    Writer::new(format, &options).write(&event, &mut line);
+                    assert!(line.len() <= LONGEST_LINE, "{} bytes", line.len());
+                    let text = String::from_utf8(line).expect("UTF-8");
+                    let (text, end) = text.split_at(text.len() - 1);
+                    assert!(end == "\n" && !text.contains(char::is_control), "{text:?}");
+                }
+            }
+        });
     }
 }

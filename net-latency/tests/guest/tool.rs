@@ -320,11 +320,15 @@ impl Tool {
         self.expect_said("what came in an interval", |said| reports(said) >= wanted)
     }
 
+    /// Lines that its file has.
+    pub(crate) fn written(&self) -> Result<usize> {
+        Ok(fs::read(self.file()?)?.iter().filter(|byte| **byte == b'\n').count())
+    }
+
     /// Waits until its file has at least so many lines.
     pub(crate) fn expect_written(&self, lines: usize) -> Result<()> {
-        let file = self.file()?;
-        until(PATIENCE, || Ok(fs::read(file)?.iter().filter(|byte| **byte == b'\n').count() >= lines))
-            .with_context(|| format!("no {lines} lines in {}", file.display()))
+        until(PATIENCE, || Ok(self.written()? >= lines))
+            .with_context(|| format!("no {lines} lines in its file"))
     }
 
     /// Ends it as Ctrl-C does; it must end well.

@@ -438,12 +438,7 @@ impl Run<'_> {
 
     /// After everything is detached: what is left. Returns the lines that nobody took.
     fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
-        let deadline = Instant::now() + LAST_PATIENCE;
-        while !self.read(PATIENCE)? {
-            if Instant::now() > deadline {
-                break;
-            }
-        }
+        while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
         if !self.is_enough() {
             let mut rest = Vec::new();
             self.trees.finish(|tree| rest.push(tree));
@@ -452,7 +447,9 @@ impl Run<'_> {
                 self.show(&tree, clock);
             }
         }
-        while !self.write(PATIENCE)? && Instant::now() < deadline {}
+        if !self.sink.is_stalled() {
+            self.write(LAST_PATIENCE)?;
+        }
         let lines = self.text[self.written..].iter().filter(|&&byte| byte == b'\n').count();
         Ok(lines as u64 + self.sink.waiting_lines())
     }

@@ -190,7 +190,7 @@ impl Hist<'_> {
         match self.sink.flush(LAST_PATIENCE) {
             Ok(true) => Ok(()),
             Ok(false) => {
-                tell(format_args!("{} lines not written: nobody read them", self.sink.waiting_lines()));
+                pace::tell_unread(&self.sink);
                 Ok(())
             }
             Err(error) => pace::End::of(error).map(drop),

@@ -220,16 +220,10 @@ impl Run<'_> {
             if self.config.format == JourneyFormat::Perfetto {
                 self.events.finish(self.sink.buffer());
             }
-            let deadline = Instant::now() + LAST_PATIENCE;
-            loop {
-                match self.sink.flush(PATIENCE) {
-                    Ok(false) if Instant::now() < deadline => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        written = RunEnd::of(error).map(drop);
-                        break;
-                    }
-                }
+            match self.sink.flush(LAST_PATIENCE) {
+                Ok(true) => {}
+                Ok(false) => pace::tell_unread(&self.sink),
+                Err(error) => written = RunEnd::of(error).map(drop),
             }
         }
         if self.config.footer != FooterFormat::None {

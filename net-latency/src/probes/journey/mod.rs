@@ -95,6 +95,8 @@ pub struct Names {
     reasons: BTreeMap<u32, String>,
     /// Looks up what an interrupt's handlers are called.
     interrupt: fn(u32) -> Option<String>,
+    /// Where functions are looked up that dropped a packet.
+    symbols: Option<symbols::Opened>,
 }
 
 impl Names {
@@ -134,7 +136,7 @@ impl Names {
     /// The function that dropped a packet, where the kernel tells.
     #[must_use]
     pub fn function_at(&self, location: u64) -> Option<String> {
-        if location == 0 { None } else { symbols::function_at(location) }
+        if location == 0 { None } else { self.symbols.as_ref()?.function_at(location) }
     }
 
     /// What the handlers of an interrupt are called now: usually one, by its device.
@@ -151,6 +153,7 @@ impl Names {
             slots: Vec::new(),
             reasons: reasons.iter().map(|(reason, name)| (*reason, (*name).to_owned())).collect(),
             interrupt: |number| (number != 0).then(|| format!("card-input.{number}")),
+            symbols: None,
         }
     }
 }
@@ -289,6 +292,7 @@ impl Plan {
                 slots: Vec::new(),
                 reasons: reasons.into_iter().filter_map(reason).collect(),
                 interrupt: interrupt_name,
+                symbols: symbols::Opened::new().ok(),
             },
         })
     }

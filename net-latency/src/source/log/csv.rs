@@ -241,6 +241,26 @@ fn parse<T: FromStr>(value: &[u8]) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz;
+
+    #[test]
+    fn fuzz_csv() {
+        let seeds = [
+            "ts,dir,proto,pid,comm,saddr,sport,drv_ip_ns,flags,ifname\n2022-03-02T16:01:36Z,in,tcp,1,nginx,192.0.2.7,443,1,retrans gro,eth0\n",
+            "dir,ts,proto,comm\nout,2022-03-02T16:01:36Z,udp,\"a \"\"b\"\", \\x1b\\xff\"\n",
+        ];
+        fuzz::run("csv", 1_000, seeds.map(Vec::from), &["\"", "\"\"", "ts,dir,proto\n", "\\x4"], |log| {
+            let mut reader = CsvReader::default();
+            let mut has_header = false;
+            for line in log.split(|&byte| byte == b'\n') {
+                match reader.read(line) {
+                    Ok(None) => has_header = true,
+                    Ok(Some(_)) | Err(Wrong::Width | Wrong::Value) => assert!(has_header),
+                    Err(Wrong::NoHeader) => assert!(!has_header),
+                }
+            }
+        });
+    }
 
     fn packet<'a>(reader: &'a mut CsvReader, line: &str) -> Fields<'a> {
         match reader.read(line.as_bytes()) {

@@ -195,6 +195,7 @@ mod tests {
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
     use super::*;
+    use crate::fuzz;
 
     fn gzip(text: &[u8]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -210,6 +211,33 @@ mod tests {
         let mut text = String::new();
         unpack(Cursor::new(bytes))?.read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    /// What it is unpacked to has an end, or is cut.
+    fn unpack_some(bytes: &[u8]) {
+        const ENOUGH: u64 = 1 << 20;
+        if let Ok(unpacked) = unpack(Cursor::new(bytes)) {
+            // Damage is an error, and was found early or late.
+            let _ = io::copy(&mut unpacked.take(ENOUGH), &mut io::sink());
+        }
+    }
+
+    fn texts() -> [Vec<u8>; 3] {
+        let varied: Vec<u8> = (0..3_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        [b"{}\n".to_vec(), b"a line and another\n".repeat(50), varied]
+    }
+
+    #[test]
+    fn fuzz_gzip() {
+        fuzz::run("gzip", 400, texts().map(|text| gzip(&text)), &[], unpack_some);
+    }
+
+    #[test]
+    fn fuzz_zstd() {
+        let skipped = [&[0x53][..], ZSTD_SKIPPABLE, &3u32.to_le_bytes(), b"xyz"].concat();
+        let mut seeds: Vec<_> = texts().iter().map(|text| zstd(text)).collect();
+        seeds.push([skipped, zstd(b"one\n"), zstd(b"two\n")].concat());
+        fuzz::run("zstd", 400, seeds, &[], unpack_some);
     }
 
     #[test]

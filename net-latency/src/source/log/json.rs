@@ -178,3 +178,27 @@ fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Flags, D::Error> 
     }
     deserializer.deserialize_any(FlagsVisitor)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz;
+
+    const WORDS: &[&str] =
+        &["null", "\"dir\":\"in\",", "-1", "1e999", "18446744073709551616", "\\ud800", "[[[[[["];
+
+    #[test]
+    fn fuzz_json() {
+        let seeds = [
+            r#"{"ts":"2022-03-02T16:01:36.123456789+00:00","dir":"in","proto":"tcp","drv_ip_ns":41000,"ip_tcp_ns":26000,"tcp_app_ns":null,"total_ns":460000,"pid":143,"tid":143,"comm":"nginx","saddr":"192.0.2.7","sport":443,"daddr":"2001:db8::1","dport":40000,"len":1448,"netns":4026531840,"seq":1,"segs":2,"ifname":"eth0","mark":0,"cpu":3,"flags":["retrans","gro"],"ns_pid":7}"#,
+            r#"{"ts":"2022-03-02T16:01:36Z","dir":"out","proto":"udp","comm":"\u001b[2J\ud83d\ude00","more":{"deep":[[1,{"a":true}]]}}"#,
+        ];
+        fuzz::run("json", 1_000, seeds.map(Vec::from), WORDS, |line| {
+            // What is passed over is an object too, of whatever it holds.
+            if read(line).is_ok() {
+                assert!(line.trim_ascii_start().starts_with(b"{"));
+                assert!(serde_json::from_slice::<IgnoredAny>(line).is_ok());
+            }
+        });
+    }
+}

@@ -275,3 +275,44 @@ fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
         _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Zone,
+        fuzz,
+        output::{Options, Writer, header},
+        packet::event::{
+            Event,
+            fixtures::{WALL_NS, incoming, outgoing, udp, v6},
+        },
+        request::Format,
+        source::log::record::LogRecord,
+    };
+
+    #[test]
+    fn fuzz_logs() {
+        let options = Options { zone: Zone::UTC, details: true, colour: false };
+        let seeds = [Format::Json, Format::Csv, Format::Text].map(|format| {
+            let mut log = header(format).to_vec();
+            for record in [incoming(), outgoing(), udp(incoming()), v6(outgoing())] {
+                Writer::new(format, &options).write(&Event::new(&record, WALL_NS, Some(b"eth0")), &mut log);
+            }
+            log
+        });
+        fuzz::run("logs", 300, seeds, &["\n", "\r\n", "\u{feff}", "9999999999999999999"], |log| {
+            let mut tally = Tally::default();
+            let mut reader = LogReader::new("the log".to_owned(), "replay", log);
+            let mut again = Vec::new();
+            while let Ok(Some(record)) = reader.next(&mut tally, |packet| LogRecord::from(packet)) {
+                Writer::new(Format::Json, &options).write(&record.event(), &mut again);
+            }
+            // What was read can be written, and read again.
+            let mut second = Tally::default();
+            let mut reader = LogReader::new("the second log".to_owned(), "replay", &again[..]);
+            while let Ok(Some(())) = reader.next(&mut second, |_| ()) {}
+            assert_eq!((second.lines, second.skipped), (tally.lines, 0));
+        });
+    }
+}

@@ -177,8 +177,9 @@ fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Standard output and standard error are pipes that are full already: what it says has nowhere to go, not even that it
 /// traces. SIGTERM has to end it all the same, and nothing may stay attached.
 fn though_nobody_reads(backend: Backend) -> Result<()> {
-    /// Above what detaching takes on an emulated machine. Whoever waits for a reader waits for ever.
-    const SOON: Duration = Duration::from_secs(15);
+    /// Above what detaching takes on an emulated machine: with PREEMPT_RT a second for each of some thirty functions. Whoever waits
+    /// for a reader waits for ever.
+    const SOON: Duration = Duration::from_secs(90);
     let views: [&[&str]; 4] = [
         &["--interval", "100ms"],
         &["hist", "--interval", "100ms"],

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 
 use super::Case;
@@ -268,11 +269,16 @@ fn pods(backend: Backend) -> Result<()> {
 /// Silent, slow and wrong scrapers, and too many, are no harm to counting.
 fn crowd(backend: Backend) -> Result<()> {
     const CONNECTIONS: usize = 1_000;
+    /// Descriptors for what else this process has.
+    const RESERVE: u64 = 100;
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
     let (tool, address) = start(backend, &["--port", &port])?;
     pair.open(&path)?;
+    // This process has the other ends. The tool has its own limit already.
+    let limit = CONNECTIONS as u64 + RESERVE;
+    setrlimit(Resource::RLIMIT_NOFILE, limit, getrlimit(Resource::RLIMIT_NOFILE)?.1.max(limit))?;
     let mut crowd = Vec::new();
     for number in 0..CONNECTIONS {
         let mut stream = TcpStream::connect(address)?;
