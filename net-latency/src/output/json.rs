@@ -360,7 +360,7 @@ mod tests {
         fn any_line_parses_back(record in any_record(), ifname in any_name()) {
             let event = Event::new(&record, WALL_NS, Some(&ifname));
             let text = line(&record, Some(&ifname));
-            prop_assert!(text.len() <= crate::output::LONGEST_LINE);
+            prop_assert!(text.len() <= LONGEST_LINE);
             let body = text.strip_suffix('\n').expect("ends with a newline");
             prop_assert!(!body.chars().any(char::is_control));
             let value: Value = serde_json::from_str(body).expect("valid JSON");

@@ -195,12 +195,12 @@ const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
 /// quarters, and single digits.
 #[inline(always)]
 const fn digits(number: u64) -> u64 {
-    let halves = number / 10_000 | number % 10_000 << 32;
+    let halves = (number / 10_000) | ((number % 10_000) << 32);
     // What is below 10,000 times 10,486 / 2^20, rounded down, is a hundredth of it.
-    let hundreds = (halves * 10_486 >> 20) & 0x0000_007f_0000_007f;
+    let hundreds = ((halves * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let quarters = hundreds | (halves - hundreds * 100) << 16;
     // The same of what is below 100, for tenths.
-    let tens = (quarters * 103 >> 10) & 0x000f_000f_000f_000f;
+    let tens = ((quarters * 103) >> 10) & 0x000f_000f_000f_000f;
     tens | (quarters - tens * 10) << 8
 }
 
