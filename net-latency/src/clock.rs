@@ -37,9 +37,9 @@ impl Clock {
         Self { offset_ns }
     }
 
-    /// A clock for tests.
-    #[cfg(test)]
-    pub(crate) fn at(offset_ns: i64) -> Self {
+    /// A clock that is this far from `CLOCK_MONOTONIC`, for tests and benches.
+    #[must_use]
+    pub const fn at(offset_ns: i64) -> Self {
         Self { offset_ns }
     }
 
@@ -128,6 +128,12 @@ impl TimeText {
             self.render(wall_ns.saturating_sub(wall_ns.rem_euclid(NS_PER_SECOND)));
         }
         &self.head
+    }
+
+    /// What stands in front of the fraction of the second, and what behind it, in the style of RFC 3339.
+    pub(crate) fn around_fraction(&mut self, wall_ns: i64) -> [&str; 2] {
+        self.whole_seconds(wall_ns);
+        [&self.head, &self.tail]
     }
 
     /// Appends the text of `wall_ns`, in ns since 1970 in UTC, to `out`.

@@ -40,10 +40,13 @@ pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
 
 /// Each byte as `\xNN`.
 pub(crate) fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    bytes.iter().for_each(|byte| out.extend_from_slice(&escaped(*byte)));
+}
+
+/// A byte as `\xNN`.
+pub(crate) fn escaped(byte: u8) -> [u8; 4] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-    }
+    [b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
 }
 
 /// Whether a character beyond ASCII can be shown as it is: no control, format (bidirectional overrides,

@@ -5,21 +5,20 @@
 //! in JSON; control and format characters, the backslash, and a first character that makes a spreadsheet
 //! calculate are written in C's way as `\xNN`, byte by byte.
 
-use std::{io::Write as _, net::IpAddr, sync::LazyLock};
+use std::{net::IpAddr, sync::LazyLock};
 
 use net_latency_common::PacketRecord;
 
 use super::{
     Options,
-    fields::{self, Form},
-    text::write_number,
+    fields::{self, FINE_FIELDS, Field, Form, STAGE_FIELDS},
+    line::{Addresses, Line, Timestamps},
 };
 use crate::{
-    clock::{TimeStyle, TimeText},
-    escape::{is_printable_beyond_ascii, write_escaped},
+    escape::{escaped, is_printable_beyond_ascii},
     packet::{
         event::{Event, PARTS},
-        stages::{FINE_STAGES, STAGES, Stage},
+        stages::{FINE_STAGES, STAGES},
     },
 };
 
@@ -39,89 +38,106 @@ fn header(parts: Option<&[u64; PARTS]>) -> Vec<u8> {
 
 #[derive(Debug)]
 pub(super) struct CsvWriter {
-    time: TimeText,
+    time: Timestamps,
+    addresses: Addresses,
 }
 
 impl CsvWriter {
     pub(super) fn new(options: &Options) -> Self {
-        Self { time: TimeText::new(options.zone, TimeStyle::Rfc3339) }
+        Self { time: Timestamps::new(options.zone), addresses: Addresses::new() }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        fields::write(event, &mut Values { time: &mut self.time, out: &mut *out });
-        // In place of the comma behind the last value.
-        if let Some(last) = out.last_mut() {
-            *last = b'\n';
-        }
+        let Self { time, addresses } = self;
+        Line::append(out, |line| {
+            fields::write(event, &mut Values { time, addresses, line });
+            // In place of the comma behind the last value.
+            line.take_back(1);
+            line.put_byte(b'\n');
+        });
     }
 }
 
 /// Writes values, each with a comma behind it.
-struct Values<'a> {
-    time: &'a mut TimeText,
-    out: &'a mut Vec<u8>,
+struct Values<'a, 'line> {
+    time: &'a mut Timestamps,
+    addresses: &'a mut Addresses,
+    line: &'a mut Line<'line>,
 }
 
-impl Form for Values<'_> {
-    fn time(&mut self, _: &'static str, wall_ns: i64) {
-        self.time.write(wall_ns, self.out);
-        self.out.push(b',');
+impl Form for Values<'_, '_> {
+    #[inline(always)]
+    fn time(&mut self, _: &Field, wall_ns: i64) {
+        self.time.put(wall_ns, self.line);
+        self.line.put_byte(b',');
     }
 
-    fn word(&mut self, _: &'static str, word: &'static str) {
-        self.out.extend_from_slice(word.as_bytes());
-        self.out.push(b',');
+    #[inline(always)]
+    fn word(&mut self, _: &Field, word: &'static str) {
+        self.line.put_slice(word.as_bytes());
+        self.line.put_byte(b',');
     }
 
-    fn number(&mut self, _: &'static str, number: Option<u64>) {
+    #[inline(always)]
+    fn number(&mut self, _: &Field, number: Option<u64>) {
         if let Some(number) = number {
-            write_number(number, self.out);
+            self.line.put_number(number);
         }
-        self.out.push(b',');
+        self.line.put_byte(b',');
     }
 
-    fn name(&mut self, _: &'static str, bytes: Option<&[u8]>) {
-        name(bytes.unwrap_or_default(), self.out);
-        self.out.push(b',');
+    #[inline(always)]
+    fn name(&mut self, _: &Field, name: Option<&[u8]>) {
+        if let Some(name @ [first, ..]) = name {
+            // Nearly all of them.
+            if matches!(first, b'=' | b'+' | b'-' | b'@') || !self.line.put_plain(name, b"\",\\") {
+                write_name(name, self.line);
+            }
+        }
+        self.line.put_byte(b',');
     }
 
-    fn address(&mut self, _: &'static str, address: IpAddr) {
-        write!(self.out, "{address},").expect("memory can be written");
+    #[inline(always)]
+    fn address(&mut self, _: &Field, address: IpAddr) {
+        self.line.put_address(address, self.addresses);
+        self.line.put_byte(b',');
     }
 
-    fn words(&mut self, _: &'static str, words: impl Iterator<Item = &'static str>) {
+    #[inline(always)]
+    fn words(&mut self, _: &Field, words: impl Iterator<Item = &'static str>) {
         for (index, word) in words.enumerate() {
             if index > 0 {
-                self.out.push(b';');
+                self.line.put_byte(b';');
             }
-            self.out.extend_from_slice(word.as_bytes());
+            self.line.put_slice(word.as_bytes());
         }
-        self.out.push(b',');
+        self.line.put_byte(b',');
     }
 
+    #[inline(always)]
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
-        self.columns(&STAGES, stages);
+        self.columns(&STAGE_FIELDS, stages);
     }
 
     fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
-        self.columns(&FINE_STAGES, stages);
+        self.columns(&FINE_FIELDS, stages);
     }
 }
 
-impl Values<'_> {
+impl Values<'_, '_> {
     /// A column for each of all stages, of which a packet has some.
-    fn columns(&mut self, all: &[Stage], mut stages: impl Iterator<Item = (usize, Option<u64>)>) {
-        // Both are in one order.
-        let mut next = stages.next();
-        for (place, stage) in all.iter().enumerate() {
-            let time = match next {
-                Some((own, time)) if own == place => {
-                    next = stages.next();
-                    time
-                }
-                _ => None,
-            };
-            self.number(stage.field, time);
+    #[inline(always)]
+    fn columns<const COUNT: usize>(
+        &mut self,
+        fields: &[Field; COUNT],
+        stages: impl Iterator<Item = (usize, Option<u64>)>,
+    ) {
+        let mut times = [None; COUNT];
+        for (place, time) in stages {
+            times[place] = time;
+        }
+        for (field, time) in fields.iter().zip(times) {
+            self.number(field, time);
         }
     }
 }
@@ -130,28 +146,28 @@ impl Values<'_> {
 struct Names(Vec<&'static str>);
 
 impl Form for Names {
-    fn time(&mut self, field: &'static str, _: i64) {
-        self.0.push(field);
+    fn time(&mut self, field: &Field, _: i64) {
+        self.0.push(field.name);
     }
 
-    fn word(&mut self, field: &'static str, _: &'static str) {
-        self.0.push(field);
+    fn word(&mut self, field: &Field, _: &'static str) {
+        self.0.push(field.name);
     }
 
-    fn number(&mut self, field: &'static str, _: Option<u64>) {
-        self.0.push(field);
+    fn number(&mut self, field: &Field, _: Option<u64>) {
+        self.0.push(field.name);
     }
 
-    fn name(&mut self, field: &'static str, _: Option<&[u8]>) {
-        self.0.push(field);
+    fn name(&mut self, field: &Field, _: Option<&[u8]>) {
+        self.0.push(field.name);
     }
 
-    fn address(&mut self, field: &'static str, _: IpAddr) {
-        self.0.push(field);
+    fn address(&mut self, field: &Field, _: IpAddr) {
+        self.0.push(field.name);
     }
 
-    fn words(&mut self, field: &'static str, _: impl Iterator<Item = &'static str>) {
-        self.0.push(field);
+    fn words(&mut self, field: &Field, _: impl Iterator<Item = &'static str>) {
+        self.0.push(field.name);
     }
 
     fn stages(&mut self, _: impl Iterator<Item = (usize, Option<u64>)>) {
@@ -164,10 +180,11 @@ impl Form for Names {
 }
 
 /// See the head of this module.
-fn name(name: &[u8], out: &mut Vec<u8>) {
+#[cold]
+fn write_name(name: &[u8], line: &mut Line<'_>) {
     let quote = name.iter().any(|byte| matches!(byte, b',' | b'"'));
     if quote {
-        out.push(b'"');
+        line.put_byte(b'"');
     }
     let mut first = true;
     for chunk in name.utf8_chunks() {
@@ -182,18 +199,18 @@ fn name(name: &[u8], out: &mut Vec<u8>) {
             let mut bytes = [0; 4];
             let bytes = c.encode_utf8(&mut bytes).as_bytes();
             match c {
-                '"' => out.extend_from_slice(b"\"\""),
-                _ if plain => out.extend_from_slice(bytes),
-                _ => write_escaped(bytes, out),
+                '"' => line.put_slice(b"\"\""),
+                _ if plain => line.put_slice(bytes),
+                _ => bytes.iter().for_each(|byte| line.put_slice(&escaped(*byte))),
             }
         }
         if !chunk.invalid().is_empty() {
-            out.extend_from_slice("\u{fffd}".as_bytes());
+            line.put_slice("\u{fffd}".as_bytes());
         }
         first = false;
     }
     if quote {
-        out.push(b'"');
+        line.put_byte(b'"');
     }
 }
 

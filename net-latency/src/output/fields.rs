@@ -5,59 +5,88 @@ use std::net::IpAddr;
 
 use net_latency_common::AF_INET6;
 
+use super::line::Piece;
 use crate::packet::{
     event::Event,
-    stages::{crossed, dir, split},
+    stages::{FINE_STAGES, STAGES, Stage, crossed, dir, split},
 };
+
+/// The name of a field.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    /// The same as a key of JSON behind another field.
+    pub(super) key: Piece<24>,
+}
+
+impl Field {
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, key: Piece::of([b",\"", name.as_bytes(), b"\":"]) }
+    }
+}
+
+/// The fields of [`STAGES`].
+pub(super) static STAGE_FIELDS: [Field; STAGES.len()] = fields_of(&STAGES);
+/// The fields of [`FINE_STAGES`].
+pub(super) static FINE_FIELDS: [Field; FINE_STAGES.len()] = fields_of(&FINE_STAGES);
+
+const fn fields_of<const COUNT: usize>(stages: &[Stage; COUNT]) -> [Field; COUNT] {
+    let mut fields = [Field::new(""); COUNT];
+    let mut place = 0;
+    while place < COUNT {
+        fields[place] = Field::new(stages[place].field);
+        place += 1;
+    }
+    fields
+}
 
 /// How a form writes each kind of field. What is unknown is `None`.
 pub(super) trait Form {
     /// Completion, in ns since 1970 in UTC.
-    fn time(&mut self, field: &'static str, wall_ns: i64);
+    fn time(&mut self, field: &Field, wall_ns: i64);
     /// One of a few words.
-    fn word(&mut self, field: &'static str, word: &'static str);
-    fn number(&mut self, field: &'static str, number: Option<u64>);
+    fn word(&mut self, field: &Field, word: &'static str);
+    fn number(&mut self, field: &Field, number: Option<u64>);
     /// Bytes of somebody's choice.
-    fn name(&mut self, field: &'static str, name: Option<&[u8]>);
-    fn address(&mut self, field: &'static str, address: IpAddr);
+    fn name(&mut self, field: &Field, name: Option<&[u8]>);
+    fn address(&mut self, field: &Field, address: IpAddr);
     /// Some of a few words.
-    fn words(&mut self, field: &'static str, words: impl Iterator<Item = &'static str>);
-    /// The times of the stages that the packet has crossed, by their places in
-    /// [`STAGES`](crate::packet::stages::STAGES).
+    fn words(&mut self, field: &Field, words: impl Iterator<Item = &'static str>);
+    /// The times of the stages that the packet has crossed, by their places in [`STAGES`].
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
-    /// The same of fine stages, by their places in [`FINE_STAGES`](crate::packet::stages::FINE_STAGES).
+    /// The same of fine stages, by their places in [`FINE_STAGES`].
     fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
 }
 
 /// Has `form` write each field of `event`.
-#[inline]
+#[inline(always)]
 pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
     let record = event.record();
     let (direction, protocol) = (event.direction(), event.protocol());
-    form.time("ts", event.wall_ns());
-    form.word("dir", dir(direction));
-    form.word("proto", protocol.name());
-    form.number("ipver", Some(if record.family == AF_INET6 { 6 } else { 4 }));
-    form.number("pid", event.pid().map(u64::from));
-    form.number("tid", event.tid().map(u64::from));
-    form.name("comm", event.comm());
-    form.address("saddr", event.saddr());
-    form.number("sport", Some(record.sport.into()));
-    form.address("daddr", event.daddr());
-    form.number("dport", Some(record.dport.into()));
-    form.number("len", Some(record.len.into()));
-    form.number("seq", event.seq().map(u64::from));
-    form.number("segs", Some(record.segs.into()));
+    form.time(const { &Field::new("ts") }, event.wall_ns());
+    form.word(const { &Field::new("dir") }, dir(direction));
+    form.word(const { &Field::new("proto") }, protocol.name());
+    form.number(const { &Field::new("ipver") }, Some(if record.family == AF_INET6 { 6 } else { 4 }));
+    form.number(const { &Field::new("pid") }, event.pid().map(u64::from));
+    form.number(const { &Field::new("tid") }, event.tid().map(u64::from));
+    form.name(const { &Field::new("comm") }, event.comm());
+    form.address(const { &Field::new("saddr") }, event.saddr());
+    form.number(const { &Field::new("sport") }, Some(record.sport.into()));
+    form.address(const { &Field::new("daddr") }, event.daddr());
+    form.number(const { &Field::new("dport") }, Some(record.dport.into()));
+    form.number(const { &Field::new("len") }, Some(record.len.into()));
+    form.number(const { &Field::new("seq") }, event.seq().map(u64::from));
+    form.number(const { &Field::new("segs") }, Some(record.segs.into()));
     form.stages(crossed(direction, protocol).into_iter().zip(event.stages()));
-    form.number("total_ns", event.total_ns());
-    form.name("ifname", event.ifname());
-    form.number("netns", (record.netns != 0).then_some(record.netns.into()));
-    form.number("mark", Some(record.mark.into()));
-    form.number("cpu", Some(record.cpu.into()));
-    form.words("flags", event.flags());
-    form.number("first_send_age_ns", event.first_send_age_ns());
-    form.number("last_drv_ip_ns", event.last_drv_ip_ns());
-    form.number("ns_pid", event.ns_pid().map(u64::from));
+    form.number(const { &Field::new("total_ns") }, event.total_ns());
+    form.name(const { &Field::new("ifname") }, event.ifname());
+    form.number(const { &Field::new("netns") }, (record.netns != 0).then_some(record.netns.into()));
+    form.number(const { &Field::new("mark") }, Some(record.mark.into()));
+    form.number(const { &Field::new("cpu") }, Some(record.cpu.into()));
+    form.words(const { &Field::new("flags") }, event.flags());
+    form.number(const { &Field::new("first_send_age_ns") }, event.first_send_age_ns());
+    form.number(const { &Field::new("last_drv_ip_ns") }, event.last_drv_ip_ns());
+    form.number(const { &Field::new("ns_pid") }, event.ns_pid().map(u64::from));
     if let Some(parts) = event.parts() {
         let places = split(direction, protocol).into_iter().zip(parts);
         form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));

@@ -12,127 +12,130 @@ use serde_json::ser::Formatter;
 
 use super::{
     Options,
-    fields::{self, Form},
-    text::write_number,
+    fields::{self, FINE_FIELDS, Field, Form, STAGE_FIELDS},
+    line::{Addresses, Line, Piece, Timestamps},
 };
-use crate::clock::{TimeStyle, TimeText};
 use crate::escape::is_printable_beyond_ascii;
-use crate::packet::{
-    event::Event,
-    stages::{FINE_STAGES, STAGES},
-};
+use crate::packet::event::Event;
 
 #[derive(Debug)]
 pub(super) struct JsonWriter {
-    time: TimeText,
+    time: Timestamps,
+    addresses: Addresses,
 }
 
 impl JsonWriter {
     pub(super) fn new(options: &Options) -> Self {
-        Self { time: TimeText::new(options.zone, TimeStyle::Rfc3339) }
+        Self { time: Timestamps::new(options.zone), addresses: Addresses::new() }
     }
 
     pub(super) fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
-        fields::write(event, &mut Object { time: &mut self.time, out: &mut *out, separator: b'{' });
-        out.extend_from_slice(b"}\n");
+        let Self { time, addresses } = self;
+        Line::append(out, |line| {
+            fields::write(event, &mut Object { time, addresses, line });
+            // In place of the comma in front of the first field.
+            line.begin_with(b'{');
+            line.put(const { &Piece::<2>::new("}\n", "") });
+        });
     }
 }
 
 /// Appends `value` as one line of JSON that does nothing on a terminal, whatever the strings in it are.
 pub(crate) fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
-    write_value(value, out);
+    write_value(value, &mut *out);
     out.push(b'\n');
 }
 
-fn write_value(value: &impl Serialize, out: &mut Vec<u8>) {
+fn write_value(value: &impl Serialize, out: impl io::Write) {
     value
-        .serialize(&mut serde_json::Serializer::with_formatter(&mut *out, TerminalSafe))
+        .serialize(&mut serde_json::Serializer::with_formatter(out, TerminalSafe))
         .expect("memory can be written, and all keys are strings");
 }
 
-/// Writes fields and values, and in front of each what separates it from the last.
-struct Object<'a> {
-    time: &'a mut TimeText,
-    out: &'a mut Vec<u8>,
-    separator: u8,
+/// Writes fields and values, each with a comma in front.
+struct Object<'a, 'line> {
+    time: &'a mut Timestamps,
+    addresses: &'a mut Addresses,
+    line: &'a mut Line<'line>,
 }
 
-impl Object<'_> {
-    fn key(&mut self, field: &'static str) {
-        self.out.extend_from_slice(&[self.separator, b'"']);
-        self.separator = b',';
-        self.out.extend_from_slice(field.as_bytes());
-        self.out.extend_from_slice(b"\":");
-    }
-
-    fn quoted(&mut self, text: &[u8]) {
-        self.out.push(b'"');
-        self.out.extend_from_slice(text);
-        self.out.push(b'"');
+impl Object<'_, '_> {
+    #[inline(always)]
+    fn unknown(&mut self) {
+        self.line.put(const { &Piece::<4>::new("null", "") });
     }
 }
 
-impl Form for Object<'_> {
-    fn time(&mut self, field: &'static str, wall_ns: i64) {
-        self.key(field);
-        self.out.push(b'"');
-        self.time.write(wall_ns, self.out);
-        self.out.push(b'"');
+impl Form for Object<'_, '_> {
+    #[inline(always)]
+    fn time(&mut self, field: &Field, wall_ns: i64) {
+        self.line.put(&field.key);
+        self.line.put_byte(b'"');
+        self.time.put(wall_ns, self.line);
+        self.line.put_byte(b'"');
     }
 
-    fn word(&mut self, field: &'static str, word: &'static str) {
-        self.key(field);
-        self.quoted(word.as_bytes());
+    #[inline(always)]
+    fn word(&mut self, field: &Field, word: &'static str) {
+        self.line.put(&field.key);
+        self.line.put_byte(b'"');
+        self.line.put_slice(word.as_bytes());
+        self.line.put_byte(b'"');
     }
 
-    fn number(&mut self, field: &'static str, number: Option<u64>) {
-        self.key(field);
+    #[inline(always)]
+    fn number(&mut self, field: &Field, number: Option<u64>) {
+        self.line.put(&field.key);
         match number {
-            Some(number) => write_number(number, self.out),
-            None => self.out.extend_from_slice(b"null"),
+            Some(number) => self.line.put_number(number),
+            None => self.unknown(),
         }
     }
 
-    fn name(&mut self, field: &'static str, name: Option<&[u8]>) {
-        self.key(field);
-        match name {
-            // Nearly all of them.
-            Some(name)
-                if name.iter().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) =>
-            {
-                self.quoted(name);
-            }
-            Some(name) => write_value(&Name(name), self.out),
-            None => self.out.extend_from_slice(b"null"),
+    #[inline(always)]
+    fn name(&mut self, field: &Field, name: Option<&[u8]>) {
+        self.line.put(&field.key);
+        let Some(name) = name else { return self.unknown() };
+        self.line.put_byte(b'"');
+        // Nearly all of them.
+        if self.line.put_plain(name, b"\"\\") {
+            self.line.put_byte(b'"');
+        } else {
+            self.line.take_back(1);
+            write_value(&Name(name), &mut *self.line);
         }
     }
 
-    fn address(&mut self, field: &'static str, address: IpAddr) {
-        self.key(field);
-        io::Write::write_fmt(self.out, format_args!("\"{address}\"")).expect("memory can be written");
+    #[inline(always)]
+    fn address(&mut self, field: &Field, address: IpAddr) {
+        self.line.put(&field.key);
+        self.line.put_byte(b'"');
+        self.line.put_address(address, self.addresses);
+        self.line.put_byte(b'"');
     }
 
-    fn words(&mut self, field: &'static str, words: impl Iterator<Item = &'static str>) {
-        self.key(field);
-        self.out.push(b'[');
+    #[inline(always)]
+    fn words(&mut self, field: &Field, words: impl Iterator<Item = &'static str>) {
+        self.line.put(&field.key);
+        self.line.put_byte(b'[');
         for (index, word) in words.enumerate() {
-            if index > 0 {
-                self.out.push(b',');
-            }
-            self.quoted(word.as_bytes());
+            self.line.put_slice(if index == 0 { b"\"" } else { b",\"" });
+            self.line.put_slice(word.as_bytes());
+            self.line.put_byte(b'"');
         }
-        self.out.push(b']');
+        self.line.put_byte(b']');
     }
 
+    #[inline(always)]
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
         for (place, time) in stages {
-            self.number(STAGES[place].field, time);
+            self.number(&STAGE_FIELDS[place], time);
         }
     }
 
     fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
         for (place, time) in stages {
-            self.number(FINE_STAGES[place].field, time);
+            self.number(&FINE_FIELDS[place], time);
         }
     }
 }
@@ -194,10 +197,99 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::clock::Zone;
+    use crate::clock::{TimeStyle, TimeText, Zone};
     use crate::output::tests::{any_name, any_record};
-    use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
-    use crate::packet::stages::stages;
+    use crate::output::{LONGEST_LINE, Writer};
+    use crate::packet::event::{
+        PARTS,
+        fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
+    };
+    use crate::packet::stages::{FINE_STAGES, STAGES, stages};
+    use crate::request::Format;
+
+    /// The same by the means of the standard library alone.
+    struct Plain(String);
+
+    impl Plain {
+        fn put(&mut self, field: &Field, value: impl Display) {
+            let separator = if self.0.is_empty() { '{' } else { ',' };
+            write!(self.0, "{separator}\"{}\":{value}", field.name).expect("memory can be written");
+        }
+    }
+
+    impl Form for Plain {
+        fn time(&mut self, field: &Field, wall_ns: i64) {
+            let mut out = Vec::new();
+            TimeText::new(Zone::UTC, TimeStyle::Rfc3339).write(wall_ns, &mut out);
+            self.put(field, format_args!("\"{}\"", String::from_utf8_lossy(&out)));
+        }
+
+        fn word(&mut self, field: &Field, word: &'static str) {
+            self.put(field, format_args!("\"{word}\""));
+        }
+
+        fn number(&mut self, field: &Field, number: Option<u64>) {
+            self.put(field, number.map_or("null".to_owned(), |number| number.to_string()));
+        }
+
+        fn name(&mut self, field: &Field, name: Option<&[u8]>) {
+            let mut out = Vec::new();
+            write_value(&name.map(Name), &mut out);
+            self.put(field, String::from_utf8_lossy(&out));
+        }
+
+        fn address(&mut self, field: &Field, address: IpAddr) {
+            self.put(field, format_args!("\"{address}\""));
+        }
+
+        fn words(&mut self, field: &Field, words: impl Iterator<Item = &'static str>) {
+            self.put(field, Value::from_iter(words));
+        }
+
+        fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+            stages.for_each(|(place, time)| self.number(&Field::new(STAGES[place].field), time));
+        }
+
+        fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>) {
+            stages.for_each(|(place, time)| self.number(&Field::new(FINE_STAGES[place].field), time));
+        }
+    }
+
+    #[test]
+    fn the_longest_line_has_room() {
+        let name = [1; 15];
+        let packet = PacketRecord {
+            stamps: [1, 1 << 63, u64::MAX - 1, u64::MAX],
+            other: 2,
+            comm: comm(&name),
+            pid: u32::MAX,
+            tid: u32::MAX,
+            len: u32::MAX,
+            seq: u32::MAX,
+            netns: u32::MAX,
+            mark: u32::MAX,
+            sport: u16::MAX,
+            dport: u16::MAX,
+            segs: u16::MAX,
+            cpu: u16::MAX,
+            flags: u16::MAX,
+            saddr: [0x88; 16],
+            daddr: [0x88; 16],
+            ..v6(incoming())
+        };
+        for options in [(false, false), (true, true)] {
+            for format in [Format::Text, Format::Json, Format::Csv] {
+                let options = Options { zone: Zone::UTC, details: options.0, colour: options.1 };
+                let mut out = Vec::new();
+                let event = Event::new(&packet, WALL_NS, Some(&name))
+                    .with_ns_pid(Some(u32::MAX))
+                    .with_parts(Some(&[u64::MAX - 1; PARTS]));
+                Writer::new(format, &options).write(&event, &mut out);
+                // A number is written in steps of eight digits.
+                assert!(out.len() + 24 <= LONGEST_LINE, "{}", out.len());
+            }
+        }
+    }
 
     fn line(record: &PacketRecord, ifname: Option<&[u8]>) -> String {
         let mut out = Vec::new();
@@ -262,10 +354,28 @@ mod tests {
 
     proptest! {
         #[test]
+        fn any_line_is_byte_for_byte_what_the_standard_library_writes(
+            records in proptest::collection::vec((any_record(), any_name(), any::<(i64, bool, Option<u32>)>()), 1..8),
+        ) {
+            let options = Options { zone: Zone::UTC, details: false, colour: false };
+            // One writer, for it keeps texts from line to line.
+            let mut writer = JsonWriter::new(&options);
+            for (record, ifname, (wall_ns, is_udp, ns_pid)) in records {
+                let record = if is_udp { udp(record) } else { record };
+                let event = Event::new(&record, wall_ns, Some(&ifname)).with_ns_pid(ns_pid);
+                let mut out = Vec::new();
+                writer.write(&event, &mut out);
+                let mut plain = Plain(String::new());
+                fields::write(&event, &mut plain);
+                prop_assert_eq!(String::from_utf8_lossy(&out), plain.0 + "}\n");
+            }
+        }
+
+        #[test]
         fn any_line_parses_back(record in any_record(), ifname in any_name()) {
             let event = Event::new(&record, WALL_NS, Some(&ifname));
             let text = line(&record, Some(&ifname));
-            prop_assert!(text.len() <= crate::output::LONGEST_LINE);
+            prop_assert!(text.len() <= LONGEST_LINE);
             let body = text.strip_suffix('\n').expect("ends with a newline");
             prop_assert!(!body.chars().any(char::is_control));
             let value: Value = serde_json::from_str(body).expect("valid JSON");

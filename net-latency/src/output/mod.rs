@@ -3,6 +3,7 @@
 mod csv;
 mod fields;
 mod json;
+mod line;
 mod rotation;
 #[cfg(test)]
 pub(crate) mod schema;
@@ -69,7 +70,11 @@ impl Writer {
     }
 
     /// Appends the line of `event`, its newline included, to `out`. Allocates nothing as long as `out`
-    /// has room.
+    /// has room for [`LONGEST_LINE`].
+    ///
+    /// # Panics
+    /// If the name of the event's device is longer than the kernel allows (15 bytes) by so much that the line has no room
+    /// for it.
     pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         match &mut self.0 {
             Form::Text(writer) => writer.write(event, out),

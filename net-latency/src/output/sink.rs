@@ -17,7 +17,7 @@ use crate::{error::Failure, files::Place, request::Rotation};
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
 /// No line of any form is longer, in bytes.
-pub const LONGEST_LINE: usize = 1024;
+pub const LONGEST_LINE: usize = 1280;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
 

@@ -6,12 +6,14 @@
 //! the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
 
 use std::io::Write as _;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 
 use net_latency_common::{COMM_LEN, Direction, PacketRecord, without_rest};
 
-use super::Options;
+use super::{
+    Options,
+    line::{Line, Piece},
+};
 use crate::clock::{TimeStyle, TimeText};
 use crate::escape::write_name;
 use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
@@ -29,9 +31,6 @@ const OWNER_LEN: usize = 96;
 const PIECE_LEN: usize = 16;
 /// Room for the time and what colours it.
 const START_LEN: usize = 32;
-/// Room for all of a line but its details, with a piece's room behind: 8 bytes of colour, 19 of time, 5, three columns of
-/// 42 with colours and the longest numbers, four parts of 31, and the owner.
-const LINE_LEN: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct TextWriter {
@@ -55,8 +54,7 @@ struct Owner {
 }
 
 impl Owner {
-    const NONE: Self =
-        Self { pid: 0, comm: [0; COMM_LEN / 8], text: Piece { bytes: [0; OWNER_LEN], len: 0 } };
+    const NONE: Self = Self { pid: 0, comm: [0; COMM_LEN / 8], text: Piece::EMPTY };
 
     /// Uses the end of `out` for a moment, since that allocates nothing.
     #[cold]
@@ -79,49 +77,7 @@ impl Owner {
     }
 }
 
-/// A piece of text in room of a fixed size, all of which is copied: that takes a few instructions and no call.
-#[derive(Clone, Copy, Debug)]
-struct Piece<const ROOM: usize> {
-    bytes: [u8; ROOM],
-    len: usize,
-}
-
-impl<const ROOM: usize> Piece<ROOM> {
-    const fn new(text: &str, end: &str) -> Self {
-        Self::of([text.as_bytes(), end.as_bytes(), b""])
-    }
-
-    const fn of(parts: [&[u8]; 3]) -> Self {
-        let (mut bytes, mut len, mut part) = ([0; ROOM], 0, 0);
-        while part < parts.len() {
-            let (_, rest) = bytes.split_at_mut(len);
-            rest.split_at_mut(parts[part].len()).0.copy_from_slice(parts[part]);
-            len += parts[part].len();
-            part += 1;
-        }
-        Self { bytes, len }
-    }
-}
-
-/// A line as it grows, where it is to stay.
-struct Line<'a> {
-    bytes: &'a mut [MaybeUninit<u8>; LINE_LEN],
-    /// So many of them are written.
-    len: usize,
-}
-
 impl Line<'_> {
-    #[inline(always)]
-    fn put<const ROOM: usize>(&mut self, piece: &Piece<ROOM>) {
-        self.bytes[self.len..self.len + ROOM].write_copy_of_slice(&piece.bytes);
-        self.len += piece.len;
-    }
-
-    fn put_slice(&mut self, text: &[u8]) {
-        self.bytes[self.len..self.len + text.len()].write_copy_of_slice(text);
-        self.len += text.len();
-    }
-
     #[inline(always)]
     fn put_columns<const COLOUR: bool>(&mut self, event: &Event<'_>) {
         let Way { arrow, names } = match (event.direction(), event.protocol()) {
@@ -138,7 +94,7 @@ impl Line<'_> {
         self.put_column(&names[1], stages[1], longest == Some(1));
         self.put_column(&names[2], stages[2], longest == Some(2));
         // No other column follows.
-        self.len -= COMMA.len;
+        self.take_back(COMMA.len);
         if let Some(times) = event.parts() {
             self.put_parts(event, &times);
         }
@@ -177,14 +133,14 @@ impl Line<'_> {
                 if let Some(short) = usize::try_from(us).ok().and_then(|us| SHORT_TIMES.get(us)) {
                     self.put(short);
                 } else {
-                    self.put_slice(itoa::Buffer::new().format(us).as_bytes());
+                    self.put_number(us);
                     self.put(&UNIT);
                 }
             }
             None => self.put(&UNKNOWN),
         }
         if is_bold {
-            self.len -= COMMA.len;
+            self.take_back(COMMA.len);
             self.put_slice(PLAIN);
             self.put(&COMMA);
         }
@@ -205,7 +161,7 @@ const UNKNOWN: Piece<3> = Piece::new("-", ", ");
 static SHORT_TIMES: [Piece<8>; 1000] = short_times();
 
 const fn short_times() -> [Piece<8>; 1000] {
-    let mut times = [Piece::new("", ""); 1000];
+    let mut times = [Piece::EMPTY; 1000];
     let mut us = 0;
     while us < times.len() {
         let digits = [b'0' + (us / 100) as u8, b'0' + (us / 10 % 10) as u8, b'0' + (us % 10) as u8];
@@ -251,7 +207,7 @@ impl TextWriter {
         Self {
             time: TimeText::new(options.zone, TimeStyle::Calendar),
             owners: Box::new([const { Owner::NONE }; OWNERS]),
-            start: Piece::new("", ""),
+            start: Piece::EMPTY,
             details: options.details,
             colour: options.colour,
         }
@@ -270,19 +226,15 @@ impl TextWriter {
             (owner.pid, owner.comm) = (pid, comm);
             owner.render(event, *details, out);
         }
-        out.reserve(LINE_LEN);
-        let bytes = out.spare_capacity_mut().first_chunk_mut().expect("room was made");
-        let mut line = Line { bytes, len: 0 };
-        line.put(start);
-        if *colour {
-            line.put_columns::<true>(event);
-        } else {
-            line.put_columns::<false>(event);
-        }
-        line.put(&owner.text);
-        let len = line.len;
-        // SAFETY: so much of what was reserved is written.
-        unsafe { out.set_len(out.len() + len) };
+        Line::append(out, |line| {
+            line.put(start);
+            if *colour {
+                line.put_columns::<true>(event);
+            } else {
+                line.put_columns::<false>(event);
+            }
+            line.put(&owner.text);
+        });
         if *details {
             write_details(event, out);
             out.push(b'\n');
@@ -338,7 +290,7 @@ fn part(key: &str, number: Option<impl itoa::Integer>, unit: &str, out: &mut Vec
     }
 }
 
-pub(super) fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+fn write_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

@@ -4,8 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net_latency_common::{
-    AF_INET6, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_UDP,
-    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART, Unknown,
+    AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS,
+    IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART,
+    Unknown,
 };
 
 pub use net_latency_common::PARTS;
@@ -278,8 +279,12 @@ impl<'a> Event<'a> {
     /// Name of the task up to its NUL, where known. The task chose it: it may hold any bytes.
     #[must_use]
     pub fn comm(&self) -> Option<&'a [u8]> {
+        const LOW: u128 = u128::from_ne_bytes([0x01; COMM_LEN]);
+        const HIGH: u128 = LOW << 7;
         let comm = &self.record.comm;
-        let end = comm.iter().position(|&byte| byte == 0).unwrap_or(comm.len());
+        // The lowest bit set is the high one of the first byte that is 0; of a name without such a byte none is set.
+        let word = u128::from_le_bytes(*comm);
+        let end = (word.wrapping_sub(LOW) & !word & HIGH).trailing_zeros() as usize / 8;
         (end > 0).then(|| &comm[..end])
     }
 

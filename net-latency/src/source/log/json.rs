@@ -7,7 +7,10 @@ use net_latency_common::Direction;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::packet::{Fields, Flags};
+use super::{
+    exact,
+    packet::{Fields, Flags},
+};
 use crate::packet::{
     event::Protocol,
     stages::{FINE_STAGES, STAGES},
@@ -24,6 +27,11 @@ pub(crate) enum Wrong {
 
 /// The fields of a line. Those that this version doesn't know are passed over.
 pub(crate) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+    exact::read(line).map_or_else(|| read_any(line), Ok)
+}
+
+/// The same, without the short way for lines that are just as we write them.
+pub(super) fn read_any(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
         Ok(line) => Ok(line.0),
         Err(error) if error.is_data() => Err(Wrong::Content),

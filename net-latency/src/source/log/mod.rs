@@ -2,6 +2,7 @@
 //! takes packets; other views take [`record`]s of all logs in order ([`merge`]), at a pace ([`replay`]).
 
 pub(crate) mod csv;
+mod exact;
 pub(crate) mod input;
 pub(crate) mod json;
 mod lines;

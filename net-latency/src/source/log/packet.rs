@@ -104,7 +104,7 @@ impl Packet<'_> {
 
 /// The fields of a line, as both forms give them. Only what a packet can't do without is
 /// asked for, so that a log from which fields were removed can still be read.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields<'a> {
     pub(crate) ts: Option<Cow<'a, str>>,
     pub(crate) direction: Option<Direction>,
