@@ -25,7 +25,7 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "reader_has_a_worker", play: || pause(io::taken("ring-worker")?, WAIT, 99) },
         Scenario { name: "reader_waits_for_all", play: || known(io::taken_while_waiting()?) },
         Scenario { name: "reader_of_datagrams_sleeps", play: || pause(udp::slow_reader()?, WAIT, 99) },
-        Scenario { name: "bytes_are_missing", play: || pause(missing()?, GAP, 9) },
+        Scenario { name: "bytes_are_missing", play: || pause(missing()?, GAP, 29) },
     ],
 };
 
@@ -54,7 +54,7 @@ fn missing() -> Result<Check> {
     const LEN: u32 = 100;
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
-    path.reorder(Duration::from_millis(10))?;
+    path.reorder(Duration::from_millis(30))?;
     pair.server.tell(&format!("read {} 4096 0", COUNT * LEN))?;
     for _ in 0..COUNT {
         pair.client.ask(&format!("write {LEN}"))?;
@@ -76,7 +76,8 @@ fn known(check: Check) -> Result<Check> {
     }))
 }
 
-/// The same, and that each packet that waited for so long in its socket did so in this part.
+/// The same, and that each packet that waited for so long in its socket did so in this part: two thirds of its time, for an emulated
+/// machine has pauses of its own.
 fn pause(check: Check, part: usize, ms: u64) -> Result<Check> {
     let least = ms * 1_000_000;
     Ok(Box::new(move |evidence| {
@@ -87,7 +88,7 @@ fn pause(check: Check, part: usize, ms: u64) -> Result<Check> {
             let Some(parts) = line.fine.filter(|_| line.stages[2] >= Some(least)) else { continue };
             count += 1;
             ensure!(
-                parts[part] * 10 >= line.stages[2].unwrap_or(0) * 9,
+                parts[part] * 3 >= line.stages[2].unwrap_or(0) * 2,
                 evidence.outcome.fault(format_args!("part {part} of {parts:?} is not the pause"), [line])
             );
         }
