@@ -1,6 +1,6 @@
 //! Readers that make their packets wait: where the time goes, and what keeps its line meanwhile.
 
-use std::time::Duration;
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Result, ensure};
 
@@ -77,6 +77,8 @@ pub(super) fn held_up_reader() -> Result<Check> {
     pair.server.ask("pin 1")?;
     for _ in 0..ROUNDS {
         pair.server.tell("read 200 200 0")?;
+        // It is in its call by then, and not kept from calling by the other one.
+        sleep(Duration::from_millis(100));
         // By itself, since this process may have to wait for that CPU too.
         pair.client.tell(&format!("write-after {} 200", BEFORE.as_millis()))?;
         hog.tell(&format!("hog 1 {}", (2 * (BEFORE + AFTER)).as_millis()))?;
