@@ -87,14 +87,20 @@ fn source_date() -> Option<String> {
 /// Puts the built tool without its symbols at `target`, and those beside it, where debuggers look.
 fn strip(built: &Path, target: &Path) -> Result<()> {
     let symbols = target.with_extension("debug");
+    // Link-time optimisation gives some local symbols numbers that depend on the folder, and the linker's build ID on those.
+    let whole = target.with_extension("whole");
+    let mut trim = Command::new("objcopy");
+    trim.args(["--wildcard", "--strip-symbol=*.llvm.*", "--remove-section=.note.gnu.build-id"]);
+    quietly(trim.arg(built).arg(&whole), OBJCOPY_REMEDY)?;
     let mut extract = Command::new("objcopy");
     quietly(
-        extract.args(["--only-keep-debug", "--compress-debug-sections"]).arg(built).arg(&symbols),
+        extract.args(["--only-keep-debug", "--compress-debug-sections"]).arg(&whole).arg(&symbols),
         OBJCOPY_REMEDY,
     )?;
     let mut strip = Command::new("objcopy");
-    strip.arg("--strip-all").arg(built).arg(target);
+    strip.arg("--strip-all").arg(&whole).arg(target);
     quietly(&mut strip, OBJCOPY_REMEDY)?;
+    fs::remove_file(&whole)?;
     // A link holds a name without a folder, and a checksum of the file.
     let mut link = Command::new("objcopy");
     link.arg("--add-gnu-debuglink=net-latency.debug").arg(target).current_dir(paths::dist());
