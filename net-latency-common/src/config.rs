@@ -1,7 +1,8 @@
 //! What the user side tells the programs before they are loaded. Both structs are read-only globals:
 //! the verifier treats their fields as constants and prunes what they switch off.
 
-/// Byte offsets of kernel struct fields, from the running kernel's BTF.
+/// Byte offsets of kernel struct fields, from the running kernel's BTF; of bit-fields, offsets in bits. From `sock_sk_write_queue` on all
+/// are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
@@ -28,9 +29,14 @@ pub struct Offsets {
     pub tcp_skb_cb_tcp_gso_segs: u32,
     pub tcp_skb_cb_tcp_flags: u32,
     pub tcp_skb_cb_sacked: u32,
+    pub tcp_skb_cb_ack_seq: u32,
     pub net_device_ifindex: u32,
     pub net_device_name: u32,
     pub net_device_nd_net: u32,
+    pub net_device_qdisc: u32,
+    pub qdisc_enqueue: u32,
+    pub qdisc_ops: u32,
+    pub qdisc_ops_enqueue: u32,
     pub net_ns_inum: u32,
     pub sock_skc_family: u32,
     pub sock_skc_state: u32,
@@ -48,9 +54,28 @@ pub struct Offsets {
     pub tcp_sock_copied_seq: u32,
     pub tcp_sock_snd_nxt: u32,
     pub tcp_sock_write_seq: u32,
+    pub tcp_sock_snd_wnd: u32,
+    pub tcp_sock_icsk_retransmits: u32,
     pub udp_sock_pending: u32,
     pub task_struct_pid: u32,
     pub task_struct_tgid: u32,
+    pub task_struct_group_leader: u32,
+    pub task_struct_comm: u32,
+    pub sock_sk_write_queue: u32,
+    pub sock_sk_tsq_flags: u32,
+    pub sock_sk_pacing_status: u32,
+    pub tcp_sock_packets_out: u32,
+    pub tcp_sock_retrans_out: u32,
+    pub tcp_sock_sacked_out: u32,
+    pub tcp_sock_lost_out: u32,
+    pub tcp_sock_snd_cwnd: u32,
+    pub tcp_sock_snd_una: u32,
+    pub tcp_sock_snd_sml: u32,
+    pub tcp_sock_nonagle: u32,
+    pub tcp_sock_chrono_type: u32,
+    pub tcp_sock_mss_cache: u32,
+    pub tcp_sock_tcp_wstamp_ns: u32,
+    pub tcp_sock_tcp_clock_cache: u32,
 }
 
 /// Addresses of the variables that say where pages are mapped (arch/x86/mm/kaslr.c); 0 where unknown.
@@ -69,13 +94,15 @@ pub struct PageBases {
 pub struct Settings {
     /// Only packets that took so many ns, as a whole or in one stage.
     pub slower_ns: u64,
+    /// While times are counted: packets that took so many ns, as a whole or in one stage, have a record besides. 0: none has.
+    pub record_slower_ns: u64,
     /// A random number: who may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,
     /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.
     pub filter_pid: u32,
-    /// Only tasks whose name one of so many banks in the GLOBS map matches.
+    /// Only tasks that one of so many banks in the GLOBS map matches: the name of the thread, or of its process.
     pub filter_comm: u32,
     /// Only tasks in one of so many cgroups in the CGROUPS map, or below.
     pub filter_cgroup: u32,
@@ -101,14 +128,14 @@ pub struct Settings {
     pub control: u32,
     /// Bytes in the ring buffer above which the reader is woken at once instead of by its timer.
     pub wakeup_bytes: u32,
-    /// 0: a record for each packet. Else a [`crate::GroupBy`]: no records, but counts of times.
+    /// 0: a record for each packet. Else a [`crate::GroupBy`]: counts of times instead.
     pub histograms_by: u32,
     /// TCP lets a packet go where its control block is gone already, and only its header tells.
     pub tcp_header_only: u32,
     /// [`crate::FineRecord`]s instead of [`crate::PacketRecord`]s.
     pub fine: u32,
-    /// Always 0; makes the size a multiple of 8.
-    pub reserved: u32,
+    /// The ports that the kernel gives out: the first, and the last shifted by 16 bits.
+    pub ephemeral_ports: u32,
 }
 
 // SAFETY: `repr(C)`, 32-bit integers only.
@@ -117,7 +144,7 @@ unsafe impl aya::Pod for Offsets {}
 // SAFETY: `repr(C)`, integers only, no padding (asserted below).
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Settings {}
-const _: () = assert!(size_of::<Settings>() == 2 * 8 + 20 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 3 * 8 + 20 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

@@ -56,11 +56,13 @@ pub enum Counter {
     Spilled,
     /// No loss: those of them that were taken out; among [`Self::Taken`].
     SpilledTaken,
+    /// Slow packets that were counted ([`crate::Settings::record_slower_ns`]), and whose record found no room in the ring buffer.
+    SlowLost,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -85,6 +87,7 @@ impl Counter {
         Self::Shed,
         Self::Spilled,
         Self::SpilledTaken,
+        Self::SlowLost,
     ];
 }
 

@@ -1,6 +1,6 @@
 //! Distributions that the kernel side keeps itself, in place of a record for each packet.
 
-use crate::UNKNOWNS;
+use crate::{PARTS as FINE_PARTS, UNKNOWNS};
 
 /// Parts of each power of two, as a power of two itself: buckets are an eighth of a power wide, 12.5 % of their lower bound.
 const PARTS_BITS: u32 = 3;
@@ -22,6 +22,8 @@ pub const CELLS: usize = NEVER + 1;
 pub const ROWS: u32 = 4;
 /// Row of the time from the first stage to the last.
 pub const ROW_TOTAL: u32 = 3;
+/// Rows that a kind of traffic has where fine stages are asked for: those, and one for each part.
+pub const FINE_ROWS: u32 = ROWS + FINE_PARTS as u32;
 /// Kinds of traffic by direction and protocol: in and out, TCP and UDP.
 pub const TRAFFIC_KINDS: u32 = 4;
 /// Bit of a kind: packets go out.
@@ -91,9 +93,9 @@ pub enum GroupBy {
     Stage = 1,
     /// The process.
     Pid = 2,
-    /// The name of the task.
+    /// The name of the thread.
     Comm = 3,
-    /// This end's port.
+    /// The server's port ([`service_port`]).
     Port = 4,
     /// The other end's address.
     Host = 5,
@@ -101,6 +103,8 @@ pub enum GroupBy {
     Interface = 6,
     /// The process' cgroup.
     Cgroup = 7,
+    /// The name of the process.
+    Process = 8,
 }
 
 /// Whose packets, and which cell. What `group` holds depends on [`GroupBy`]: a process id; a name, zero behind its end;
@@ -117,11 +121,57 @@ pub struct CellKey {
     pub cell: u32,
 }
 
-/// The number of a row of a kind of traffic.
+/// The number of a row of a kind of traffic: those of parts come behind all others.
 #[inline(always)]
 #[must_use]
 pub const fn row(traffic: u32, row: u32) -> u32 {
-    traffic * ROWS + row
+    if row < ROWS {
+        traffic * ROWS + row
+    } else {
+        TRAFFIC_KINDS * ROWS + traffic * (FINE_ROWS - ROWS) + (row - ROWS)
+    }
+}
+
+/// In place of a time: the packet has none, and is counted in this cell.
+#[inline(always)]
+#[must_use]
+pub const fn no_time(cell: usize) -> u64 {
+    u64::MAX - (CELLS - 1 - cell) as u64
+}
+
+/// The cell of a time in ns, or of what is in its place ([`no_time`]).
+#[inline(always)]
+#[must_use]
+pub const fn cell(time: u64) -> usize {
+    if time >= no_time(BUCKETS) { CELLS - 1 - (u64::MAX - time) as usize } else { bucket(time) }
+}
+
+/// The time of a part as [`crate::FineRecord::parts`] has it, or its cell's [`no_time`] where that is not known. A control packet
+/// never had what it lacks.
+#[inline(always)]
+#[must_use]
+pub const fn part_time(value: u64, is_control: bool) -> u64 {
+    let reason = u64::MAX - value;
+    if reason >= UNKNOWNS as u64 {
+        value
+    } else if is_control {
+        no_time(NEVER)
+    } else {
+        no_time(UNKNOWN + reason as usize)
+    }
+}
+
+/// The port by which people know a connection: this end's, unless that is one that the kernel gave out and the other end's is
+/// not; then this end is the client, and it is the server's. `ephemeral` is [`crate::Settings::ephemeral_ports`].
+#[inline(always)]
+#[must_use]
+pub const fn service_port(local: u16, remote: u16, ephemeral: u32) -> u16 {
+    if is_ephemeral(local, ephemeral) && !is_ephemeral(remote, ephemeral) { remote } else { local }
+}
+
+#[inline(always)]
+const fn is_ephemeral(port: u16, range: u32) -> bool {
+    port >= range as u16 && port <= (range >> 16) as u16
 }
 
 /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached. None while all is 0.
@@ -163,3 +213,35 @@ const _: () = assert!(size_of::<CellKey>() == 24, "keys have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Span {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Unknown, unknown_part};
+
+    #[test]
+    fn each_row_has_a_number_of_its_own() {
+        let numbers = |rows: u32| {
+            (0..TRAFFIC_KINDS).flat_map(move |kind| (0..rows).map(move |number| row(kind, number)))
+        };
+        let all: BTreeSet<_> = numbers(FINE_ROWS).collect();
+        assert_eq!(all, (0..TRAFFIC_KINDS * FINE_ROWS).collect());
+        // Where nobody asks for parts, no room is left for them.
+        assert_eq!(numbers(ROWS).max(), Some(TRAFFIC_KINDS * ROWS - 1));
+    }
+
+    #[test]
+    fn what_a_part_says_is_in_its_cell() {
+        for reason in Unknown::ALL {
+            assert_eq!(cell(part_time(unknown_part(reason), false)), UNKNOWN + reason as usize);
+            assert_eq!(cell(part_time(unknown_part(reason), true)), NEVER);
+        }
+        for time in [0, 5_000, 1 << 50] {
+            assert_eq!(cell(part_time(time, false)), bucket(time));
+        }
+    }
+}

@@ -10,9 +10,11 @@ mod call;
 mod config;
 mod counter;
 mod filter;
+mod fine;
 mod histogram;
 pub mod journey;
 mod record;
+pub mod tagged;
 mod unknown;
 
 pub use call::{
@@ -26,14 +28,19 @@ pub use filter::{
     Bank, GLOBS_PER_BANK, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PID_ALONE, PID_WITH_CHILDREN,
     PIDS_IN_SET,
 };
+pub use fine::{
+    FineRecord, Held, PART_COPY, PART_CPU, PART_DRIVER, PART_FINISHED, PART_GAP, PART_NET, PART_QDISC,
+    PART_WAIT, PARTS, SENT_AGAIN, SENT_BY_TIMER, SENT_DROPPED, SENT_TAG_BITS, SENT_UNQUEUED, Sent, SentSlot,
+    SentSlots, SentTimes, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
+};
 pub use histogram::{
-    BUCKETS, CELLS, CellKey, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP,
-    UNKNOWN, bounds, bucket, row, without_rest,
+    BUCKETS, CELLS, CellKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS, TRAFFIC_OUT,
+    TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row, service_port, without_rest,
 };
 pub use record::{
-    AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO,
-    FLAG_RETRANS, FLAG_WRITE_EVICTED, FineRecord, IPPROTO_TCP, IPPROTO_UDP, PART_COPY, PART_CPU, PART_GAP,
-    PART_WAIT, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART,
+    AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED,
+    FLAG_GRO, FLAG_RETRANS, FLAG_RTO, FLAG_WRITE_EVICTED, FLAG_ZERO_WINDOW, IPPROTO_TCP, IPPROTO_UDP,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
 pub use unknown::{UNKNOWNS, Unknown};
 
@@ -61,7 +68,7 @@ pub const PAGE_BASES_MAP: &str = "PAGE_BASES";
 /// Name of the map of received segments that the application has not taken.
 pub const SEGMENTS_MAP: &str = "SEGMENTS";
 /// Size in bytes of a value of [`SEGMENTS_MAP`], which the user side only counts.
-pub const SEGMENT_SIZE: usize = 72;
+pub const SEGMENT_SIZE: usize = 80;
 /// Name of the map of received datagrams that the application has not taken, by the address of their skb.
 pub const DATAGRAMS_MAP: &str = "DATAGRAMS";
 /// Size in bytes of a value of [`DATAGRAMS_MAP`], which the user side only counts.
@@ -76,6 +83,10 @@ pub const NAMES_MAP: &str = "NAMES";
 pub const SPAN_MAP: &str = "SPAN";
 /// Name of the array of threads that read, which only `--stages fine` uses.
 pub const READERS_MAP: &str = "READERS";
+/// Name of the array of [`SentSlots`]: sent segments that wait for their ACKs, which only `--stages fine` uses.
+pub const SENT_MAP: &str = "SENT";
+/// Name of the same array for what waits for its driver only.
+pub const LEAVING_MAP: &str = "LEAVING";
 /// Name of the [`Offsets`] global.
 pub const OFFSETS_GLOBAL: &str = "OFFSETS";
 /// Name of the [`Settings`] global.

@@ -36,6 +36,12 @@ pub const FLAG_COALESCED: u16 = 1 << 4;
 /// Sent, and the write call was known and then evicted from a full map. Tells why the first stage is unknown
 /// ([`crate::Unknown`]), and has no name among a line's flags.
 pub const FLAG_WRITE_EVICTED: u16 = 1 << 5;
+/// Sent, and the peer's window was 0 at a time between the write call and the ACK (fine stages only).
+pub const FLAG_ZERO_WINDOW: u16 = 1 << 6;
+/// Sent again because the retransmission timer fired, or bytes of it were (fine stages only).
+pub const FLAG_RTO: u16 = 1 << 7;
+/// Sent, and dropped in the device's queue (fine stages only).
+pub const FLAG_DROPPED: u16 = 1 << 8;
 
 /// In which direction a packet goes, seen from this machine's applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +67,10 @@ pub struct PacketRecord {
     pub saddr: [u8; 16],
     /// Destination address, in the form of `saddr`.
     pub daddr: [u8; 16],
-    /// Name of the task, as the kernel has it: any bytes, ended by NUL.
+    /// Name of the thread, as the kernel has it: any bytes, ended by NUL.
     pub comm: [u8; COMM_LEN],
+    /// Name of its process, which is that of the thread group's leader, in the form of `comm`.
+    pub process: [u8; COMM_LEN],
     /// Process (thread group) id in the initial PID namespace; 0 where unknown.
     pub pid: u32,
     /// Thread id in the initial PID namespace; 0 where unknown.
@@ -93,37 +101,11 @@ pub struct PacketRecord {
     pub protocol: u8,
     /// [`AF_INET`] or [`AF_INET6`].
     pub family: u32,
-    /// Always 0; makes the size a multiple of 8.
-    pub reserved: u32,
+    /// Sent by TCP, with fine stages: why it held these bytes back for half of their wait or more, a [`crate::Held`] as a number; 0 where it didn't, or nobody knows.
+    pub held: u32,
 }
 
-const _: () = assert!(size_of::<PacketRecord>() == 136, "records have no padding");
-
-/// Number of parts of [`FineRecord::parts`].
-pub const PARTS: usize = 4;
-/// Index in [`FineRecord::parts`], in: bytes before it were missing, until they had come too.
-pub const PART_GAP: usize = 0;
-/// Index in [`FineRecord::parts`], in: it could be read, and the application did not ask, or was not woken yet.
-pub const PART_WAIT: usize = 1;
-/// Index in [`FineRecord::parts`], in: the thread that reads waited for a CPU.
-pub const PART_CPU: usize = 2;
-/// Index in [`FineRecord::parts`], in: the rest, until the application had it.
-pub const PART_COPY: usize = 3;
-/// A part that is not known. None lasts that long.
-pub const UNKNOWN_PART: u64 = u64::MAX;
-
-/// One finished packet, with the fine stages into which the last one of an incoming packet is split, in ns, index with the `PART_`
-/// constants. Of one the parts add up to that stage, or all are [`UNKNOWN_PART`]. UDP never has a gap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct FineRecord {
-    /// What every run has.
-    pub packet: PacketRecord,
-    /// What runs with `--stages fine` have besides.
-    pub parts: [u64; PARTS],
-}
-
-const _: () = assert!(size_of::<FineRecord>() == 168, "records have no padding");
+const _: () = assert!(size_of::<PacketRecord>() == 152, "records have no padding");
 
 // SAFETY: `repr(C)`, no padding (asserted above), every bit pattern of every field is valid.
 #[cfg(feature = "user")]

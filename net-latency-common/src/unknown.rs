@@ -23,6 +23,14 @@ pub enum Unknown {
     Contradictory,
     /// Of fine stages: nobody saw the thread that read ask for the bytes, or when bytes before them came.
     ReaderUnseen,
+    /// Of fine stages: the device's queue dropped it.
+    QueueDrop,
+    /// Of fine stages: TCP sent its bytes again, so that no ACK is known to be this one's.
+    SentAgain,
+    /// Of fine stages: no ACK came before its connection, or the run, was at its end.
+    Unacknowledged,
+    /// Of fine stages: more segments waited for their ACKs, or in queues, than there is room for.
+    NoRoom,
 }
 
 /// How many reasons there are.
@@ -30,7 +38,7 @@ pub const UNKNOWNS: usize = Unknown::ALL.len();
 
 impl Unknown {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::BeforeStart,
         Self::NoStamp,
         Self::Ambiguous,
@@ -39,6 +47,10 @@ impl Unknown {
         Self::WriteEvicted,
         Self::Contradictory,
         Self::ReaderUnseen,
+        Self::QueueDrop,
+        Self::SentAgain,
+        Self::Unacknowledged,
+        Self::NoRoom,
     ];
 
     /// Why a packet's time between two of its stages is not known. `stages` are all its stamps in the order in which it

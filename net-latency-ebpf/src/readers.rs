@@ -9,7 +9,7 @@
 //! (it adds up every wait for a CPU, not only that of the last wakeup).
 
 use aya_ebpf::{macros::map, maps::Array};
-use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, UNKNOWN_PART};
+use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Unknown, tagged, unknown_part};
 
 use crate::{
     emit::counters::HookResult,
@@ -20,7 +20,6 @@ use crate::{
         memory::Memory,
         task::{Task, Thread},
     },
-    tagged,
 };
 
 /// Places, as a power of two.
@@ -42,6 +41,9 @@ pub(crate) struct Reader {
 /// Threads that read, by the lowest bits of their ids.
 #[map]
 static READERS: Array<Reader> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Parts of which nothing is known.
+pub(crate) const UNSEEN: [u64; PARTS] = [unknown_part(Unknown::ReaderUnseen); PARTS];
 
 /// What is known of the thread that reads, in ns; 0 for what is not.
 #[derive(Clone, Copy, Default)]
@@ -149,7 +151,7 @@ impl Reading {
             || readable < transport
             || readable > app
         {
-            return [UNKNOWN_PART; PARTS];
+            return UNSEEN;
         }
         let needs_cpu = if woken > readable { woken } else { readable };
         // The reader is on a CPU, and asks, from `on_cpu` and `copies` on.
@@ -175,9 +177,9 @@ impl Reading {
         let waits = copies.saturating_sub(on_cpu);
         let before = needs_cpu - readable;
         if copies > app {
-            return [UNKNOWN_PART; PARTS];
+            return UNSEEN;
         }
-        let mut parts = [UNKNOWN_PART; PARTS];
+        let mut parts = UNSEEN;
         parts[PART_GAP] = readable - transport;
         parts[PART_WAIT] = before + waits;
         parts[PART_CPU] = cpu;
@@ -234,7 +236,7 @@ mod tests {
                 for woken in times {
                     for running in times {
                         let parts = split(readable, asked, woken, running);
-                        if parts != [UNKNOWN_PART; PARTS] {
+                        if parts != UNSEEN {
                             assert!(parts.iter().all(|&part| part <= 1_000), "{parts:?}");
                             assert_eq!(
                                 parts.iter().sum::<u64>(),
@@ -246,8 +248,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(split(1_000, 0, 1_100, 1_200), [UNKNOWN_PART; PARTS]);
-        assert_eq!(split(2_100, 900, 0, 0), [UNKNOWN_PART; PARTS]);
+        assert_eq!(split(1_000, 0, 1_100, 1_200), UNSEEN);
+        assert_eq!(split(2_100, 900, 0, 0), UNSEEN);
     }
 
     #[test]

@@ -12,11 +12,9 @@
 use core::ptr;
 
 use aya_ebpf::{macros::map, maps::Array};
+use net_latency_common::tagged;
 
-use crate::{
-    kernel::{cpu::now, memory::number},
-    tagged,
-};
+use crate::kernel::{cpu::now, memory::number};
 
 /// Slots of the array, as a power of two.
 const SLOT_BITS: u32 = 15;

@@ -65,9 +65,14 @@ pub(crate) struct Found<T> {
     pub(crate) is_twin: bool,
 }
 
-/// The array, with 2 to the power of `BITS` pairs, and the map.
-pub(crate) struct Table<T: 'static, const BITS: u32> {
+/// The array, with 2 to the power of `BITS` pairs, alone: an entry that finds no slot is not kept.
+pub(crate) struct Places<T: 'static, const BITS: u32> {
     slots: &'static Array<Slots<T>>,
+}
+
+/// The array and the map.
+pub(crate) struct Table<T: 'static, const BITS: u32> {
+    places: Places<T, BITS>,
     map: &'static LruHashMap<u64, T>,
 }
 
@@ -75,8 +80,8 @@ pub(crate) struct Table<T: 'static, const BITS: u32> {
 pub(crate) enum Inserted<T> {
     /// It is in.
     New,
-    /// One with its key was there.
-    There(Found<T>),
+    /// One with its key is there. It is not held, so that who takes it is not kept from it, and may be another's by now.
+    There(*mut T),
     /// There is no room.
     NoRoom,
 }
@@ -192,21 +197,73 @@ impl<T> Slots<T> {
     }
 }
 
-impl<T, const BITS: u32> Table<T, BITS> {
-    pub(crate) const fn new(slots: &'static Array<Slots<T>>, map: &'static LruHashMap<u64, T>) -> Self {
-        Self { slots, map }
+impl<T, const BITS: u32> Places<T, BITS> {
+    #[cfg(feature = "fine")]
+    pub(crate) const fn new(slots: &'static Array<Slots<T>>) -> Self {
+        Self { slots }
     }
 
     #[inline(always)]
     fn slots(&self, key: u64) -> Option<*mut Slots<T>> {
         self.slots.get_ptr_mut((key.wrapping_mul(SPREAD) >> (u64::BITS - BITS)) as u32)
     }
+}
+
+/// For entries of a kind of which one has a key, and whose coming and going others don't meet.
+#[cfg(feature = "fine")]
+impl<T, const BITS: u32> Places<T, BITS> {
+    /// The entry with this key, if it is there.
+    #[inline(always)]
+    pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
+        let slot = Slots::with_key(self.slots(key)?, key);
+        // SAFETY: within a map's entry.
+        if Slot::key(slot) == key { Some(unsafe { &raw mut (*slot).entry }) } else { None }
+    }
+
+    /// Puts an entry in, which `fill` writes, if there is room and none with its key.
+    #[inline(always)]
+    pub(crate) fn put(&self, key: u64, fill: impl FnOnce(*mut T)) -> bool {
+        let Some(slots) = self.slots(key) else { return false };
+        let slot = Slots::free(slots);
+        if Slot::key(Slots::with_key(slots, key)) == key || !Slot::claim(slot, 0) {
+            return false;
+        }
+        // SAFETY: within a map's entry.
+        fill(unsafe { &raw mut (*slot).entry });
+        Slot::set_key(slot, key);
+        true
+    }
+
+    /// An entry is of no use any more.
+    #[inline(always)]
+    pub(crate) fn forget(&self, key: u64) {
+        let Some(slots) = self.slots(key) else { return };
+        let slot = Slots::with_key(slots, key);
+        if Slot::hold(slot, key) {
+            Slot::clear(slot);
+        }
+    }
+}
+
+impl<T, const BITS: u32> Table<T, BITS> {
+    pub(crate) const fn new(slots: &'static Array<Slots<T>>, map: &'static LruHashMap<u64, T>) -> Self {
+        Self { places: Places { slots }, map }
+    }
+
+    #[inline(always)]
+    fn slots(&self, key: u64) -> Option<*mut Slots<T>> {
+        self.places.slots(key)
+    }
 
     /// The entry with this key, of a kind that nobody else reaches meanwhile (by the lock of what it is of), and that stays in
     /// its slot.
     #[inline(always)]
     pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
-        let slots = self.slots(key)?;
+        self.peek_in(self.slots(key)?, key)
+    }
+
+    #[inline(always)]
+    fn peek_in(&self, slots: *mut Slots<T>, key: u64) -> Option<*mut T> {
         let slot = Slots::with_key(slots, key);
         if Slot::key(slot) == key {
             // SAFETY: within a map's entry.
@@ -228,6 +285,13 @@ impl<T, const BITS: u32> Table<T, BITS> {
         let _ = self.map.insert(key, entry, 0);
     }
 
+    /// Whether the entry with this key has a slot, and so can't be evicted.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn has_slot(&self, key: u64) -> bool {
+        self.slots(key).is_some_and(|slots| Slot::key(Slots::with_key(slots, key)) == key)
+    }
+
     /// An entry of that kind is of no use any more. One that is not there, evicted meanwhile, is as good as removed.
     #[inline(always)]
     pub(crate) fn forget(&self, key: u64) {
@@ -247,11 +311,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
     /// The entry with this key, which the caller alone has, and hands back by [`Self::keep`] or [`Self::remove`].
     #[inline(always)]
     pub(crate) fn find(&self, key: u64) -> Option<Found<T>> {
-        self.find_in(self.slots(key)?, key)
-    }
-
-    #[inline(always)]
-    fn find_in(&self, slots: *mut Slots<T>, key: u64) -> Option<Found<T>> {
+        let slots = self.slots(key)?;
         let spilled = Slots::spilled(slots);
         let slot = Slots::with_key(slots, key);
         if Slot::hold(slot, key) {
@@ -306,8 +366,8 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn insert(&self, key: u64, entry: &T) -> Inserted<T> {
         let Some(slots) = self.slots(key) else { return Inserted::NoRoom };
-        if let Some(found) = self.find_in(slots, key) {
-            return Inserted::There(found);
+        if let Some(there) = self.peek_in(slots, key) {
+            return Inserted::There(there);
         }
         let slot = Slots::free(slots);
         if Slot::claim(slot, 0) {

@@ -11,16 +11,14 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
-#[cfg(not(feature = "fine"))]
-use net_latency_common::UNKNOWN_PART;
 use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord};
 
 #[cfg(feature = "fine")]
-use crate::readers;
+use crate::{emit::ring::is_fine, leaving, readers};
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::{emit, emit_fine},
+        ring::{emit_fine, emit_sent},
     },
     entry::Field,
     flow::{addresses::AddrPair, filter, untraced},
@@ -189,8 +187,9 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
             counters::one(Counter::Stored);
             Ok(())
         }
-        Inserted::There(found) => {
+        Inserted::There(_) => {
             // The address' last life ended unseen.
+            let Some(found) = WAITING.find(number(skb.address())) else { return Err(Counter::MapFull) };
             // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which whoever takes it notices.
             unsafe { copy_words(&raw const datagram, found.entry) };
             Table::<Datagram, SLOT_BITS>::keep(&found);
@@ -264,6 +263,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 saddr,
                 daddr,
                 comm: task.comm(),
+                process: task.process(),
                 pid: task.pid(),
                 tid: task.tid(),
                 len: skb.len(),
@@ -279,7 +279,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 direction: Direction::In as u8,
                 protocol: IPPROTO_UDP,
                 family,
-                reserved: 0,
+                held: 0,
             }
         };
         emit_fine(Direction::In, &stamps, mark, record, parts)
@@ -300,7 +300,7 @@ fn parts(transport: u64, app: u64) -> [u64; PARTS] {
 #[cfg(not(feature = "fine"))]
 #[inline(always)]
 fn parts(_: u64, _: u64) -> [u64; PARTS] {
-    [UNKNOWN_PART; PARTS]
+    [0; PARTS]
 }
 
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.
@@ -422,16 +422,22 @@ fn exclude() -> HookResult {
 }
 
 /// An skb that has a socket, which is not a TCP socket that is known, is handed to a device's queue. Of a
-/// datagram that IP fragmented it is the first fragment, which has the datagram's skb.
+/// datagram that IP fragmented it is the first fragment, which has the datagram's skb. Nothing if it is none that is on its way.
 #[inline(always)]
-pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
+pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
     if !filter::protocol(IPPROTO_UDP) {
-        return Ok(());
+        return None;
     }
-    let Some(send) = current() else { return Ok(()) };
+    let send = current()?;
     if send.skb.get() != skb.address() || send.state.get() != SendState::Sent {
-        return Ok(());
+        return None;
     }
+    Some(finished(skb, send))
+}
+
+/// The datagram that a thread is sending is at its device's queue.
+#[inline(always)]
+fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     send.state.set(SendState::Idle);
     let drv = now();
     let (transport, app) = (send.transport.get(), send.app.get());
@@ -443,7 +449,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
         return Err(Counter::FilteredOut);
     }
     let stamps = [drv, ip, transport, app];
-    emit(Direction::Out, &stamps, mark, || {
+    let record = || {
         let cpu = cpu() as u16;
         let pair = send.addresses.get();
         // They come from the packet's header: source, then destination, as of a received one.
@@ -455,6 +461,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             saddr,
             daddr,
             comm: task.comm(),
+            process: task.process(),
             pid: task.pid(),
             tid: task.tid(),
             len: send.len.get(),
@@ -470,7 +477,21 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             direction: Direction::Out as u8,
             protocol: IPPROTO_UDP,
             family: pair.family,
-            reserved: 0,
+            held: 0,
         }
-    })
+    };
+    let missing = None;
+    #[cfg(feature = "fine")]
+    let missing = if is_fine() {
+        if !filter::lasting(mark) {
+            return Err(Counter::FilteredOut);
+        }
+        match leaving::put(skb, record) {
+            Ok(()) => return Ok(()),
+            Err(reason) => Some(reason),
+        }
+    } else {
+        missing
+    };
+    emit_sent(&stamps, mark, missing, record)
 }

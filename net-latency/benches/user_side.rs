@@ -12,6 +12,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::{
     accounting::Summary,
     clock::{Clock, Zone},
+    diagnosis::{Model, Recent},
     output::{Options, Writer, header},
     packet::event::{Event, completion_ns},
     request::{Format, Stages},
@@ -38,6 +39,7 @@ fn records() -> Vec<PacketRecord> {
             saddr: [127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             daddr: [127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             comm,
+            process: comm,
             pid: 19_550 + (n % 2) as u32,
             tid: 19_550,
             len: 200,
@@ -53,7 +55,7 @@ fn records() -> Vec<PacketRecord> {
             direction: u8::from(is_out),
             protocol: IPPROTO_TCP,
             family: AF_INET,
-            reserved: 0,
+            held: 0,
         }
     };
     (0..RECORDS).map(record).collect()
@@ -93,6 +95,14 @@ fn benches(criterion: &mut Criterion) {
         bencher.iter(|| {
             for record in &records {
                 summary.record_event(&Event::new(record, 0, None));
+            }
+        });
+    });
+    let mut recent = Recent::new(Model::new(Duration::from_millis(1), (32_768, 60_999)), 0);
+    group.bench_function("judged", |bencher| {
+        bencher.iter(|| {
+            for record in &records {
+                recent.record(&Event::new(record, clock.to_utc_ns(completion_ns(record)), Some(b"lo")));
             }
         });
     });

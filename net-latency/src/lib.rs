@@ -6,6 +6,7 @@ pub mod accounting;
 pub mod cli;
 pub mod clock;
 pub mod commands;
+pub mod diagnosis;
 pub mod error;
 mod escape;
 mod export;
@@ -32,6 +33,7 @@ pub fn main() -> ExitCode {
         Config::Stream(config) => commands::stream::run(&config),
         Config::Calls(config) => commands::calls::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Check(config) => commands::check::run(&config).map(|()| ExitCode::SUCCESS),
+        Config::Diagnose(config) => commands::diagnose::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Export(config) => commands::export::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Hist(config) => commands::hist::run(&config).map(|()| ExitCode::SUCCESS),
         Config::Journey(config) => commands::journey::run(&config).map(|()| ExitCode::SUCCESS),

@@ -3,11 +3,13 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    time::Duration,
 };
 
 use net_latency::{
-    accounting::Summary,
+    accounting::{Losses, Summary},
     clock::Zone,
+    diagnosis::{Model, Recent},
     output::{Options, Writer},
     packet::event::Event,
     request::Format,
@@ -60,6 +62,7 @@ fn records() -> Vec<PacketRecord> {
             saddr: [u8::try_from(n % 251).expect("small"); 16],
             daddr: [0x20; 16],
             comm,
+            process: comm,
             pid: u32::MAX,
             tid: u32::MAX,
             len: 1448,
@@ -75,7 +78,7 @@ fn records() -> Vec<PacketRecord> {
             direction: u8::from(is_out),
             protocol: if n % 5 < 3 { IPPROTO_TCP } else { IPPROTO_UDP },
             family: if n % 7 < 4 { AF_INET } else { AF_INET6 },
-            reserved: 0,
+            held: 0,
         });
     }
     records
@@ -125,4 +128,37 @@ fn the_summary_does_not_allocate_for_an_event() {
     };
     assert_eq!(count(record_all), 0);
     assert_eq!(summary.packets(), 1000);
+}
+
+#[test]
+fn collecting_for_a_verdict_does_not_allocate_for_an_event() {
+    let records = records();
+    let parts = [1_000, 20_000, 300_000, 4_000];
+    let mut model = Model::new(Duration::from_millis(1), (32_768, 60_999));
+    let mut collect = || {
+        for record in &records {
+            let wall_ns = i64::try_from(record.stamps[0]).expect("small");
+            model.record(&Event::new(record, wall_ns, Some(b"eth0")).with_parts(Some(&parts)));
+        }
+    };
+    // It learns who there is, how long they take, and how long it is from the last packet to the first.
+    collect();
+    collect();
+    assert_eq!(count(collect), 0);
+}
+
+#[test]
+fn collecting_the_last_seconds_does_not_allocate_for_an_event() {
+    let records = records();
+    let mut recent = Recent::new(Model::new(Duration::from_millis(1), (32_768, 60_999)), 0);
+    let mut collect = || {
+        for record in &records {
+            let wall_ns = i64::try_from(record.stamps[0]).expect("small");
+            recent.advance(record.stamps[0], &Losses::default());
+            recent.record(&Event::new(record, wall_ns, Some(b"eth0")));
+        }
+    };
+    collect();
+    collect();
+    assert_eq!(count(collect), 0);
 }

@@ -18,7 +18,7 @@ const FLOORS: &[&[&str]] = &[
     &["kernel"],
     &["cli", "output", "probes"],
     &["accounting"],
-    &["export", "source"],
+    &["diagnosis", "export", "source"],
     &["run"],
     &["commands"],
     &["lib"],

@@ -48,6 +48,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     };
     let kernels = setup::ensure(&Needs::guests(kernels))?;
     let (built, tests) = (build::for_guest()?, build::guest_tests()?);
+    if let Some(mode) = args.mode.as_deref().filter(|_| args.hooks) {
+        for kernel in kernels {
+            let words = ["hooks".into(), mode.into()];
+            println!("Linux {kernel}\n\n{}", printed(&kernel, &words, MEBIBYTES, &[], &built, &tests)?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let extent = Extent::of(args);
     let mut record = Record::read(&extent.record_path())?;
     let peers = extent.peers();
@@ -166,15 +173,27 @@ fn measure(
     built: &Built,
     tests: &Path,
 ) -> Result<Figures> {
+    Figures::parse(&printed(kernel, &extent.words(), extent.mebibytes(), peers, built, tests)?)
+}
+
+/// What the guest's program prints when it is told these words.
+fn printed(
+    kernel: &Kernel,
+    words: &[OsString],
+    mebibytes: u32,
+    peers: &[(String, PathBuf)],
+    built: &Built,
+    tests: &Path,
+) -> Result<String> {
     let mut command = vec![PROGRAM.into(), "bench".into()];
-    command.extend(extent.words());
+    command.extend_from_slice(words);
     let mut contents = contents(kernel.clone(), built, command);
     contents.files = peers.to_vec();
-    contents.mebibytes = extent.mebibytes();
+    contents.mebibytes = mebibytes;
     contents.programs.push((PROGRAM.into(), tests.to_owned()));
     contents.processors = Processors::Counted;
     match captured(&contents, LIMIT)? {
-        (Outcome::Exited(0), output) => Figures::parse(&output),
+        (Outcome::Exited(0), output) => Ok(output),
         (Outcome::Exited(status), output) => bail!("the bench ended with {status}:\n{output}"),
         (Outcome::Died { reason, tail }, output) => {
             bail!("the guest died: {reason}; its console's last lines:\n{tail}\n{output}")

@@ -107,22 +107,38 @@ pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
     Ok((guest, built.find("guest", true)?))
 }
 
+/// Builds the kernel side's objects, which are the same in all profiles; returns their folder.
+pub(crate) fn objects() -> Result<PathBuf> {
+    let messages = messages(quick_cargo("check").args(["--package", "net-latency"]))?;
+    let out = messages.into_iter().find_map(|message| match message {
+        // Nothing else in the workspace has a build script.
+        Message::BuildScriptExecuted(script) if script.package_id.repr.starts_with("path+") => {
+            Some(script.out_dir)
+        }
+        _ => None,
+    });
+    Ok(out.context("cargo names no folder of the build script")?.into_std_path_buf())
+}
+
 /// What cargo has built.
 struct Programs(Vec<Artifact>);
 
 fn programs(command: &mut Command) -> Result<Programs> {
+    let artifacts = messages(command)?.into_iter().filter_map(|message| match message {
+        Message::CompilerArtifact(artifact) => Some(artifact),
+        _ => None,
+    });
+    Ok(Programs(artifacts.collect()))
+}
+
+/// Runs a build, and returns what cargo says of it.
+fn messages(command: &mut Command) -> Result<Vec<Message>> {
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = command.output().with_context(|| format!("can't start `{}`", describe(command)))?;
     if !output.status.success() {
         bail!("`{}` failed ({}): {REMEDY}", describe(command), output.status);
     }
-    let mut artifacts = Vec::new();
-    for message in Message::parse_stream(output.stdout.as_slice()) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            artifacts.push(artifact);
-        }
-    }
-    Ok(Programs(artifacts))
+    Ok(Message::parse_stream(output.stdout.as_slice()).collect::<Result<_, _>>()?)
 }
 
 impl Programs {

@@ -28,10 +28,14 @@ pub(crate) enum Task {
     Vm(VmArgs),
     /// Measure what tracing costs, in instructions, and compare with the figures on record
     Bench(BenchArgs),
+    /// Make faults in a system of services, and count how many `net-latency diagnose` names
+    Incidents(IncidentsArgs),
     /// Write the figures on record into the documents that quote them
     Docs,
     /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
     Dist(DistArgs),
+    /// Do what dist does, and make an image for container runtimes of the binary: target/dist/net-latency.oci.tar
+    Image,
     /// Remove what xtask keeps below target/
     Clean,
     /// Make TCP traffic; started by the guest's init
@@ -47,6 +51,12 @@ pub(crate) struct DistArgs {
     /// Make a Debian package of it too
     #[arg(long)]
     pub(crate) deb: bool,
+    /// Make packages for cargo install, which carry the kernel side's objects
+    #[arg(long = "crate", conflicts_with = "deb")]
+    pub(crate) is_crate: bool,
+    /// Install from them, without a BPF toolchain, and compare the objects
+    #[arg(long, requires = "is_crate")]
+    pub(crate) check: bool,
 }
 
 #[derive(Debug, Args)]
@@ -76,6 +86,9 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
+    /// Run each guest test so many times, to find what fails at times only
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "no_guest")]
+    pub(crate) repeat: u16,
     /// Let the random traffic last 10 minutes per kernel and backend
     #[arg(long, conflicts_with = "no_guest")]
     pub(crate) soak: bool,
@@ -92,11 +105,27 @@ pub(crate) struct BenchArgs {
     /// Measure only ways of tracing whose name contains this
     #[arg(long, value_name = "NAME", conflicts_with = "short")]
     pub(crate) mode: Option<String>,
+    /// Show what each hook takes of them, by the kernel's own count of its programs' runs
+    #[arg(long, requires = "mode")]
+    pub(crate) hooks: bool,
     /// Measure how cost and memory grow with connections, with packets that wait and with filters
     #[arg(long, conflicts_with_all = ["short", "mode"])]
     pub(crate) scale: bool,
     /// Put the figures on record instead of comparing
     #[arg(long, conflicts_with_all = ["short", "mode"])]
+    pub(crate) save: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IncidentsArgs {
+    /// Make them on this kernel only (repeatable)
+    #[arg(long = "kernel", value_name = "KERNEL")]
+    pub(crate) kernels: Vec<Series>,
+    /// Make only those whose name contains this: a fault like Queue or LosesCpu
+    #[arg(long, value_name = "NAME", conflicts_with = "save")]
+    pub(crate) fault: Option<String>,
+    /// Put the table on record: docs/incidents.md
+    #[arg(long)]
     pub(crate) save: bool,
 }
 

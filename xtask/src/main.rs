@@ -7,6 +7,7 @@ mod build;
 mod cli;
 mod dist;
 mod guest;
+mod incidents;
 mod paths;
 mod process;
 mod run;
@@ -18,7 +19,8 @@ use std::{fs, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
-use cli::{Cli, Task};
+use cli::{Cli, DistArgs, Task};
+use dist::Product;
 use setup::{Needs, kernels::Series};
 
 fn main() -> ExitCode {
@@ -32,8 +34,11 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
         Task::Bench(args) => bench::run(&args),
+        Task::Incidents(args) => incidents::run(&args),
         Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
-        Task::Dist(args) => build(|| dist::run(&args)),
+        Task::Dist(DistArgs { is_crate: true, check, .. }) => build(|| dist::crates(check)),
+        Task::Dist(args) => build(|| dist::run(if args.deb { Product::Package } else { Product::Tool })),
+        Task::Image => build(|| dist::run(Product::Image)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
     };
@@ -50,7 +55,7 @@ fn build(build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode>
 }
 
 fn clean() -> Result<()> {
-    for directory in [paths::tools(), paths::kernels(), paths::guest(), paths::dist()] {
+    for directory in [paths::tools(), paths::kernels(), paths::guest(), paths::crates(), paths::dist()] {
         if directory.exists() {
             fs::remove_dir_all(&directory)
                 .with_context(|| format!("can't remove {}", directory.display()))?;

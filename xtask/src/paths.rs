@@ -30,6 +30,11 @@ pub(crate) fn guest() -> PathBuf {
     below_target("guest")
 }
 
+/// Where packages for `cargo install` are made, and what they are checked with is built.
+pub(crate) fn crates() -> PathBuf {
+    below_target("crates")
+}
+
 /// What is given to users.
 pub(crate) fn dist() -> PathBuf {
     below_target("dist")

@@ -1,6 +1,7 @@
 //! The whole test run.
 
 mod guests;
+mod manifests;
 mod summary;
 
 use std::{
@@ -18,6 +19,7 @@ use crate::{
     bench,
     build::{self, ALL_PROGRAMS, Built, WORKSPACE, cargo, quick_cargo},
     cli::TestArgs,
+    dist,
     process::describe,
     setup::{self, Needs},
 };
@@ -57,6 +59,9 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     if let Err(error) = bench::quotes::check() {
         summary.fail("figures in documents", &format!("{error:#}"));
     }
+    if let Err(error) = phase("manifests", manifests::check) {
+        summary.fail("manifests", &format!("{error:#}"));
+    }
     let (name, built) = ("building", phase("building", build::for_tests));
     check("lints", quick_cargo("clippy").args(WORKSPACE).arg("--all-targets").args(LINTS), summary);
     check("lints of the kernel side", quick_cargo("clippy").args(KERNEL_SIDE).args(LINTS), summary);
@@ -95,6 +100,7 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     if let Some(seed) = &seed {
         fuzz(seed, summary);
         programs.released = of_users(summary);
+        install(summary);
     }
     Some(programs)
 }
@@ -125,6 +131,15 @@ fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
             summary.fail(name, &format!("{error:#}"));
             None
         }
+    }
+}
+
+/// Installs from the packages that carry the kernel side's objects.
+fn install(summary: &mut Summary) {
+    let name = "installing from the packages";
+    match phase(name, || dist::crates(true)) {
+        Ok(_) => summary.pass(),
+        Err(error) => summary.fail(name, &format!("{error:#}")),
     }
 }
 

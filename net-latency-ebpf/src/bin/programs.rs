@@ -220,7 +220,10 @@ pub fn raw_freed(context: RawTracePointContext) -> i32 {
 /// What only fine stages take.
 #[cfg(feature = "fine")]
 mod fine {
-    use net_latency_ebpf::readers;
+    use net_latency_ebpf::{
+        readers,
+        tcp::{held, in_flight},
+    };
 
     use super::*;
 
@@ -255,6 +258,27 @@ mod fine {
     on_call!(
         /// `udpv6_recvmsg(sk, …)`.
         fentry_in_asks_udp6, kprobe_in_asks_udp6
+    );
+
+    on_function!(
+        /// `tcp_ack(sk, skb, flag)`.
+        fentry_out_acked, kprobe_out_acked, in_flight::acked(Socket 0, Skb 1)
+    );
+    on_function!(
+        /// `tcp_add_backlog(sk, skb, …)`.
+        fentry_out_backlog, kprobe_out_backlog, in_flight::backlogged(Socket 0, Skb 1)
+    );
+    on_function!(
+        /// `tcp_chrono_stop(sk, type)`.
+        fentry_out_stopped, kprobe_out_stopped, held::stopped(Socket 0, Number 1)
+    );
+    on_tracepoint!(
+        /// `net_dev_start_xmit(skb, dev)`.
+        btf_out_driven, transmit::driven(Skb)
+    );
+    on_tracepoint!(
+        /// `net_dev_xmit(skb, rc, dev, len)`.
+        btf_out_left, transmit::left(Skb)
     );
 
     /// `sched_waking(p)`.

@@ -59,5 +59,6 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::Outside => "finished while not every hook was attached",
         Counter::Spilled => "packet waits in a map that evicts",
         Counter::SpilledTaken => "packet taken from a map that evicts",
+        Counter::SlowLost => "ring buffer full, slow packet counted only",
     }
 }

@@ -6,13 +6,18 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
-    AF_INET, BUCKETS, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, GroupBy, IPPROTO_UDP,
+    AF_INET, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, GroupBy, IPPROTO_UDP,
     NEVER, PacketRecord, ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Span,
-    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bucket, row, without_rest,
+    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, cell, no_time, row, service_port, without_rest,
+};
+#[cfg(feature = "fine")]
+use net_latency_common::{
+    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, PARTS, ROWS, part_time,
+    unknown_part,
 };
 
-use super::counters::{self, HookResult};
-use crate::{entry::increment, flow::settings::setting};
+use super::counters;
+use crate::{entry::increment, flow::settings::setting, kernel::task::Task};
 
 /// Counts of times by kind of traffic and stage. The user side makes room where it wants them.
 #[map]
@@ -39,20 +44,25 @@ const FIRST: u32 = 2;
 /// In place of a time: there never was one.
 const NEVER_TIME: u64 = no_time(NEVER);
 
-/// In place of a time: the packet has none, and is counted in this cell.
-const fn no_time(cell: usize) -> u64 {
-    u64::MAX - (CELLS - 1 - cell) as u64
-}
-
 /// Whether times are counted, and no records wanted.
 #[inline(always)]
 pub(crate) fn is_wanted() -> bool {
     setting!(histograms_by) != 0
 }
 
-/// Counts the times of a finished packet.
+/// Where a packet's times are counted: whose it is ([`CellKey::group`]), and which kind it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    group: [u64; 2],
+    traffic: u32,
+    is_control: bool,
+    /// Its times are counted as unknown: TCP had sent its bytes before.
+    is_resent: bool,
+}
+
+/// Counts the times of a finished packet, and says where it has.
 #[inline(always)]
-pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> HookResult {
+pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> Result<Place, Counter> {
     let drv = packet.stamps[STAMP_DRV];
     let ip = packet.stamps[STAMP_IP];
     let transport = packet.stamps[STAMP_TRANSPORT];
@@ -67,14 +77,17 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> HookResult {
         return Err(Counter::Outside);
     };
     let [start, end] = group(direction, packet);
-    let total = between(direction, packet.flags, stages, 0, STAMPS - 1, since);
+    let flags = packet.flags;
+    let total = between(direction, flags, stages, 0, STAMPS - 1, since);
     match add(start, end, row(traffic, ROW_TOTAL), total) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
         FIRST if setting!(histograms_by) == GroupBy::Pid as u32 => {
-            let name: [u64; 2] = words(packet.comm);
+            let name: [u64; 2] = words(packet.process);
             // Where there is no room, the process has a number only.
-            let _ = NAMES.insert(&packet.pid, &name, 0);
+            // A copy: whose address a call gets is on the stack, and of a packet that would be all of it.
+            let pid = packet.pid;
+            let _ = NAMES.insert(&pid, &name, 0);
         }
         _ => {}
     }
@@ -85,10 +98,44 @@ pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> HookResult {
             counters::one(Counter::TimeLost);
         }
     };
-    column(0, between(direction, packet.flags, stages, 0, 1, since));
-    column(1, between(direction, packet.flags, stages, 1, 2, since));
-    column(2, between(direction, packet.flags, stages, 2, 3, since));
-    Ok(())
+    column(0, between(direction, flags, stages, 0, 1, since));
+    column(1, between(direction, flags, stages, 1, 2, since));
+    column(2, between(direction, flags, stages, 2, 3, since));
+    Ok(Place {
+        group: [start, end],
+        traffic,
+        is_control: flags & FLAG_CONTROL != 0,
+        is_resent: flags & FLAG_RETRANS != 0,
+    })
+}
+
+/// Counts those parts of a packet that such a packet has, where its other times are.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub(crate) fn count_parts(place: Place, parts: &[u64; PARTS]) {
+    let Place { group: [start, end], traffic, is_control, is_resent } = place;
+    let part = |part: usize| {
+        let value = if is_resent { unknown_part(Unknown::SentBefore) } else { parts[part] };
+        let time = part_time(value, is_control);
+        if time != NEVER_TIME && add(start, end, row(traffic, ROWS + part as u32), time) == LOST {
+            counters::one(Counter::TimeLost);
+        }
+    };
+    let is_udp = traffic & TRAFFIC_UDP != 0;
+    if traffic & TRAFFIC_OUT == 0 {
+        if !is_udp {
+            part(PART_GAP);
+        }
+        part(PART_WAIT);
+        part(PART_CPU);
+        part(PART_COPY);
+    } else {
+        part(PART_QDISC);
+        part(PART_DRIVER);
+        if !is_udp {
+            part(PART_NET);
+        }
+    }
 }
 
 /// The time from one stage to another, or the cell of what has none.
@@ -101,12 +148,17 @@ fn between(
     to: usize,
     since: u64,
 ) -> u64 {
-    if stages[from] != 0 && stages[to] >= stages[from] {
+    // Of what TCP sends again, the first time says when it did, and not how long the host took.
+    let is_resent = flags & FLAG_RETRANS != 0;
+    if stages[from] != 0 && stages[to] >= stages[from] && !is_resent {
         return stages[to] - stages[from];
     }
     // What a packet without data lacks, it never had.
     if flags & FLAG_CONTROL != 0 {
         return NEVER_TIME;
+    }
+    if is_resent {
+        return no_time(UNKNOWN + Unknown::SentBefore as usize);
     }
     no_time(UNKNOWN + Unknown::of(direction, flags, stages, from, to, since) as usize)
 }
@@ -128,12 +180,14 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
         [packet.pid.into(), 0]
     } else if by == GroupBy::Comm as u32 {
         without_rest(words(packet.comm))
+    } else if by == GroupBy::Process as u32 {
+        without_rest(words(packet.process))
     } else if by == GroupBy::Port as u32 {
-        let port = match direction {
-            Direction::In => packet.dport,
-            Direction::Out => packet.sport,
+        let [local, remote] = match direction {
+            Direction::In => [packet.dport, packet.sport],
+            Direction::Out => [packet.sport, packet.dport],
         };
-        [port.into(), 0]
+        [service_port(local, remote, setting!(ephemeral_ports)).into(), 0]
     } else if by == GroupBy::Host as u32 {
         let host = words(match direction {
             Direction::In => packet.saddr,
@@ -151,6 +205,16 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
     }
 }
 
+/// Gives a record the name of its thread, where times are counted by cgroup and the record has a cgroup's id in place of a name:
+/// known where that thread itself brings its packet this far, which is not so of what TCP sends later.
+#[inline(always)]
+pub(crate) fn name(packet: &mut PacketRecord) {
+    if setting!(histograms_by) == GroupBy::Cgroup as u32 {
+        let is_own = packet.tid != 0 && Task::current_ids() as u32 == packet.tid;
+        packet.comm = if is_own { Task::current().comm() } else { Task::UNKNOWN.comm() };
+    }
+}
+
 #[inline(always)]
 fn words(bytes: [u8; 16]) -> [u64; 2] {
     // SAFETY: same size, and any bytes are valid.
@@ -163,8 +227,7 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
-    // What has no time is in the cells behind the buckets.
-    let cell = if time >= no_time(BUCKETS) { CELLS - 1 - (u64::MAX - time) as usize } else { bucket(time) };
+    let cell = cell(time);
     if setting!(histograms_by) == GroupBy::Stage as u32 {
         return match TIMES.get_ptr_mut(row) {
             Some(cells) if cell < CELLS => {

@@ -14,6 +14,9 @@ use net_latency_common::{
     AF_INET, Direction, GroupBy, Host, INTERFACE_LEN, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
 
+#[cfg(feature = "fine")]
+use net_latency_common::{PART_DRIVER, PART_NET, PART_QDISC, PARTS, part};
+
 #[cfg(feature = "names")]
 use super::names;
 use super::{addresses::AddrPair, processes, settings::setting};
@@ -56,7 +59,7 @@ pub(crate) fn task(task: &Task) -> bool {
 #[inline(always)]
 pub(crate) fn current_task() -> Task {
     let task = Task::current();
-    with_cgroup(if is_by_task() { task.judged(current_named) } else { task })
+    with_cgroup(if is_by_task() { task.judged(is_wanted) } else { task })
 }
 
 /// The task this CPU runs, which was found to be wanted before.
@@ -86,8 +89,8 @@ pub(crate) fn current() -> bool {
     }
     #[cfg(feature = "names")]
     if current_may_change() {
-        let name = if setting!(filter_comm) == 0 { [0; 2] } else { Task::current_name() };
-        return names::current_is_wanted(name);
+        let names = if setting!(filter_comm) == 0 { [[0; 2]; 2] } else { Task::current().names() };
+        return names::current_is_wanted(names);
     }
     processes::current_is_wanted()
 }
@@ -105,13 +108,13 @@ pub(crate) fn current_may_change() -> bool {
     cfg!(feature = "names") && (setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0)
 }
 
-/// Whether the task this CPU runs, which has this name, is asked for.
+/// Whether the task this CPU runs, which is this one, is asked for.
 #[inline(always)]
 #[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "no name is asked for"))]
-fn current_named(name: [u64; 2]) -> bool {
+fn is_wanted(task: &Task) -> bool {
     #[cfg(feature = "names")]
     if current_may_change() {
-        return names::current_is_wanted(name);
+        return names::current_is_wanted(task.names());
     }
     processes::current_is_wanted()
 }
@@ -201,29 +204,67 @@ pub(crate) fn interface<M: Memory>(skb: Skb<M>) -> bool {
 /// Whether a packet that is complete is wanted, as far as its times and its mark tell.
 #[inline(always)]
 pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: u32) -> bool {
-    (setting!(filter_mark) == 0 || mark & setting!(filter_mark) == setting!(mark))
-        && (setting!(slower_ns) == 0 || is_slow(direction, stamps))
-        && (setting!(sample_below) == 0 || is_sampled())
+    has_mark(mark) && is_slow_enough(direction, stamps) && (setting!(sample_below) == 0 || is_sampled())
+}
+
+/// The same of one that will have fine stages, as far as it is known before: all but how long it takes.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub(crate) fn lasting(mark: u32) -> bool {
+    has_mark(mark) && (setting!(sample_below) == 0 || is_sampled())
+}
+
+/// Whether a packet that is complete took as long as is asked for, as far as its stamps tell.
+#[inline(always)]
+pub(crate) fn is_slow_enough(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
+    setting!(slower_ns) == 0 || is_slow(direction, stamps, setting!(slower_ns))
+}
+
+/// Whether one of the fine stages of a packet that goes out took as long as is asked for.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub(crate) fn has_slow_part(parts: &[u64; PARTS]) -> bool {
+    let is_long = |value: u64| part(value).is_ok_and(|time| time >= setting!(slower_ns));
+    is_long(parts[PART_QDISC]) || is_long(parts[PART_DRIVER]) || is_long(parts[PART_NET])
+}
+
+/// Whether packets with this mark are wanted.
+#[inline(always)]
+fn has_mark(mark: u32) -> bool {
+    setting!(filter_mark) == 0 || mark & setting!(filter_mark) == setting!(mark)
+}
+
+/// Whether a packet is to have a record although it is counted.
+#[cfg(feature = "hist")]
+#[inline(always)]
+pub(crate) fn is_recorded(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
+    setting!(record_slower_ns) != 0 && is_slow(direction, stamps, setting!(record_slower_ns))
 }
 
 /// Whether one of the times of a line reaches the limit; one that isn't known doesn't.
 #[inline(always)]
-fn is_slow(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
+fn is_slow(direction: Direction, stamps: &[u64; STAMPS], least: u64) -> bool {
     let [drv, ip] = [stamps[STAMP_DRV], stamps[STAMP_IP]];
     let [transport, app] = [stamps[STAMP_TRANSPORT], stamps[STAMP_APP]];
     match direction {
         Direction::In => {
-            is_long(drv, app) || is_long(drv, ip) || is_long(ip, transport) || is_long(transport, app)
+            is_long(drv, app, least)
+                || is_long(drv, ip, least)
+                || is_long(ip, transport, least)
+                || is_long(transport, app, least)
         }
         Direction::Out => {
-            is_long(app, drv) || is_long(app, transport) || is_long(transport, ip) || is_long(ip, drv)
+            is_long(app, drv, least)
+                || is_long(app, transport, least)
+                || is_long(transport, ip, least)
+                || is_long(ip, drv, least)
         }
     }
 }
 
 #[inline(always)]
-fn is_long(from: u64, to: u64) -> bool {
-    from != 0 && to >= from && to - from >= setting!(slower_ns)
+fn is_long(from: u64, to: u64, least: u64) -> bool {
+    from != 0 && to >= from && to - from >= least
 }
 
 #[inline(always)]

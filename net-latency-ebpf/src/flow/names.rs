@@ -7,6 +7,7 @@ use aya_ebpf::{
 use net_latency_common::{Bank, MAX_BANKS, MAX_CGROUPS};
 
 use super::{processes, settings::setting};
+use crate::kernel::{memory::hidden, task::Name};
 
 /// Names of tasks to show.
 #[map]
@@ -16,13 +17,16 @@ static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
 #[map]
 static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
 
-/// Whether the task this CPU runs is asked for, which has this name.
+/// Whether the task this CPU runs is asked for, which has these names: the thread's, and its process'.
 #[inline(always)]
-pub(crate) fn current_is_wanted([start, end]: [u64; 2]) -> bool {
-    named_is_wanted(start, end) != 0
+pub(crate) fn current_is_wanted([thread, process]: [Name; 2]) -> bool {
+    // Word by word: of a comparison of arrays the compiler makes a call. One name at a time: for two, the function's stack would
+    // not fit beside that of its callers.
+    let has_other = setting!(filter_comm) != 0 && (thread[0] != process[0] || thread[1] != process[1]);
+    named_is_wanted(thread[0], thread[1]) != 0 || has_other && named_is_wanted(process[0], process[1]) != 0
 }
 
-/// The same of a name in two words.
+/// The same of one name in two words.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
@@ -35,11 +39,11 @@ pub extern "C" fn named_is_wanted(start: u64, end: u64) -> u32 {
 }
 
 #[inline(always)]
-fn name_matches(name: [u64; 2]) -> bool {
+fn name_matches(name: Name) -> bool {
     let mut index = 0;
     while index < MAX_BANKS as u32 && index < setting!(filter_comm) {
         if let Some(bank) = GLOBS.get(index)
-            && bank.matches(name)
+            && bank.matches(name.map(hidden))
         {
             return true;
         }

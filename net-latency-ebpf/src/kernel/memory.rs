@@ -123,6 +123,22 @@ pub(crate) fn is_nonzero(number: u64) -> u64 {
     (number | negated(number)) >> (u64::BITS - 1)
 }
 
+/// The same number, of which the compiler knows nothing: what is reckoned of it in a loop is reckoned there, each time anew, and not
+/// kept on the stack.
+#[cfg(feature = "names")]
+#[inline(always)]
+pub(crate) fn hidden(number: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut hidden = number;
+        // SAFETY: no instruction at all.
+        unsafe { core::arch::asm!("/* {0} */", inout(reg) hidden, options(nomem, nostack)) };
+        hidden
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    number
+}
+
 /// A number's negative, in a way that the compiler can't see through.
 #[inline(always)]
 fn negated(number: u64) -> u64 {

@@ -180,6 +180,26 @@ impl<M: Memory> Skb<M> {
         }
     }
 
+    /// Whether the device has no queue. Then its discipline is `noqueue`, which alone has a function to queue packets by and does
+    /// not use it (`noqueue_init`); `mq`, which has one discipline for each of the card's queues, has none (`mq_qdisc_ops`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_unqueued(self) -> bool {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        if device.is_null() {
+            return false;
+        }
+        // SAFETY: a live skb holds its device, and that its discipline; offsets from BTF.
+        unsafe {
+            let qdisc: *const u8 = M::read(device, offset!(net_device_qdisc));
+            if M::read::<u64>(qdisc, offset!(qdisc_enqueue)) != 0 {
+                return false;
+            }
+            let ops: *const u8 = M::read(qdisc, offset!(qdisc_ops));
+            M::read::<u64>(ops, offset!(qdisc_ops_enqueue)) != 0
+        }
+    }
+
     /// Name of the device, ended by NUL, all NUL behind; all NUL if there is none.
     #[inline(always)]
     pub(crate) fn device_name(self) -> [u64; INTERFACE_LEN / 8] {
@@ -237,6 +257,13 @@ impl<M: Memory> Skb<M> {
     pub(crate) fn tcp_header_sent(self) -> TcpSent {
         let header = self.tcp_header_anywhere();
         TcpSent { seq: header.seq, len: self.len().wrapping_sub(header.len), segs: self.gro_segments() }
+    }
+
+    /// The number up to which the peer has all bytes, as a received skb says: `TCP_SKB_CB(skb)->ack_seq`.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn tcp_cb_ack(self) -> u32 {
+        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_ack_seq))
     }
 
     /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
@@ -341,6 +368,20 @@ impl<M: Memory> Skb<M> {
         let head: *const u8 = self.field(offset!(sk_buff_head));
         let start: u16 = self.field(offset!(sk_buff_transport_header));
         tcp_header_at(head.wrapping_add(usize::from(start)))
+    }
+
+    /// The number of the first byte of payload, of a packet that TCP has sent and that has any. An ACK has the number of what is sent
+    /// next.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn tcp_payload_start(self) -> Option<u32> {
+        let header = self.tcp_header_anywhere();
+        let start: u16 = self.field(offset!(sk_buff_transport_header));
+        let data: u64 = self.field(offset!(sk_buff_data));
+        let end = data.wrapping_add(u64::from(self.len()));
+        let payload =
+            end.wrapping_sub(self.head()).wrapping_sub(u64::from(start)).wrapping_sub(u64::from(header.len));
+        (payload as i64 > 0).then_some(header.seq)
     }
 
     /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;

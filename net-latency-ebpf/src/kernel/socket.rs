@@ -2,10 +2,18 @@
 
 use core::marker::PhantomData;
 
+#[cfg(feature = "fine")]
+use super::{memory::number, sequence::before, skb::Skb};
 use super::{
     memory::{Memory, probe},
     offsets::offset,
 };
+
+/// `TCP_CHRONO_RWND_LIMITED` and `TCP_CHRONO_SNDBUF_LIMITED` of `enum tcp_chrono`.
+#[cfg(feature = "fine")]
+pub(crate) const CHRONO_RWND_LIMITED: u32 = 2;
+#[cfg(feature = "fine")]
+pub(crate) const CHRONO_SNDBUF_LIMITED: u32 = 3;
 
 /// A `struct sock` in kernel memory, or null.
 #[derive(Clone, Copy)]
@@ -120,6 +128,39 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_backlog_len)) != 0
     }
 
+    /// The first skb that TCP has never sent (`tcp_send_head`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn first_unsent(self) -> Option<Skb<M>> {
+        // struct sk_buff_head: next, prev, qlen.
+        const QLEN: usize = 16;
+        let queue = offset!(sock_sk_write_queue);
+        if self.field::<u32>(queue + QLEN) == 0 { None } else { Some(Skb::new(self.field(queue))) }
+    }
+
+    /// Whether this is the last skb that waits to be sent (`tcp_skb_is_last`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_last(self, skb: Skb<M>) -> bool {
+        const PREV: usize = 8;
+        number(self.field(offset!(sock_sk_write_queue) + PREV)) == number(skb.address())
+    }
+
+    /// Whether enough of it waits in the device's queue (`TSQ_THROTTLED`, bit 0).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_throttled(self) -> bool {
+        self.field::<u64>(offset!(sock_sk_tsq_flags)) & 1 != 0
+    }
+
+    /// Whether TCP itself paces it (`SK_PACING_NEEDED`), and not the device's queue.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_paced(self) -> bool {
+        const SK_PACING_NEEDED: u32 = 1;
+        self.field::<u32>(offset!(sock_sk_pacing_status)) == SK_PACING_NEEDED
+    }
+
     /// Whether it waits for connections, and is none itself.
     #[inline(always)]
     pub(crate) fn is_listening(self) -> bool {
@@ -204,5 +245,76 @@ impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
     pub(crate) fn write_seq(self) -> u32 {
         self.field(offset!(tcp_sock_write_seq))
+    }
+
+    /// The peer's window in bytes: 0 while it takes none.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn snd_wnd(self) -> u32 {
+        self.field(offset!(tcp_sock_snd_wnd))
+    }
+
+    /// Segments on their way (`tcp_packets_in_flight`), and those that there may be.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn congestion(self) -> (u32, u32) {
+        let sent: u32 = self.field(offset!(tcp_sock_packets_out));
+        let again: u32 = self.field(offset!(tcp_sock_retrans_out));
+        let arrived: u32 = self.field(offset!(tcp_sock_sacked_out));
+        let lost: u32 = self.field(offset!(tcp_sock_lost_out));
+        let on_their_way = sent.wrapping_add(again).wrapping_sub(arrived).wrapping_sub(lost);
+        (on_their_way, self.field(offset!(tcp_sock_snd_cwnd)))
+    }
+
+    /// Whether the rate at which it may send lets nothing go yet (`tcp_pacing_check`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_ahead_of_its_rate(self) -> bool {
+        let next: u64 = self.field(offset!(tcp_sock_tcp_wstamp_ns));
+        next > self.field::<u64>(offset!(tcp_sock_tcp_clock_cache))
+    }
+
+    /// Bytes of a full segment.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn mss(self) -> u32 {
+        self.field(offset!(tcp_sock_mss_cache))
+    }
+
+    /// `TCP_NAGLE_` bits.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn nagle(self) -> u8 {
+        self.bits(offset!(tcp_sock_nonagle)) & 0xf
+    }
+
+    /// Whether a segment that was not full has no ACK yet (`tcp_minshall_check`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn has_small_in_flight(self) -> bool {
+        let small: u32 = self.field(offset!(tcp_sock_snd_sml));
+        let acked: u32 = self.field(offset!(tcp_sock_snd_una));
+        before(acked, small) && !before(self.snd_nxt(), small)
+    }
+
+    /// Whether the kernel's own clocks say that the peer's window holds bytes back (`TCP_CHRONO_RWND_LIMITED`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_limited_by_peer(self) -> bool {
+        u32::from(self.bits(offset!(tcp_sock_chrono_type)) & 3) == CHRONO_RWND_LIMITED
+    }
+
+    /// What begins at that bit, within a byte.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    fn bits(self, at: usize) -> u8 {
+        self.field::<u8>(at / 8) >> (at % 8)
+    }
+
+    /// Whether the retransmission timer has fired and nothing was acknowledged since (`tcp_retransmit_timer`, `tcp_ack`).
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn resends_by_timer(self) -> bool {
+        self.field::<u8>(offset!(tcp_sock_icsk_retransmits)) != 0
     }
 }

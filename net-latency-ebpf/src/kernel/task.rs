@@ -5,17 +5,25 @@ use core::{marker::PhantomData, mem::MaybeUninit};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
-use super::{memory::Memory, offsets::offset};
+use super::{
+    memory::{Memory, probe},
+    offsets::offset,
+};
 
-/// A task by id and name; all zero where unknown.
+/// A name, ended by NUL; words, so that it is copied by words.
+pub(crate) type Name = [u64; COMM_LEN / 8];
+
+/// A task by ids and names; all zero where unknown.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Task {
     /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.
     pub ids: u64,
-    /// The name, ended by NUL; words, so that it is copied by words. While times are counted by cgroup nobody asks for the
-    /// name, and the first word is the cgroup's id: what is sent later, from a softirq, could not ask for it.
-    name: [u64; COMM_LEN / 8],
+    /// The thread's name. While times are counted by cgroup nobody asks for it, and the first word is the cgroup's id: what
+    /// is sent later, from a softirq, could not ask for it.
+    name: Name,
+    /// The process' name, which is that of the thread group's leader.
+    process: Name,
 }
 
 /// The last byte of a name, which can only be NUL, says whether the task is asked for, where that matters. It is
@@ -26,20 +34,28 @@ const UNWANTED: u64 = 1 << 56;
 
 impl Task {
     /// No task.
-    pub(crate) const UNKNOWN: Self = Self { ids: 0, name: [0; COMM_LEN / 8] };
+    pub(crate) const UNKNOWN: Self = Self { ids: 0, name: [0; COMM_LEN / 8], process: [0; COMM_LEN / 8] };
 
     /// The task this CPU runs. Only of use where the hook runs on that task's behalf.
     #[inline(always)]
     pub(crate) fn current() -> Self {
-        Self { ids: Self::current_ids(), name: Self::current_name() }
+        let ids = Self::current_ids();
+        // One place for both names: some programs have no room for two.
+        let mut place = MaybeUninit::uninit();
+        let name = Self::read_current_name(&mut place);
+        if !is_leader(ids) {
+            read_leader_name(place.as_mut_ptr());
+        }
+        // SAFETY: written by either.
+        Self { ids, name, process: unsafe { place.assume_init() } }
     }
 
-    /// The task with a verdict, which `is_wanted` gives of its name.
+    /// The task with a verdict, which `is_wanted` gives of its names.
     #[inline(always)]
-    pub(crate) fn judged(mut self, is_wanted: impl FnOnce([u64; 2]) -> bool) -> Self {
+    pub(crate) fn judged(mut self, is_wanted: impl FnOnce(&Self) -> bool) -> Self {
         // The helper leaves what is behind the end of the name as it was (`strscpy`).
         self.name[1] &= !VERDICT;
-        if !is_wanted(self.name) {
+        if !is_wanted(&self) {
             self.name[1] |= UNWANTED;
         }
         self
@@ -53,14 +69,20 @@ impl Task {
         self
     }
 
-    /// The name of the task this CPU runs.
+    /// The name of the thread that this CPU runs.
+    #[cfg(any(feature = "calls", feature = "journey"))]
     #[inline(always)]
-    pub(crate) fn current_name() -> [u64; COMM_LEN / 8] {
-        let mut comm = MaybeUninit::<[u64; COMM_LEN / 8]>::uninit();
-        // SAFETY: the buffer has room for a name; the helper ends it by NUL.
+    pub(crate) fn current_name() -> Name {
+        Self::read_current_name(&mut MaybeUninit::uninit())
+    }
+
+    /// The same, which stays in `place`.
+    #[inline(always)]
+    fn read_current_name(place: &mut MaybeUninit<Name>) -> Name {
+        // SAFETY: there is room for a name; the helper ends it by NUL.
         unsafe {
-            generated::bpf_get_current_comm(comm.as_mut_ptr().cast(), COMM_LEN as u32);
-            comm.assume_init()
+            generated::bpf_get_current_comm(place.as_mut_ptr().cast(), COMM_LEN as u32);
+            place.assume_init()
         }
     }
 
@@ -92,12 +114,52 @@ impl Task {
         self.ids as u32
     }
 
-    /// The name as [`net_latency_common::PacketRecord`] has it, of a task that is wanted.
+    /// The names of the thread and of its process.
+    #[cfg(feature = "names")]
+    #[inline(always)]
+    pub(crate) fn names(&self) -> [Name; 2] {
+        [self.name, self.process]
+    }
+
+    /// The thread's name as [`net_latency_common::PacketRecord`] has it, of a task that is wanted.
     #[inline(always)]
     pub(crate) fn comm(&self) -> [u8; COMM_LEN] {
-        // SAFETY: same size, and any bytes are valid.
-        unsafe { core::mem::transmute(self.name) }
+        bytes(self.name)
     }
+
+    /// The process' name in the same form.
+    #[inline(always)]
+    pub(crate) fn process(&self) -> [u8; COMM_LEN] {
+        bytes(self.process)
+    }
+}
+
+/// Writes the name of the leader of the current task's thread group, zeroes if it can't be read. Where the leader has exited before
+/// others of its group, the kernel keeps it, and its name, until they have too.
+///
+/// A function with a stack of its own: some programs have no room for more beside what they call.
+#[inline(never)]
+fn read_leader_name(name: *mut Name) {
+    // SAFETY: the caller has room for a name. The helper gives the address of a live task, whose group has a leader as long as
+    // it lives; the offsets are those of fields, from BTF. The helpers survive a fault.
+    unsafe {
+        let task = generated::bpf_get_current_task() as *const u8;
+        let leader: *const u8 = probe(task.wrapping_add(offset!(task_struct_group_leader)));
+        let from = leader.wrapping_add(offset!(task_struct_comm));
+        generated::bpf_probe_read_kernel(name.cast(), COMM_LEN as u32, from.cast());
+    }
+}
+
+#[inline(always)]
+fn bytes(name: Name) -> [u8; COMM_LEN] {
+    // SAFETY: same size, and any bytes are valid.
+    unsafe { core::mem::transmute(name) }
+}
+
+/// Whether the task with these ids leads its thread group, as all do whose process has a single thread.
+#[inline(always)]
+fn is_leader(ids: u64) -> bool {
+    ids >> 32 == ids & u64::from(u32::MAX)
 }
 
 /// A `struct task_struct` in kernel memory.

@@ -10,6 +10,11 @@ use net_latency_common::Counter;
 
 use super::writes::Write;
 #[cfg(feature = "fine")]
+use super::{
+    held::Holding,
+    in_flight::{self, InFlight},
+};
+#[cfg(feature = "fine")]
 use crate::readers::Reading;
 use crate::{
     entry::Field,
@@ -67,6 +72,9 @@ pub(crate) struct Transmission {
     pub(super) segs: Field<u16>,
     pub(super) flags: Field<u16>,
     pub(super) author: Field<Author>,
+    /// Why TCP had held its bytes back, a [`net_latency_common::Held`]; 0 where nobody knows.
+    pub(super) held: Field<u32>,
+    reserved: u32,
 }
 
 /// One TCP socket.
@@ -128,6 +136,8 @@ pub(super) struct Fine {
     pub(super) unsure_until: Field<u64>,
     /// Whoever took at `taken_at`.
     pub(super) reading: Field<Reading>,
+    pub(super) in_flight: InFlight,
+    pub(super) holding: Holding,
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it
@@ -237,6 +247,10 @@ pub(super) fn find_or_new<M: Memory>(
     {
         return Ok(connection);
     }
+    #[cfg(feature = "fine")]
+    if let Some(connection) = at(address) {
+        in_flight::give_up(connection);
+    }
     begin(address);
     let connection = at(address).ok_or(Counter::SocketLost)?;
     connection.identity.set(identity);
@@ -259,6 +273,8 @@ pub(super) extern "C" fn begin(address: u64) -> u32 {
     }
     if let Some(connection) = at(address) {
         connection.address.set(address);
+        #[cfg(feature = "fine")]
+        connection.fine.in_flight.stays.set(u32::from(USED.has_slot(address)));
     }
     0
 }

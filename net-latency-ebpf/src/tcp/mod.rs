@@ -1,6 +1,10 @@
 //! TCP, both ways: what is kept of its sockets, segments and write calls, and what its hooks do with it.
 
 mod connection;
+#[cfg(feature = "fine")]
+pub mod held;
+#[cfg(feature = "fine")]
+pub mod in_flight;
 pub mod receive;
 mod segments;
 mod steps;

@@ -5,9 +5,10 @@
 
 use net_latency_common::{
     Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS, PacketRecord, STAMPS,
-    UNKNOWN_PART,
 };
 
+#[cfg(feature = "fine")]
+use super::in_flight;
 use super::{
     connection::{self, Connection},
     segments::{self, Segment, SegmentKey, Waiting},
@@ -17,7 +18,7 @@ use super::{
 #[cfg(feature = "fine")]
 use crate::{
     emit::ring::is_fine,
-    readers::{self, Reading},
+    readers::{self, Reading, UNSEEN},
 };
 use crate::{
     emit::{
@@ -146,6 +147,7 @@ fn control(received: &Received) -> HookResult {
             saddr,
             daddr,
             comm: Task::UNKNOWN.comm(),
+            process: Task::UNKNOWN.process(),
             pid: 0,
             tid: 0,
             len: received.len,
@@ -161,7 +163,7 @@ fn control(received: &Received) -> HookResult {
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
             family: received.pair.family,
-            reserved: 0,
+            held: 0,
         }
     })
 }
@@ -201,6 +203,7 @@ fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Coun
         mark: received.mark,
         segs: received.segs,
         flags: Field::new(flags),
+        copies: Field::new(0),
     })
 }
 
@@ -372,7 +375,7 @@ fn parts(connection: &Connection, segment: &Segment, app: u64) -> [u64; PARTS] {
     let complete = fine.complete_at.get();
     let readable = if complete > segment.transport { complete } else { segment.transport };
     if segment.is_ambiguous() || readable < fine.unsure_until.get() || app != connection.taken_at.get() {
-        return [UNKNOWN_PART; PARTS];
+        return UNSEEN;
     }
     fine.reading.get().parts(segment.transport, readable, app)
 }
@@ -380,7 +383,7 @@ fn parts(connection: &Connection, segment: &Segment, app: u64) -> [u64; PARTS] {
 #[cfg(not(feature = "fine"))]
 #[inline(always)]
 fn parts(_: &Connection, _: &Segment, _: u64) -> [u64; PARTS] {
-    [UNKNOWN_PART; PARTS]
+    [0; PARTS]
 }
 
 /// The walk is past a segment: those that follow could not be read before it came.
@@ -504,6 +507,7 @@ fn record(
         saddr,
         daddr,
         comm: task.comm(),
+        process: task.process(),
         pid: task.pid(),
         tid: task.tid(),
         len: segment.len.get(),
@@ -519,7 +523,7 @@ fn record(
         direction: Direction::In as u8,
         protocol: IPPROTO_TCP,
         family: addresses.family,
-        reserved: 0,
+        held: 0,
     }
 }
 
@@ -534,6 +538,8 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     if filter::is_by_process() && connection.is_traced.get() == 0 {
         connection.flow_key().mark_traced();
     }
+    #[cfg(feature = "fine")]
+    in_flight::give_up(connection);
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();
         repeat(BATCHES_PER_RUN, || drop_batch(address));

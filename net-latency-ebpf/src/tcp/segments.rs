@@ -9,7 +9,7 @@ use net_latency_common::{Counter, FLAG_AMBIGUOUS, SEGMENT_SIZE};
 
 use crate::{
     emit::counters::{self, HookResult},
-    entry::Field,
+    entry::{Field, add},
     flow::addresses::{AddrPair, SPREAD},
     kernel::{
         memory::{Memory, copy_words},
@@ -46,8 +46,10 @@ pub(crate) struct Segment {
     pub(super) ifindex: u32,
     pub(super) mark: u32,
     pub(super) segs: u16,
-    /// A further copy may make it ambiguous.
     pub(super) flags: Field<u16>,
+    /// Further copies that came, and that TCP is not known to have dropped. Counted, since their CPUs don't hold the entry: who reads
+    /// would find it in use, and have no line. What is counted at another entry that has its place by then makes that ambiguous.
+    pub(super) copies: Field<u64>,
 }
 
 /// The segment that TCP works on.
@@ -71,8 +73,8 @@ enum OnDrop {
     Keep = 0,
     /// The entry is this segment's.
     Forget = 1,
-    /// This is the second copy: the first one is what waits.
-    Trust = 2,
+    /// This is a further copy: it is not what waits.
+    Discount = 2,
 }
 
 /// Pairs of slots, as a power of two.
@@ -123,7 +125,7 @@ impl Entry for Segment {
 }
 
 impl Segment {
-    /// Whether no stamp is known to be its own.
+    /// Whether no stamp is known to be its own: what comes from now on changes nothing.
     #[inline(always)]
     pub(super) fn is_ambiguous(&self) -> bool {
         self.flags.get() & FLAG_AMBIGUOUS != 0
@@ -147,7 +149,7 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. A slot's is the
     // finder's alone; whose one of the map is by now, its key tells.
     let segment = unsafe { &*found.entry };
-    if found.is_twin {
+    if found.is_twin || segment.copies.get() != 0 {
         segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
     }
     segment
@@ -196,33 +198,46 @@ pub(super) fn store(segment: &Segment, skb: u64, seq: u32, examined: *mut Examin
         (*examined).seq = seq;
         (*examined).on_drop = OnDrop::Keep;
     }
-    let found = match WAITING.insert(segment.key.hash(), segment) {
+    let hash = segment.key.hash();
+    match WAITING.insert(hash, segment) {
         Inserted::New => {
             // SAFETY: as above.
             unsafe { (*examined).on_drop = OnDrop::Forget };
             counters::one(Counter::Stored);
-            return Ok(());
+            Ok(())
         }
-        Inserted::There(found) => found,
-        Inserted::NoRoom => return Err(Counter::MapFull),
-    };
-    let entry = entry(&found);
-    let is_copy = entry.key == segment.key;
-    if is_copy {
-        // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless
-        // this one is dropped at once.
-        if entry.len.get() < segment.len.get() {
-            // TCP has joined segments to send them again. The entry stands for either from now on.
-            entry.len.set(segment.len.get());
-        } else if !entry.is_ambiguous() {
-            // SAFETY: as above.
-            unsafe { (*examined).on_drop = OnDrop::Trust };
+        Inserted::NoRoom => Err(Counter::MapFull),
+        // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless this
+        // one is dropped at once. One in 2^64 is no copy.
+        Inserted::There(there) => {
+            count_copy(there, 1);
+            // SAFETY: entries are preallocated and stay mapped while a program runs.
+            if unsafe { (*there).len.get() } < segment.len.get() {
+                grow(hash, segment.len.get());
+            } else {
+                // SAFETY: `examined` as in `examine`.
+                unsafe { (*examined).on_drop = OnDrop::Discount };
+            }
+            Err(Counter::DuplicateIn)
         }
-        entry.flags.set(entry.flags.get() | FLAG_AMBIGUOUS);
     }
-    Table::<Segment, SLOT_BITS>::keep(&found);
-    // One in 2^64 is no copy.
-    Err(if is_copy { Counter::DuplicateIn } else { Counter::MapFull })
+}
+
+/// Counts copies of the segment in this entry.
+#[inline(always)]
+fn count_copy(entry: *mut Segment, more: u64) {
+    // SAFETY: entries are preallocated and stay mapped while a program runs, and a field is its value.
+    add(unsafe { &raw mut (*entry).copies }.cast(), more);
+}
+
+/// TCP has joined segments to send them again: the entry stands for either from now on. Where it is just being read, what is new has
+/// no line.
+#[inline(never)]
+fn grow(hash: u64, len: u32) {
+    if let Some(found) = WAITING.find(hash) {
+        entry(&found).len.set(len);
+        Table::<Segment, SLOT_BITS>::keep(&found);
+    }
 }
 
 /// An skb is dropped: what it brought will not be taken.
@@ -250,11 +265,9 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
             Some(waiting) if remove(&waiting) => Err(Counter::DroppedIn),
             _ => Ok(()),
         },
-        OnDrop::Trust => {
-            if let Some(waiting) = waiting(key) {
-                let flags = &waiting.segment().flags;
-                flags.set(flags.get() & !FLAG_AMBIGUOUS);
-                Table::<Segment, SLOT_BITS>::keep(&waiting.0);
+        OnDrop::Discount => {
+            if let Some(there) = WAITING.peek(key.hash()) {
+                count_copy(there, 1_u64.wrapping_neg());
             }
             Ok(())
         }

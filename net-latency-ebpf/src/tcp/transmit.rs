@@ -12,15 +12,25 @@ use net_latency_common::{
     Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
 };
 
+#[cfg(feature = "fine")]
+use net_latency_common::{FLAG_RTO, SENT_UNQUEUED};
+
 use super::{
     connection::{self, Author, Connection},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     writes::{RESENT, Resent, WRITES, Write, WriteKey},
 };
+#[cfg(feature = "fine")]
+use super::{held, in_flight};
+#[cfg(feature = "fine")]
+use crate::{
+    emit::ring::is_fine,
+    leaving::{self, Whose},
+};
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::emit,
+        ring::emit_sent,
     },
     flow::{filter, settings::setting, untraced},
     kernel::{
@@ -166,6 +176,12 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
             if connection.resent_seq.get() == seq {
                 first = connection.resent_first.get();
             }
+            #[cfg(feature = "fine")]
+            if is_fine() {
+                let by_timer = tcp.resends_by_timer();
+                flags |= if by_timer { FLAG_RTO } else { 0 };
+                in_flight::sent_again(connection, seq, len, by_timer);
+            }
         } else if has_passed(connection, seq) {
             result = advance(connection.address.get(), seq);
         }
@@ -194,6 +210,10 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     transmission.len.set(len);
     transmission.segs.set(if packet.segs > 1 { packet.segs } else { 1 });
     transmission.flags.set(flags);
+    #[cfg(feature = "fine")]
+    if is_fine() {
+        transmission.held.set(held::of_sent(connection, tcp, app, transport, flags));
+    }
     transmission.author.set(author);
     transmission.skb.set(number(skb.address()));
     result
@@ -218,7 +238,15 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
     if let Some(connection) = connection::find(socket)
         && connection.transmission.skb.get() == number(skb.address())
     {
-        forget_unfinished(connection);
+        return forget_unfinished(connection);
+    }
+    #[cfg(feature = "fine")]
+    if is_fine() {
+        let is_segment = socket.protocol() == u16::from(IPPROTO_TCP)
+            && skb.tcp_payload_start().is_some_and(|seq| in_flight::dropped(number(socket.address()), seq));
+        if !is_segment {
+            leaving::dropped(skb);
+        }
     }
 }
 
@@ -359,12 +387,38 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     if socket.address() == 0 || untraced::is_socket_untraced(socket) {
         return Ok(());
     }
-    let Some(connection) = connection::find(socket) else { return udp::queued(skb) };
-    let transmission = &connection.transmission;
-    if transmission.skb.get() != number(skb.address()) {
-        // Not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
-        return Ok(());
+    #[cfg(feature = "fine")]
+    if is_fine() {
+        leaving::before_queue(skb);
+        let result = at_queue(skb, socket);
+        leaving::after_queue(skb);
+        return result;
     }
+    at_queue(skb, socket)
+}
+
+/// The same of an skb of a socket that is traced.
+///
+/// A function with a stack of its own, which is free again before what is complete is handed over.
+#[inline(never)]
+fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
+    let known = match connection::find(socket) {
+        // Else it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
+        Some(connection) => (connection.transmission.skb.get() == number(skb.address()))
+            .then(|| finished(socket, connection, skb)),
+        None => udp::queued(skb),
+    };
+    #[cfg(feature = "fine")]
+    if known.is_none() && is_fine() {
+        queued_again(skb);
+    }
+    known.unwrap_or(Ok(()))
+}
+
+/// What TCP has in flight is at its device's queue.
+#[inline(always)]
+fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) -> HookResult {
+    let transmission = &connection.transmission;
     transmission.skb.set(0);
     let drv = now();
     let transport = transmission.transport.get();
@@ -384,7 +438,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     }
     let app = transmission.app.get();
     let stamps = [drv, ip, transport, app];
-    emit(Direction::Out, &stamps, mark, || {
+    let record = || {
         // Before all else is loaded, which a call would drive out of its registers.
         let cpu = cpu() as u16;
         let addresses = connection.addresses.get();
@@ -401,6 +455,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             saddr,
             daddr,
             comm: task.comm(),
+            process: task.process(),
             pid: task.pid(),
             tid: if app == 0 { 0 } else { task.tid() },
             len: transmission.len.get(),
@@ -416,7 +471,78 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
             direction: Direction::Out as u8,
             protocol: IPPROTO_TCP,
             family: addresses.family,
-            reserved: 0,
+            held: transmission.held.get(),
         }
-    })
+    };
+    let missing = None;
+    #[cfg(feature = "fine")]
+    let missing = if is_fine() {
+        if !filter::lasting(mark) {
+            return Err(Counter::FilteredOut);
+        }
+        let transmission = &connection.transmission;
+        let waits = if transmission.flags.get() & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
+            leaving::put(skb, record)
+        } else {
+            in_flight::put(connection, transmission.seq.get(), transmission.len.get(), record)
+        };
+        match waits {
+            Ok(()) => return Ok(()),
+            Err(reason) => Some(reason),
+        }
+    } else {
+        missing
+    };
+    emit_sent(&stamps, mark, missing, record)
+}
+
+/// An skb goes to a device's queue again: its driver is a VLAN's or the like, and the device below it is the one that counts.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn queued_again<M: Memory>(skb: Skb<M>) {
+    if let Some((key, socket)) = leaving::queued_again(skb.address())
+        && socket == number(skb.socket().address())
+    {
+        if in_flight::begins_with(key, socket, skb.tcp_header_anywhere().seq) {
+            in_flight::queued_again(key, socket);
+        } else {
+            leaving::wrap(skb, key, socket);
+        }
+    }
+}
+
+/// A driver gets an skb (tracepoint `net_dev_start_xmit`), maybe the first of those that GSO made of a segment.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub fn driven<M: Memory>(skb: Skb<M>) -> HookResult {
+    let socket = skb.socket();
+    if socket.address() == 0 || untraced::is_socket_untraced(socket) {
+        return Ok(());
+    }
+    let at = now();
+    let state = if skb.is_unqueued() { SENT_UNQUEUED } else { 0 };
+    if socket.protocol() == u16::from(IPPROTO_TCP) {
+        let socket = number(socket.address());
+        if let Some(seq) = skb.tcp_payload_start()
+            && let Some(key) = in_flight::started(socket, seq, at, state)
+        {
+            leaving::begin(skb.address(), Whose::Segment(key, socket));
+            return Ok(());
+        }
+    }
+    if let Some((key, socket)) = leaving::started(skb, at, state) {
+        in_flight::started_again(key, socket, at, state);
+    }
+    Ok(())
+}
+
+/// A driver is done with an skb (tracepoint `net_dev_xmit`), which may be free.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub fn left<M: Memory>(skb: Skb<M>) -> HookResult {
+    let at = now();
+    if let Some((key, socket)) = leaving::finished(skb.address(), at) {
+        in_flight::finished(key, socket, at);
+    }
+    Ok(())
 }

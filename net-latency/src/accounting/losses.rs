@@ -13,6 +13,10 @@ pub struct Losses {
     pub missed_probes: Option<u64>,
     /// Lines that the reader of the output did not take in time at the end.
     pub unwritten: u64,
+    /// Slow packets that `export` counted, and wrote no line of: there were more than it was to write.
+    pub slow_held_back: u64,
+    /// The same, since the reader of the output took none.
+    pub slow_unwritten: u64,
 }
 
 /// One kind of loss, how often it happened, and what it means.
@@ -53,7 +57,19 @@ impl Losses {
             is_lost_line: true,
             meaning: "lines were not read by the reader of the output at the end",
         };
-        counted.chain([evicted, missed, unwritten])
+        let held_back = Loss {
+            name: Some("slow_held_back"),
+            count: self.slow_held_back,
+            is_lost_line: false,
+            meaning: "slow packets were counted and have no line: there were more than --slower-rate allows",
+        };
+        let slow_unwritten = Loss {
+            name: Some("slow_unwritten"),
+            count: self.slow_unwritten,
+            is_lost_line: false,
+            meaning: "slow packets were counted and have no line: the output did not take it",
+        };
+        counted.chain([evicted, missed, unwritten, held_back, slow_unwritten])
     }
 
     /// What was lost between `earlier` and this.
@@ -65,6 +81,8 @@ impl Losses {
             evicted_in: self.evicted_in.saturating_sub(earlier.evicted_in),
             missed_probes: self.missed_probes.map(skipped),
             unwritten: self.unwritten.saturating_sub(earlier.unwritten),
+            slow_held_back: self.slow_held_back.saturating_sub(earlier.slow_held_back),
+            slow_unwritten: self.slow_unwritten.saturating_sub(earlier.slow_unwritten),
         }
     }
 
@@ -123,6 +141,10 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         Counter::TimeLost => {
             ("times_lost", false, "times of a stage found no room for a new bucket: more --buckets, or a filter, helps")
         }
+        Counter::SlowLost => (
+            "slow_ring_full", false,
+            "slow packets were counted and have no line: more came at once than are read, or the output is slow",
+        ),
     };
     Some(words)
 }

@@ -149,6 +149,8 @@ mod tests {
         evicted_in: 0,
         missed_probes: Some(0),
         unwritten: 0,
+        slow_held_back: 0,
+        slow_unwritten: 0,
     };
 
     #[test]
@@ -204,8 +206,14 @@ mod tests {
     #[test]
     fn every_loss_is_named() {
         let values = std::array::from_fn(|index| index as u64 + 1);
-        let losses =
-            Losses { counters: Counters { values }, evicted_in: 20, missed_probes: Some(30), unwritten: 40 };
+        let losses = Losses {
+            counters: Counters { values },
+            evicted_in: 20,
+            missed_probes: Some(30),
+            unwritten: 40,
+            slow_held_back: 50,
+            slow_unwritten: 60,
+        };
         assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));

@@ -38,6 +38,8 @@ pub enum View {
     Hist,
     /// Metrics.
     Export,
+    /// What makes services slow.
+    Diagnose,
     /// Single packets.
     Journey,
     /// Calls of functions.
@@ -203,6 +205,7 @@ struct Slow {
     dir: &'static str,
     proto: &'static str,
     pid: Option<u32>,
+    process: Option<String>,
     comm: Option<String>,
     saddr: Option<IpAddr>,
     sport: Option<u16>,
@@ -218,6 +221,7 @@ struct Slow {
 impl Slow {
     fn new(packet: &Packet<'_>, zone: Zone) -> Self {
         let names = fields(packet.direction, packet.protocol);
+        let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let time = |wall_ns| {
             let mut text = Vec::new();
             TimeText::new(zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
@@ -229,7 +233,8 @@ impl Slow {
             dir: dir(packet.direction),
             proto: packet.protocol.name(),
             pid: packet.pid,
-            comm: packet.comm.map(|name| String::from_utf8_lossy(name).into_owned()),
+            process: packet.process.map(name),
+            comm: packet.comm.map(name),
             saddr: from.map(|end| end.ip()),
             sport: from.map(|end| end.port()),
             daddr: to.map(|end| end.ip()),
@@ -349,6 +354,8 @@ pub(crate) mod tests {
             evicted_in: 20,
             missed_probes: Some(30),
             unwritten: 40,
+            slow_held_back: 50,
+            slow_unwritten: 60,
         };
         let ledger = Ledger { seen: 100, from_before: 7, shown: 3, outside: 5, ..Ledger::default() };
         let text = footer(&summary, &losses, &ledger);
@@ -426,7 +433,8 @@ pub(crate) mod tests {
                         Some(column) => event.stage(column),
                         None => event.total_ns(),
                     };
-                    match time {
+                    // The times are those of first sends.
+                    match time.filter(|_| !event.is_retransmission()) {
                         Some(_) => counts[0] += 1,
                         None if event.is_control() => {}
                         None => counts[1] += 1,

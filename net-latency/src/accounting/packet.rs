@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use net_latency_common::{Direction, FLAG_RETRANS, Unknown};
+use net_latency_common::{Direction, PART_DRIVER, PART_NET, PART_QDISC, Unknown};
 
 use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
 
@@ -17,22 +17,22 @@ pub struct Packet<'a> {
     pub protocol: Protocol,
     /// It carried no data: what such a packet lacks, it never had.
     pub is_control: bool,
-    /// TCP had sent its bytes before.
-    pub is_retransmission: bool,
     /// Times of its columns in display order, in ns.
     pub stages: [Option<u64>; COLUMNS],
     /// Time from its first to its last stage, in ns.
     pub total: Option<u64>,
     /// Why those of its columns, and behind them its total, are unknown that are; `None` where nobody has said.
     pub reasons: [Option<Unknown>; COLUMNS + 1],
-    /// The parts of its last column, in ns, where fine stages were asked for.
+    /// Its parts, in ns, where fine stages were asked for.
     pub parts: Option<[Option<u64>; PARTS]>,
-    /// Why they are unknown, if they are.
-    pub parts_reason: Option<Unknown>,
+    /// Why those of them are unknown that are; `None` where nobody has said.
+    pub parts_reasons: [Option<Unknown>; PARTS],
     /// Whose it is.
     pub pid: Option<u32>,
-    /// The task's name, any bytes.
+    /// The thread's name, any bytes.
     pub comm: Option<&'a [u8]>,
+    /// Its process' name, any bytes.
+    pub process: Option<&'a [u8]>,
     /// Source and destination.
     pub ends: Option<[SocketAddr; 2]>,
 }
@@ -42,28 +42,65 @@ impl<'a> Packet<'a> {
     /// Every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
     #[inline]
     pub(super) fn times_of(event: &Event<'a>, start: u64) -> Self {
-        Self {
+        let packet = Self {
             wall_ns: Some(event.wall_ns()),
             direction: event.direction(),
             protocol: event.protocol(),
             is_control: event.is_control(),
-            is_retransmission: event.record().flags & FLAG_RETRANS != 0,
             stages: event.stages(),
             total: event.total_ns(),
             reasons: event.unknown(start),
             parts: event.parts(),
-            parts_reason: event.parts_unknown(start),
+            parts_reasons: event.parts_unknown(start),
             pid: None,
             comm: None,
+            process: None,
             ends: None,
+        };
+        if event.is_retransmission() { packet.sent_again() } else { packet }
+    }
+
+    /// The same, of bytes that TCP had sent before: its times are in no sum, since its first one says when TCP sent it again and
+    /// not how long the host took.
+    #[must_use]
+    pub fn sent_again(self) -> Self {
+        let again = (!self.is_control).then_some(Unknown::SentBefore);
+        Self {
+            stages: [None; COLUMNS],
+            total: None,
+            reasons: [again; COLUMNS + 1],
+            parts: self.parts.map(|_| [None; PARTS]),
+            parts_reasons: [again; PARTS],
+            ..self
         }
     }
 
-    /// By which it is one of the slowest: its total or, where that is unknown, its longest stage. One with neither
-    /// can't be compared.
+    /// By what people know whose it is: the process' name or, in a log that lacks it, the thread's.
+    #[must_use]
+    pub fn name(&self) -> Option<&'a [u8]> {
+        self.process.or(self.comm)
+    }
+
+    /// By which it is one of the slowest: the time of all its stages or, where that is unknown, its longest one. One with
+    /// neither can't be compared.
     #[inline]
     pub(super) fn rank(&self) -> Option<u64> {
-        self.total.or_else(|| self.stages.into_iter().flatten().max())
+        self.whole().or_else(|| self.stages.into_iter().flatten().max())
+    }
+
+    /// The time of all its stages: its total and, of an outgoing one with fine stages, what is known of those behind it.
+    #[inline]
+    pub(super) fn whole(&self) -> Option<u64> {
+        let following = match self.parts {
+            Some(parts) if self.direction == Direction::Out => {
+                // The driver's call is where the way through the network begins.
+                let [qdisc, driver, net] =
+                    [PART_QDISC, PART_DRIVER, PART_NET].map(|part| parts[part].unwrap_or(0));
+                qdisc.saturating_add(driver.max(net))
+            }
+            _ => 0,
+        };
+        Some(self.total?.saturating_add(following))
     }
 }
 
@@ -71,15 +108,23 @@ impl<'a> Packet<'a> {
     /// All of an event; `start` as in [`Self::times_of`].
     #[must_use]
     pub fn of(event: &Event<'a>, start: u64) -> Self {
-        let record = event.record();
         Self {
             pid: event.pid(),
             comm: event.comm(),
-            ends: Some([
-                SocketAddr::new(event.saddr(), record.sport),
-                SocketAddr::new(event.daddr(), record.dport),
-            ]),
+            process: event.process(),
+            ends: Some(event.ends()),
             ..Self::times_of(event, start)
         }
+    }
+
+    /// All of an event that was read back from a log, which doesn't say why times are unknown.
+    #[must_use]
+    pub fn of_log(event: &Event<'a>) -> Self {
+        let packet = Self::of(event, 0);
+        // That it was sent again is known by its flag.
+        if event.is_retransmission() {
+            return packet;
+        }
+        Self { reasons: [None; COLUMNS + 1], parts_reasons: [None; PARTS], ..packet }
     }
 }

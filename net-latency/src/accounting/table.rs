@@ -11,7 +11,7 @@ use super::{
     unknown::Reasons,
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
-use crate::packet::stages::{columns, parts as parts_of};
+use crate::packet::stages::{columns, parts as parts_of, split};
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -30,7 +30,7 @@ pub struct Way {
     pub columns: [Times; COLUMNS],
     /// Times from the first to the last stage.
     pub total: Times,
-    /// Times of the parts of the last column; none where fine stages were not asked for.
+    /// Times of the parts; none where fine stages were not asked for.
     pub parts: Option<Box<[Times; PARTS]>>,
 }
 
@@ -50,7 +50,7 @@ impl Way {
         self.parts.iter_mut().flat_map(|parts| parts.iter_mut()).for_each(Times::clear);
     }
 
-    /// Each row that such packets have, with its number: the columns, the total, and the parts of the last column.
+    /// Each row that such packets have, with its number: the columns, the total, and the parts.
     pub fn rows(&self, direction: Direction, protocol: Protocol) -> impl Iterator<Item = (usize, &Times)> {
         let whole = self.columns.iter().chain([&self.total]).enumerate();
         let parts = self.parts.iter().flat_map(move |times| {
@@ -79,14 +79,15 @@ impl Way {
         }
     }
 
-    #[cold]
+    #[inline]
     fn record_parts(&mut self, packet: &Packet<'_>, parts: &[Option<u64>; PARTS]) {
         let times = self.parts.get_or_insert_with(|| Box::new(std::array::from_fn(|_| Times::with_room())));
-        for (part, _) in parts_of(packet.direction, packet.protocol) {
-            match (parts[part], packet.parts_reason) {
-                (Some(ns), _) => times[part].add(ns),
-                (None, _) if packet.is_control => {}
-                (None, reason) => times[part].add_unknown(reason),
+        let places = split(packet.direction, packet.protocol);
+        for (part, times) in times.iter_mut().enumerate().filter(|(part, _)| places[*part].is_some()) {
+            match parts[part] {
+                Some(ns) => times.add(ns),
+                None if packet.is_control => {}
+                None => times.add_unknown(packet.parts_reasons[part]),
             }
         }
     }
@@ -160,14 +161,16 @@ impl Table {
         write_head(unknown, out)?;
         for (direction, protocol, way) in seen() {
             let names = columns(direction, protocol);
-            // The parts stand below the column that they are of.
+            // The parts stand below the last column.
             let (whole, parts): (Vec<_>, Vec<_>) =
                 way.rows(direction, protocol).partition(|(row, _)| *row < FIRST_PART);
             let (columns, total) = whole.split_at(COLUMNS);
             for (row, times) in columns.iter().chain(&parts).chain(total) {
                 let part = parts_of(direction, protocol).find(|(part, _)| FIRST_PART + part == *row);
                 let name = match part {
-                    Some((_, stage)) => format!("  {}", stage.column),
+                    // Those of an incoming packet split the column above; an outgoing one's follow it.
+                    Some((_, stage)) if direction == Direction::In => format!("  {}", stage.column),
+                    Some((_, stage)) => stage.column.to_owned(),
                     None => names.get(*row).copied().unwrap_or("total").to_owned(),
                 };
                 write!(out, "  {:4}{name:7}", if *row == 0 { direction_name(direction) } else { "" })?;

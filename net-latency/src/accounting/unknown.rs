@@ -46,6 +46,10 @@ pub const fn reason_name(reason: Unknown) -> &'static str {
         Unknown::WriteEvicted => "write_evicted",
         Unknown::Contradictory => "contradictory",
         Unknown::ReaderUnseen => "reader_unseen",
+        Unknown::QueueDrop => "queue_drop",
+        Unknown::SentAgain => "sent_again",
+        Unknown::Unacknowledged => "unacknowledged",
+        Unknown::NoRoom => "no_room",
     }
 }
 
@@ -54,11 +58,15 @@ fn meaning(reason: Unknown) -> &'static str {
         Unknown::BeforeStart => "the packet was in flight when tracing began",
         Unknown::NoStamp => "stamp missing: the kernel skipped a hook, or the skb was replaced",
         Unknown::Ambiguous => "several copies of the segment came before it was read",
-        Unknown::SentBefore => "retransmission: which call wrote the bytes is not kept",
+        Unknown::SentBefore => "retransmission: the times here are those of first sends",
         Unknown::WriteUnseen => "write call not seen: it came before tracing began, or the kernel skipped it",
         Unknown::WriteEvicted => "write call evicted from a full table: a filter helps",
         Unknown::Contradictory => "stamps contradict each other: the kernel skipped a hook",
         Unknown::ReaderUnseen => "what the reader did was not seen: its first read, or one in the kernel",
+        Unknown::QueueDrop => "the device's queue dropped the packet",
+        Unknown::SentAgain => "its bytes were sent again: no ACK is known to be the packet's own",
+        Unknown::Unacknowledged => "no ACK came before the connection, or tracing, ended",
+        Unknown::NoRoom => "too many packets waited for ACKs or in queues: a filter helps",
     }
 }
 

@@ -9,13 +9,11 @@ use crate::{
     clock::{TimeStyle, TimeText, Zone},
     escape::write_name,
     packet::{
-        event::{COLUMNS, Protocol},
+        event::COLUMNS,
         stages::{Stage, parts, stages},
     },
 };
 
-/// In place of the first column's hint for a segment that TCP had sent before.
-const SENT_AGAIN: &str = "TCP sent its bytes again, having had no ACK for them";
 /// How many are kept unless told otherwise.
 const KEPT: usize = 5;
 /// Room for a task's name, and for what reading a line back makes of one: 15 bytes, each U+FFFD at worst.
@@ -37,12 +35,32 @@ impl Default for Worst {
     }
 }
 
-/// A packet and, for its name, memory of its own.
+/// A packet and, for its names, memory of its own.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     packet: Packet<'static>,
     rank: u64,
-    comm: Option<([u8; NAME_LEN], usize)>,
+    comm: Option<Name>,
+    process: Option<Name>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    bytes: [u8; NAME_LEN],
+    len: usize,
+}
+
+impl Name {
+    fn new(name: &[u8]) -> Self {
+        let len = name.len().min(NAME_LEN);
+        let mut bytes = [0; NAME_LEN];
+        bytes[..len].copy_from_slice(&name[..len]);
+        Self { bytes, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Worst {
@@ -73,21 +91,20 @@ impl Worst {
         let is_slower = |kept: &Option<Kept>| kept.as_ref().is_none_or(|kept| kept.rank < rank);
         let Some(place) = self.kept.iter().position(is_slower) else { return };
         self.kept[place..].rotate_right(1);
-        let comm = packet.comm.map(|name| {
-            let len = name.len().min(NAME_LEN);
-            let mut bytes = [0; NAME_LEN];
-            bytes[..len].copy_from_slice(&name[..len]);
-            (bytes, len)
+        self.kept[place] = Some(Kept {
+            packet: Packet { comm: None, process: None, ..*packet },
+            rank,
+            comm: packet.comm.map(Name::new),
+            process: packet.process.map(Name::new),
         });
-        self.kept[place] = Some(Kept { packet: Packet { comm: None, ..*packet }, rank, comm });
         self.least = self.kept.last().and_then(Option::as_ref).map(|last| last.rank);
     }
 
     /// The packets, the slowest first.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'_>> {
         self.kept.iter().flatten().map(|kept| {
-            let comm = kept.comm.as_ref().map(|(bytes, len)| &bytes[..*len]);
-            Packet { comm, ..kept.packet }
+            let [comm, process] = [&kept.comm, &kept.process].map(|name| name.as_ref().map(Name::bytes));
+            Packet { comm, process, ..kept.packet }
         })
     }
 
@@ -125,18 +142,18 @@ fn write_packet(packet: &Packet<'_>, time: &mut TimeText, out: &mut Vec<u8>) -> 
         Some(wall_ns) => time.write(wall_ns, out),
         None => write!(out, "{:19}", "-")?,
     }
-    let total = packet.total.map_or_else(|| "-".to_owned(), |ns| Human(ns).to_string());
-    write!(out, " {:4}{total:>7}  ", direction_name(packet.direction))?;
-    match (culprit(packet), packet.total) {
+    let whole = packet.whole().map_or_else(|| "-".to_owned(), |ns| Human(ns).to_string());
+    write!(out, " {:4}{whole:>7}  ", direction_name(packet.direction))?;
+    match (culprit(packet), packet.whole()) {
         (None, _) => out.push(b'-'),
-        (Some((stage, ns)), Some(total)) => {
-            let percent = (u128::from(ns) * 100 + u128::from(total) / 2) / u128::from(total.max(1));
+        (Some((stage, ns)), Some(whole)) => {
+            let percent = (u128::from(ns) * 100 + u128::from(whole) / 2) / u128::from(whole.max(1));
             write!(out, "{} {percent} %", stage.column)?;
         }
         (Some((stage, ns)), None) => write!(out, "{} {}", stage.column, Human(ns))?,
     }
     out.extend_from_slice(b"  ");
-    write_name(packet.comm, out);
+    write_name(packet.name(), out);
     match packet.pid {
         Some(pid) => writeln!(out, ", PID {pid}")?,
         None => writeln!(out, ", PID -")?,
@@ -170,27 +187,25 @@ pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
 /// The column's name, and what it means that the packet spent its time there.
 #[must_use]
 pub fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
-    let stage = stage(packet, column);
+    let stage = stages(packet.direction, packet.protocol)[column];
     (stage.column, stage.hint)
 }
 
-fn stage(packet: &Packet<'_>, column: usize) -> Stage {
-    let waited_for_ack =
-        packet.is_retransmission && packet.direction == Direction::Out && packet.protocol == Protocol::Tcp;
-    let stage = stages(packet.direction, packet.protocol)[column];
-    if waited_for_ack && column == 0 { Stage { hint: SENT_AGAIN, ..stage } } else { stage }
-}
-
-/// The stage that took most of a packet's time ([`dominant`]), and that time: of the last column the part that took most of it,
-/// where its parts are known and one took more than all others.
+/// The stage that took most of a packet's time ([`dominant`]), and that time. Of an incoming packet's last column it is the part
+/// that took most of it, where its parts are known and one took more than all others; of an outgoing packet it may be one behind
+/// the columns.
 pub(super) fn culprit(packet: &Packet<'_>) -> Option<(Stage, u64)> {
-    let (column, ns) = dominant(packet)?;
-    let last = packet.parts.filter(|_| column == COLUMNS - 1);
-    let known = last.into_iter().flat_map(|times| {
+    let known = packet.parts.into_iter().flat_map(|times| {
         parts(packet.direction, packet.protocol).filter_map(move |(part, stage)| Some((*stage, times[part]?)))
     });
-    let longest = known.max_by_key(|(_, time)| *time).filter(|(_, time)| *time > ns / 2);
-    Some(longest.unwrap_or_else(|| (stage(packet, column), ns)))
+    let longest = known.max_by_key(|(_, time)| *time);
+    let dominant = dominant(packet);
+    let part = longest.filter(|(_, time)| match (packet.direction, dominant) {
+        (Direction::In, Some((column, ns))) => column == COLUMNS - 1 && *time > ns / 2,
+        (Direction::In, None) => false,
+        (Direction::Out, dominant) => dominant.map_or(packet.total.is_some(), |(_, ns)| *time > ns),
+    });
+    part.or_else(|| dominant.map(|(column, ns)| (stages(packet.direction, packet.protocol)[column], ns)))
 }
 
 #[cfg(test)]
@@ -198,23 +213,48 @@ mod tests {
     use insta::assert_snapshot;
 
     use super::*;
-    use crate::packet::event::{COLUMNS, fixtures::WALL_NS};
+    use crate::packet::event::{COLUMNS, PARTS, Protocol, fixtures::WALL_NS};
 
     const PACKET: Packet<'_> = Packet {
         wall_ns: Some(WALL_NS),
         direction: Direction::In,
         protocol: Protocol::Tcp,
         is_control: false,
-        is_retransmission: false,
         stages: [Some(1_000), Some(2_000), Some(3_000)],
         total: Some(6_000),
         reasons: [None; COLUMNS + 1],
         parts: None,
-        parts_reason: None,
+        parts_reasons: [None; PARTS],
         pid: Some(19550),
-        comm: Some(b"firefox"),
+        comm: Some(b"Socket Thread"),
+        process: Some(b"firefox"),
         ends: None,
     };
+
+    #[test]
+    fn a_part_is_told_where_it_took_most() {
+        let column = |packet: &Packet<'_>| culprit(packet).map(|(stage, ns)| (stage.column, ns));
+        let parts = |gap, wait| Some([Some(gap), Some(wait), Some(0), Some(3_000 - gap - wait)]);
+        assert_eq!(column(&Packet { parts: parts(0, 2_000), ..PACKET }), Some(("wait", 2_000)));
+        // None took more than the others together.
+        assert_eq!(column(&Packet { parts: parts(1_000, 1_000), ..PACKET }), Some(("tcp-app", 3_000)));
+        // Of the other columns they say nothing.
+        let early = Packet { stages: [Some(9_000), Some(2_000), Some(3_000)], total: Some(14_000), ..PACKET };
+        assert_eq!(column(&Packet { parts: parts(0, 2_000), ..early }), Some(("drv-ip", 9_000)));
+
+        let sent = |qdisc, net| Packet {
+            direction: Direction::Out,
+            parts: Some([Some(qdisc), Some(100), net, None]),
+            ..PACKET
+        };
+        assert_eq!(column(&sent(100, Some(2_999))), Some(("ip-drv", 3_000)));
+        assert_eq!(column(&sent(100, Some(5_000))), Some(("net", 5_000)));
+        assert_eq!(column(&sent(7_000, None)), Some(("qdisc", 7_000)));
+        // The driver's call is where the network's part begins.
+        assert_eq!(sent(100, Some(5_000)).whole(), Some(6_000 + 100 + 5_000));
+        assert_eq!(sent(100, None).whole(), Some(6_000 + 100 + 100));
+        assert_eq!(PACKET.whole(), Some(6_000));
+    }
 
     fn of_total(total: u64) -> Packet<'static> {
         Packet { stages: [Some(total), Some(0), Some(0)], total: Some(total), ..PACKET }
@@ -286,23 +326,23 @@ mod tests {
         let long = ["[2001:db8:1111:2222:3333:4444:5555:6666]:65535"; 2].map(|end| end.parse().expect("one"));
         let again = Packet {
             direction: Direction::Out,
-            is_retransmission: true,
             stages: [Some(200_000_000), Some(2_000), Some(3_000)],
             total: Some(200_005_000),
             ..PACKET
         };
         let text = written(&[
             Packet { ends: Some(ends), ..again },
-            Packet { ends: Some(long), protocol: Protocol::Udp, is_retransmission: false, ..again },
+            Packet { ends: Some(long), protocol: Protocol::Udp, ..again },
             Packet { stages: [None, None, Some(9_000)], total: None, wall_ns: None, ..PACKET },
             Packet {
                 stages: [None, None, Some(9_000)],
                 total: Some(20_000),
                 pid: None,
                 comm: None,
+                process: None,
                 ..PACKET
             },
-            Packet { comm: Some(b"\x1b[2J\n, PID 1 | x"), total: Some(6_001), ..PACKET },
+            Packet { process: Some(b"\x1b[2J\n, PID 1 | x"), total: Some(6_001), ..PACKET },
         ]);
         // A name that has to be escaped may be longer.
         let mut lines = text.lines().filter(|line| !line.contains('\\'));
@@ -315,12 +355,9 @@ mod tests {
     fn every_sentence_fits() {
         for direction in [Direction::In, Direction::Out] {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                for is_retransmission in [false, true] {
-                    for column in 0..COLUMNS {
-                        let packet = Packet { direction, protocol, is_retransmission, ..PACKET };
-                        let (name, hint) = meaning(&packet, column);
-                        assert!(format!("  {name}: {hint}").len() <= WIDTH, "{hint}");
-                    }
+                for column in 0..COLUMNS {
+                    let (name, hint) = meaning(&Packet { direction, protocol, ..PACKET }, column);
+                    assert!(format!("  {name}: {hint}").len() <= WIDTH, "{hint}");
                 }
             }
         }
@@ -332,9 +369,14 @@ mod tests {
         let long = "x".repeat(100);
         let worst = kept(&[
             Packet { comm: Some(name.as_bytes()), ..PACKET },
-            Packet { comm: Some(long.as_bytes()), ..PACKET },
+            Packet { comm: Some(long.as_bytes()), process: Some(b"short"), ..PACKET },
+            Packet { process: None, ..PACKET },
         ]);
-        let names: Vec<_> = worst.packets().map(|packet| packet.comm.map(<[u8]>::len)).collect();
-        assert_eq!(names, [Some(45), Some(NAME_LEN)]);
+        let len = |name: Option<&[u8]>| name.map(<[u8]>::len);
+        let names: Vec<_> = worst.packets().map(|packet| (len(packet.comm), len(packet.process))).collect();
+        assert_eq!(names, [(Some(45), Some(7)), (Some(NAME_LEN), Some(5)), (Some(13), None)]);
+        // In a log that lacks the process's, the thread's is better than none.
+        let names: Vec<_> = worst.packets().map(|packet| len(packet.name())).collect();
+        assert_eq!(names, [Some(7), Some(5), Some(13)]);
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     clock::Zone,
     error::Failure,
     request::{
-        Backend, CallFormat, CallsConfig, PacketFilter, Preset, Style,
+        Backend, CallFormat, CallsConfig, PacketFilter, Preset, Stages, Style,
         glob::{Glob, MAX_GLOBS},
         values,
     },
@@ -45,7 +45,7 @@ pub(super) struct CallsArguments {
     /// Only calls by this process (repeatable); interrupts belong to none
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Calls")]
     pids: Vec<u32>,
-    /// Only calls by threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
+    /// Only calls by processes or threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>(), help_heading = "Calls")]
     comms: Vec<Glob>,
     /// Only calls by processes in this cgroup or below: a systemd unit, a container (repeatable)
@@ -94,7 +94,7 @@ impl CallsArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<CallsConfig, Failure> {
         let (quiet, footer) = self.footer.resolve();
-        let tracing = self.tracing.resolve();
+        let tracing = self.tracing.resolve(Stages::Basic);
         if tracing.backend == Backend::Fentry {
             return Err(Failure::Usage(
                 "calls are traced by kprobes only; leave out --backend fentry".to_owned(),

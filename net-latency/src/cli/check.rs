@@ -6,7 +6,7 @@ use super::{
     choice::{choice, first},
     tracing::TracingArguments,
 };
-use crate::request::{CheckConfig, ReportFormat};
+use crate::request::{CheckConfig, ReportFormat, Stages};
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -20,6 +20,6 @@ pub(super) struct CheckArguments {
 
 impl CheckArguments {
     pub(super) fn resolve(self) -> CheckConfig {
-        CheckConfig { tracing: self.tracing.resolve(), format: self.format }
+        CheckConfig { tracing: self.tracing.resolve(Stages::Basic), format: self.format }
     }
 }

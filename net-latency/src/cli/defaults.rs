@@ -21,8 +21,8 @@ const USER_FILE: &str = "net-latency/config.toml";
 
 /// Subcommands that take no defaults: they print what is generated, whatever is in any file.
 const WITHOUT_DEFAULTS: [&str; 3] = ["completions", "help", "man"];
-/// Options that make no sense in a file.
-const NEVER_IN_FILES: [&str; 4] = ["config", "help", "no-config", "version"];
+/// Options that make no sense in a file. A command has its user beside it.
+const NEVER_IN_FILES: [&str; 5] = ["config", "help", "no-config", "user", "version"];
 /// Headings of the options that mean the same in every view, as far as the bracket behind them; the others at the top of a
 /// file are the stream's.
 const SHARED: [&str; 2] = ["Packets", "Tracing"];

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-use clap::Args;
+use clap::{Args, Command};
 
 use super::{
     choice::{choice, first},
@@ -11,13 +11,16 @@ use super::{
 };
 use crate::{
     error::Failure,
-    request::{Backend, ExportBy, ExportConfig, values},
+    request::{Backend, ExportBy, ExportConfig, SlowLines, Stages, values},
 };
 
 /// Where scrapers of this machine find it unless told otherwise: nobody else reaches that.
 const DEFAULT_LISTEN: &str = "127.0.0.1:9823";
 /// Groups with series of their own unless told otherwise.
 const DEFAULT_SERIES: u16 = 64;
+
+/// Lines of slow packets in a second unless told otherwise.
+const DEFAULT_RATE: u16 = 100;
 
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
@@ -31,9 +34,15 @@ pub(super) struct ExportArguments {
     /// What to keep series for, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<ExportBy>(), default_value = first::<ExportBy>(), help_heading = "Output")]
     by: ExportBy,
+    /// Into how many stages a packet's time is split; fine not with --slower
+    #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
+    stages: Stages,
     /// Number of groups that get series of their own, first come, first served; the rest is one more, "other"
     #[arg(long, value_name = "N", value_parser = values::parse_rows, default_value_t = DEFAULT_SERIES, help_heading = "Output")]
     series: u16,
+    /// Lines that --slower writes in a second at most, and as many at once; the rest is only counted
+    #[arg(long, value_name = "LINES", value_parser = values::parse_rate, default_value_t = DEFAULT_RATE, requires = "slower", help_heading = "Output")]
+    slower_rate: u16,
     #[command(flatten)]
     footer: FooterArguments,
 
@@ -49,15 +58,26 @@ pub(super) struct ExportArguments {
     buckets: u32,
 }
 
+/// Here `--slower` is no filter: all packets are counted.
+pub(super) fn with_own_words(command: Command) -> Command {
+    command.mut_arg("slower", |slower| {
+        slower.help_heading("Output").help(
+            "Count all packets, and write those that took at least this long, in total or in one stage, as JSON \
+             lines to standard output: 10ms",
+        )
+    })
+}
+
 impl ExportArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<ExportConfig, Failure> {
         let (quiet, footer) = self.footer.resolve();
-        let filter = self.packets.resolve(proc)?;
-        if filter.slower.is_some() {
+        let mut filter = self.packets.resolve(proc)?;
+        let slower = filter.slower.take();
+        if slower.is_some() && self.stages == Stages::Fine {
             return Err(Failure::Usage(
-                "export counts fast packets as well as slow ones, so it takes no --slower; \
-                 to see slow packets, run `net-latency --slower 10ms` beside it"
+                "export has no lines with fine stages: leave out --slower or --stages fine; \
+                 `net-latency --stages fine --slower 10ms` has both"
                     .to_owned(),
             ));
         }
@@ -66,7 +86,9 @@ impl ExportArguments {
             backend: self.backend,
             by: self.by,
             buckets: self.buckets,
+            stages: self.stages,
             series: self.series.into(),
+            slow: slower.map(|least| SlowLines { least, per_second: self.slower_rate }),
             listen: self.listen,
             duration: self.duration,
             quiet,

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{Backend, HistConfig, Histograms, ReportFormat, values},
+    request::{Backend, HistConfig, Histograms, ReportFormat, Stages, values},
 };
 
 /// Groups that are shown unless told otherwise.
@@ -30,6 +30,9 @@ pub(super) struct HistArguments {
     /// What to group by, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<GroupBy>(), default_value = first::<GroupBy>(), help_heading = "Output")]
     by: GroupBy,
+    /// Into how many stages a packet's time is split
+    #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
+    stages: Stages,
     /// Number of groups to show, those with the longest p99 of the total; the rest is one more
     #[arg(long, value_name = "GROUPS", value_parser = values::parse_rows, default_value_t = DEFAULT_TOP, help_heading = "Output")]
     top: u16,
@@ -70,7 +73,7 @@ impl HistArguments {
         Ok(HistConfig {
             filter: self.packets.resolve(proc)?,
             backend: self.backend,
-            histograms: Histograms { by: self.by, buckets: self.buckets },
+            histograms: Histograms { by: self.by, buckets: self.buckets, stages: self.stages, slower: None },
             top: self.top.into(),
             format: self.format,
             histogram: !self.no_histogram,

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{Backend, Functions, JourneyConfig, JourneyFormat, values},
+    request::{Backend, Functions, JourneyConfig, JourneyFormat, Stages, values},
 };
 
 /// The options, as clap reads them.
@@ -61,7 +61,7 @@ impl JourneyArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<JourneyConfig, Failure> {
         let (quiet, footer) = self.footer.resolve();
-        let tracing = self.tracing.resolve();
+        let tracing = self.tracing.resolve(Stages::Basic);
         if tracing.backend == Backend::Fentry && (self.all || !self.functions.is_empty()) {
             return Err(Failure::Usage(
                 "--backend fentry can't trace the functions of --all and --functions, of which there may be too many; \

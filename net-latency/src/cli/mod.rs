@@ -7,6 +7,7 @@ mod command;
 mod completions;
 mod config_file;
 mod defaults;
+mod diagnose;
 mod export;
 mod footer;
 mod hist;
@@ -20,6 +21,7 @@ mod report;
 mod rotation;
 mod top;
 mod tracing;
+mod user;
 
 use std::env;
 use std::ffi::OsString;
@@ -34,12 +36,13 @@ use clap_complete::Shell;
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::message::tell;
-use crate::request::{Config, Format, Stages, StreamConfig, TracingConfig, values};
+use crate::request::{Config, Format, Stages, StreamConfig, values};
 
 use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
 use defaults::{ConfigArguments, Defaults, Places};
+use diagnose::DiagnoseArguments;
 use export::ExportArguments;
 use footer::FooterArguments;
 use hist::HistArguments;
@@ -57,9 +60,10 @@ Examples:
   net-latency --port 443 --direction in    what comes in from, or for, port 443
   net-latency -p 19550 --format json -o packets.json --duration 10s
   net-latency report packets.json          sum up what was recorded
+  net-latency diagnose                     why is it slow? in sentences
   net-latency top                          who is slow: a live table
   net-latency hist --by pid                distributions per process
-  net-latency export --by comm             metrics for Prometheus
+  net-latency export --by process          metrics for Prometheus
   net-latency calls --pid 19550            its calls of socket functions
   net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
@@ -96,6 +100,8 @@ enum ViewArguments {
         /// The shell
         shell: Shell,
     },
+    /// Say what makes each service slow, how sure that is, and what to type next
+    Diagnose(DiagnoseArguments),
     /// Count times in the kernel and keep metrics of them for a scraper such as Prometheus
     Export(ExportArguments),
     /// Count times in the kernel and print their distributions, without a line per packet
@@ -159,9 +165,12 @@ struct StreamArguments {
     #[command(flatten)]
     tracing: TracingArguments,
 
+    /// Run COMMAND as this user: a name of /etc/passwd, or a number
+    #[arg(long, value_name = "NAME", requires = "command", help_heading = "Command")]
+    user: Option<String>,
     /// Start COMMAND paused, attach, then resume it: it and the processes that it starts are traced from their
-    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root), and writes to
-    /// the same standard output as the lines, unless -o is given
+    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root) unless --user
+    /// names another, and writes to the same standard output as the lines, unless -o is given
     #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
     command: Vec<OsString>,
 }
@@ -207,7 +216,7 @@ fn print(error: &clap::Error) -> Failure {
 /// The command line's definition, for what is generated from it.
 #[must_use]
 pub fn command() -> clap::Command {
-    Arguments::command()
+    Arguments::command().mut_subcommand("export", export::with_own_words)
 }
 
 /// What the invocation asks for, checked against this machine.
@@ -234,6 +243,9 @@ impl Arguments {
             Some(ViewArguments::Completions { shell }) => {
                 return Ok(Config::Print(completions::script(shell)));
             }
+            Some(ViewArguments::Diagnose(diagnose)) => {
+                return Ok(Config::Diagnose(Box::new(diagnose.resolve(proc)?)));
+            }
             Some(ViewArguments::Export(export)) => {
                 return Ok(Config::Export(Box::new(export.resolve(proc)?)));
             }
@@ -252,12 +264,11 @@ impl Arguments {
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
             None => self.stream,
         };
-        command::check(&stream.command, proc)?;
         let (quiet, footer) = stream.footer.resolve();
         Ok(Config::Stream(Box::new(StreamConfig {
-            command: stream.command,
+            command: command::resolve(stream.command, stream.user.as_deref(), proc)?,
             filter: stream.packets.resolve(proc)?,
-            tracing: TracingConfig { stages: stream.stages, ..stream.tracing.resolve() },
+            tracing: stream.tracing.resolve(stream.stages),
             format: stream.format,
             rotation: stream.rotation.resolve(stream.output.as_deref())?,
             output: stream.output,
@@ -285,8 +296,8 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, PacketFilter,
-        ReportFormat, Rotation, SortBy, TopConfig, TopInput, TracingConfig,
+        Backend, CommandConfig, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark,
+        PacketFilter, ReportFormat, Rotation, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -314,6 +325,7 @@ mod tests {
             "--port\n443,80\n--host\n192.0.2.0/24\n--slower\n1ms\n-v",
             "hist\n--by\ncomm\n--interval\n10s\n--buckets\n4096",
             "top\n--sort\ntotal\n--comm\na*",
+            "diagnose\n--duration\n5s\n--threshold\n1ms",
             "journey\n--count\n9\n--format\njson\n--port\n1-9",
             "export\n--listen\n127.0.0.1:9823\n--by\npod\n--series\n64",
             "report\na.json\n--interval\n1m\n--html\nb.html",
@@ -349,7 +361,7 @@ mod tests {
         assert_eq!(
             stream(&[]),
             StreamConfig {
-                command: vec![],
+                command: None,
                 filter: PacketFilter::default(),
                 tracing: TracingConfig {
                     backend: Backend::Auto,
@@ -376,12 +388,16 @@ mod tests {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
                          --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
                          --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
-                         --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- sh -c exit";
+                         --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K --user 0 -- /bin/sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             StreamConfig {
-                command: ["sh", "-c", "exit"].map(OsString::from).to_vec(),
+                command: Some(CommandConfig {
+                    words: ["/bin/sh", "-c", "exit"].map(OsString::from).to_vec(),
+                    files: vec![PathBuf::from("/bin/sh")],
+                    user: Some(user::find("root", Path::new("/etc")).expect("everywhere")),
+                }),
                 filter: PacketFilter {
                     comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
@@ -440,7 +456,12 @@ mod tests {
         let usual = HistConfig {
             filter: PacketFilter::default(),
             backend: Backend::Auto,
-            histograms: Histograms { by: GroupBy::Stage, buckets: 32 << 10 },
+            histograms: Histograms {
+                by: GroupBy::Stage,
+                buckets: 32 << 10,
+                stages: Stages::Basic,
+                slower: None,
+            },
             top: 10,
             format: ReportFormat::Text,
             histogram: true,
@@ -452,14 +473,19 @@ mod tests {
         };
         assert_eq!(hist(&[]), usual);
         let arguments = "--port 443 --by cgroup --top 3 --format json --utc --interval 1s -q --duration 1m \
-                         --backend kprobe --buckets 4096 --no-histogram";
+                         --backend kprobe --buckets 4096 --no-histogram --stages fine";
         let config = hist(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             HistConfig {
                 filter: PacketFilter { ports: vec![443], ..PacketFilter::default() },
                 backend: Backend::Kprobe,
-                histograms: Histograms { by: GroupBy::Cgroup, buckets: 4096 },
+                histograms: Histograms {
+                    by: GroupBy::Cgroup,
+                    buckets: 4096,
+                    stages: Stages::Fine,
+                    slower: None
+                },
                 top: 3,
                 format: ReportFormat::Json,
                 histogram: false,
@@ -473,6 +499,13 @@ mod tests {
     }
 
     #[test]
+    fn slow_packets_of_export_have_no_fine_stages() {
+        let fine = |more: &[&str]| parse(&[&["export", "--stages", "fine"], more].concat());
+        assert!(matches!(fine(&[]), Ok(Config::Export(config)) if config.stages == Stages::Fine));
+        assert!(matches!(fine(&["--slower", "10ms"]), Err(text) if text.contains("--stages fine")));
+    }
+
+    #[test]
     fn export_has_its_own_options_and_those_of_packets() {
         let export = |arguments: &[&str]| match parse(&[&["export"], arguments].concat()) {
             Ok(Config::Export(config)) => *config,
@@ -483,16 +516,21 @@ mod tests {
             backend: Backend::Auto,
             by: ExportBy::None,
             buckets: 32 << 10,
+            stages: Stages::Basic,
             series: 64,
+            slow: None,
             listen: (Ipv4Addr::LOCALHOST, 9823).into(),
             duration: None,
             quiet: false,
             footer: FooterFormat::Text,
         };
         assert_eq!(export(&[]), usual);
-        let arguments = "--port 443 --by pod --series 7 --listen [::]:80 -q --duration 1m --backend kprobe --buckets 4096";
+        let arguments = "--port 443 --by pod --series 7 --listen [::]:80 -q --duration 1m --backend kprobe --buckets 4096 \
+                         --slower 10ms --slower-rate 7";
         let config = export(&arguments.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(config.histograms(), Histograms { by: GroupBy::Cgroup, buckets: 4096 });
+        let (by, least) = (GroupBy::Cgroup, Duration::from_millis(10));
+        let histograms = Histograms { by, buckets: 4096, stages: Stages::Basic, slower: Some(least) };
+        assert_eq!(config.histograms(), histograms);
         assert_eq!(
             config,
             ExportConfig {
@@ -500,7 +538,9 @@ mod tests {
                 backend: Backend::Kprobe,
                 by: ExportBy::Pod,
                 buckets: 4096,
+                stages: Stages::Basic,
                 series: 7,
+                slow: Some(SlowLines { least, per_second: 7 }),
                 listen: (Ipv6Addr::UNSPECIFIED, 80).into(),
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
@@ -542,7 +582,7 @@ mod tests {
             }),
             delay: Duration::from_secs(1),
             window: Duration::from_secs(10),
-            sort: SortBy::P99,
+            sort: SortBy::Time,
             zone: Zone::Local,
             quiet: false,
             footer: FooterFormat::Text,
@@ -571,7 +611,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 44] = [
+        let wrong: [&[&str]; 47] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -608,6 +648,8 @@ mod tests {
             &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
+            &["--user", "nobody"],
+            &["--user", "nl-no-such-user", "--", "/bin/sh"],
             &["top", "--delay", "1ms"],
             &["top", "--window", "500ms"],
             &["hist", "--by", "moon"],
@@ -618,7 +660,8 @@ mod tests {
             &["export", "--listen", "localhost"],
             &["export", "--listen", "127.0.0.1:99999"],
             &["export", "--series", "0"],
-            &["export", "--slower", "1ms"],
+            &["export", "--slower-rate", "5"],
+            &["export", "--slower", "1ms", "--slower-rate", "0"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

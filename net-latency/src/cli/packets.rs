@@ -28,7 +28,7 @@ pub(super) struct PacketArguments {
     /// Only packets of this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
     pids: Vec<u32>,
-    /// Only packets of threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
+    /// Only packets of processes or threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", value_parser = |text: &str| text.parse::<Glob>())]
     comms: Vec<Glob>,
     /// Only packets of processes in this cgroup or below: a systemd unit, a container (repeatable)

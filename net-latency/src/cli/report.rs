@@ -42,7 +42,7 @@ pub(super) struct ReportArguments {
     /// Only packets of this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid, help_heading = "Packets")]
     pids: Vec<u32>,
-    /// Only packets of threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
+    /// Only packets of processes or threads whose name matches GLOB: 'nginx', 'ngin*' (repeatable)
     #[arg(long = "comm", value_name = "GLOB", help_heading = "Packets", value_parser = |text: &str| text.parse::<Glob>())]
     comms: Vec<Glob>,
     /// Only packets with this port at either end (repeatable)

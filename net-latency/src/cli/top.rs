@@ -16,7 +16,9 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{FooterFormat, ReplayConfig, SortBy, Speed, TopConfig, TopInput, top::parse_speed, values},
+    request::{
+        FooterFormat, ReplayConfig, SortBy, Speed, Stages, TopConfig, TopInput, top::parse_speed, values,
+    },
 };
 
 /// Drawing more often shows nothing more.
@@ -39,13 +41,16 @@ pub(super) struct TopArguments {
     /// What to sort by at first; the key s changes it
     #[arg(long, value_parser = choice::<SortBy>(), default_value = first::<SortBy>(), value_name = "COLUMN", help_heading = "Screen")]
     sort: SortBy,
+    /// Into how many stages a packet's time is split
+    #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Screen")]
+    stages: Stages,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Screen")]
     utc: bool,
     /// Show logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
     /// standard input
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
-          conflicts_with_all = ["backend", "buffer", "cgroups", "netns", "sample", "control"])]
+          conflicts_with_all = ["backend", "buffer", "cgroups", "netns", "sample", "control", "stages"])]
     replay: Vec<PathBuf>,
     /// Replay so many times faster than it was recorded: 10, 0.5; max: as fast as it can be read
     #[arg(long, value_name = "N", value_parser = parse_speed, default_value = "1", requires = "replay", help_heading = "Replay")]
@@ -69,7 +74,7 @@ impl TopArguments {
             return Err(Failure::Usage("--window is too short; write 1s or longer".to_owned()));
         }
         let (filter, input) = if self.replay.is_empty() {
-            (self.packets.resolve(proc)?, TopInput::Kernel(self.tracing.resolve()))
+            (self.packets.resolve(proc)?, TopInput::Kernel(self.tracing.resolve(self.stages)))
         } else {
             if footer == FooterFormat::Json {
                 return Err(Failure::Usage(

@@ -18,7 +18,7 @@ pub(super) struct TracingArguments {
 }
 
 impl TracingArguments {
-    pub(super) fn resolve(self) -> TracingConfig {
-        TracingConfig { backend: self.backend, buffer_bytes: self.buffer, stages: Stages::Basic }
+    pub(super) fn resolve(self, stages: Stages) -> TracingConfig {
+        TracingConfig { backend: self.backend, buffer_bytes: self.buffer, stages }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod check;
+pub mod diagnose;
 pub mod export;
 pub mod hist;
 pub mod journey;

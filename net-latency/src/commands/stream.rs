@@ -46,7 +46,7 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first, and the signals come before the output, so that whoever
     // rotates logs does not end the run. The command is made before they are listened to: it must end by them.
-    let stopped = if config.command.is_empty() { None } else { Some(Stopped::new(&config.command)?) };
+    let stopped = config.command.as_ref().map(Stopped::new).transpose()?;
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
@@ -65,8 +65,16 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
     sink.begin();
     let log = if config.debug { Some(tracer.log()?) } else { None };
-    let later = Later { output: config.output.as_deref(), has_command: stopped.is_some() };
-    privileges::give_up(&later, || tracer.losses().is_ok())?;
+    let later = Later {
+        output: sink.reopened(),
+        has_command: stopped.is_some(),
+        reads_names: true,
+        ..Later::default()
+    };
+    let given = privileges::give_up(&later, || tracer.losses().is_ok())?;
+    if config.debug {
+        tell(given);
+    }
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }

@@ -1,9 +1,10 @@
 //! Counts of times by row and cell, as the kernel side keeps them, and the histograms that scrapers get of a row.
 
-use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use itertools::{EitherOrBoth, Itertools as _, merge_join_by};
 use net_latency_common::{
-    BUCKETS, CellKey, NEVER, ROW_TOTAL, ROWS, TRAFFIC_KINDS, UNKNOWN, UNKNOWNS, bounds,
+    BUCKETS, CellKey, FINE_ROWS, NEVER, ROW_TOTAL, TRAFFIC_KINDS, UNKNOWN, UNKNOWNS, bounds,
 };
 
 use super::model::{Bucket, BucketSpan, Histogram};
@@ -16,30 +17,49 @@ const SCHEMA: i32 = 3;
 /// The least that an exponential bucket holds, in s; the kernel's clock knows no shorter time than a thousand times this.
 const ZERO_THRESHOLD: f64 = 1e-12;
 
-/// Counts by row and cell. None is 0.
+/// Counts by row and cell, in that order. None is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cells(BTreeMap<(u32, u32), u64>);
+pub(crate) struct Cells(Vec<(Place, u64)>);
+
+/// Row and cell.
+type Place = (u32, u32);
 
 impl Cells {
-    /// Adds to one cell.
-    pub(crate) fn count(&mut self, row: u32, cell: u32, count: u64) {
-        if count > 0 {
-            *self.0.entry((row, cell)).or_default() += count;
-        }
+    /// Counts in the order of their rows and cells, none of which comes twice.
+    pub(crate) fn of_sorted(counts: impl IntoIterator<Item = (u32, u32, u64)>) -> Self {
+        let counts = counts.into_iter().filter(|(.., count)| *count > 0);
+        let cells: Vec<_> = counts.map(|(row, cell, count)| ((row, cell), count)).collect();
+        debug_assert!(cells.is_sorted_by(|(one, _), (next, _)| one < next), "each comes once, in order");
+        Self(cells)
     }
 
     /// Adds what others count.
     pub(crate) fn add(&mut self, other: &Self) {
-        other.iter().for_each(|(row, cell, count)| self.count(row, cell, count));
+        if self.is_empty() {
+            self.0.clone_from(&other.0);
+        } else if !other.is_empty() {
+            let pairs = merge_join_by(&self.0, &other.0, |(one, _), (other, _)| one.cmp(other));
+            self.0 = pairs
+                .map(|pair| match pair {
+                    EitherOrBoth::Left(one) | EitherOrBoth::Right(one) => *one,
+                    EitherOrBoth::Both((place, one), (_, other)) => (*place, one + other),
+                })
+                .collect();
+        }
     }
 
     /// What was counted since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        let rest = |(&key, &count): (&(u32, u32), &u64)| {
-            let count = count.saturating_sub(earlier.0.get(&key).copied().unwrap_or(0));
-            (count > 0).then_some((key, count))
-        };
-        Self(self.0.iter().filter_map(rest).collect())
+        if earlier.is_empty() {
+            return self.clone();
+        }
+        let pairs = merge_join_by(&self.0, &earlier.0, |(one, _), (earlier, _)| one.cmp(earlier));
+        let rest = pairs.filter_map(|pair| match pair {
+            EitherOrBoth::Left(now) => Some(*now),
+            EitherOrBoth::Right(_) => None,
+            EitherOrBoth::Both((place, now), (_, before)) => Some((*place, now.saturating_sub(*before))),
+        });
+        Self(rest.filter(|(_, count)| *count > 0).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -48,7 +68,7 @@ impl Cells {
 
     /// Row, cell and count of each that is not 0, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, u64)> {
-        self.0.iter().map(|(&(row, cell), &count)| (row, cell, count))
+        self.0.iter().map(|&((row, cell), count)| (row, cell, count))
     }
 
     /// The same as the kernel side has them, of one group that is all.
@@ -57,7 +77,9 @@ impl Cells {
     }
 
     fn row(&self, row: u32) -> impl Iterator<Item = (usize, u64)> {
-        self.0.range((row, 0)..(row + 1, 0)).map(|(&(_, cell), &count)| (cell as usize, count))
+        let start = self.0.partition_point(|((earlier, _), _)| *earlier < row);
+        let of_it = self.0[start..].iter().take_while(move |((its, _), _)| *its == row);
+        of_it.map(|&((_, cell), count)| (cell as usize, count))
     }
 
     /// Packets of a kind of traffic: each is in one cell of the row of its total.
@@ -73,7 +95,7 @@ impl Cells {
     /// How many times of stages, and of the way from the first to the last, are unknown for a kind of traffic, by reason.
     pub(crate) fn unknown(&self, traffic: u32) -> [u64; UNKNOWNS] {
         let mut reasons = [0; UNKNOWNS];
-        let cells = (0..ROWS).flat_map(|row| self.row(net_latency_common::row(traffic, row)));
+        let cells = (0..FINE_ROWS).flat_map(|row| self.row(net_latency_common::row(traffic, row)));
         for (cell, count) in cells.filter(|(cell, _)| (UNKNOWN..NEVER).contains(cell)) {
             reasons[cell - UNKNOWN] += count;
         }
@@ -103,7 +125,7 @@ impl Cells {
 
 /// All rows: kind of traffic, and number of the row within it.
 pub(crate) fn rows() -> impl Iterator<Item = (u32, u32)> {
-    (0..TRAFFIC_KINDS).flat_map(|traffic| (0..ROWS).map(move |row| (traffic, row)))
+    (0..TRAFFIC_KINDS).flat_map(|traffic| (0..FINE_ROWS).map(move |row| (traffic, row)))
 }
 
 /// The middle of a bucket's times in ns, by which its times are off by a sixteenth at most; the start of the last,
@@ -129,24 +151,26 @@ fn classic(known: &[(usize, u64)]) -> Vec<Bucket> {
         .collect()
 }
 
+/// The exponential bucket where the times of each of the kernel side's buckets go; `None` for those that count as 0.
+static INDEX: LazyLock<[Option<i32>; BUCKETS]> = LazyLock::new(|| {
+    std::array::from_fn(|bucket| {
+        let seconds = middle(bucket) * NS;
+        // Bucket i ends at the power i / 2^SCHEMA of two, which is in it.
+        (seconds > ZERO_THRESHOLD).then(|| (seconds.log2() * f64::from(1 << SCHEMA)).ceil() as i32)
+    })
+});
+
 /// How many are 0, and the spans and counts of exponential buckets. The times of a bucket of the kernel side all go where its
 /// middle is: a quantile is off by the width of a bucket of ours (9.1 %) and half of one of the kernel side's (6.7 %).
 fn exponential(known: &[(usize, u64)]) -> (u64, Vec<BucketSpan>, Vec<i64>) {
-    let mut zeroes = 0;
-    let mut counts = BTreeMap::<i32, u64>::new();
-    for &(bucket, count) in known {
-        let seconds = middle(bucket) * NS;
-        if seconds <= ZERO_THRESHOLD {
-            zeroes += count;
-        } else {
-            // Bucket i ends at the power i / 2^SCHEMA of two, which is in it.
-            let index = (seconds.log2() * f64::from(1 << SCHEMA)).ceil();
-            *counts.entry(index as i32).or_default() += count;
-        }
-    }
+    let zeroes = known.iter().filter(|(bucket, _)| INDEX[*bucket].is_none()).map(|(_, count)| count).sum();
+    let in_order = known.iter().filter_map(|&(bucket, count)| Some((INDEX[bucket]?, count)));
+    let joined = in_order.coalesce(|(index, one), (next, other)| {
+        if index == next { Ok((index, one + other)) } else { Err(((index, one), (next, other))) }
+    });
     let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
     let (mut next, mut before) = (0, 0);
-    for (index, count) in counts {
+    for (index, count) in joined {
         match spans.last_mut() {
             Some(BucketSpan { length: Some(length), .. }) if index == next => *length += 1,
             _ => spans.push(BucketSpan { offset: Some(index - next), length: Some(1) }),
@@ -160,15 +184,21 @@ fn exponential(known: &[(usize, u64)]) -> (u64, Vec<BucketSpan>, Vec<i64>) {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::bucket;
+    use std::collections::BTreeMap;
+
+    use net_latency_common::{bucket, row};
     use proptest::prelude::*;
 
     use super::*;
 
     fn of(times: &[u64]) -> Cells {
         let mut cells = Cells::default();
-        times.iter().for_each(|&ns| cells.count(0, bucket(ns) as u32, 1));
+        times.iter().for_each(|&ns| cells.add(&one(0, bucket(ns), 1)));
         cells
+    }
+
+    fn one(row: u32, cell: usize, count: u64) -> Cells {
+        Cells::of_sorted([(row, cell as u32, count)])
     }
 
     /// Upper bounds in ns of exponential buckets, and their counts.
@@ -203,12 +233,12 @@ mod tests {
     #[test]
     fn unknown_times_are_in_no_histogram() {
         let mut cells = of(&[5]);
-        cells.count(0, UNKNOWN as u32 + 2, 7);
-        cells.count(0, NEVER as u32, 9);
-        cells.count(1, UNKNOWN as u32, 3);
+        for other in [one(0, UNKNOWN + 2, 7), one(0, NEVER, 9), one(1, UNKNOWN, 3)] {
+            cells.add(&other);
+        }
         assert_eq!(cells.histogram(0).expect("a time").sample_count, Some(1));
-        cells.count(ROWS, UNKNOWN as u32, 100);
-        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0, 0]);
+        cells.add(&one(row(1, 0), UNKNOWN, 100));
+        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(cells.histogram(1), None);
     }
 
@@ -227,6 +257,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn sums_and_differences_are_those_of_each_cell(
+            one in proptest::collection::btree_map((0..4u32, 0..9u32), 1..9u64, 0..20),
+            other in proptest::collection::btree_map((0..4u32, 0..9u32), 1..9u64, 0..20),
+        ) {
+            let cells = |of: &BTreeMap<(u32, u32), u64>| {
+                Cells::of_sorted(of.iter().map(|(&(row, cell), &count)| (row, cell, count)))
+            };
+            let mut sum = cells(&one);
+            sum.add(&cells(&other));
+            let mut wanted = one.clone();
+            other.iter().for_each(|(place, count)| *wanted.entry(*place).or_default() += count);
+            prop_assert_eq!(&sum, &cells(&wanted));
+            prop_assert_eq!(sum.since(&cells(&other)), cells(&one));
+            prop_assert!(cells(&one).since(&sum).is_empty());
+            for row in 0..4 {
+                let of_row: u64 = sum.row(row).map(|(_, count)| count).sum();
+                let wanted: u64 = wanted.range((row, 0)..(row + 1, 0)).map(|(_, count)| count).sum();
+                prop_assert_eq!(of_row, wanted);
+            }
+        }
+
         #[test]
         fn quantiles_are_within_the_stated_error(mut times in proptest::collection::vec(1..8_000_000_000u64, 1..200)) {
             let histogram = of(&times).histogram(0).expect("not empty");

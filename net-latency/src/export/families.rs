@@ -1,6 +1,6 @@
 //! All metrics, from what is counted.
 
-use net_latency_common::{Direction, ROW_TOTAL, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, Unknown, row};
+use net_latency_common::{Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, Unknown, row};
 
 use super::{
     cells::{Cells, rows},
@@ -40,6 +40,8 @@ pub(crate) struct Figures<'a> {
     /// Calls that the kernel skipped; `None` where it doesn't count them.
     pub(crate) skipped: Option<u64>,
     pub(crate) hooks: &'a [Hook],
+    /// Lines of slow packets that were written; `None` where nobody asked for them.
+    pub(crate) slow_lines: Option<u64>,
 }
 
 impl Figures<'_> {
@@ -58,6 +60,10 @@ impl Figures<'_> {
         if let Some(skipped) = self.skipped {
             let help = "Calls of hooks that the kernel skipped: their packets have gaps.";
             families.push(counter("net_latency_skipped_calls_total", help).with(&[], skipped as f64));
+        }
+        if let Some(lines) = self.slow_lines {
+            let help = "Lines of packets slower than --slower, on standard output.";
+            families.push(counter("net_latency_slow_lines_total", help).with(&[], lines as f64));
         }
         families
     }
@@ -124,13 +130,11 @@ impl Figures<'_> {
 
     fn add_stages(&self, family: &mut MetricFamily, values: &[&str], cells: &Cells) {
         for (traffic, column) in rows() {
-            let Some(histogram) = cells.histogram(row(traffic, column)) else { continue };
             let (direction, protocol) = of(traffic);
-            let mut labels = vec![
-                ("direction", stages::dir(direction)),
-                ("protocol", protocol.name()),
-                ("stage", stage(direction, protocol, column)),
-            ];
+            let Some(stage) = stage(direction, protocol, column) else { continue };
+            let Some(histogram) = cells.histogram(row(traffic, column)) else { continue };
+            let mut labels =
+                vec![("direction", stages::dir(direction)), ("protocol", protocol.name()), ("stage", stage)];
             labels.extend(names::labels(self.by).iter().copied().zip(values.iter().copied()));
             family.add_histogram(&labels, histogram);
         }
@@ -171,8 +175,16 @@ fn of(traffic: u32) -> (Direction, Protocol) {
     (direction, if traffic & TRAFFIC_UDP == 0 { Protocol::Tcp } else { Protocol::Udp })
 }
 
-fn stage(direction: Direction, protocol: Protocol, column: u32) -> &'static str {
-    if column == ROW_TOTAL { TOTAL } else { stages::columns(direction, protocol)[column as usize] }
+/// `None` for a part that such packets don't have.
+fn stage(direction: Direction, protocol: Protocol, row: u32) -> Option<&'static str> {
+    if row == ROW_TOTAL {
+        return Some(TOTAL);
+    }
+    let Some(part) = row.checked_sub(ROWS) else {
+        return Some(stages::columns(direction, protocol)[row as usize]);
+    };
+    let mut parts = stages::parts(direction, protocol);
+    parts.find(|(number, _)| *number == part as usize).map(|(_, stage)| stage.column)
 }
 
 #[cfg(test)]
@@ -180,7 +192,7 @@ mod tests {
     use std::{collections::BTreeSet, convert::Infallible, fs, path::Path, time::Instant};
 
     use insta::assert_snapshot;
-    use net_latency_common::{CellKey, UNKNOWN, bucket};
+    use net_latency_common::{CellKey, PART_CPU, UNKNOWN, bucket};
     use regex_lite::Regex;
 
     use super::super::{
@@ -206,13 +218,15 @@ mod tests {
     /// Groups, and what else is counted, that make every metric appear.
     fn families(by: ExportBy, naming: &mut impl Naming) -> Vec<MetricFamily> {
         let cell = |id, row, cell: usize, count| (CellKey { group: [id, 0], row, cell: cell as u32 }, count);
-        let counts = [
+        let mut counts = [
             cell(1, row(0, 0), bucket(1_500), 3),
             cell(1, row(0, ROW_TOTAL), bucket(80_000), 3),
+            cell(1, row(0, ROWS + PART_CPU as u32), bucket(60_000), 3),
             cell(1, row(TRAFFIC_OUT | TRAFFIC_UDP, 1), UNKNOWN + 1, 2),
             cell(1, row(TRAFFIC_OUT | TRAFFIC_UDP, ROW_TOTAL), bucket(4_000), 2),
             cell(2, row(0, ROW_TOTAL), bucket(9_000), 5),
         ];
+        counts.sort_by_key(|(key, _)| (key.group, key.row, key.cell));
         let mut groups = Groups::new(1);
         groups.look::<Infallible>(&counts, naming, Instant::now(), |_| Ok(())).expect("nothing fails");
         let figures = Figures {
@@ -222,6 +236,7 @@ mod tests {
             losses: &Losses::default(),
             skipped: Some(7),
             hooks: &[Hook { stage: "tcp", mechanism: "fentry", name: "tcp_v4_rcv" }],
+            slow_lines: Some(8),
         };
         figures.families()
     }

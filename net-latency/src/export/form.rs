@@ -72,7 +72,8 @@ impl Form {
     pub(crate) fn encode(self, families: &[MetricFamily]) -> Vec<u8> {
         match self {
             Self::Text | Self::OpenMetrics => {
-                let mut text = Text { is_open: self == Self::OpenMetrics, out: String::new() };
+                let is_open = self == Self::OpenMetrics;
+                let mut text = Text { is_open, edges: Vec::new(), out: String::new() };
                 families.iter().for_each(|family| text.family(family));
                 if text.is_open {
                     text.out += "# EOF\n";
@@ -93,6 +94,8 @@ impl Form {
 struct Text {
     /// By the rules of OpenMetrics.
     is_open: bool,
+    /// Edges of buckets, and how they are written.
+    edges: Vec<(f64, String)>,
     out: String,
 }
 
@@ -123,40 +126,69 @@ impl Text {
     }
 
     fn metric(&mut self, name: &str, metric: &Metric) {
-        let labels = &metric.label;
+        let labels = rendered(&metric.label);
         if let Some(value) = metric.counter.as_ref().map(|counter| counter.value()) {
-            self.sample(name, "", labels, None, &number(value));
+            self.sample(name, "", &labels, &number(value));
         }
         if let Some(value) = metric.gauge.as_ref().map(|gauge| gauge.value()) {
-            self.sample(name, "", labels, None, &number(value));
+            self.sample(name, "", &labels, &number(value));
         }
         if let Some(histogram) = &metric.histogram {
-            let count = histogram.sample_count().to_string();
-            for bucket in &histogram.bucket {
-                let edge = number(bucket.upper_bound());
-                self.sample(name, "_bucket", labels, Some(&edge), &bucket.cumulative_count().to_string());
+            let (count, mut cumulative) = (histogram.sample_count().to_string(), itoa::Buffer::new());
+            // Most lines of a scrape are these, and differ by their edge and their value alone.
+            let separator = if labels.is_empty() { "" } else { "," };
+            let start = format!("{name}_bucket{{{labels}{separator}le=\"");
+            for (place, bucket) in histogram.bucket.iter().enumerate() {
+                self.know_edge(place, bucket.upper_bound());
+                self.bucket(&start, place, cumulative.format(bucket.cumulative_count()));
             }
-            self.sample(name, "_bucket", labels, Some("+Inf"), &count);
-            self.sample(name, "_sum", labels, None, &number(histogram.sample_sum()));
-            self.sample(name, "_count", labels, None, &count);
+            self.bucket(&start, usize::MAX, &count);
+            self.sample(name, "_sum", &labels, &number(histogram.sample_sum()));
+            self.sample(name, "_count", &labels, &count);
         }
     }
 
-    fn sample(&mut self, name: &str, ending: &str, labels: &[LabelPair], edge: Option<&str>, value: &str) {
-        self.out += name;
-        self.out += ending;
-        let labels = labels.iter().map(|label| (label.name(), label.value()));
-        let mut separator = '{';
-        for (name, value) in labels.chain(edge.map(|edge| ("le", edge))) {
-            self.out.push(separator);
-            let _ = write!(self.out, "{name}=\"{}\"", escaped(value, true));
-            separator = ',';
+    /// All histograms have the same edges, so that each is written out once.
+    fn know_edge(&mut self, place: usize, edge: f64) {
+        if self.edges.get(place).is_none_or(|(known, _)| *known != edge) {
+            self.edges.truncate(place);
+            self.edges.push((edge, number(edge)));
         }
-        if separator == ',' {
-            self.out.push('}');
-        }
-        let _ = writeln!(self.out, " {value}");
     }
+
+    /// The line of a bucket, by the place of its edge; the last one has none, and is beyond all.
+    fn bucket(&mut self, start: &str, place: usize, value: &str) {
+        let Self { out, edges, .. } = self;
+        *out += start;
+        *out += edges.get(place).map_or("+Inf", |(_, text)| text.as_str());
+        *out += "\"} ";
+        *out += value;
+        out.push('\n');
+    }
+
+    fn sample(&mut self, name: &str, ending: &str, labels: &str, value: &str) {
+        let out = &mut self.out;
+        *out += name;
+        *out += ending;
+        if !labels.is_empty() {
+            out.push('{');
+            *out += labels;
+            out.push('}');
+        }
+        out.push(' ');
+        *out += value;
+        out.push('\n');
+    }
+}
+
+/// Labels as they stand between braces.
+fn rendered(labels: &[LabelPair]) -> String {
+    let mut text = String::new();
+    for label in labels {
+        let separator = if text.is_empty() { "" } else { "," };
+        let _ = write!(text, "{separator}{}=\"{}\"", label.name(), escaped(label.value(), true));
+    }
+    text
 }
 
 /// Text in which nothing ends a line or, with `quotes`, a quoted string.
@@ -213,7 +245,7 @@ mod tests {
     fn families() -> Vec<MetricFamily> {
         let mut cells = Cells::default();
         for ns in [200, 900, 45_000, 20_000_000_000] {
-            cells.count(0, bucket(ns) as u32, 2);
+            cells.add(&Cells::of_sorted([(0, bucket(ns) as u32, 2)]));
         }
         let mut times = MetricFamily::new("x_seconds", MetricType::Histogram, "Times \\ of\nstages.");
         times.add_histogram(

@@ -119,8 +119,7 @@ impl Groups {
         }
         for of_one in counts.chunk_by(|(one, _), (other, _)| one.group == other.group) {
             let id = of_one[0].0.group;
-            let mut raw = Cells::default();
-            of_one.iter().for_each(|(key, count)| raw.count(key.row, key.cell, *count));
+            let raw = of_member(of_one);
             self.all.add(&raw);
             if self.take(id, &raw, names, now) {
                 forget(of_one)?;
@@ -229,9 +228,9 @@ impl Groups {
                     members.remove(id);
                 } else if let Some(member) = members.get_mut(id) {
                     // Its series begin at 0 when it has packets again.
-                    let of_it = counts.iter().filter(|(key, _)| key.group == *id);
-                    member.base = Cells::default();
-                    of_it.for_each(|(key, count)| member.base.count(key.row, key.cell, *count));
+                    let mut of_all = counts.chunk_by(|(one, _), (other, _)| one.group == other.group);
+                    let of_it = of_all.find(|of_one| of_one[0].0.group == *id);
+                    member.base = of_it.map(of_member).unwrap_or_default();
                 }
             }
             false
@@ -254,6 +253,11 @@ impl Groups {
     pub(crate) fn all(&self) -> &Cells {
         &self.all
     }
+}
+
+/// What the kernel side has counted of one member.
+fn of_member(counts: &[(CellKey, u64)]) -> Cells {
+    Cells::of_sorted(counts.iter().map(|(key, count)| (key.row, key.cell, *count)))
 }
 
 #[cfg(test)]

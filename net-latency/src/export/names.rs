@@ -13,6 +13,7 @@ use crate::{
     kernel::{
         cgroups::{self, unified_hierarchy},
         devices::Devices,
+        ports,
     },
     message::tell,
     request::ExportBy,
@@ -24,8 +25,6 @@ const UNKNOWN: &str = "unknown";
 const HOST: &str = "host";
 /// Ports that the kernel gives out.
 const EPHEMERAL: &str = "ephemeral";
-/// Those that it gives out unless told otherwise (Documentation/networking/ip-sysctl.rst, `ip_local_port_range`).
-const USUAL_EPHEMERAL: (u16, u16) = (32768, 60999);
 /// Walks through the cgroups for which one that has gone keeps its name.
 const KEPT_WALKS: u64 = 60;
 /// Cgroups that have gone whose names are kept.
@@ -35,6 +34,7 @@ const KEPT_NAMES: usize = 16_384;
 pub(crate) const fn labels(by: ExportBy) -> &'static [&'static str] {
     match by {
         ExportBy::None => &[],
+        ExportBy::Process => &["process"],
         ExportBy::Comm => &["comm"],
         ExportBy::Cgroup => &["cgroup"],
         ExportBy::Pod => &["namespace", "pod", "container"],
@@ -69,7 +69,6 @@ impl Names {
         let is_by_cgroup = matches!(by, ExportBy::Cgroup | ExportBy::Pod);
         let mounts =
             if is_by_cgroup { fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
-        let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
         let mut names = Self {
             by,
             devices: Devices::new(),
@@ -78,7 +77,7 @@ impl Names {
             walks: 0,
             pods: Pods::default(),
             pods_failed: false,
-            ephemeral: port_range(&range).unwrap_or(USUAL_EPHEMERAL),
+            ephemeral: ports::ephemeral(),
         };
         names.refresh();
         names
@@ -87,6 +86,12 @@ impl Names {
     /// Whether there is a hierarchy of cgroups, where names come from one.
     pub(crate) fn has_hierarchy(&self) -> bool {
         self.hierarchy.is_some()
+    }
+
+    /// Directories that are read for names of pods.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let pods = if self.by == ExportBy::Pod { &[POD_LOGS, CONTAINER_LOGS][..] } else { &[] };
+        pods.iter().map(PathBuf::from).collect()
     }
 
     /// Asks anew for what may have changed.
@@ -143,7 +148,7 @@ impl Naming for Names {
         match self.by {
             ExportBy::None => Name::Known(Labels::new()),
             _ if first == 0 && second == 0 => unknown(),
-            ExportBy::Comm => {
+            ExportBy::Process | ExportBy::Comm => {
                 let bytes = [first.to_ne_bytes(), second.to_ne_bytes()].concat();
                 one(printable(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
             }
@@ -174,11 +179,6 @@ fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-fn port_range(text: &str) -> Option<(u16, u16)> {
-    let mut ports = text.split_whitespace().map(str::parse::<u16>);
-    Some((ports.next()?.ok()?, ports.next()?.ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
     fn names_are_harmless_and_few() {
         let comm = u64::from_ne_bytes(*b"a\nb\"\xff\0zz");
         assert_eq!(Names::new(ExportBy::Comm).name([comm, 0]), known(&["a\\x0ab\"\\xff"]));
-        assert_eq!(Names::new(ExportBy::Comm).name([0, 0]), known(&[UNKNOWN]));
+        assert_eq!(Names::new(ExportBy::Process).name([0, 0]), known(&[UNKNOWN]));
         assert_eq!(Names::new(ExportBy::None).name([0, 0]), known(&[]));
         let mut ports = Names { ephemeral: (32768, 60999), ..Names::new(ExportBy::Port) };
         let shown = [443, 32767, 32768, 50000, 60999, 61000].map(|port| ports.name([port, 0]));
@@ -234,11 +234,5 @@ mod tests {
             names.walked((0..1_000).map(|id| (walk * 1_000 + id, b"/x".to_vec())).collect());
         }
         assert!(names.cgroups.len() <= KEPT_NAMES + 1_000, "{}", names.cgroups.len());
-    }
-
-    #[test]
-    fn the_range_of_ports_is_read() {
-        assert_eq!(port_range("32768\t60999\n"), Some((32768, 60999)));
-        assert_eq!(port_range(""), None);
     }
 }

@@ -265,6 +265,21 @@ impl<'a> Btf<'a> {
     /// # Errors
     /// [`BtfError::NoField`] if there is none, or if it is a bit-field.
     pub fn offset(&self, path: &str) -> Result<u32, BtfError> {
+        match self.walk(path, false)? {
+            bits if bits.is_multiple_of(8) => Ok(bits / 8),
+            _ => Err(BtfError::NoField(path.to_owned())),
+        }
+    }
+
+    /// The same in bits, of a field that may be a bit-field.
+    ///
+    /// # Errors
+    /// [`BtfError::NoField`] if there is none.
+    pub fn offset_in_bits(&self, path: &str) -> Result<u32, BtfError> {
+        self.walk(path, true)
+    }
+
+    fn walk(&self, path: &str, takes_bit_fields: bool) -> Result<u32, BtfError> {
         let missing = || BtfError::NoField(path.to_owned());
         let mut names = path.split('.');
         let root = names.next().ok_or_else(missing)?;
@@ -272,16 +287,23 @@ impl<'a> Btf<'a> {
         let mut bits: u32 = 0;
         let mut looks = MOST_LOOKS;
         for name in names {
-            let found = self.member(id, name.as_bytes(), 0, &mut looks);
+            let found = self.member(id, name.as_bytes(), takes_bit_fields, 0, &mut looks);
             let (member_bits, member_type) = found.ok_or_else(missing)?;
             bits = bits.checked_add(member_bits).ok_or_else(missing)?;
             id = member_type;
         }
-        if bits.is_multiple_of(8) { Ok(bits / 8) } else { Err(missing()) }
+        Ok(bits)
     }
 
     /// Bit offset and type of a member, also of anonymous structs and unions within, as long as `looks` last.
-    fn member(&self, id: u32, name: &[u8], depth: u32, looks: &mut u32) -> Option<(u32, u32)> {
+    fn member(
+        &self,
+        id: u32,
+        name: &[u8],
+        takes_bit_fields: bool,
+        depth: u32,
+        looks: &mut u32,
+    ) -> Option<(u32, u32)> {
         if depth > MAX_DEPTH {
             return None;
         }
@@ -298,11 +320,12 @@ impl<'a> Btf<'a> {
             // With the flag, the upper byte is the size of a bit-field, 0 for none.
             let (bit_field, bits) =
                 if ty.kind_flag { (offset >> 24 != 0, offset & 0x00ff_ffff) } else { (false, offset) };
-            if member_name == name && !bit_field {
+            if member_name == name && (!bit_field || takes_bit_fields) {
                 return Some((bits, member_type));
             }
             if member_name.is_empty()
-                && let Some((inner, inner_type)) = self.member(member_type, name, depth + 1, looks)
+                && let Some((inner, inner_type)) =
+                    self.member(member_type, name, takes_bit_fields, depth + 1, looks)
             {
                 return Some((bits.checked_add(inner)?, inner_type));
             }

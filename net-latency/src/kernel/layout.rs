@@ -5,11 +5,13 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 10] = [
+const STRUCTS: [&str; 12] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
     "net_device",
+    "Qdisc",
+    "Qdisc_ops",
     "net",
     "sock",
     "tcp_sock",
@@ -26,7 +28,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Fills each named field of [`Offsets`] from the path beside it.
 macro_rules! offsets {
     ($btf:expr, $($field:ident: $path:literal,)+) => {
-        Offsets { $($field: $btf.offset($path)?,)+ }
+        Offsets { $($field: $btf.offset($path)?,)+ ..Offsets::default() }
     };
 }
 
@@ -58,9 +60,14 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_skb_cb_tcp_gso_segs: "tcp_skb_cb.tcp_gso_segs",
         tcp_skb_cb_tcp_flags: "tcp_skb_cb.tcp_flags",
         tcp_skb_cb_sacked: "tcp_skb_cb.sacked",
+        tcp_skb_cb_ack_seq: "tcp_skb_cb.ack_seq",
         net_device_ifindex: "net_device.ifindex",
         net_device_name: "net_device.name",
         net_device_nd_net: "net_device.nd_net.net",
+        net_device_qdisc: "net_device.qdisc",
+        qdisc_enqueue: "Qdisc.enqueue",
+        qdisc_ops: "Qdisc.ops",
+        qdisc_ops_enqueue: "Qdisc_ops.enqueue",
         net_ns_inum: "net.ns.inum",
         sock_skc_family: "sock.__sk_common.skc_family",
         sock_skc_state: "sock.__sk_common.skc_state",
@@ -78,9 +85,50 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_sock_copied_seq: "tcp_sock.copied_seq",
         tcp_sock_snd_nxt: "tcp_sock.snd_nxt",
         tcp_sock_write_seq: "tcp_sock.write_seq",
+        tcp_sock_snd_wnd: "tcp_sock.snd_wnd",
+        tcp_sock_icsk_retransmits: "tcp_sock.inet_conn.icsk_retransmits",
         udp_sock_pending: "udp_sock.pending",
         task_struct_pid: "task_struct.pid",
         task_struct_tgid: "task_struct.tgid",
+        task_struct_group_leader: "task_struct.group_leader",
+        task_struct_comm: "task_struct.comm",
+    })
+}
+
+/// The same with what tells why TCP holds bytes back.
+///
+/// # Errors
+/// As [`offsets`]: where a field is missing, that can't be told.
+pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+    Ok(Offsets {
+        sock_sk_write_queue: btf.offset("sock.sk_write_queue")?,
+        sock_sk_tsq_flags: btf.offset("sock.sk_tsq_flags")?,
+        sock_sk_pacing_status: btf.offset("sock.sk_pacing_status")?,
+        tcp_sock_packets_out: btf.offset("tcp_sock.packets_out")?,
+        tcp_sock_retrans_out: btf.offset("tcp_sock.retrans_out")?,
+        tcp_sock_sacked_out: btf.offset("tcp_sock.sacked_out")?,
+        tcp_sock_lost_out: btf.offset("tcp_sock.lost_out")?,
+        tcp_sock_snd_cwnd: btf.offset("tcp_sock.snd_cwnd")?,
+        tcp_sock_snd_una: btf.offset("tcp_sock.snd_una")?,
+        tcp_sock_snd_sml: btf.offset("tcp_sock.snd_sml")?,
+        tcp_sock_nonagle: btf.offset_in_bits("tcp_sock.nonagle")?,
+        tcp_sock_chrono_type: btf.offset_in_bits("tcp_sock.chrono_type")?,
+        tcp_sock_mss_cache: btf.offset("tcp_sock.mss_cache")?,
+        tcp_sock_tcp_wstamp_ns: btf.offset("tcp_sock.tcp_wstamp_ns")?,
+        tcp_sock_tcp_clock_cache: btf.offset("tcp_sock.tcp_clock_cache")?,
+        ..known
+    })
+}
+
+/// What the kernel side needs to find the name of a task's process, and no other offset.
+///
+/// # Errors
+/// As [`offsets`].
+pub fn offsets_of_tasks(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
+    Ok(Offsets {
+        task_struct_group_leader: btf.offset("task_struct.group_leader")?,
+        task_struct_comm: btf.offset("task_struct.comm")?,
+        ..Offsets::default()
     })
 }
 

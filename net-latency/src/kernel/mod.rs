@@ -8,9 +8,11 @@ pub mod functions;
 pub mod layout;
 pub mod memory;
 pub mod namespaced;
+pub mod ports;
 pub mod preemption;
 pub mod prerequisites;
 pub mod symbols;
+pub mod tasks;
 
 use std::{fs, io};
 

@@ -140,6 +140,7 @@ pub fn circumstances(facts: &impl Facts) -> Vec<Check> {
             locked_memory(facts),
             page_bases(facts),
             preemption(facts),
+            given_up(facts),
         ])
         .collect()
 }
@@ -336,6 +337,23 @@ fn preemption(facts: &impl Facts) -> Check {
     }
 }
 
+/// What a run can give up once it traces.
+fn given_up(facts: &impl Facts) -> Check {
+    let has = |path: &str, separator: char, name: &str| {
+        facts.text(path).map(|list| list.trim_end().split(separator).any(|word| word == name))
+    };
+    let calls = match has("/proc/sys/kernel/seccomp/actions_avail", ' ', "trap") {
+        Ok(true) => "system calls (seccomp)",
+        _ => "no system calls, for lack of seccomp",
+    };
+    let files = match has("/sys/kernel/security/lsm", ',', "landlock") {
+        Ok(true) => "files (Landlock)",
+        Ok(false) => "no files, for lack of Landlock",
+        Err(_) => "files if there is Landlock",
+    };
+    Check::new("given up", Verdict::Ok, format!("once it traces: capabilities, {calls}, {files}"))
+}
+
 /// Settings that matter to others than root, shown as they are.
 fn settings(facts: &impl Facts) -> Option<Check> {
     let settings: Vec<String> = ["unprivileged_bpf_disabled", "perf_event_paranoid", "kptr_restrict"]
@@ -370,6 +388,18 @@ mod tests {
             .map(|check| format!("{} {}: {}", check.verdict.name(), check.name, check.failure()))
             .collect::<Vec<_>>()
             .join("\n")
+    }
+
+    #[test]
+    fn what_can_be_given_up_depends_on_the_kernel() {
+        let found = |facts: Recorded| given_up(&facts).found;
+        let old = Recorded::debian().with("/sys/kernel/security/lsm", "lockdown,yama,apparmor\n");
+        let told = [
+            found(Recorded::debian()),
+            found(old.without("/proc/sys/kernel/seccomp")),
+            found(Recorded::debian().without("/sys/kernel/security/lsm")),
+        ];
+        assert_snapshot!(told.join("\n"));
     }
 
     #[test]

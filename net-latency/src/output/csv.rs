@@ -86,6 +86,10 @@ impl Form for Values<'_, '_> {
         self.line.put_byte(b',');
     }
 
+    fn word_of_some(&mut self, field: &Field, _: bool, word: Option<&'static str>) {
+        self.word(field, word.unwrap_or_default());
+    }
+
     #[inline(always)]
     fn name(&mut self, _: &Field, name: Option<&[u8]>) {
         if let Some(name @ [first, ..]) = name {
@@ -155,6 +159,10 @@ impl Form for Names {
     }
 
     fn number(&mut self, field: &Field, _: Option<u64>) {
+        self.0.push(field.name);
+    }
+
+    fn word_of_some(&mut self, field: &Field, _: bool, _: Option<&'static str>) {
         self.0.push(field.name);
     }
 
@@ -296,7 +304,7 @@ mod tests {
         let mut record = incoming();
         record.stamps[STAMP_IP] = 0;
         record.stamps[STAMP_APP] = 0;
-        record.comm = [0; 16];
+        (record.comm, record.process) = ([0; 16], [0; 16]);
         (record.pid, record.tid, record.netns) = (0, 0, 0);
         let partial = line(&record, None);
         record.flags = FLAG_CONTROL;
@@ -332,7 +340,7 @@ mod tests {
         let stages = STAGES.map(|stage| stage.field).join(",");
         let expected = format!(
             "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,{stages},total_ns,ifname,netns,mark,cpu,\
-             flags,first_send_age_ns,last_drv_ip_ns,ns_pid"
+             flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process"
         );
         assert_eq!(head().join(","), expected);
     }
@@ -368,7 +376,7 @@ mod tests {
                 (place, found) = (here, found + 1);
                 let same = match expected {
                     Value::Null => text.is_empty(),
-                    Value::String(name) if matches!(field, "comm" | "ifname") => {
+                    Value::String(name) if matches!(field, "comm" | "process" | "ifname") => {
                         unescape(text) == name.as_bytes()
                             && !text.starts_with(['=', '+', '-', '@'])
                     }

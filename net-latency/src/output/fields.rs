@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use net_latency_common::AF_INET6;
+use net_latency_common::{AF_INET6, Direction};
 
 use super::line::Piece;
 use crate::packet::{
-    event::Event,
+    event::{Event, Protocol, held_name},
     stages::{FINE_STAGES, STAGES, Stage, crossed, dir, split},
 };
 
@@ -47,6 +47,8 @@ pub(super) trait Form {
     /// One of a few words.
     fn word(&mut self, field: &Field, word: &'static str);
     fn number(&mut self, field: &Field, number: Option<u64>);
+    /// One of a few words, of the packets that can have one.
+    fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>);
     /// Bytes of somebody's choice.
     fn name(&mut self, field: &Field, name: Option<&[u8]>);
     fn address(&mut self, field: &Field, address: IpAddr);
@@ -90,5 +92,8 @@ pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
     if let Some(parts) = event.parts() {
         let places = split(direction, protocol).into_iter().zip(parts);
         form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
+        let can_be_held = (direction, protocol) == (Direction::Out, Protocol::Tcp);
+        form.word_of_some(const { &Field::new("held") }, can_be_held, event.held().map(held_name));
     }
+    form.name(const { &Field::new("process") }, event.process());
 }

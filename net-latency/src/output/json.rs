@@ -92,6 +92,14 @@ impl Form for Object<'_, '_> {
         }
     }
 
+    fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>) {
+        match word {
+            Some(word) => self.word(field, word),
+            None if is_one => self.number(field, None),
+            None => {}
+        }
+    }
+
     #[inline(always)]
     fn name(&mut self, field: &Field, name: Option<&[u8]>) {
         self.line.put(&field.key);
@@ -232,6 +240,12 @@ mod tests {
             self.put(field, number.map_or("null".to_owned(), |number| number.to_string()));
         }
 
+        fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>) {
+            if is_one {
+                self.put(field, Value::from(word));
+            }
+        }
+
         fn name(&mut self, field: &Field, name: Option<&[u8]>) {
             let mut out = Vec::new();
             write_value(&name.map(Name), &mut out);
@@ -283,7 +297,7 @@ mod tests {
                 let mut out = Vec::new();
                 let event = Event::new(&packet, WALL_NS, Some(&name))
                     .with_ns_pid(Some(u32::MAX))
-                    .with_parts(Some(&[u64::MAX - 1; PARTS]));
+                    .with_parts(Some(&[u64::MAX / 2; PARTS]));
                 Writer::new(format, &options).write(&event, &mut out);
                 // A number is written in steps of eight digits.
                 assert!(out.len() + 24 <= LONGEST_LINE, "{}", out.len());
@@ -308,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn a_container_s_own_pid_is_last() {
+    fn names_of_processes_are_last() {
         let mut out = Vec::new();
         let options = Options { zone: Zone::UTC, details: false, colour: false };
         let record = incoming();
         let event = Event::new(&record, WALL_NS, None).with_ns_pid(Some(7));
         JsonWriter::new(&options).write(&event, &mut out);
         let text = String::from_utf8(out).expect("JSON is UTF-8");
-        assert!(text.ends_with(",\"ns_pid\":7}\n"), "{text}");
+        assert!(text.ends_with(",\"ns_pid\":7,\"process\":\"firefox\"}\n"), "{text}");
     }
 
     #[test]
@@ -323,7 +337,7 @@ mod tests {
         let mut record = incoming();
         record.stamps[STAMP_IP] = 0;
         record.stamps[STAMP_APP] = 0;
-        record.comm = [0; 16];
+        (record.comm, record.process) = ([0; 16], [0; 16]);
         record.pid = 0;
         record.tid = 0;
         record.netns = 0;

@@ -118,43 +118,62 @@ pub(crate) mod tests {
         let stamp = || prop_oneof![Just(0), 1..10_000_000u64, any::<u64>()];
         let ends = any::<([u8; 16], [u8; 16], u16, u16, bool)>();
         let numbers = any::<(u32, u32, u32, u32, u32, u32)>();
-        ([stamp(), stamp(), stamp(), stamp()], any_name(), ends, numbers, any::<(u16, u16, u16, bool)>())
-            .prop_map(|(stamps, name, (saddr, daddr, sport, dport, v6), numbers, (segs, cpu, flags, out))| {
-                let (pid, tid, len, seq, netns, mark) = numbers;
-                PacketRecord {
+        (
+            [stamp(), stamp(), stamp(), stamp()],
+            (any_name(), any_name()),
+            ends,
+            numbers,
+            any::<(u16, u16, u16, bool)>(),
+        )
+            .prop_map(
+                |(
                     stamps,
-                    saddr,
-                    daddr,
-                    comm: fixtures::comm(&name),
-                    pid,
-                    tid,
-                    len,
-                    seq,
-                    netns,
-                    mark,
-                    sport,
-                    dport,
-                    segs,
-                    cpu,
-                    flags,
-                    direction: u8::from(out),
-                    family: if v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET },
-                    ..fixtures::incoming()
-                }
-            })
+                    (name, process),
+                    (saddr, daddr, sport, dport, v6),
+                    numbers,
+                    (segs, cpu, flags, out),
+                )| {
+                    let (pid, tid, len, seq, netns, mark) = numbers;
+                    PacketRecord {
+                        stamps,
+                        saddr,
+                        daddr,
+                        comm: fixtures::comm(&name),
+                        process: fixtures::comm(&process),
+                        pid,
+                        tid,
+                        len,
+                        seq,
+                        netns,
+                        mark,
+                        sport,
+                        dport,
+                        segs,
+                        cpu,
+                        flags,
+                        direction: u8::from(out),
+                        family: if v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET },
+                        ..fixtures::incoming()
+                    }
+                },
+            )
     }
 
     #[test]
     fn fine_stages_are_in_brackets_or_last() {
-        use net_latency_common::{PARTS, UNKNOWN_PART};
+        use net_latency_common::{Held, PARTS, Unknown, unknown_part};
 
-        let options = Options { zone: Zone::UTC, details: false, colour: false };
+        const UNKNOWN: [u64; PARTS] = [unknown_part(Unknown::NoStamp); PARTS];
+
+        let options = Options { zone: Zone::UTC, details: true, colour: false };
         let known = [0, 20_000, 150_000, 19_500];
         let records = [
             (fixtures::incoming(), known),
-            (fixtures::incoming(), [UNKNOWN_PART; PARTS]),
+            (fixtures::incoming(), UNKNOWN),
             (fixtures::udp(fixtures::incoming()), known),
-            (fixtures::outgoing(), [UNKNOWN_PART; PARTS]),
+            (fixtures::outgoing(), UNKNOWN),
+            (PacketRecord { held: Held::Nagle as u32, ..fixtures::outgoing() }, known),
+            (fixtures::udp(fixtures::outgoing()), known),
         ];
         let mut text = String::new();
         for format in [Format::Text, Format::Json, Format::Csv] {

@@ -208,6 +208,15 @@ impl Sink {
         Ok(())
     }
 
+    /// The file that may be opened anew, if the lines go to one.
+    #[must_use]
+    pub fn reopened(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Appended(file) => Some(&file.path),
+            Kind::Redirected | Kind::Stream { .. } => None,
+        }
+    }
+
     /// Whether the lines go to a terminal.
     #[must_use]
     pub fn is_terminal(&self) -> bool {

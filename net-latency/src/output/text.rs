@@ -16,8 +16,8 @@ use super::{
 };
 use crate::clock::{TimeStyle, TimeText};
 use crate::escape::write_name;
-use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
-use crate::packet::stages::{columns, parts};
+use crate::packet::event::{COLUMNS, Event, PARTS, Protocol, held_name};
+use crate::packet::stages::{FINE_STAGES, columns, split};
 
 const DIM: &[u8] = b"\x1b[2m";
 const BOLD: &[u8] = b"\x1b[1m";
@@ -48,20 +48,20 @@ pub(super) struct TextWriter {
 struct Owner {
     pid: u32,
     /// Without what the kernel leaves behind the end of a name, which differs from packet to packet.
-    comm: [u64; COMM_LEN / 8],
+    process: [u64; COMM_LEN / 8],
     /// With the end of the line, unless details follow. Empty as long as there was none.
     text: Piece<OWNER_LEN>,
 }
 
 impl Owner {
-    const NONE: Self = Self { pid: 0, comm: [0; COMM_LEN / 8], text: Piece::EMPTY };
+    const NONE: Self = Self { pid: 0, process: [0; COMM_LEN / 8], text: Piece::EMPTY };
 
     /// Uses the end of `out` for a moment, since that allocates nothing.
     #[cold]
     fn render(&mut self, event: &Event<'_>, details: bool, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(b". | Proc ");
-        write_name(event.comm(), out);
+        write_name(event.process(), out);
         out.extend_from_slice(b", PID ");
         match event.pid() {
             Some(pid) => write_number(pid, out),
@@ -93,33 +93,30 @@ impl Line<'_> {
         self.put_column(&names[0], stages[0], longest == Some(0));
         self.put_column(&names[1], stages[1], longest == Some(1));
         self.put_column(&names[2], stages[2], longest == Some(2));
+        let is_split = event.parts().is_some_and(|times| self.put_parts(event, &times));
         // No other column follows.
         self.take_back(COMMA.len);
-        if let Some(times) = event.parts() {
-            self.put_parts(event, &times);
+        if is_split {
+            self.put_byte(b')');
         }
     }
 
-    /// The parts of the last column, in brackets.
-    #[cold]
-    fn put_parts(&mut self, event: &Event<'_>, times: &[Option<u64>; PARTS]) {
-        let mut start = " (";
-        for (part, stage) in parts(event.direction(), event.protocol()) {
-            self.put_slice(start.as_bytes());
-            self.put_slice(stage.column.as_bytes());
-            match times[part] {
-                Some(ns) => {
-                    self.put_slice(b" ");
-                    self.put_slice(itoa::Buffer::new().format(ns / 1000).as_bytes());
-                    self.put_slice(b" us");
-                }
-                None => self.put_slice(b" -"),
+    /// An incoming packet's parts in brackets, since they split its last column, which tells that they are to be closed; an outgoing
+    /// one's as further columns.
+    #[inline]
+    fn put_parts(&mut self, event: &Event<'_>, times: &[Option<u64>; PARTS]) -> bool {
+        let (direction, protocol) = (event.direction(), event.protocol());
+        let is_split = direction == Direction::In;
+        if is_split {
+            self.take_back(COMMA.len);
+            self.put(&BRACKET);
+        }
+        for (place, time) in split(direction, protocol).into_iter().zip(times) {
+            if let Some(place) = place {
+                self.put_column(&PART_NAMES[place], *time, false);
             }
-            start = ", ";
         }
-        if start == ", " {
-            self.put_slice(b")");
-        }
+        is_split
     }
 
     /// A column, and what is between it and the next.
@@ -153,6 +150,7 @@ impl Line<'_> {
     }
 }
 
+const BRACKET: Piece<2> = Piece::new(" ", "(");
 const COMMA: Piece<2> = Piece::new("", ", ");
 const UNIT: Piece<5> = Piece::new(" us", ", ");
 const UNKNOWN: Piece<3> = Piece::new("-", ", ");
@@ -174,6 +172,34 @@ const fn short_times() -> [Piece<8>; 1000] {
         us += 1;
     }
     times
+}
+
+/// The names of fine stages, by their places in [`FINE_STAGES`]: in brackets, or as columns, each with its colon.
+static PART_NAMES: [Piece<PIECE_LEN>; FINE_STAGES.len()] = part_names();
+
+const fn part_names() -> [Piece<PIECE_LEN>; FINE_STAGES.len()] {
+    let mut names = [Piece::EMPTY; FINE_STAGES.len()];
+    let mut place = 0;
+    while place < names.len() {
+        let end = if is_column(place) { ": " } else { " " };
+        names[place] = Piece::new(FINE_STAGES[place].column, end);
+        place += 1;
+    }
+    names
+}
+
+/// Whether outgoing packets have this fine stage.
+const fn is_column(place: usize) -> bool {
+    let (places, mut part) = (split(Direction::Out, Protocol::Tcp), 0);
+    while part < PARTS {
+        if let Some(this) = places[part]
+            && this == place
+        {
+            return true;
+        }
+        part += 1;
+    }
+    false
 }
 
 /// What lines of a direction and a protocol have in common.
@@ -219,11 +245,11 @@ impl TextWriter {
             let [before, after]: [&[u8]; 2] = if *colour { [DIM, PLAIN] } else { [b""; 2] };
             *start = Piece::of([before, time.whole_seconds(event.wall_ns()).as_bytes(), after]);
         }
-        let PacketRecord { pid, comm, .. } = *event.record();
-        let comm = without_rest(words(comm));
+        let PacketRecord { pid, process, .. } = *event.record();
+        let process = without_rest(words(process));
         let owner = &mut owners[pid as usize % OWNERS];
-        if owner.text.len == 0 || owner.pid != pid || owner.comm != comm {
-            (owner.pid, owner.comm) = (pid, comm);
+        if owner.text.len == 0 || owner.pid != pid || owner.process != process {
+            (owner.pid, owner.process) = (pid, process);
             owner.render(event, *details, out);
         }
         Line::append(out, |line| {
@@ -242,8 +268,8 @@ impl TextWriter {
     }
 }
 
-fn words(comm: [u8; COMM_LEN]) -> [u64; COMM_LEN / 8] {
-    let (words, _) = comm.as_chunks();
+fn words(name: [u8; COMM_LEN]) -> [u64; COMM_LEN / 8] {
+    let (words, _) = name.as_chunks();
     [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
 }
 
@@ -256,6 +282,10 @@ fn longest(stages: &[Option<u64>; COLUMNS]) -> Option<usize> {
 fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     let record = event.record();
     part(" | tid ", event.tid(), "", out);
+    if event.comm() != event.process() {
+        out.extend_from_slice(b" | thread ");
+        write_name(event.comm(), out);
+    }
     out.extend_from_slice(b" | flow ");
     write_end(event.saddr(), record.sport, out);
     out.extend_from_slice(b" > ");
@@ -277,6 +307,10 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(flag.as_bytes());
     }
     part(" | first-send-age ", event.first_send_age_ns().map(|ns| ns / 1000), " us", out);
+    if let Some(held) = event.held() {
+        out.extend_from_slice(b" | held ");
+        out.extend_from_slice(held_name(held).as_bytes());
+    }
     part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);
     part(" | ns-pid ", event.ns_pid().filter(|pid| Some(*pid) != event.pid()), "", out);
 }
@@ -349,11 +383,11 @@ mod tests {
         let mut record = incoming();
         assert_eq!(owner(&record), "firefox, PID 19550");
         // What the kernel left there is nobody's.
-        record.comm[9] = b'x';
+        record.process[9] = b'x';
         assert_eq!(owner(&record), "firefox, PID 19550");
         record.pid += u32::try_from(OWNERS).expect("few");
         assert_eq!(owner(&record), "firefox, PID 19566");
-        record.comm = comm(b"firefoxes");
+        record.process = comm(b"firefoxes");
         assert_eq!(owner(&record), "firefoxes, PID 19566");
     }
 
@@ -364,7 +398,7 @@ mod tests {
         assert_snapshot!(line(&record, &PLAIN_LINE));
         let mut record = outgoing();
         record.stamps[STAMP_APP] = 0;
-        record.comm = [0; 16];
+        (record.comm, record.process) = ([0; 16], [0; 16]);
         record.pid = 0;
         assert_snapshot!(line_on(&record, None, &DETAILS));
     }
@@ -408,7 +442,7 @@ mod tests {
             b"-",
             b"Web Content",
         ] {
-            let text = line_on(&PacketRecord { comm: comm(name), ..incoming() }, None, &PLAIN_LINE);
+            let text = line_on(&PacketRecord { process: comm(name), ..incoming() }, None, &PLAIN_LINE);
             lines += text.split_once(" | ").expect("process").1;
         }
         assert_snapshot!(lines);
@@ -473,9 +507,12 @@ mod tests {
                 prop_assert!(read.is_some() || value == "-");
             }
             let (proc, pid) = parts.next().expect("process").split_once(", PID ").expect("PID");
-            let comm = unescape(proc.strip_prefix("Proc ").expect("Proc"));
-            prop_assert_eq!(&comm, event.comm().unwrap_or(b"-"));
+            let process = unescape(proc.strip_prefix("Proc ").expect("Proc"));
+            prop_assert_eq!(&process, event.process().unwrap_or(b"-"));
             prop_assert_eq!(pid.parse().ok(), event.pid());
+            let mut rest = parts.clone();
+            let thread = rest.find_map(|part| part.strip_prefix("thread ")).map(unescape);
+            prop_assert_eq!(thread.as_deref(), event.comm().filter(|comm| Some(*comm) != event.process()));
             let seq = format!("seq {}", record.seq);
             prop_assert!(parts.any(|part| part == seq));
         }

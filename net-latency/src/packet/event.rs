@@ -1,12 +1,12 @@
 //! A finished packet as the views and the output forms see it: typed, and with what only the user
 //! side knows (wall-clock time, device name).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use net_latency_common::{
-    AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS,
-    IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, UNKNOWN_PART,
-    Unknown,
+    AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
+    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, FineRecord, Held, IPPROTO_UDP, PART_FINISHED, PacketRecord,
+    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
 };
 
 pub use net_latency_common::PARTS;
@@ -15,13 +15,35 @@ pub use net_latency_common::PARTS;
 pub const COLUMNS: usize = STAMPS - 1;
 
 /// Flags that the kernel side sets, by name. The names are part of the interface.
-const FLAG_NAMES: [(u16, &str); 5] = [
+const FLAG_NAMES: [(u16, &str); 8] = [
     (FLAG_CONTROL, "control"),
     (FLAG_RETRANS, "retrans"),
     (FLAG_GRO, "gro"),
     (FLAG_COALESCED, "coalesced"),
     (FLAG_AMBIGUOUS, "ambiguous"),
+    (FLAG_ZERO_WINDOW, "zero-window"),
+    (FLAG_RTO, "rto"),
+    (FLAG_DROPPED, "dropped"),
 ];
+
+/// Why TCP held bytes back, as in JSON. The names are part of the interface.
+#[must_use]
+pub const fn held_name(held: Held) -> &'static str {
+    match held {
+        Held::ReceiveWindow => "rwnd",
+        Held::CongestionWindow => "cwnd",
+        Held::Nagle => "nagle",
+        Held::Cork => "cork",
+        Held::Pacing => "pacing",
+        Held::SmallQueue => "tsq",
+        Held::SendBuffer => "sndbuf",
+    }
+}
+
+/// The reason of that name.
+pub(crate) fn held_named(name: &str) -> Option<Held> {
+    Held::ALL.into_iter().find(|held| held_name(*held) == name)
+}
 
 /// What carries a packet's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +80,18 @@ pub enum IpVersion {
 pub fn completion_ns(record: &PacketRecord) -> u64 {
     let [a, b, c, d] = record.stamps;
     a.max(b).max(c.max(d))
+}
+
+/// When the line of a packet was complete: an outgoing one's with fine stages is later than the packet is with its device.
+#[must_use]
+#[inline]
+pub fn finished_ns(record: &FineRecord) -> u64 {
+    let packet = completion_ns(&record.packet);
+    if record.packet.direction == Direction::In as u8 {
+        packet
+    } else {
+        packet.max(record.parts[PART_FINISHED])
+    }
 }
 
 /// The stages in the order in which a packet crosses them: indices of its stamps.
@@ -123,7 +157,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// With the parts of its last stage, in ns, as [`net_latency_common::FineRecord`] has them.
+    /// With its parts, in ns, as [`net_latency_common::FineRecord`] has them.
     #[must_use]
     pub fn with_parts(mut self, parts: Option<&'a [u64; PARTS]>) -> Self {
         self.parts = parts;
@@ -216,25 +250,48 @@ impl<'a> Event<'a> {
         self.total
     }
 
-    /// The parts of the last column, in ns, `None` where unknown (then all are); nothing where nobody asked for them.
+    /// Its parts, in ns, `None` where unknown; nothing where nobody asked for them.
     /// [`split`](crate::packet::stages::split) says which it has.
     #[must_use]
+    #[inline]
     pub fn parts(&self) -> Option<[Option<u64>; PARTS]> {
-        Some(self.parts?.map(|part| (part != UNKNOWN_PART).then_some(part)))
+        let mut times = self.parts?.map(|value| part(value).ok());
+        if self.direction() == Direction::Out {
+            // That is no time of a stage.
+            times[PART_FINISHED] = None;
+        }
+        Some(times)
     }
 
-    /// Why its parts are unknown, if they are; `start` as in [`Self::unknown`].
+    /// Why TCP held its bytes back for half of the first column or more; `None` where it didn't, or nobody knows.
     #[must_use]
-    pub fn parts_unknown(&self, start: u64) -> Option<Unknown> {
-        if self.is_control() || self.parts.is_none_or(|parts| !parts.contains(&UNKNOWN_PART)) {
-            return None;
+    pub fn held(&self) -> Option<Held> {
+        Held::of(self.record.held)
+    }
+
+    /// Why those of its parts are unknown that are; `start` as in [`Self::unknown`].
+    #[must_use]
+    #[inline]
+    pub fn parts_unknown(&self, start: u64) -> [Option<Unknown>; PARTS] {
+        match self.parts {
+            Some(parts) if !self.is_control() && parts.iter().any(|value| part(*value).is_err()) => {
+                self.reasons_of(parts, start)
+            }
+            _ => [None; PARTS],
         }
+    }
+
+    #[cold]
+    fn reasons_of(&self, parts: &[u64; PARTS], start: u64) -> [Option<Unknown>; PARTS] {
+        let reasons = parts.map(|value| part(value).err());
+        if self.direction() == Direction::Out {
+            return reasons;
+        }
+        // They split its last stage.
         let [.., last, _] = self.unknown(start);
-        Some(last.unwrap_or(if self.record.flags & FLAG_AMBIGUOUS != 0 {
-            Unknown::Ambiguous
-        } else {
-            Unknown::ReaderUnseen
-        }))
+        let is_ambiguous = self.record.flags & FLAG_AMBIGUOUS != 0;
+        let why = last.or(is_ambiguous.then_some(Unknown::Ambiguous));
+        reasons.map(|reason| reason.map(|reason| why.unwrap_or(reason)))
     }
 
     /// Why those columns, and behind them the total, are unknown that are, if every hook was attached at `start`, in ns
@@ -276,16 +333,16 @@ impl<'a> Event<'a> {
         (self.record.tid != 0).then_some(self.record.tid)
     }
 
-    /// Name of the task up to its NUL, where known. The task chose it: it may hold any bytes.
+    /// Name of the thread, where known. Threads choose theirs: it may hold any bytes.
     #[must_use]
     pub fn comm(&self) -> Option<&'a [u8]> {
-        const LOW: u128 = u128::from_ne_bytes([0x01; COMM_LEN]);
-        const HIGH: u128 = LOW << 7;
-        let comm = &self.record.comm;
-        // The lowest bit set is the high one of the first byte that is 0; of a name without such a byte none is set.
-        let word = u128::from_le_bytes(*comm);
-        let end = (word.wrapping_sub(LOW) & !word & HIGH).trailing_zeros() as usize / 8;
-        (end > 0).then(|| &comm[..end])
+        until_nul(&self.record.comm)
+    }
+
+    /// Name of the process, which is that of its first thread, where known. A log may lack it that has the thread's.
+    #[must_use]
+    pub fn process(&self) -> Option<&'a [u8]> {
+        until_nul(&self.record.process)
     }
 
     /// Source address of the packet, whatever its direction.
@@ -298,6 +355,12 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn daddr(&self) -> IpAddr {
         self.address(&self.record.daddr)
+    }
+
+    /// Source and destination of the packet, whatever its direction.
+    #[must_use]
+    pub fn ends(&self) -> [SocketAddr; 2] {
+        [SocketAddr::new(self.saddr(), self.record.sport), SocketAddr::new(self.daddr(), self.record.dport)]
     }
 
     fn address(&self, bytes: &[u8; 16]) -> IpAddr {
@@ -315,6 +378,12 @@ impl<'a> Event<'a> {
         self.record.flags & FLAG_CONTROL != 0
     }
 
+    /// TCP had sent its bytes before.
+    #[must_use]
+    pub fn is_retransmission(&self) -> bool {
+        self.record.flags & FLAG_RETRANS != 0
+    }
+
     /// The packet carries application data, and a column of it is unknown. (A control packet never
     /// reaches the application, so what it lacks says nothing.)
     #[must_use]
@@ -327,6 +396,28 @@ impl<'a> Event<'a> {
         let partial = self.is_partial().then_some("partial");
         flag_names(self.record.flags).chain(partial)
     }
+}
+
+/// This machine's end of a packet that goes that way, and the other one, by its source and destination.
+#[must_use]
+pub fn local_and_remote(
+    direction: Direction,
+    [source, destination]: [SocketAddr; 2],
+) -> (SocketAddr, SocketAddr) {
+    match direction {
+        Direction::In => (destination, source),
+        Direction::Out => (source, destination),
+    }
+}
+
+/// A name up to its NUL, if it has any bytes.
+fn until_nul(name: &[u8; COMM_LEN]) -> Option<&[u8]> {
+    const LOW: u128 = u128::from_ne_bytes([0x01; COMM_LEN]);
+    const HIGH: u128 = LOW << 7;
+    // The lowest bit set is the high one of the first byte that is 0; of a name without such a byte none is set.
+    let word = u128::from_le_bytes(*name);
+    let end = (word.wrapping_sub(LOW) & !word & HIGH).trailing_zeros() as usize / 8;
+    (end > 0).then(|| &name[..end])
 }
 
 /// Names of the flags that the kernel side has set.
@@ -367,7 +458,8 @@ pub(crate) mod fixtures {
             other: 0,
             saddr: v4([192, 0, 2, 7]),
             daddr: v4([198, 51, 100, 20]),
-            comm: comm(b"firefox"),
+            comm: comm(b"Socket Thread"),
+            process: comm(b"firefox"),
             pid: 19550,
             tid: 19561,
             len: 1448,
@@ -383,7 +475,7 @@ pub(crate) mod fixtures {
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
             family: AF_INET,
-            reserved: 0,
+            held: 0,
         }
     }
 
@@ -488,15 +580,17 @@ mod tests {
         let mut record = fixtures::incoming();
         record.pid = 0;
         record.tid = 0;
-        record.comm = [0; 16];
+        (record.comm, record.process) = ([0; 16], [0; 16]);
         let event = Event::new(&record, 0, Some(b""));
         assert_eq!((event.pid(), event.tid(), event.comm(), event.ifname()), (None, None, None, None));
+        assert_eq!(event.process(), None);
     }
 
     #[test]
-    fn comm_ends_at_its_nul_or_at_the_end_of_the_field() {
+    fn names_end_at_their_nul_or_at_the_end_of_the_field() {
         let mut record = fixtures::incoming();
-        assert_eq!(event(&record).comm(), Some(&b"firefox"[..]));
+        assert_eq!(event(&record).comm(), Some(&b"Socket Thread"[..]));
+        assert_eq!(event(&record).process(), Some(&b"firefox"[..]));
         record.comm = [b'x'; 16];
         assert_eq!(event(&record).comm(), Some(&[b'x'; 16][..]));
     }

@@ -33,8 +33,9 @@ pub const STAGES: [Stage; 10] = [
     stage("ip-drv", "ip_drv_ns", "from IP to the device: netfilter (NAT), or the neighbour's address"),
 ];
 
-/// The stages into which others are split where fine ones are asked for, in an order that keeps that of each packet.
-pub const FINE_STAGES: [Stage; 7] = [
+/// The stages into which an incoming packet's last one is split, and those that follow an outgoing one's, where fine stages are
+/// asked for, in an order that keeps that of each packet.
+pub const FINE_STAGES: [Stage; 10] = [
     stage("gap", "tcp_gap_ns", "bytes before it were missing: a segment was lost, or came late"),
     stage("wait", "tcp_wait_ns", "its bytes waited for the application to ask for them"),
     stage("cpu", "tcp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
@@ -42,19 +43,23 @@ pub const FINE_STAGES: [Stage; 7] = [
     stage("wait", "udp_wait_ns", "it waited for the application to ask for it"),
     stage("cpu", "udp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
     stage("copy", "udp_copy_ns", "in the call that read it: copying, or others before it"),
+    stage("qdisc", "qdisc_ns", "it waited in the device's queue: others, a rate limit, pacing, a delay"),
+    stage("driver", "driver_ns", "in the driver's call, which gave it to the device"),
+    stage("net", "net_ns", "on the wire and at the peer, until its ACK came"),
 ];
 
-/// The places in [`FINE_STAGES`] of the parts of a packet's last stage; `None` for one that such packets don't have.
+/// The places in [`FINE_STAGES`] of a packet's parts; `None` for one that such packets don't have.
 #[must_use]
 pub const fn split(direction: Direction, protocol: Protocol) -> [Option<usize>; PARTS] {
     match (direction, protocol) {
         (Direction::In, Protocol::Tcp) => [Some(0), Some(1), Some(2), Some(3)],
         (Direction::In, Protocol::Udp) => [None, Some(4), Some(5), Some(6)],
-        (Direction::Out, _) => [None; PARTS],
+        (Direction::Out, Protocol::Tcp) => [Some(7), Some(8), Some(9), None],
+        (Direction::Out, Protocol::Udp) => [Some(7), Some(8), None, None],
     }
 }
 
-/// The parts of such a packet's last stage: which of all, and what they are.
+/// The parts of such a packet: which of all, and what they are.
 pub fn parts(direction: Direction, protocol: Protocol) -> impl Iterator<Item = (usize, &'static Stage)> {
     let places = split(direction, protocol).into_iter().enumerate();
     places.filter_map(|(part, place)| Some((part, &FINE_STAGES[place?])))

@@ -20,7 +20,8 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{
-    OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SETTINGS_GLOBAL,
+    LEAVING_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SENT_MAP,
+    SETTINGS_GLOBAL,
 };
 use rustix::{
     io::Errno,
@@ -201,7 +202,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
-    settings.histograms_by = request.histograms.map_or(0, |histograms| histograms.by as u32);
+    if let Some(Histograms { by, slower, .. }) = request.histograms {
+        settings.histograms_by = by as u32;
+        settings.record_slower_ns = filters::slower_ns(slower);
+    }
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
     settings.fine = u32::from(request.fine);
     // The standard library's hashes have random keys.
@@ -227,7 +231,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         || request.fine
         || request.log_level > 0;
     if is_full && !request.fine {
-        loader.map_max_entries(READERS_MAP, 1);
+        for map in [READERS_MAP, SENT_MAP, LEAVING_MAP] {
+            loader.map_max_entries(map, 1);
+        }
     }
     let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
     let mut probes = Probes {

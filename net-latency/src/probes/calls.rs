@@ -16,7 +16,7 @@ use aya::{
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
-    CallStack, SETTINGS_GLOBAL, STACKS_MAP,
+    CallStack, OFFSETS_GLOBAL, SETTINGS_GLOBAL, STACKS_MAP,
 };
 
 use super::{attach, filters, table::Mechanism};
@@ -133,18 +133,20 @@ impl CallProbes {
         buffer_bytes: u32,
     ) -> Result<Self, Failure> {
         attach::lift_memory_limit();
+        let types = Btf::parse(btf, named(layout::names())).context("reading the kernel's BTF")?;
+        let offsets = layout::offsets_of_tasks(&types).context("reading the kernel's BTF")?;
+        let counts_missed = layout::counts_missed_kprobes(&types);
         let mut loader = EbpfLoader::new();
         let shared = filters::settings(filter, buffer_bytes);
         loader
             .btf(None)
             .override_global(CALL_SETTINGS_GLOBAL, settings, true)
             .override_global(SETTINGS_GLOBAL, &shared, true)
+            .override_global(OFFSETS_GLOBAL, &offsets, true)
             .map_max_entries(CALLS_MAP, buffer_bytes);
         filters::size(filter, &mut loader);
         let load = || -> Result<Self> {
             let ebpf = loader.load(OBJECT).context("loading the programs")?;
-            let counts_missed =
-                Btf::parse(btf, named(layout::names())).is_ok_and(|btf| layout::counts_missed_kprobes(&btf));
             let mut probes = Self { ebpf, links: Vec::new(), counts_missed, watched: None };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in PROGRAMS {

@@ -1,6 +1,6 @@
 //! What the kernel side is told of the packets that are asked for.
 
-use std::{fs::File, net::IpAddr};
+use std::{fs::File, net::IpAddr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use aya::{
@@ -14,12 +14,19 @@ use net_latency_common::{
 };
 
 use crate::{
+    kernel::ports,
     packet::event::{IpVersion, Protocol},
     request::{PacketFilter, glob},
 };
 
 /// Processes of a command that can run at the same time.
 const FOLLOWED_PROCESSES: u32 = 16_384;
+
+/// The least time in ns; 0 for none.
+#[must_use]
+pub fn slower_ns(slower: Option<Duration>) -> u64 {
+    slower.map_or(0, |least| u64::try_from(least.as_nanos()).unwrap_or(u64::MAX))
+}
 
 /// The settings, beside the maps.
 pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
@@ -32,8 +39,9 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
     };
     let filter_comm = glob::banks(&filter.comms).len() as u32;
     let filter_cgroup = filter.cgroups.len() as u32;
+    let (first, last) = ports::ephemeral();
     Settings {
-        slower_ns: filter.slower.map_or(0, |least| u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)),
+        slower_ns: slower_ns(filter.slower),
         filter_task: is_on(filter_pid != 0 || filter_comm + filter_cgroup > 0),
         filter_pid,
         filter_comm,
@@ -62,9 +70,10 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         control: is_on(filter.control),
         // The rest is not of the filters.
         fine: 0,
-        reserved: 0,
+        ephemeral_ports: u32::from(last) << 16 | u32::from(first),
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
+        record_slower_ns: 0,
         tcp_header_only: 0,
         seed: 0,
     }

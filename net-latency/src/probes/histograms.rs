@@ -1,17 +1,20 @@
 //! The kernel side's counts of times: how much room they get, when they are valid, and reading them.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, os::fd::AsFd as _};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuHashMap},
+    maps::{Array, HashMap, IterableMap as _, MapData, MapError, PerCpuArray, PerCpuHashMap},
+    util::nr_cpus,
 };
 use net_latency_common::{
-    CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP, TRAFFIC_KINDS,
+    CELLS, COMM_LEN, CellKey, FINE_ROWS, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP,
+    TRAFFIC_KINDS,
 };
 
-use crate::request::Histograms;
+use super::batch;
+use crate::request::{Histograms, Stages};
 
 /// Buckets that a process has at least, of which each has one name.
 const BUCKETS_PER_NAME: u32 = 16;
@@ -20,7 +23,8 @@ const BUCKETS_PER_NAME: u32 = 16;
 pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
     match histograms.by {
         GroupBy::Stage => {
-            loader.map_max_entries(TIMES_MAP, TRAFFIC_KINDS * ROWS);
+            let rows = if histograms.stages == Stages::Fine { FINE_ROWS } else { ROWS };
+            loader.map_max_entries(TIMES_MAP, TRAFFIC_KINDS * rows);
         }
         GroupBy::Pid => {
             loader.map_max_entries(GROUPS_MAP, histograms.buckets);
@@ -75,11 +79,9 @@ impl Counts {
                 }
             }
         } else {
-            // Nothing is deleted meanwhile, so that the walk comes to each key once.
-            for entry in self.groups.iter() {
-                let (key, per_cpu) = entry.context("reading the kernel side's counts")?;
-                counts.push((key, per_cpu.iter().sum()));
-            }
+            let cpus = nr_cpus().map_err(|(file, error)| anyhow!("{file}: {error}"))?;
+            counts = batch::sums(self.groups.map().fd().as_fd(), cpus)
+                .context("reading the kernel side's counts")?;
             counts.sort_unstable_by_key(|(key, _)| (key.group, key.row, key.cell));
         }
         counts.retain(|(_, count)| *count > 0);

@@ -2,8 +2,9 @@
 //! ([`attach`]).
 
 pub mod attach;
+mod batch;
 pub mod calls;
-mod filters;
+pub mod filters;
 pub mod histograms;
 pub mod journey;
 pub mod plan;

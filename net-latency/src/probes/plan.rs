@@ -125,13 +125,17 @@ impl Plan {
                 "please report the kernel's version",
             )
         })?;
+        let offsets = layout::offsets(&btf).map_err(unreadable)?;
+        // Where one of them is missing, that is all that is unknown.
+        let offsets =
+            if scope.fine { layout::offsets_of_held(&btf, offsets).unwrap_or(offsets) } else { offsets };
         let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
         Ok(Self {
             is_preemptible,
             // A target may be both: a tracepoint and the function it is in.
             types: btf.only(targets(), targets()),
             choices,
-            offsets: layout::offsets(&btf).map_err(unreadable)?,
+            offsets,
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
     }

@@ -332,8 +332,8 @@ pub const HOOKS: [Hook; 28] = [
     tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 
-/// What splits the time that bytes wait in a socket, where fine stages are asked for.
-pub const FINE: [Hook; 6] = [
+/// What splits the time that bytes wait in a socket, and what comes behind the device's queue, where fine stages are asked for.
+pub const FINE: [Hook; 11] = [
     function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
     // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
     optional(IN, Stage::App, &["tcp_zerocopy_receive"], "fentry_in_asks_zero", "kprobe_in_asks_zero").tcp(),
@@ -341,6 +341,12 @@ pub const FINE: [Hook; 6] = [
     function(IN, Stage::App, &["udpv6_recvmsg"], "fentry_in_asks_udp6", "kprobe_in_asks_udp6").udp(),
     tracepoint(IN, Stage::Cpu, &["sched_waking"], "btf_woken"),
     tracepoint(IN, Stage::Cpu, &["sched_switch"], "btf_switched"),
+    tracepoint(OUT, Stage::Drv, &["net_dev_start_xmit"], "btf_out_driven"),
+    tracepoint(OUT, Stage::Drv, &["net_dev_xmit"], "btf_out_left"),
+    function(OUT, Stage::Tcp, &["tcp_add_backlog"], "fentry_out_backlog", "kprobe_out_backlog").tcp(),
+    function(OUT, Stage::Tcp, &["tcp_ack"], "fentry_out_acked", "kprobe_out_acked").tcp(),
+    // At the end of `tcp_write_xmit`. Where it is inlined, why TCP holds bytes back is unknown, but for the peer's window.
+    optional(OUT, Stage::Tcp, &["tcp_chrono_stop"], "fentry_out_stopped", "kprobe_out_stopped").tcp(),
 ];
 
 /// Frees what is kept of a socket when the kernel destroys it.

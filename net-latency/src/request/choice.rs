@@ -25,8 +25,9 @@ impl Choice for GroupBy {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Stage, "stage", "Nothing else"),
         (Self::Pid, "pid", "The process"),
-        (Self::Comm, "comm", "The name of the process's thread"),
-        (Self::Port, "port", "This end's port"),
+        (Self::Process, "process", "The process's name"),
+        (Self::Comm, "comm", "The thread's name"),
+        (Self::Port, "port", "The server's port: this end's, or the other's where this end is the client"),
         (Self::Host, "host", "The other end's address"),
         (Self::Interface, "interface", "The network device"),
         (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),

@@ -4,12 +4,18 @@ use std::{net::SocketAddr, time::Duration};
 
 use net_latency_common::GroupBy;
 
-use super::{choice::Choice, filter::PacketFilter, format::FooterFormat, hist::Histograms, tracing::Backend};
+use super::{
+    choice::Choice,
+    filter::PacketFilter,
+    format::FooterFormat,
+    hist::Histograms,
+    tracing::{Backend, Stages},
+};
 
 /// Which metrics to keep, and where scrapers find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// Which packets to count; the kernel side applies this.
+    /// Which packets to count; the kernel side applies this. It has no `slower`: all of them are counted.
     pub filter: PacketFilter,
     /// How to hook into the kernel: fentry, kprobe, or what suits it.
     pub backend: Backend,
@@ -17,8 +23,12 @@ pub struct ExportConfig {
     pub by: ExportBy,
     /// Room for this many buckets of all groups together. What finds no room is counted as lost.
     pub buckets: u32,
+    /// Into how many stages a packet's time is split.
+    pub stages: Stages,
     /// Groups that have series of their own; all others are one more.
     pub series: usize,
+    /// Which of them have a line besides.
+    pub slow: Option<SlowLines>,
     /// Where to listen.
     pub listen: SocketAddr,
     /// Stop this long after everything is attached.
@@ -29,18 +39,33 @@ pub struct ExportConfig {
     pub footer: FooterFormat,
 }
 
+/// Lines of slow packets on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowLines {
+    /// The least time, in total or in one known stage.
+    pub least: Duration,
+    /// So many a second at most; as many at once.
+    pub per_second: u16,
+}
+
 impl ExportConfig {
     /// What the kernel side counts.
     #[must_use]
     pub fn histograms(&self) -> Histograms {
         let by = match self.by {
             ExportBy::None => GroupBy::Stage,
+            ExportBy::Process => GroupBy::Process,
             ExportBy::Comm => GroupBy::Comm,
             ExportBy::Cgroup | ExportBy::Pod => GroupBy::Cgroup,
             ExportBy::Interface => GroupBy::Interface,
             ExportBy::Port => GroupBy::Port,
         };
-        Histograms { by, buckets: self.buckets }
+        Histograms {
+            by,
+            buckets: self.buckets,
+            stages: self.stages,
+            slower: self.slow.map(|slow| slow.least),
+        }
     }
 }
 
@@ -49,7 +74,9 @@ impl ExportConfig {
 pub enum ExportBy {
     /// All packets together.
     None,
-    /// The name of the process's thread.
+    /// The process's name.
+    Process,
+    /// The thread's name.
     Comm,
     /// The process's cgroup.
     Cgroup,
@@ -57,17 +84,18 @@ pub enum ExportBy {
     Pod,
     /// The device.
     Interface,
-    /// This end's port, unless it is ephemeral.
+    /// The server's port, unless it is ephemeral.
     Port,
 }
 
 impl Choice for ExportBy {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::None, "none", "Nothing else"),
-        (Self::Comm, "comm", "The name of the process's thread"),
+        (Self::Process, "process", "The process's name"),
+        (Self::Comm, "comm", "The thread's name"),
         (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),
         (Self::Pod, "pod", "The process's Kubernetes namespace, pod and container"),
         (Self::Interface, "interface", "The network device"),
-        (Self::Port, "port", "This end's port; ephemeral ones together"),
+        (Self::Port, "port", "The server's port; ephemeral ones together"),
     ];
 }

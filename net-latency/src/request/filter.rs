@@ -16,7 +16,7 @@ pub struct PacketFilter {
     pub pids: Vec<u32>,
     /// A process to show, beside `pids`, with all those that it starts.
     pub followed: Option<u32>,
-    /// Globs for the name of the thread that takes or wrote the bytes.
+    /// Globs for the name of the thread that takes or wrote the bytes, or of its process.
     pub comms: Vec<Glob>,
     /// Directories of cgroups (v2); a process in one or below it meets the condition.
     pub cgroups: Vec<PathBuf>,
@@ -45,6 +45,11 @@ pub struct PacketFilter {
 }
 
 impl PacketFilter {
+    /// Whether it leaves only slow packets, or a sample: what is common, and what follows what, can't be told from these.
+    pub(crate) fn is_only_some(&self) -> bool {
+        self.slower.is_some() || self.sample.is_some()
+    }
+
     /// Whether the recorded packet `event` is asked for, as the kernel side decides it while tracing. The command line
     /// refuses what a log can't answer.
     pub(crate) fn matches(&self, event: &Event<'_>) -> bool {
@@ -71,10 +76,11 @@ impl PacketFilter {
         let has = |net: &IpNet| addresses.iter().any(|address| net.contains(address));
         let is = |version: IpVersion| (version == IpVersion::V4) == addresses[0].is_ipv4();
         let is_marked = |mark: Mark| record.mark & mark.mask == mark.value;
-        let times = || event.stages().into_iter().chain([event.total_ns()]).flatten();
+        let names = || event.comm().into_iter().chain(event.process());
+        let parts = || event.parts().into_iter().flatten();
+        let times = || event.stages().into_iter().chain([event.total_ns()]).chain(parts()).flatten();
         (pids.is_empty() || event.pid().is_some_and(|pid| pids.contains(&pid)))
-            && (comms.is_empty()
-                || event.comm().is_some_and(|comm| comms.iter().any(|glob| glob.matches(comm))))
+            && (comms.is_empty() || names().any(|name| comms.iter().any(|glob| glob.matches(name))))
             && (ports.is_empty() || ports.contains(&record.sport) || ports.contains(&record.dport))
             && (hosts.is_empty() || hosts.iter().any(has))
             && (interfaces.is_empty()
@@ -111,6 +117,7 @@ mod tests {
             (PacketFilter { pids: vec![19_561], ..open() }, false),
             (comm("fire*"), true),
             (comm("fire"), false),
+            (comm("Socket*"), true),
             (PacketFilter { ports: vec![51_324], ..open() }, true),
             (PacketFilter { ports: vec![80], ..open() }, false),
             (host("192.0.2.0/24"), true),

@@ -7,7 +7,7 @@ use net_latency_common::GroupBy;
 use super::{
     filter::PacketFilter,
     format::{FooterFormat, ReportFormat},
-    tracing::Backend,
+    tracing::{Backend, Stages},
 };
 use crate::clock::Zone;
 
@@ -45,4 +45,8 @@ pub struct Histograms {
     pub by: GroupBy,
     /// Room for this many buckets of all groups together. What finds no room is counted as lost.
     pub buckets: u32,
+    /// Into how many stages a packet's time is split.
+    pub stages: Stages,
+    /// Packets that took so long, in total or in one known stage, have a record besides.
+    pub slower: Option<Duration>,
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 pub mod calls;
 pub mod check;
 pub mod choice;
+pub mod command;
+pub mod diagnose;
 pub mod export;
 pub mod filter;
 pub mod format;
@@ -21,7 +23,9 @@ pub(crate) mod values;
 
 pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
-pub use export::{ExportBy, ExportConfig};
+pub use command::{CommandConfig, User};
+pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
+pub use export::{ExportBy, ExportConfig, SlowLines};
 pub use filter::PacketFilter;
 pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
@@ -42,6 +46,8 @@ pub enum Config {
     Calls(Box<CallsConfig>),
     /// Say how this kernel can be traced.
     Check(CheckConfig),
+    /// Say what makes services slow.
+    Diagnose(Box<DiagnoseConfig>),
     /// Keep metrics for a scraper.
     Export(Box<ExportConfig>),
     /// Draw distributions.

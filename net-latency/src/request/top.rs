@@ -29,6 +29,8 @@ pub struct TopConfig {
 /// What a table can be sorted by. Times are those of the direction that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SortBy {
+    /// The time of all packets of a second together, as the median and their rate make it.
+    Time,
     /// The time that 99 % of the packets do not exceed.
     P99,
     /// The time that half of the packets do not exceed.
@@ -51,6 +53,7 @@ pub enum SortBy {
 
 impl Choice for SortBy {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Time, "time", "Time of a second's packets together: p50 times their rate"),
         (Self::P99, "p99", "Time that 99 % of the packets do not exceed"),
         (Self::P50, "p50", "Time that half of the packets do not exceed"),
         (Self::Max, "max", "Longest time"),

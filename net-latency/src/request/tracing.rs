@@ -28,14 +28,15 @@ pub enum Stages {
     /// Those between driver, IP, transport and application
     #[default]
     Basic,
-    /// What comes before the application reads as well: missing bytes, its own pauses, the wait for a CPU
+    /// What comes before the application reads as well (missing bytes, its own pauses, the wait for a CPU), and behind the device's
+    /// queue (queue, driver, network)
     Fine,
 }
 
 impl Choice for Stages {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Basic, "basic", "Those between driver, IP, transport and application"),
-        (Self::Fine, "fine", "The wait in the socket too: for missing bytes, the reader's call, a CPU"),
+        (Self::Fine, "fine", "The wait in the socket too (bytes, reader, CPU), and the way until the ACK"),
     ];
 }
 

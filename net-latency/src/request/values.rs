@@ -108,6 +108,13 @@ pub(crate) fn parse_rows(text: &str) -> Result<u16, String> {
         .ok_or_else(|| "write a whole number from 1 to 1000".to_owned())
 }
 
+/// A number of lines a second.
+pub(crate) fn parse_rate(text: &str) -> Result<u16, String> {
+    positive(text)
+        .filter(|lines| *lines <= 10_000)
+        .ok_or_else(|| "write a whole number of lines from 1 to 10000".to_owned())
+}
+
 fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Option<T> {
     text.parse().ok().filter(|number| *number != T::default())
 }

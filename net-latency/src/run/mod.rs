@@ -3,6 +3,7 @@
 pub(crate) mod command;
 pub(crate) mod ends;
 pub mod kernel_log;
+pub(crate) mod names;
 pub(crate) mod notice;
 pub(crate) mod pace;
 pub(crate) mod privileges;

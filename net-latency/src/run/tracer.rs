@@ -20,14 +20,20 @@ use crate::{
     kernel::{self, prerequisites},
     probes::{
         attach::{self, Probes, Request},
+        filters,
         histograms::Counts,
         plan::{Choice, Plan, Scope},
         table::Mechanism,
     },
     request::{Backend, Histograms, PacketFilter, Stages, TracingConfig},
-    run::{kernel_log::KernelLog, notice::Notice},
+    run::{kernel_log::KernelLog, names::tell_unmatched, notice::Notice},
     source::ring::{Capture, Live, Names},
 };
+
+/// Bytes of the ring buffer for slow packets of those that are counted: 1,820 in the time between two reads.
+const SLOW_BUFFER_BYTES: u32 = 256 << 10;
+/// No completion is out of this.
+static ALWAYS: RangeInclusive<u64> = 0..=u64::MAX;
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
 pub struct Tracer {
@@ -83,7 +89,7 @@ impl Tracer {
         Self::begin(&request, tracing.backend, is_quiet)
     }
 
-    /// Like [`Self::start`], with counts of times instead of records, of which none will come.
+    /// Like [`Self::start`], with counts of times instead of records, which only those packets have that `histograms` says.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
@@ -93,11 +99,15 @@ impl Tracer {
         histograms: Histograms,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        let buffer_bytes = u32::try_from(page_size()).context("pages of this size can't be")?;
+        let buffer_bytes = match histograms.slower {
+            Some(_) => SLOW_BUFFER_BYTES,
+            None => u32::try_from(page_size()).context("pages of this size can't be")?,
+        };
         let request = Request {
             filter: filter.clone(),
             buffer_bytes,
             histograms: Some(histograms),
+            fine: histograms.stages == Stages::Fine,
             ..Request::default()
         };
         Self::begin(&request, backend, is_quiet)
@@ -105,6 +115,7 @@ impl Tracer {
 
     fn begin(request: &Request, backend: Backend, is_quiet: bool) -> Result<Self, Failure> {
         prerequisites::check()?;
+        tell_unmatched(&request.filter, is_quiet);
         let plan =
             Plan::new(&kernel::read_btf()?, Scope { fine: request.fine, ..Scope::of(&request.filter) })?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
@@ -112,7 +123,10 @@ impl Tracer {
         let hooks = hooks(&plan, probes.mechanism());
         drop((notice, plan));
         release_memory();
-        let mut capture = Capture::take(probes.ebpf_mut())?;
+        let mut capture = Capture::take(
+            probes.ebpf_mut(),
+            request.fine.then(|| filters::slower_ns(request.filter.slower)),
+        )?;
         // Attaching took a while, in which packets met some of the hooks only.
         let mut early = 0;
         while capture.next(|_| ())?.is_some() {
@@ -155,7 +169,9 @@ impl Tracer {
         names: Option<&'a mut Names>,
         outside: &'a mut u64,
     ) -> Live<'a> {
-        let Self { capture, span, counted_until, is_fine, .. } = self;
+        let Self { capture, span, counted_until, is_fine, counts, .. } = self;
+        // The kernel side gives a record only to what it counts.
+        let span = if counts.is_some() { &ALWAYS } else { span };
         Live { capture, span, counted_until: *counted_until, outside, clock, names, is_fine: *is_fine }
     }
 
@@ -255,7 +271,7 @@ impl Tracer {
         let notice = Notice::new(format!("detaching {} hooks …", self.hooks.len()), self.is_quiet);
         drop(self.probes.take());
         drop(notice);
-        self.capture.finish();
+        self.capture.finish()?;
         Ok(Losses { missed_probes, ..losses })
     }
 

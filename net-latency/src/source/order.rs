@@ -7,7 +7,7 @@ use std::mem;
 
 use net_latency_common::{FineRecord, PacketRecord};
 
-use crate::packet::event::completion_ns;
+use crate::packet::event::{completion_ns, finished_ns};
 
 /// Records sorted at a time.
 const ROOM: usize = 4096;
@@ -16,7 +16,7 @@ const HOLD_NS: u64 = 1_000_000;
 
 /// What has a time by which it is sorted.
 pub trait Finished: Copy {
-    /// When its packet was finished, as [`completion_ns`] has it.
+    /// When its packet was finished, as [`completion_ns`] or [`finished_ns`] has it.
     fn finished_ns(&self) -> u64;
 }
 
@@ -30,7 +30,7 @@ impl Finished for PacketRecord {
 impl Finished for FineRecord {
     #[inline]
     fn finished_ns(&self) -> u64 {
-        completion_ns(&self.packet)
+        finished_ns(self)
     }
 }
 

@@ -4,17 +4,18 @@ use std::{
     io,
     ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
-    ptr,
+    ptr, vec,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf,
-    maps::{HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, FineRecord, PARTS, PacketRecord, RECORDS_MAP,
-    SEGMENT_SIZE, SEGMENTS_MAP, UNKNOWN_PART,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, FLAG_RETRANS, FineRecord, LEAVING_MAP, PARTS,
+    PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SENT_AGAIN, SENT_MAP, STAMP_DRV, Sent, SentSlot,
+    SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts, sent_time,
 };
 
 use super::{RecordSource, order::Order};
@@ -23,7 +24,7 @@ use crate::{
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
-    packet::event::{Event, completion_ns},
+    packet::event::{Event, completion_ns, finished_ns},
 };
 
 /// The maps that are read while tracing and, the last time, after everything is detached.
@@ -38,18 +39,76 @@ struct Maps {
     datagrams: HashMap<MapData, u64, [u8; DATAGRAM_SIZE]>,
 }
 
+/// Sent packets whose lines wait for more ([`Sent`]).
+struct Unfinished {
+    /// For their ACKs.
+    sent: Array<MapData, SentSlots>,
+    /// For their drivers.
+    leaving: Array<MapData, SentSlots>,
+    /// Only packets that took so long, in ns.
+    slower_ns: u64,
+}
+
+impl Unfinished {
+    /// What is there now that nothing is attached any more.
+    fn read(self) -> Result<Vec<FineRecord>> {
+        let now = monotonic_ns();
+        let mut records = Vec::new();
+        for (map, is_tagged) in [(self.sent, true), (self.leaving, false)] {
+            for slots in map.iter() {
+                let slots = slots.context("reading what waits for ACKs")?;
+                // What a tunnel has wrapped up is in the other map too.
+                let is_line = |slot: &&SentSlot| slot.key != 0 && (is_tagged || slot.sent.acked == 0);
+                let used = slots.pair.iter().filter(is_line);
+                records.extend(used.map(|slot| left(&slot.sent, is_tagged.then_some(slot.key), now)));
+            }
+        }
+        records.retain(|record| takes(record, self.slower_ns));
+        Ok(records)
+    }
+}
+
+/// The line of a packet that got no further; its times are tagged if it has a `key`.
+fn left(sent: &Sent, key: Option<u64>, now: u64) -> FineRecord {
+    let time = |word| key.map_or(0, |key| sent_time(word, key, now));
+    let mut packet = sent.packet;
+    packet.flags |= sent_flags(sent.state);
+    let again = if packet.flags & FLAG_RETRANS == 0 { 0 } else { SENT_AGAIN };
+    let times = SentTimes {
+        queued: packet.stamps[STAMP_DRV],
+        started: time(sent.started),
+        finished: time(sent.finished),
+        acked: 0,
+    };
+    let parts = sent_parts(times, sent.state | again, Some(Unknown::Unacknowledged), now, between);
+    FineRecord { packet, parts }
+}
+
+/// Whether a packet took so many ns, as a whole or in one stage.
+fn takes(record: &FineRecord, slower_ns: u64) -> bool {
+    let event = Event::new(&record.packet, 0, None).with_parts(Some(&record.parts));
+    let parts = event.parts().into_iter().flatten();
+    let mut times = event.stages().into_iter().chain([event.total_ns()]).chain(parts).flatten();
+    slower_ns == 0 || times.any(|time| time >= slower_ns)
+}
+
 /// Reads what the kernel side has to say.
 pub struct Capture {
     maps: Maps,
     order: Order<FineRecord>,
+    /// With fine stages, until everything is detached.
+    unfinished: Option<Unfinished>,
+    /// What was left then.
+    left: vec::IntoIter<FineRecord>,
 }
 
 impl Capture {
-    /// Takes the maps out of the loaded object, which they outlive then.
+    /// Takes the maps out of the loaded object, which they outlive then: with fine stages also what is left of packets that
+    /// took `slower_ns` at least.
     ///
     /// # Errors
     /// If one is not there: they were taken before.
-    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
+    pub fn take(ebpf: &mut Ebpf, fine: Option<u64>) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
         let maps = Maps {
             records: take(RECORDS_MAP)?.try_into()?,
@@ -57,7 +116,15 @@ impl Capture {
             segments: take(SEGMENTS_MAP)?.try_into()?,
             datagrams: take(DATAGRAMS_MAP)?.try_into()?,
         };
-        Ok(Self { maps, order: Order::new() })
+        let unfinished = match fine {
+            Some(slower_ns) => Some(Unfinished {
+                sent: take(SENT_MAP)?.try_into()?,
+                leaving: take(LEAVING_MAP)?.try_into()?,
+                slower_ns,
+            }),
+            None => None,
+        };
+        Ok(Self { maps, order: Order::new(), unfinished, left: Vec::new().into_iter() })
     }
 
     /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
@@ -74,16 +141,29 @@ impl Capture {
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
     pub fn next<T>(&mut self, take: impl FnOnce(&FineRecord) -> T) -> Result<Option<T>> {
-        let Self { maps, order } = self;
+        let Self { maps, order, left, .. } = self;
         if order.is_empty() {
-            order.refill(monotonic_ns(), |records| read(&mut maps.records, records))?;
+            order.refill(monotonic_ns(), |records| {
+                let is_read = read(&mut maps.records, records)?;
+                let rest = if is_read { None } else { left.next() };
+                let is_rest = rest.is_some();
+                records.extend(rest);
+                Ok::<_, anyhow::Error>(is_read || is_rest)
+            })?;
         }
         Ok(order.take().map(take))
     }
 
-    /// Everything is detached: no more records will come.
-    pub fn finish(&mut self) {
+    /// Everything is detached: no more records will come, and what waits for more gets none.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show what waits.
+    pub fn finish(&mut self) -> Result<()> {
         self.order.release();
+        if let Some(unfinished) = self.unfinished.take() {
+            self.left = unfinished.read()?.into_iter();
+        }
+        Ok(())
     }
 
     /// The counters, summed over all CPUs.
@@ -158,13 +238,15 @@ impl RecordSource for Live<'_> {
         let Self { capture, span, counted_until, outside, clock, names, is_fine } = self;
         let mut take = Some(take);
         loop {
-            let next = capture.next(|FineRecord { packet: record, parts }| {
+            let next = capture.next(|fine| {
+                let FineRecord { packet: record, parts } = fine;
+                // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
                 let completion_ns = completion_ns(record);
                 if !span.contains(&completion_ns) {
                     **outside += u64::from(completion_ns <= *counted_until);
                     return None;
                 }
-                let wall_ns = clock.to_utc_ns(completion_ns);
+                let wall_ns = clock.to_utc_ns(finished_ns(fine));
                 let (ns_pid, device) = match names {
                     Some(Names { devices, namespaced }) => {
                         (namespaced.number(record.pid), devices.name(record.netns, record.ifindex))
@@ -206,7 +288,7 @@ fn decode(bytes: &[u8], records: &mut Vec<FineRecord>) -> Result<()> {
     unsafe {
         let to = records.as_mut_ptr().add(records.len());
         copy(record, &raw mut (*to).packet);
-        (*to).parts = if is_fine { record.cast::<FineRecord>().read().parts } else { [UNKNOWN_PART; PARTS] };
+        (*to).parts = if is_fine { record.cast::<FineRecord>().read().parts } else { [0; PARTS] };
         records.set_len(records.len() + 1);
     }
     Ok(())
@@ -230,6 +312,8 @@ unsafe fn copy(from: *const PacketRecord, to: *mut PacketRecord) {
 mod tests {
     use std::slice;
 
+    use net_latency_common::{SENT_BY_TIMER, SENT_TAG_BITS, part, sent_tag, tagged};
+
     use super::*;
     use crate::{
         clock::Zone,
@@ -238,6 +322,39 @@ mod tests {
         packet::event::fixtures::{incoming, outgoing, udp, v6},
         request::Format,
     };
+
+    #[test]
+    fn what_waits_at_the_end_has_a_line() {
+        const NOW: u64 = 1_000_000_000;
+        const KEY: u64 = 0x1234_5678_9abc_def0;
+        let queued = NOW - 1_000_000;
+        let mut packet = outgoing();
+        packet.stamps = [queued, queued - 10, queued - 20, queued - 30];
+        let word = |at| tagged::word::<SENT_TAG_BITS>(at, sent_tag(KEY));
+        let sent = Sent {
+            packet,
+            socket: 1,
+            started: word(queued + 100),
+            finished: word(queued + 150),
+            acked: 0,
+            next: 0,
+            state: 0,
+        };
+        let parts = |sent: &Sent, key| left(sent, key, NOW).parts.map(part);
+        let open = Err(Unknown::Unacknowledged);
+        assert_eq!(parts(&sent, Some(KEY)), [Ok(100), Ok(50), open, Ok(NOW)]);
+        // Times of another entry, and none at all.
+        let missing = Err(Unknown::NoStamp);
+        assert_eq!(parts(&sent, Some(KEY + 1)), [missing, missing, open, Ok(NOW)]);
+        assert_eq!(parts(&sent, None), [missing, missing, open, Ok(NOW)]);
+        let again = Sent { state: SENT_AGAIN | SENT_BY_TIMER, ..sent };
+        assert_eq!(parts(&again, Some(KEY))[2], Err(Unknown::SentAgain));
+        let event = left(&again, Some(KEY), NOW);
+        assert!(Event::new(&event.packet, 0, None).flags().any(|flag| flag == "rto"));
+        // Its columns take 30 ns.
+        let slower = |ns| takes(&left(&sent, Some(KEY), NOW), ns);
+        assert!(slower(0) && slower(100) && !slower(101));
+    }
 
     fn bytes<R>(record: &R) -> Vec<u8> {
         let start = ptr::from_ref(record).cast::<u8>();
@@ -249,7 +366,7 @@ mod tests {
     fn fuzz_records() {
         let seeds =
             [incoming(), outgoing(), udp(incoming()), v6(outgoing())].into_iter().flat_map(|packet| {
-                [bytes(&packet), bytes(&FineRecord { packet, parts: [1_000, UNKNOWN_PART, 0, 1] })]
+                [bytes(&packet), bytes(&FineRecord { packet, parts: [1_000, u64::MAX - 1, 0, 1] })]
             });
         fuzz::run("records", 400, seeds, &["\u{1b}[2J", "a,b|c", "-"], |bytes| {
             // As the ring buffer aligns them.

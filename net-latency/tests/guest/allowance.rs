@@ -49,12 +49,18 @@ impl Allowance {
 
     /// The most that may be missed of so many packets.
     pub(crate) fn most(self, packets: u64) -> u64 {
+        self.most_lines(packets, packets)
+    }
+
+    /// The most lines that may be missed of so many, which hold so many segments: GRO and TSO make few lines of much traffic.
+    /// Of 24 lines with 360 segments to a card 2 were seen missing, by 2 calls that were skipped (Linux 7.3, auto).
+    pub(crate) fn most_lines(self, lines: u64, segments: u64) -> u64 {
         match self {
             Self::Exact => 0,
-            Self::Share { .. } if packets < FEW => 0,
+            Self::Share { .. } if segments < FEW => 0,
             Self::Share { skipped_calls } => {
-                let most = LEAST + packets / SHORT_SHARE;
-                most.min(BURSTS + packets / LONG_SHARE).min(skipped_calls.unwrap_or(u64::MAX))
+                let most = LEAST + lines / SHORT_SHARE;
+                most.min(BURSTS + lines / LONG_SHARE).min(skipped_calls.unwrap_or(u64::MAX))
             }
             Self::Counted { skipped_calls } => skipped_calls,
         }

@@ -32,6 +32,8 @@ pub(crate) struct Entry {
     pub(crate) cpu: usize,
     /// The task that the CPU ran, which a softirq may have interrupted.
     pub(crate) task: u32,
+    /// Whether it was a softirq's work.
+    pub(crate) in_softirq: bool,
     /// The function or event.
     pub(crate) name: &'static str,
     /// Whether this is the end of the function's call.
@@ -255,14 +257,17 @@ impl Tracing {
         const FUNCTION: u16 = 1;
         // Where in a function ftrace is called: behind an `endbr64` at most.
         const WITHIN: u64 = 16;
+        // TRACE_FLAG_SOFTIRQ (include/linux/trace_events.h).
+        const SOFTIRQ: u32 = 0x10;
 
         let (head, task) = (word(data, 0)?, word(data, 4)?);
         let kind = u16::try_from(head & 0xffff)?;
+        let in_softirq = head >> 16 & SOFTIRQ != 0;
         let function = |address: u64| {
             let found = self.functions.iter().find(|(start, _)| (*start..*start + WITHIN).contains(&address));
             found.map(|(_, name)| *name).with_context(|| format!("no traced function at {address:#x}"))
         };
-        let entry = |name, is_end, fields| Entry { at, cpu, task, name, is_end, fields };
+        let entry = |name, is_end, fields| Entry { at, cpu, task, in_softirq, name, is_end, fields };
         if kind == FUNCTION {
             return Ok(Some(entry(function(long(data, 8)?)?, false, Vec::new())));
         }

@@ -10,7 +10,7 @@ use chrono::{DateTime, FixedOffset};
 use serde_json::Value;
 
 /// Fields that every line has, the stages aside.
-const COMMON: [&str; 23] = [
+const COMMON: [&str; 24] = [
     "ts",
     "dir",
     "proto",
@@ -34,6 +34,7 @@ const COMMON: [&str; 23] = [
     "first_send_age_ns",
     "last_drv_ip_ns",
     "ns_pid",
+    "process",
 ];
 
 /// Which way a packet went.
@@ -77,6 +78,14 @@ fn parts(dir: Dir, proto: Proto) -> &'static [(usize, &'static str)] {
     }
 }
 
+/// Parts of [`Line::sent`].
+pub(crate) const QDISC: usize = 0;
+pub(crate) const DRIVER: usize = 1;
+pub(crate) const NET: usize = 2;
+
+/// The fields of what follows an outgoing packet's last stage, with `--stages fine`.
+const SENT: [&str; 3] = ["qdisc_ns", "driver_ns", "net_ns"];
+
 /// The parts of the last stage, if they are there and known. Then they are all of it, to the nanosecond.
 fn fine(value: &Value, dir: Dir, proto: Proto, last: Option<u64>) -> Result<Option<[u64; 4]>> {
     let mut times = [0; 4];
@@ -93,6 +102,25 @@ fn fine(value: &Value, dir: Dir, proto: Proto, last: Option<u64>) -> Result<Opti
     ensure!(known == parts(dir, proto).len(), "some parts are known");
     ensure!(last == Some(times.iter().sum()), "the parts {times:?} are not all of {last:?}");
     Ok(Some(times))
+}
+
+/// What follows the last stage of an outgoing packet.
+fn sent(value: &Value, dir: Dir, proto: Proto) -> Result<[Option<u64>; 3]> {
+    let has_all = value.get(SENT[QDISC]).is_some() && dir == Dir::Out;
+    for (part, field) in SENT.iter().enumerate() {
+        // Nobody acknowledges a datagram.
+        let is_there = has_all && (part != NET || proto == Proto::Tcp);
+        ensure!(
+            value.get(field).is_some() == is_there,
+            "{field} should {}be there",
+            if is_there { "" } else { "not " }
+        );
+    }
+    let mut times = [None; 3];
+    for (time, field) in times.iter_mut().zip(SENT) {
+        *time = number(value, field)?;
+    }
+    Ok(times)
 }
 
 impl fmt::Display for Dir {
@@ -115,6 +143,7 @@ pub(crate) struct Line {
     pub(crate) pid: Option<u32>,
     pub(crate) tid: Option<u32>,
     pub(crate) comm: Option<String>,
+    pub(crate) process: Option<String>,
     pub(crate) saddr: IpAddr,
     pub(crate) sport: u16,
     pub(crate) daddr: IpAddr,
@@ -135,6 +164,10 @@ pub(crate) struct Line {
     pub(crate) flags: Vec<String>,
     /// The parts of the last stage, where they are asked for and known.
     pub(crate) fine: Option<[u64; 4]>,
+    /// What follows the last stage of an outgoing packet, where it is asked for and known.
+    pub(crate) sent: [Option<u64>; 3],
+    /// Why TCP held it back, where fine stages are asked for.
+    pub(crate) held: Option<String>,
 }
 
 impl Line {
@@ -162,6 +195,11 @@ impl Line {
         for field in COMMON.iter().chain(&stages(dir, proto)) {
             ensure!(value.get(field).is_some(), "field {field} is missing");
         }
+        let can_be_held = value.get(SENT[NET]).is_some();
+        ensure!(
+            value.get("held").is_some() == can_be_held,
+            "held is there for what is not held back, or missing"
+        );
         ensure!(value["seq"].is_null() == (proto == Proto::Udp), "seq is TCP's");
         let text = |field: &str| value[field].as_str().with_context(|| format!("{field} is not a string"));
         let flags = value["flags"].as_array().context("flags is not an array")?.iter();
@@ -179,6 +217,7 @@ impl Line {
             pid: number(&value, "pid")?.map(u32::try_from).transpose()?,
             tid: number(&value, "tid")?.map(u32::try_from).transpose()?,
             comm: value["comm"].as_str().map(str::to_owned),
+            process: value["process"].as_str().map(str::to_owned),
             saddr: text("saddr")?.parse().context("saddr")?,
             sport: known(&value, "sport")?.try_into()?,
             daddr: text("daddr")?.parse().context("daddr")?,
@@ -196,6 +235,8 @@ impl Line {
             ns_pid: number(&value, "ns_pid")?.map(u32::try_from).transpose()?,
             flags: flags.collect::<Result<_>>()?,
             fine: fine(&value, dir, proto, times[2])?,
+            sent: sent(&value, dir, proto)?,
+            held: value["held"].as_str().map(str::to_owned),
         })
     }
 }

@@ -9,6 +9,7 @@ mod cases;
 mod confine;
 mod footer;
 mod ftrace;
+mod incidents;
 mod leftovers;
 mod lines;
 mod net;
@@ -34,6 +35,9 @@ use verdict::judge;
 /// Set to 1 by whoever knows that this is root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
 
+/// How often each test runs, if not once.
+const REPEAT: &str = "NET_LATENCY_REPEAT";
+
 /// What takes longer is told: the whole run shall stay short.
 const SLOW: Duration = Duration::from_secs(5);
 
@@ -41,40 +45,48 @@ fn main() -> ExitCode {
     match env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some(peers::ROLE) => peers::main(),
         Some(confine::ROLE) => confine::main(),
+        Some(incidents::ROLE) => incidents::main(&env::args().skip(2).collect::<Vec<_>>()),
         Some(bench::ROLE) => bench::main(&env::args().skip(2).collect::<Vec<_>>()),
         _ => {
             let arguments = Arguments::from_args();
-            let trials = trials(&arguments);
+            let times = env::var(REPEAT).ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+            // One after the other: what a test leaves behind may make the next one fail.
+            let mut trials: Vec<_> = (0..times).flat_map(|_| trials(&arguments)).collect();
+            // Lockdown can't be lifted before the next boot, so nothing may come after it.
+            let (name, case) = cases::prerequisites::LOCKDOWN;
+            trials.push(trial(format!("last::{name}"), case));
             libtest_mimic::run(&arguments, trials).exit_code()
         }
     }
 }
 
-fn trials(arguments: &Arguments) -> Vec<Trial> {
+/// A test, which is left out where this is no guest.
+fn trial(name: String, run: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
     let able = env::var_os(GUEST).is_some_and(|value| value == "1");
-    let trial = |name: String, run: Box<dyn FnOnce() -> anyhow::Result<()> + Send>| {
-        let full_name = name.clone();
-        let trial = Trial::test(name, move || {
-            let start = Instant::now();
-            let verdict = run();
-            if start.elapsed() > SLOW {
-                println!("{full_name} took {:.0} s", start.elapsed().as_secs_f64());
-            }
-            verdict.map_err(|error| Failed::from(format!("{error:#}")))
-        });
-        if able {
-            trial
-        } else {
-            trial.with_ignored_flag(true).with_kind("needs root on a traceable kernel: cargo xtask test")
+    let full_name = name.clone();
+    let trial = Trial::test(name, move || {
+        let start = Instant::now();
+        let verdict = run();
+        if start.elapsed() > SLOW {
+            println!("{full_name} took {:.0} s", start.elapsed().as_secs_f64());
         }
-    };
+        verdict.map_err(|error| Failed::from(format!("{error:#}")))
+    });
+    if able {
+        trial
+    } else {
+        trial.with_ignored_flag(true).with_kind("needs root on a traceable kernel: cargo xtask test")
+    }
+}
+
+fn trials(arguments: &Arguments) -> Vec<Trial> {
     let judged = |name: String, backend: Backend, case: fn(Backend) -> anyhow::Result<()>| {
         let own_name = name.clone();
-        trial(name, Box::new(move || judge(&own_name, case(backend), || case(backend))))
+        trial(name, move || judge(&own_name, case(backend), || case(backend)))
     };
     let mut trials = Vec::new();
     for (name, case) in cases::harness::CASES {
-        trials.push(trial(format!("harness::{name}"), Box::new(*case)));
+        trials.push(trial(format!("harness::{name}"), *case));
     }
     // Whatever the backend; `cargo xtask test` asks one guest for them.
     for (name, case) in cases::all().filter(|(name, _)| cases::is_of_user_side(name)) {
@@ -96,12 +108,9 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
                 let session = Arc::clone(&session);
                 let own_name = full_name(name);
                 let judged = move || judge(&own_name, session.judge(name), || session.judge_alone(name));
-                trials.push(trial(full_name(name), Box::new(judged)));
+                trials.push(trial(full_name(name), judged));
             }
         }
     }
-    // Lockdown can't be lifted before the next boot, so nothing may come after it.
-    let (name, case) = cases::prerequisites::LOCKDOWN;
-    trials.push(trial(format!("last::{name}"), Box::new(case)));
     trials
 }

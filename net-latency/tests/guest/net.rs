@@ -16,7 +16,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::{AsFd as _, AsRawFd as _, RawFd},
-    thread,
+    process, thread,
     time::Duration,
 };
 
@@ -110,6 +110,17 @@ impl Path {
         Ok(self)
     }
 
+    /// Has the client's TCP send each small write at once, though another one of its packets waits in the device's queue.
+    pub(crate) fn without_autocorking(self) -> Result<Self> {
+        self.near(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_autocorking", "0")?))?;
+        Ok(self)
+    }
+
+    /// Keeps the client's TCP from leaving more bytes of a socket in the device's queue, from now on.
+    pub(crate) fn limit_queued(&self, bytes: u32) -> Result<()> {
+        self.near(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_limit_output_bytes", bytes.to_string())?))
+    }
+
     pub(crate) fn veth(version: Version) -> Result<Self> {
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         near.inside(|| create_veth(NEAR, FAR, far.0.as_raw_fd()))?;
@@ -133,6 +144,11 @@ impl Path {
         self.near(|| Netem::delay(delay).apply(NEAR))
     }
 
+    /// Delays what the server's end of a veth link sends.
+    pub(crate) fn delay_answers(&self, delay: Duration) -> Result<()> {
+        self.far(|| Netem::delay(delay).apply(FAR))
+    }
+
     /// The client's and the server's address.
     pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
         match self {
@@ -150,6 +166,16 @@ impl Path {
                 Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 2).into(),
             ),
             Self::Place { addresses, .. } => *addresses,
+        }
+    }
+
+    /// A name of the client's namespace, as long as this lives.
+    pub(crate) fn near_namespace(&self) -> String {
+        match self {
+            Self::Loopback { inside: None, .. } => "/proc/self/ns/net".to_owned(),
+            Self::Loopback { inside: Some(near), .. }
+            | Self::Veth { near, .. }
+            | Self::Place { near, .. } => format!("/proc/{}/fd/{}", process::id(), near.0.as_raw_fd()),
         }
     }
 

@@ -95,6 +95,7 @@ impl Conversation {
             let is_nameless = line.pid.is_none() && line.comm.is_none() && pid.is_some();
             ensure!(is_nameless || line.pid == pid, fault(&format!("not PID {pid:?}")));
             ensure!(is_nameless || line.comm == comm, fault(&format!("not named {comm:?}")));
+            ensure!(is_process_named(line), fault("the first thread has the process's name"));
             // Of a segment that arrived twice no stamp is known to be its own.
             let came_twice = line.dir == Dir::In && sent_again.contains(&(line.sport, line.seq));
             let is_unsure = came_twice || may_be_unsure(line);
@@ -116,8 +117,9 @@ impl Conversation {
                     fault("a thread is known exactly with its call")
                 );
             }
-            let again = !seen.insert((line.dir, line.sport, line.seq));
-            ensure!(!again || line.is("retrans"), fault("the same segment twice"));
+            // With fine stages the first one's line may come last: it waits for the ACK.
+            let is_twice = !line.is("retrans") && !seen.insert((line.dir, line.sport, line.seq));
+            ensure!(!is_twice, fault("the same segment twice"));
         }
         ensure!(!own.is_empty(), outcome.fault("no line of this connection", lines));
         // Absent is never wrong; but it is to be rare.
@@ -218,7 +220,8 @@ pub(crate) fn expect_sum(
     let figures = || lines.iter().map(|line| u64::from(of_line(line)));
     let found: u64 = figures().sum();
     let missing = all.saturating_sub(found);
-    let allowed = outcome.allowance().most(lines.len().try_into()?) * figures().max().unwrap_or(0);
+    let most = outcome.allowance().most_lines(lines.len().try_into()?, segments(lines));
+    let allowed = most * figures().max().unwrap_or(0);
     ensure!(
         found <= all && missing <= allowed,
         outcome.fault(format_args!("{found} {what}, not {all}; {allowed} may be missing"), lines)
@@ -236,7 +239,7 @@ pub(crate) fn segments<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
 
 /// That each line begins where the one before ends, or behind a line that may be missing.
 fn expect_order(outcome: &Outcome, what: &str, lines: &[Line]) -> Result<()> {
-    let most = outcome.allowance().most(lines.len().try_into()?);
+    let most = outcome.allowance().most_lines(lines.len().try_into()?, segments(lines));
     let mut gaps = 0;
     for pair in lines.windows(2) {
         let end = pair[0].seq.wrapping_add(pair[0].len);
@@ -281,6 +284,7 @@ pub(crate) fn expect_datagrams(
         ensure!(line.pid == Some(peer.pid()), fault(&format!("not PID {}", peer.pid())));
         ensure!(line.tid == Some(peer.pid()), fault("not the thread"));
         ensure!(line.comm.as_deref() == Some(&*peer.comm()), fault(&format!("not {:?}", peer.comm())));
+        ensure!(line.process == line.comm, fault("a process with the name of another thread"));
         ensure!(line.len == len, fault(&format!("not of {len} bytes")));
         ensure!(!line.is("control"), fault("flags of other packets"));
         let [Some(first), Some(second), Some(third)] = line.stages else { continue };
@@ -293,6 +297,12 @@ pub(crate) fn expect_datagrams(
     outcome.expect_all(format_args!("whole datagrams {what}"), whole, count.try_into()?, all())?;
     ensure!(lines.len() <= count, outcome.fault("more lines than datagrams", all()));
     Ok(())
+}
+
+/// Whether the process has a name where the thread has one, and the same if that is its first.
+fn is_process_named(line: &Line) -> bool {
+    let is_first = line.tid.is_some() && line.tid == line.pid;
+    if is_first { line.process == line.comm } else { line.process.is_some() == line.comm.is_some() }
 }
 
 /// The process whose bytes these are, by PID and name.

@@ -6,6 +6,7 @@
 mod calls;
 mod delegate;
 mod many;
+mod party;
 mod processor;
 mod receive;
 mod ring;
@@ -297,14 +298,16 @@ struct Role {
     listener: Option<TcpListener>,
     stream: Option<TcpStream>,
     many: many::Many,
+    gateway: party::Gateway,
     udp: udp::Udp,
 }
 
 impl Role {
     fn perform(&mut self, command: &[&str]) -> Result<u64> {
         match command {
-            ["listen", address] => {
-                let listener = TcpListener::bind((address.parse::<IpAddr>()?, 0))?;
+            ["listen", address] => self.perform(&["listen", address, "0"]),
+            ["listen", address, port] => {
+                let listener = TcpListener::bind((address.parse::<IpAddr>()?, port.parse()?))?;
                 let port = listener.local_addr()?.port();
                 self.listener = Some(listener);
                 Ok(port.into())
@@ -367,6 +370,12 @@ impl Role {
                 Ok(0)
             }
             ["thread", command @ ..] => delegate::thread(self, command),
+            ["named", name, command @ ..] => delegate::named(self, name, command),
+            // The process is named as its first thread, which this is.
+            ["rename", name] => {
+                prctl::set_name(&CString::new(*name)?)?;
+                Ok(0)
+            }
             ["duplex", messages, len] => delegate::duplex(self.stream()?, messages.parse()?, len.parse()?),
             ["child", command @ ..] => delegate::child(self, command),
             ["pass", command @ ..] => delegate::pass(self, command),
@@ -380,6 +389,19 @@ impl Role {
                 Ok(0)
             }
             ["retransmissions"] => Ok(tcp_info(self.stream()?, TOTAL_RETRANSMISSIONS)?.into()),
+            // Waits until all that was written is acknowledged.
+            ["acked"] => {
+                let stream = self.stream()?;
+                until(PATIENCE, || Ok(tcp_info(stream, UNACKED)? == 0))?;
+                Ok(0)
+            }
+            ["round-trip"] => Ok(tcp_info(self.stream()?, ROUND_TRIP)?.into()),
+            ["reset"] => {
+                let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+                setsockopt(self.stream()?, sockopt::Linger, &linger)?;
+                self.stream = None;
+                Ok(0)
+            }
             ["pacing-rate", rate] => ways::pace(self.stream()?, rate.parse()?),
             ["congestion-control", name] => ways::control_congestion(self.stream()?, name),
             ["write-more", bytes] => ways::write_more(self.stream()?, bytes.parse()?),
@@ -404,6 +426,15 @@ impl Role {
             ["socket-calls", threads, rounds] => calls::rounds(threads.parse()?, rounds.parse()?),
             ["socket-mix", threads, rounds] => calls::mix(threads.parse()?, rounds.parse()?),
             ["late-datagram", ms] => calls::wait(milliseconds(ms)?),
+            ["gateway", rest @ ..] => self.gateway.perform(self.stream.as_ref(), rest),
+            ["ask-gateway", rounds, pause_ms] => {
+                party::ask(self.stream()?, rounds.parse()?, milliseconds(pause_ms)?)
+            }
+            ["service", kind, rounds, answer, ms] => {
+                let (listener, stream) = (self.listener.as_ref(), self.stream.as_ref());
+                party::serve(listener, stream, kind, rounds.parse()?, answer.parse()?, milliseconds(ms)?)
+            }
+            ["hog-when-asked", pipe, ms] => party::hog(pipe, milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),
             _ => bail!("unknown command"),
@@ -482,6 +513,8 @@ fn milliseconds(text: &str) -> Result<Duration> {
 
 /// Where the kernel's `struct tcp_info` has `tcpi_unacked`.
 const UNACKED: usize = 24;
+/// Where it has `tcpi_rtt`, in microseconds.
+const ROUND_TRIP: usize = 68;
 /// Where it has `tcpi_total_retrans`.
 const TOTAL_RETRANSMISSIONS: usize = 100;
 /// Where it has `tcpi_data_segs_out`, past the end of libc's copy of the struct.

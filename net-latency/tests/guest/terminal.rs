@@ -146,6 +146,10 @@ impl Terminal {
         tcsetwinsize(&self.master, size).context("TIOCSWINSZ")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.program.0.id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.program.0.id().try_into()?), signal)?)
     }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio, id},
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -30,8 +30,10 @@ use crate::{
 /// Where the tool is, when not beside this test.
 const PATH: &str = "NET_LATENCY";
 
-/// The beginning of the line that says that everything is attached.
-const READY: &str = "net-latency: tracing";
+/// Whether this line says that everything is attached, and by what; one that refuses says what tracing needs.
+fn is_ready(line: &str) -> bool {
+    line.starts_with("net-latency: tracing ") && line.contains(" by ")
+}
 
 /// How the tool hooks into the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +249,7 @@ impl Launch {
             since,
         };
         while let Some(line) = tool.stderr.next(PATIENCE).context("waiting until the tool traces")? {
-            let ready = line.starts_with(READY);
+            let ready = is_ready(&line);
             tool.said.push(line);
             if ready {
                 return Ok(tool);
@@ -301,8 +303,10 @@ impl Tool {
 
     /// Waits until what it has said is as wanted.
     pub(crate) fn expect_said(&mut self, what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Result<()> {
+        // Other lines may go on coming.
+        let deadline = Instant::now() + PATIENCE;
         while !is_wanted(&self.said) {
-            let line = self.stderr.next(PATIENCE);
+            let line = self.stderr.next(deadline.saturating_duration_since(Instant::now()));
             let line = line.map_err(|error| anyhow!("{error:#}; it said:\n{}", self.said.join("\n")))?;
             self.said.push(line.with_context(|| format!("it ended before it said {what}"))?);
         }
@@ -501,6 +505,10 @@ impl Outcome {
             self.fault(format_args!("packets without a place (allowance: {allowance:?}): {ledger:?}"), [])
         );
         Ok(ledger)
+    }
+
+    pub(crate) fn is_by_kprobe(&self) -> bool {
+        self.backend == Backend::Kprobe
     }
 
     /// The output as text, which it must be.

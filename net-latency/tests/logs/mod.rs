@@ -92,6 +92,7 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         saddr: if out { here } else { peer },
         daddr: if out { peer } else { here },
         comm,
+        process: comm,
         pid: 1_000 + process as u32,
         tid: 1_000 + process as u32 + dice.roll(2) as u32,
         len: dice.roll(1_449) as u32,
@@ -107,7 +108,7 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         direction: if out { Direction::Out as u8 } else { Direction::In as u8 },
         protocol: if udp { IPPROTO_UDP } else { IPPROTO_TCP },
         family: if v6 { AF_INET6 } else { AF_INET },
-        reserved: 0,
+        held: 0,
     }
 }
 

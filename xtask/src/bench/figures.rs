@@ -25,6 +25,8 @@ struct Cost {
     own: Option<u64>,
     /// Lines per message.
     lines: f64,
+    /// Bytes of what was asked for.
+    bytes: Option<u64>,
 }
 
 /// A run of the tool beside its loads.
@@ -88,6 +90,7 @@ impl Figures {
                     instructions: number("ns")?,
                     own: value["own_ns"].as_u64(),
                     lines: value["lines"].as_f64().with_context(|| format!("no lines: {value}"))?,
+                    bytes: value["bytes"].as_u64(),
                 });
             } else {
                 let said = value["said"].as_array().into_iter().flatten();
@@ -115,8 +118,10 @@ impl Figures {
             if !cost.part.is_empty() {
                 value["part"] = cost.part.as_str().into();
             }
-            if let Some(own) = cost.own {
-                value["own_ns"] = own.into();
+            for (key, known) in [("own_ns", cost.own), ("bytes", cost.bytes)] {
+                if let Some(known) = known {
+                    value[key] = known.into();
+                }
             }
             value
         });

@@ -77,7 +77,7 @@ impl Contents {
             REGULAR,
             b"root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
         )?;
-        archive.add("etc/group", REGULAR, b"root:x:0:\nnogroup:x:65534:\n")?;
+        archive.add("etc/group", REGULAR, b"root:x:0:\nusers:x:100:nobody\nnogroup:x:65534:\n")?;
         archive.add("etc/hosts", REGULAR, b"127.0.0.1 localhost\n::1 localhost\n")?;
         archive.add_file("init", EXECUTABLE, &self.init)?;
         self.add_modules(&mut archive)?;

@@ -6,6 +6,7 @@ pub(crate) mod cargo_deb;
 pub(crate) mod kernels;
 pub(crate) mod programs;
 pub(crate) mod qemu;
+pub(crate) mod validator;
 
 mod apt;
 mod linker;
@@ -28,6 +29,8 @@ pub(crate) struct Needs {
     pub(crate) kernels: Vec<Series>,
     /// Look at pages.
     pub(crate) browser: bool,
+    /// Check manifests.
+    pub(crate) validator: bool,
 }
 
 impl Needs {
@@ -43,7 +46,7 @@ impl Needs {
 
     /// To run all tests, those of guests with these kernels.
     pub(crate) fn tests(kernels: Vec<Series>) -> Self {
-        Self { browser: true, ..Self::guests(kernels) }
+        Self { browser: true, validator: true, ..Self::guests(kernels) }
     }
 }
 
@@ -67,7 +70,13 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);
     }
+    if needs.validator {
+        packages.extend(validator::missing_packages());
+    }
     apt.install(&packages)?;
+    if needs.validator {
+        validator::ensure()?;
+    }
     // Building keeps the processors busy, the downloads keep the network busy.
     thread::scope(|scope| {
         let fetched = guests.then(|| {
@@ -76,6 +85,11 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
                 programs::ensure(programs::STRACE)?;
                 programs::ensure(programs::WIREGUARD_TOOLS)?;
                 programs::ensure(programs::PROMETHEUS)?;
+                programs::ensure(programs::UMOCI)?;
+                programs::ensure(programs::CRUN)?;
+                for (package, _) in programs::TRACED {
+                    programs::ensure(package)?;
+                }
                 kernels::ensure(&needs.kernels)
             })
         });

@@ -17,14 +17,28 @@ pub(crate) const STRACE: &str = "strace";
 pub(crate) const WIREGUARD_TOOLS: &str = "wireguard-tools";
 /// The program of that package.
 pub(crate) const WG: &str = "wg";
+/// Reads images of containers; the package has the program of that name.
+pub(crate) const UMOCI: &str = "umoci";
+/// Runs containers.
+pub(crate) const CRUN: &str = "crun";
 /// Another tracer.
 pub(crate) const BPFTRACE: &str = "bpftrace";
 /// Scrapes what the tool exports. The package has the program of that name, and [`PROMTOOL`].
 pub(crate) const PROMETHEUS: &str = "prometheus";
 /// Checks metrics and rules.
 pub(crate) const PROMTOOL: &str = "promtool";
+/// Servers and clients to be traced: packages, each with its programs.
+pub(crate) const TRACED: [(&str, &[&str]); 5] = [
+    ("nginx", &["nginx"]),
+    ("curl", &["curl"]),
+    ("redis-server", &["redis-server", "redis-benchmark"]),
+    ("memcached", &["memcached"]),
+    ("iperf3", &["iperf3"]),
+];
 /// What Prometheus needs of all that its package depends on: the rest is for its web pages and for installing it.
 const OF_PROMETHEUS: [&str; 2] = [PROMETHEUS, "libc6"];
+/// Where Debian's packages have programs.
+const PROGRAMS: [&str; 2] = ["usr/bin", "usr/sbin"];
 /// Where Debian's packages have libraries, and the dynamic linker among them.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LINKER: &str = "ld-linux-x86-64.so.2";
@@ -37,7 +51,9 @@ pub(crate) fn files(name: &str) -> Result<Vec<(String, PathBuf)>> {
 /// The same of a program of another name than its package.
 pub(crate) fn files_of(package: &str, name: &str) -> Result<Vec<(String, PathBuf)>> {
     let tree = ensure(package)?;
-    let program = tree.join("usr/bin").join(name);
+    let programs = PROGRAMS.map(|directory| tree.join(directory).join(name));
+    let program = programs.into_iter().find(|path| path.is_file());
+    let program = program.with_context(|| format!("the package {package} has no program {name}"))?;
     let directories = LIBRARIES.map(|directory| tree.join(directory));
     let linker = directories.iter().map(|directory| directory.join(LINKER)).find(|path| path.is_file());
     let linker = linker.context("the packages hold no dynamic linker")?;

@@ -3,9 +3,10 @@
 use std::{
     collections::VecDeque,
     ffi::OsString,
-    fmt,
+    fmt, fs,
     io::{self, Write as _},
     path::PathBuf,
+    process,
     sync::Mutex,
     thread,
     time::{Duration, Instant},
@@ -18,10 +19,12 @@ use crate::{
     bench,
     build::Built,
     cli::TestArgs,
+    dist,
     guest::{
         image::Processors,
         qemu::{Outcome, captured, contents},
     },
+    paths,
     setup::{
         kernels::{Kernel, Series},
         programs,
@@ -43,6 +46,20 @@ const SOAK_SEED: (&str, &str) = ("NET_LATENCY_SOAK_SEED", "20260302");
 const RACE: (&str, &str) = ("NET_LATENCY_RACE", "1");
 /// In all of their names.
 const RACE_FILTER: &str = "::race";
+/// Asks for the tests alone that depend on how functions are hooked.
+const HOOKS_ALONE: (&str, &str) = ("NET_LATENCY_HOOKS_ALONE", "1");
+/// Says that whoever sleeps is woken.
+const WOKEN: (&str, &str) = ("NET_LATENCY_WOKEN", "1");
+/// How often each test runs.
+const REPEAT: &str = "NET_LATENCY_REPEAT";
+/// The kernel on which kprobes are tested by all there is, whatever else is asked for: the oldest has the strictest verifier.
+const OF_KPROBES: Series = Series::Version(5, 10);
+/// In the names of the tests of journeys. On the real-time kernel each takes most of a minute, attaching and detaching, and the default
+/// backend takes kprobes there.
+const JOURNEYS: &str = "kprobe::journey";
+/// In the names of the tests that make faults and judge the verdict on them. Each takes several seconds, so that they run on a usual
+/// kernel and on the newest only, unless kernels are named.
+const INCIDENTS: &str = "diagnose_";
 /// Tells the tests that the guest has network cards.
 const CARDS: (&str, &str) = ("NET_LATENCY_CARDS", "1");
 
@@ -97,31 +114,50 @@ const SCRAPING: &str = "export_by_prometheus";
 /// Memory for that: its programs lie in the guest's memory too.
 const PROMETHEUS_MEBIBYTES: u32 = 768;
 
+/// Memory for servers and clients of Debian's.
+const TRACED_MEBIBYTES: u32 = 64;
+
+/// The test that takes a container runtime and an image.
+const CONTAINING: &str = "export_in_a_container";
+/// Memory for those, and where the guest has the image.
+const CONTAINER_MEBIBYTES: u32 = 256;
+const IMAGE: &str = "root/net-latency.oci.tar";
+
 /// Which kernels and backends are tested.
 #[derive(Debug)]
 pub(super) struct Choice {
     parts: Vec<(Series, Part)>,
     filter: Option<String>,
     soak: bool,
+    /// How often each test runs.
+    repeat: u16,
     /// Whether to look for what no earlier run has found.
     is_whole: bool,
+    /// Kernels were named: everything runs on them.
+    is_named: bool,
 }
 
 impl Choice {
-    /// The oldest backend on the oldest kernel, the usual one on a usual kernel, and the newest kernel; or what is asked for.
+    /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or what is asked for.
     pub(super) fn of(args: &TestArgs) -> Self {
         let all = |series: Series| Part::ALL.map(|part| (series, part));
         let parts = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
             [] if args.all => Series::MATRIX.into_iter().flat_map(all).collect(),
             [] => {
-                let mut parts = vec![(Series::Version(5, 10), Part::Kprobe), OF_USER_SIDE];
-                parts.extend([Part::Fentry, Part::Kprobe].map(|part| (Series::Newest, part)));
-                parts
+                vec![(Series::Version(5, 10), Part::Kprobe), (Series::Newest, Part::Fentry), OF_USER_SIDE]
             }
             chosen => chosen.iter().copied().flat_map(all).collect(),
         };
-        Self { parts, filter: args.filter.clone(), soak: args.soak, is_whole: args.all }
+        let is_named = !args.kernels.is_empty();
+        Self {
+            parts,
+            filter: args.filter.clone(),
+            soak: args.soak,
+            repeat: args.repeat,
+            is_whole: args.all,
+            is_named,
+        }
     }
 
     /// The kernels that it takes, each once.
@@ -131,7 +167,7 @@ impl Choice {
         series
     }
 
-    /// The slowest first: PREEMPT_RT, the last of the matrix, takes three times as long as the others.
+    /// The slowest first: PREEMPT_RT takes three times as long as the others, and the user side a third of what else a guest has.
     fn jobs(&self, kernels: &[Kernel]) -> Vec<Job> {
         let with_kernel = |(series, part): &(Series, Part)| {
             Some((kernels.iter().find(|kernel| kernel.series == *series)?.clone(), *part))
@@ -139,7 +175,10 @@ impl Choice {
         let is_wanted = |(_, part): &(Kernel, Part)| {
             *part != Part::Race || self.filter.as_ref().is_none_or(|filter| filter.contains("race"))
         };
-        let found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).filter(is_wanted).collect();
+        let mut found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).filter(is_wanted).collect();
+        found.sort_by_key(|(kernel, part)| {
+            (kernel.series != Series::RealTime, (kernel.series, *part) != OF_USER_SIDE)
+        });
         let of_user_side = found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE);
         // Elsewhere in the first guest that is not for races.
         let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
@@ -149,12 +188,25 @@ impl Choice {
             if !is_user_side {
                 skipped.push(USER_SIDE);
             }
+            let on_newest = self.is_whole && (kernel.series, part) == (Series::Newest, Part::Fentry);
+            if !(self.is_named || is_user_side || on_newest) {
+                skipped.push(INCIDENTS);
+            }
+            if self.is_whole && kernel.series == Series::RealTime {
+                skipped.push(JOURNEYS);
+            }
             let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
             // A test program takes one filter: these tests are few.
             let filter = if part == Part::Race { Some(RACE_FILTER) } else { self.filter.as_deref() };
-            let scrapes = is_user_side && filter.is_none_or(|filter| SCRAPING.contains(filter));
+            let has = |test: &str| is_user_side && filter.is_none_or(|filter| test.contains(filter));
+            let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
             let filter = filter.into_iter().map(OsString::from);
-            Job { kernel, part, arguments: skipped.chain(filter).collect(), scrapes }
+            // Whoever names kernels gets all of them. The real-time kernel has the same sources, and so the same verifier, as the
+            // usual one of its version.
+            let is_elsewhere =
+                kernel.series == Series::RealTime || part == Part::Kprobe && kernel.series != OF_KPROBES;
+            let hooks_alone = self.is_whole && part != Part::Race && is_elsewhere;
+            Job { kernel, part, arguments: skipped.chain(filter).collect(), scrapes, contains, hooks_alone }
         };
         found.into_iter().enumerate().map(job).collect()
     }
@@ -168,6 +220,10 @@ struct Job {
     arguments: Vec<OsString>,
     /// It is among the tests that a Prometheus scrapes the tool.
     scrapes: bool,
+    /// It is among the tests that the tool runs in a container.
+    contains: bool,
+    /// What comes behind the hooks is left to other guests.
+    hooks_alone: bool,
 }
 
 impl fmt::Display for Job {
@@ -232,19 +288,44 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
     contents.files = programs::files(programs::STRACE)?;
     contents.files.extend(programs::files_of(programs::WIREGUARD_TOOLS, programs::WG)?);
+    if job.part != Part::Race {
+        for (package, names) in programs::TRACED {
+            for name in names {
+                contents.files.extend(programs::files_of(package, name)?);
+            }
+        }
+        contents.mebibytes += TRACED_MEBIBYTES;
+    }
     if job.scrapes {
         for program in [programs::PROMETHEUS, programs::PROMTOOL] {
             contents.files.extend(programs::files_of(programs::PROMETHEUS, program)?);
         }
         contents.mebibytes += PROMETHEUS_MEBIBYTES;
     }
+    if job.contains {
+        // Named as initramfs images are, so that one whose xtask has gone is removed by the next.
+        let image = paths::guest().join(format!("container-{}-image.tar", process::id()));
+        fs::create_dir_all(paths::guest())?;
+        dist::image_for_tests(&programs.tested.0.tool, &image)?;
+        contents.files.push((IMAGE.into(), image));
+        for program in [programs::UMOCI, programs::CRUN] {
+            contents.files.extend(programs::files(program)?);
+        }
+        contents.mebibytes += CONTAINER_MEBIBYTES;
+    }
     contents.has_cards = true;
     contents.processors = job.part.processors();
     let mut limit = GUEST_LIMIT;
+    let repeat = choice.repeat.to_string();
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
     set(CARDS);
+    set(WOKEN);
+    set((REPEAT, repeat.as_str()));
     if job.part == Part::Race {
         set(RACE);
+    }
+    if job.hooks_alone {
+        set(HOOKS_ALONE);
     }
     if !choice.is_whole {
         set(SOAK_SEED);
@@ -253,6 +334,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
         set(SOAK);
         limit += SOAK_LIMIT;
     }
+    limit *= u32::from(choice.repeat);
     captured(&contents, limit)
 }
 
@@ -288,7 +370,7 @@ mod tests {
     }
 
     fn args() -> TestArgs {
-        TestArgs { all: false, kernels: Vec::new(), no_guest: false, filter: None, soak: false }
+        TestArgs { all: false, kernels: Vec::new(), no_guest: false, filter: None, repeat: 1, soak: false }
     }
 
     fn jobs(args: &TestArgs) -> Vec<Job> {
@@ -303,17 +385,48 @@ mod tests {
 
     #[test]
     fn the_default_is_a_choice_and_all_is_all() {
-        let few = [
-            "kernel newest, kprobe",
-            "kernel newest, fentry or auto",
-            "kernel 6.1, fentry or auto",
-            "kernel 5.10, kprobe",
-        ];
+        let few = ["kernel 6.1, fentry or auto", "kernel newest, fentry or auto", "kernel 5.10, kprobe"];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
         assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len());
+        assert_eq!(all[2..4], ["kernel rt, fentry or auto", "kernel 6.1, fentry or auto"]);
         assert!(few.iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
+    }
+
+    #[test]
+    fn what_comes_behind_the_hooks_is_tested_on_each_version_and_by_kprobes_on_the_oldest() {
+        let alone = |args: &TestArgs| {
+            let jobs = jobs(args);
+            let alone = jobs.iter().filter(|job| job.hooks_alone);
+            alone.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let all = TestArgs { all: true, ..args() };
+        let expected = [
+            "kernel rt, kprobe",
+            "kernel rt, fentry or auto",
+            "kernel newest, kprobe",
+            "kernel 6.12, kprobe",
+            "kernel 6.1, kprobe",
+        ];
+        assert_eq!(alone(&all), expected);
+        assert_eq!(alone(&args()), [""; 0]);
+        assert_eq!(alone(&TestArgs { kernels: vec![Series::RealTime], ..args() }), [""; 0]);
+    }
+
+    #[test]
+    fn incidents_are_made_on_a_usual_kernel_and_on_the_newest() {
+        let has_them = |args: &TestArgs| {
+            let jobs = jobs(args);
+            let having =
+                jobs.iter().filter(|job| !job.arguments.iter().any(|argument| argument == INCIDENTS));
+            having.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(has_them(&args()), ["kernel 6.1, fentry or auto"]);
+        let whole = ["kernel 6.1, fentry or auto", "kernel newest, fentry or auto"];
+        assert_eq!(has_them(&TestArgs { all: true, ..args() }), whole);
+        let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
+        assert_eq!(has_them(&named).len(), Part::ALL.len());
     }
 
     #[test]
@@ -330,7 +443,7 @@ mod tests {
         };
         let race = of_61(None).into_iter().find(|job| job.part == Part::Race).expect("a guest for races");
         assert!(race.arguments.iter().any(|argument| argument == RACE_FILTER), "{race:?}");
-        assert_eq!(named(&of_61(Some("conversation"))), ["kernel 6.1, kprobe", "kernel 6.1, fentry or auto"]);
+        assert_eq!(named(&of_61(Some("conversation"))), ["kernel 6.1, fentry or auto", "kernel 6.1, kprobe"]);
         assert_eq!(of_61(Some("race")).len(), Part::ALL.len());
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// Lines of a failed test's report that are repeated at the end; the whole is in the output before.
 const MESSAGE_LINES: usize = 12;
+/// Characters of the first line of such a report, where it is all that is told.
+const MOST_OF_A_LINE: usize = 600;
 /// What a guest's test program puts before a test's name and the reason why it plays again.
 const SECOND_TRY: &str = "second try: ";
 
@@ -13,7 +15,7 @@ pub(crate) struct Summary {
     passed: u64,
     failed: u64,
     /// What failed, and why.
-    reasons: Vec<String>,
+    failures: Vec<(String, String)>,
     /// Tests that were played again, where and why, whatever came of it.
     second_tries: Vec<String>,
     /// What else is to be told at the end.
@@ -24,7 +26,7 @@ impl Summary {
     /// Counts a failed step.
     pub(crate) fn fail(&mut self, what: &str, why: &str) {
         self.failed += 1;
-        self.reasons.push(format!("{what}: {why}"));
+        self.failures.push((what.to_owned(), why.to_owned()));
     }
 
     /// Counts a step that is a test by itself.
@@ -64,7 +66,8 @@ impl Summary {
         self.second_tries.extend(second_tries(output).map(|line| format!("{what}: {line}")));
     }
 
-    /// Prints what was played again, and why steps failed.
+    /// Prints what was played again, why steps failed, and at last each one's name with the first line of why: reports are long, and
+    /// the end of a log is what people see first.
     pub(crate) fn explain(&self) {
         for line in self.closing() {
             eprintln!("xtask: {line}");
@@ -73,8 +76,12 @@ impl Summary {
 
     fn closing(&self) -> impl Iterator<Item = String> {
         let second_tries = self.second_tries.iter().map(|line| format!("{SECOND_TRY}{line}"));
-        let reasons = self.reasons.iter().map(|reason| format!("failed: {reason}"));
-        second_tries.chain(reasons).chain(self.remarks.iter().cloned())
+        let reasons = self.failures.iter().map(|(what, why)| format!("failed: {what}: {why}"));
+        let brief = self.failures.iter().map(|(what, why)| {
+            let first = why.lines().next().unwrap_or_default();
+            format!("failed: {what}: {}", first.chars().take(MOST_OF_A_LINE).collect::<String>())
+        });
+        second_tries.chain(reasons).chain(self.remarks.iter().cloned()).chain(brief)
     }
 
     /// Whether nothing failed.
@@ -207,7 +214,12 @@ mod tests {
         let closing: Vec<_> = summary.closing().collect();
         assert_eq!(
             closing,
-            ["failed: guest: a: 3 lines, not 4\n{\"ts\":1}\n", "failed: guest: b::c: no line\n\n"]
+            [
+                "failed: guest: a: 3 lines, not 4\n{\"ts\":1}\n",
+                "failed: guest: b::c: no line\n\n",
+                "failed: guest: a: 3 lines, not 4",
+                "failed: guest: b::c: no line",
+            ]
         );
         assert_eq!(summary.to_string(), "4 passed, 2 failed");
     }

@@ -42,6 +42,7 @@ use crate::{
     run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         ends::{self, Processes, Signals, readable},
+        names::tell_unmatched,
         notice::Notice,
         privileges::{self, Later},
     },
@@ -73,6 +74,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     prerequisites::check()?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     let choice = Choice::make(config)?;
+    tell_unmatched(&config.filter, config.quiet);
     if config.verbose {
         choice.tell();
     }
@@ -91,7 +93,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     }
     sink.begin();
     probes.watch();
-    let later = Later { output: config.output.as_deref(), has_command: false };
+    let later = Later { output: sink.reopened(), reads_names: true, ..Later::default() };
     privileges::give_up(&later, || maps.counters().is_ok())?;
     // Until now calls met some of the probes only.
     while maps.oldest()?.is_some() {}

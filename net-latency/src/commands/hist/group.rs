@@ -28,9 +28,11 @@ pub(super) enum Identity {
     Others(usize),
     /// A process, and its name where known.
     Process(u32, Option<Vec<u8>>),
-    /// The tasks of that name.
+    /// The processes of that name.
+    Named(Vec<u8>),
+    /// The threads of that name.
     Comm(Vec<u8>),
-    /// Those with that port of ours.
+    /// Those with that port of the server's.
     Port(u16),
     /// Those of another end.
     Host(IpAddr),
@@ -54,7 +56,8 @@ impl Identity {
             }
             Self::Port(port) => format!("port {port}"),
             Self::Host(host) => host.to_string(),
-            Self::Comm(name)
+            Self::Named(name)
+            | Self::Comm(name)
             | Self::Interface { name: Some(name), .. }
             | Self::Cgroup { path: Some(name), .. } => {
                 write_name(Some(name), out);
@@ -105,6 +108,7 @@ impl<'a> Names<'a> {
                 let pid = first as u32;
                 Identity::Process(pid, (self.process)(pid).and_then(|name| until_nul(&name)))
             }
+            GroupBy::Process => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Named),
             GroupBy::Comm => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Comm),
             GroupBy::Interface => {
                 let (index, netns) = (first as u32, second as u32);
@@ -155,6 +159,8 @@ mod tests {
             text(GroupBy::Pid, [7, 0]),
             text(GroupBy::Pid, [8, 0]),
             text(GroupBy::Pid, [0, 0]),
+            text(GroupBy::Process, [name, 0]),
+            text(GroupBy::Process, [0, 0]),
             text(GroupBy::Comm, [name, 0]),
             text(GroupBy::Comm, [0, 0]),
             text(GroupBy::Port, [443, 0]),

@@ -8,17 +8,16 @@ use crate::{
     accounting::{Figures, KernelTimes, Percentiles},
     clock::{TimeStyle, TimeText},
     output::write_json,
-    packet::stages::{dir, stages},
+    packet::stages::dir,
 };
 
 /// Appends the object of a page, and a newline.
 pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
     let histograms = page.groups.iter().flat_map(|(group, identity)| {
         group.ways.iter().flat_map(move |way| {
-            let names =
-                stages(way.direction, way.protocol).into_iter().map(|stage| stage.field).chain(["total_ns"]);
-            names.zip(&way.rows).map(move |(stage, row)| {
-                Histogram::new(who(identity), [dir(way.direction), way.protocol.name(), stage], row)
+            way.rows().map(move |row| {
+                let stage = row.stage.map_or("total_ns", |stage| stage.field);
+                Histogram::new(who(identity), [dir(way.direction), way.protocol.name(), stage], row.times)
             })
         })
     });
@@ -85,7 +84,8 @@ impl Histogram {
 #[serde(untagged)]
 enum Who {
     Others { others: usize },
-    Process { pid: u32, comm: Option<String> },
+    Process { pid: u32, process: Option<String>, comm: Option<String> },
+    Named { process: String },
     Comm { comm: String },
     Port { port: u16 },
     Host { host: String },
@@ -99,7 +99,12 @@ fn who(identity: &Identity) -> Option<Who> {
     Some(match identity {
         Identity::All | Identity::Unknown => return None,
         Identity::Others(groups) => Who::Others { others: *groups },
-        Identity::Process(pid, name) => Who::Process { pid: *pid, comm: name.as_deref().map(text) },
+        Identity::Process(pid, name) => {
+            let name = name.as_deref().map(text);
+            // `comm` for programs that know no `process`.
+            Who::Process { pid: *pid, process: name.clone(), comm: name }
+        }
+        Identity::Named(name) => Who::Named { process: text(name) },
         Identity::Comm(name) => Who::Comm { comm: text(name) },
         Identity::Port(port) => Who::Port { port: *port },
         Identity::Host(host) => Who::Host { host: host.to_string() },
@@ -115,6 +120,7 @@ fn by(by: GroupBy) -> &'static str {
     match by {
         GroupBy::Stage => "stage",
         GroupBy::Pid => "pid",
+        GroupBy::Process => "process",
         GroupBy::Comm => "comm",
         GroupBy::Port => "port",
         GroupBy::Host => "host",

@@ -62,7 +62,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     sink.begin();
-    privileges::give_up(&Later { output: None, has_command: false }, || tracer.losses().is_ok())?;
+    privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }

@@ -2,11 +2,14 @@
 
 use std::cmp::Reverse;
 
-use net_latency_common::{CellKey, Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP};
+use net_latency_common::{CellKey, Direction, FINE_ROWS, ROW_TOTAL, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP};
 
 use crate::{
     accounting::{KernelTimes, Reasons, object::Stage},
-    packet::event::Protocol,
+    packet::{
+        event::{COLUMNS, Protocol},
+        stages::{Stage as Name, parts, stages as columns},
+    },
 };
 
 /// All counts at one moment, in the order of group, row and cell.
@@ -31,8 +34,25 @@ pub(super) fn since(now: &Counts, earlier: &Counts) -> Counts {
 pub(super) struct Way {
     pub(super) direction: Direction,
     pub(super) protocol: Protocol,
-    /// Of the columns in display order, and last the total.
-    pub(super) rows: [KernelTimes; ROWS as usize],
+    /// Of the columns in display order, the total, and, where they were asked for, the parts.
+    rows: [KernelTimes; FINE_ROWS as usize],
+}
+
+/// A row of a way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a> {
+    /// Its number.
+    pub(super) number: usize,
+    /// What time it has; `None` for that from the first stage to the last.
+    pub(super) stage: Option<Name>,
+    pub(super) times: &'a KernelTimes,
+}
+
+impl Row<'_> {
+    /// Whether it is a part.
+    pub(super) fn is_part(&self) -> bool {
+        self.number > ROW_TOTAL as usize
+    }
 }
 
 impl Way {
@@ -40,13 +60,27 @@ impl Way {
         &self.rows[ROW_TOTAL as usize]
     }
 
-    /// The column in which most of the time was spent.
-    pub(super) fn dominant(&self) -> Option<usize> {
-        let sums = self.rows[..ROW_TOTAL as usize].iter().map(KernelTimes::sum).enumerate();
+    /// Its rows: the columns, the total, and the parts if there are any.
+    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let has_parts = self.rows[COLUMNS + 1..].iter().any(|times| times.packets() > 0);
+        let stages = columns(self.direction, self.protocol).map(Some).into_iter().chain([None]);
+        let parts = parts(self.direction, self.protocol).filter(move |_| has_parts);
+        let parts = parts.map(|(part, stage)| (COLUMNS + 1 + part, Some(*stage)));
+        let all = stages.enumerate().chain(parts);
+        all.map(|(number, stage)| Row { number, stage, times: &self.rows[number] })
+    }
+
+    /// The stage in which most of the time was spent. Where parts are known, those of an incoming packet are in place of its
+    /// last column, and those of an outgoing one follow its columns.
+    pub(super) fn dominant(&self) -> Option<Name> {
+        let is_split =
+            self.direction == Direction::In && self.rows().any(|row| row.is_part() && row.times.sum() > 0);
+        let rows = self.rows().filter(|row| !(is_split && row.number == COLUMNS - 1));
+        let sums = rows.filter_map(|row| Some((row.stage?, row.times.sum(), row.number)));
         // Of equals the first.
-        sums.filter(|(_, sum)| *sum > 0)
-            .max_by_key(|&(column, sum)| (sum, Reverse(column)))
-            .map(|(column, _)| column)
+        let longest =
+            sums.filter(|(_, sum, _)| *sum > 0).max_by_key(|&(_, sum, number)| (sum, Reverse(number)));
+        longest.map(|(stage, ..)| stage)
     }
 }
 
@@ -87,18 +121,16 @@ pub(super) fn packets(groups: &[Group], direction: Direction) -> u64 {
 /// Why times are unknown, of all groups together.
 pub(super) fn reasons(groups: &[Group]) -> Reasons {
     let mut sum = Reasons::default();
-    let rows = groups.iter().flat_map(|group| &group.ways).flat_map(|way| &way.rows);
-    rows.for_each(|row| sum.add(row.reasons()));
+    let rows = groups.iter().flat_map(|group| &group.ways).flat_map(Way::rows);
+    rows.for_each(|row| sum.add(row.times.reasons()));
     sum
 }
 
 /// The figures of all rows, of which there must be one group, for the footer.
 pub(super) fn stages(groups: &[Group]) -> Vec<Stage> {
     let rows = |way: &Way| {
-        let stage = |(row, times): (usize, &KernelTimes)| {
-            Stage::new(way.direction, way.protocol, row, &times.figures())
-        };
-        way.rows.iter().enumerate().map(stage).collect::<Vec<_>>()
+        let stage = |row: Row<'_>| Stage::new(way.direction, way.protocol, row.number, &row.times.figures());
+        way.rows().map(stage).collect::<Vec<_>>()
     };
     groups.iter().flat_map(|group| &group.ways).flat_map(rows).collect()
 }
@@ -146,7 +178,7 @@ fn together(groups: &[Group]) -> Group {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{bucket, row};
+    use net_latency_common::{PART_CPU, PART_NET, PART_WAIT, ROWS, bucket, row};
 
     use super::*;
 
@@ -195,7 +227,31 @@ mod tests {
     #[test]
     fn the_dominant_column_has_most_of_the_time() {
         let counts = vec![cell(0, 0, 90, 10), cell(0, 1, 1_000, 1), cell(0, 2, 1_000, 1), cell(0, 3, 90, 1)];
-        assert_eq!(groups(&counts, 1)[0].ways[0].dominant(), Some(1));
-        assert_eq!(groups(&vec![cell(0, 3, 90, 1)], 1)[0].ways[0].dominant(), None);
+        let column = |counts: &Counts| groups(counts, 1)[0].ways[0].dominant().map(|stage| stage.column);
+        assert_eq!(column(&counts), Some("ip-tcp"));
+        assert_eq!(column(&vec![cell(0, 3, 90, 1)]), None);
+    }
+
+    #[test]
+    fn parts_are_in_place_of_what_they_split_or_behind_the_columns() {
+        let column = |counts: &Counts| groups(counts, 1)[0].ways[0].dominant().map(|stage| stage.column);
+        let part = |way, part: usize| row(way, ROWS + part as u32);
+        let mut counts = vec![
+            cell(0, 0, 400, 1),
+            cell(0, 2, 900, 1),
+            cell(0, 3, 1_300, 1),
+            cell(0, part(0, PART_WAIT), 500, 1),
+            cell(0, part(0, PART_CPU), 300, 1),
+        ];
+        assert_eq!(column(&counts), Some("wait"));
+        counts[4].0.cell = bucket(700) as u32;
+        assert_eq!(column(&counts), Some("cpu"));
+        let out = TRAFFIC_OUT;
+        let counts = vec![
+            cell(0, row(out, 0), 400, 1),
+            cell(0, row(out, 3), 500, 1),
+            cell(0, part(out, PART_NET), 9_000, 1),
+        ];
+        assert_eq!(column(&counts), Some("net"));
     }
 }

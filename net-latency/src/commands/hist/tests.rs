@@ -4,8 +4,9 @@ use std::{iter::empty, time::Duration};
 
 use insta::assert_snapshot;
 use net_latency_common::{
-    BUCKETS, CellKey, GroupBy, NEVER, ROW_TOTAL, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bounds, bucket,
-    row, without_rest,
+    BUCKETS, CellKey, GroupBy, NEVER, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC,
+    PART_WAIT, ROW_TOTAL, ROWS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bounds, bucket, row,
+    without_rest,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -85,6 +86,32 @@ fn by_stage() -> Page {
     page(GroupBy::Stage, &counts, 10)
 }
 
+/// The same with parts: [`Unknown`] reasons are where a time is 0.
+fn fine() -> Page {
+    let part = |way, part: usize, ns: u64, count| {
+        let cell = if ns == 0 { UNKNOWN + Unknown::Unacknowledged as usize } else { bucket(ns) };
+        (CellKey { group: [0; 2], row: row(way, ROWS + part as u32), cell: cell as u32 }, count)
+    };
+    let parts = vec![
+        part(0, PART_GAP, 1, 1_000),
+        part(0, PART_WAIT, 21_000, 1_000),
+        part(0, PART_CPU, 5_000, 1_000),
+        part(0, PART_COPY, 4_000, 1_000),
+        part(TRAFFIC_OUT, PART_QDISC, 300, 50),
+        part(TRAFFIC_OUT, PART_DRIVER, 4_000, 50),
+        part(TRAFFIC_OUT, PART_NET, 40_000_000, 48),
+        part(TRAFFIC_OUT, PART_NET, 0, 2),
+        part(TRAFFIC_UDP, PART_WAIT, 9_000, 1),
+    ];
+    let counts = sorted([
+        packets(0, 0, [900, 2_000, 30_000], 1_000),
+        packets(0, TRAFFIC_OUT, [3_000, 7_000, 2_000], 50),
+        packets(0, TRAFFIC_UDP, [3_000, 7_000, 9_000], 1),
+        parts,
+    ]);
+    page(GroupBy::Stage, &counts, 10)
+}
+
 fn by_pid() -> Page {
     let counts = sorted([
         packets(19550, 0, [900, 2_000, 30_000], 1_000),
@@ -114,6 +141,11 @@ fn in_json(page: &Page) -> String {
 #[test]
 fn stages_are_drawn_to_read() {
     assert_snapshot!(text(&by_stage()));
+}
+
+#[test]
+fn parts_stand_below_what_they_split_or_follow() {
+    assert_snapshot!(text(&Page { histogram: false, ..fine() }));
 }
 
 #[test]
@@ -162,7 +194,7 @@ fn pages() -> Vec<Page> {
         (GroupBy::Cgroup, u64::MAX),
     ];
     let others = by.map(|(by, group)| page(by, &packets(group, TRAFFIC_OUT, [1, 2, 3], 4), 10));
-    [by_stage(), by_pid()].into_iter().chain(others).collect()
+    [by_stage(), by_pid(), fine()].into_iter().chain(others).collect()
 }
 
 #[test]

@@ -6,13 +6,13 @@ use net_latency_common::{Direction, GroupBy};
 
 use super::{
     group::Identity,
-    model::{Group, Way, packets},
+    model::{Group, Row, Way, packets},
     page::Page,
 };
 use crate::{
     accounting::{Human, KernelTimes, PERCENTILES},
     clock::{TimeStyle, TimeText},
-    packet::stages::{columns, dir},
+    packet::{event::COLUMNS, stages::dir},
 };
 
 /// Characters of the longest bar.
@@ -52,15 +52,24 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
 /// A table of all stages and, if there is to be a `histogram`, their distributions.
 fn write_stages(group: &Group, histogram: bool, out: &mut Vec<u8>) {
     out.push(b'\n');
-    let is_any_unknown = group.ways.iter().flat_map(|way| &way.rows).any(|row| row.unknown() > 0);
+    let is_any_unknown = group.ways.iter().flat_map(Way::rows).any(|row| row.times.unknown() > 0);
     write!(out, "{:17}{:>10}", "", "count").expect("memory can be written");
     for (_, name) in PERCENTILES {
         write!(out, "{name:>8}").expect("memory can be written");
     }
     line(out, format_args!("{:>8}{}", "max", if is_any_unknown { "  unknown" } else { "" }));
     for way in &group.ways {
-        for (number, (name, row)) in named(way).enumerate() {
-            let way_name = if number == 0 { way_name(way) } else { String::new() };
+        // The parts stand below the last column.
+        let (whole, parts): (Vec<_>, Vec<_>) = way.rows().partition(|row| !row.is_part());
+        let (columns, total) = whole.split_at(COLUMNS);
+        for row in columns.iter().chain(&parts).chain(total) {
+            let way_name = if row.number == 0 { way_name(way) } else { String::new() };
+            let name = match way.direction {
+                // Those of an incoming packet split the column above; an outgoing one's follow it.
+                Direction::In if row.is_part() => format!("  {}", name_of(row)),
+                _ => name_of(row).to_owned(),
+            };
+            let row = row.times;
             write!(out, "  {way_name:8}{name:7}{:>10}", row.count()).expect("memory can be written");
             for time in
                 PERCENTILES.map(|(per_mille, _)| row.quantile(per_mille)).into_iter().chain([row.max()])
@@ -74,9 +83,9 @@ fn write_stages(group: &Group, histogram: bool, out: &mut Vec<u8>) {
         }
     }
     for way in group.ways.iter().filter(|_| histogram) {
-        for (name, row) in named(way).filter(|(_, row)| row.count() > 0) {
-            line(out, format_args!("\n{} {name}", way_name(way)));
-            write_bars(row, out);
+        for row in way.rows().filter(|row| row.times.count() > 0) {
+            line(out, format_args!("\n{} {}", way_name(way), name_of(&row)));
+            write_bars(row.times, out);
         }
     }
 }
@@ -100,7 +109,7 @@ fn write_groups(groups: &[(Group, Identity)], histogram: bool, out: &mut Vec<u8>
             let total = way.total();
             let first = if number == 0 && !is_long { name.as_str() } else { "" };
             let [p50, p90, p99] = [500, 900, 990].map(|per_mille| end(total.quantile(per_mille)));
-            let mostly = way.dominant().map_or("-", |column| columns(way.direction, way.protocol)[column]);
+            let mostly = way.dominant().map_or("-", |stage| stage.column);
             line(
                 out,
                 format_args!(
@@ -134,9 +143,8 @@ fn write_bars(times: &KernelTimes, out: &mut Vec<u8>) {
     }
 }
 
-/// The rows of a way with their names.
-fn named(way: &Way) -> impl Iterator<Item = (&'static str, &KernelTimes)> {
-    columns(way.direction, way.protocol).into_iter().chain(["total"]).zip(&way.rows)
+fn name_of(row: &Row<'_>) -> &'static str {
+    row.stage.map_or("total", |stage| stage.column)
 }
 
 fn way_name(way: &Way) -> String {

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 
 use serde::Serialize;
 
+use super::summary::{StageObject, Summary};
 use crate::{accounting::object::Head, output::write_json, request::FooterFormat};
 
 /// What became of the packets that were followed, as JSON has it; docs/footer.schema.json describes it.
@@ -25,13 +26,21 @@ pub(super) struct Footer {
     pub(super) rows_beyond: u64,
     /// Calls of traced functions that the kernel skipped; `None` where it doesn't count them.
     pub(super) skipped_calls: Option<u64>,
+    /// The stages of the packets that were shown.
+    pub(super) stages: Vec<StageObject>,
 }
 
 impl Footer {
-    /// Writes it; `is_slower` says whether only slow packets were asked for.
-    pub(super) fn write(&self, form: FooterFormat, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
+    /// Writes it; `is_slower` says whether only slow packets were asked for, and `summary` is of those that were shown.
+    pub(super) fn write(
+        &self,
+        form: FooterFormat,
+        summary: &Summary,
+        is_slower: bool,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
         match form {
-            FooterFormat::Text => self.write_text(is_slower, out),
+            FooterFormat::Text => self.write_text(summary, is_slower, out),
             FooterFormat::Json => {
                 write_json(self, out);
                 Ok(())
@@ -40,9 +49,10 @@ impl Footer {
         }
     }
 
-    fn write_text(&self, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
+    fn write_text(&self, summary: &Summary, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { shown, followed, lost, .. } = self;
         writeln!(out, "net-latency: {shown} packets shown, {followed} followed, {lost} rows lost")?;
+        summary.write(out)?;
         let filtered = if is_slower {
             "packets were faster than --slower, or excluded by another filter"
         } else {
@@ -88,9 +98,10 @@ mod tests {
                 rows_of_others: 5 * rest,
                 rows_beyond: 6 * rest,
                 skipped_calls: Some(7 * rest),
+                stages: Summary::default().objects(),
             };
             let mut out = Vec::new();
-            footer.write(form, is_slower, &mut out).expect("memory can be written");
+            footer.write(form, &Summary::default(), is_slower, &mut out).expect("memory can be written");
             String::from_utf8(out).expect("ASCII")
         };
         let text = |is_slower, rest| write(FooterFormat::Text, is_slower, rest);

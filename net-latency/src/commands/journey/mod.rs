@@ -1,13 +1,14 @@
 //! Single packets, followed through the kernel: follows as many as were asked for, and shows each when it has ended.
 //!
 //! [`assemble`] puts the kernel side's rows together to a [`model`]'s journey, [`text`], [`json`] and [`perfetto`] write
-//! it, and this module runs it all.
+//! it, [`summary`] adds up several, and this module runs it all.
 
 mod assemble;
 mod footer;
 mod json;
 mod model;
 mod perfetto;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -26,6 +27,7 @@ use self::{
     footer::Footer,
     model::Journey,
     perfetto::Events,
+    summary::Summary,
 };
 use crate::{
     accounting::object::{Head, Kind, View},
@@ -39,6 +41,7 @@ use crate::{
     run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
         ends::{Processes, Signals},
+        names::tell_unmatched,
         notice::Notice,
         privileges::{self, Later},
     },
@@ -80,6 +83,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         exactly: is_exact.then(|| u32::try_from(config.count.get()).unwrap_or(u32::MAX)),
     };
     let started = Instant::now();
+    tell_unmatched(filter, config.quiet);
     let notice = Notice::new("attaching …", config.quiet);
     let mut following = journey::attach(&btf, &request, |done, all| {
         notice.change(|| format!("attaching to {done} of {all} functions …"));
@@ -94,7 +98,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     }
     following.watch();
     // The file of a journey is opened once.
-    privileges::give_up(&Later { output: None, has_command: false }, || following.tallies().is_ok())?;
+    privileges::give_up(&Later { reads_names: true, ..Later::default() }, || following.tallies().is_ok())?;
     if !config.quiet {
         say_ready(&following, started.elapsed());
     }
@@ -104,6 +108,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         following,
         assembler: Assembler::new(Wanted::new(filter)),
         events: Events::default(),
+        summary: Summary::default(),
         shown: 0,
         others: 0,
         unwatched: 0,
@@ -137,6 +142,7 @@ struct Run<'a> {
     following: Following,
     assembler: Assembler,
     events: Events,
+    summary: Summary,
     shown: u64,
     others: u64,
     unwatched: u64,
@@ -184,6 +190,7 @@ impl Run<'_> {
             match end {
                 End::Shown(journey) if self.shown < self.config.count.get() => {
                     self.write(&journey);
+                    self.summary.add(&journey);
                     self.shown += 1;
                     if self.shown == self.config.count.get() {
                         self.following.arm(false)?;
@@ -238,8 +245,10 @@ impl Run<'_> {
                 rows_of_others: self.assembler.foreign,
                 rows_beyond: self.assembler.beyond,
                 skipped_calls: self.following.missed(),
+                stages: self.summary.objects(),
             };
-            say(|out| footer.write(self.config.footer, self.config.filter.slower.is_some(), out));
+            let is_slower = self.config.filter.slower.is_some();
+            say(|out| footer.write(self.config.footer, &self.summary, is_slower, out));
         }
         written
     }

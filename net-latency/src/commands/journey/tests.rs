@@ -17,13 +17,15 @@ use super::{
     json,
     model::{Journey, Outcome},
     perfetto::{self, Events},
+    summary::Summary,
     text,
 };
 use crate::{
+    accounting::object::{Head, Kind, View, tests::valid},
     clock::{Clock, Zone},
     output::tests::any_name,
     probes::journey::{Names, Record},
-    request::PacketFilter,
+    request::{FooterFormat, PacketFilter},
 };
 
 const ID: u64 = 7;
@@ -389,6 +391,68 @@ fn only_what_is_asked_for_is_shown() {
     assert!(!is_shown(unknown, &rows, &any));
 }
 
+/// One that waits in the qdisc for `queued` ns, and for its reader for `late` ns more than usual.
+fn waiting(queued: u64, late: u64) -> Journey {
+    let usual = 15_197_000;
+    let moved = |at: u64| if at > SECOND + 5_000 { at - usual + queued } else { at };
+    let mut rows = read();
+    for row in &mut rows {
+        let late = if row.at >= SECOND + 15_370_000 { late } else { 0 };
+        row.at = moved(row.at) + late;
+        (row.raised_at, row.softirq_at) = (moved(row.raised_at), moved(row.softirq_at));
+    }
+    shown(beginning(), &rows).expect("it has ended")
+}
+
+fn summed_up(journeys: &[Journey]) -> (String, Value) {
+    let mut summary = Summary::default();
+    journeys.iter().for_each(|journey| summary.add(journey));
+    let footer = super::footer::Footer {
+        head: Head::new(Kind::End, View::Journey, std::time::Duration::from_secs(2)),
+        shown: journeys.len() as u64,
+        followed: journeys.len() as u64,
+        filtered: 0,
+        given_up: 0,
+        lost: 0,
+        rows_of_others: 0,
+        rows_beyond: 0,
+        skipped_calls: None,
+        stages: summary.objects(),
+    };
+    let written = [FooterFormat::Text, FooterFormat::Json].map(|form| {
+        let mut out = Vec::new();
+        footer.write(form, &summary, false, &mut out).expect("memory can be written");
+        String::from_utf8(out).expect("ASCII")
+    });
+    (written[0].clone(), valid(&written[1]))
+}
+
+#[test]
+fn several_packets_are_summed_up_and_judged_together() {
+    // The first one is unlike the others.
+    let (text, object) = summed_up(&[
+        waiting(200_000, 30_000_000),
+        waiting(15_000_000, 0),
+        waiting(12_000_000, 0),
+        waiting(13_000_000, 100_000),
+    ]);
+    let qdisc = object["stages"].as_array().expect("stages").iter().find(|stage| stage["stage"] == "qdisc");
+    let qdisc = qdisc.expect("it is there");
+    assert_eq!(
+        (&qdisc["packets"], &qdisc["longest_of"], &qdisc["max_ns"]),
+        (&4.into(), &3.into(), &15_000_000.into())
+    );
+    // Most of them wait in one stage, and most time is in that of the first.
+    let (other, _) =
+        summed_up(&[waiting(200_000, 60_000_000), waiting(15_000_000, 0), waiting(12_000_000, 0)]);
+    // One alone has said all of it.
+    let (one, object) = summed_up(&[waiting(200_000, 0)]);
+    assert_eq!(one.lines().count(), 1);
+    assert_eq!(object["stages"][0]["packets"], 1);
+    assert_eq!(summed_up(&[]).1["stages"], Value::Array(Vec::new()));
+    assert_snapshot!(text + &other);
+}
+
 /// A packet that a card's driver hands up, and that is dropped at once.
 fn arriving(handled: u64, raised: u64) -> Journey {
     let led = |row: JourneyRow| JourneyRow {
@@ -496,6 +560,13 @@ proptest! {
             prop_assert!(journey.rows.iter().map(|row| row.at).is_sorted());
             let sum: u64 = journey.stages().iter().map(|(_, ns)| ns).sum();
             prop_assert_eq!(sum, journey.total());
+            let (_, object) = summed_up(&[(*journey).clone(), (*journey).clone()]);
+            let of = |field: &str| {
+                let stages = object["stages"].as_array().expect("stages");
+                stages.iter().filter_map(|stage| stage[field].as_u64()).sum::<u64>()
+            };
+            prop_assert_eq!(of("longest_of"), if sum > 0 { 2 } else { 0 });
+            prop_assert!(of("share") <= 100 + of("packets"));
             let text = as_text(&journey, 100);
             prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", text);
             prop_assert_eq!(text.lines().filter(|line| line.ends_with(['*', '<'])).count() >= journey.rows.len(), true);

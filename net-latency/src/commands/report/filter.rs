@@ -14,8 +14,8 @@ impl LogFilter {
     pub(super) fn matches(&self, packet: &Packet<'_>) -> bool {
         let has_port =
             |port: &u16| packet.ends.is_some_and(|ends| ends.iter().any(|end| end.port() == *port));
-        let has_name =
-            |glob: &Glob| packet.values.comm.as_deref().is_some_and(|comm| glob.matches(comm.as_bytes()));
+        let names = [packet.values.comm.as_deref(), packet.values.process.as_deref()];
+        let has_name = |glob: &Glob| names.iter().flatten().any(|name| glob.matches(name.as_bytes()));
         let has_host =
             |net: &IpNet| packet.ends.is_some_and(|ends| ends.iter().any(|end| net.contains(&end.ip())));
         let mut times = packet.stages.into_iter().chain([packet.values.total_ns]).flatten();

@@ -60,11 +60,11 @@ impl Report {
         let plain = packet.plain();
         self.stages.record(&plain);
         self.worst.record(&plain);
-        self.processes.add(packet.values.pid, packet);
+        self.processes.add(packet.values.pid, packet, &plain);
         if let Some(connection) = Connection::of(packet) {
-            self.connections.add(connection, packet);
+            self.connections.add(connection, packet, &plain);
         }
-        if let Some(total_ns) = packet.values.total_ns {
+        if let Some(total_ns) = plain.total {
             self.timeline.add(wall_ns, packet.direction, total_ns);
         }
     }

@@ -160,7 +160,7 @@ fn write_processes(report: &Report, top: usize, page: &mut String) -> fmt::Resul
     for (pid, entry) in rows {
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         write!(page, "<tr><th scope=\"row\" class=\"left\">{pid}</th>")?;
-        write!(page, "<td class=\"left\"><code>{}</code></td>", Name(entry.comm.as_deref()))?;
+        write!(page, "<td class=\"left\"><code>{}</code></td>", Name(entry.name.as_deref()))?;
         write_row(entry, page)?;
     }
     write_others(2, others, page)
@@ -183,7 +183,7 @@ fn write_connections(report: &Report, top: usize, page: &mut String) -> fmt::Res
             connection.local,
             connection.remote
         )?;
-        write!(page, "<td class=\"left\">{pid} <code>{}</code></td>", Name(entry.comm.as_deref()))?;
+        write!(page, "<td class=\"left\">{pid} <code>{}</code></td>", Name(entry.name.as_deref()))?;
         write_row(entry, page)?;
     }
     write_others(3, others, page)
@@ -229,13 +229,13 @@ fn write_packet(packet: &summary::Packet<'_>, offset_s: i32, page: &mut String) 
     let names = columns(packet.direction, packet.protocol);
     let time = packet.wall_ns.map_or_else(|| "-".to_owned(), |ns| show(ns, offset_s, "%F %T%.6f"));
     let pid = packet.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    let comm = packet.comm.map(String::from_utf8_lossy);
+    let name = packet.name().map(String::from_utf8_lossy);
     write!(
         page,
         "<li><strong>{}</strong> {} at {time}, PID {pid} <code>{}</code>",
         Time(packet.total),
         dir(packet.direction),
-        Name(comm.as_deref())
+        Name(name.as_deref())
     )?;
     if let Some([source, destination]) = packet.ends {
         write!(page, ", <code>{} {source} &gt; {destination}</code>", packet.protocol.name())?;

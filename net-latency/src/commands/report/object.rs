@@ -79,6 +79,8 @@ struct Row<'a> {
     #[serde(flatten)]
     connection: Option<Ends>,
     pid: Option<u32>,
+    process: Option<&'a str>,
+    /// The same, for programs that know no `process`.
     comm: Option<&'a str>,
     packets: u64,
     /// Some of its packets may be among the others.
@@ -118,6 +120,7 @@ struct Slow {
     dir: &'static str,
     proto: &'static str,
     pid: Option<u32>,
+    process: Option<String>,
     comm: Option<String>,
     source: Option<String>,
     destination: Option<String>,
@@ -250,7 +253,8 @@ fn row(connection: Option<Ends>, entry: &Entry) -> Row<'_> {
     Row {
         connection,
         pid: entry.pid,
-        comm: entry.comm.as_deref(),
+        process: entry.name.as_deref(),
+        comm: entry.name.as_deref(),
         packets: entry.lines,
         incomplete: entry.is_rest,
         bytes: entry.bytes,
@@ -282,12 +286,14 @@ fn latency(times: &Times) -> Latency {
 fn slow(packet: &summary::Packet<'_>, offset_s: i32) -> Slow {
     let stage = dominant(packet).map(|(column, _)| meaning(packet, column));
     let names = columns(packet.direction, packet.protocol);
+    let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     Slow {
         ts: packet.wall_ns.map(|wall_ns| show(wall_ns, offset_s, RFC3339)),
         dir: dir(packet.direction),
         proto: packet.protocol.name(),
         pid: packet.pid,
-        comm: packet.comm.map(|name| String::from_utf8_lossy(name).into_owned()),
+        process: packet.process.map(name),
+        comm: packet.comm.map(name),
         source: packet.ends.map(|[source, _]| source.to_string()),
         destination: packet.ends.map(|[_, destination]| destination.to_string()),
         stages: std::array::from_fn(|column| (format!("{}_ns", field(names[column])), packet.stages[column])),

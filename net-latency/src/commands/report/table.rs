@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 
 use net_latency_common::Direction;
 
-use crate::accounting::Times;
-use crate::packet::event::{COLUMNS, Protocol};
+use crate::accounting::{self as summary, Times};
+use crate::packet::event::{COLUMNS, Protocol, local_and_remote};
 use crate::packet::stages::columns;
-use crate::source::log::packet::Packet;
+use crate::source::log::packet::{Packet, Values};
 
 /// The ways a packet can go.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -29,37 +29,38 @@ pub(super) struct Entry {
     /// Sum of all total times.
     pub(super) time_ns: u128,
     stages: [[u128; COLUMNS]; WAYS.len()],
-    /// Somebody in it: the main thread's name rather than another's.
-    pub(super) comm: Option<Box<str>>,
-    comm_is_main: bool,
+    /// The newest name of its process; in a log that lacks it the first thread's rather than another's.
+    pub(super) name: Option<Box<str>>,
+    name_is_process: bool,
     pub(super) pid: Option<u32>,
     /// Lines of the same key may have been counted among the others.
     pub(super) is_rest: bool,
 }
 
 impl Entry {
-    fn add(&mut self, packet: &Packet<'_>) {
+    fn add(&mut self, packet: &Packet<'_>, plain: &summary::Packet<'_>) {
         self.lines += 1;
         self.bytes += u64::from(packet.len);
-        if let Some(ns) = packet.values.total_ns {
+        if let Some(ns) = plain.total {
             self.total.add(ns);
             self.time_ns += u128::from(ns);
         }
         let way = (packet.direction, packet.protocol);
         for (_, sums) in WAYS.iter().zip(&mut self.stages).filter(|(this, _)| **this == way) {
-            for (sum, ns) in sums.iter_mut().zip(packet.stages) {
+            for (sum, ns) in sums.iter_mut().zip(plain.stages) {
                 *sum += u128::from(ns.unwrap_or(0));
             }
         }
         self.pid = packet.values.pid.or(self.pid);
-        let is_main = packet.values.tid.is_some() && packet.values.tid == packet.values.pid;
-        if let Some(comm) = packet.values.comm.as_deref()
-            && (is_main || !self.comm_is_main)
-            && self.comm.as_deref() != Some(comm)
+        let Values { pid, tid, comm, process, .. } = &packet.values;
+        let is_process = process.is_some() || tid.is_some() && tid == pid;
+        if let Some(name) = process.as_deref().or(comm.as_deref())
+            && (is_process || !self.name_is_process)
+            && self.name.as_deref() != Some(name)
         {
-            self.comm = Some(comm.into());
+            self.name = Some(name.into());
         }
-        self.comm_is_main |= is_main;
+        self.name_is_process |= is_process;
     }
 
     /// The stage in which most of the time went by, and its part of the time in all stages, in percent.
@@ -94,11 +95,7 @@ pub(super) struct Connection {
 impl Connection {
     /// `None` where the line doesn't tell both ends.
     pub(super) fn of(packet: &Packet<'_>) -> Option<Self> {
-        let [source, destination] = packet.ends?;
-        let (local, remote) = match packet.direction {
-            Direction::In => (destination, source),
-            Direction::Out => (source, destination),
-        };
+        let (local, remote) = local_and_remote(packet.direction, packet.ends?);
         Some(Self { protocol: packet.protocol, netns: packet.values.netns, local, remote })
     }
 }
@@ -119,16 +116,17 @@ impl<K: Copy + Eq + Hash> Table<K> {
         Self { entries: HashMap::new(), most, others: Others::default(), gone: Gone::default() }
     }
 
-    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>) {
+    /// Adds a packet, which is `plain` as it is summed up.
+    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>, plain: &summary::Packet<'_>) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            entry.add(packet);
+            entry.add(packet, plain);
             return;
         }
         if self.entries.len() >= self.most {
             self.prune();
         }
         let mut entry = Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
-        entry.add(packet);
+        entry.add(packet, plain);
         self.entries.insert(key, entry);
     }
 

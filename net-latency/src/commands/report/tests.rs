@@ -79,6 +79,7 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             pid: event.pid(),
             tid: event.tid(),
             comm: event.comm().map(String::from_utf8_lossy),
+            process: event.process().map(String::from_utf8_lossy),
             netns: (record.netns != 0).then_some(record.netns),
             total_ns: event.total_ns(),
             flags,
@@ -90,6 +91,7 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             first_send_age_ns: event.first_send_age_ns(),
             last_drv_ip_ns: event.last_drv_ip_ns(),
             ns_pid: None,
+            held: event.held(),
         },
     }
 }
@@ -104,12 +106,13 @@ fn some_log(pairs: u64) -> Vec<u8> {
         log.extend(line(&received, at, Format::Json));
         log.extend(line(&outgoing(), at + 1_000_000, Format::Json));
     }
-    let mut waiting = PacketRecord { comm: comm(b"<b>\x1b[2J&\"'"), pid: 7, tid: 7, ..v6(outgoing()) };
+    let name = comm(b"<b>\x1b[2J&\"'");
+    let mut waiting = PacketRecord { comm: name, process: name, pid: 7, tid: 7, ..v6(outgoing()) };
     waiting.stamps[STAMP_TRANSPORT] += 300_000_000;
     waiting.stamps[STAMP_IP] += 300_000_000;
     waiting.stamps[STAMP_DRV] += 300_000_000;
     log.extend(line(&PacketRecord { flags: FLAG_RETRANS, ..waiting }, WALL_NS + 9 * S, Format::Json));
-    let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], ..udp(incoming()) };
+    let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], process: [0; 16], ..udp(incoming()) };
     unknown.stamps[STAMP_IP] = 0;
     log.extend(b"not a line of ours\n");
     log.extend(header(Format::Csv, crate::request::Stages::Basic));
@@ -284,15 +287,21 @@ fn filters_keep_out_what_was_not_asked_for() {
 }
 
 #[test]
-fn a_process_has_its_main_thread_s_name() {
-    let names = [(&b"worker"[..], 8), (b"main", 7), (b"worker", 9)];
-    let lines = names.map(|(name, tid)| {
-        let record = PacketRecord { comm: comm(name), pid: 7, tid, ..incoming() };
-        line(&record, WALL_NS, Format::Json)
-    });
-    let report = report_on(&lines.concat(), &config()).expect("a log");
-    let (rows, _) = report.processes.top(1);
-    assert_eq!((rows[0].1.comm.as_deref(), rows[0].1.lines), (Some("main"), 3));
+fn a_process_has_its_own_name_and_not_a_thread_s() {
+    let names = |process: &[u8]| {
+        let threads = [(&b"worker"[..], 8), (b"main", 7), (b"worker", 9)];
+        let lines = threads.map(|(name, tid)| {
+            let record = PacketRecord { comm: comm(name), process: comm(process), pid: 7, tid, ..incoming() };
+            line(&record, WALL_NS, Format::Json)
+        });
+        let report = report_on(&lines.concat(), &config()).expect("a log");
+        let (rows, _) = report.processes.top(1);
+        assert_eq!(rows[0].1.lines, 3);
+        rows[0].1.name.as_deref().map(str::to_owned)
+    };
+    assert_eq!(names(b"search").as_deref(), Some("search"));
+    // A log that lacks it: the first thread has the process's name.
+    assert_eq!(names(b"").as_deref(), Some("main"));
 }
 
 #[test]
@@ -343,7 +352,10 @@ impl Naive {
             let at = packet.time.wall_ns;
             let (first, last) = naive.span.unwrap_or((at, at));
             naive.span = Some((first.min(at), last.max(at)));
-            for (column, ns) in packet.stages.into_iter().chain([packet.values.total_ns]).enumerate() {
+            let is_first = !packet.values.flags.contains(Flags::RETRANS);
+            let total = packet.values.total_ns.filter(|_| is_first);
+            let stages = packet.stages.map(|ns| ns.filter(|_| is_first));
+            for (column, ns) in stages.into_iter().chain([total]).enumerate() {
                 let key = (packet.direction == Direction::Out, packet.protocol, column);
                 naive.times.entry(key).or_default().extend(ns);
             }
@@ -353,7 +365,7 @@ impl Naive {
             for (lines, bytes, time) in [process, connection] {
                 *lines += 1;
                 *bytes += u64::from(packet.len);
-                *time += u128::from(packet.values.total_ns.unwrap_or(0));
+                *time += u128::from(total.unwrap_or(0));
             }
         }
         naive
@@ -404,7 +416,7 @@ proptest! {
         let header = header(Format::Csv, crate::request::Stages::Basic).trim_ascii_end();
         prop_assert!(reader.read(header).expect("the tool's own header").is_none());
         let text = line(&record, WALL_NS, Format::Csv);
-        let fields = reader.read(text.trim_ascii_end()).expect("the tool's own line").expect("no header");
+        let fields = reader.read(text.strip_suffix(b"\n").expect("a line")).expect("the tool's own line").expect("no header");
         prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
     }
 
@@ -447,7 +459,9 @@ proptest! {
             connections.iter().map(|(key, row)| (*key, (row.lines, row.bytes, row.time_ns))).collect();
         prop_assert_eq!(&found, &naive.connections);
         let in_time: u64 = report.timeline.slices().map(|(_, slice)| slice.incoming.count() + slice.outgoing.count()).sum();
-        prop_assert_eq!(in_time, packets.iter().filter(|packet| packet.values.total_ns.is_some()).count() as u64);
+        prop_assert_eq!(in_time, packets.iter().filter(|packet| {
+            packet.values.total_ns.is_some() && !packet.values.flags.contains(Flags::RETRANS)
+        }).count() as u64);
     }
 
     #[test]

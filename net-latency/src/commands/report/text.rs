@@ -212,7 +212,7 @@ pub(super) fn heading<K: Copy + Eq + std::hash::Hash>(what: &str, shown: usize, 
 }
 
 fn name(entry: &Entry) -> String {
-    cut(&printable(entry.comm.as_deref()), NAME_WIDTH)
+    cut(&printable(entry.name.as_deref()), NAME_WIDTH)
 }
 
 /// A name that can be shown anywhere; `-` where it is unknown.

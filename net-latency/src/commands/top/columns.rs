@@ -15,6 +15,8 @@ pub(super) enum Column {
     Flow,
     /// Packets a second.
     Rate(Direction),
+    /// The time of a second's packets together: the median of the totals times the rate.
+    Spent(Direction),
     P50(Direction),
     P99(Direction),
     Max(Direction),
@@ -52,6 +54,8 @@ struct Wish {
 
 /// Columns between two columns.
 const GAP: u16 = 1;
+/// Width from which addresses of IPv4 are shown whole before there are trends.
+const USUAL: u16 = 80;
 /// Width from which there is room for the times of both directions.
 const BOTH: u16 = 116;
 
@@ -59,6 +63,7 @@ impl Column {
     /// The column of a table that is sorted by that, with the times of the direction that is `shown`.
     pub(super) fn sorted_by(by: SortBy, shown: Direction) -> Self {
         match by {
+            SortBy::Time => Self::Spent(shown),
             SortBy::P99 => Self::P99(shown),
             SortBy::P50 => Self::P50(shown),
             SortBy::Max => Self::Max(shown),
@@ -79,6 +84,7 @@ impl Column {
             Self::Flow => "CONNECTION",
             Self::Rate(Direction::In) => "IN/s",
             Self::Rate(Direction::Out) => "OUT/s",
+            Self::Spent(_) => "TIME/s",
             Self::P50(_) => "P50",
             Self::P99(_) => "P99",
             Self::Max(_) => "MAX",
@@ -118,6 +124,7 @@ impl Column {
     fn direction(self) -> Option<Direction> {
         match self {
             Self::Rate(direction)
+            | Self::Spent(direction)
             | Self::P50(direction)
             | Self::P99(direction)
             | Self::Max(direction)
@@ -130,6 +137,7 @@ impl Column {
     /// The same of that direction's times.
     pub(super) fn towards(self, direction: Direction) -> Self {
         match self {
+            Self::Spent(_) => Self::Spent(direction),
             Self::P50(_) => Self::P50(direction),
             Self::P99(_) => Self::P99(direction),
             Self::Max(_) => Self::Max(direction),
@@ -188,10 +196,12 @@ fn wishes(place: Place, shown: Direction, width: u16) -> Vec<Wish> {
             vec![
                 exactly(Column::Pid, 7, 1),
                 wish(Column::Name, 12, 15, 0),
-                exactly(Column::Connections, 5, 9),
+                exactly(Column::Connections, 5, 10),
             ]
         }
-        Place::Connections(_) => vec![wish(Column::Flow, 16, 66, 0)],
+        Place::Connections(_) => {
+            vec![wish(Column::Flow, if width < USUAL { 16 } else { 30 }, 66, 0)]
+        }
         Place::Packets(_) => {
             return vec![
                 exactly(Column::Time, 15, 0),
@@ -205,18 +215,19 @@ fn wishes(place: Place, shown: Direction, width: u16) -> Vec<Wish> {
             ];
         }
     };
-    wishes.extend([exactly(Column::Rate(Direction::In), 5, 4), exactly(Column::Rate(Direction::Out), 5, 5)]);
+    wishes.extend([exactly(Column::Rate(Direction::In), 5, 5), exactly(Column::Rate(Direction::Out), 5, 6)]);
     let directions = [Direction::In, Direction::Out];
     for direction in directions {
         if direction == shown || width >= BOTH {
-            // The other direction's times go first.
-            let rank = if direction == shown { 0 } else { 20 };
+            // The other direction's times go first, and what is only for the order before them.
+            let (rank, spent) = if direction == shown { (0, 4) } else { (20, 30) };
             wishes.extend([
-                exactly(Column::P50(direction), 5, rank + 6),
+                exactly(Column::Spent(direction), 6, spent),
+                exactly(Column::P50(direction), 5, rank + 7),
                 exactly(Column::P99(direction), 5, rank + 2),
-                exactly(Column::Max(direction), 5, rank + 7),
+                exactly(Column::Max(direction), 5, rank + 8),
                 exactly(Column::Mostly(direction), 12, rank + 3),
-                wish(Column::Trend(direction), 6, 60, rank + 8),
+                wish(Column::Trend(direction), 6, 60, rank + 9),
             ]);
         }
     }
@@ -250,12 +261,12 @@ mod tests {
         assert_eq!(small, "PID:7 NAME:13 P99 in:5 MOSTLY in:12");
         assert_eq!(
             usual,
-            "PID:7 NAME:15 CONNS:5 IN/s:5 OUT/s:5 P50 in:5 P99 in:5 MAX in:5 MOSTLY in:12 TREND in:7"
+            "PID:7 NAME:15 IN/s:5 OUT/s:5 TIME/s in:6 P50 in:5 P99 in:5 MAX in:5 MOSTLY in:12 TREND in:6"
         );
         assert_eq!(
             wide,
-            "PID:7 NAME:15 CONNS:5 IN/s:5 OUT/s:5 P50 in:5 P99 in:5 MAX in:5 MOSTLY in:12 TREND in:9 \
-             P50 out:5 P99 out:5 MAX out:5 MOSTLY out:12 TREND out:6"
+            "PID:7 NAME:15 CONNS:5 IN/s:5 OUT/s:5 TIME/s in:6 P50 in:5 P99 in:5 MAX in:5 MOSTLY in:12 \
+             TREND in:9 P50 out:5 P99 out:5 MAX out:5 MOSTLY out:12"
         );
     }
 

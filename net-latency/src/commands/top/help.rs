@@ -17,6 +17,8 @@ const LINES: &[(&str, &str)] = &[
     ("? h", "this help"),
     ("q Ctrl-C", "quit, with a summary of the run"),
     ("", ""),
+    ("second line", "what made packets slow in the last ten seconds (see diagnose)"),
+    ("TIME/s", "P50 times packets a second: whose packets take most time in all"),
     ("P50 P99 MAX", "total time: half of the window's packets took less, 99 % did"),
     ("MOSTLY", "the stage that took most of that time, and its share"),
     ("TREND", "the slowest packet of each tenth of a window, the newest at the"),

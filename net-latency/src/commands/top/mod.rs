@@ -1,6 +1,6 @@
 //! The live table of processes, their connections, and the slowest packets of each.
 //!
-//! [`model`] knows, [`state`] is what the user has chosen, [`rows`] puts the two together, [`screen`] and what it
+//! [`model`] knows, [`verdict`] judges, [`state`] is what the user has chosen, [`rows`] puts the two together, [`screen`] and what it
 //! calls draws, and this module runs it all.
 
 mod columns;
@@ -19,6 +19,7 @@ mod terminal;
 mod tests;
 mod traced;
 mod units;
+mod verdict;
 mod window;
 
 use std::{
@@ -46,13 +47,14 @@ use self::{
     screen::{End, Status, View},
     state::State,
     terminal::Screen,
+    verdict::Verdict,
 };
 use crate::{
     accounting::{Footer, Human, Losses, Packet, Summary, object},
     clock::{Clock, Zone, monotonic_ns},
+    diagnosis::Headline,
     error::Failure,
     message::say,
-    packet::event::COLUMNS,
     request::{FooterFormat, TopConfig, TopInput},
     run::pace::{self, BATCH, TICK},
     run::{
@@ -153,7 +155,7 @@ impl Feed {
         }
     }
 
-    /// What is on the screen's second line.
+    /// What the line below the verdict begins with.
     fn title(&self) -> String {
         match self {
             Self::Kernel(tracer) => tracer.mechanism().name().to_owned(),
@@ -174,8 +176,9 @@ struct Top<'a> {
     /// Records of packets finished while not every hook was attached: they are not shown.
     outside: u64,
     model: Model,
+    verdict: Verdict,
     /// While the screen is frozen: what was known then, and when.
-    frozen: Option<Box<(Model, Duration)>>,
+    frozen: Option<Box<(Model, Headline, Duration)>>,
     state: State,
     rows: Rows,
     decoder: Decoder,
@@ -198,6 +201,7 @@ impl<'a> Top<'a> {
         };
         Self {
             rows: Rows::new(&model, &state, look.is_ascii),
+            verdict: Verdict::new(&config.filter, started_ns),
             config,
             feed,
             summary,
@@ -219,7 +223,8 @@ impl<'a> Top<'a> {
             Feed::Kernel(tracer) => tracer.losses().is_ok(),
             Feed::Log(_) => true,
         };
-        privileges::give_up(&Later { output: None, has_command: false }, reads)
+        let later = Later { reads_names: true, draws: true, ..Later::default() };
+        privileges::give_up(&later, reads).map(drop)
     }
 
     /// Reads and draws until something ends the run.
@@ -304,7 +309,9 @@ impl<'a> Top<'a> {
 
     /// Takes the records that wait, a batch at most.
     fn drain(&mut self) -> Result<(), Failure> {
-        self.model.advance(self.feed.now_ns());
+        let now_ns = self.feed.now_ns();
+        self.model.advance(now_ns);
+        self.verdict.advance(now_ns, &self.losses);
         let clock = Clock::sample();
         for _ in 0..BATCH {
             if self.take_next(clock)?.is_none() {
@@ -316,18 +323,20 @@ impl<'a> Top<'a> {
     }
 
     fn take_next(&mut self, clock: Clock) -> Result<Option<()>, Failure> {
-        let Self { feed, model, summary, outside, .. } = self;
+        let Self { feed, model, verdict, summary, outside, .. } = self;
         match feed {
             Feed::Kernel(tracer) => tracer.records(clock, None, outside).next(|event| {
                 model.record(event);
+                verdict.record(event);
                 summary.record_event(event);
             }),
             Feed::Log(replay) => replay.next(|event| {
                 // A batch of a log may last longer than the screen's window.
                 model.advance(event.completion_ns());
+                verdict.advance(event.completion_ns(), &Losses::default());
                 model.record(event);
-                // Why a stage is unknown was not recorded.
-                summary.record(&Packet { reasons: [None; COLUMNS + 1], ..Packet::of(event, 0) });
+                verdict.record(event);
+                summary.record(&Packet::of_log(event));
             }),
         }
     }
@@ -335,10 +344,13 @@ impl<'a> Top<'a> {
     fn press(&mut self, key: Key, screen: &Screen) -> ControlFlow<()> {
         let action = input::action(key, self.state.is_typing());
         let placed = columns::columns(self.state.place, self.state.shown, screen.width());
-        let page = screen::page(&self.state, screen.height());
+        let page = screen::page(&self.state, self.model.has_parts(), screen.height());
         self.state.apply(action, &self.rows.keys(), &columns::sortable(&placed), page)?;
         match (self.state.is_frozen, &self.frozen) {
-            (true, None) => self.frozen = Some(Box::new((self.model.clone(), self.elapsed()))),
+            (true, None) => {
+                let headline = self.verdict.headline().clone();
+                self.frozen = Some(Box::new((self.model.clone(), headline, self.elapsed())));
+            }
             (false, Some(_)) => self.frozen = None,
             _ => {}
         }
@@ -353,20 +365,27 @@ impl<'a> Top<'a> {
     }
 
     /// What is on the screen, and how long the run had lasted then.
-    fn shown(&self) -> (&Model, Duration) {
+    fn shown(&self) -> (&Model, &Headline, Duration) {
         match &self.frozen {
-            Some(frozen) => (&frozen.0, frozen.1),
-            None => (&self.model, self.elapsed()),
+            Some(frozen) => (&frozen.0, &frozen.1, frozen.2),
+            None => (&self.model, self.verdict.headline(), self.elapsed()),
         }
     }
 
     fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
-        self.rows = Rows::new(self.shown().0, &self.state, self.look.is_ascii);
+        self.refresh();
         screen.draw(|buffer| self.paint(buffer))
     }
 
+    /// Brings what is drawn up to date.
+    fn refresh(&mut self) {
+        let lost = matches!(self.feed, Feed::Kernel(_)).then_some(&self.losses);
+        self.verdict.refresh(lost, self.is_over);
+        self.rows = Rows::new(self.shown().0, &self.state, self.look.is_ascii);
+    }
+
     fn paint(&self, buffer: &mut Buffer) {
-        let (model, elapsed) = self.shown();
+        let (model, headline, elapsed) = self.shown();
         let status = Status {
             source: self.feed.title(),
             traced: traced::options(&self.config.filter),
@@ -383,7 +402,8 @@ impl<'a> Top<'a> {
             }),
             zone: self.config.zone,
         };
-        let view = View { model, state: &self.state, rows: &self.rows, status: &status, look: self.look };
+        let (state, rows) = (&self.state, &self.rows);
+        let view = View { model, headline, state, rows, status: &status, look: self.look };
         screen::draw(&view, buffer);
     }
 

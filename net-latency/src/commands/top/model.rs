@@ -14,7 +14,7 @@ use std::{
 use net_latency_common::{COMM_LEN, Direction};
 
 use super::window::{SLICES, TREND, Traffic};
-use crate::packet::event::{COLUMNS, Event, Protocol};
+use crate::packet::event::{COLUMNS, Event, Protocol, local_and_remote};
 
 /// Most processes that have a place.
 const PROCESSES: usize = 512;
@@ -35,6 +35,8 @@ pub(super) struct Model {
     now: u64,
     processes: Table<u32, Process>,
     connections: Table<ConnectionKey, Connection>,
+    /// Whether a packet came with fine stages.
+    has_parts: bool,
 }
 
 /// What makes a connection: whose it is, and between what ends. Also the packets between two UDP ends.
@@ -65,13 +67,11 @@ pub(super) struct Connection {
     slowest: VecDeque<(u64, Packet)>,
 }
 
-/// The name of the task, of any bytes, or nothing.
+/// The name of a process, of any bytes, or nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Name {
     bytes: [u8; COMM_LEN],
     len: usize,
-    /// The process's first thread has it, not just any.
-    is_main: bool,
 }
 
 /// Which protocols were seen.
@@ -105,6 +105,7 @@ impl Model {
             now: 0,
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
+            has_parts: false,
         }
     }
 
@@ -124,6 +125,7 @@ impl Model {
 
     /// Adds a packet.
     pub(super) fn record(&mut self, event: &Event<'_>) {
+        self.has_parts |= event.parts().is_some();
         let pid = event.record().pid;
         let now = self.now;
         let is_room = self.processes.cells + self.connections.cells < CELLS;
@@ -136,6 +138,11 @@ impl Model {
             connection.traffic.record(event, now);
             connection.see(event, now);
         }
+    }
+
+    /// Whether there are fine stages to show.
+    pub(super) fn has_parts(&self) -> bool {
+        self.has_parts
     }
 
     /// Number of the current slice, which the figures of traffic are asked for.
@@ -177,12 +184,7 @@ impl Model {
 impl ConnectionKey {
     fn of(event: &Event<'_>) -> Self {
         let record = event.record();
-        let source = SocketAddr::new(event.saddr(), record.sport);
-        let destination = SocketAddr::new(event.daddr(), record.dport);
-        let (local, remote) = match event.direction() {
-            Direction::In => (destination, source),
-            Direction::Out => (source, destination),
-        };
+        let (local, remote) = local_and_remote(event.direction(), event.ends());
         let is_udp = event.protocol() == Protocol::Udp;
         Self { pid: record.pid, is_udp, local, remote, netns: record.netns }
     }
@@ -195,6 +197,10 @@ impl ConnectionKey {
 impl Connection {
     fn see(&mut self, event: &Event<'_>, now: u64) {
         self.prune(now);
+        // The slowest are first sends.
+        if event.is_retransmission() {
+            return;
+        }
         let packet = Packet {
             wall_ns: event.wall_ns(),
             direction: event.direction(),
@@ -238,18 +244,16 @@ impl Packet {
 }
 
 impl Name {
-    /// A thread may have a name of its own; the first thread's is the process's, and may change (exec).
+    /// The newest name of the process: it may change (exec). In a log that lacks it, the first thread's is the process's, and
+    /// another's is better than none.
     fn see(&mut self, event: &Event<'_>) {
-        let is_main = event.pid() == event.tid();
-        if self.len > 0 && self.is_main && !is_main {
+        let is_process = event.process().is_some() || event.pid() == event.tid();
+        if self.len > 0 && !is_process {
             return;
         }
-        if let Some(comm) = event.comm()
-            && (self.len == 0 || is_main)
-        {
-            self.bytes[..comm.len()].copy_from_slice(comm);
-            self.len = comm.len();
-            self.is_main = is_main;
+        if let Some(name) = event.process().or(event.comm()) {
+            self.bytes[..name.len()].copy_from_slice(name);
+            self.len = name.len();
         }
     }
 
@@ -398,10 +402,27 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_process_has_the_name_of_its_first_thread() {
+    fn a_process_has_its_newest_name() {
         let mut model = model();
         let name = |model: &Model| model.process(19550).expect("known").name.bytes().map(<[u8]>::to_vec);
-        let of = |tid, name: &[u8]| PacketRecord { tid, comm: comm(name), ..incoming() };
+        let of = |tid, thread: &[u8], process: &[u8]| PacketRecord {
+            tid,
+            comm: comm(thread),
+            process: comm(process),
+            ..incoming()
+        };
+        record(&mut model, &of(19561, b"worker-1", b"sh"));
+        assert_eq!(name(&model).as_deref(), Some(&b"sh"[..]));
+        record(&mut model, &of(19550, b"nginx", b"nginx"));
+        record(&mut model, &of(19561, b"worker-1", b"nginx"));
+        assert_eq!(name(&model).as_deref(), Some(&b"nginx"[..]));
+    }
+
+    #[test]
+    fn in_an_old_log_a_process_has_the_name_of_its_first_thread() {
+        let mut model = model();
+        let name = |model: &Model| model.process(19550).expect("known").name.bytes().map(<[u8]>::to_vec);
+        let of = |tid, name: &[u8]| PacketRecord { tid, comm: comm(name), process: [0; 16], ..incoming() };
         record(&mut model, &of(19561, b"worker-1"));
         record(&mut model, &of(19562, b"worker-2"));
         assert_eq!(name(&model).as_deref(), Some(&b"worker-1"[..]));

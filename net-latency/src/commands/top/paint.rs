@@ -29,7 +29,7 @@ pub(super) enum Ink {
     Sorted,
     Selected,
     Heat(Heat),
-    /// Something is lost.
+    /// Something is slow or lost.
     Alert,
     /// The screen stands still, and the like.
     Notice,

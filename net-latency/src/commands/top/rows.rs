@@ -8,9 +8,12 @@ use super::{
     columns::Column,
     model::{ConnectionKey, Model, Packet, Protocols},
     state::{Place, RowKey, Sort, State},
-    window::{Figures, TOTAL, TREND},
+    window::{FIRST_PART, Figures, TOTAL, TREND},
 };
-use crate::packet::event::Protocol;
+use crate::packet::{
+    event::Protocol,
+    stages::{FINE_STAGES, split},
+};
 
 /// A process or a connection.
 #[derive(Clone, Debug)]
@@ -25,6 +28,15 @@ pub(super) struct Row {
     pub(super) rates: [f64; 2],
     pub(super) figures: [Figures; 2],
     pub(super) trends: [[Option<u64>; TREND]; 2],
+}
+
+impl Row {
+    /// How long the packets of a second take together, ns: the median times the rate.
+    pub(super) fn spent(&self, direction: Direction) -> Option<u64> {
+        let p50 = self.figures[direction as usize].times[TOTAL]?.p50;
+        // No more than u64::MAX, which no machine has packets for.
+        Some((p50 as f64 * self.rates[direction as usize]) as u64)
+    }
 }
 
 /// The rows of the table that is shown.
@@ -59,13 +71,17 @@ impl Rows {
 pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
     let mut text = Vec::new();
     crate::escape::write_name(model.process(pid).and_then(|process| process.name.bytes()), &mut text);
-    let text = String::from_utf8_lossy(&text);
-    if is_ascii && !text.is_ascii() {
-        let escape =
-            |byte: u8| if byte.is_ascii() { char::from(byte).to_string() } else { format!("\\x{byte:02x}") };
-        return text.bytes().map(escape).collect();
+    plain(&String::from_utf8_lossy(&text), is_ascii)
+}
+
+/// The same where the terminal may have no characters beyond ASCII.
+pub(super) fn plain(text: &str, is_ascii: bool) -> String {
+    if !is_ascii || text.is_ascii() {
+        return text.to_owned();
     }
-    text.into_owned()
+    let escape =
+        |byte: u8| if byte.is_ascii() { char::from(byte).to_string() } else { format!("\\x{byte:02x}") };
+    text.bytes().map(escape).collect()
 }
 
 /// What was typed to look for.
@@ -168,6 +184,7 @@ fn compare(a: &Row, b: &Row, by: Column) -> Ordering {
         Column::Name => a.name.cmp(&b.name),
         Column::Connections => a.connections.cmp(&b.connections),
         Column::Rate(direction) => a.rates[direction as usize].total_cmp(&b.rates[direction as usize]),
+        Column::Spent(way) => a.spent(way).cmp(&b.spent(way)),
         Column::P50(way) => {
             total(a, way).map(|spread| spread.p50).cmp(&total(b, way).map(|spread| spread.p50))
         }
@@ -201,11 +218,18 @@ fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> 
     packets
 }
 
+/// The short name of a time of traffic of these protocols.
+pub(super) fn time_name(direction: Direction, protocols: Protocols, time: usize) -> &'static str {
+    match time.checked_sub(FIRST_PART) {
+        None if time == TOTAL => "total",
+        None => stage_names(direction, protocols)[time],
+        // They are called the same in both.
+        Some(part) => split(direction, Protocol::Tcp)[part].map_or("", |place| FINE_STAGES[place].column),
+    }
+}
+
 /// Short names of the stages of traffic of these protocols, in display order.
-pub(super) fn stage_names(
-    direction: Direction,
-    protocols: Protocols,
-) -> [&'static str; crate::packet::event::COLUMNS] {
+fn stage_names(direction: Direction, protocols: Protocols) -> [&'static str; crate::packet::event::COLUMNS] {
     match (protocols.tcp, protocols.udp, direction) {
         (true, true, Direction::In) => ["drv-ip", "ip-*", "*-app"],
         (true, true, Direction::Out) => ["app-*", "*-ip", "ip-drv"],

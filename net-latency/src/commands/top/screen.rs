@@ -10,17 +10,19 @@ use super::{
     columns, help,
     model::{ConnectionKey, Model},
     paint::{Canvas, Ink, Look},
-    rows::{Row, Rows, name_of},
+    rows::{Row, Rows, name_of, plain},
     stages,
     state::{Place, State},
     table,
 };
-use crate::{accounting::Losses, clock::Zone};
+use crate::{accounting::Losses, clock::Zone, diagnosis::Headline};
 
 /// Height from which the stages of the selected row have a place below the table.
 const TALL: u16 = 30;
 /// Height from which those of a connection have one above its packets.
-const ROOM_FOR_STAGES: u16 = 16;
+const ROOM_FOR_STAGES: u16 = 17;
+/// Height from which the verdict has a line: below, the table would have one row.
+const ROOM_FOR_VERDICT: u16 = 8;
 /// Lines of what is lost or missing, at most.
 const MOST_NOTES: usize = 3;
 /// Height from which there is room for more than one of them.
@@ -58,6 +60,7 @@ pub(super) enum End {
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) model: &'a Model,
+    pub(super) headline: &'a Headline,
     pub(super) state: &'a State,
     pub(super) rows: &'a Rows,
     pub(super) status: &'a Status,
@@ -65,9 +68,14 @@ pub(super) struct View<'a> {
 }
 
 /// Rows of the table that fit a screen of this height, whatever is lost or missing.
-pub(super) fn page(state: &State, height: u16) -> usize {
-    let rows = usize::from(height.saturating_sub(5 + stages_height(state, height)));
-    rows.saturating_sub(notes_height(height) - 1)
+pub(super) fn page(state: &State, has_parts: bool, height: u16) -> usize {
+    let headers = if matches!(state.place, Place::Packets(_)) { 1 } else { 2 };
+    let others = 1 + verdict_height(height) + 1 + headers + stages_height(state, has_parts, height) + 1;
+    usize::from(height.saturating_sub(others)).saturating_sub(notes_height(height))
+}
+
+fn verdict_height(height: u16) -> u16 {
+    if height < ROOM_FOR_VERDICT { 0 } else { 1 }
 }
 
 /// Lines that what is lost or missing may take.
@@ -75,9 +83,9 @@ fn notes_height(height: u16) -> usize {
     if height < ROOM_FOR_NOTES { 1 } else { MOST_NOTES }
 }
 
-fn stages_height(state: &State, height: u16) -> u16 {
+fn stages_height(state: &State, has_parts: bool, height: u16) -> u16 {
     let has_room = height >= if matches!(state.place, Place::Packets(_)) { ROOM_FOR_STAGES } else { TALL };
-    if has_room { stages::HEIGHT + 1 } else { 0 }
+    if has_room { stages::height(has_parts) + 1 } else { 0 }
 }
 
 /// Draws everything.
@@ -93,7 +101,7 @@ pub(super) fn draw(view: &View<'_>, buffer: &mut Buffer) {
     } else {
         let mut y = head(view, canvas);
         let is_inner = matches!(view.state.place, Place::Packets(_));
-        let stages_height = stages_height(view.state, height);
+        let stages_height = stages_height(view.state, view.model.has_parts(), height);
         let mut bottom = height - 1;
         if stages_height > 0 && is_inner {
             stages::draw(view, canvas, y);
@@ -119,15 +127,32 @@ fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     let badge_width = u16::try_from(badge.len()).unwrap_or(0);
     canvas.put((0, 0), width - badge_width, &title(view), Ink::Strong);
     canvas.put_right(width, 0, badge_width, badge, Ink::Notice);
-    canvas.put((0, 1), width, &setting(view), Ink::Weak);
+    let mut y = 1;
+    if verdict_height(canvas.height()) > 0 {
+        let ink = if view.headline.is_fault { Ink::Alert } else { Ink::Plain };
+        canvas.put((0, y), width, &verdict(view, width), ink);
+        y += 1;
+    }
+    canvas.put((0, y), width, &setting(view), Ink::Weak);
+    y += 1;
     let (text, ink) = notes(view);
     let most = notes_height(canvas.height());
-    let mut y = 2;
     for line in wrapped(&text, width.into(), most) {
         canvas.put((0, y), width, &line, ink);
         y += 1;
     }
     y
+}
+
+/// What is slow, as much of it as fits so many columns, and where to find it.
+fn verdict(view: &View<'_>, width: u16) -> String {
+    let Headline { texts, is_fault, direction } = view.headline;
+    let is_other = *is_fault && direction.is_some_and(|direction| direction != view.state.shown);
+    let tab = if is_other { "; Tab shows it" } else { "" };
+    let room = width.saturating_sub(tab.len() as u16);
+    let texts: Vec<_> = texts.iter().map(|text| plain(text, view.look.is_ascii)).collect();
+    let fitting = texts.iter().find(|text| text.width() <= usize::from(room)).or(texts.last());
+    fitting.map_or_else(String::new, |text| view.look.fit(text, room)) + tab
 }
 
 /// The text on lines of so many columns; the last of `most` has all the rest.
@@ -147,6 +172,22 @@ fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
 }
 
 fn title(view: &View<'_>) -> String {
+    let model = view.model;
+    let now = model.now();
+    let sent_again = match view.state.place {
+        Place::Processes => model.processes().map(|(_, process)| process.traffic.sent_again(now)).sum(),
+        Place::Connections(pid) => model.process(pid).map_or(0, |process| process.traffic.sent_again(now)),
+        Place::Packets(key) => {
+            model.connection(&key).map_or(0, |connection| connection.traffic.sent_again(now))
+        }
+    };
+    let subject = subject(view);
+    // Their times are in no column.
+    if sent_again == 0 { subject } else { format!("{subject}, {sent_again} sent again") }
+}
+
+/// What the table is about.
+fn subject(view: &View<'_>) -> String {
     let model = view.model;
     let shown = view.rows.keys().len();
     match view.state.place {

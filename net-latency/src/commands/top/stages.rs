@@ -6,16 +6,19 @@ use super::{
     columns::name,
     model::Protocols,
     paint::{Canvas, Ink},
-    rows::stage_names,
+    rows::time_name,
     screen::{View, selected},
     state::Place,
     units,
-    window::{Figures, TIMES},
+    window::{FIRST_PART, Figures, TOTAL},
 };
-use crate::packet::event::COLUMNS;
+use crate::packet::event::{COLUMNS, PARTS, Protocol};
+use crate::packet::stages::parts;
 
-/// Lines that it takes.
-pub(super) const HEIGHT: u16 = 1 + TIMES as u16;
+/// Lines that it takes, with fine stages or without.
+pub(super) const fn height(has_parts: bool) -> u16 {
+    1 + TOTAL as u16 + 1 + if has_parts { PARTS as u16 } else { 0 }
+}
 /// Columns that each direction takes.
 const WIDTH: u16 = 26;
 const BETWEEN: u16 = 4;
@@ -31,7 +34,8 @@ pub(super) fn draw(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
         let x = place as u16 * (WIDTH + BETWEEN);
         // What is not whole says nothing.
         if x + WIDTH <= canvas.width() {
-            draw_direction(canvas, (x, y), direction, protocols, &figures[direction as usize]);
+            let has_parts = view.model.has_parts();
+            draw_direction(canvas, (x, y), direction, protocols, &figures[direction as usize], has_parts);
         }
     }
 }
@@ -51,6 +55,7 @@ fn draw_direction(
     direction: Direction,
     protocols: Protocols,
     figures: &Figures,
+    has_parts: bool,
 ) {
     canvas.put(
         (x, y),
@@ -58,11 +63,15 @@ fn draw_direction(
         &format!("{:8}{:>6}{:>6}{:>6}", name(direction), "P50", "P99", "MAX"),
         Ink::Header,
     );
-    let names = stage_names(direction, protocols).into_iter().chain(["total"]);
-    for (time, (name, spread)) in names.zip(figures.times).enumerate() {
-        let y = y + 1 + time as u16;
-        let is_dominant = time < COLUMNS && figures.dominant.is_some_and(|(stage, _)| stage == time);
-        canvas.put((x, y), 8, name, if is_dominant { Ink::Strong } else { Ink::Plain });
+    // What splits the last stage, or follows it, stands between that and the total.
+    let parts = parts(direction, Protocol::Tcp).filter(|_| has_parts).map(|(part, _)| FIRST_PART + part);
+    for (line, time) in (0..COLUMNS).chain(parts).chain([TOTAL]).enumerate() {
+        let y = y + 1 + line as u16;
+        let spread = figures.times[time];
+        let is_dominant = figures.dominant.is_some_and(|(stage, _)| stage == time);
+        let indent = if time >= FIRST_PART && direction == Direction::In { 1 } else { 0 };
+        let name = time_name(direction, protocols, time);
+        canvas.put((x + indent, y), 8 - indent, name, if is_dominant { Ink::Strong } else { Ink::Plain });
         let times = spread.map_or([None; 3], |spread| [spread.p50, spread.p99, spread.max].map(Some));
         for (place, ns) in times.into_iter().enumerate() {
             let right = x + 14 + 6 * place as u16;

@@ -6,7 +6,7 @@ use super::{
     columns::{Column, Placed, columns},
     model::{ConnectionKey, Packet, Protocols},
     paint::{Canvas, Ink},
-    rows::{Row, Rows, stage_names},
+    rows::{Row, Rows, time_name},
     screen::{View, flow_text},
     state::{Place, RowKey},
     units::{self, bar, heat},
@@ -100,7 +100,7 @@ fn draw_header(view: &View<'_>, canvas: &mut Canvas<'_>, placed: &[Placed], y: u
         let mut title = match (placed.column, view.state.place) {
             (Column::Stage(stage), Place::Packets(key)) => {
                 let protocols = Protocols { tcp: !key.is_udp, udp: key.is_udp };
-                stage_names(view.state.shown, protocols)[stage].to_owned()
+                time_name(view.state.shown, protocols, stage).to_owned()
             }
             (column, _) => column.title().to_owned(),
         };
@@ -149,12 +149,16 @@ fn draw_cell(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, row: &Row) {
         Column::Rate(direction) => {
             put(canvas, placed, y, &units::rate(row.rates[direction as usize]), Ink::Plain);
         }
+        Column::Spent(direction) => match row.spent(direction) {
+            Some(ns) => put(canvas, placed, y, &units::time(ns), Ink::Plain),
+            None => put(canvas, placed, y, "-", Ink::Weak),
+        },
         Column::P50(direction) => time(canvas, total(direction).map(|spread| spread.p50)),
         Column::P99(direction) => time(canvas, total(direction).map(|spread| spread.p99)),
         Column::Max(direction) => time(canvas, total(direction).map(|spread| spread.max)),
         Column::Mostly(direction) => match row.figures[direction as usize].dominant {
             Some((stage, share)) => {
-                let stage = stage_names(direction, row.protocols)[stage];
+                let stage = time_name(direction, row.protocols, stage);
                 put(canvas, placed, y, &format!("{stage:7} {share:>3}%"), Ink::Plain);
             }
             None => put(canvas, placed, y, "-", Ink::Weak),

@@ -25,13 +25,15 @@ use super::{
 use crate::{
     accounting::{Losses, Summary},
     clock::Zone,
+    diagnosis::{self, Recent},
     output::{Options, Writer, header, tests::any_record},
     packet::event::{
-        Event,
+        Event, PARTS,
         fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
     },
     request::{
-        FooterFormat, Format, PacketFilter, ReplayConfig, SortBy, TopConfig, TopInput, top::parse_speed,
+        FooterFormat, Format, PacketFilter, ReplayConfig, SortBy, THRESHOLD, TopConfig, TopInput,
+        top::parse_speed,
     },
     source::log::{
         read::{LogReader, Tally as LogTally},
@@ -47,7 +49,8 @@ const ENTER: Key = Key::Enter;
 /// The table as the loop has it, without kernel and terminal.
 struct Top {
     model: Model,
-    frozen: Option<Model>,
+    recent: Recent,
+    frozen: Option<(Model, Recent)>,
     state: State,
     status: Status,
     look: Look,
@@ -58,8 +61,9 @@ impl Top {
     fn new(size: (u16, u16), look: Look) -> Self {
         Self {
             model: Model::new(0, Duration::from_secs(10)),
+            recent: Recent::new(diagnosis::Model::new(THRESHOLD, (32_768, 60_999)), 0),
             frozen: None,
-            state: State::new(Direction::In, SortBy::P99),
+            state: State::new(Direction::In, SortBy::Time),
             status: Status {
                 source: "fentry".to_owned(),
                 traced: String::new(),
@@ -75,6 +79,16 @@ impl Top {
         }
     }
 
+    fn advance(&mut self, now_ns: u64) {
+        self.model.advance(now_ns);
+        self.recent.advance(now_ns, &self.status.losses);
+    }
+
+    fn record(&mut self, event: &Event<'_>) {
+        self.model.record(event);
+        self.recent.record(event);
+    }
+
     /// With an hour of an incident behind it: a database whose reads wait, a busy server, a name service.
     fn busy(size: (u16, u16), look: Look) -> Self {
         let mut top = Self::new(size, look);
@@ -84,56 +98,73 @@ impl Top {
             PacketRecord { stamps: [drv, ip, tcp, tcp + ns], ..record }
         };
         for second in 0..25 {
-            top.model.advance(second * SECOND);
+            top.advance(second * SECOND);
             for n in 0..20 {
                 let wall_ns = WALL_NS + (second * SECOND + n * 10_000_000) as i64;
-                let mut see = |record: PacketRecord| top.model.record(&Event::new(&record, wall_ns, None));
-                let nginx = PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..incoming() };
+                let mut see = |record: PacketRecord| top.record(&Event::new(&record, wall_ns, None));
+                let nginx = PacketRecord { pid: 812, tid: 812, process: comm(b"nginx"), ..incoming() };
                 see(nginx);
                 see(PacketRecord { sport: 50_000 + n as u16 % 3, ..nginx });
-                see(PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..outgoing() });
+                see(PacketRecord { pid: 812, tid: 812, process: comm(b"nginx"), ..outgoing() });
                 if n % 4 == 0 {
                     let wait = 400_000 + second * 700_000 + n * 90_000;
                     let postgres =
-                        PacketRecord { pid: 1_444, tid: 1_444, comm: comm(b"postgres"), ..slow(wait) };
+                        PacketRecord { pid: 1_444, tid: 1_444, process: comm(b"postgres"), ..slow(wait) };
                     see(v6(PacketRecord { dport: 5_432, sport: 40_112, ..postgres }));
                 }
                 if n % 10 == 0 && second < 20 {
                     let name =
-                        PacketRecord { pid: 99, tid: 99, comm: comm(b"systemd-resolve"), ..incoming() };
+                        PacketRecord { pid: 99, tid: 99, process: comm(b"systemd-resolve"), ..incoming() };
                     see(udp(PacketRecord { sport: 53, ..name }));
                     see(PacketRecord { sport: 853, ..name });
                 }
                 if n == 0 && second % 3 == 0 {
                     // Nobody knows whose, nor since when.
-                    let mut unknown = PacketRecord { pid: 0, tid: 0, comm: [0; 16], ..outgoing() };
+                    let mut unknown =
+                        PacketRecord { pid: 0, tid: 0, comm: [0; 16], process: [0; 16], ..outgoing() };
                     unknown.stamps[STAMP_DRV] = 0;
                     see(unknown);
                     see(PacketRecord {
                         pid: 31_337,
                         tid: 31_337,
-                        comm: comm(b"\x1b[31mevil\xe7\x81\xab"),
+                        process: comm(b"\x1b[31mevil\xe7\x81\xab"),
                         ..slow(15_000_000)
                     });
                 }
             }
         }
-        top.model.advance(25 * SECOND - 1);
+        top.advance(25 * SECOND - 1);
         top
     }
 
-    fn shown(&self) -> &Model {
-        self.frozen.as_ref().unwrap_or(&self.model)
+    /// A server whose reader waits for a CPU, and whose answers wait in a queue, with fine stages.
+    fn fine(size: (u16, u16), look: Look) -> Self {
+        let mut top = Self::new(size, look);
+        for n in 0..40u64 {
+            let wall_ns = WALL_NS + (n * 10_000_000) as i64;
+            let mut see = |record: PacketRecord, parts: [u64; PARTS]| {
+                let record = PacketRecord { pid: 812, tid: 812, process: comm(b"nginx"), ..record };
+                top.record(&Event::new(&record, wall_ns, None).with_parts(Some(&parts)));
+            };
+            see(incoming(), [0, 20_000, 150_000 + n * 100, 19_500 - n * 100]);
+            see(outgoing(), [n * 100_000, 4_000, 900_000, 77]);
+        }
+        top.advance(SECOND - 1);
+        top
+    }
+
+    fn shown(&self) -> (&Model, &Recent) {
+        self.frozen.as_ref().map_or((&self.model, &self.recent), |(model, recent)| (model, recent))
     }
 
     fn press(&mut self, key: Key) -> ControlFlow<()> {
         let action = action(key, self.state.is_typing());
-        let rows = Rows::new(self.shown(), &self.state, self.look.is_ascii).keys();
+        let rows = Rows::new(self.shown().0, &self.state, self.look.is_ascii).keys();
         let placed = columns::columns(self.state.place, self.state.shown, self.size.0);
-        let page = screen::page(&self.state, self.size.1);
+        let page = screen::page(&self.state, self.model.has_parts(), self.size.1);
         let flow = self.state.apply(action, &rows, &columns::sortable(&placed), page);
         match (self.state.is_frozen, &self.frozen) {
-            (true, None) => self.frozen = Some(self.model.clone()),
+            (true, None) => self.frozen = Some((self.model.clone(), self.recent.clone())),
             (false, _) => self.frozen = None,
             _ => {}
         }
@@ -147,9 +178,11 @@ impl Top {
     }
 
     fn draw(&self) -> Buffer {
-        let model = self.shown();
+        let (model, recent) = self.shown();
         let rows = Rows::new(model, &self.state, self.look.is_ascii);
-        let view = View { model, state: &self.state, rows: &rows, status: &self.status, look: self.look };
+        let headline = &recent.headline(Some(&self.status.losses));
+        let (state, status) = (&self.state, &self.status);
+        let view = View { model, headline, state, rows: &rows, status, look: self.look };
         let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).expect("memory");
         terminal.draw(|frame| screen::draw(&view, frame.buffer_mut())).expect("memory");
         terminal.backend().buffer().clone()
@@ -215,6 +248,52 @@ fn processes() {
     assert_snapshot!("processes_80x24", Top::busy(USUAL, PLAIN).text());
     assert_snapshot!("processes_120x40", Top::busy(LARGE, RICH).text());
     assert_snapshot!("processes_40x10", Top::busy(SMALL, PLAIN).text());
+}
+
+#[test]
+fn fine_stages() {
+    let mut top = Top::fine(LARGE, PLAIN);
+    assert_snapshot!("fine_processes", top.text());
+    assert!(top.press(Key::Enter).is_continue() && top.press(Key::Enter).is_continue());
+    assert_snapshot!("fine_packets", top.text());
+}
+
+#[test]
+fn the_verdict_tells_where_the_slow_packets_are() {
+    let mut top = Top::new(USUAL, PLAIN);
+    for n in 0..40u64 {
+        let wall_ns = WALL_NS + (n * 10_000_000) as i64;
+        let sent = PacketRecord { pid: 812, tid: 812, process: comm(b"nginx"), ..outgoing() };
+        let sent = PacketRecord { sport: sent.dport, dport: sent.sport, ..sent };
+        top.record(&Event::new(&sent, wall_ns, None).with_parts(Some(&[5_000_000, 4_000, 90_000, 77])));
+    }
+    let second_line = |top: &Top| top.text().lines().nth(1).expect("a line").to_owned();
+    let told = "Slow: nginx, PID 812, out: packets wait in the device's queue";
+    assert_eq!(second_line(&top), format!("{told}; Tab shows it"));
+    assert!(top.press(Key::Tab).is_continue());
+    assert_eq!(second_line(&top), format!("{told}, qdisc p50 5.00 ms"));
+    assert!(top.press(Key::Tab).is_continue());
+    // However narrow it is, and if there is no room for it, it takes none.
+    top.size = (30, 8);
+    assert_eq!(second_line(&top), "nginx: packets ~; Tab shows it");
+    top.size = (80, 7);
+    assert!(second_line(&top).starts_with("fentry, "));
+    assert_eq!(top.text().lines().nth(4).map(|row| row.contains("812")), Some(true), "{}", top.text());
+}
+
+#[test]
+fn a_page_is_what_fits_whatever_is_lost() {
+    for height in 5..30 {
+        let mut top = Top::busy((80, height), PLAIN);
+        for pid in 2_000..2_200 {
+            let record = PacketRecord { pid, tid: pid, ..incoming() };
+            top.record(&Event::new(&record, WALL_NS, None));
+        }
+        top.status.unread = vec!["of this log something was not read".repeat(9)];
+        let rows = top.text().lines().filter(|line| line.contains("us ") || line.contains("ms ")).count();
+        let page = screen::page(&top.state, false, height);
+        assert!(page <= rows, "{page} of {rows} rows at {height}:\n{}", top.text());
+    }
 }
 
 #[test]
@@ -284,8 +363,8 @@ fn a_frozen_screen_stands_still_and_says_so() {
     let mut top = Top::busy(USUAL, PLAIN);
     let before = top.text();
     top.type_in(" ");
-    top.model.advance(27 * SECOND);
-    top.model.record(&Event::new(&incoming(), WALL_NS, None));
+    top.advance(27 * SECOND);
+    top.record(&Event::new(&incoming(), WALL_NS, None));
     let frozen = top.text();
     assert_snapshot!("frozen", frozen);
     assert_eq!(
@@ -306,7 +385,7 @@ fn losses_and_what_found_no_place_are_told() {
     top.status.losses.counters.values[Counter::RingFull as usize] = 17;
     top.status.losses.missed_probes = Some(3);
     for pid in 40_000..41_000 {
-        top.model.record(&Event::new(&PacketRecord { pid, tid: pid, ..incoming() }, WALL_NS, None));
+        top.record(&Event::new(&PacketRecord { pid, tid: pid, ..incoming() }, WALL_NS, None));
     }
     assert_snapshot!("losses", looks(&top.draw()).lines().take(6).collect::<Vec<_>>().join("\n"));
 }
@@ -332,12 +411,14 @@ fn sorting_by_any_column_and_back() {
             .collect::<Vec<_>>()
     };
     let mut seen = Vec::new();
-    for _ in 0..13 {
+    for _ in 0..14 {
         seen.push((top.state.sort().by, order(&top)));
         top.type_in("s");
     }
     let by = |column| &seen.iter().find(|(by, _)| *by == column).expect("every column comes in turn").1;
     assert_eq!(by(columns::Column::Pid), &[0, 99, 812, 1444, 31_337]);
+    let spent = &seen[0];
+    assert_eq!(spent, &(columns::Column::Spent(Direction::In), vec![1444, 812, 31_337, 99, 0]));
     assert_eq!(by(columns::Column::Name), &[0, 31_337, 812, 1444, 99]);
     assert_eq!(by(columns::Column::Rate(Direction::In))[..2], [812, 1444]);
     assert_eq!(by(columns::Column::Max(Direction::In))[..2], [1444, 31_337]);
@@ -391,8 +472,8 @@ proptest! {
         let mut keys = keys.into_iter();
         for (record, wall_ns, step) in records {
             now += step * SECOND / 2;
-            top.model.advance(now);
-            top.model.record(&Event::new(&record, wall_ns, None));
+            top.advance(now);
+            top.record(&Event::new(&record, wall_ns, None));
             if let Some(key) = keys.next() {
                 let _ = top.press(key);
             }
@@ -418,7 +499,7 @@ fn some_log() -> Vec<u8> {
         let wall_ns = WALL_NS + n * 500_000_000;
         let mut slow = incoming();
         slow.stamps[STAMP_APP] += n.unsigned_abs() * 100_000;
-        let nginx = PacketRecord { pid: 812, tid: 812, comm: comm(b"nginx"), ..outgoing() };
+        let nginx = PacketRecord { pid: 812, tid: 812, process: comm(b"nginx"), ..outgoing() };
         json.write(&Event::new(&slow, wall_ns, Some(b"eth0")), &mut log);
         json.write(&Event::new(&udp(nginx), wall_ns + 1_000_000, Some(b"lo")), &mut log);
     }
@@ -441,7 +522,7 @@ fn replay(files: &[&Path], speed: &str, filter: PacketFilter) -> TopConfig {
         }),
         delay: Duration::from_secs(1),
         window: Duration::from_secs(10),
-        sort: SortBy::P99,
+        sort: SortBy::Time,
         zone: Zone::UTC,
         quiet: false,
         footer: FooterFormat::Text,
@@ -467,7 +548,7 @@ fn played(config: &TopConfig) -> super::Top<'_> {
 
 /// The characters of its screen, without the place of the logs.
 fn screen_of(top: &mut super::Top<'_>, size: (u16, u16)) -> String {
-    top.rows = Rows::new(top.shown().0, &top.state, top.look.is_ascii);
+    top.refresh();
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).expect("memory");
     terminal.draw(|frame| top.paint(frame.buffer_mut())).expect("memory");
     lines(terminal.backend().buffer())
@@ -541,7 +622,7 @@ fn logs_follow_each_other_whatever_order_they_are_named_in() {
     let mut top = played(&config);
     assert_eq!(top.elapsed(), Duration::from_secs(20));
     assert!(
-        screen_of(&mut top, USUAL).lines().nth(1).expect("a line").starts_with("replay 2 logs, max, 20 s, ")
+        screen_of(&mut top, USUAL).lines().nth(2).expect("a line").starts_with("replay 2 logs, max, 20 s, ")
     );
     assert_eq!(top.summary.packets(), 81);
 }

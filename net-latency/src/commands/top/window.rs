@@ -3,19 +3,21 @@
 
 use std::{array, collections::VecDeque};
 
-use net_latency_common::Direction;
+use net_latency_common::{Direction, PART_DRIVER, PART_NET};
 
 use crate::accounting::Buckets;
-use crate::packet::event::{COLUMNS, Event};
+use crate::packet::event::{COLUMNS, Event, PARTS};
 
 /// Slices that make the window over which everything is computed.
 pub(super) const SLICES: u64 = 10;
 /// Slices that the trend goes back.
 pub(super) const TREND: usize = 60;
-/// The stages, and the total behind them.
-pub(super) const TIMES: usize = COLUMNS + 1;
+/// The stages, the total behind them, and the parts of fine stages behind that.
+pub(super) const TIMES: usize = FIRST_PART + PARTS;
 /// Index of the total among the times.
 pub(super) const TOTAL: usize = COLUMNS;
+/// Index of the first part among the times.
+pub(super) const FIRST_PART: usize = COLUMNS + 1;
 
 /// Counts of a time, coarser than elsewhere, since each row has ten slices of eight of them: percentiles are right to
 /// within 3 %.
@@ -45,6 +47,8 @@ struct Slice {
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     packets: u64,
+    /// Those of them whose bytes TCP had sent before.
+    sent_again: u64,
     sums: [u64; TIMES],
     maxima: [u64; TIMES],
 }
@@ -52,7 +56,7 @@ struct Way {
 /// How many packets fell into one bucket of one histogram.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    place: u16,
+    place: u32,
     count: u32,
 }
 
@@ -102,6 +106,9 @@ impl Traffic {
         let Some(slice) = slice else { return };
         let direction = event.direction() as usize;
         slice.record(direction, event);
+        if event.is_retransmission() {
+            return;
+        }
         // A packet whose total is unknown still shows that there was one.
         let total = event.total_ns().unwrap_or(0).max(1);
         let trend = &mut self.trend[direction][now as usize % TREND];
@@ -137,6 +144,11 @@ impl Traffic {
         self.window(now).map(|slice| slice.ways[direction as usize].packets).sum()
     }
 
+    /// Those of the window's packets whose bytes TCP had sent before: they are in no time.
+    pub(super) fn sent_again(&self, now: u64) -> u64 {
+        self.window(now).map(|slice| slice.ways[Direction::Out as usize].sent_again).sum()
+    }
+
     fn window(&self, now: u64) -> impl Iterator<Item = &Slice> {
         self.slices.iter().filter(move |slice| slice.number + SLICES > now)
     }
@@ -153,7 +165,7 @@ impl Traffic {
         Figures {
             packets: self.packets(direction, now),
             times: array::from_fn(|time| self.spread(way, time, now)),
-            dominant: dominant(&sums[..COLUMNS]),
+            dominant: dominant(&own(direction, sums)),
         }
     }
 
@@ -163,7 +175,7 @@ impl Traffic {
         for slice in self.window(now) {
             max = max.max(slice.ways[way].maxima[time]);
             for cell in slice.histogram(way, time) {
-                counts.add(usize::from(cell.place) % (1 << BUCKET_BITS), cell.count.into());
+                counts.add(cell.place as usize % (1 << BUCKET_BITS), cell.count.into());
             }
         }
         // The middle of a bucket may lie beyond anything that was seen.
@@ -198,11 +210,17 @@ impl Slice {
     fn record(&mut self, direction: usize, event: &Event<'_>) {
         let way = &mut self.ways[direction];
         way.packets += 1;
-        for (time, ns) in event.stages().into_iter().chain([event.total_ns()]).enumerate() {
+        // Percentiles are those of first sends.
+        if event.is_retransmission() {
+            way.sent_again += 1;
+            return;
+        }
+        let parts = event.parts().unwrap_or_default();
+        for (time, ns) in event.stages().into_iter().chain([event.total_ns()]).chain(parts).enumerate() {
             let Some(ns) = ns else { continue };
             way.sums[time] = way.sums[time].saturating_add(ns);
             way.maxima[time] = way.maxima[time].max(ns);
-            let place = first_place(direction, time) + Counts::bucket(ns) as u16;
+            let place = first_place(direction, time) + Counts::bucket(ns) as u32;
             match self.cells.binary_search_by_key(&place, |cell| cell.place) {
                 Ok(found) => self.cells[found].count = self.cells[found].count.saturating_add(1),
                 Err(at) => self.cells.insert(at, Cell { place, count: 1 }),
@@ -213,17 +231,32 @@ impl Slice {
     fn histogram(&self, way: usize, time: usize) -> &[Cell] {
         let first = first_place(way, time);
         let start = self.cells.partition_point(|cell| cell.place < first);
-        let len = self.cells[start..].partition_point(|cell| cell.place < first + BUCKETS as u16);
+        let len = self.cells[start..].partition_point(|cell| cell.place < first + BUCKETS as u32);
         &self.cells[start..start + len]
     }
 }
 
 /// The place of the first bucket of a histogram.
-fn first_place(way: usize, time: usize) -> u16 {
-    ((way * TIMES + time) << BUCKET_BITS) as u16
+fn first_place(way: usize, time: usize) -> u32 {
+    ((way * TIMES + time) << BUCKET_BITS) as u32
 }
 
-const _: () = assert!((2 * TIMES) << BUCKET_BITS <= 1 << u16::BITS && BUCKETS <= 1 << BUCKET_BITS);
+const _: () = assert!(BUCKETS <= 1 << BUCKET_BITS);
+
+/// The sums of times that are in no other of them: without the total, and without what parts tell more about.
+fn own(direction: Direction, mut sums: [u64; TIMES]) -> [u64; TIMES] {
+    sums[TOTAL] = 0;
+    match direction {
+        Direction::In => {
+            let parts = sums[FIRST_PART..].iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
+            sums[COLUMNS - 1] = sums[COLUMNS - 1].saturating_sub(parts);
+        }
+        // The way through the network begins with the driver's call.
+        Direction::Out if sums[FIRST_PART + PART_NET] > 0 => sums[FIRST_PART + PART_DRIVER] = 0,
+        Direction::Out => {}
+    }
+    sums
+}
 
 fn dominant(sums: &[u64]) -> Option<(usize, u8)> {
     let all: u128 = sums.iter().copied().map(u128::from).sum();
@@ -235,7 +268,7 @@ fn dominant(sums: &[u64]) -> Option<(usize, u8)> {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{PacketRecord, STAMP_DRV};
+    use net_latency_common::{FLAG_RETRANS, PacketRecord, STAMP_DRV};
     use proptest::prelude::*;
 
     use super::*;
@@ -248,6 +281,27 @@ mod tests {
 
     fn record(traffic: &mut Traffic, record: &PacketRecord, slice: u64) {
         traffic.record(&Event::new(record, 0, None), slice);
+    }
+
+    #[test]
+    fn parts_take_the_place_of_what_they_split() {
+        let mut traffic = Traffic::new(0);
+        let into = taking(1_000);
+        let parts = [100, 700, 150, 50];
+        traffic.record(&Event::new(&into, 0, None).with_parts(Some(&parts)), 0);
+        let figures = traffic.figures(Direction::In, 0);
+        assert_eq!(figures.times[FIRST_PART + 1].map(|spread| spread.max), Some(700));
+        // 3 ns before, and nothing that no part has.
+        assert_eq!(figures.dominant, Some((FIRST_PART + 1, 70)));
+        // The last stage of a second packet is not split: most is there.
+        traffic.record(&Event::new(&into, 0, None), 0);
+        assert_eq!(traffic.figures(Direction::In, 0).dominant, Some((2, 50)));
+
+        // Of 12 us in the columns, 3 in the queue, and 20 from the driver's call on, of which that took 5.
+        traffic.record(&Event::new(&outgoing(), 0, None).with_parts(Some(&[3_000, 5_000, 20_000, 1])), 0);
+        let figures = traffic.figures(Direction::Out, 0);
+        assert_eq!(figures.dominant, Some((FIRST_PART + PART_NET, 57)));
+        assert_eq!(figures.times[TIMES - 1], None);
     }
 
     #[test]
@@ -308,6 +362,21 @@ mod tests {
         assert_eq!((figures.packets, figures.times[0], figures.times[TOTAL]), (1, None, None));
         assert_eq!(figures.times[2].expect("known").max, 1_000);
         assert_eq!(traffic.trend(Direction::In, 0)[TREND - 1], Some(1), "there was a packet");
+    }
+
+    #[test]
+    fn what_is_sent_again_is_counted_and_is_in_no_time() {
+        let mut traffic = Traffic::new(0);
+        let first = outgoing();
+        let stamps = [first.stamps[0] + 9_000_000, first.stamps[1], first.stamps[2], first.stamps[3]];
+        record(&mut traffic, &first, 0);
+        let once = traffic.figures(Direction::Out, 0);
+        record(&mut traffic, &PacketRecord { stamps, flags: FLAG_RETRANS, ..first }, 1);
+        let both = traffic.figures(Direction::Out, 1);
+        assert_eq!(both, Figures { packets: 2, ..once });
+        assert_eq!([0, 1, SLICES].map(|now| traffic.sent_again(now)), [1, 1, 1]);
+        assert_eq!(traffic.sent_again(1 + SLICES), 0);
+        assert_eq!(traffic.trend(Direction::Out, 1)[TREND - 1], None, "no first send");
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) const TRACEPOINTS: [TracepointHook; 18] = [
     tracepoint("irq_handler_exit", "journey_irq_handler_exit", 0, Stage::Same),
     tracepoint("softirq_raise", "journey_softirq_raise", 0, Stage::Same),
     tracepoint("softirq_entry", "journey_softirq_entry", 0, Stage::Same),
-    tracepoint("sched_waking", "journey_sched_waking", places::PLACE_WAKING, Stage::Wakeup),
+    tracepoint("sched_waking", "journey_sched_waking", places::PLACE_WAKING, Stage::Cpu),
     tracepoint("sched_switch", "journey_sched_switch", places::PLACE_SWITCH, Stage::Reader),
     tracepoint("kfree_skb", "journey_kfree_skb", places::PLACE_DROP, Stage::Same),
     tracepoint("consume_skb", "journey_consume_skb", places::PLACE_CONSUME, Stage::Same),

@@ -1,6 +1,7 @@
 //! Parts of a packet's way.
 
-/// Where a packet is, between one place on its way and the next.
+/// Where a packet is, between one place on its way and the next. What `--stages fine` shows too has the same name
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "`name` says what each is")]
 pub enum Stage {
@@ -14,7 +15,7 @@ pub enum Stage {
     Forward,
     Qdisc,
     Gso,
-    DriverOut,
+    Driver,
     Backlog,
     Interrupt,
     Softirq,
@@ -26,7 +27,7 @@ pub enum Stage {
     UdpIn,
     SocketBacklog,
     SocketQueue,
-    Wakeup,
+    Cpu,
     Reader,
     Copy,
 }
@@ -45,7 +46,7 @@ impl Stage {
             Self::Forward => "forward",
             Self::Qdisc => "qdisc",
             Self::Gso => "gso",
-            Self::DriverOut => "driver out",
+            Self::Driver => "driver",
             Self::Backlog => "backlog",
             Self::Interrupt => "interrupt",
             Self::Softirq => "softirq",
@@ -57,7 +58,7 @@ impl Stage {
             Self::UdpIn => "udp in",
             Self::SocketBacklog => "socket backlog",
             Self::SocketQueue => "socket queue",
-            Self::Wakeup => "wakeup",
+            Self::Cpu => "cpu",
             Self::Reader => "reader",
             Self::Copy => "copy",
         }

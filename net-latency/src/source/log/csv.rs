@@ -7,7 +7,7 @@ use csv_core::{ReadRecordResult, Reader};
 use net_latency_common::Direction;
 
 use super::packet::{Fields, Flags};
-use crate::packet::event::Protocol;
+use crate::packet::event::{Protocol, held_named};
 use crate::packet::stages::{FINE_STAGES, STAGES, Stage};
 
 /// Without these no line can be read: a header has them, and no row has them.
@@ -32,6 +32,7 @@ enum Column {
     Pid,
     Tid,
     Comm,
+    Process,
     Saddr,
     Sport,
     Daddr,
@@ -52,6 +53,7 @@ enum Column {
     FirstSendAge,
     LastDrvIp,
     NsPid,
+    Held,
     Unknown,
 }
 
@@ -64,6 +66,7 @@ impl Column {
             "pid" => Self::Pid,
             "tid" => Self::Tid,
             "comm" => Self::Comm,
+            "process" => Self::Process,
             "saddr" => Self::Saddr,
             "sport" => Self::Sport,
             "daddr" => Self::Daddr,
@@ -80,6 +83,7 @@ impl Column {
             "first_send_age_ns" => Self::FirstSendAge,
             "last_drv_ip_ns" => Self::LastDrvIp,
             "ns_pid" => Self::NsPid,
+            "held" => Self::Held,
             _ => {
                 let place = |stages: &[Stage]| stages.iter().position(|stage| stage.field == name);
                 let fine = || place(&FINE_STAGES).map(Self::FineStage);
@@ -192,6 +196,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::Pid => fields.values.pid = Some(parse(value)?),
         Column::Tid => fields.values.tid = Some(parse(value)?),
         Column::Comm => fields.values.comm = Some(unescape(value)),
+        Column::Process => fields.values.process = Some(unescape(value)),
         Column::Saddr => fields.saddr = Some(parse(value)?),
         Column::Sport => fields.sport = Some(parse(value)?),
         Column::Daddr => fields.daddr = Some(parse(value)?),
@@ -203,7 +208,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::Netns => fields.values.netns = Some(parse(value)?),
         Column::Flags => {
             let mut flags = Flags::default();
-            for name in value.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_') {
+            for name in value.split(|byte| *byte == b';') {
                 flags.add(std::str::from_utf8(name).ok()?);
             }
             fields.values.flags = flags;
@@ -215,6 +220,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::Cpu => fields.values.cpu = Some(parse(value)?),
         Column::FirstSendAge => fields.values.first_send_age_ns = Some(parse(value)?),
         Column::LastDrvIp => fields.values.last_drv_ip_ns = Some(parse(value)?),
+        Column::Held => fields.values.held = held_named(std::str::from_utf8(value).ok()?),
         Column::NsPid => fields.values.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }

@@ -85,6 +85,10 @@ pub(super) fn read(line: &[u8]) -> Option<Fields<'_>> {
     fields.values.last_drv_ip_ns = rest.number()?;
     rest.expect(b",\"ns_pid\":")?;
     fields.values.ns_pid = rest.number()?;
+    // Older versions wrote none.
+    if rest.expect(b",\"process\":").is_some() {
+        fields.values.process = rest.name()?;
+    }
     (rest.0 == b"}").then_some(fields)
 }
 

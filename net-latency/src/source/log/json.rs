@@ -12,7 +12,7 @@ use super::{
     packet::{Fields, Flags},
 };
 use crate::packet::{
-    event::Protocol,
+    event::{Protocol, held_named},
     stages::{FINE_STAGES, STAGES},
 };
 
@@ -66,6 +66,9 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 "pid" => fields.values.pid = map.next_value()?,
                 "tid" => fields.values.tid = map.next_value()?,
                 "comm" => fields.values.comm = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
+                "process" => {
+                    fields.values.process = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
+                }
                 "saddr" => fields.saddr = map.next_value()?,
                 "sport" => fields.sport = map.next_value()?,
                 "daddr" => fields.daddr = map.next_value()?,
@@ -81,6 +84,10 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 "first_send_age_ns" => fields.values.first_send_age_ns = map.next_value()?,
                 "last_drv_ip_ns" => fields.values.last_drv_ip_ns = map.next_value()?,
                 "ns_pid" => fields.values.ns_pid = map.next_value()?,
+                "held" => {
+                    let name = map.next_value::<Option<Text<'_>>>()?;
+                    fields.values.held = name.and_then(|name| held_named(&name.0));
+                }
                 "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,
                 name => match STAGES.iter().position(|stage| stage.field == name) {
                     Some(place) => fields.times[place] = map.next_value()?,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
-use net_latency_common::Direction;
+use net_latency_common::{Direction, Held};
 
 use super::time::{Time, TimeReader};
 use crate::accounting as summary;
@@ -11,11 +11,12 @@ use crate::packet::event::{COLUMNS, PARTS, Protocol, flag_named};
 use crate::packet::stages::{FINE_STAGES, STAGES, crossed, split};
 
 /// Flags that the report counts.
-pub(crate) const FLAG_NAMES: [&str; 6] = ["control", "retrans", "gro", "coalesced", "ambiguous", "partial"];
+pub(crate) const FLAG_NAMES: [&str; 9] =
+    ["control", "retrans", "gro", "coalesced", "ambiguous", "zero-window", "rto", "dropped", "partial"];
 
 /// The flags of a packet by their place in [`FLAG_NAMES`], those that this version doesn't know left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     pub(crate) const CONTROL: Self = Self(1);
@@ -51,6 +52,8 @@ pub(crate) struct Values<'a> {
     pub(crate) pid: Option<u32>,
     pub(crate) tid: Option<u32>,
     pub(crate) comm: Option<Cow<'a, str>>,
+    /// `None` in a log of a version that didn't write it, too.
+    pub(crate) process: Option<Cow<'a, str>>,
     pub(crate) netns: Option<u32>,
     pub(crate) total_ns: Option<u64>,
     pub(crate) flags: Flags,
@@ -62,6 +65,7 @@ pub(crate) struct Values<'a> {
     pub(crate) first_send_age_ns: Option<u64>,
     pub(crate) last_drv_ip_ns: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
+    pub(crate) held: Option<Held>,
 }
 
 /// What a line says, in the types that views reckon with. Unknown is `None`.
@@ -76,7 +80,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) len: u32,
     /// In the order in which a packet crosses them.
     pub(crate) stages: [Option<u64>; COLUMNS],
-    /// The parts of the last one, of a log that has fine stages.
+    /// The parts, of a log that has fine stages.
     pub(crate) parts: Option<[Option<u64>; PARTS]>,
     pub(crate) values: Values<'a>,
 }
@@ -84,21 +88,22 @@ pub(crate) struct Packet<'a> {
 impl Packet<'_> {
     /// The packet as a summary takes it.
     pub(crate) fn plain(&self) -> summary::Packet<'_> {
-        summary::Packet {
+        let packet = summary::Packet {
             wall_ns: Some(self.time.wall_ns),
             direction: self.direction,
             protocol: self.protocol,
             is_control: self.values.flags.contains(Flags::CONTROL),
-            is_retransmission: self.values.flags.contains(Flags::RETRANS),
             stages: self.stages,
             total: self.values.total_ns,
             reasons: [None; COLUMNS + 1],
             parts: self.parts,
-            parts_reason: None,
+            parts_reasons: [None; PARTS],
             pid: self.values.pid,
             comm: self.values.comm.as_deref().map(str::as_bytes),
+            process: self.values.process.as_deref().map(str::as_bytes),
             ends: self.ends,
-        }
+        };
+        if self.values.flags.contains(Flags::RETRANS) { packet.sent_again() } else { packet }
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     csv::{self, CsvReader},
     json,
     lines::{Line, Lines},
-    packet::{Fields, Packet},
+    packet::{Fields, Packet, Values},
     time::TimeReader,
 };
 use crate::error::Failure;
@@ -223,7 +223,8 @@ impl Parser {
 
     fn whole<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Packet<'a>>, Skipped> {
         let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
-        let line = line.trim_ascii();
+        // Spaces at the end of a row are of the name that is its last value.
+        let line = line.trim_ascii_start();
         let fields: Option<Fields<'_>> = match line.first() {
             None => return Ok(None),
             Some(b'{') => Some(json::read(line).map_err(|wrong| match wrong {
@@ -240,7 +241,9 @@ impl Parser {
         let is_long =
             |name: &Option<Cow<'_, str>>| name.as_ref().is_some_and(|name| name.len() > LONGEST_NAME);
         let packet = match fields {
-            Some(fields) if is_long(&fields.values.comm) || is_long(&fields.values.ifname) => {
+            Some(Fields { values: Values { comm, process, ifname, .. }, .. })
+                if [&comm, &process, &ifname].into_iter().any(is_long) =>
+            {
                 return Err(Skipped::LongName);
             }
             Some(fields) => Some(fields.into_packet(&mut self.times).ok_or(Skipped::Incomplete)?),

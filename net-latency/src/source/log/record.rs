@@ -12,11 +12,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use net_latency_common::{
-    AF_INET, AF_INET6, COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMPS,
+    AF_INET, AF_INET6, COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMPS, Unknown,
+    unknown_part,
 };
 
 use super::packet::Packet;
-use crate::packet::event::{COLUMNS, Event, Protocol, from_display_order};
+use crate::packet::event::{COLUMNS, Event, PARTS, Protocol, from_display_order};
 
 /// A record, and what only the user side knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,11 +26,15 @@ pub(super) struct LogRecord {
     pub(super) wall_ns: i64,
     ifname: Option<Box<[u8]>>,
     ns_pid: Option<u32>,
+    /// Of a log that has fine stages. Why one is unknown no line says.
+    parts: Option<[u64; PARTS]>,
 }
 
 impl LogRecord {
     pub(super) fn event(&self) -> Event<'_> {
-        Event::new(&self.record, self.wall_ns, self.ifname.as_deref()).with_ns_pid(self.ns_pid)
+        Event::new(&self.record, self.wall_ns, self.ifname.as_deref())
+            .with_ns_pid(self.ns_pid)
+            .with_parts(self.parts.as_ref())
     }
 }
 
@@ -43,7 +48,8 @@ impl From<&Packet<'_>> for LogRecord {
             other: 0,
             saddr: octets(source.ip(), is_v6),
             daddr: octets(destination.ip(), is_v6),
-            comm: packet.values.comm.as_deref().map_or([0; COMM_LEN], comm),
+            comm: packet.values.comm.as_deref().map_or([0; COMM_LEN], name),
+            process: packet.values.process.as_deref().map_or([0; COMM_LEN], name),
             pid: packet.values.pid.unwrap_or(0),
             tid: packet.values.tid.unwrap_or(0),
             len: packet.len,
@@ -62,13 +68,14 @@ impl From<&Packet<'_>> for LogRecord {
                 Protocol::Udp => IPPROTO_UDP,
             },
             family: if is_v6 { AF_INET6 } else { AF_INET },
-            reserved: 0,
+            held: packet.values.held.map_or(0, |held| held as u32),
         };
         Self {
             record: with_stamps(record, packet),
             wall_ns: packet.time.wall_ns,
             ifname: packet.values.ifname.as_deref().map(|name| name.as_bytes().into()),
             ns_pid: packet.values.ns_pid,
+            parts: packet.parts.map(|parts| parts.map(|part| part.unwrap_or(unknown_part(Unknown::NoStamp)))),
         }
     }
 }
@@ -84,19 +91,19 @@ fn octets(address: IpAddr, is_v6: bool) -> [u8; 16] {
 }
 
 /// A name as the kernel has it. What was no UTF-8 is no UTF-8 again, so that it takes no more room than it did.
-fn comm(name: &str) -> [u8; COMM_LEN] {
+fn name(text: &str) -> [u8; COMM_LEN] {
     const NO_UTF8: u8 = 0xff;
-    let mut bytes = Vec::with_capacity(name.len());
-    for c in name.chars() {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
         match c {
             char::REPLACEMENT_CHARACTER => bytes.push(NO_UTF8),
             _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
-    let mut comm = [0; COMM_LEN];
+    let mut name = [0; COMM_LEN];
     let len = bytes.len().min(COMM_LEN);
-    comm[..len].copy_from_slice(&bytes[..len]);
-    comm
+    name[..len].copy_from_slice(&bytes[..len]);
+    name
 }
 
 /// The record with stamps that have the line's times between them, as many of these as can be had at once.
@@ -194,7 +201,7 @@ fn stamps(
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{STAMP_APP, STAMP_DRV, STAMP_IP};
+    use net_latency_common::{Held, STAMP_APP, STAMP_DRV, STAMP_IP};
     use proptest::prelude::*;
 
     use super::*;
@@ -206,15 +213,16 @@ mod tests {
         },
         packet::event::{
             completion_ns,
-            fixtures::{WALL_NS, incoming, udp},
+            fixtures::{WALL_NS, incoming, outgoing, udp},
         },
-        request::Format,
+        request::{Format, Stages},
         source::log::read::{LogReader, Tally},
     };
 
     fn log(event: &Event<'_>, format: Format) -> Vec<u8> {
         let options = Options { zone: Zone::UTC, details: false, colour: false };
-        let mut log = header(format, crate::request::Stages::Basic).to_vec();
+        let stages = if event.parts().is_some() { Stages::Fine } else { Stages::Basic };
+        let mut log = header(format, stages).to_vec();
         Writer::new(format, &options).write(event, &mut log);
         log
     }
@@ -235,6 +243,39 @@ mod tests {
         let stamps = incoming().stamps.map(|stamp| stamp + shift);
         assert_eq!(record.record, PacketRecord { stamps, ifindex: 0, ..incoming() });
         assert_eq!((record.event().ifname(), record.wall_ns), (Some(&b"eth0"[..]), WALL_NS));
+    }
+
+    /// In CSV it is the last value of a row.
+    #[test]
+    fn a_process_keeps_its_name_with_the_spaces_at_its_end() {
+        let process = *b"  \0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+        for format in [Format::Csv, Format::Json] {
+            let record =
+                read(&log(&Event::new(&PacketRecord { process, ..incoming() }, WALL_NS, None), format));
+            assert_eq!(record.record.process, process, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn why_tcp_held_bytes_back_is_read() {
+        for (held, format) in
+            Held::ALL.into_iter().flat_map(|held| [Format::Json, Format::Csv].map(|form| (held, form)))
+        {
+            let record = PacketRecord { held: held as u32, ..outgoing() };
+            let event = Event::new(&record, WALL_NS, None).with_parts(Some(&[1; PARTS]));
+            assert_eq!(read(&log(&event, format)).event().held(), Some(held), "{format:?}");
+        }
+    }
+
+    /// Logs of versions that wrote threads' names only.
+    #[test]
+    fn an_old_log_has_no_process_and_is_read() {
+        let log = log(&Event::new(&incoming(), WALL_NS, None), Format::Json);
+        let old = String::from_utf8(log).expect("UTF-8").replace(",\"process\":\"firefox\"", "");
+        assert!(!old.contains("process"));
+        let record = read(old.as_bytes());
+        assert_eq!((record.event().process(), record.event().comm()), (None, Some(&b"Socket Thread"[..])));
+        assert_eq!(record.event().stages(), Event::new(&incoming(), 0, None).stages());
     }
 
     #[test]

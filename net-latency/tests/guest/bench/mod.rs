@@ -5,11 +5,15 @@
 
 mod bpftrace;
 mod floor;
+mod hooks;
 mod load;
 mod mode;
 mod scale;
+mod scrapes;
 
 use std::{
+    io::Write as _,
+    net::{Ipv4Addr, TcpListener, TcpStream},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -28,9 +32,9 @@ pub(crate) const ROLE: &str = "bench";
 
 /// Messages before those that count: caches, windows and buffers find their sizes.
 const WARM_UP: u32 = 500;
-/// Each time with new sockets, of which the cheapest counts: whose addresses and ports share the fewest places of hash
-/// tables, and where the fewest interrupts came.
-const TRIES: usize = 3;
+/// Each time with new sockets and more unread messages, of which the cheapest counts: whose addresses and ports share the
+/// fewest places of hash tables, whose skbs lie in one slab, and where the fewest interrupts came.
+const TRIES: usize = 6;
 /// What the tool needs to write what it has read: it reads every 40 ms, and holds the newest back once.
 const SETTLED: Duration = Duration::from_millis(300);
 
@@ -38,7 +42,7 @@ const SETTLED: Duration = Duration::from_millis(300);
 const SHORT: [Load; 2] = [Load::RoundTrip, Load::Datagrams];
 
 /// Measures: with `short` the loads and modes that are watched over, with `mode NAME` the modes whose name has that in
-/// it, with `scale` how cost grows with what there is to trace, else all.
+/// it, with `hooks NAME` those hook by hook, with `scale` how cost grows with what there is to trace, else all.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let measured = match arguments[..] {
@@ -47,6 +51,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
             let is_chosen = |mode: &Mode| matches!(mode, Mode::Nothing) || mode.name().contains(name);
             measure(&Load::ALL, &Mode::ALL.into_iter().filter(is_chosen).collect::<Vec<_>>())
         }
+        ["hooks", name] => measure_hooks(name),
         ["scale"] => scale::measure(),
         _ => measure(&Load::ALL, &Mode::ALL),
     };
@@ -57,6 +62,14 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn measure_hooks(name: &str) -> Result<()> {
+    let places = [("loopback", Path::loopback(Version::V4)?), ("veth", Path::veth(Version::V4)?)];
+    for mode in Mode::ALL.into_iter().filter(|mode| mode.has_programs() && mode.name().contains(name)) {
+        hooks::measure(mode, &Load::ALL, &places).with_context(|| mode.name())?;
+    }
+    Ok(())
 }
 
 fn measure(loads: &[Load], modes: &[Mode]) -> Result<()> {
@@ -72,6 +85,9 @@ fn measure(loads: &[Load], modes: &[Mode]) -> Result<()> {
             }
             outcome => outcome.with_context(|| mode.name())?,
         }
+        if matches!(mode, Mode::Export) {
+            scrapes::measure()?;
+        }
     }
     Ok(())
 }
@@ -80,8 +96,9 @@ fn measure_mode(mode: Mode, loads: &[Load], places: &[(&str, Path)]) -> Result<(
     let tracing = Running::start(mode)?;
     for (place, path) in places {
         for load in loads.iter().filter(|load| mode.sees(**load)) {
-            let mut tries = Vec::new();
+            let (mut tries, mut unread) = (Vec::new(), Vec::new());
             for _ in 0..TRIES {
+                unread.push(Unread::send()?);
                 let mut ends = Ends::prepare(*load, path)?;
                 ends.play(WARM_UP)?;
                 tries.push(measured(&tracing, || ends.play(load.messages()))?);
@@ -98,8 +115,24 @@ fn measure_mode(mode: Mode, loads: &[Load], places: &[(&str, Path)]) -> Result<(
     Ok(())
 }
 
+/// A message that nobody reads, and its connection. Where the last free skb of a slab is what a round trip takes last, the allocator
+/// changes slabs with each of them, until there are more or fewer skbs: 600 instructions.
+struct Unread {
+    _ends: [TcpStream; 2],
+}
+
+impl Unread {
+    fn send() -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut sender = TcpStream::connect(listener.local_addr()?)?;
+        let (receiver, _) = listener.accept()?;
+        sender.write_all(&[0; 200])?;
+        Ok(Self { _ends: [sender, receiver] })
+    }
+}
+
 /// What some messages cost.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     ns: u64,
     /// Of that, what the process that traces took itself.

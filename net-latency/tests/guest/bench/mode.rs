@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{SETTLED, bpftrace::Bpftrace, floor::Floor, load::Load};
 use crate::{
+    cases::export::LISTEN,
     ftrace::Tracing,
     peers::Peer,
     tool::{Backend, Launch, Scratch, Sink, Tool},
@@ -29,6 +30,8 @@ pub(super) enum Mode {
     Slower,
     /// Distributions alone, without a record per packet.
     Hist,
+    /// The same for metrics that nobody scrapes.
+    Export,
     /// The stream with fine stages.
     Fine,
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
@@ -42,13 +45,14 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
         Self::IdlePid,
         Self::Slower,
         Self::Hist,
+        Self::Export,
         Self::Fine,
         Self::Ftrace,
         Self::Journey(Backend::Fentry),
@@ -70,6 +74,7 @@ impl Mode {
             Self::IdlePid => "--pid of an idle process, fentry",
             Self::Slower => "--slower 10s, fentry",
             Self::Hist => "hist, fentry",
+            Self::Export => "export, fentry",
             Self::Fine => "--stages fine, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
             Self::Journey(Backend::Kprobe) => "journey waiting, kprobe",
@@ -78,6 +83,11 @@ impl Mode {
             Self::Floor(_) => "empty programs, fentry",
             Self::Bpftrace => "bpftrace, the same stages",
         }
+    }
+
+    /// Whether the kernel runs BPF programs of ours.
+    pub(super) fn has_programs(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Ftrace | Self::Bpftrace)
     }
 
     /// Whether it has something to say about a load.
@@ -129,6 +139,7 @@ impl Running {
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
             Mode::Fine => Launch::new(Backend::Fentry).args(&["--stages", "fine"]),
             Mode::Hist => hist(),
+            Mode::Export => export("none"),
         };
         Self::launch(launch, idle)
     }
@@ -138,6 +149,11 @@ impl Running {
         let begin = Instant::now();
         let tool = launch.text().start()?;
         Ok(Self::Tool { tool, start: begin.elapsed(), _idle: idle })
+    }
+
+    /// The tool, if it is what traces.
+    pub(super) fn tool(&self) -> Option<&Tool> {
+        if let Self::Tool { tool, .. } = self { Some(tool) } else { None }
     }
 
     /// The process that traces.
@@ -212,6 +228,12 @@ impl Running {
 /// Distributions over all packets.
 pub(super) fn hist() -> Launch {
     Launch::new(Backend::Fentry).view("hist").sink(Sink::Redirected(Scratch::new("hist")))
+}
+
+/// Metrics of such groups.
+pub(super) fn export(by: &str) -> Launch {
+    let launch = Launch::new(Backend::Fentry).view("export").sink(Sink::Redirected(Scratch::new("export")));
+    launch.args(&LISTEN).args(&["--by", by])
 }
 
 /// The lines of the footer that count what went wrong.

@@ -175,7 +175,8 @@ fn function_graph(backend: Backend) -> Result<()> {
     let tool = start(backend, &[&["--pid", &pid][..], &FUNCTIONS].concat())?;
     let tracing = Tracing::of_graph(&FUNCTIONS)?;
     pair.converse(ROUNDS, LEN)?;
-    for ms in [20, 40, 60] {
+    // Long enough for the server to be in its call by then, on a busy machine too.
+    for ms in [60, 80, 100] {
         pair.server.tell(&format!("read {LEN} 4096 0"))?;
         pair.client.ask(&format!("write-after {ms} {LEN}"))?;
         pair.server.answer()?;

@@ -180,9 +180,10 @@ fn though_nobody_reads(backend: Backend) -> Result<()> {
     /// Above what detaching takes on an emulated machine: with PREEMPT_RT a second for each of some thirty functions. Whoever waits
     /// for a reader waits for ever.
     const SOON: Duration = Duration::from_secs(90);
-    let views: [&[&str]; 4] = [
+    let views: [&[&str]; 5] = [
         &["--interval", "100ms"],
         &["hist", "--interval", "100ms"],
+        &["diagnose", "--duration", "10m"],
         &["journey", "--port", "9"],
         &["calls", "tcp_sendmsg"],
     ];

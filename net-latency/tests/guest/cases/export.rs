@@ -17,10 +17,11 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
+    lines::Dir,
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer, SERVER},
     process::{PATIENCE, until, wait},
-    tool::{Backend, Launch, Outcome, Sink, Tool, run},
+    tool::{Backend, Launch, Outcome, Scratch, Sink, Tool, run},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -28,6 +29,9 @@ pub(crate) const CASES: &[Case] = &[
     ("export_caps_its_series", caps),
     ("export_names_pods", pods),
     ("export_goes_on_beside_bad_scrapers", crowd),
+    ("export_writes_slow_packets", slow),
+    ("export_holds_back_slow_packets", held_back),
+    ("export_goes_on_without_a_reader", unread),
     ("export_refuses_what_cannot_be", refusals),
     ("export_by_prometheus", prometheus),
 ];
@@ -44,19 +48,43 @@ const DASHBOARD: &str = include_str!("../../../../contrib/grafana/net-latency.js
 
 /// The exporter, on a port of its own.
 fn start(backend: Backend, arguments: &[&str]) -> Result<(Tool, SocketAddr)> {
-    let launch = Launch::new(backend).view("export").sink(Sink::Pipe);
-    let tool = launch.args(&["--listen", "127.0.0.1:0"]).args(arguments).start()?;
+    start_into(Sink::Pipe, backend, arguments)
+}
+
+/// The same, with its lines there.
+fn start_into(sink: Sink, backend: Backend, arguments: &[&str]) -> Result<(Tool, SocketAddr)> {
+    let launch = Launch::new(backend).view("export").sink(sink);
+    let tool = launch.args(&LISTEN).args(arguments).start()?;
+    let address = address(&tool)?;
+    Ok((tool, address))
+}
+
+/// Anywhere.
+pub(crate) const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+/// Where it says that its metrics are.
+pub(crate) fn address(tool: &Tool) -> Result<SocketAddr> {
     let words = tool.said().iter().flat_map(|line| line.split(' '));
     let address = words.filter_map(|word| word.strip_prefix("http://")?.strip_suffix("/metrics;")).next();
-    let address = address.context("it doesn't say where its metrics are")?.parse()?;
-    Ok((tool, address))
+    Ok(address.context("it doesn't say where its metrics are")?.parse()?)
 }
 
 /// What is at that path: headers, and body.
 fn get(address: SocketAddr, path: &str, accept: &str) -> Result<(String, Vec<u8>)> {
+    get_encoded(address, path, accept, "identity")
+}
+
+/// The same, encoded so that it is smaller.
+pub(crate) fn get_encoded(
+    address: SocketAddr,
+    path: &str,
+    accept: &str,
+    encoding: &str,
+) -> Result<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n");
+    stream.write_all(format!("{head}Accept-Encoding: {encoding}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no end of the headers")?;
@@ -65,13 +93,13 @@ fn get(address: SocketAddr, path: &str, accept: &str) -> Result<(String, Vec<u8>
 }
 
 /// A sample: name, labels, value.
-struct Sample {
+pub(super) struct Sample {
     name: String,
     labels: BTreeMap<String, String>,
     value: f64,
 }
 
-fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
+pub(super) fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
     // Figures that are younger than 0.1 s may be given again.
     sleep(Duration::from_millis(150));
     let (head, body) = get(address, "/metrics", "text/plain;version=0.0.4")?;
@@ -108,7 +136,7 @@ fn expect_ledger(outcome: &Outcome, samples: &[Sample]) -> Result<()> {
 }
 
 /// Packets of a group, in the histograms of the whole way.
-fn in_histograms(samples: &[Sample], labels: &[(&str, &str)]) -> u64 {
+pub(super) fn in_histograms(samples: &[Sample], labels: &[(&str, &str)]) -> u64 {
     sum(samples, "net_latency_stage_seconds_count", &[&[("stage", "total")], labels].concat())
 }
 
@@ -116,9 +144,9 @@ fn in_histograms(samples: &[Sample], labels: &[(&str, &str)]) -> u64 {
 fn counts(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
-    let comms = [&pair.client, &pair.server].map(Peer::comm);
+    let names = [&pair.client, &pair.server].map(Peer::comm);
     let port = pair.far.port().to_string();
-    let (tool, address) = start(backend, &["--by", "comm", "--port", &port])?;
+    let (tool, address) = start(backend, &["--by", "process", "--port", &port])?;
     pair.open(&path)?;
     pair.converse(ROUNDS, LEN)?;
     let samples = scrape(address)?;
@@ -128,10 +156,10 @@ fn counts(backend: Backend) -> Result<()> {
     ensure!(buffers.contains("vnd.google.protobuf") && bytes.len() > 1_000, "not protobuf: {buffers}");
     let outcome = tool.stop()?;
     expect_ledger(&outcome, &samples)?;
-    for comm in comms {
+    for name in names {
         for direction in ["in", "out"] {
-            let found = in_histograms(&samples, &[("comm", &comm), ("direction", direction)]);
-            outcome.expect_all(format_args!("packets {direction} of {comm}"), found, ROUNDS.into(), [])?;
+            let found = in_histograms(&samples, &[("process", &name), ("direction", direction)]);
+            outcome.expect_all(format_args!("packets {direction} of {name}"), found, ROUNDS.into(), [])?;
         }
     }
     for sample in samples.iter().filter(|sample| sample.name == "net_latency_stage_seconds_bucket") {
@@ -304,6 +332,137 @@ fn crowd(backend: Backend) -> Result<()> {
     Ok(())
 }
 
+/// Packets of which there is a line, or a reason why there is none.
+fn slow_packets(samples: &[Sample]) -> u64 {
+    let kinds = ["slow_held_back", "slow_ring_full", "slow_unwritten"];
+    let lost = |kind| sum(samples, "net_latency_losses_total", &[("kind", kind)]);
+    sum(samples, "net_latency_slow_lines_total", &[]) + kinds.into_iter().map(lost).sum::<u64>()
+}
+
+/// The metrics once each packet has its line, or a reason, where all packets are slow.
+fn settled(address: SocketAddr) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    let is_settled = || {
+        samples = scrape(address)?;
+        Ok(slow_packets(&samples) == sum(&samples, "net_latency_packets_total", &[]))
+    };
+    until(PATIENCE, is_settled).context("some packets have neither line nor reason")?;
+    Ok(samples)
+}
+
+/// The packets that wait for a sleeping process have lines, nothing else has, and the metrics have all.
+fn slow(backend: Backend) -> Result<()> {
+    const PAUSE: Duration = Duration::from_millis(500);
+    /// A busy machine adds less than that to other packets.
+    const LEAST: Duration = Duration::from_millis(300);
+    const SLOW_ROUNDS: u32 = 3;
+    const TCP_APP: usize = 2;
+    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let least = format!("{}ms", LEAST.as_millis());
+    // By cgroup, records have to find their names elsewhere.
+    let arguments = ["--by", "cgroup", "--port", &port, "--slower", &least];
+    let (tool, address) = start_into(Sink::Redirected(Scratch::new("slow")), backend, &arguments)?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    pair.server.tell(&format!("serve {SLOW_ROUNDS} {LEN} {}", PAUSE.as_millis()))?;
+    pair.client.tell(&format!("request {SLOW_ROUNDS} {LEN}"))?;
+    pair.finish()?;
+    until(PATIENCE, || Ok(slow_packets(&scrape(address)?) >= SLOW_ROUNDS.into())).context("no lines")?;
+    pair.converse(ROUNDS, LEN)?;
+    let samples = scrape(address)?;
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    let all = sum(&samples, "net_latency_packets_total", &[]);
+    outcome.expect_all("packets", all, (4 * (2 * ROUNDS + SLOW_ROUNDS)).into(), [])?;
+    let lines = outcome.lines()?;
+    outcome.expect_all("slow packets", lines.len() as u64, SLOW_ROUNDS.into(), &lines)?;
+    let lines_in_metrics = sum(&samples, "net_latency_slow_lines_total", &[]);
+    ensure!(
+        lines_in_metrics == lines.len() as u64 && lines_in_metrics == slow_packets(&samples),
+        outcome.fault(format_args!("{lines_in_metrics} in the metrics"), &lines)
+    );
+    // The server sleeps already when the first request is sent.
+    let waits = LEAST.as_nanos() as u64..2 * PAUSE.as_nanos() as u64;
+    for line in &lines {
+        let waited = line.stages[TCP_APP].context("no time in TCP")?;
+        let is_right = line.dir == Dir::In
+            && pair.is_request(line)
+            && line.pid == Some(pair.server.pid())
+            && line.comm == Some(pair.server.comm())
+            && waits.contains(&waited);
+        ensure!(is_right, outcome.fault("not a request that waited for the server", [line]));
+    }
+    Ok(())
+}
+
+/// Beyond the rate, packets have no line and are counted, each once.
+fn held_back(backend: Backend) -> Result<()> {
+    const RATE: u64 = 5;
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let rate = RATE.to_string();
+    // Every packet takes longer.
+    let arguments = ["--port", &port, "--slower", "1us", "--slower-rate", &rate];
+    let (tool, address) = start_into(Sink::Redirected(Scratch::new("slow")), backend, &arguments)?;
+    let begun = Instant::now();
+    pair.open(&path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let samples = settled(address)?;
+    let seconds = begun.elapsed().as_secs() + 1;
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    let all = sum(&samples, "net_latency_packets_total", &[]);
+    outcome.expect_all("packets", all, (4 * ROUNDS).into(), [])?;
+    let lines = outcome.lines()?;
+    let count = lines.len() as u64;
+    let held_back = outcome.figure("losses.slow_held_back")?;
+    let is_right = (RATE..=RATE * (1 + seconds)).contains(&count)
+        && count + held_back == all
+        && sum(&samples, "net_latency_losses_total", &[("kind", "slow_held_back")]) == held_back;
+    ensure!(
+        is_right,
+        outcome.fault(format_args!("{count} lines in {seconds} s and {held_back} held back"), &lines)
+    );
+    Ok(())
+}
+
+/// Nobody reads the lines, and then nobody can: counting and scrapes go on, and every packet without a line is counted.
+fn unread(backend: Backend) -> Result<()> {
+    /// More than ring buffer, buffer and pipe hold.
+    const MANY: u32 = 1_000;
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let arguments = ["--port", &port, "--slower", "1us", "--slower-rate", "10000"];
+    let (mut tool, address) = start(backend, &arguments)?;
+    let stdout = tool.stdout()?;
+    pair.open(&path)?;
+    pair.converse(MANY, LEN)?;
+    let samples = scrape(address)?;
+    let all = sum(&samples, "net_latency_packets_total", &[]);
+    let full = sum(&samples, "net_latency_losses_total", &[("kind", "slow_ring_full")]);
+    let lines = sum(&samples, "net_latency_slow_lines_total", &[]);
+    drop(stdout);
+    pair.converse(ROUNDS, LEN)?;
+    let samples = settled(address)?;
+    ensure!(tool.is_running()?, "it has ended with its reader");
+    let outcome = tool.stop()?;
+    expect_ledger(&outcome, &samples)?;
+    outcome.expect_all("packets while nobody reads", all, (4 * MANY).into(), [])?;
+    let later = sum(&samples, "net_latency_packets_total", &[]) - all;
+    outcome.expect_all("packets without a reader", later, (4 * ROUNDS).into(), [])?;
+    let is_right = full > 0 && lines > 0 && full + lines < all;
+    ensure!(is_right, outcome.fault(format_args!("{lines} lines, {full} found no room"), []));
+    let unwritten = outcome.figure("losses.slow_unwritten")?;
+    ensure!(unwritten > 0, outcome.fault("no line was lost with its reader", []));
+    let told = outcome.stderr.iter().filter(|line| line.contains("the reader of the output has closed it"));
+    ensure!(told.count() == 1, outcome.fault("not told once", []));
+    Ok(())
+}
+
 /// A port that is taken, and an address that is nobody's.
 fn refusals(backend: Backend) -> Result<()> {
     let (tool, address) = start(backend, &[])?;
@@ -366,12 +525,20 @@ impl Prometheus {
         Ok(value["data"].clone())
     }
 
-    /// The values that an expression has now.
+    /// The values that an expression has, as soon as it has any: a scrape that takes longer than its second, as it may
+    /// in a guest, leaves all series without a value until the next one.
     fn query(&self, expression: &str) -> Result<Vec<f64>> {
-        let data = self.ask(&format!("/api/v1/query?query={}", encoded(expression)))?;
-        let result = data["result"].as_array().with_context(|| format!("{expression}: {data}"))?;
-        let value = |sample: &Value| sample["value"][1].as_str().and_then(|value| value.parse().ok());
-        result.iter().map(|sample| value(sample).with_context(|| format!("{expression}: {sample}"))).collect()
+        let mut values = Vec::new();
+        let has_any = || {
+            let data = self.ask(&format!("/api/v1/query?query={}", encoded(expression)))?;
+            let result = data["result"].as_array().with_context(|| format!("{expression}: {data}"))?;
+            let value = |sample: &Value| sample["value"][1].as_str().and_then(|value| value.parse().ok());
+            let value = |sample| value(sample).with_context(|| format!("{expression}: {sample}"));
+            values = result.iter().map(value).collect::<Result<_>>()?;
+            Ok(!values.is_empty())
+        };
+        until(Duration::from_secs(60), has_any).with_context(|| format!("no data: {expression}"))?;
+        Ok(values)
     }
 
     /// Its only value.
@@ -422,7 +589,7 @@ fn of_dashboard() -> Result<Vec<String>> {
         ("$instance", ".*"),
         ("$protocol", ".*"),
         ("$stage", "total"),
-        ("$group", "comm"),
+        ("$group", "process"),
     ];
     let filled = |expression: &str| {
         values.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value))
@@ -455,7 +622,7 @@ fn prometheus(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
-    let (tool, address) = start(backend, &["--by", "comm", "--series", "1", "--port", &port])?;
+    let (tool, address) = start(backend, &["--by", "process", "--series", "1", "--port", &port])?;
     let classic = Prometheus::start(address, 9090, &[])?;
     let native = Prometheus::start(address, 9091, &["--enable-feature=native-histograms"])?;
     pair.open(&path)?;
@@ -466,12 +633,7 @@ fn prometheus(backend: Backend) -> Result<()> {
     let samples = scrape(address)?;
     let all = sum(&samples, "net_latency_packets_total", &[]);
     for prometheus in [&classic, &native] {
-        let has_all = || {
-            Ok(prometheus
-                .query("sum(net_latency_packets_total)")?
-                .first()
-                .is_some_and(|sum| *sum as u64 == all))
-        };
+        let has_all = || Ok(prometheus.one("sum(net_latency_packets_total)")? as u64 == all);
         until(Duration::from_secs(60), has_all)
             .with_context(|| format!("it never has all {all}: {}", prometheus.log()))?;
     }
@@ -507,7 +669,7 @@ fn prometheus(backend: Backend) -> Result<()> {
     let of_rules = rules.iter().filter_map(|rule| rule["query"].as_str()).map(str::to_owned);
     for expression in of_rules.chain(of_dashboard()?) {
         let expression = without_thresholds(&expression);
-        ensure!(!classic.query(&expression)?.is_empty(), "no data: {expression}");
+        classic.query(&expression)?;
     }
     let (_, text) = get(address, "/metrics", "text/plain")?;
     promtool(&["check", "metrics"], &text)?;

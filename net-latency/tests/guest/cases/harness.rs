@@ -58,6 +58,7 @@ fn what_may_be_missing() -> Result<()> {
         let skipped = Allowance::of(backend, Some(7));
         ensure!(skipped.most(2000) == 7 && skipped.most(66) == 7, "not as many as were skipped: {skipped:?}");
         ensure!(skipped.most(20) == 0, "a handful of packets is complete");
+        ensure!(skipped.most_lines(20, 330) == 5, "much traffic in few lines, of which most must be there");
     }
     ensure!(Allowance::under_load(Backend::Auto, Some(7)).most(2000) == 7, "not as many as were skipped");
     ensure!(

@@ -20,7 +20,8 @@ pub(crate) const CASES: &[Case] = &[
     ("hist_by_pid_counts_each_process_packets", by_pid),
     ("hist_shows_where_a_pause_was", pause),
     ("hist_by_comm", |backend| by_other(backend, "comm")),
-    ("hist_by_port", |backend| by_other(backend, "port")),
+    ("hist_by_process_and_not_by_thread", by_process),
+    ("hist_by_port", by_port),
     ("hist_by_host", |backend| by_other(backend, "host")),
     ("hist_by_interface", |backend| by_other(backend, "interface")),
     ("hist_by_cgroup", |backend| by_other(backend, "cgroup")),
@@ -127,7 +128,8 @@ fn by_pid(backend: Backend) -> Result<()> {
     let outcome = tool.stop()?;
     let page = page(&outcome)?;
     for (pid, comm) in pids {
-        let is_its = |group: &Value| group["pid"] == pid && group["comm"] == comm.as_str();
+        let is_named = |group: &Value| group["process"] == comm.as_str() && group["comm"] == comm.as_str();
+        let is_its = |group: &Value| group["pid"] == pid && is_named(group);
         expect(&outcome, &page, is_its, ROUNDS.into())?;
     }
     let packets = page["packets"].as_u64().context("no number of packets")?;
@@ -143,12 +145,14 @@ fn pause(backend: Backend) -> Result<()> {
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let (client, server) = (pair.client.pid(), pair.server.pid());
     let port = pair.far.port().to_string();
-    let tool = start(backend, &["--by", "pid", "--port", &port])?;
+    let tool = start(backend, &["--by", "pid", "--port", &port, "--stages", "fine"])?;
     pair.open(&path)?;
     pair.client.tell(&format!("request {LATE} {LEN}"))?;
     // Before each request is read the server sleeps.
     pair.server.ask(&format!("serve {LATE} {LEN} 100"))?;
     pair.client.answer()?;
+    // Before, the last answer is in flight, and counted nowhere.
+    pair.server.ask("acked")?;
     let outcome = tool.stop()?;
     let page = page(&outcome)?;
     let late = |pid: u32, stage: &str| -> Result<u64> {
@@ -158,11 +162,33 @@ fn pause(backend: Backend) -> Result<()> {
         let late = buckets.filter(|bucket| bucket[0].as_u64().is_some_and(|start| start > PAUSE_NS / 2));
         Ok(late.filter_map(|bucket| bucket[2].as_u64()).sum())
     };
-    let found = late(server, "tcp_app_ns")?;
-    ensure!(found == LATE, outcome.fault(format_args!("{found} requests were late, not {LATE}\n{page}"), []));
+    for stage in ["tcp_app_ns", "tcp_wait_ns"] {
+        let found = late(server, stage)?;
+        let fault = format!("{found} requests were late in {stage}, not {LATE}\n{page}");
+        ensure!(found == LATE, outcome.fault(fault, []));
+    }
+    // Each request was acknowledged with its answer at the latest.
+    let fine = [
+        (server, "in", "tcp_gap_ns"),
+        (server, "in", "tcp_cpu_ns"),
+        (server, "in", "tcp_copy_ns"),
+        (client, "out", "qdisc_ns"),
+        (client, "out", "driver_ns"),
+        (client, "out", "net_ns"),
+    ];
+    for (pid, dir, stage) in fine {
+        let (known, unknown) = count(&page, |group| group["pid"] == pid, dir, stage)?;
+        ensure!(known + unknown == LATE, outcome.fault(format_args!("{stage} of {pid}\n{page}"), []));
+        outcome.expect_all(format_args!("times of {stage}"), known, LATE, [])?;
+    }
     let rest = [
         (server, "drv_ip_ns"),
         (server, "ip_tcp_ns"),
+        (server, "tcp_gap_ns"),
+        (server, "tcp_cpu_ns"),
+        (server, "tcp_copy_ns"),
+        (client, "qdisc_ns"),
+        (client, "driver_ns"),
         (server, "app_tcp_ns"),
         (client, "app_tcp_ns"),
         (client, "drv_ip_ns"),
@@ -199,11 +225,6 @@ fn by_other(backend: Backend, by: &str) -> Result<()> {
                 expect(&outcome, &page, |group| group["comm"] == peer.comm().as_str(), each)?;
             }
         }
-        "port" => {
-            for end in [pair.near, pair.far] {
-                expect(&outcome, &page, |group| group["port"] == end.port(), each)?;
-            }
-        }
         "host" => expect(&outcome, &page, |group| group["host"] == "127.0.0.1", each * 2)?,
         "interface" => {
             let is_loopback = |group: &Value| group["ifname"] == "lo" && group["ifindex"] == 1;
@@ -215,6 +236,55 @@ fn by_other(backend: Backend, by: &str) -> Result<()> {
                 expect(&outcome, &page, is_its, each)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// A process is one group, whatever its threads are called.
+fn by_process(backend: Backend) -> Result<()> {
+    const FEW: u32 = 10;
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let port = pair.far.port().to_string();
+    let tool = start(backend, &["--by", "process", "--port", &port])?;
+    pair.open(&path)?;
+    for thread in ["pool-1", "pool-2"] {
+        pair.server.tell(&format!("named {thread} serve {FEW} {LEN} 0"))?;
+        pair.client.ask(&format!("named {thread} request {FEW} {LEN}"))?;
+        pair.server.answer()?;
+    }
+    let outcome = tool.stop()?;
+    let page = page(&outcome)?;
+    ensure!(page["by"] == "process", outcome.fault("by another word", []));
+    ensure!(page["packets"] == FEW * 8, outcome.fault(format_args!("others' packets: {page}"), []));
+    for peer in [&pair.client, &pair.server] {
+        expect(&outcome, &page, |group| group["process"] == peer.comm().as_str(), u64::from(FEW) * 2)?;
+    }
+    Ok(())
+}
+
+/// A client counts for the server's port. Of two that the kernel gave out nobody knows which is the server's.
+fn by_port(backend: Backend) -> Result<()> {
+    const FEW: u32 = 10;
+    const SERVICE: u16 = 8_077;
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let (mut client, mut server) = (Peer::spawn(CLIENT)?, Peer::spawn(SERVER)?);
+    server.ask(&format!("listen 127.0.0.1 {SERVICE}"))?;
+    let (service, port) = (SERVICE.to_string(), pair.far.port().to_string());
+    let tool = start(backend, &["--by", "port", "--port", &service, "--port", &port])?;
+    pair.open(&path)?;
+    pair.converse(FEW, LEN)?;
+    client.ask(&format!("connect 127.0.0.1 {SERVICE}"))?;
+    server.ask("accept")?;
+    server.tell(&format!("serve {FEW} {LEN} 0"))?;
+    client.ask(&format!("request {FEW} {LEN}"))?;
+    server.answer()?;
+    let outcome = tool.stop()?;
+    let page = page(&outcome)?;
+    ensure!(page["packets"] == FEW * 8, outcome.fault(format_args!("others' packets: {page}"), []));
+    for (port, packets) in [(pair.near.port(), FEW), (pair.far.port(), FEW), (SERVICE, 2 * FEW)] {
+        expect(&outcome, &page, |group| group["port"] == port, packets.into())?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Case, harness::coalesced};
 use crate::{
     ftrace::{Tracing, is_interleaved},
-    net::{Path, Version, drop_port, forget_rules},
+    net::{Path, Version, counter, drop_port, forget_rules},
     peers::{CLIENT, Pair, Peer, SERVER},
     process::{PATIENCE, until},
     tool::{Backend, Launch, Outcome, Tool},
@@ -444,6 +444,10 @@ fn interrupts(backend: Backend) -> Result<()> {
     let is_threaded = fs::read_to_string("/proc/sys/kernel/version")?.contains("PREEMPT_RT");
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port().to_string();
+    // On a busy machine a timer may run down, and what comes twice has two journeys.
+    let resent = || counter("snmp", "Tcp", "RetransSegs");
+    let all_resent = || Ok::<_, anyhow::Error>(path.near(resent)? + path.far(resent)?);
+    let before = all_resent()?;
     let tool = start(backend, &["--port", &port, "--direction", "in", "-n", "64"])?;
     for _ in 0..ROUNDS {
         pair.converse(1, SMALL)?;
@@ -451,7 +455,11 @@ fn interrupts(backend: Backend) -> Result<()> {
     }
     let outcome = tool.stop()?;
     let journeys = journeys(&outcome)?;
-    ensure!(journeys.len() == PACKETS, outcome.fault(format_args!("{} journeys", journeys.len()), []));
+    let again = usize::try_from(all_resent()? - before)?;
+    ensure!(
+        (PACKETS..=PACKETS + again).contains(&journeys.len()),
+        outcome.fault(format_args!("{} journeys, {again} segments sent again", journeys.len()), [])
+    );
     let mut by_card: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut found = 0;
     for journey in &journeys {

@@ -5,9 +5,12 @@ mod calls_witness;
 mod check;
 mod clock;
 mod command;
+mod container;
 mod conversation;
+mod diagnose;
+mod disturbances;
 mod ends;
-mod export;
+pub(crate) mod export;
 mod filters;
 mod footer;
 pub(crate) mod harness;
@@ -28,6 +31,8 @@ pub(crate) mod truth;
 mod volume;
 mod witness;
 
+use std::env;
+
 use anyhow::Result;
 
 use crate::tool::Backend;
@@ -37,17 +42,25 @@ pub(crate) type Case = (&'static str, fn(Backend) -> Result<()>);
 
 /// Cases of the user side: what they show is the same on every kernel and by every backend, so that a whole test run has
 /// them once. All others depend on the kernel, be it only on its verifier.
-const USER_SIDE: &[&[Case]] = &[output::CASES, rotation::CASES, top::CASES];
+const USER_SIDE: &[&[Case]] = &[container::CASES, output::CASES, rotation::CASES, top::CASES];
 /// The same, of themes whose other cases depend on the kernel.
 const OF_USER_SIDE: &[&str] = &[
     "check_goes_on_after_a_failure",
     "check_needs_no_root",
+    "command_of_a_user_that_cannot_be",
     "command_that_cannot_run",
+    "disturbed_by_a_stop",
     "ends_by_closed_pipe",
     "ends_by_count",
     "ends_by_duration",
     "ends_by_full_disk",
+    "ends_by_sighup",
+    "ends_by_sighup_not_under_nohup",
+    "ends_by_sigterm",
+    "ends_though_nobody_reads_it",
     "export_by_prometheus",
+    "export_goes_on_without_a_reader",
+    "export_holds_back_slow_packets",
     "export_refuses_what_cannot_be",
     "footer_has_the_lines_figures",
     "footer_names_the_slowest",
@@ -55,6 +68,25 @@ const OF_USER_SIDE: &[&str] = &[
     "hist_as_text_ends_by_duration",
     "pid_that_does_not_exist",
 ];
+
+/// Cases of what comes behind the hooks: filters, counting, figures, privileges, and what happens to the tool. The kernel side has one
+/// body of logic for that, whoever calls it.
+const BEHIND_HOOKS: &[&[Case]] = &[
+    clock::CASES,
+    command::CASES,
+    diagnose::CASES,
+    disturbances::CASES,
+    export::CASES,
+    filters::CASES,
+    footer::CASES,
+    hist::CASES,
+    privileges::CASES,
+    selection::CASES,
+    summary::CASES,
+];
+
+/// Set to 1 in a guest that tests a backend by what depends on it alone.
+const HOOKS_ALONE: &str = "NET_LATENCY_HOOKS_ALONE";
 
 /// Whether a case is one of the user side.
 pub(crate) fn is_of_user_side(name: &str) -> bool {
@@ -66,6 +98,7 @@ pub(crate) fn is_of_user_side(name: &str) -> bool {
 pub(crate) fn all() -> impl Iterator<Item = Case> {
     [
         check::CASES,
+        container::CASES,
         conversation::CASES,
         filters::CASES,
         selection::CASES,
@@ -81,9 +114,11 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         summary::CASES,
         footer::CASES,
         ends::CASES,
+        disturbances::CASES,
         privileges::CASES,
         top::CASES,
         hist::CASES,
+        diagnose::CASES,
         export::CASES,
         calls::CASES,
         calls_witness::CASES,
@@ -98,7 +133,14 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 
 /// Whether a case means anything with that backend, and in this guest.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
+    let is_in = |cases: &[Case]| cases.iter().any(|(known, _)| *known == name);
     let is_of_kprobes = prerequisites::OF_KPROBES.contains(&name) || name.starts_with("calls_");
-    let is_of_races = race::CASES.iter().any(|(race, _)| *race == name);
-    (!is_of_kprobes || backend == Backend::Kprobe) && (!is_of_races || race::is_wanted())
+    let is_behind_hooks = BEHIND_HOOKS.iter().any(|cases| is_in(cases)) && !is_of_kprobes;
+    // Where softirqs are preempted, two may count at the same time.
+    let is_behind_hooks = is_behind_hooks && !(backend == Backend::Auto && is_in(hist::CASES));
+    let hooks_alone = env::var_os(HOOKS_ALONE).is_some_and(|value| value == "1");
+    (!is_of_kprobes || backend == Backend::Kprobe)
+        && (!is_in(race::CASES) || race::is_wanted())
+        && (name != disturbances::BY_SLEEP || disturbances::may_sleep())
+        && !(is_behind_hooks && hooks_alone)
 }

@@ -178,7 +178,7 @@ fn hostile_comm_in_json(backend: Backend) -> Result<()> {
 /// The columns, as the interface has them.
 const COLUMNS: &str = "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,drv_ip_ns,ip_tcp_ns,\
     tcp_app_ns,ip_udp_ns,udp_app_ns,app_tcp_ns,tcp_ip_ns,app_udp_ns,udp_ip_ns,ip_drv_ns,total_ns,ifname,netns,mark,\
-    cpu,flags,first_send_age_ns,last_drv_ip_ns,ns_pid";
+    cpu,flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process";
 
 /// A reader of CSV finds a record for each packet, whatever the processes' names are.
 fn csv_form(backend: Backend) -> Result<()> {
@@ -222,7 +222,7 @@ fn csv_form(backend: Backend) -> Result<()> {
         } else {
             "\\xc2\\x9b31m\u{fffd}\\x5c\\x0d{}'"
         };
-        ensure!(field("comm")? == comm, "named {:?}", field("comm")?);
+        ensure!((field("comm")?, field("process")?) == (comm, comm), "named otherwise: {record:?}");
         ensure!((number("len")?, number("ipver")?) == (200, 6), "another packet: {record:?}");
         ensure!((field("proto")?, field("flags")?) == ("tcp", ""), "another packet: {record:?}");
         ensure!(field("saddr")? == "::1" && field("ifname")? == "lo", "another packet: {record:?}");

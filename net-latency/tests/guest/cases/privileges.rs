@@ -1,6 +1,9 @@
 //! What a run can still do once it traces: nothing that it doesn't need.
 
-use std::{fs, os::unix::fs::chown, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::{chown, symlink},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -10,7 +13,8 @@ use crate::{
     net::{Path, Version},
     peers::Pair,
     process::{PATIENCE, until},
-    tool::{Backend, Launch, Scratch, Sink, Tool},
+    terminal::Terminal,
+    tool::{Backend, Launch, Scratch, Sink},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -40,17 +44,23 @@ fn field(status: &str, field: &str) -> Result<u64> {
     Ok(u64::from_str_radix(value.with_context(|| format!("no {field}"))?.trim(), 16)?)
 }
 
-fn expect_privileges(tool: &Tool, what: &str, expected: u64) -> Result<()> {
-    for (field, expected) in
-        [("CapEff", expected), ("CapPrm", expected), ("CapInh", 0), ("CapAmb", 0), ("NoNewPrivs", 1)]
-    {
-        let status = fs::read_to_string(format!("/proc/{}/status", tool.pid()))?;
+/// `SECCOMP_MODE_FILTER` of linux/seccomp.h.
+const FILTERED: u64 = 2;
+
+fn expect_privileges(pid: u32, what: &str, expected: u64) -> Result<()> {
+    let capabilities = [("CapEff", expected), ("CapPrm", expected), ("CapInh", 0), ("CapAmb", 0)];
+    for (field, expected) in capabilities.into_iter().chain([("NoNewPrivs", 1), ("Seccomp", FILTERED)]) {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let found = self::field(&status, field)?;
         ensure!(found == expected, "{what}: {field} is {found:x}, not {expected:x}");
     }
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+        ensure!(field(&status, "Seccomp")? == FILTERED, "{what}: a thread may make any call:\n{status}");
+    }
     // Threads have capabilities of their own. One that was begun before may still read the kernel's symbols.
     until(PATIENCE, || {
-        for thread in fs::read_dir(format!("/proc/{}/task", tool.pid()))? {
+        for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
             if field(&status, "CapEff")? & !expected != 0 {
                 return Ok(false);
@@ -68,38 +78,74 @@ fn connect() -> Result<Pair> {
 /// Every view, and then it goes on to do all that it does: counters, names, rotation, SIGHUP, detaching.
 fn given_up(backend: Backend) -> Result<()> {
     let maps = for_maps()?;
-    let tool = Launch::new(backend).args(&["--interval", "200ms", "-v"]).start()?;
-    expect_privileges(&tool, "stream", maps)?;
+    let folder = Scratch::new("lines");
+    fs::create_dir(folder.path())?;
+    let [file, moved, link] = ["file", "moved", "link"].map(|name| folder.path().join(name));
+    symlink(&file, &link)?;
+    let launch = Launch::new(backend).args(&["--interval", "200ms", "-v", "--debug"]);
+    let mut tool = launch.sink(Sink::At(link.clone())).start()?;
+    expect_privileges(tool.pid(), "stream", maps)?;
+    let has_landlock = fs::read_to_string("/sys/kernel/security/lsm")?.contains("landlock");
+    let told = [
+        if maps == 0 { "capabilities: none kept" } else { "capabilities: CAP_BPF kept" },
+        "system calls (seccomp): restricted",
+        if has_landlock { "files (Landlock): restricted" } else { "files (Landlock): not restricted" },
+    ];
+    let said = tool.said().join("\n");
+    ensure!(told.iter().all(|words| said.contains(words)), "{told:?} is not all of:\n{said}");
     let mut pair = connect()?;
     pair.converse(20, 200)?;
-    let file = tool.file()?.to_owned();
-    let moved = PathBuf::from(format!("{}.moved", file.display()));
     tool.expect_written(40)?;
     fs::rename(&file, &moved)?;
     tool.signal(Signal::SIGHUP)?;
     until(PATIENCE, || Ok(file.exists())).context("no new file after SIGHUP")?;
     pair.converse(20, 200)?;
     tool.expect_written(40)?;
+    // It writes where it did at its start, and nowhere else.
+    if has_landlock {
+        let elsewhere = Scratch::new("elsewhere");
+        let other = elsewhere.path();
+        fs::remove_file(&link)?;
+        symlink(other, &link)?;
+        tool.signal(Signal::SIGHUP)?;
+        tool.expect_more_reports(3)?;
+        let is_told = tool.said().iter().any(|line| line.contains("going on in the old one"));
+        ensure!(is_told && !other.exists(), "it writes in another folder:\n{}", tool.said().join("\n"));
+        fs::remove_file(&link)?;
+        symlink(&file, &link)?;
+    }
     let outcome = tool.stop()?;
     let lines = outcome.lines()?;
     let own = lines.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
-    fs::remove_file(moved)?;
+    fs::remove_dir_all(folder.path())?;
     ensure!(own >= 40, "{own} lines in the new file");
     // As before: what the kernel counts is counted.
     outcome.ledger()?;
 
     let views = [
         ("hist", &["--by", "interface"][..]),
+        ("diagnose", &["--duration", "10m"]),
         ("journey", &["--count", "9"]),
         ("export", &["--listen", "127.0.0.1:0"]),
+        ("calls", &["tcp_sendmsg"]),
     ];
+    // The last hooks by kprobe only.
+    let views = views.into_iter().filter(|(view, _)| *view != "calls" || backend == Backend::Kprobe);
     for (view, arguments) in views {
         let launch = Launch::new(backend).view(view).args(arguments);
         let tool = launch.sink(Sink::Redirected(Scratch::new(view))).start()?;
-        expect_privileges(&tool, view, maps)?;
+        expect_privileges(tool.pid(), view, maps)?;
         connect()?.converse(5, 200)?;
         tool.stop()?;
     }
+    let arguments = ["top", "--backend", &backend.to_string(), "--delay", "200ms"];
+    let mut top = Terminal::start(&arguments, "xterm-256color", (24, 80))?;
+    let mut pair = connect()?;
+    top.expect("the client", |screen| screen.contains("nl-client"), || pair.converse(5, 200))?;
+    expect_privileges(top.pid(), "top", maps)?;
+    top.press("q")?;
+    let left = top.wait()?;
+    ensure!(left.status.code() == Some(0), "exit: {}\n{}", left.status, left.text);
     Ok(())
 }
 
@@ -110,7 +156,7 @@ fn for_a_file_of_another(backend: Backend) -> Result<()> {
     chown(folder.path(), Some(65534), None)?;
     let file = folder.path().join("lines");
     let tool = Launch::new(backend).sink(Sink::At(file.clone())).start()?;
-    expect_privileges(&tool, "a folder of another user", for_maps()? | CAP_DAC_OVERRIDE)?;
+    expect_privileges(tool.pid(), "a folder of another user", for_maps()? | CAP_DAC_OVERRIDE)?;
     fs::remove_file(&file)?;
     tool.signal(Signal::SIGHUP)?;
     until(PATIENCE, || Ok(file.exists())).context("no new file after SIGHUP")?;
@@ -123,14 +169,15 @@ fn for_a_file_of_another(backend: Backend) -> Result<()> {
 fn of_a_command(backend: Backend) -> Result<()> {
     let own = fs::read_to_string("/proc/self/status")?;
     let of = |status: &str| -> Vec<String> {
-        let is_meant = |line: &&str| line.starts_with("Cap") || line.starts_with("NoNewPrivs");
+        let is_meant =
+            |line: &&str| ["Cap", "NoNewPrivs", "Seccomp"].iter().any(|field| line.starts_with(field));
         status.lines().filter(is_meant).map(str::to_owned).collect()
     };
     let seen = Scratch::new("status");
     let words =
         ["sh", "-c", "cat /proc/self/status > $0; exec sleep 600", seen.path().to_str().context("UTF-8")?];
     let tool = Launch::new(backend).command(&words).start()?;
-    expect_privileges(&tool, "with a command", for_maps()? | CAP_KILL)?;
+    expect_privileges(tool.pid(), "with a command", for_maps()? | CAP_KILL)?;
     until(PATIENCE, || Ok(fs::read_to_string(seen.path()).is_ok_and(|text| text.contains("NoNewPrivs"))))
         .context("the command does not run")?;
     tool.signal(Signal::SIGTERM)?;

@@ -107,7 +107,12 @@ impl Street {
 
 fn race(backend: Backend) -> Result<()> {
     // Room for all records, however late the tool comes for them.
-    let tool = Launch::new(backend).args(&["--buffer", "16M"]).under_load().start()?;
+    let mut launch = Launch::new(backend).args(&["--buffer", "32M"]).under_load();
+    if backend != Backend::Kprobe {
+        // Every line's parts have to add up, to the nanosecond.
+        launch = launch.args(&["--stages", "fine"]);
+    }
+    let tool = launch.start()?;
     let mut streets = Vec::new();
     for path in [Path::private_loopback(Version::V4)?, Path::veth(Version::V6)?] {
         streets.push(Street::open(path)?);

@@ -14,6 +14,7 @@ use crate::{
 
 pub(crate) const CASES: &[Case] = &[
     ("select_names", names),
+    ("select_names_of_threads_and_processes", either_name),
     ("select_cgroup", cgroup),
     ("select_hosts", hosts),
     ("select_interface_and_protocol", interface_and_protocol),
@@ -201,6 +202,46 @@ fn names(backend: Backend) -> Result<()> {
     let others = outcome.ledger()?.filtered;
     let least = u64::from(ROUNDS) * (5 * 4 - 2 * 2);
     ensure!(others >= least, outcome.fault(format_args!("{others} of others, not {least}"), []));
+    Ok(())
+}
+
+/// A name is a process's, or a thread's. Of a process that is asked for all threads are shown, of others those that are.
+fn either_name(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let mut pairs = [&b"nl-search"[..], b"nl-other"].map(|name| Pair::prepare(&path, b"nl-curl", name));
+    for pair in &mut pairs {
+        pair.as_mut().map_err(|error| anyhow!("{error:#}"))?.open(&path)?;
+    }
+    let arguments = ["--comm=nl-search", "--comm=tagged-?", "--comm=nl-nobod[y]"];
+    let tool = Launch::new(backend).args(&arguments).start()?;
+    let mut wanted = Vec::new();
+    for (pair, is_wanted) in pairs.iter_mut().flatten().zip([true, false]) {
+        let (pid, port) = (pair.server.pid(), pair.far.port());
+        for (thread, is_named) in [("pool-7", false), ("tagged-1", true), ("", false)] {
+            pair.client.ask(&format!("write {LEN}"))?;
+            let read = format!("read {LEN} {LEN} 0");
+            let tid = match thread {
+                "" => {
+                    pair.server.ask(&read)?;
+                    pid
+                }
+                name => u32::try_from(pair.server.ask(&format!("named {name} {read}"))?)?,
+            };
+            if is_wanted || is_named {
+                wanted.push((port, Some(pid), Some(tid)));
+            }
+        }
+    }
+    let outcome = tool.stop()?;
+    let lines = outcome.lines()?;
+    let found: Vec<_> = lines.iter().map(|line| (line.dport, line.pid, line.tid)).collect();
+    ensure!(found == wanted, outcome.fault(format_args!("not {wanted:?}"), &lines));
+    // In their order; threads that are to come match as well.
+    let expected = ["nl-nobod[y]", "tagged-?"].map(|glob| {
+        format!("net-latency: no process or thread matches --comm {glob} now; one that starts later will")
+    });
+    let told: Vec<_> = outcome.stderr.iter().filter(|line| line.contains("--comm")).collect();
+    ensure!(told.iter().copied().eq(&expected), outcome.fault(format_args!("told {told:?}"), []));
     Ok(())
 }
 

@@ -53,7 +53,7 @@ fn by_keys(backend: Backend) -> Result<()> {
     top.expect("both processes", both, || pair.converse(5, 200))?;
     Kernel::now()?.expect_more_than(&before)?;
     ensure!(
-        top.text()?.lines().nth(1).is_some_and(|line| line.starts_with(backend.mechanism())),
+        top.text()?.lines().nth(2).is_some_and(|line| line.starts_with(backend.mechanism())),
         top.text()?
     );
 

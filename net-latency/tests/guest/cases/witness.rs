@@ -114,8 +114,9 @@ impl Testimony {
     /// is between a write and a read is one packet. Acknowledgements come between, but are smaller.
     fn of(entries: &[Entry]) -> Self {
         let mut testimony = Self::default();
-        // Calls nest: a softirq that interrupts a transmission sends all of its own packet before it returns.
-        let mut transmissions: HashMap<(u32, usize), Vec<Stamps>> = HashMap::new();
+        // A softirq may interrupt a task's transmission and send something of its own, of which we need not see all:
+        // an ACK, or what IPv6 says to its neighbours.
+        let mut transmissions: HashMap<_, Stamps> = HashMap::new();
         let mut written = HashMap::new();
         // A data packet on its way in: its skb and stamps, and where it is being received.
         let mut arriving: Option<(u64, Stamps)> = None;
@@ -124,21 +125,22 @@ impl Testimony {
             let at = entry.at;
             // Idle CPUs have the same task.
             let place = (entry.task, if entry.task == 0 { entry.cpu } else { 0 });
-            let under_way = transmissions.entry(place).or_default();
+            let transmission = (place, entry.in_softirq);
             match (entry.name, entry.fields.as_slice()) {
                 (WRITE, _) => {
                     written.insert(entry.task, at);
                 }
                 ("tcp_v4_send_check" | "__ip_queue_xmit" | "tcp_v6_send_check" | "inet6_csk_xmit", _) => {
-                    under_way.push([written.get(&entry.task).copied().unwrap_or(0), at, 0, 0]);
+                    let app = written.get(&entry.task).copied().unwrap_or(0);
+                    transmissions.insert(transmission, [app, at, 0, 0]);
                 }
                 ("ip_output" | "ip6_output", _) => {
-                    if let Some(stamps) = under_way.last_mut() {
+                    if let Some(stamps) = transmissions.get_mut(&transmission) {
                         stamps[2] = at;
                     }
                 }
                 ("net_dev_queue", [_, len]) => {
-                    if let Some([app, tcp, ip, _]) = under_way.pop()
+                    if let Some([app, tcp, ip, _]) = transmissions.remove(&transmission)
                         && *len >= LEN.into()
                     {
                         testimony.sent.entry(entry.task).or_default().push([app, tcp, ip, at]);

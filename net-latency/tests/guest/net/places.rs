@@ -188,6 +188,11 @@ impl Path {
         self.between(|| Netem::delay(delay).apply(TO_FAR))
     }
 
+    /// Loses one packet in so many of what the first router sends on to the client, at random.
+    pub(crate) fn lose_between(&self, one_in: u32) -> Result<()> {
+        self.between(|| Netem::lose(one_in).apply(TO_NEAR))
+    }
+
     /// Runs `work` in the namespace next to the client's.
     pub(crate) fn between<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {

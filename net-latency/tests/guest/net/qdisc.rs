@@ -93,6 +93,11 @@ impl Path {
 }
 
 impl Netem {
+    /// Loses one packet in so many, at random.
+    pub(super) fn lose(one_in: u32) -> Self {
+        Self { loss: ALWAYS / one_in, ..Self::default() }
+    }
+
     /// Delays all packets.
     pub(super) fn delay(delay: Duration) -> Self {
         Self { delay, ..Self::default() }

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::CString,
     io::{IoSlice, IoSliceMut, Read as _, Write as _},
     net::TcpStream,
     os::{
@@ -33,6 +34,17 @@ pub(crate) const HEIR: &str = "nl-heir";
 /// A thread of this process performs the command. Answers with its id.
 pub(super) fn thread(role: &mut Role, command: &[&str]) -> Result<u64> {
     let work = || {
+        role.perform(command)?;
+        Ok(gettid().as_raw().try_into()?)
+    };
+    thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("the thread panicked"))?
+}
+
+/// A thread of this process that takes this name performs the command. Answers with its id.
+pub(super) fn named(role: &mut Role, name: &str, command: &[&str]) -> Result<u64> {
+    let name = CString::new(name)?;
+    let work = || {
+        prctl::set_name(&name)?;
         role.perform(command)?;
         Ok(gettid().as_raw().try_into()?)
     };

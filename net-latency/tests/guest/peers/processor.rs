@@ -31,7 +31,8 @@ pub(super) fn hog(cpu: usize, time: Duration) -> Result<u64> {
     Ok(0)
 }
 
-fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<()> {
+/// Gives this thread that policy and priority.
+pub(super) fn schedule(policy: libc::c_int, priority: libc::c_int) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the parameters are live and as long as the kernel takes them for.
     let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };

@@ -27,7 +27,21 @@ impl Figures {
         }
     }
 
+    /// What the process takes for an answer, and how long that is.
+    fn answers(&self) -> String {
+        let forms = distinct(self.costs.iter().map(|cost| cost.mode.as_str()));
+        let loads = distinct(self.costs.iter().map(|cost| cost.load.as_str()));
+        grid("instructions, bytes", &forms, &loads, |form, load| {
+            let cost = self.costs.iter().find(|cost| cost.mode == form && cost.load == load)?;
+            let [instructions, bytes] = [cost.own?, cost.bytes?].map(|number| grouped(number.cast_signed()));
+            Some(format!("{instructions} ({bytes} B)"))
+        })
+    }
+
     fn tables_of_part(&self) -> String {
+        if self.costs.iter().any(|cost| cost.bytes.is_some()) {
+            return self.answers();
+        }
         let of =
             |mode: &str, load: &str| self.costs.iter().find(|cost| cost.mode == mode && cost.load == load);
         let loads = distinct(self.costs.iter().map(|cost| cost.load.as_str()));
@@ -122,6 +136,7 @@ mod tests {
 {"part":"growth","mode":"nothing","load":"10 flows","ns":1,"own_ns":0,"lines":0.0}
 {"part":"growth","mode":"stream","load":"10 flows","ns":3,"own_ns":0,"lines":4.0}
 {"part":"growth","mode":"stream","load":"10 flows","start_ms":7,"stop_ms":9,"resident_kib":52,"maps_kib":11,"lost":3,"said":["3 x","4 y"]}
+{"part":"scrapes","mode":"text","load":"64 groups","ns":9000,"own_ns":8000,"lines":0.0,"bytes":2200000}
 "#;
         assert_eq!(
             Figures::parse(output).expect("figures").table(),
@@ -134,6 +149,8 @@ mod tests {
              | | start | stop | resident | kernel maps | lines lost |\n|---|--:|--:|--:|--:|--:|\n\
              | stream, 10 flows | 7 ms | 9 ms | 52 KiB | 11 KiB | 3 |\n\n\
              - stream, 10 flows: 3 x; 4 y\n\n\
+             scrapes:\n\n\
+             | instructions, bytes | text |\n|---|--:|\n| 64 groups | 8,000 (2,200,000 B) |\n\n\
              other is left out: there is none\n"
         );
     }

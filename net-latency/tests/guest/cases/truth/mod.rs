@@ -3,10 +3,13 @@
 
 mod driver;
 mod fine;
+mod held;
 mod io;
 mod netem;
 mod places;
+mod programs;
 mod readers;
+mod sent;
 mod tcp;
 mod transmit;
 mod udp;
@@ -54,6 +57,9 @@ pub(crate) const THEMES: &[Theme] = &[
     transmit::THEME,
     places::THEME,
     fine::THEME,
+    sent::THEME,
+    held::THEME,
+    programs::THEME,
 ];
 
 /// What the tool has shown of one scenario.

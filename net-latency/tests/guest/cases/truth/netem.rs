@@ -84,7 +84,7 @@ fn expect_undelayed(outcome: &Outcome, lines: &[Line], stage: usize) -> Result<(
 }
 
 /// Segments that an arriving acknowledgement lets go are their writer's.
-fn bulk(version: Version) -> Result<Check> {
+pub(super) fn bulk(version: Version) -> Result<Check> {
     const BYTES: u64 = 2 * 1024 * 1024;
 
     let path = Path::veth(version)?;

@@ -51,7 +51,7 @@ const LEN: u32 = 200;
 const TUNNELLED: usize = 4;
 
 /// One line per data segment and direction, of the right process, with every stage.
-fn conversation(path: &Path) -> Result<Check> {
+pub(super) fn conversation(path: &Path) -> Result<Check> {
     let mut pair = Pair::connect(path)?;
     pair.converse(ROUNDS, LEN)?;
     Ok(exact(pair))
@@ -59,7 +59,7 @@ fn conversation(path: &Path) -> Result<Check> {
 
 /// The packet goes through the tunnel's device and then, encrypted by another thread, through the link's, with the same skb: it has
 /// one line, of the first.
-fn wireguard(version: Version) -> Result<Check> {
+pub(super) fn wireguard(version: Version) -> Result<Check> {
     let Some(path) = Path::wireguard(version)? else {
         println!("not played: this kernel has no WireGuard");
         return Ok(Box::new(|_| Ok(())));

@@ -93,7 +93,7 @@ fn expect(
 }
 
 /// One line per datagram and direction, unconnected sockets.
-fn echo(path: &Path) -> Result<Check> {
+pub(super) fn echo(path: &Path) -> Result<Check> {
     const ROUNDS: usize = 200;
     const LEN: u32 = 300;
     let mut two = Two::new(path)?;
@@ -244,7 +244,7 @@ fn segmented(whole: bool) -> Result<Check> {
 }
 
 /// One line for all fragments together.
-fn fragmented() -> Result<Check> {
+pub(super) fn fragmented() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     let mut two = Two::connected(&path)?;
     two.sender.ask("udp send 4 8000")?;

@@ -16,6 +16,7 @@ pub(crate) const THEME: Theme = Theme {
     scenarios: &[
         Scenario { name: "threads_in_turn", play: threads_in_turn },
         Scenario { name: "threads_at_once", play: threads_at_once },
+        Scenario { name: "threads_with_names", play: threads_with_names },
         Scenario { name: "child_serves", play: || served_by("child", CHILD) },
         Scenario { name: "connection_passed_on", play: || served_by("pass", CHILD) },
         Scenario { name: "connection_inherited_by_exec", play: || served_by("heir", HEIR) },
@@ -66,6 +67,53 @@ fn threads_in_turn() -> Result<Check> {
         let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
         expect_tasks(evidence, "requests out", &conversation.requests_out, &written)?;
         expect_tasks(evidence, "requests in", &conversation.requests_in, &read)
+    }))
+}
+
+/// Threads of both have names of their own, among them a pool's that differ by their number, and both processes change
+/// theirs meanwhile.
+fn threads_with_names() -> Result<Check> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    let (mut written, mut read) = (Vec::new(), Vec::new());
+    let who = |thread: &str, process: &str| (thread.to_owned(), process.to_owned());
+    for (turn, [client, server]) in
+        [[pair.client.comm(), pair.server.comm()], ["nl-gateway", "nl-search"].map(str::to_owned)]
+            .into_iter()
+            .enumerate()
+    {
+        if turn > 0 {
+            pair.client.ask(&format!("rename {client}"))?;
+            pair.server.ask(&format!("rename {server}"))?;
+        }
+        for thread in ["pool-1", "pool-2", "Thread-3(three)"] {
+            pair.client.ask(&format!("named {thread} write {LEN}"))?;
+            pair.server.ask(&format!("named {thread} read {LEN} {LEN} 0"))?;
+            written.push(who(thread, &client));
+            read.push(who(thread, &server));
+        }
+        pair.client.ask(&format!("write {LEN}"))?;
+        pair.server.ask(&format!("read {LEN} {LEN} 0"))?;
+        written.push(who(&client, &client));
+        read.push(who(&server, &server));
+    }
+    Ok(Box::new(move |evidence| {
+        // The names are checked below.
+        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
+            Some((oracle::sender_or_reader(&pair, line).pid(), line.comm.clone()?))
+        })?;
+        for (what, lines, names) in [
+            ("requests out", &conversation.requests_out, &written),
+            ("requests in", &conversation.requests_in, &read),
+        ] {
+            expect_stream(evidence.outcome, what, lines, names.len(), LEN)?;
+            for (line, (thread, process)) in lines.iter().zip(names) {
+                ensure!(
+                    (line.comm.as_ref(), line.process.as_ref()) == (Some(thread), Some(process)),
+                    evidence.outcome.fault(format_args!("{what}: not {thread} of {process}"), [line])
+                );
+            }
+        }
+        Ok(())
     }))
 }
 

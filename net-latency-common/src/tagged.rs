@@ -2,29 +2,33 @@
 //! place in its array says whose, and the rest are the time's lowest bits. 0 is no time.
 
 /// The clock may go back by so much from one CPU to the next, ns (`ktime_get_mono_fast_ns`).
-pub(crate) const JITTER: u64 = 1 << 20;
+pub const JITTER: u64 = 1 << 20;
 
 /// The word that says that what has this tag was seen at that time.
 #[inline(always)]
-pub(crate) fn word<const TAG_BITS: u32>(at: u64, tag: u64) -> u64 {
+#[must_use]
+pub const fn word<const TAG_BITS: u32>(at: u64, tag: u64) -> u64 {
     at << TAG_BITS | tag
 }
 
 /// Whether a word is of what has this tag.
 #[inline(always)]
-pub(crate) fn is_of<const TAG_BITS: u32>(word: u64, tag: u64) -> bool {
+#[must_use]
+pub const fn is_of<const TAG_BITS: u32>(word: u64, tag: u64) -> bool {
     word & ((1 << TAG_BITS) - 1) == tag && word != 0
 }
 
 /// How long before `now` a word was written, ns, and [`JITTER`] more.
 #[inline(always)]
-pub(crate) fn age<const TAG_BITS: u32>(word: u64, now: u64) -> u64 {
+#[must_use]
+pub const fn age<const TAG_BITS: u32>(word: u64, now: u64) -> u64 {
     (now + JITTER).wrapping_sub(word >> TAG_BITS) & ((1 << (u64::BITS - TAG_BITS)) - 1)
 }
 
 /// The time in a word that was written not long before `now`.
 #[inline(always)]
-pub(crate) fn time<const TAG_BITS: u32>(word: u64, now: u64) -> u64 {
+#[must_use]
+pub const fn time<const TAG_BITS: u32>(word: u64, now: u64) -> u64 {
     now + JITTER - age::<TAG_BITS>(word, now)
 }
 

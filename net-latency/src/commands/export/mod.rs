@@ -1,4 +1,6 @@
-//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper.
+//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper; [`slow`] writes lines besides.
+
+mod slow;
 
 use std::{
     convert::Infallible,
@@ -9,9 +11,10 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval};
 
+use self::slow::Slow;
 use super::{Alarm, hist};
 use crate::{
-    accounting::{Ledger, object::View},
+    accounting::{Ledger, Losses, object::View},
     error::Failure,
     export::{
         families::{Figures, Hook},
@@ -25,7 +28,7 @@ use crate::{
     request::{ExportBy, ExportConfig},
     run::{
         ends::{Processes, Signals},
-        pace,
+        pace::{self, TICK},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -59,15 +62,17 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
             "mount one at /sys/fs/cgroup",
         ));
     }
+    let slow = config.slow.as_ref().map(Slow::open).transpose()?;
     let listener = Listener::open(config.listen)?;
     let address = listener.address;
     // It answers that it is alive while hooks are being attached, which takes a while.
-    let give_up =
-        |reads: &dyn Fn() -> bool| privileges::give_up(&Later { output: None, has_command: false }, reads);
     // Its thread reads nothing but what scrapers send.
-    let server = Server::start(listener, move || give_up(&|| true))?;
+    let server =
+        Server::start(listener, || privileges::give_up_in_this_thread(&Later::default(), || true).map(drop))?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
-    give_up(&|| tracer.losses().is_ok())?;
+    let later =
+        Later { answers: true, reads_names: true, directories: names.directories(), ..Later::default() };
+    privileges::give_up(&later, || tracer.losses().is_ok())?;
     server.set_ready(true);
     if !config.quiet {
         let by = tracer.mechanism().name();
@@ -88,6 +93,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         looked: None,
         made: Vec::new(),
         alarm,
+        slow,
     };
     let outcome = export.answer(server, &mut signals, &mut processes).await;
     let told = export.finish();
@@ -109,6 +115,8 @@ struct Export<'a> {
     /// What was made of them since.
     made: Vec<(Form, Bytes)>,
     alarm: Alarm,
+    /// Writes lines of slow packets, where they are asked for.
+    slow: Option<Slow>,
 }
 
 impl Export<'_> {
@@ -123,6 +131,7 @@ impl Export<'_> {
         tokio::pin!(over);
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut ticks = pace::ticks(TICK);
         loop {
             tokio::select! {
                 biased;
@@ -131,9 +140,15 @@ impl Export<'_> {
                 ended = processes.all_ended() => return ended,
                 _ = looks.tick() => {
                     self.names.refresh();
+                    self.slow.iter_mut().for_each(Slow::refresh);
                     self.alarm.look(&self.tracer.losses()?);
                     if self.looked.is_none_or(|looked| looked.elapsed() >= OLDEST) {
                         self.look()?;
+                    }
+                }
+                _ = ticks.tick(), if self.slow.is_some() => {
+                    if let Self { slow: Some(slow), tracer, .. } = self {
+                        slow.read(tracer, Duration::ZERO)?;
                     }
                 }
                 scrape = server.scrapes.recv() => {
@@ -176,9 +191,10 @@ impl Export<'_> {
             by: self.config.by,
             groups: &self.groups,
             ledger: self.ledger,
-            losses: &self.tracer.losses()?,
+            losses: &self.losses()?,
             skipped: self.tracer.missed(),
             hooks: &self.hooks,
+            slow_lines: self.slow.as_ref().map(Slow::written),
         };
         let mut families = figures.families();
         families.extend(process::families(self.start_seconds)?);
@@ -187,10 +203,21 @@ impl Export<'_> {
         Ok(bytes)
     }
 
+    /// What was lost so far.
+    fn losses(&self) -> Result<Losses, Failure> {
+        let mut losses = self.tracer.losses()?;
+        self.slow.iter().for_each(|slow| slow.note(&mut losses));
+        Ok(losses)
+    }
+
     /// Detaches, and says what was counted and what was not.
     fn finish(&mut self) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         let mut losses = self.tracer.detach()?;
+        if let Some(slow) = &mut self.slow {
+            slow.finish(&mut self.tracer)?;
+            slow.note(&mut losses);
+        }
         let counts = self.tracer.times()?;
         let Self { groups, names, .. } = self;
         let Ok(()) = groups.look::<Infallible>(&counts, names, Instant::now(), |_| Ok(()));

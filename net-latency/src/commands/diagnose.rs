@@ -1,0 +1,251 @@
+//! Says what makes each service slow: runs a trace or reads logs, and writes the verdict.
+
+use std::{
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use tokio::{task::yield_now, time::sleep};
+
+use super::Alarm;
+use crate::{
+    accounting::{Footer, Losses, Packet, Summary, object},
+    clock::Clock,
+    diagnosis::{Model, json, judge, text},
+    error::Failure,
+    kernel::ports,
+    message::{say, tell},
+    output::Sink,
+    request::{
+        DiagnoseConfig, DiagnoseInput, FooterFormat, ReplayConfig, ReportFormat, Rotation, Speed,
+        TracingConfig,
+    },
+    run::pace::{self, BATCH, LAST_PATIENCE, TICK, TICKS_PER_SECOND},
+    run::{
+        ends::{Processes, Signals, readable},
+        privileges::{self, Later},
+        tracer::Tracer,
+    },
+    source::{RecordSource as _, log::replay::Replay, ring::Names},
+};
+
+/// Between two looks at a log of which nothing more was read yet.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Collects, and says what it is.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a usage failure for what is no log; a runtime failure if reading or
+/// writing fails.
+pub fn run(config: &DiagnoseConfig) -> Result<(), Failure> {
+    pace::block_on(async {
+        match &config.input {
+            DiagnoseInput::Kernel { tracing, duration } => trace(config, tracing, *duration).await,
+            DiagnoseInput::Logs(files) => {
+                let files = files.clone();
+                replay(config, ReplayConfig { files, speed: Speed::Max }).await
+            }
+        }
+    })
+}
+
+fn new_model(config: &DiagnoseConfig) -> Model {
+    Model::new(config.threshold, ports::ephemeral())
+}
+
+/// Judges what this kernel does for so long.
+async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Duration) -> Result<(), Failure> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut sink = Sink::open(None, b"", Rotation::default())?;
+    let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+    sink.begin();
+    privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
+    if !config.quiet {
+        tell(format_args!(
+            "tracing by {} for {duration:?}; Ctrl-C ends it earlier, with the verdict",
+            tracer.mechanism().name()
+        ));
+    }
+    let mut live = Live {
+        model: new_model(config),
+        summary: Summary::since(*tracer.span.start()),
+        tracer,
+        names: Names::default(),
+        outside: 0,
+        alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
+    };
+    let started = Instant::now();
+    live.collect(&mut signals, &mut processes, &sink, duration).await?;
+    let elapsed = started.elapsed();
+    let losses = live.finish(config, elapsed)?;
+    live.model.finish();
+    write(config, &live.model, Some(&losses), &mut sink)
+}
+
+struct Live {
+    model: Model,
+    summary: Summary,
+    tracer: Tracer,
+    names: Names,
+    /// Records of packets finished while not every hook was attached: they don't count.
+    outside: u64,
+    alarm: Alarm,
+}
+
+impl Live {
+    /// Takes packets until something ends the run.
+    async fn collect(
+        &mut self,
+        signals: &mut Signals,
+        processes: &mut Processes,
+        sink: &Sink,
+        duration: Duration,
+    ) -> Result<(), Failure> {
+        let filling =
+            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = pace::ticks(TICK);
+        let over = pace::over(Some(duration));
+        tokio::pin!(over);
+        let mut ticks = 0u32;
+        loop {
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(()),
+                () = &mut over => return Ok(()),
+                ended = processes.all_ended() => return ended,
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        self.names.refresh();
+                        self.alarm.look(&self.tracer.losses()?);
+                    }
+                    if sink.reader_gone() {
+                        return Ok(());
+                    }
+                }
+            }
+            self.drain(BATCH)?;
+        }
+    }
+
+    /// Takes the packets that wait, so many at most.
+    fn drain(&mut self, most: usize) -> Result<(), Failure> {
+        let clock = Clock::sample();
+        let Self { model, summary, tracer, names, outside, .. } = self;
+        for _ in 0..most {
+            let next = tracer.records(clock, Some(&mut *names), outside).next(|event| {
+                model.record(event);
+                summary.record_event(event);
+            })?;
+            if next.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches, takes what is left, and says what was traced and what was not.
+    fn finish(&mut self, config: &DiagnoseConfig, elapsed: Duration) -> Result<Losses, Failure> {
+        let mut losses = self.tracer.detach()?;
+        self.drain(usize::MAX)?;
+        let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
+        losses.evicted_in = ledger.evicted;
+        if config.footer != FooterFormat::None {
+            let footer = Footer {
+                summary: &self.summary,
+                elapsed,
+                losses: &losses,
+                ledger: &ledger,
+                cost: &self.tracer.cost()?,
+                view: object::View::Diagnose,
+                zone: config.zone,
+            };
+            say(|out| footer.write(config.footer, out));
+        }
+        Ok(losses)
+    }
+}
+
+/// Judges what was recorded.
+async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failure> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut sink = Sink::open(None, b"", Rotation::default())?;
+    let mut replay = Replay::open(&logs, &config.filter)?;
+    sink.begin();
+    privileges::give_up(&Later { reads_names: true, ..Later::default() }, || true)?;
+    let mut model = new_model(config);
+    let mut summary = Summary::new();
+    while !replay.is_over() {
+        let mut is_behind = true;
+        for _ in 0..BATCH {
+            let next = replay.next(|event| {
+                model.record(event);
+                summary.record(&Packet::of_log(event));
+            })?;
+            if next.is_none() {
+                is_behind = false;
+                break;
+            }
+        }
+        tokio::select! {
+            biased;
+            // What was read so far is judged.
+            () = signals.any() => break,
+            () = sleep(PAUSE), if !is_behind && !replay.is_over() => {}
+            () = yield_now(), if is_behind || replay.is_over() => {}
+        }
+    }
+    model.finish();
+    if config.footer != FooterFormat::None {
+        say(|out| write_replayed(&replay, &summary, config, out));
+    }
+    let written = write(config, &model, None, &mut sink);
+    let whole = replay.tally().map_or(Ok(()), |tally| tally.check_whole("verdict"));
+    written.and(whole)
+}
+
+/// The figures of what was read.
+fn write_replayed(
+    replay: &Replay,
+    summary: &Summary,
+    config: &DiagnoseConfig,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let [packets_in, packets_out] = summary.by_direction();
+    writeln!(out, "net-latency: {packets_in} packets in, {packets_out} out")?;
+    summary.write(config.zone, out)?;
+    let (shown, filtered) = (summary.packets(), replay.filtered());
+    writeln!(out, "  {} lines read: {shown} judged, {filtered} filtered", shown + filtered)?;
+    match replay.tally() {
+        Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
+        None => writeln!(out, "  the log was not read to its end"),
+    }
+}
+
+/// Writes the verdict, as far as its reader takes it.
+fn write(
+    config: &DiagnoseConfig,
+    model: &Model,
+    losses: Option<&Losses>,
+    sink: &mut Sink,
+) -> Result<(), Failure> {
+    let verdict = judge(model, losses);
+    let out = sink.buffer();
+    match config.format {
+        ReportFormat::Text => text::write(&verdict, out),
+        ReportFormat::Json => json::write(&verdict, out),
+    }
+    match sink.flush(LAST_PATIENCE) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            pace::tell_unread(sink);
+            Ok(())
+        }
+        Err(error) => pace::End::of(error).map(drop),
+    }
+}

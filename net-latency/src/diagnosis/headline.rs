@@ -1,0 +1,215 @@
+//! What a verdict comes to, in one line of a screen.
+
+use net_latency_common::Direction;
+
+use super::{
+    model::Processes,
+    text::counted,
+    verdict::{Cause, Confidence, Finding, LEAST_PACKETS, Normal, Unsure, Verdict, Who},
+    words,
+};
+use crate::{accounting::Human, escape::write_name, packet::stages::dir};
+
+/// Without a packet for so long, it is not too early to say anything, ns.
+const EARLY_NS: u64 = 5_000_000_000;
+
+/// One sentence in several lengths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Headline {
+    /// The longest first. Names are as they are in lines, so that nothing in them acts on a terminal.
+    pub(crate) texts: Vec<String>,
+    /// Whether something is wrong, and not only slow in an application.
+    pub(crate) is_fault: bool,
+    /// The direction of the packets that are slow, where a column has that time.
+    pub(crate) direction: Option<Direction>,
+}
+
+impl Headline {
+    /// The first finding of this verdict on what came in the last `elapsed_ns`, or that there is none.
+    pub(super) fn of(verdict: &Verdict, elapsed_ns: u64) -> Self {
+        let faults = verdict.findings.iter().filter(|finding| finding.is_fault()).count();
+        match verdict.findings.first() {
+            Some(first) if first.is_fault() => Self {
+                texts: of_fault(first, faults - 1, verdict.seen.threshold_ns),
+                is_fault: true,
+                direction: first.stage.and(first.who.as_ref()).map(|who| who.direction),
+            },
+            Some(first) => Self::quiet(of_application(first)),
+            None if verdict.normal.is_empty() => Self::quiet(of_nothing(verdict, elapsed_ns)),
+            None => Self::quiet(of_normal(verdict, elapsed_ns)),
+        }
+    }
+
+    /// There is no verdict, for this reason.
+    pub(crate) fn without(reason: &str) -> Self {
+        Self::quiet(vec![reason.to_owned()])
+    }
+
+    /// Nothing is wrong.
+    fn quiet(texts: Vec<String>) -> Self {
+        Self { texts, ..Self::default() }
+    }
+}
+
+/// `others`: faults besides.
+fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> {
+    let slow = if finding.confidence == Confidence::Low { "Perhaps slow" } else { "Slow" };
+    let others = match others {
+        0 => String::new(),
+        others => format!("; {others} more (diagnose)"),
+    };
+    let brief = finding.brief;
+    let Some(who) = &finding.who else {
+        let affected = format!("{} of {} packets", finding.affected, finding.packets);
+        return vec![
+            format!("{}, {affected}{others}", finding.sentence),
+            format!("{brief}, {affected}{others}"),
+            brief.to_owned(),
+        ]
+        .into_iter()
+        .map(|text| format!("This machine: {text}"))
+        .collect();
+    };
+    let Who { port, protocol, .. } = who;
+    let (name, direction) = (name(who), dir(who.direction));
+    let whole = format!("{name}, {} port {port}, {direction}", protocol.name());
+    let stage = finding.stage.map(|stage| format!("{stage} ")).unwrap_or_default();
+    let times = finding.p50_ns.zip(finding.p99_ns).filter(|_| !is_counted(finding));
+    let (figure, all) = match times {
+        None => {
+            let affected = format!("{} of {} packets", finding.affected, finding.packets);
+            (affected.clone(), affected)
+        }
+        Some((p50, p99)) => {
+            let all = format!("{stage}p50 {}, p99 {}", Human(p50), Human(p99));
+            // Where fewer than half are slow, the median says nothing of them.
+            let figure = if p50 >= threshold_ns { ("p50", p50) } else { ("p99", p99) };
+            (format!("{stage}{} {}", figure.0, Human(figure.1)), all)
+        }
+    };
+    let share = finding.share.filter(|_| times.is_some());
+    let share = share.map(|share| format!(", {share} % of its time")).unwrap_or_default();
+    let confidence = finding.confidence.name();
+    vec![
+        format!("{slow}: {whole}: {brief}, {all}{share}, confidence {confidence}{others}"),
+        format!("{slow}: {whole}: {brief}, {all}{share}{others}"),
+        format!("{slow}: {whole}: {brief}, {figure}{others}"),
+        format!("{slow}: {name}, {direction}: {brief}, {figure}{others}"),
+        format!("{slow}: {name}, {direction}: {brief}, {figure}"),
+        format!("{slow}: {name}, {direction}: {brief}"),
+        format!("{}: {brief}", process(who)),
+    ]
+}
+
+/// It is about how many packets, and not about how long they take.
+fn is_counted(finding: &Finding) -> bool {
+    finding.stage.is_none() && matches!(finding.cause, Cause::Retransmission | Cause::Qdisc)
+}
+
+/// The way of the packets is normal, and this process takes the most time.
+fn of_application(finding: &Finding) -> Vec<String> {
+    let Some(who) = &finding.who else { return vec![NOTHING_SLOW.to_owned()] };
+    let p50 = finding.p50_ns.map(|p50| format!(", p50 {}", Human(p50))).unwrap_or_default();
+    let (name, brief) = (name(who), finding.brief);
+    vec![
+        format!(
+            "No fault on the packets' way; most time is in the process: {name}, port {}, {brief}{p50}",
+            who.port
+        ),
+        format!("No fault; most time is in the process: {name}, {brief}{p50}"),
+        format!("No fault; {name}, {brief}{p50}"),
+        format!("No fault; {} {brief}", process(who)),
+    ]
+}
+
+const NOTHING_SLOW: &str = "Nothing slow";
+
+fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
+    let seen = &verdict.seen;
+    let mut judged: Vec<_> = Vec::new();
+    for Normal { who, .. } in &verdict.normal {
+        // Both directions of one service.
+        let whose = (&who.process, who.processes, who.port, who.protocol);
+        if !judged.contains(&whose) {
+            judged.push(whose);
+        }
+    }
+    let others = seen.services.saturating_sub(judged.len());
+    let others = match others {
+        0 => String::new(),
+        others => format!("; too few packets of {others} more"),
+    };
+    let services = counted(judged.len() as u64, "service");
+    let packets = counted(seen.packets.iter().sum(), "packet");
+    let elapsed = seconds(elapsed_ns);
+    if seen.stalls > 0 {
+        let times = words::times(seen.stalls);
+        return vec![
+            format!(
+                "{NOTHING_SLOW} by itself in the last {elapsed}; all services were slow at the same time ({times}): the machine or its host"
+            ),
+            format!("All were slow at the same time ({times}): the machine or its host"),
+            format!("All slow at the same time ({times})"),
+        ];
+    }
+    if seen.is_fine {
+        return vec![
+            format!("{NOTHING_SLOW} in the last {elapsed}: {packets} of {services}{others}"),
+            format!("{NOTHING_SLOW} in the last {elapsed}: {services}{others}"),
+            format!("{NOTHING_SLOW} in the last {elapsed}"),
+            NOTHING_SLOW.to_owned(),
+        ];
+    }
+    vec![
+        format!("{NOTHING_SLOW} in the last {elapsed}: {packets} of {services}{others}; {}", words::BASIC),
+        format!("{NOTHING_SLOW} in the last {elapsed}; {}", words::BASIC),
+        format!("{NOTHING_SLOW}; --stages fine looks at queue, wire and peer too"),
+        format!("{NOTHING_SLOW} in the basic stages"),
+    ]
+}
+
+fn of_nothing(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
+    let least = LEAST_PACKETS;
+    let elapsed = seconds(elapsed_ns);
+    let known = verdict.unsure.iter().find(|unsure| unsure.packets >= least);
+    if let Some(Unsure { who, reason, .. }) = known {
+        return vec![
+            format!("Can't tell: {}, {}: {reason}", name(who), dir(who.direction)),
+            "Can't tell: too many times are unknown".to_owned(),
+            "Can't tell: times unknown".to_owned(),
+        ];
+    }
+    let packets = match verdict.seen.packets.iter().sum() {
+        0 => "no packets".to_owned(),
+        count => counted(count, "packet"),
+    };
+    let what = if elapsed_ns < EARLY_NS { "Too early to say" } else { "Too few packets to say" };
+    vec![
+        format!("{what}: {packets} in the last {elapsed}; it takes {least} of one service"),
+        format!("{what}: {packets} in {elapsed}"),
+        what.to_owned(),
+    ]
+}
+
+fn name(who: &Who) -> String {
+    match who.processes {
+        Processes::One(pid) => format!("{}, PID {pid}", process(who)),
+        Processes::Unknown | Processes::Several => process(who),
+    }
+}
+
+fn process(who: &Who) -> String {
+    if who.processes == Processes::Unknown {
+        return "unknown process".to_owned();
+    }
+    let mut name = Vec::new();
+    write_name(who.process.as_deref(), &mut name);
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+fn seconds(ns: u64) -> String {
+    match ns / 1_000_000_000 {
+        0 => format!("{} ms", ns / 1_000_000),
+        seconds => format!("{seconds} s"),
+    }
+}

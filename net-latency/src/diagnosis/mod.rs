@@ -1,0 +1,18 @@
+//! What makes each service slow, for every command that says so.
+//!
+//! [`model`] collects, with what [`connections`] know of the packets before; [`verdict`] judges, in [`words`]; [`text`] and
+//! [`json`] write all of what came of it, and [`headline`] what one line has room for. [`recent`] keeps to the last seconds.
+
+mod connections;
+mod headline;
+pub(crate) mod json;
+mod model;
+mod recent;
+#[cfg(test)]
+mod tests;
+pub(crate) mod text;
+mod verdict;
+mod words;
+
+pub(crate) use self::{headline::Headline, verdict::judge};
+pub use self::{model::Model, recent::Recent};

@@ -1,0 +1,637 @@
+//! What is known of each service: how its packets' times are distributed, how long it takes to answer, and when it was slow.
+//! Fed with events; judges nothing and asks nobody.
+//!
+//! Its size is bounded: [`SERVICES`] services, [`CONNECTIONS`] connections, [`WINDOWS`] windows of time. Once it has seen the
+//! services and the range of their times, an event takes no memory.
+
+use std::{array, collections::HashMap, mem, net::IpAddr, ops::Range, time::Duration};
+
+use net_latency_common::{
+    COMM_LEN, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PART_COPY, PART_CPU,
+    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, service_port,
+};
+
+use super::connections::{Connections, Ends, Exchange, Half, Pending};
+use crate::{
+    accounting::Times,
+    packet::event::{Event, Protocol},
+};
+
+/// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
+const SERVICES: usize = 128;
+/// Most windows of time that are told apart. When there are more, they become twice as wide.
+const WINDOWS: usize = 1_024;
+/// A window's width at first, ns: wide enough for a packet of each busy service, short enough to see a stall by itself.
+const WINDOW_NS: u64 = 100_000_000;
+/// What is longer counts as so long, ns: 73 minutes. It bounds what a distribution takes.
+const LONGEST_NS: u64 = (1 << 42) - 1;
+/// Words of a set of windows.
+const WORDS: usize = WINDOWS / 64;
+
+/// Bytes from which on a packet counts as a full one: the receiver acknowledges every second of these at once. Smaller ones may
+/// wait for its timer.
+const FULL: u32 = 1_000;
+/// An ACK that comes after such a time may be one that the peer's timer sent, ns: Linux waits 40 ms at least, less the tick in
+/// which the timer was set, and 200 ms at most; others in between. More than half a round trip comes on top.
+const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
+/// What a client gets after a longer time is no answer any more, ns: few wait so long for one, and some only for news.
+const LONGEST_ANSWER_NS: u64 = 10_000_000_000;
+/// Packets sent in a row, with nothing received, from which on a connection is in the middle of a stream. An answer of 64 KiB is
+/// one or two, since GSO makes one of up to 45 segments.
+const STREAM: u32 = 8;
+
+/// A time that may be long, and who is to blame then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    DrvIp,
+    IpTransport,
+    /// From the transport to the application, where that is not split.
+    Socket,
+    Gap,
+    Wait,
+    Cpu,
+    Copy,
+    AppTransport,
+    TransportIp,
+    IpDrv,
+    Qdisc,
+    Driver,
+    /// From the end of the driver's call to the ACK, where neither the peer's timer nor its application decided when that came.
+    Net,
+    /// From the request's ACK to the answer; from the driver's call where that ACK came with the answer, or tells nothing.
+    Answer,
+    /// From a request's last packet being read to the answer's being written.
+    Service,
+    /// From the first time that bytes were sent until they were sent again.
+    Resend,
+}
+
+impl Item {
+    /// How many there are.
+    pub(super) const COUNT: usize = Self::Resend as usize + 1;
+
+    /// The times that packets of that direction have.
+    pub(super) fn of(direction: Direction) -> &'static [Self] {
+        use Item::*;
+        match direction {
+            Direction::In => &[DrvIp, IpTransport, Socket, Gap, Wait, Cpu, Copy],
+            Direction::Out => {
+                &[AppTransport, TransportIp, IpDrv, Qdisc, Driver, Net, Answer, Service, Resend]
+            }
+        }
+    }
+
+    /// Whether it is spent in this machine's kernel, and not in an application, on the wire or at the peer.
+    fn is_local(self) -> bool {
+        !matches!(self, Self::Net | Self::Answer | Self::Service | Self::Resend)
+    }
+}
+
+/// Windows of time, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Windows([u64; WORDS]);
+
+impl Windows {
+    fn add(&mut self, window: usize) {
+        self.0[window / 64] |= 1 << (window % 64);
+    }
+
+    pub(super) fn has(&self, window: usize) -> bool {
+        self.0[window / 64] >> (window % 64) & 1 == 1
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        (0..WINDOWS).filter(|window| self.has(*window))
+    }
+
+    pub(super) fn of(windows: impl IntoIterator<Item = usize>) -> Self {
+        let mut set = Self::default();
+        windows.into_iter().for_each(|window| set.add(window));
+        set
+    }
+
+    /// Those that both have.
+    pub(super) fn common(&self, other: &Self) -> Self {
+        Self(array::from_fn(|word| self.0[word] & other.0[word]))
+    }
+
+    /// Those that one of both has.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        Self(array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+
+    /// They, and those next to them.
+    pub(super) fn with_neighbours(&self) -> Self {
+        let near = |window: usize| window.saturating_sub(1)..=(window + 1).min(WINDOWS - 1);
+        Self::of(self.all().flat_map(near))
+    }
+
+    /// Each two become one.
+    fn halve(&mut self) {
+        *self = Self::of(self.all().map(|window| window / 2));
+    }
+}
+
+/// One direction of a service.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Side {
+    /// Packets with data that were sent for the first time, or received.
+    pub(super) packets: u64,
+    /// By [`Item`].
+    pub(super) times: [Times; Item::COUNT],
+    /// From the first of the basic stages to the last.
+    pub(super) total: Times,
+    /// Incoming packets whose time between TCP or UDP and the application is unknown.
+    pub(super) unknown: u64,
+    /// Packets that TCP sent again, and those of them that the timer sent.
+    pub(super) resent: u64,
+    pub(super) by_timer: u64,
+    /// Packets that the device's queue dropped.
+    pub(super) dropped: u64,
+    /// ACKs that may have waited for the peer's timer.
+    pub(super) delayed_acks: u64,
+    /// Packets that TCP held for long, those of them in a stream, and those before a closed window.
+    pub(super) held: u64,
+    pub(super) held_in_stream: u64,
+    pub(super) held_by_peer: u64,
+    /// Why TCP held them, where that is known, in the order of [`Held::ALL`].
+    pub(super) held_for: [u64; Held::ALL.len()],
+    /// Windows with packets, and those with one that took long in this machine's kernel.
+    pub(super) active: Windows,
+    pub(super) slow: Windows,
+}
+
+impl Side {
+    pub(super) fn times(&self, item: Item) -> &Times {
+        &self.times[item as usize]
+    }
+
+    /// Packets that TCP sent again, or that the device's queue dropped, whichever are more: most are both.
+    pub(super) fn sent_again_or_dropped(&self) -> u64 {
+        self.resent.max(self.dropped)
+    }
+
+    /// Why TCP held back half of what it held for long, or more.
+    pub(super) fn main_reason(&self) -> Option<Held> {
+        let is_main = |held: &Held| self.held_for[*held as usize - 1] * 2 >= self.held.max(1);
+        Held::ALL.into_iter().find(is_main)
+    }
+
+    /// Whether the peer's window held back half of what TCP held for long, or more.
+    pub(super) fn is_held_by_peer(&self) -> bool {
+        self.main_reason() == Some(Held::ReceiveWindow) || self.held_by_peer * 2 >= self.held.max(1)
+    }
+
+    /// Adds another's.
+    fn join(&mut self, other: &Self) {
+        let Self { packets, times, total, unknown, resent, by_timer, dropped, delayed_acks, .. } = other;
+        for (own, times) in self.times.iter_mut().zip(times) {
+            own.merge(times);
+        }
+        self.total.merge(total);
+        self.packets += packets;
+        self.unknown += unknown;
+        self.resent += resent;
+        self.by_timer += by_timer;
+        self.dropped += dropped;
+        self.delayed_acks += delayed_acks;
+        let Self { held, held_in_stream, held_by_peer, held_for, active, slow, .. } = other;
+        self.held += held;
+        self.held_in_stream += held_in_stream;
+        self.held_by_peer += held_by_peer;
+        for (own, count) in self.held_for.iter_mut().zip(held_for) {
+            *own += count;
+        }
+        self.active = self.active.with(active);
+        self.slow = self.slow.with(slow);
+    }
+
+    fn add(&mut self, item: Item, ns: Option<u64>) {
+        if let Some(ns) = ns {
+            self.times[item as usize].add(ns.min(LONGEST_NS));
+        }
+    }
+}
+
+/// Processes of one name at one port that have a place each. Where there are more, such as a server that forks for each
+/// connection, or clients that come and go, all of them have one.
+const ALIKE: usize = 4;
+
+/// Who may be alike: name, port, protocol, network namespace.
+type Kind = ([u8; COMM_LEN], u16, Protocol, u32);
+
+/// Whose packets are a service's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Processes {
+    Unknown,
+    /// By its PID.
+    One(u32),
+    /// More than [`ALIKE`] of one name.
+    Several,
+}
+
+/// The packets of one process that one of its ports serves, or that it exchanges with that port of others.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    /// 0 where nobody is known. Of several that of the first.
+    pub(super) pid: u32,
+    is_of_several: bool,
+    pub(super) port: u16,
+    pub(super) protocol: Protocol,
+    /// Any bytes, ended by 0.
+    pub(super) name: [u8; COMM_LEN],
+    /// Incoming and outgoing.
+    pub(super) sides: [Side; 2],
+    /// The service of this machine that is at the other end of its connections.
+    pub(super) peer: Option<usize>,
+    /// The device on which its last packet went out, and whether that name is known.
+    pub(super) device: Option<([u8; COMM_LEN], usize)>,
+    /// The other end of its last packet.
+    pub(super) remote: IpAddr,
+}
+
+impl Service {
+    pub(super) fn side(&self, direction: Direction) -> &Side {
+        &self.sides[direction as usize]
+    }
+
+    pub(super) fn processes(&self) -> Processes {
+        match self.pid {
+            0 => Processes::Unknown,
+            _ if self.is_of_several => Processes::Several,
+            pid => Processes::One(pid),
+        }
+    }
+
+    /// Whether it is of the same process, or of processes of the same name.
+    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+        self.pid > 0
+            && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
+    }
+
+    /// Whether it has packets. One that has become a part of another's has none.
+    fn is_used(&self) -> bool {
+        self.sides.iter().any(|side| side.packets + side.resent > 0)
+    }
+
+    pub(super) fn name(&self) -> Option<&[u8]> {
+        let name = self.name.split(|byte| *byte == 0).next()?;
+        (!name.is_empty()).then_some(name)
+    }
+
+    pub(super) fn device(&self) -> Option<&[u8]> {
+        self.device.as_ref().map(|(name, len)| &name[..*len])
+    }
+}
+
+/// All that is known.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// From which time on a stage is slow, ns.
+    pub(super) threshold_ns: u64,
+    /// As [`service_port`] takes them.
+    ephemeral: u32,
+    pub(super) services: Vec<Service>,
+    places: HashMap<(u32, u16, Protocol), usize>,
+    /// The places of those who are alike; of several in one place, only that.
+    alike: HashMap<Kind, Vec<usize>>,
+    connections: Connections,
+    /// When the first and the last packet were complete, ns since 1970.
+    pub(super) span: Option<(i64, i64)>,
+    pub(super) window_ns: u64,
+    /// Packets in and out, those without data, and those for whose service there was no place.
+    pub(super) packets: [u64; 2],
+    pub(super) control: u64,
+    pub(super) refused: u64,
+    /// Whether a packet had fine stages.
+    pub(super) has_parts: bool,
+}
+
+impl Model {
+    /// Nothing seen. A stage is slow from `threshold` on. The kernel gives out `ephemeral` ports to clients.
+    #[must_use]
+    pub fn new(threshold: Duration, ephemeral: (u16, u16)) -> Self {
+        Self {
+            threshold_ns: u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX),
+            ephemeral: u32::from(ephemeral.0) | u32::from(ephemeral.1) << 16,
+            services: Vec::new(),
+            places: HashMap::new(),
+            alike: HashMap::new(),
+            connections: Connections::new(),
+            span: None,
+            window_ns: WINDOW_NS,
+            packets: [0; 2],
+            control: 0,
+            refused: 0,
+            has_parts: false,
+        }
+    }
+
+    /// Forgets all that it has seen.
+    pub(super) fn clear(&mut self) {
+        let Self { threshold_ns, ephemeral, .. } = *self;
+        *self = Self { threshold_ns, ephemeral, ..Self::new(Duration::ZERO, (0, 0)) };
+    }
+
+    /// Adds a packet.
+    pub fn record(&mut self, event: &Event<'_>) {
+        self.packets[event.direction() as usize] += 1;
+        self.has_parts |= event.parts().is_some();
+        if event.is_control() {
+            self.control += 1;
+            return;
+        }
+        let window = self.window(event.wall_ns());
+        let ends = Ends::of(event);
+        let Some(place) = self.place(event, &ends) else {
+            self.refused += 1;
+            return;
+        };
+        let service = &mut self.services[place];
+        if let Some(name) = name(event) {
+            service.name = name;
+        }
+        service.remote = ends.remote.ip();
+        let threshold = self.threshold_ns;
+        let side = &mut service.sides[event.direction() as usize];
+        side.active.add(window);
+        let flags = event.record().flags;
+        side.dropped += u64::from(flags & FLAG_DROPPED != 0);
+        if flags & FLAG_RETRANS != 0 {
+            side.resent += 1;
+            side.by_timer += u64::from(flags & FLAG_RTO != 0);
+            side.add(Item::Resend, event.first_send_age_ns());
+            return;
+        }
+        side.packets += 1;
+        let mut is_slow = false;
+        let mut add = |side: &mut Side, item: Item, ns: Option<u64>| {
+            side.add(item, ns);
+            is_slow |= item.is_local() && ns.is_some_and(|ns| ns >= threshold);
+        };
+        let [first, second, third] = event.stages();
+        if let Some(total) = event.total_ns() {
+            side.total.add(total.min(LONGEST_NS));
+        }
+        let parts = event.parts();
+        match event.direction() {
+            Direction::In => {
+                add(side, Item::DrvIp, first);
+                add(side, Item::IpTransport, second);
+                match parts.filter(|parts| parts[PART_WAIT].is_some()) {
+                    Some(parts) => {
+                        let all = [
+                            (Item::Gap, PART_GAP),
+                            (Item::Wait, PART_WAIT),
+                            (Item::Cpu, PART_CPU),
+                            (Item::Copy, PART_COPY),
+                        ];
+                        all.into_iter().for_each(|(item, part)| add(side, item, parts[part]));
+                    }
+                    None => {
+                        add(side, Item::Socket, third);
+                        side.unknown += u64::from(third.is_none());
+                    }
+                }
+            }
+            Direction::Out => {
+                add(side, Item::AppTransport, first);
+                add(side, Item::TransportIp, second);
+                add(side, Item::IpDrv, third);
+                if let Some(parts) = parts {
+                    add(side, Item::Qdisc, parts[PART_QDISC]);
+                    add(side, Item::Driver, parts[PART_DRIVER]);
+                }
+            }
+        }
+        if is_slow {
+            side.slow.add(window);
+        }
+        if let (Direction::Out, Some(name)) = (event.direction(), event.ifname())
+            && name.len() <= COMM_LEN
+        {
+            let mut bytes = [0; COMM_LEN];
+            bytes[..name.len()].copy_from_slice(name);
+            service.device = Some((bytes, name.len()));
+        }
+        self.follow(event, &ends, place);
+    }
+
+    /// What it has to do with the packets before it on its connection.
+    fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
+        let Self { connections, services, ephemeral, threshold_ns, .. } = self;
+        let connection = connections.find(ends, |half| settle(services, half));
+        let (own, other) = connection.halves(ends);
+        own.service = Some(place);
+        if let Some(other) = other.service.filter(|other| *other != place) {
+            services[place].peer = Some(other);
+            services[other].peer = Some(place);
+        }
+        let (local, remote) = (ends.local.port(), ends.remote.port());
+        let is_client = service_port(local, remote, *ephemeral) != local;
+        let is_server = !is_client && service_port(remote, local, *ephemeral) == local;
+        let out = &mut services[place].sides[Direction::Out as usize];
+        let [first, _, third] = event.stages();
+        match event.direction() {
+            Direction::In => {
+                own.row = 0;
+                let read_ns = event.wall_ns();
+                if let Some(pending) = own.pending.take() {
+                    match third.map(|ns| before(read_ns, ns)) {
+                        // Which of the two came first nobody knows.
+                        None => {}
+                        Some(came_ns) if pending.is_acked_with(came_ns) && is_client => {
+                            out.add(Item::Answer, pending.net_ns);
+                        }
+                        // The next request, whenever the client had one.
+                        Some(came_ns) if pending.is_acked_with(came_ns) => {}
+                        Some(came_ns) if came_ns > pending.acked_ns => {
+                            let is_counted = acknowledged(out, &pending, true);
+                            let waited = came_ns.abs_diff(pending.acked_ns);
+                            let before = pending.net_ns.filter(|_| !is_counted).unwrap_or(0);
+                            let answer = waited.saturating_add(before);
+                            if is_client && answer < LONGEST_ANSWER_NS {
+                                out.add(Item::Answer, Some(answer));
+                            }
+                        }
+                        // It was there before.
+                        Some(_) => own.pending = Some(pending),
+                    }
+                }
+                if is_server {
+                    own.exchange = Exchange::Asked(read_ns);
+                }
+            }
+            Direction::Out => {
+                own.row = own.row.saturating_add(1);
+                let is_full = event.record().len >= FULL || event.record().segs > 1;
+                if first.is_some_and(|ns| ns >= *threshold_ns) {
+                    out.held += 1;
+                    out.held_in_stream += u64::from(is_full && own.row >= STREAM);
+                    out.held_by_peer += u64::from(event.record().flags & FLAG_ZERO_WINDOW != 0);
+                    if let Some(held) = event.held() {
+                        out.held_for[held as usize - 1] += 1;
+                    }
+                }
+                let parts = event.parts();
+                let part = |part: usize| parts.and_then(|parts| parts[part]);
+                let [qdisc, driver, net] = [PART_QDISC, PART_DRIVER, PART_NET].map(part);
+                let after = match (parts, event.protocol()) {
+                    (None, _) => Some(0),
+                    (_, Protocol::Tcp) => qdisc.zip(net).map(|(qdisc, net)| qdisc.saturating_add(net)),
+                    (_, Protocol::Udp) => {
+                        qdisc.zip(driver).map(|(qdisc, driver)| qdisc.saturating_add(driver))
+                    }
+                };
+                let queued_ns = after.map(|after| before(event.wall_ns(), after));
+                let written_ns = queued_ns.zip(event.total_ns()).map(|(queued, total)| before(queued, total));
+                own.exchange = match (own.exchange, written_ns) {
+                    (Exchange::Asked(read), Some(written)) if written >= read => {
+                        out.add(Item::Service, Some(written.abs_diff(read)));
+                        Exchange::Answered
+                    }
+                    // Written before the last one was read: no answer to it.
+                    (Exchange::Asked(read), Some(_)) => Exchange::Asked(read),
+                    _ => Exchange::Answered,
+                };
+                if let Some(pending) = own.pending.take() {
+                    // If this one was sent before that ACK came, the peer had no reason to wait with it.
+                    let is_last = queued_ns.is_none_or(|queued| queued >= pending.acked_ns);
+                    acknowledged(out, &pending, is_last);
+                }
+                // Without fine stages, and of UDP, nothing is known but when it left.
+                let is_known = parts.is_none() || net.is_some() || event.protocol() == Protocol::Udp;
+                own.pending = is_known.then_some(Pending {
+                    net_ns: net.map(|net| net.saturating_sub(driver.unwrap_or(0))),
+                    acked_ns: event.wall_ns(),
+                    is_full,
+                    is_even: event.record().segs > 1 && event.record().segs.is_multiple_of(2),
+                });
+            }
+        }
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn finish(&mut self) {
+        let Self { connections, services, .. } = self;
+        connections.each(|half| settle(services, half));
+    }
+
+    /// The number of the window of this time. Times before the first are in the first one.
+    fn window(&mut self, wall_ns: i64) -> usize {
+        let (first, last) = self.span.get_or_insert((wall_ns, wall_ns));
+        *last = wall_ns.max(*last);
+        let passed = wall_ns.saturating_sub(*first).max(0).unsigned_abs();
+        while passed / self.window_ns >= WINDOWS as u64 {
+            self.window_ns *= 2;
+            for side in self.services.iter_mut().flat_map(|service| &mut service.sides) {
+                side.active.halve();
+                side.slow.halve();
+            }
+        }
+        // It is below `WINDOWS`.
+        (passed / self.window_ns) as usize
+    }
+
+    /// The place of the service, if there is one.
+    fn place(&mut self, event: &Event<'_>, ends: &Ends) -> Option<usize> {
+        let (pid, protocol) = (event.record().pid, event.protocol());
+        let port = service_port(ends.local.port(), ends.remote.port(), self.ephemeral);
+        if let Some(place) = self.places.get(&(pid, port, protocol)) {
+            return Some(*place);
+        }
+        let kind = name(event).filter(|_| pid > 0).map(|name| (name, port, protocol, event.record().netns));
+        if let Some(kind) = kind {
+            match self.alike.get(&kind).map(Vec::as_slice) {
+                Some([place, ..]) if self.services[*place].is_of_several => return Some(*place),
+                Some(places) if places.len() == ALIKE => return Some(self.join(&kind)),
+                _ => {}
+            }
+        }
+        if self.services.len() == SERVICES {
+            return None;
+        }
+        self.places.insert((pid, port, protocol), self.services.len());
+        if let Some(kind) = kind {
+            self.alike.entry(kind).or_default().push(self.services.len());
+        }
+        self.services.push(Service {
+            pid,
+            is_of_several: false,
+            port,
+            protocol,
+            name: [0; COMM_LEN],
+            sides: [Side::default(), Side::default()],
+            peer: None,
+            device: None,
+            remote: ends.remote.ip(),
+        });
+        Some(self.services.len() - 1)
+    }
+
+    /// Makes one service of those who are alike.
+    fn join(&mut self, kind: &Kind) -> usize {
+        let places = self.alike.get_mut(kind).map(mem::take).unwrap_or_default();
+        let first = places[0];
+        for place in &places[1..] {
+            let sides = mem::take(&mut self.services[*place].sides);
+            for (own, other) in self.services[first].sides.iter_mut().zip(&sides) {
+                own.join(other);
+            }
+        }
+        let moved = |place: &mut usize| {
+            if places.contains(place) {
+                *place = first;
+            }
+        };
+        self.places.values_mut().for_each(moved);
+        self.services.iter_mut().filter_map(|service| service.peer.as_mut()).for_each(moved);
+        self.connections.each(|half| half.service.iter_mut().for_each(moved));
+        self.services[first].is_of_several = true;
+        self.alike.insert(*kind, vec![first]);
+        first
+    }
+
+    /// Services with packets.
+    pub(super) fn used(&self) -> usize {
+        self.services.iter().filter(|service| service.is_used()).count()
+    }
+}
+
+/// The name of the process, or where that is unknown of the thread, ended by 0.
+fn name(event: &Event<'_>) -> Option<[u8; COMM_LEN]> {
+    let known = event.process().or(event.comm())?;
+    let mut name = [0; COMM_LEN];
+    name[..known.len()].copy_from_slice(known);
+    Some(name)
+}
+
+/// So many ns earlier.
+fn before(wall_ns: i64, ns: u64) -> i64 {
+    wall_ns.saturating_sub_unsigned(ns)
+}
+
+/// Nothing more will come of it.
+fn settle(services: &mut [Service], half: &mut Half) {
+    if let (Some(service), Some(pending)) = (half.service, half.pending.take()) {
+        acknowledged(&mut services[service].sides[Direction::Out as usize], &pending, true);
+    }
+}
+
+/// Counts the way of a packet whose ACK came by itself, if it tells something, and whether it does. `is_last`: there was nothing
+/// behind it, so that the peer may have waited for more, or for an answer to send the ACK with.
+fn acknowledged(side: &mut Side, pending: &Pending, is_last: bool) -> bool {
+    let Some(net_ns) = pending.net_ns else { return false };
+    let is_awaited = if is_last { pending.is_even } else { pending.is_full };
+    let is_delayed = DELAYED_ACK_NS.contains(&net_ns) && !is_awaited;
+    if is_delayed {
+        side.delayed_acks += 1;
+    } else {
+        side.add(Item::Net, Some(net_ns));
+    }
+    !is_delayed
+}

@@ -1,0 +1,72 @@
+//! The verdict on what came just now: two models that take turns.
+
+use super::{headline::Headline, model::Model, verdict::judge};
+use crate::{accounting::Losses, packet::event::Event};
+
+/// After so long the younger model takes the older one's place, ns: the verdict is on one to two of these.
+const TURN_NS: u64 = 5_000_000_000;
+
+/// The packets of the last five to ten seconds. Its size is bounded as that of a [`Model`] is.
+#[derive(Clone, Debug)]
+pub struct Recent {
+    /// This one is judged.
+    older: Turn,
+    /// It takes its place.
+    younger: Turn,
+    now_ns: u64,
+}
+
+/// A model, and since when it collects.
+#[derive(Clone, Debug)]
+struct Turn {
+    model: Model,
+    began_ns: u64,
+    /// What had been lost by then.
+    lost: Losses,
+}
+
+impl Turn {
+    /// Collects from now on.
+    fn begin(&mut self, now_ns: u64, lost: Losses) {
+        self.model.clear();
+        (self.began_ns, self.lost) = (now_ns, lost);
+    }
+}
+
+impl Recent {
+    /// Two turns of this model, which has seen nothing, at `now_ns` of any clock.
+    #[must_use]
+    pub fn new(model: Model, now_ns: u64) -> Self {
+        let turn = Turn { model, began_ns: now_ns, lost: Losses::default() };
+        Self { older: turn.clone(), younger: turn, now_ns }
+    }
+
+    /// What is recorded from now on happens at `now_ns`; until now so much was lost.
+    pub fn advance(&mut self, now_ns: u64, lost: &Losses) {
+        self.now_ns = now_ns.max(self.now_ns);
+        match self.now_ns - self.younger.began_ns {
+            ..TURN_NS => {}
+            passed => {
+                std::mem::swap(&mut self.older, &mut self.younger);
+                self.younger.begin(self.now_ns, *lost);
+                // Nothing was seen for so long that it is no longer of the last seconds.
+                if passed >= 2 * TURN_NS {
+                    self.older.begin(self.now_ns, *lost);
+                }
+            }
+        }
+    }
+
+    /// Adds a packet.
+    pub fn record(&mut self, event: &Event<'_>) {
+        self.older.model.record(event);
+        self.younger.model.record(event);
+    }
+
+    /// What there is to say about it in a line. `lost` is what was lost by now; a log does not know it.
+    pub(crate) fn headline(&self, lost: Option<&Losses>) -> Headline {
+        let Turn { model, began_ns, lost: before } = &self.older;
+        let lost = lost.map(|lost| lost.since(before));
+        Headline::of(&judge(model, lost.as_ref()), self.now_ns - began_ns)
+    }
+}

@@ -1,0 +1,247 @@
+//! What the verdict says, in sentences.
+
+use net_latency_common::{Direction, Held};
+
+use super::{
+    model::{Item, Processes, Service},
+    verdict::Cause,
+};
+use crate::{accounting::Human, packet::event::held_name};
+
+pub(super) const PEER_WINDOW: &str =
+    "the peer's window was closed: its application does not read, or reads too slowly";
+pub(super) const TCP_HELD: &str =
+    "TCP held back what was written; why is not known (congestion window, Nagle, pacing, a full queue)";
+pub(super) const SOCKET_DROP: &str = "sockets drop packets: a full buffer, or a socket that was closed";
+pub(super) const STREAM: &str =
+    "it writes a stream faster than TCP may send it, so its bytes wait in TCP, which is normal";
+pub(super) const BASIC: &str =
+    "the device's queue, the wire and the peer were not looked at: that takes --stages fine";
+
+/// What a cause means. `device` is empty, or tells which.
+pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
+    let text = match cause {
+        Cause::ReaderLate if item == Item::Copy => {
+            "its read calls take long: large reads, or other tasks took its CPU meanwhile"
+        }
+        Cause::ReaderLate => {
+            "the bytes were there, and the process read them late: it was busy, slept, or waited for a lock"
+        }
+        Cause::CpuWait => "the thread that reads was woken, and then waited for a CPU that others had",
+        Cause::MissingBytes => "bytes were missing: segments were lost, or came late, on the way here",
+        Cause::SocketWait => {
+            "its bytes waited in the socket; whether for the process, a CPU or missing bytes is not known"
+        }
+        Cause::PeerWindow => PEER_WINDOW,
+        Cause::CongestionWindow => {
+            "TCP waits for ACKs (its congestion window): a long way, losses, or more than the way there takes"
+        }
+        Cause::Nagle => {
+            "small writes wait for the ACK of the one before (Nagle): the application can set TCP_NODELAY"
+        }
+        Cause::TcpHeld => TCP_HELD,
+        Cause::UdpHeld => "from the write call to UDP: cork, no room in the socket's buffer, or routing",
+        Cause::Qdisc => {
+            return format!(
+                "packets wait in the queue{device}: a rate limit, pacing, or others in front of them"
+            );
+        }
+        Cause::Driver => return format!("the driver{device} takes long to take a packet"),
+        Cause::Network => "the time is on the wire or at the peer, not on this machine",
+        Cause::PeerAnswer => {
+            "answers come late: the peer's application or the wire, which can't be told apart from here"
+        }
+        Cause::SoftirqLate if item == Item::DrvIp => {
+            "packets waited for a softirq: a busy CPU, or a full backlog"
+        }
+        Cause::SoftirqLate => {
+            "packets take long in IP: netfilter's rules, routing, the neighbour's address, or a softirq in between"
+        }
+        Cause::SocketDrop => SOCKET_DROP,
+        Cause::Retransmission => "TCP sent packets again: they or their ACKs were lost",
+        Cause::Application => return application(false),
+    };
+    text.to_owned()
+}
+
+/// Why TCP held back what was written, of reasons that are no causes by themselves.
+pub(super) fn held(held: Held) -> &'static str {
+    match held {
+        Held::Cork => "the application holds its own bytes back by TCP_CORK until it has more, or lifts that",
+        Held::Pacing => "the socket may send no faster: SO_MAX_PACING_RATE, or the rate that BBR has found",
+        Held::SendBuffer => {
+            "its write calls wait for room in the send buffer: that is small for the way (tcp_wmem, SO_SNDBUF)"
+        }
+        _ => TCP_HELD,
+    }
+}
+
+/// How many were held for which reasons, if any is known.
+pub(super) fn held_for(counts: &[u64; Held::ALL.len()], all: u64) -> Option<String> {
+    let known = Held::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
+    let known: Vec<_> = known.map(|(held, count)| format!("{count} by {}", held_name(held))).collect();
+    (!known.is_empty()).then(|| format!("TCP held {all} packets so long: {}", known.join(", ")))
+}
+
+/// The same in a few words, behind whose packets they are.
+pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
+    match cause {
+        Cause::ReaderLate if item == Item::Copy => "its read calls take long",
+        Cause::ReaderLate => "reads late",
+        Cause::CpuWait => "waits for a CPU",
+        Cause::MissingBytes => "bytes lost or late on the way here",
+        Cause::SocketWait => "bytes wait in its socket",
+        Cause::PeerWindow => "its peer reads too slowly",
+        Cause::CongestionWindow => "TCP waits for ACKs before it sends more",
+        Cause::Nagle => "its small writes wait for ACKs",
+        Cause::TcpHeld => "TCP holds back what it writes",
+        Cause::UdpHeld => "its datagrams leave late",
+        Cause::Qdisc if item == Item::Resend => "the device's queue drops packets",
+        Cause::Qdisc => "packets wait in the device's queue",
+        Cause::Driver => "the driver takes packets late",
+        Cause::Network => "the wire or the peer is slow",
+        Cause::PeerAnswer => "the peer or the wire answers late",
+        Cause::SoftirqLate if item == Item::DrvIp => "packets wait for a softirq",
+        Cause::SoftirqLate => "packets take long in IP",
+        Cause::SocketDrop => "sockets drop packets",
+        Cause::Retransmission => "TCP sends packets again",
+        Cause::Application if item == Item::Wait => "is busy with other requests",
+        Cause::Application => "takes long to answer",
+    }
+}
+
+pub(super) fn application(is_slow_elsewhere: bool) -> String {
+    let rest =
+        if is_slow_elsewhere { "that is most of the time" } else { "the way of the packets is normal" };
+    format!("the process takes this long from reading a request to writing the answer; {rest}")
+}
+
+pub(super) fn busy(service_ns: u64) -> String {
+    format!(
+        "requests wait since the process is busy with others: each takes it {} (p50); the way of the packets is normal",
+        Human(service_ns)
+    )
+}
+
+pub(super) fn between(turnaround_ns: u64) -> String {
+    format!(
+        "the time is on the wire: the peer is on this machine too, and has requests for only {}",
+        Human(turnaround_ns)
+    )
+}
+
+pub(super) fn is_read_late_by(peer: &Service, read_ns: u64) -> String {
+    format!(
+        "ACKs come when the peer reads ({}), {} after the packets came to it",
+        named(peer),
+        Human(read_ns)
+    )
+}
+
+pub(super) fn waits_for(peer: &Service, turnaround_ns: u64) -> String {
+    format!("it waits for {}, which has requests for {}", named(peer), Human(turnaround_ns))
+}
+
+/// Its name and PID.
+fn named(service: &Service) -> String {
+    let name = String::from_utf8_lossy(service.name().unwrap_or(b"-")).into_owned();
+    match service.processes() {
+        Processes::One(pid) => format!("{name}, PID {pid}"),
+        Processes::Unknown | Processes::Several => name,
+    }
+}
+
+/// Of a process's answers: whom it asks for them, and what is there.
+pub(super) fn asks(asked: &Service, peer: Option<&Service>) -> String {
+    let waits = asked.side(Direction::Out).times(Item::Answer).quantile(500).unwrap_or(0);
+    let whom = match peer {
+        Some(peer) => named(peer),
+        None => format!("{} port {}", asked.remote, asked.port),
+    };
+    format!("its answers take it as long as others answer it, first of all {whom}: {} (p50)", Human(waits))
+}
+
+pub(super) fn dropped(device: &str) -> String {
+    format!("the queue{device} drops packets: a rate limit, or too short a queue")
+}
+
+/// In how many windows.
+pub(super) fn times(windows: usize) -> String {
+    if windows == 1 { "once".to_owned() } else { format!("in {windows} windows") }
+}
+
+pub(super) fn stalled(windows: usize) -> String {
+    let times = times(windows);
+    format!("it was slow only when all services were ({times}): the machine or its host, not this service")
+}
+
+pub(super) fn delayed_acks(count: u64) -> String {
+    format!(
+        "{count} ACKs came 35 ms to 300 ms late and by themselves, as the peer's timer sends them: not counted"
+    )
+}
+
+pub(super) fn unknown(unknown: u64, all: u64) -> String {
+    format!("the time between TCP or UDP and the process is unknown for {unknown} of {all} packets")
+}
+
+pub(super) fn too_few(packets: u64, least: u64) -> String {
+    format!("{packets} packets are too few to judge: it takes {least}")
+}
+
+/// A name for a time that is no column.
+pub(super) fn name(item: Item) -> &'static str {
+    match item {
+        Item::Service => "answering",
+        Item::Resend => "sending again",
+        Item::Answer => "waiting for the answer",
+        _ => "another stage",
+    }
+}
+
+/// Which device, if it is known and its name can stand on a command line.
+fn plain_device(service: &Service) -> Option<&str> {
+    let name = std::str::from_utf8(service.device()?).ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
+    (name.chars().all(is_plain) && !name.starts_with('-')).then_some(name)
+}
+
+/// ` of eth0`, or nothing.
+pub(super) fn device(service: &Service) -> String {
+    plain_device(service).map(|name| format!(" of {name}")).unwrap_or_default()
+}
+
+/// The command to type next.
+pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
+    let Service { port, remote, .. } = service;
+    let pid = match service.processes() {
+        Processes::One(pid) => pid,
+        Processes::Unknown | Processes::Several => 0,
+    };
+    let sockets = || format!("ss -tinm '( sport = :{port} or dport = :{port} )'");
+    let of_process = if pid == 0 { String::new() } else { format!(" --pid {pid}") };
+    match cause {
+        Cause::ReaderLate if pid > 0 => format!("top -H -p {pid}"),
+        Cause::Application if pid > 0 => format!("sudo perf top -p {pid}"),
+        Cause::CpuWait => "top -H -d 1".to_owned(),
+        Cause::MissingBytes
+        | Cause::TcpHeld
+        | Cause::CongestionWindow
+        | Cause::Nagle
+        | Cause::PeerWindow
+        | Cause::Retransmission => sockets(),
+        Cause::Qdisc | Cause::Driver => match plain_device(service) {
+            Some(name) if cause == Cause::Qdisc => format!("tc -s qdisc show dev {name}"),
+            Some(name) => format!("ip -s -d link show dev {name}"),
+            None => "tc -s qdisc".to_owned(),
+        },
+        Cause::Network | Cause::PeerAnswer if !remote.is_loopback() => format!("mtr -n {remote}"),
+        Cause::Network | Cause::PeerAnswer => sockets(),
+        Cause::SocketWait => format!("sudo net-latency diagnose{of_process} --port {port}"),
+        Cause::SocketDrop => "nstat -az UdpRcvbufErrors".to_owned(),
+        Cause::SoftirqLate if item == Item::DrvIp => "mpstat -P ALL 1 5".to_owned(),
+        Cause::SoftirqLate | Cause::UdpHeld | Cause::ReaderLate | Cause::Application => {
+            format!("sudo net-latency journey{of_process} --port {port} --slower 1ms")
+        }
+    }
+}

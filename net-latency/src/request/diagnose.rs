@@ -1,0 +1,46 @@
+//! What `net-latency diagnose` is asked for.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{
+    filter::PacketFilter,
+    format::{FooterFormat, ReportFormat},
+    tracing::TracingConfig,
+};
+use crate::clock::Zone;
+
+/// From which time on a stage is slow, where nothing else was asked for.
+pub const THRESHOLD: Duration = Duration::from_millis(1);
+
+/// What to judge, and how to say it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiagnoseConfig {
+    /// Which packets to judge.
+    pub filter: PacketFilter,
+    /// Where they come from.
+    pub input: DiagnoseInput,
+    /// A stage is a cause only if its p99 is at least this.
+    pub threshold: Duration,
+    /// Form of the verdict: sentences, or a JSON object.
+    pub format: ReportFormat,
+    /// Time zone of the summary: that of this machine, or UTC.
+    pub zone: Zone,
+    /// Only errors go to standard error. The footer is then `FooterFormat::None`.
+    pub quiet: bool,
+    /// Form of the summary of what was traced, on standard error.
+    pub footer: FooterFormat,
+}
+
+/// Where the packets come from that are judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiagnoseInput {
+    /// This kernel.
+    Kernel {
+        /// By what means to trace.
+        tracing: TracingConfig,
+        /// Judge this long after everything is attached.
+        duration: Duration,
+    },
+    /// Recorded logs; `-` is standard input.
+    Logs(Vec<PathBuf>),
+}

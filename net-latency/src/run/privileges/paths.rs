@@ -1,0 +1,136 @@
+//! The files that a run opens while it traces, where the kernel has Landlock (Linux 5.13 and later).
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    path_beneath_rules,
+};
+
+use super::Later;
+use crate::kernel::cgroups::unified_hierarchy;
+
+/// The newest rights that were tried: all to files until Linux 6.10. Kernels before know fewer of them. What is newer is
+/// about connections, which no run can make.
+const KNOWN: ABI = ABI::V5;
+
+/// What is read: processes, devices, cgroups, interrupts, this process.
+const KERNEL: [&str; 2] = ["/proc", "/sys"];
+/// The time zone and where those are, which chrono reads anew when it has changed.
+const TIME_ZONES: [&str; 5] =
+    ["/etc/localtime", "/etc/timezone", "/usr/share/zoneinfo", "/share/zoneinfo", "/etc/zoneinfo"];
+/// The terminal that keys come from where standard input is a log.
+const TERMINAL: &str = "/dev/tty";
+
+/// From now on this thread, and those that it makes, can open no other files than `later` needs; whether this kernel can
+/// do that at all.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(super) fn restrict(later: &Later<'_>) -> Result<bool> {
+    let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = Vec::new();
+    let reading = AccessFs::ReadFile | AccessFs::ReadDir;
+    if later.reads_names {
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let places = KERNEL.into_iter().chain(TIME_ZONES).map(PathBuf::from).collect::<Vec<_>>();
+        let all = [places, later.directories.clone()].concat().into_iter();
+        let all = all.chain(unified_hierarchy(&mounts)).chain(env::var_os("TZ").as_deref().and_then(zone));
+        rules.extend(all.map(|path| (path, reading)));
+    }
+    if let Some(output) = later.output {
+        let writing = AccessFs::WriteFile | AccessFs::Truncate;
+        rules.push((output.to_owned(), writing));
+        rules.extend(
+            directory(output)
+                .map(|directory| (directory, writing | AccessFs::MakeReg | AccessFs::RemoveFile)),
+        );
+    }
+    if later.draws {
+        rules.push((TERMINAL.into(), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev));
+    }
+    let confine = || {
+        let mut ruleset = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.create()?;
+        for (path, access) in rules {
+            // What is not there can't be opened.
+            ruleset = ruleset.add_rules(path_beneath_rules([path], access))?;
+        }
+        ruleset.restrict_self()
+    };
+    let status = confine().context("cannot restrict files")?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// The file that the variable TZ names by its path, which may stand behind a colon.
+fn zone(variable: &OsStr) -> Option<PathBuf> {
+    let path = variable.as_bytes();
+    let path = Path::new(OsStr::from_bytes(path.strip_prefix(b":").unwrap_or(path)));
+    path.is_absolute().then(|| path.to_owned())
+}
+
+/// The directory in which a file of lines is, links followed.
+fn directory(output: &Path) -> Option<PathBuf> {
+    let by_file = output.canonicalize().ok().and_then(|file| Some(file.parent()?.to_owned()));
+    // Somebody may have renamed the file by now.
+    by_file.or_else(|| Path::new(".").join(output).parent()?.canonicalize().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, io::ErrorKind};
+
+    use super::*;
+    use crate::run::privileges::tests::{PART, again};
+
+    #[test]
+    fn files_elsewhere_are_not_opened() {
+        const NAME: &str = "files_elsewhere_are_not_opened";
+        if let Some(folder) = env::var_os(PART) {
+            let [lines, elsewhere] = ["in/lines", "out/lines"].map(|name| Path::new(&folder).join(name));
+            let later = Later { output: Some(&lines), reads_names: true, ..Later::default() };
+            if !restrict(&later).expect("the kernel does not refuse") {
+                println!("as it has to be: nothing is restricted");
+                return;
+            }
+            // What rotation does.
+            fs::rename(&lines, lines.with_extension("1")).expect("beside it");
+            fs::write(&lines, "new").expect("made");
+            OpenOptions::new().write(true).open(&lines).and_then(|file| file.set_len(0)).expect("mended");
+            fs::read_to_string("/proc/self/status").expect("of the kernel");
+            fs::read_dir("/sys").expect("of the kernel");
+            println!("{:?}", chrono::Local::now());
+            let denied = |outcome: Result<(), std::io::Error>| {
+                assert_eq!(outcome.expect_err("elsewhere").kind(), ErrorKind::PermissionDenied);
+            };
+            denied(fs::write(&elsewhere, ""));
+            denied(fs::read("/etc/passwd").map(drop));
+            denied(fs::rename(&lines, &elsewhere));
+            denied(fs::read(lines.with_extension("1")).map(drop));
+            println!("as it has to be");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("temporary directory");
+        for name in ["in", "out"] {
+            fs::create_dir(folder.path().join(name)).expect("made");
+        }
+        fs::write(folder.path().join("in/lines"), "old").expect("made");
+        let output = again(module_path!(), NAME, folder.path().to_str().expect("UTF-8"));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("as it has to be"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn a_zone_may_be_a_file() {
+        let zones = ["Europe/Berlin", ":Europe/Berlin", "CET-1CEST", "", ":"].map(|name| zone(name.as_ref()));
+        assert_eq!(zones, [const { None }; 5]);
+        for name in ["/zones/Berlin", ":/zones/Berlin"] {
+            assert_eq!(zone(name.as_ref()), Some("/zones/Berlin".into()));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Verdicts on faults that are made: each is found where it is, and nothing else is blamed.
+
+use std::{
+    sync::atomic::{AtomicU16, Ordering},
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::Case;
+use crate::{
+    net::{Path, Version, counter},
+    peers::{CLIENT, Pair, Peer, SERVER},
+    tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("diagnose_finds_a_reader_that_sleeps", reader_sleeps),
+    ("diagnose_finds_a_reader_without_a_cpu", reader_needs_a_cpu),
+    ("diagnose_finds_the_senders_queue", senders_queue),
+    ("diagnose_finds_the_queue_at_the_other_end", peers_queue),
+    ("diagnose_finds_late_answers_of_who_is_not_seen", late_answers),
+    ("diagnose_finds_the_network_by_acks", network),
+    ("diagnose_finds_missing_bytes", missing_bytes),
+    ("diagnose_finds_small_writes_that_wait", small_writes),
+    ("diagnose_finds_a_slow_application", slow_application),
+    ("diagnose_blames_nobody_in_a_healthy_system", healthy),
+    ("diagnose_ends_by_duration_as_text", text),
+];
+
+/// How long a fault lasts. A busy machine takes the emulated CPU away for tens of milliseconds, now and then.
+const FAULT: Duration = Duration::from_millis(100);
+/// Between what such a machine does by itself and a fault.
+const THRESHOLD: &str = "30ms";
+/// More than the least number of packets that are judged.
+const ROUNDS: u32 = 30;
+
+/// Two new peers without a connection yet, of which the server listens at a port that the kernel gives out to nobody: it is known to
+/// be a server by that.
+fn prepare(path: &Path) -> Result<Pair> {
+    static NEXT: AtomicU16 = AtomicU16::new(7_100);
+    let mut pair = Pair::prepare(path, CLIENT, SERVER)?;
+    let port = NEXT.fetch_add(1, Ordering::Relaxed);
+    pair.server.ask(&format!("listen {} {port}", pair.far.ip()))?;
+    pair.far.set_port(port);
+    Ok(pair)
+}
+
+fn connect(path: &Path) -> Result<Pair> {
+    let mut pair = prepare(path)?;
+    pair.open(path)?;
+    Ok(pair)
+}
+
+fn start(backend: Backend, pair: &Pair, arguments: &[&str]) -> Result<Tool> {
+    start_from(THRESHOLD, backend, pair, arguments)
+}
+
+fn start_from(threshold: &str, backend: Backend, pair: &Pair, arguments: &[&str]) -> Result<Tool> {
+    let port = pair.far.port().to_string();
+    let usual = ["--port", &port, "--threshold", threshold, "--duration", "10m"];
+    let sink = Sink::Redirected(Scratch::new("diagnose"));
+    Launch::new(backend).view("diagnose").args(&usual).args(arguments).sink(sink).start()
+}
+
+/// The verdict, and whether its counts are those of the summary.
+fn verdict(outcome: &Outcome) -> Result<Value> {
+    let verdict: Value = serde_json::from_str(outcome.text()?)
+        .map_err(|error| outcome.fault(format_args!("not one JSON object: {error}"), []))?;
+    let seen = &verdict["seen"];
+    let packets = ["packets_in", "packets_out"].map(|name| seen[name].as_u64().unwrap_or(0));
+    let shown = outcome.ledger()?.shown;
+    ensure!(
+        packets.iter().sum::<u64>() == shown,
+        outcome.fault(format_args!("{shown} shown, but {verdict}"), [])
+    );
+    Ok(verdict)
+}
+
+/// Cause and direction of what is said about a process, faults and else.
+fn said_of(verdict: &Value, pid: u32, is_fault: bool) -> Result<Vec<(String, String)>> {
+    let findings = verdict["findings"].as_array().context("no findings")?;
+    let of = findings
+        .iter()
+        .filter(|finding| finding["pid"] == pid && (finding["cause"] == "application") != is_fault);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(of.map(|finding| (text(&finding["cause"]), text(&finding["direction"]))).collect())
+}
+
+/// That these are the faults of the client and of the server: no other, and none is missing.
+fn expect(tool: Tool, pair: &Pair, client: &[(&str, &str)], server: &[(&str, &str)]) -> Result<Value> {
+    // ACKs that wait for the peer's timer have come by then.
+    sleep(Duration::from_millis(300));
+    let outcome = tool.stop()?;
+    let verdict = verdict(&outcome)?;
+    for (pid, expected) in [(pair.client.pid(), client), (pair.server.pid(), server)] {
+        let said = said_of(&verdict, pid, true)?;
+        let said: Vec<_> =
+            said.iter().map(|(cause, direction)| (cause.as_str(), direction.as_str())).collect();
+        ensure!(
+            said == expected,
+            outcome.fault(format_args!("PID {pid}: {said:?}, not {expected:?}: {verdict}"), [])
+        );
+    }
+    Ok(verdict)
+}
+
+fn reader_sleeps(backend: Backend) -> Result<()> {
+    let mut pair = connect(&Path::loopback(Version::V4)?)?;
+    let tool = start(backend, &pair, &[])?;
+    // It sleeps before each request that it reads.
+    pair.server.tell(&format!("serve {ROUNDS} 200 {}", FAULT.as_millis()))?;
+    pair.client.ask(&format!("request {ROUNDS} 200"))?;
+    pair.server.answer()?;
+    let verdict = expect(tool, &pair, &[], &[("reader-late", "in")])?;
+    ensure!(verdict["findings"][0]["stage"] == "wait", "another stage: {verdict}");
+    Ok(())
+}
+
+fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
+    /// Until the other one has the CPU.
+    const BEFORE: Duration = Duration::from_millis(20);
+    let mut pair = connect(&Path::loopback(Version::V4)?)?;
+    let mut hog = Peer::spawn(b"nl-hog")?;
+    pair.client.ask("pin 0")?;
+    pair.server.ask("pin 1")?;
+    let tool = start(backend, &pair, &[])?;
+    for _ in 0..ROUNDS {
+        pair.server.tell("read 200 200 0")?;
+        // It is in its call by then, and not kept from calling by the other one.
+        sleep(Duration::from_millis(50));
+        pair.client.tell(&format!("write-after {} 200", BEFORE.as_millis()))?;
+        hog.tell(&format!("hog 1 {}", (2 * BEFORE + FAULT).as_millis()))?;
+        pair.client.answer()?;
+        pair.server.answer()?;
+        hog.answer()?;
+    }
+    expect(tool, &pair, &[], &[("cpu-wait", "in")]).map(drop)
+}
+
+fn senders_queue(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = connect(&path)?;
+    path.delay(FAULT)?;
+    let tool = start(backend, &pair, &[])?;
+    pair.converse(ROUNDS, 200)?;
+    expect(tool, &pair, &[("qdisc", "out")], &[]).map(drop)
+}
+
+/// The client waits for who is on this machine too, and has the delay.
+fn peers_queue(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = connect(&path)?;
+    path.delay_answers(FAULT)?;
+    let tool = start(backend, &pair, &[])?;
+    pair.converse(ROUNDS, 200)?;
+    expect(tool, &pair, &[], &[("qdisc", "out")]).map(drop)
+}
+
+/// The same, of whom nothing is seen but what the client sees.
+fn late_answers(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = connect(&path)?;
+    path.delay_answers(FAULT)?;
+    let client = pair.client.pid().to_string();
+    let tool = start(backend, &pair, &["--pid", &client])?;
+    pair.converse(ROUNDS, 200)?;
+    let verdict = expect(tool, &pair, &[("peer-answer", "out")], &[])?;
+    ensure!(verdict["findings"][0]["confidence"] != "high", "two can be to blame: {verdict}");
+    Ok(())
+}
+
+/// Full packets, one after the other: nothing at the peer holds their ACKs back.
+fn network(backend: Backend) -> Result<()> {
+    const LEN: u32 = 2_000;
+    const COUNT: u32 = 80;
+    let path = Path::veth(Version::V4)?;
+    let mut pair = connect(&path)?;
+    path.delay_answers(FAULT)?;
+    let tool = start(backend, &pair, &[])?;
+    pair.server.tell(&format!("read {} 65536 0", LEN * COUNT))?;
+    for _ in 0..COUNT {
+        pair.client.ask(&format!("write {LEN}"))?;
+        // No more than the first window takes in a round trip.
+        sleep(FAULT / 4);
+    }
+    pair.server.answer()?;
+    expect(tool, &pair, &[("network", "out")], &[]).map(drop)
+}
+
+fn missing_bytes(backend: Backend) -> Result<()> {
+    /// Of so many packets each: more would wait for the ACKs of those that are late, and overtake none.
+    const BURSTS: u32 = 40;
+    const BURST: u32 = 8;
+    const LEN: u32 = 100;
+    /// What TCP sends again, for it takes what was overtaken for lost, may end a gap sooner.
+    const SHORTER: &str = "10ms";
+    let path = Path::veth(Version::V4)?.without_autocorking()?;
+    let mut pair = connect(&path)?;
+    path.reorder(FAULT)?;
+    let server = pair.server.pid().to_string();
+    let tool = start_from(SHORTER, backend, &pair, &["--pid", &server])?;
+    pair.server.tell(&format!("read {} 4096 0", BURSTS * BURST * LEN))?;
+    for _ in 0..BURSTS {
+        // At once: what is overtaken late, because a busy machine writes slowly, is not missing for long.
+        pair.client.ask(&format!("write-each {BURST} {LEN}"))?;
+        pair.client.ask("acked")?;
+    }
+    pair.server.answer()?;
+    let queued = path.far(|| counter("netstat", "TcpExt", "TCPOFOQueue"))?;
+    ensure!(queued >= 20, "{queued} came out of order, so this shows nothing");
+    expect(tool, &pair, &[], &[("missing-bytes", "in")]).map(drop)
+}
+
+/// A request in two small writes: the second waits for the ACK of the first, which the server delays, for it expects the rest.
+fn small_writes(backend: Backend) -> Result<()> {
+    let mut pair = connect(&Path::veth(Version::V4)?)?;
+    pair.client.ask("delay-small yes")?;
+    let tool = start(backend, &pair, &[])?;
+    // The first ACKs of a connection are not delayed.
+    let rounds = 3 * ROUNDS;
+    pair.server.tell(&format!("serve {rounds} 400 0"))?;
+    for _ in 0..rounds {
+        pair.client.ask("write-each 2 200")?;
+        pair.client.ask("read 400 65536 0")?;
+    }
+    pair.server.answer()?;
+    let verdict = expect(tool, &pair, &[("nagle", "out")], &[])?;
+    let finding = &verdict["findings"][0];
+    let said = format!("{} {}", finding["sentence"], finding["evidence"]);
+    ensure!(said.contains("TCP_NODELAY") && said.contains(" by nagle"), "no word of why: {verdict}");
+    Ok(())
+}
+
+/// What takes its time between reading and writing is no fault, and is told.
+fn slow_application(backend: Backend) -> Result<()> {
+    let mut pair = connect(&Path::loopback(Version::V4)?)?;
+    let tool = start(backend, &pair, &[])?;
+    for _ in 0..ROUNDS {
+        pair.server.tell("read 200 200 0")?;
+        pair.client.ask("write 200")?;
+        pair.server.answer()?;
+        pair.client.tell("read 200 200 0")?;
+        pair.server.ask(&format!("write-after {} 200", FAULT.as_millis()))?;
+        pair.client.answer()?;
+    }
+    let verdict = expect(tool, &pair, &[], &[])?;
+    // It is one end's only: the other's waits are its.
+    for (pid, count) in [(pair.client.pid(), 0), (pair.server.pid(), 1)] {
+        let said = said_of(&verdict, pid, false)?;
+        ensure!(said.len() == count, "PID {pid} has {said:?}: {verdict}");
+    }
+    Ok(())
+}
+
+fn healthy(backend: Backend) -> Result<()> {
+    let mut pair = connect(&Path::loopback(Version::V4)?)?;
+    let tool = start(backend, &pair, &[])?;
+    pair.converse(10 * ROUNDS, 200)?;
+    // With pauses, in which ACKs come by the peer's timer.
+    for _ in 0..ROUNDS {
+        pair.converse(1, 200)?;
+        sleep(Duration::from_millis(60));
+    }
+    let verdict = expect(tool, &pair, &[], &[])?;
+    let normal = verdict["normal"].as_array().context("no list")?;
+    let is_own = |side: &&Value| [pair.client.pid(), pair.server.pid()].iter().any(|pid| side["pid"] == *pid);
+    ensure!(normal.iter().filter(is_own).count() == 4, "two directions of two processes: {verdict}");
+    Ok(())
+}
+
+fn text(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = prepare(&path)?;
+    let port = pair.far.port().to_string();
+    let sink = Sink::Redirected(Scratch::new("diagnose"));
+    let arguments = ["--port", &port, "--threshold", "10s", "--duration", "3s"];
+    let tool = Launch::new(backend).view("diagnose").text().args(&arguments).sink(sink).start()?;
+    pair.open(&path)?;
+    pair.converse(ROUNDS, 200)?;
+    let outcome = tool.wait()?;
+    outcome.expect_code(0)?;
+    let said = outcome.text()?;
+    let who = format!("PID {}, tcp port {port}, in: ", pair.server.pid());
+    ensure!(
+        said.starts_with("nothing wrong found: ") && said.contains(&who),
+        outcome.fault(format_args!("the verdict is:\n{said}"), [])
+    );
+    Ok(())
+}

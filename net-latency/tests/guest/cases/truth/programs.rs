@@ -1,0 +1,242 @@
+//! Servers and clients as Debian has them, with `--stages fine`: of hardly any packet may a part of its time be unknown.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{IpAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Check, Evidence, Scenario, Theme};
+use crate::{
+    lines::{DRIVER, Dir, Line, NET, QDISC},
+    net::{Path, Version},
+    process::{PATIENCE, until, wait},
+    tool::Scratch,
+};
+
+pub(crate) const THEME: Theme = Theme {
+    name: "programs",
+    arguments: &["--stages", "fine"],
+    scenarios: &[
+        Scenario { name: "nginx_and_curl", play: nginx },
+        Scenario { name: "redis_with_pipelining", play: redis },
+        Scenario { name: "memcached_in_threads", play: memcached },
+        Scenario { name: "iperf_by_bbr_through_fq", play: iperf },
+    ],
+};
+
+/// Of so many packets with data one may lack a part.
+const SHARE: usize = 100;
+
+/// Until a server listens.
+const START: Duration = Duration::from_secs(30);
+
+/// A program that runs until the value is dropped.
+struct Server(Child);
+
+impl Server {
+    /// Starts it at the far end, and waits until somebody answers at its port.
+    fn start(path: &Path, port: u16, program: &str, arguments: &[&str]) -> Result<Self> {
+        let address = path.addresses().1;
+        let child = path.far(|| spawn(program, arguments))?;
+        let mut server = Self(child);
+        let is_there = || {
+            ensure!(server.0.try_wait()?.is_none(), "{program} ended");
+            path.near(|| Ok(TcpStream::connect((address, port)).is_ok()))
+        };
+        until(START, is_there).with_context(|| format!("{program} does not answer"))?;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn spawn(program: &str, arguments: &[&str]) -> Result<Child> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().with_context(|| format!("cannot run {program}"))
+}
+
+/// Runs a client at the near end until it ends well.
+fn client(path: &Path, program: &str, arguments: &[&str]) -> Result<()> {
+    let mut child = path.near(|| spawn(program, arguments))?;
+    let status = wait(&mut child, PATIENCE)?;
+    ensure!(status.success(), "{program} {}: {status}", arguments.join(" "));
+    Ok(())
+}
+
+/// At least so many packets with data each way at each end, and of hardly any a part is unknown.
+fn known(path: &Path, port: u16, server: &'static str, least: usize) -> Check {
+    let (near, far) = path.addresses();
+    Box::new(move |evidence| {
+        let is_there = |from: IpAddr, from_port: bool, line: &Line| {
+            line.saddr == from
+                && !line.is("control")
+                && if from_port { line.sport == port } else { line.dport == port }
+        };
+        for dir in [Dir::Out, Dir::In] {
+            for (from, is_answer) in [(near, false), (far, true)] {
+                let lines = evidence.lines.iter().filter(|line| line.dir == dir);
+                let lines: Vec<_> = lines.filter(|line| is_there(from, is_answer, line)).collect();
+                ensure!(lines.len() >= least, "{} packets {dir} from {from}, not {least}", lines.len());
+                expect_known(evidence, &lines)?;
+                let is_servers = (dir == Dir::Out) == is_answer;
+                let other = lines.iter().filter(|line| {
+                    is_servers && line.process.as_deref().is_some_and(|process| process != server)
+                });
+                ensure!(other.clone().next().is_none(), evidence.outcome.fault("another's", other.copied()));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All parts are known, of each that was not sent again.
+fn expect_known(evidence: &Evidence<'_>, lines: &[&Line]) -> Result<()> {
+    let again: Vec<_> = lines.iter().filter(|line| line.is("retrans")).map(|line| line.seq).collect();
+    let is_whole = |line: &Line| match line.dir {
+        Dir::In => line.fine.is_some(),
+        Dir::Out => [QDISC, DRIVER, NET].iter().all(|part| line.sent[*part].is_some()),
+    };
+    let unknown: Vec<_> = lines
+        .iter()
+        .copied()
+        .filter(|line| !(again.contains(&line.seq) || line.total.is_some() && is_whole(line)))
+        .collect();
+    let most = (lines.len() / SHARE) as u64 + evidence.outcome.allowance().most(lines.len().try_into()?);
+    println!("{} of {} packets lack a part", unknown.len(), lines.len());
+    ensure!(
+        u64::try_from(unknown.len())? <= most,
+        evidence.outcome.fault(format_args!("{} of {} lack a part", unknown.len(), lines.len()), unknown)
+    );
+    Ok(())
+}
+
+/// Two processes that answer with a file, to a client with one connection.
+fn nginx() -> Result<Check> {
+    const PORT: u16 = 8080;
+    let path = Path::veth(Version::V4)?;
+    let address = path.addresses().1;
+    let (directory, config) = (Scratch::new("nginx"), Scratch::new("nginx.conf"));
+    let (root, config) = (directory.path(), config.path());
+    fs::create_dir_all(root)?;
+    fs::write(root.join("file"), vec![b'x'; 40_000])?;
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {}/{kind};", root.display()))
+        .concat();
+    let text = format!(
+        "daemon off; user root; worker_processes 2; pid {0}/pid; error_log stderr;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; sendfile on; {temporary}\n\
+         server {{ listen {address}:{PORT}; root {0}; }} }}\n",
+        root.display()
+    );
+    fs::write(config, text)?;
+    let server =
+        Server::start(&path, PORT, "/bin/nginx", &["-e", "stderr", "-c", &config.display().to_string()])?;
+    let url = format!("http://{address}:{PORT}/file?[1-60]");
+    client(&path, "/bin/curl", &["-sS", "-f", "-o", "/dev/null", &url])?;
+    drop(server);
+    fs::remove_dir_all(root)?;
+    Ok(known(&path, PORT, "nginx", 60))
+}
+
+/// A server with one thread, and requests that do not wait for the answers before them.
+fn redis() -> Result<Check> {
+    const PORT: u16 = 6379;
+    let path = Path::veth(Version::V6)?;
+    let address = path.addresses().1.to_string();
+    let port = PORT.to_string();
+    let arguments = ["--port", &port, "--bind", &address, "--protected-mode", "no", "--save", ""];
+    let server = Server::start(&path, PORT, "/bin/redis-server", &arguments)?;
+    let load = ["-h", &address, "-p", &port, "-c", "4", "-P", "16", "-n", "3200", "-t", "set,get", "-q"];
+    client(&path, "/bin/redis-benchmark", &load)?;
+    drop(server);
+    Ok(known(&path, PORT, "redis-server", 200))
+}
+
+/// A server with four threads that each wait for several connections (epoll).
+fn memcached() -> Result<Check> {
+    const PORT: u16 = 11211;
+    const CONNECTIONS: usize = 8;
+    const ROUNDS: usize = 25;
+    let path = Path::veth(Version::V4)?;
+    let address = path.addresses().1;
+    let (ip, port) = (address.to_string(), PORT.to_string());
+    let arguments = ["-u", "root", "-l", &ip, "-p", &port, "-U", "0", "-t", "4"];
+    let server = Server::start(&path, PORT, "/bin/memcached", &arguments)?;
+    path.near(|| {
+        let connect = |_| Ok(BufReader::new(TcpStream::connect((address, PORT))?));
+        let mut connections = (0..CONNECTIONS).map(connect).collect::<Result<Vec<_>>>()?;
+        let mut line = String::new();
+        for round in 0..ROUNDS {
+            for (number, connection) in connections.iter_mut().enumerate() {
+                connection.get_ref().set_read_timeout(Some(PATIENCE))?;
+                connection
+                    .get_mut()
+                    .write_all(format!("set {number} 0 0 5\r\nhello\r\nget {number}\r\n").as_bytes())?;
+                // Every other round they wait for their answers together.
+                if round % 2 == 0 {
+                    expect_answers(connection, &mut line)?;
+                }
+            }
+            if round % 2 == 1 {
+                connections.iter_mut().try_for_each(|connection| expect_answers(connection, &mut line))?;
+            }
+        }
+        Ok(())
+    })?;
+    drop(server);
+    Ok(known(&path, PORT, "memcached", CONNECTIONS * ROUNDS))
+}
+
+fn expect_answers(connection: &mut BufReader<TcpStream>, line: &mut String) -> Result<()> {
+    for wanted in ["STORED\r\n", "VALUE ", "hello\r\n", "END\r\n"] {
+        line.clear();
+        connection.read_line(line)?;
+        ensure!(line.starts_with(wanted), "{line:?}, not {wanted:?}");
+    }
+    Ok(())
+}
+
+/// A bulk transfer that is paced by the device's queue.
+fn iperf() -> Result<Check> {
+    const PORT: u16 = 5201;
+    let path = Path::veth(Version::V4)?;
+    path.fair_queue()?;
+    let (address, port) = (path.addresses().1.to_string(), PORT.to_string());
+    let server = Server::start(&path, PORT, "/bin/iperf3", &["-s", "-p", &port])?;
+    client(&path, "/bin/iperf3", &["-c", &address, "-p", &port, "-C", "bbr", "-w", "256K", "-n", "4M"])?;
+    drop(server);
+    let (near, _) = path.addresses();
+    Ok(Box::new(move |evidence| {
+        let is_sent = |line: &&Line| line.saddr == near && line.dport == PORT && !line.is("control");
+        let sent = || evidence.lines.iter().filter(is_sent);
+        // When the client has sent all, the server closes without reading the rest, which is not acknowledged then.
+        let is_read = |line: &&Line| {
+            let mut read = sent().filter(|other| other.dir == Dir::In && other.sport == line.sport);
+            read.any(|read| line.seq.wrapping_sub(read.seq) < read.len)
+        };
+        for dir in [Dir::Out, Dir::In] {
+            let lines: Vec<_> = sent().filter(|line| line.dir == dir).filter(is_read).collect();
+            ensure!(lines.len() >= 50, "{} packets {dir}, not 50", lines.len());
+            expect_known(evidence, &lines)?;
+        }
+        let paced = evidence.lines.iter().filter_map(|line| line.sent[QDISC]).max().unwrap_or(0);
+        ensure!(paced >= PACED_NS, "no packet waited in fq: at most {paced} ns");
+        Ok(())
+    }))
+}
+
+/// fq keeps packets back for as long.
+const PACED_NS: u64 = 200_000;

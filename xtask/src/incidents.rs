@@ -1,0 +1,172 @@
+//! What `diagnose` says of incidents that are made, in guests whose clock counts instructions.
+
+use std::{
+    collections::BTreeMap, ffi::OsString, fmt::Write as _, fs, path::PathBuf, process::ExitCode, thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::{
+    build::{self, Built},
+    cli::IncidentsArgs,
+    guest::{
+        image::Processors,
+        qemu::{Outcome, captured, contents},
+    },
+    paths,
+    setup::{
+        self, Needs,
+        kernels::{Kernel, Series},
+    },
+};
+
+/// Ends a guest that hangs.
+const LIMIT: Duration = Duration::from_secs(7200);
+const PROGRAM: &str = "guest-tests";
+const KERNELS: [Series; 2] = [Series::Version(6, 1), Series::Newest];
+/// Faults from this on, in ms, are to be named.
+const PLAIN_MS: u64 = 10;
+/// Of so many in a hundred.
+const WANTED: usize = 95;
+
+/// A run, as the guest's program prints it.
+#[derive(Debug, Deserialize)]
+struct Run {
+    /// The right answer.
+    cause: String,
+    fault: String,
+    place: String,
+    ms: u64,
+    hit: String,
+    judged: Judged,
+    found: serde_json::Value,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Judged {
+    Right,
+    Wrong,
+    Unsure,
+}
+
+impl Run {
+    /// Whether it is one that has to be right.
+    fn is_plain(&self) -> bool {
+        self.ms == 0 || self.ms >= PLAIN_MS
+    }
+}
+
+/// Makes them, prints what was said of each and a table, and puts the table on record if that is asked for.
+pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
+    let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
+    let kernels = setup::ensure(&Needs::guests(kernels))?;
+    let programs = build::for_tests()?;
+    // Clocks that count instructions don't mind other guests.
+    let results: Vec<_> = thread::scope(|scope| {
+        let (fault, programs) = (args.fault.as_deref(), &programs);
+        let run = |kernel| scope.spawn(move || runs(kernel, fault, programs));
+        let running: Vec<_> = kernels.iter().map(run).collect();
+        running.into_iter().map(|run| run.join().expect("a guest's thread doesn't panic")).collect()
+    });
+    let mut text = String::new();
+    let mut is_good = true;
+    for (kernel, runs) in kernels.iter().zip(results) {
+        let runs = runs?;
+        for Run { cause, fault, place, ms, hit, judged, found } in &runs {
+            if *judged != Judged::Right {
+                println!("{judged:?}: {fault}, {place}, {ms} ms, {hit}: {found}, not {cause}");
+            }
+        }
+        let table = table(&runs);
+        println!("Linux {kernel}\n\n{table}");
+        write!(text, "\nLinux {kernel}:\n\n{table}")?;
+        is_good &= is_enough(&runs);
+    }
+    if args.save {
+        let page = include_str!("incidents.md").to_owned() + &text;
+        fs::write(paths::workspace().join("docs/incidents.md"), page).context("can't write the table")?;
+    }
+    ensure!(
+        is_good,
+        "fewer than {WANTED} % of the faults of {PLAIN_MS} ms are named, or a healthy system is blamed"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runs(kernel: &Kernel, fault: Option<&str>, (built, tests): &(Built, PathBuf)) -> Result<Vec<Run>> {
+    let mut command: Vec<OsString> = vec![PROGRAM.into(), "incidents".into()];
+    command.extend(fault.map(Into::into));
+    let mut contents = contents(kernel.clone(), built, command);
+    contents.programs.push((PROGRAM.into(), tests.clone()));
+    contents.processors = Processors::Counted;
+    let output = match captured(&contents, LIMIT)? {
+        (Outcome::Exited(0), output) => output,
+        (Outcome::Exited(status), output) => bail!("the guest's program ended with {status}:\n{output}"),
+        (Outcome::Died { reason, tail }, output) => {
+            bail!("the guest died: {reason}; its console's last lines:\n{tail}\n{output}")
+        }
+    };
+    let lines = output.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+}
+
+/// A row for each cause.
+fn table(runs: &[Run]) -> String {
+    let mut rows = BTreeMap::<&str, [[usize; 3]; 2]>::new();
+    for run in runs {
+        let counts = &mut rows.entry(&run.cause).or_default()[usize::from(run.is_plain())];
+        counts[run.judged as usize] += 1;
+    }
+    let mut text =
+        "| fault | 10 ms and more: right | wrong | unsure | 2 ms: right | wrong | unsure |\n".to_owned();
+    text += "|---|--:|--:|--:|--:|--:|--:|\n";
+    for (cause, [weak, plain]) in rows {
+        let cells = plain.iter().chain(&weak).map(|count| format!(" {count} |"));
+        text += &format!("| `{cause}` |{}\n", cells.collect::<String>());
+    }
+    text
+}
+
+/// Whether the plain ones are right, and no healthy system is blamed.
+fn is_enough(runs: &[Run]) -> bool {
+    let is_right = |run: &&Run| run.judged == Judged::Right;
+    let (healthy, faults): (Vec<_>, Vec<_>) =
+        runs.iter().filter(|run| run.is_plain()).partition(|run| run.cause == "none");
+    let named = faults.iter().copied().filter(is_right).count();
+    named * 100 >= faults.len() * WANTED && healthy.iter().all(is_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(cause: &str, ms: u64, judged: Judged) -> Run {
+        let text = String::new;
+        Run {
+            cause: cause.into(),
+            fault: text(),
+            place: text(),
+            ms,
+            hit: text(),
+            judged,
+            found: Default::default(),
+        }
+    }
+
+    #[test]
+    fn weak_faults_may_be_missed_and_healthy_systems_may_not_be_blamed() {
+        let mut runs: Vec<_> = (0..19).map(|_| run("qdisc", 10, Judged::Right)).collect();
+        runs.push(run("qdisc", 50, Judged::Unsure));
+        runs.push(run("qdisc", 2, Judged::Wrong));
+        assert!(is_enough(&runs));
+        assert!(table(&runs).ends_with("| `qdisc` | 19 | 0 | 1 | 0 | 1 | 0 |\n"), "{}", table(&runs));
+        runs.push(run("none", 0, Judged::Wrong));
+        assert!(!is_enough(&runs));
+        runs.pop();
+        runs.push(run("qdisc", 10, Judged::Wrong));
+        assert!(!is_enough(&runs));
+    }
+}
