@@ -164,6 +164,8 @@ pub(crate) struct Line {
     pub(crate) flags: Vec<String>,
     /// The parts of the last stage, where they are asked for and known.
     pub(crate) fine: Option<[u64; 4]>,
+    /// Whether fine stages were asked for.
+    pub(crate) is_fine: bool,
     /// What follows the last stage of an outgoing packet, where it is asked for and known.
     pub(crate) sent: [Option<u64>; 3],
     /// Why TCP held it back, where fine stages are asked for.
@@ -173,6 +175,14 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn is(&self, flag: &str) -> bool {
         self.flags.iter().any(|set| set == flag)
+    }
+
+    /// Whether some of its bytes are those of `other` too: at another time, or at the other end.
+    pub(crate) fn shares_bytes(&self, other: &Self) -> bool {
+        let is_within = |seq: u32, line: &Self| seq.wrapping_sub(line.seq) < line.len;
+        (self.saddr, self.sport, self.daddr, self.dport)
+            == (other.saddr, other.sport, other.daddr, other.dport)
+            && (is_within(self.seq, other) || is_within(other.seq, self))
     }
 
     /// Whether the packet went from one of these to the other.
@@ -195,7 +205,8 @@ impl Line {
         for field in COMMON.iter().chain(&stages(dir, proto)) {
             ensure!(value.get(field).is_some(), "field {field} is missing");
         }
-        let can_be_held = value.get(SENT[NET]).is_some();
+        let has = |field: &str| value.get(field).is_some();
+        let can_be_held = has(SENT[NET]);
         ensure!(
             value.get("held").is_some() == can_be_held,
             "held is there for what is not held back, or missing"
@@ -235,6 +246,7 @@ impl Line {
             ns_pid: number(&value, "ns_pid")?.map(u32::try_from).transpose()?,
             flags: flags.collect::<Result<_>>()?,
             fine: fine(&value, dir, proto, times[2])?,
+            is_fine: has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field)),
             sent: sent(&value, dir, proto)?,
             held: value["held"].as_str().map(str::to_owned),
         })
