@@ -14,13 +14,34 @@ use std::{
     fs,
     io::{self, Write as _},
     path::Path,
+    process::ExitCode,
 };
 
 use anyhow::Context as _;
 use net_latency_common::Counter;
 
-use crate::message::tell;
-use crate::{accounting::Losses, error::Failure};
+use crate::{accounting::Losses, error::Failure, message::tell, request::Config};
+
+/// Does what was asked for. The exit code is another than 0 only for a command that was traced.
+///
+/// # Errors
+/// What the subcommand fails with.
+pub fn run(config: Config) -> Result<ExitCode, Failure> {
+    match config {
+        Config::Stream(config) => return stream::run(&config),
+        Config::Calls(config) => calls::run(&config)?,
+        Config::Check(config) => check::run(&config)?,
+        Config::Diagnose(config) => diagnose::run(&config)?,
+        Config::Export(config) => export::run(&config)?,
+        Config::Hist(config) => hist::run(&config)?,
+        Config::Journey(config) => journey::run(&config)?,
+        Config::Print(text) => to_stdout(&text)?,
+        Config::Write { directory, files } => to_files(&directory, &files)?,
+        Config::Report(config) => report::run(&config)?,
+        Config::Top(config) => top::run(&config)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
 
 /// Writes a text that is complete to standard output. A reader that has seen enough is no failure.
 pub(crate) fn to_stdout(text: &[u8]) -> Result<(), Failure> {
