@@ -7,6 +7,8 @@ use std::{io, time::Duration};
 pub struct Cost {
     /// CPU time of this process.
     pub own: Duration,
+    /// The time in which it was taken. A run begins a little later: capabilities are given up first.
+    pub elapsed: Duration,
     /// Bytes of memory that this process has of its own, at the end.
     pub resident_bytes: u64,
     /// CPU time of the programs in the kernel, where it keeps statistics of them.
@@ -14,13 +16,13 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Writes one line: shares of one CPU in a time of `elapsed`, and the programs' time for each of so many packets.
+    /// Writes one line: shares of one CPU, and the programs' time for each of so many packets.
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, elapsed: Duration, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
-        let share =
-            |time: Duration| 100.0 * time.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    pub fn write(&self, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
+        let elapsed = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let share = |time: Duration| 100.0 * time.as_secs_f64() / elapsed;
         write!(out, "  cost: {:.1} % of a CPU, {} MiB", share(self.own), self.resident_bytes >> 20)?;
         if let Some(time) = self.programs {
             write!(out, "; in the kernel {:.1} %", share(time))?;
@@ -38,13 +40,18 @@ mod tests {
 
     fn text(cost: &Cost, packets: u64) -> String {
         let mut out = Vec::new();
-        cost.write(Duration::from_secs(10), packets, &mut out).expect("memory can be written");
+        cost.write(packets, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }
 
     #[test]
     fn shares_are_of_one_cpu() {
-        let cost = Cost { own: Duration::from_millis(314), resident_bytes: 19_000_000, programs: None };
+        let cost = Cost {
+            own: Duration::from_millis(314),
+            elapsed: Duration::from_secs(10),
+            resident_bytes: 19_000_000,
+            programs: None,
+        };
         assert_eq!(text(&cost, 1000), "  cost: 3.1 % of a CPU, 18 MiB\n");
         let cost = Cost { programs: Some(Duration::from_millis(1200)), ..cost };
         assert_eq!(

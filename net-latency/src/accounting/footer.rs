@@ -98,7 +98,7 @@ impl Balance<'_> {
             writeln!(out, "  this kernel does not count skipped calls")?;
         }
         match self.cost {
-            Some(cost) => cost.write(self.elapsed, self.ledger.seen, out),
+            Some(cost) => cost.write(self.ledger.seen, out),
             None => Ok(()),
         }
     }

@@ -122,7 +122,7 @@ mod tests {
         let ledger = Ledger { seen: shown, shown, ..Ledger::default() };
         let mut out = Vec::new();
         let elapsed = Duration::from_millis(12_345);
-        let cost = Cost { own: elapsed / 40, resident_bytes: 19_000_000, programs: None };
+        let cost = Cost { own: elapsed / 40, elapsed, resident_bytes: 19_000_000, programs: None };
         let footer = Footer {
             summary,
             elapsed,

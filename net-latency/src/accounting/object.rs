@@ -320,7 +320,12 @@ pub(crate) mod tests {
     const START: u64 = 1_010_000;
 
     fn footer(summary: &Summary, losses: &losses::Losses, ledger: &Ledger) -> String {
-        let cost = Cost { own: Duration::from_millis(5), resident_bytes: 19_000_000, programs: None };
+        let cost = Cost {
+            own: Duration::from_millis(5),
+            elapsed: Duration::from_secs(1),
+            resident_bytes: 19_000_000,
+            programs: None,
+        };
         let footer = Footer {
             summary,
             elapsed: Duration::from_millis(12_345),

@@ -60,11 +60,10 @@ pub struct Tracer {
     end: Option<Census>,
     /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
     pub counted_until: u64,
-    /// CPU time of this process when all was attached.
-    own_before: Duration,
-    /// CPU time of this process while all was attached, and of the programs, where it was measured.
-    own: Duration,
-    programs: Option<Duration>,
+    /// When all was attached, and the CPU time of this process then.
+    attached: (Instant, Duration),
+    /// What it has cost since, but for memory.
+    cost: Cost,
 }
 
 impl Tracer {
@@ -155,9 +154,8 @@ impl Tracer {
             early,
             end: None,
             counted_until: u64::MAX,
-            own_before: own_time(),
-            own: Duration::ZERO,
-            programs: None,
+            attached: (Instant::now(), own_time()),
+            cost: Cost::default(),
         })
     }
 
@@ -258,7 +256,9 @@ impl Tracer {
     pub fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns().min(*self.span.end());
         // Detaching takes a while, which is not part of the time that the views call the run's.
-        self.own = own_time().saturating_sub(self.own_before);
+        let (attached, own_before) = self.attached;
+        self.cost.elapsed = attached.elapsed();
+        self.cost.own = own_time().saturating_sub(own_before);
         if let Some(counts) = &mut self.counts {
             counts.set_span(&self.span)?;
         }
@@ -267,7 +267,7 @@ impl Tracer {
         self.counted_until = end.at_ns;
         self.end = Some(end);
         let missed_probes = self.missed();
-        self.programs = self.probes.as_ref().and_then(Probes::time);
+        self.cost.programs = self.probes.as_ref().and_then(Probes::time);
         let notice = Notice::new(format!("detaching {} hooks …", self.hooks.len()), self.is_quiet);
         drop(self.probes.take());
         drop(notice);
@@ -280,7 +280,7 @@ impl Tracer {
     /// # Errors
     /// If /proc does not show this process' memory.
     pub fn cost(&self) -> Result<Cost, Failure> {
-        Ok(Cost { own: self.own, resident_bytes: resident_bytes()?, programs: self.programs })
+        Ok(Cost { resident_bytes: resident_bytes()?, ..self.cost })
     }
 
     /// Where the packets of the run are so far, of which so many are shown. While they move, one may look as if it had been

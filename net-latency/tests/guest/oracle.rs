@@ -197,9 +197,7 @@ fn numbered<'a>(
     lines: &'a [Line],
     len: u32,
 ) -> impl Iterator<Item = (usize, &'a Line)> + use<'a> {
-    let first = both.iter().filter_map(|lines| lines.first());
-    let first = first.map(|line| line.seq).reduce(|a, b| if b.wrapping_sub(a) > 1 << 31 { b } else { a });
-    let first = first.unwrap_or(0);
+    let first = first_byte(both.iter().filter_map(|lines| lines.first()));
     lines.iter().map(move |line| ((line.seq.wrapping_sub(first) / len) as usize, line))
 }
 
@@ -242,17 +240,13 @@ pub(crate) fn segments<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
 fn expect_order(outcome: &Outcome, what: &str, lines: &[Line]) -> Result<()> {
     let most = outcome.allowance().most_lines(lines.len().try_into()?, segments(lines));
     let did_not_wait = |line: &Line| line.is_fine && line.dir == Dir::Out && line.sent[NET].is_none();
-    let first = lines.iter().map(|line| line.seq).reduce(|a, b| if is_before(b, a) { b } else { a });
-    let place = |line: &&Line| line.seq.wrapping_sub(first.unwrap_or(0));
     let waited: Vec<_> = lines.iter().filter(|line| !did_not_wait(line)).collect();
     for pair in waited.windows(2) {
         let fault = || outcome.fault(format_args!("{what} are not in order"), pair.iter().copied());
-        ensure!(place(&pair[0]) <= place(&pair[1]), fault());
+        ensure!(!is_before(pair[1].seq, pair[0].seq), fault());
     }
-    let mut sorted: Vec<_> = lines.iter().collect();
-    sorted.sort_by_key(place);
     let mut gaps = 0;
-    for pair in sorted.windows(2) {
+    for pair in by_bytes(lines).windows(2) {
         let end = pair[0].seq.wrapping_add(pair[0].len);
         gaps += u64::from(is_before(end, pair[1].seq));
         ensure!(
@@ -261,6 +255,20 @@ fn expect_order(outcome: &Outcome, what: &str, lines: &[Line]) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The lines of one connection by the bytes that they carry.
+pub(crate) fn by_bytes(lines: &[Line]) -> Vec<&Line> {
+    let first = first_byte(lines);
+    let mut sorted: Vec<_> = lines.iter().collect();
+    sorted.sort_by_key(|line| line.seq.wrapping_sub(first));
+    sorted
+}
+
+/// Where the first bytes of a connection begin that any of these has.
+fn first_byte<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u32 {
+    let starts = lines.into_iter().map(|line| line.seq);
+    starts.reduce(|a, b| if is_before(b, a) { b } else { a }).unwrap_or(0)
 }
 
 /// Whether one byte of a connection comes before another.

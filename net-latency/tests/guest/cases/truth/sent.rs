@@ -68,13 +68,7 @@ fn first_sent<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Vec<&'a Line> {
 
 /// Whether bytes of this segment were sent again.
 fn is_sent_again(line: &Line, all: &[Line]) -> bool {
-    all.iter().any(|again| {
-        again.dir == Dir::Out
-            && again.is("retrans")
-            && (again.saddr, again.sport, again.daddr, again.dport)
-                == (line.saddr, line.sport, line.daddr, line.dport)
-            && (again.seq.wrapping_sub(line.seq) < line.len || line.seq.wrapping_sub(again.seq) < again.len)
-    })
+    all.iter().any(|again| again.dir == Dir::Out && again.is("retrans") && again.shares_bytes(line))
 }
 
 /// What follows the device's queue is known of every packet, but for what the kernel skipped, and for the ACK of bytes that were

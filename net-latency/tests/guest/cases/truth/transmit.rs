@@ -8,7 +8,7 @@ use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::Line,
     net::{Path, Version, counter},
-    oracle::{self, Conversation, expect_bytes, expect_sum, median, segments},
+    oracle::{self, Conversation, by_bytes, expect_bytes, expect_sum, median, segments},
     peers::{CLIENT, Pair, SERVER},
     process::{PATIENCE, until},
 };
@@ -63,12 +63,7 @@ pub(super) fn transfer(pair: &mut Pair, len: u64) -> Result<()> {
 pub(super) fn sent_once(evidence: &Evidence<'_>, pair: &Pair, len: u64) -> Result<Conversation> {
     let conversation = Conversation::check(evidence.outcome, &evidence.lines, pair)?;
     for (what, lines) in [("out", &conversation.requests_out), ("in", &conversation.requests_in)] {
-        let mut sorted = lines.clone();
-        if let Some(base) =
-            lines.iter().map(|line| line.seq).reduce(|a, b| if b.wrapping_sub(a) > 1 << 31 { b } else { a })
-        {
-            sorted.sort_by_key(|line| line.seq.wrapping_sub(base));
-        }
+        let sorted: Vec<_> = by_bytes(lines).into_iter().cloned().collect();
         expect_bytes(evidence.outcome, what, &sorted, len)?;
     }
     Ok(conversation)
