@@ -62,14 +62,14 @@ fn records() -> Vec<PacketRecord> {
 }
 
 /// Reads all in order and hands each to `take`.
-fn drain(order: &mut Order<PacketRecord>, records: &[PacketRecord], mut take: impl FnMut(&PacketRecord)) {
-    let mut waiting = records.iter().copied();
+fn drain<'a>(
+    order: &mut Order<&'a PacketRecord>,
+    records: &'a [PacketRecord],
+    mut take: impl FnMut(&PacketRecord),
+) {
+    let mut waiting = records.iter();
     loop {
-        let read = |records: &mut Vec<PacketRecord>| {
-            let next = waiting.next();
-            records.extend(next);
-            Ok::<_, Infallible>(next.is_some())
-        };
+        let read = || Ok::<_, Infallible>(waiting.next().map(|record| (completion_ns(record), record)));
         order.refill(u64::MAX, read).unwrap_or_else(|never| match never {});
         if order.is_empty() {
             return;

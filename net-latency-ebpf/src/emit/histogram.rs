@@ -52,6 +52,10 @@ pub(crate) fn is_wanted() -> bool {
 
 /// Where a packet's times are counted: whose it is ([`CellKey::group`]), and which kind it is.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(feature = "fine"),
+    expect(dead_code, reason = "only a packet's parts are counted later, in the same place")
+)]
 pub(crate) struct Place {
     group: [u64; 2],
     traffic: u32,

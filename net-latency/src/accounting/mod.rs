@@ -30,6 +30,7 @@ pub use human::Human;
 pub use ledger::Ledger;
 pub use losses::{Loss, Losses};
 pub use packet::Packet;
+use packet::whole;
 pub use table::{Table, Way};
 pub use unknown::{Reasons, reason_name};
 pub use worst::{Worst, dominant, meaning};
@@ -71,7 +72,42 @@ impl Summary {
     }
 
     /// Counts an event.
+    #[inline(always)]
     pub fn record_event(&mut self, event: &Event<'_>) {
+        // Nearly all: its times are known, and in the sums.
+        let times = (event.stages(), event.total_ns());
+        let ([Some(first), Some(second), Some(third)], Some(total)) = times else {
+            return self.record_other(event);
+        };
+        if event.is_retransmission() {
+            return self.record_other(event);
+        }
+        let way = self.table.way_mut(event.direction(), event.protocol());
+        way.add([first, second, third, total]);
+        let whole = if event.has_parts() { self.add_parts(event, total) } else { total };
+        if self.worst.would_keep_rank(whole) {
+            self.keep(event);
+        }
+    }
+
+    /// Counts the parts of an event of which all else is counted; returns the time of all its stages.
+    fn add_parts(&mut self, event: &Event<'_>, total: u64) -> u64 {
+        let (direction, protocol, parts) = (event.direction(), event.protocol(), event.parts());
+        if let Some(times) = &parts {
+            self.table.way_mut(direction, protocol).add_parts(direction, protocol, times, |part| {
+                (!event.is_control()).then(|| event.parts_unknown(self.start)[part])
+            });
+        }
+        whole(total, direction, parts.as_ref())
+    }
+
+    #[cold]
+    fn keep(&mut self, event: &Event<'_>) {
+        self.worst.record(&Packet::of(event, self.start));
+    }
+
+    #[cold]
+    fn record_other(&mut self, event: &Event<'_>) {
         let times = Packet::times_of(event, self.start);
         self.table.record(&times);
         if self.worst.would_keep(&times) {

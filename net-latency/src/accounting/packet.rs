@@ -91,17 +91,23 @@ impl<'a> Packet<'a> {
     /// The time of all its stages: its total and, of an outgoing one with fine stages, what is known of those behind it.
     #[inline]
     pub(super) fn whole(&self) -> Option<u64> {
-        let following = match self.parts {
-            Some(parts) if self.direction == Direction::Out => {
-                // The driver's call is where the way through the network begins.
-                let [qdisc, driver, net] =
-                    [PART_QDISC, PART_DRIVER, PART_NET].map(|part| parts[part].unwrap_or(0));
-                qdisc.saturating_add(driver.max(net))
-            }
-            _ => 0,
-        };
-        Some(self.total?.saturating_add(following))
+        Some(whole(self.total?, self.direction, self.parts.as_ref()))
     }
+}
+
+/// See [`Packet::whole`].
+#[inline]
+pub(super) fn whole(total: u64, direction: Direction, parts: Option<&[Option<u64>; PARTS]>) -> u64 {
+    let following = match parts {
+        Some(parts) if direction == Direction::Out => {
+            // The driver's call is where the way through the network begins.
+            let [qdisc, driver, net] =
+                [PART_QDISC, PART_DRIVER, PART_NET].map(|part| parts[part].unwrap_or(0));
+            qdisc.saturating_add(driver.max(net))
+        }
+        _ => 0,
+    };
+    total.saturating_add(following)
 }
 
 impl<'a> Packet<'a> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use net_latency_common::Direction;
+use net_latency_common::{Direction, Unknown};
 
 use super::{
     distribution::{Figures, PERCENTILES, Times},
@@ -13,7 +13,7 @@ use super::{
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
 use crate::packet::stages::{columns, parts as parts_of, split};
 
-/// The ways a packet can go, in the order in which they are shown. [`Table::record`] knows it too.
+/// The ways a packet can go, in the order in which they are shown. [`Table::way_mut`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
     (Direction::In, Protocol::Tcp),
     (Direction::Out, Protocol::Tcp),
@@ -59,35 +59,63 @@ impl Way {
         whole.chain(parts)
     }
 
-    #[inline]
     fn record(&mut self, packet: &Packet<'_>) {
         self.packets += 1;
-        let add = |times: &mut Times, ns: Option<u64>, row: usize| match ns {
-            Some(ns) => times.add(ns),
-            // What a control packet lacks, it never had.
-            None if packet.is_control => {}
-            None => times.add_unknown(packet.reasons[row]),
-        };
-        // Written out, since a loop over it is not unrolled.
-        let [first, second, third] = &mut self.columns;
-        add(first, packet.stages[0], 0);
-        add(second, packet.stages[1], 1);
-        add(third, packet.stages[2], 2);
-        add(&mut self.total, packet.total, COLUMNS);
+        // What a control packet lacks, it never had.
+        let reason = |reason| (!packet.is_control).then_some(reason);
+        let rows = self.columns.iter_mut().chain([&mut self.total]).zip(packet.reasons);
+        for ((times, why), time) in rows.zip(packet.stages.into_iter().chain([packet.total])) {
+            add(times, time, || reason(why));
+        }
         if let Some(parts) = &packet.parts {
-            self.record_parts(packet, parts);
+            let reason = |part: usize| reason(packet.parts_reasons[part]);
+            self.add_parts(packet.direction, packet.protocol, parts, reason);
         }
     }
 
+    /// Counts a packet whose columns and total are these.
     #[inline]
-    fn record_parts(&mut self, packet: &Packet<'_>, parts: &[Option<u64>; PARTS]) {
+    pub(super) fn add(&mut self, [first, second, third, total]: [u64; COLUMNS + 1]) {
+        self.packets += 1;
+        // Written out, since a loop over it is not unrolled.
+        self.columns[0].add(first);
+        self.columns[1].add(second);
+        self.columns[2].add(third);
+        self.total.add(total);
+    }
+
+    /// Counts its parts. `reason` is asked for one that is unknown, as by [`add`].
+    #[inline]
+    pub(super) fn add_parts(
+        &mut self,
+        direction: Direction,
+        protocol: Protocol,
+        parts: &[Option<u64>; PARTS],
+        reason: impl Fn(usize) -> Option<Option<Unknown>>,
+    ) {
         let times = self.parts.get_or_insert_with(|| Box::new(std::array::from_fn(|_| Times::with_room())));
-        let places = split(packet.direction, packet.protocol);
-        for (part, times) in times.iter_mut().enumerate().filter(|(part, _)| places[*part].is_some()) {
-            match parts[part] {
-                Some(ns) => times.add(ns),
-                None if packet.is_control => {}
-                None => times.add_unknown(packet.parts_reasons[part]),
+        let places = split(direction, protocol);
+        let mut add = |part: usize| {
+            if places[part].is_some() {
+                add(&mut times[part], parts[part], || reason(part));
+            }
+        };
+        // As above.
+        add(0);
+        add(1);
+        add(2);
+        add(3);
+    }
+}
+
+/// Counts a time, or for what `reason` it is unknown, if that is known; nothing if there never was one.
+#[inline]
+fn add(times: &mut Times, ns: Option<u64>, reason: impl FnOnce() -> Option<Option<Unknown>>) {
+    match ns {
+        Some(ns) => times.add(ns),
+        None => {
+            if let Some(reason) = reason() {
+                times.add_unknown(reason);
             }
         }
     }
@@ -121,15 +149,20 @@ impl Table {
     }
 
     /// Counts a packet.
-    #[inline]
     pub fn record(&mut self, packet: &Packet<'_>) {
-        let place = match (packet.direction, packet.protocol) {
+        self.way_mut(packet.direction, packet.protocol).record(packet);
+    }
+
+    /// What packets that go this way are counted in.
+    #[inline]
+    pub(super) fn way_mut(&mut self, direction: Direction, protocol: Protocol) -> &mut Way {
+        let place = match (direction, protocol) {
             (Direction::In, Protocol::Tcp) => 0,
             (Direction::Out, Protocol::Tcp) => 1,
             (Direction::In, Protocol::Udp) => 2,
             (Direction::Out, Protocol::Udp) => 3,
         };
-        self.ways[place].record(packet);
+        &mut self.ways[place]
     }
 
     /// Each way with what it has seen.

@@ -79,7 +79,13 @@ impl Worst {
     /// Whether the packet is one of the slowest so far. Most are not.
     #[inline]
     pub(super) fn would_keep(&self, packet: &Packet<'_>) -> bool {
-        packet.rank().is_some_and(|rank| self.least.is_none_or(|least| least < rank))
+        packet.rank().is_some_and(|rank| self.would_keep_rank(rank))
+    }
+
+    /// The same of a packet with this rank.
+    #[inline]
+    pub(super) fn would_keep_rank(&self, rank: u64) -> bool {
+        self.least.is_none_or(|least| least < rank)
     }
 
     /// Keeps the packet if it is one of the slowest so far.

@@ -32,7 +32,7 @@ use crate::{
         privileges::{self, Later},
         tracer::Tracer,
     },
-    source::{RecordSource as _, order::Finished as _, ring::Names},
+    source::{RecordSource as _, ring::Names},
 };
 
 /// Runs the stream to its end.
@@ -128,7 +128,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     }
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
     let Tracer { capture, counted_until, .. } = &mut stream.tracer;
-    while let Some(completion_ns) = capture.next(|record| record.finished_ns())? {
+    while let Some(completion_ns) = capture.read()?.map(|record| record.finished_ns()) {
         stream.outside += u64::from(completion_ns <= *counted_until);
     }
     let shown = stream.summary.packets() - untaken.lines;
@@ -257,36 +257,48 @@ impl Stream<'_> {
     /// were asked for, and else tells whether it got through. The error is how the run ends.
     fn drain(&mut self, patience: Duration) -> Result<ControlFlow<(), bool>, Result<End, Failure>> {
         let clock = Clock::sample();
-        let mut through = false;
-        for _ in 0..BATCH {
-            if self.options.count.is_some_and(|count| self.summary.packets() >= count.get()) {
-                self.flush(patience)?;
+        let mut left = BATCH;
+        loop {
+            let wanted = match self.options.count {
+                Some(count) => count.get().saturating_sub(self.summary.packets()),
+                None => u64::MAX,
+            };
+            let most = left.min(usize::try_from(wanted).unwrap_or(usize::MAX));
+            let taken = self.fill(clock, most).map_err(Err)?;
+            let is_through = taken < most && self.sink.has_room();
+            left -= taken;
+            let is_written = self.flush(patience)?;
+            if taken as u64 == wanted {
                 return Ok(ControlFlow::Break(()));
             }
-            if !self.sink.has_room() && !self.flush(patience)? {
-                // Its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
-                return Ok(ControlFlow::Continue(false));
+            // If it is not written, its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
+            if is_through || left == 0 || !is_written {
+                return Ok(ControlFlow::Continue(is_through && is_written));
             }
-            let (writer, summary, recent, sink) =
-                (&mut self.writer, &mut self.summary, &mut self.recent, &mut self.sink);
-            let next = self.tracer.records(clock, self.names.as_mut(), &mut self.outside).next(|event| {
+        }
+    }
+
+    /// Puts the lines of the records that wait into the output's buffer, so many at most and as long as there is room; says how
+    /// many.
+    fn fill(&mut self, clock: Clock, most: usize) -> Result<usize, Failure> {
+        let Self { writer, sink, tracer, names, summary, recent, outside, .. } = self;
+        let mut records = tracer.records(clock, names.as_mut(), outside);
+        for taken in 0..most {
+            if !sink.has_room() {
+                return Ok(taken);
+            }
+            let next = records.next(|event| {
                 writer.write(event, sink.buffer());
                 summary.record_event(event);
                 if let Some(recent) = recent {
                     recent.record_event(event);
                 }
-            });
-            match next {
-                Ok(Some(())) => {}
-                Ok(None) => {
-                    through = true;
-                    break;
-                }
-                Err(error) => return Err(Err(error)),
+            })?;
+            if next.is_none() {
+                return Ok(taken);
             }
         }
-        let written = self.flush(patience)?;
-        Ok(ControlFlow::Continue(through && written))
+        Ok(most)
     }
 
     fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
@@ -324,7 +336,7 @@ impl Stream<'_> {
         let mut records = 0;
         let Tracer { capture, span, counted_until, .. } = &mut self.tracer;
         while let Some(completion_ns) =
-            capture.next(|record| record.finished_ns()).map_err(|error| Err(error.into()))?
+            capture.read().map_err(|error| Err(error.into()))?.map(|record| record.finished_ns())
         {
             let is_shown = span.contains(&completion_ns);
             records += u64::from(is_shown);

@@ -204,41 +204,24 @@ impl<'a> Btf<'a> {
             let id = *self.tracepoints.get(name.as_bytes())?;
             Some((id, TYPEDEF, name))
         });
-        let mut named: Vec<_> = functions.chain(tracepoints).collect();
-        named.sort_unstable();
-        named.dedup();
-
-        let (mut types, mut strings) = (Vec::new(), vec![0]);
-        let mut next = 1;
-        for (id, kind, name) in named {
-            // A forward declaration is the shortest type there is.
-            for _ in next..id {
-                types.extend([0, FWD << 24, 0]);
-            }
-            types.extend([u32::try_from(strings.len()).unwrap_or(0), kind << 24, 0]);
-            strings.extend_from_slice(name.as_bytes());
-            strings.push(0);
-            next = id + 1;
-        }
-        let types: Vec<u8> = types.into_iter().flat_map(u32::to_ne_bytes).collect();
-        write(&types, &strings)
+        naming(functions.chain(tracepoints).collect())
     }
 
-    /// All functions that take a pointer to this struct, and which of their arguments is the first such one.
+    /// All functions that take a pointer to this struct, which of their arguments is the first such one, and the function's id.
     #[must_use]
-    pub fn functions_taking(&self, name: &str) -> Vec<(&'a [u8], usize)> {
+    pub fn functions_taking(&self, name: &str) -> Vec<(&'a [u8], usize, u32)> {
         let takes = |id: u32| {
             let (_, pointer) = self.resolve(id)?;
             let (_, target) = (pointer.kind == PTR).then(|| self.resolve(pointer.size_or_type))??;
             (target.kind == STRUCT && self.string(target.name) == name.as_bytes()).then_some(())
         };
         let mut found = Vec::new();
-        for &start in &self.starts[1..] {
+        for (id, &start) in (0..).zip(&self.starts).skip(1) {
             let Some(function) = self.type_at(start as usize).filter(|ty| ty.kind == FUNC) else { continue };
             let Some((prototype, ty)) = self.resolve(function.size_or_type) else { continue };
             let parameter = |index| read_u32(self.types, prototype + TYPE_LEN + index * PARAMETER_LEN + 4);
             let position = (0..ty.count).find(|index| parameter(*index).and_then(takes).is_some());
-            found.extend(position.map(|position| (self.string(function.name), position)));
+            found.extend(position.map(|position| (self.string(function.name), position, id)));
         }
         found
     }
@@ -361,6 +344,38 @@ impl<'a> Btf<'a> {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         rest.split(|&byte| byte == 0).next().unwrap_or_default()
     }
+}
+
+/// The same as of [`Btf::only`], of functions whose ids are known.
+#[must_use]
+pub fn only_functions<'n>(functions: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
+    naming(functions.map(|(id, name)| (id, FUNC, name.to_owned())).collect())
+}
+
+/// BTF in which these types have these ids, kinds and names, and nothing else has a name.
+fn naming(mut named: Vec<(u32, u32, String)>) -> Vec<u8> {
+    named.sort_unstable();
+    named.dedup();
+    let last = named.last().map_or(0, |(id, ..)| *id);
+    // A forward declaration is the shortest type there is.
+    let mut types = fixed_part(0, FWD).repeat(last as usize);
+    let mut strings = vec![0];
+    for (id, kind, name) in named {
+        let start = (id as usize - 1) * TYPE_LEN;
+        let string = u32::try_from(strings.len()).unwrap_or(0);
+        types[start..start + TYPE_LEN].copy_from_slice(&fixed_part(string, kind));
+        strings.extend_from_slice(name.as_bytes());
+        strings.push(0);
+    }
+    write(&types, &strings)
+}
+
+/// What each type begins with: its name and its kind, and of some another type, here none.
+fn fixed_part(name: u32, kind: u32) -> [u8; TYPE_LEN] {
+    let mut bytes = [0; TYPE_LEN];
+    bytes[..4].copy_from_slice(&name.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&(kind << 24).to_ne_bytes());
+    bytes
 }
 
 /// The typedef that stands for a tracepoint.

@@ -107,7 +107,7 @@ impl Symbols {
     ///
     /// # Errors
     /// If there is no list of symbols.
-    pub fn read(wanted: impl Fn(&str) -> bool, variables: &[&str]) -> io::Result<Self> {
+    pub fn read(wanted: impl Fn(&[u8]) -> bool, variables: &[&str]) -> io::Result<Self> {
         let mut symbols = Self::default();
         for_each(|symbol| symbols.note(symbol, &wanted, variables))?;
         symbols.functions.sort_unstable();
@@ -117,13 +117,19 @@ impl Symbols {
     fn note(
         &mut self,
         symbol: &Symbol<'_>,
-        wanted: impl Fn(&str) -> bool,
+        wanted: impl Fn(&[u8]) -> bool,
         variables: &[&str],
     ) -> ControlFlow<()> {
-        if let (Ok(name), Some(address)) = (std::str::from_utf8(symbol.name), symbol.address()) {
-            if symbol.is_function() && wanted(name) {
+        // Nearly all are not, and nothing else of them is looked at.
+        let is_wanted = if symbol.is_function() {
+            wanted(symbol.name)
+        } else {
+            variables.iter().any(|name| name.as_bytes() == symbol.name)
+        };
+        if is_wanted && let (Ok(name), Some(address)) = (std::str::from_utf8(symbol.name), symbol.address()) {
+            if symbol.is_function() {
                 self.functions.push((address, name.to_owned()));
-            } else if !symbol.is_function() && variables.contains(&name) {
+            } else {
                 self.variables.insert(name.to_owned(), address);
             }
         }
@@ -207,7 +213,7 @@ mod tests {
             ffffffffc0000000 t veth_xmit\t[veth]\n";
         let mut symbols = Symbols::default();
         let variables = ["__preempt_count", "__per_cpu_offset", "tcp_v4_rcv"];
-        walk(LIST, |symbol| symbols.note(symbol, |name| name != "nf_hook", &variables))
+        walk(LIST, |symbol| symbols.note(symbol, |name| name != b"nf_hook", &variables))
             .expect("memory can be read");
         let names: Vec<_> = symbols.functions.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["tcp_v4_rcv", "veth_xmit"]);

@@ -16,8 +16,8 @@ use crate::{error::Failure, files::Place, request::Rotation};
 
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
-/// No line of any form is longer, in bytes.
-pub const LONGEST_LINE: usize = 1280;
+/// No line of any form is longer, in bytes, with what is copied beyond its end for a moment.
+pub const LONGEST_LINE: usize = 2048 + 128;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
 

@@ -80,43 +80,52 @@ impl Owner {
 impl Line<'_> {
     #[inline(always)]
     fn put_columns<const COLOUR: bool>(&mut self, event: &Event<'_>) {
-        let Way { arrow, names } = match (event.direction(), event.protocol()) {
+        let way = match (event.direction(), event.protocol()) {
             (Direction::In, Protocol::Tcp) => &TCP_IN,
             (Direction::Out, Protocol::Tcp) => &TCP_OUT,
             (Direction::In, Protocol::Udp) => &UDP_IN,
             (Direction::Out, Protocol::Udp) => &UDP_OUT,
         };
-        self.put(arrow);
         let stages = event.stages();
         let longest = if COLOUR { longest(&stages) } else { None };
         // Written out, since a loop over it is not unrolled.
-        self.put_column(&names[0], stages[0], longest == Some(0));
-        self.put_column(&names[1], stages[1], longest == Some(1));
-        self.put_column(&names[2], stages[2], longest == Some(2));
-        let is_split = event.parts().is_some_and(|times| self.put_parts(event, &times));
+        if COLOUR {
+            self.put(&way.arrow);
+            self.put_column(&way.names[0], stages[0], longest == Some(0));
+        } else {
+            self.put(&way.start);
+            self.put_time(stages[0]);
+        }
+        self.put_column(&way.names[1], stages[1], longest == Some(1));
+        self.put_column(&way.names[2], stages[2], longest == Some(2));
+        let parts = event.parts();
+        if let Some(times) = &parts {
+            self.put_parts(way, times);
+        }
         // No other column follows.
         self.take_back(COMMA.len);
-        if is_split {
+        if parts.is_some() && way.is_split {
             self.put_byte(b')');
         }
     }
 
-    /// An incoming packet's parts in brackets, since they split its last column, which tells that they are to be closed; an outgoing
-    /// one's as further columns.
+    /// An incoming packet's parts in brackets, since they split its last column; an outgoing one's as further columns.
     #[inline]
-    fn put_parts(&mut self, event: &Event<'_>, times: &[Option<u64>; PARTS]) -> bool {
-        let (direction, protocol) = (event.direction(), event.protocol());
-        let is_split = direction == Direction::In;
-        if is_split {
+    fn put_parts(&mut self, way: &Way, times: &[Option<u64>; PARTS]) {
+        if way.is_split {
             self.take_back(COMMA.len);
             self.put(&BRACKET);
         }
-        for (place, time) in split(direction, protocol).into_iter().zip(times) {
-            if let Some(place) = place {
-                self.put_column(&PART_NAMES[place], *time, false);
+        let mut put = |part: usize| {
+            if let Some(name) = &way.parts[part] {
+                self.put_column(name, times[part], false);
             }
-        }
-        is_split
+        };
+        // As above.
+        put(0);
+        put(1);
+        put(2);
+        put(3);
     }
 
     /// A column, and what is between it and the next.
@@ -124,7 +133,18 @@ impl Line<'_> {
     fn put_column(&mut self, name: &Piece<PIECE_LEN>, stage: Option<u64>, is_bold: bool) {
         self.paint(is_bold, BOLD);
         self.put(name);
-        match stage.map(|ns| ns / 1000) {
+        self.put_time(stage);
+        if is_bold {
+            self.take_back(COMMA.len);
+            self.put_slice(PLAIN);
+            self.put(&COMMA);
+        }
+    }
+
+    /// A column's time, and what is between it and the next.
+    #[inline(always)]
+    fn put_time(&mut self, time: Option<u64>) {
+        match time.map(|ns| ns / 1000) {
             Some(us) => {
                 // Nearly all times of a packet.
                 if let Some(short) = usize::try_from(us).ok().and_then(|us| SHORT_TIMES.get(us)) {
@@ -135,11 +155,6 @@ impl Line<'_> {
                 }
             }
             None => self.put(&UNKNOWN),
-        }
-        if is_bold {
-            self.take_back(COMMA.len);
-            self.put_slice(PLAIN);
-            self.put(&COMMA);
         }
     }
 
@@ -174,56 +189,44 @@ const fn short_times() -> [Piece<8>; 1000] {
     times
 }
 
-/// The names of fine stages, by their places in [`FINE_STAGES`]: in brackets, or as columns, each with its colon.
-static PART_NAMES: [Piece<PIECE_LEN>; FINE_STAGES.len()] = part_names();
-
-const fn part_names() -> [Piece<PIECE_LEN>; FINE_STAGES.len()] {
-    let mut names = [Piece::EMPTY; FINE_STAGES.len()];
-    let mut place = 0;
-    while place < names.len() {
-        let end = if is_column(place) { ": " } else { " " };
-        names[place] = Piece::new(FINE_STAGES[place].column, end);
-        place += 1;
-    }
-    names
-}
-
-/// Whether outgoing packets have this fine stage.
-const fn is_column(place: usize) -> bool {
-    let (places, mut part) = (split(Direction::Out, Protocol::Tcp), 0);
-    while part < PARTS {
-        if let Some(this) = places[part]
-            && this == place
-        {
-            return true;
-        }
-        part += 1;
-    }
-    false
-}
-
-/// What lines of a direction and a protocol have in common.
+/// What lines of a direction and a protocol have in common. Names have their colons.
 struct Way {
     arrow: Piece<8>,
-    /// The columns, each with its colon.
     names: [Piece<PIECE_LEN>; COLUMNS],
+    /// The arrow and the first name.
+    start: Piece<PIECE_LEN>,
+    /// The names of the parts that such packets have, where fine stages are asked for.
+    parts: [Option<Piece<PIECE_LEN>>; PARTS],
+    /// Whether they split the last column.
+    is_split: bool,
 }
 
-const TCP_IN: Way = Way::new(Direction::In, Protocol::Tcp);
-const TCP_OUT: Way = Way::new(Direction::Out, Protocol::Tcp);
-const UDP_IN: Way = Way::new(Direction::In, Protocol::Udp);
-const UDP_OUT: Way = Way::new(Direction::Out, Protocol::Udp);
+static TCP_IN: Way = Way::new(Direction::In, Protocol::Tcp);
+static TCP_OUT: Way = Way::new(Direction::Out, Protocol::Tcp);
+static UDP_IN: Way = Way::new(Direction::In, Protocol::Udp);
+static UDP_OUT: Way = Way::new(Direction::Out, Protocol::Udp);
 
 impl Way {
     const fn new(direction: Direction, protocol: Protocol) -> Self {
         let [first, second, third] = columns(direction, protocol);
-        let arrow = match direction {
-            Direction::In => " |I| ",
-            Direction::Out => " |O| ",
+        let (arrow, is_split) = match direction {
+            Direction::In => (" |I| ", true),
+            Direction::Out => (" |O| ", false),
         };
+        let (places, mut parts, mut part) = (split(direction, protocol), [None; PARTS], 0);
+        while part < PARTS {
+            if let Some(place) = places[part] {
+                let end = if is_split { " " } else { ": " };
+                parts[part] = Some(Piece::new(FINE_STAGES[place].column, end));
+            }
+            part += 1;
+        }
         Self {
             arrow: Piece::new(arrow, ""),
             names: [Piece::new(first, ": "), Piece::new(second, ": "), Piece::new(third, ": ")],
+            start: Piece::of([arrow.as_bytes(), first.as_bytes(), b": "]),
+            parts,
+            is_split,
         }
     }
 }

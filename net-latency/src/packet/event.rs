@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
-    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, FineRecord, Held, IPPROTO_UDP, PART_FINISHED, PacketRecord,
-    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
+    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_UDP, PART_FINISHED, PacketRecord, STAMP_APP,
+    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
 };
 
 pub use net_latency_common::PARTS;
@@ -82,15 +82,15 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
     a.max(b).max(c.max(d))
 }
 
-/// When the line of a packet was complete: an outgoing one's with fine stages is later than the packet is with its device.
+/// When the line of a packet with these parts was complete: an outgoing one's with fine stages is later than the packet is with
+/// its device.
 #[must_use]
 #[inline]
-pub fn finished_ns(record: &FineRecord) -> u64 {
-    let packet = completion_ns(&record.packet);
-    if record.packet.direction == Direction::In as u8 {
-        packet
-    } else {
-        packet.max(record.parts[PART_FINISHED])
+pub fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
+    let packet = completion_ns(record);
+    match parts {
+        Some(parts) if record.direction != Direction::In as u8 => packet.max(parts[PART_FINISHED]),
+        _ => packet,
     }
 }
 
@@ -102,8 +102,12 @@ const OUT_ORDER: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_
 /// The stamps in the order in which the packet crosses the stages.
 #[inline]
 fn in_display_order(record: &PacketRecord) -> [u64; STAMPS] {
-    let order = if record.direction == Direction::In as u8 { IN_ORDER } else { OUT_ORDER };
-    order.map(|stage| record.stamps[stage])
+    // Each of the two by itself, which takes no table.
+    if record.direction == Direction::In as u8 {
+        IN_ORDER.map(|stage| record.stamps[stage])
+    } else {
+        OUT_ORDER.map(|stage| record.stamps[stage])
+    }
 }
 
 /// Stamps in the order in which a packet crosses the stages, as its record has them.
@@ -248,6 +252,12 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn total_ns(&self) -> Option<u64> {
         self.total
+    }
+
+    /// Whether somebody asked for its parts.
+    #[must_use]
+    pub fn has_parts(&self) -> bool {
+        self.parts.is_some()
     }
 
     /// Its parts, in ns, `None` where unknown; nothing where nobody asked for them.

@@ -44,7 +44,10 @@ use crate::{
 
 /// The kernel side as an object file, built by build.rs, for nearly every run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
-/// The same with filters by name and cgroup, control packets, counts of times and a log.
+/// The same with counts of times.
+static COUNTS_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
+/// The same with filters by name and cgroup, control packets, fine stages and a log.
 static FULL_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
 
 /// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
@@ -227,15 +230,19 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     let is_full = request.filter.control
         || filters::needs_names(&request.filter)
-        || request.histograms.is_some()
         || request.fine
         || request.log_level > 0;
+    let object = match request.histograms {
+        _ if is_full => FULL_OBJECT,
+        Some(_) => COUNTS_OBJECT,
+        None => OBJECT,
+    };
     if is_full && !request.fine {
         for map in [READERS_MAP, SENT_MAP, LEAVING_MAP] {
             loader.map_max_entries(map, 1);
         }
     }
-    let ebpf = loader.load(if is_full { FULL_OBJECT } else { OBJECT }).context("loading the programs")?;
+    let ebpf = loader.load(object).context("loading the programs")?;
     let mut probes = Probes {
         kprobe_links: None,
         ebpf,
@@ -488,6 +495,7 @@ mod tests {
         };
         let mut all = named(&[&HOOKS[..], &[CLOSE], &PROCESSES].concat());
         assert_eq!(programs_in(OBJECT), all);
+        assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));
         assert_eq!(programs_in(FULL_OBJECT), all);
     }

@@ -46,8 +46,6 @@ pub struct Tracer {
     is_quiet: bool,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
-    /// Whether they have fine stages.
-    is_fine: bool,
     /// Counts of times, if they were asked for, also after detaching.
     counts: Option<Counts>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
@@ -128,7 +126,7 @@ impl Tracer {
         )?;
         // Attaching took a while, in which packets met some of the hooks only.
         let mut early = 0;
-        while capture.next(|_| ())?.is_some() {
+        while capture.read()?.is_some() {
             early += 1;
         }
         let span = monotonic_ns()..=u64::MAX;
@@ -147,7 +145,6 @@ impl Tracer {
             is_quiet,
             probes: Some(probes),
             capture,
-            is_fine: request.fine,
             counts,
             span,
             start,
@@ -167,10 +164,10 @@ impl Tracer {
         names: Option<&'a mut Names>,
         outside: &'a mut u64,
     ) -> Live<'a> {
-        let Self { capture, span, counted_until, is_fine, counts, .. } = self;
+        let Self { capture, span, counted_until, counts, .. } = self;
         // The kernel side gives a record only to what it counts.
         let span = if counts.is_some() { &ALWAYS } else { span };
-        Live { capture, span, counted_until: *counted_until, outside, clock, names, is_fine: *is_fine }
+        Live { capture, span, counted_until: *counted_until, outside, clock, names }
     }
 
     /// What is finished from now on is not valid.

@@ -1,5 +1,6 @@
 //! Where finished packets come from: the [ring buffer](ring), or recorded [logs](log). A view can't tell them apart.
 
+mod buffer;
 pub(crate) mod log;
 pub mod order;
 pub mod ring;

@@ -5,69 +5,32 @@
 
 use std::mem;
 
-use net_latency_common::{FineRecord, PacketRecord};
-
-use crate::packet::event::{completion_ns, finished_ns};
-
 /// Records sorted at a time.
-const ROOM: usize = 4096;
+const ROOM: usize = 2048;
 /// How long a record may take from its packet's last stamp to its place in the ring buffer, ns. What takes longer comes late.
 const HOLD_NS: u64 = 1_000_000;
 
-/// What has a time by which it is sorted.
-pub trait Finished: Copy {
-    /// When its packet was finished, as [`completion_ns`] or [`finished_ns`] has it.
-    fn finished_ns(&self) -> u64;
-}
-
-impl Finished for PacketRecord {
-    #[inline]
-    fn finished_ns(&self) -> u64 {
-        completion_ns(self)
-    }
-}
-
-impl Finished for FineRecord {
-    #[inline]
-    fn finished_ns(&self) -> u64 {
-        finished_ns(self)
-    }
-}
-
-/// A sorted piece of the stream of records. Short keys are sorted, since a record is long to move.
-pub struct Order<R> {
-    /// As they were read. Never grows.
-    records: Vec<R>,
-    /// When each was finished and its place in `records`, in order.
-    keys: Vec<(u64, usize)>,
-    /// Empty between two calls: memory for what is held back.
-    spare: Vec<R>,
-    held: Vec<(u64, usize)>,
-    /// The next to be taken, and the first that is held back: places in `keys`.
+/// A sorted piece of the stream of records, each by its place `P`: they themselves stay where they are.
+pub struct Order<P> {
+    /// When each was finished and its place, in order. Never grows.
+    keys: Vec<(u64, P)>,
+    /// The next to be taken, and the first that is held back.
     next: usize,
     ready: usize,
     hold_ns: u64,
 }
 
-impl<R: Finished> Default for Order<R> {
+impl<P: Copy> Default for Order<P> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<R: Finished> Order<R> {
+impl<P: Copy> Order<P> {
     /// Nothing read yet.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            records: Vec::with_capacity(ROOM),
-            keys: Vec::with_capacity(ROOM),
-            spare: Vec::new(),
-            held: Vec::new(),
-            next: 0,
-            ready: 0,
-            hold_ns: HOLD_NS,
-        }
+        Self { keys: Vec::with_capacity(ROOM), next: 0, ready: 0, hold_ns: HOLD_NS }
     }
 
     /// Nothing is written any more, so that nothing need be held back.
@@ -82,28 +45,37 @@ impl<R: Finished> Order<R> {
     }
 
     /// The next in order, if one is ready.
-    pub fn take(&mut self) -> Option<&R> {
+    #[inline]
+    pub fn take(&mut self) -> Option<P> {
         let (_, place) = self.keys[..self.ready].get(self.next)?;
         self.next += 1;
-        Some(&self.records[*place])
+        Some(*place)
     }
 
-    /// When none is ready: reads more, until `read` has no more. `now_ns` is a time, of the clock of the stamps, before that.
+    /// What was read and has not been taken.
+    pub fn waiting(&self) -> impl Iterator<Item = P> {
+        self.keys[self.next..].iter().map(|(_, place)| *place)
+    }
+
+    /// When none is ready: reads more, until `read` has no more. It returns when a packet was finished, and its record's place.
+    /// `now_ns` is a time, of the clock of the stamps, before that.
     ///
     /// # Errors
     /// What `read` fails with.
+    #[inline]
     pub fn refill<E>(
         &mut self,
         now_ns: u64,
-        mut read: impl FnMut(&mut Vec<R>) -> Result<bool, E>,
+        mut read: impl FnMut() -> Result<Option<(u64, P)>, E>,
     ) -> Result<(), E> {
-        self.keep_held_back();
-        while self.records.len() < ROOM && read(&mut self.records)? {
-            let place = self.keys.len();
-            self.keys.push((self.records[place].finished_ns(), place));
+        self.keys.drain(..mem::take(&mut self.next));
+        while self.keys.len() < ROOM
+            && let Some(key) = read()?
+        {
+            self.keys.push(key);
             sift(&mut self.keys);
         }
-        self.ready = if self.records.len() == ROOM {
+        self.ready = if self.keys.len() == ROOM {
             // More are waiting, which are newer than most of these, whatever the time.
             ROOM / 2
         } else if self.hold_ns == 0 {
@@ -114,23 +86,12 @@ impl<R: Finished> Order<R> {
         };
         Ok(())
     }
-
-    /// Forgets what has been taken; what was held back comes to the front.
-    fn keep_held_back(&mut self) {
-        self.spare.clear();
-        for (place, key) in self.keys.drain(..).skip(self.next).enumerate() {
-            self.spare.push(self.records[key.1]);
-            self.held.push((key.0, place));
-        }
-        mem::swap(&mut self.records, &mut self.spare);
-        mem::swap(&mut self.keys, &mut self.held);
-        self.next = 0;
-    }
 }
 
 /// Puts the last key where it belongs among those before it, which are in order. Few have to move: a record comes late
 /// only if others were finished while a program took it to the ring buffer.
-fn sift(keys: &mut [(u64, usize)]) {
+#[inline]
+fn sift<P>(keys: &mut [(u64, P)]) {
     let mut place = keys.len() - 1;
     while place > 0 && keys[place - 1].0 > keys[place].0 {
         keys.swap(place - 1, place);
@@ -145,29 +106,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::event::fixtures;
-
-    fn record(completion_ns: u64) -> PacketRecord {
-        PacketRecord { stamps: [0, 0, 0, completion_ns], ..fixtures::incoming() }
-    }
 
     /// Takes all that is ready after a refill with `waiting`.
-    fn drain(
-        order: &mut Order<PacketRecord>,
-        now_ns: u64,
-        waiting: &mut impl Iterator<Item = u64>,
-    ) -> Vec<u64> {
+    fn drain(order: &mut Order<u64>, now_ns: u64, waiting: &mut impl Iterator<Item = u64>) -> Vec<u64> {
         let mut taken = Vec::new();
         loop {
-            let read = |records: &mut Vec<PacketRecord>| {
-                let next = waiting.next().map(record);
-                records.extend(next);
-                Ok::<_, Infallible>(next.is_some())
-            };
-            order.refill(now_ns, read).unwrap();
+            order.refill(now_ns, || Ok::<_, Infallible>(waiting.next().map(|at| (at, at)))).unwrap();
             let before = taken.len();
-            while let Some(record) = order.take() {
-                taken.push(completion_ns(record));
+            while let Some(at) = order.take() {
+                taken.push(at);
             }
             if taken.len() == before {
                 return taken;

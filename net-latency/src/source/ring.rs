@@ -4,13 +4,13 @@ use std::{
     io,
     ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
-    ptr, vec,
+    ptr::NonNull,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use aya::{
     Ebpf,
-    maps::{Array, HashMap, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, Map, MapData, PerCpuArray},
 };
 use net_latency_common::{
     COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, FLAG_RETRANS, FineRecord, LEAVING_MAP, PARTS,
@@ -18,7 +18,11 @@ use net_latency_common::{
     SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts, sent_time,
 };
 
-use super::{RecordSource, order::Order};
+use super::{
+    RecordSource,
+    buffer::{Buffer, Position},
+    order::Order,
+};
 use crate::{
     accounting::Census,
     clock::{Clock, monotonic_ns},
@@ -30,7 +34,7 @@ use crate::{
 /// The maps that are read while tracing and, the last time, after everything is detached.
 struct Maps {
     /// Finished packets.
-    records: RingBuf<MapData>,
+    records: Buffer,
     /// Counters per CPU.
     counters: PerCpuArray<MapData, Counters>,
     /// Received segments that wait and found no slot, by a mixture of connection and position.
@@ -92,14 +96,48 @@ fn takes(record: &FineRecord, slower_ns: u64) -> bool {
     slower_ns == 0 || times.any(|time| time >= slower_ns)
 }
 
+/// A finished packet's record, where it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// What every run has.
+    pub packet: &'a PacketRecord,
+    /// Its fine stages, where they are asked for, as [`FineRecord`] has them.
+    pub parts: Option<&'a [u64; PARTS]>,
+}
+
+impl<'a> Record<'a> {
+    /// When its line was complete.
+    #[must_use]
+    #[inline]
+    pub fn finished_ns(&self) -> u64 {
+        finished_ns(self.packet, self.parts)
+    }
+
+    fn of(FineRecord { packet, parts }: &'a FineRecord) -> Self {
+        Self { packet, parts: Some(parts) }
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Buffer(Position),
+    /// Among those that were left.
+    Left(usize),
+}
+
 /// Reads what the kernel side has to say.
 pub struct Capture {
     maps: Maps,
-    order: Order<FineRecord>,
+    order: Order<Place>,
+    /// Whether records have fine stages.
+    is_fine: bool,
     /// With fine stages, until everything is detached.
     unfinished: Option<Unfinished>,
     /// What was left then.
-    left: vec::IntoIter<FineRecord>,
+    left: Vec<FineRecord>,
+    /// So many of them are in order.
+    left_read: usize,
 }
 
 impl Capture {
@@ -110,8 +148,9 @@ impl Capture {
     /// If one is not there: they were taken before.
     pub fn take(ebpf: &mut Ebpf, fine: Option<u64>) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
+        let size = if fine.is_some() { size_of::<FineRecord>() } else { size_of::<PacketRecord>() };
         let maps = Maps {
-            records: take(RECORDS_MAP)?.try_into()?,
+            records: map_buffer(&take(RECORDS_MAP)?, size).context(RECORDS_MAP)?,
             counters: take(COUNTERS_MAP)?.try_into()?,
             segments: take(SEGMENTS_MAP)?.try_into()?,
             datagrams: take(DATAGRAMS_MAP)?.try_into()?,
@@ -124,7 +163,14 @@ impl Capture {
             }),
             None => None,
         };
-        Ok(Self { maps, order: Order::new(), unfinished, left: Vec::new().into_iter() })
+        Ok(Self {
+            maps,
+            order: Order::new(),
+            is_fine: fine.is_some(),
+            unfinished,
+            left: Vec::new(),
+            left_read: 0,
+        })
     }
 
     /// A descriptor that becomes readable when the ring buffer fills faster than the timer reads it.
@@ -135,23 +181,38 @@ impl Capture {
         self.maps.records.as_fd().try_clone_to_owned()
     }
 
-    /// Hands the next record to `take`, in order of completion; `None` if none waits, or only such as are so new that
-    /// older ones may still come.
+    /// The next record, in order of completion; `None` if none waits, or only such as are so new that older ones may still
+    /// come.
     ///
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
-    pub fn next<T>(&mut self, take: impl FnOnce(&FineRecord) -> T) -> Result<Option<T>> {
-        let Self { maps, order, left, .. } = self;
-        if order.is_empty() {
-            order.refill(monotonic_ns(), |records| {
-                let is_read = read(&mut maps.records, records)?;
-                let rest = if is_read { None } else { left.next() };
-                let is_rest = rest.is_some();
-                records.extend(rest);
-                Ok::<_, anyhow::Error>(is_read || is_rest)
-            })?;
+    #[inline(always)]
+    pub fn read(&mut self) -> Result<Option<Record<'_>>> {
+        if self.order.is_empty() {
+            self.refill()?;
         }
-        Ok(order.take().map(take))
+        let Self { maps, order, is_fine, left, .. } = self;
+        Ok(order.take().map(|place| match place {
+            Place::Buffer(position) => record(&maps.records, position, *is_fine),
+            Place::Left(index) => Record::of(&left[index]),
+        }))
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        let Self { maps, order, is_fine, left, left_read, .. } = self;
+        let buffer = &mut maps.records;
+        let in_buffer = |place| if let Place::Buffer(position) = place { Some(position) } else { None };
+        buffer.release(order.waiting().filter_map(in_buffer).min().unwrap_or(buffer.next_position()));
+        order.refill(monotonic_ns(), || {
+            if let Some(position) = buffer.read()? {
+                let finished_ns = record(buffer, position, *is_fine).finished_ns();
+                return Ok(Some((finished_ns, Place::Buffer(position))));
+            }
+            let place = *left_read;
+            let rest = left.get(place).map(|record| (Record::of(record).finished_ns(), Place::Left(place)));
+            *left_read += usize::from(rest.is_some());
+            Ok(rest)
+        })
     }
 
     /// Everything is detached: no more records will come, and what waits for more gets none.
@@ -161,7 +222,7 @@ impl Capture {
     pub fn finish(&mut self) -> Result<()> {
         self.order.release();
         if let Some(unfinished) = self.unfinished.take() {
-            self.left = unfinished.read()?.into_iter();
+            self.left = unfinished.read()?;
         }
         Ok(())
     }
@@ -224,8 +285,6 @@ pub struct Live<'a> {
     pub clock: Clock,
     /// Where names are asked for.
     pub names: Option<&'a mut Names>,
-    /// Whether records have fine stages.
-    pub is_fine: bool,
 }
 
 impl RecordSource for Live<'_> {
@@ -233,84 +292,66 @@ impl RecordSource for Live<'_> {
         monotonic_ns()
     }
 
-    #[inline]
+    // All of it in the view's loop: what a call would have to be given takes as long as this.
+    #[inline(always)]
     fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
-        let Self { capture, span, counted_until, outside, clock, names, is_fine } = self;
-        let mut take = Some(take);
-        loop {
-            let next = capture.next(|fine| {
-                let FineRecord { packet: record, parts } = fine;
-                // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
-                let completion_ns = completion_ns(record);
-                if !span.contains(&completion_ns) {
-                    **outside += u64::from(completion_ns <= *counted_until);
-                    return None;
-                }
-                let wall_ns = clock.to_utc_ns(finished_ns(fine));
-                let (ns_pid, device) = match names {
-                    Some(Names { devices, namespaced }) => {
-                        (namespaced.number(record.pid), devices.name(record.netns, record.ifindex))
-                    }
-                    None => (None, None),
-                };
-                let event = Event::new(record, wall_ns, device)
-                    .with_ns_pid(ns_pid)
-                    .with_parts(is_fine.then_some(parts));
-                take.take().map(|take| take(&event))
-            })?;
-            match next {
-                Some(Some(taken)) => return Ok(Some(taken)),
-                Some(None) => {}
-                None => return Ok(None),
+        let Self { capture, span, counted_until, outside, clock, names } = self;
+        while let Some(record) = capture.read()? {
+            let Record { packet, parts } = record;
+            // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
+            let completion_ns = completion_ns(packet);
+            if !span.contains(&completion_ns) {
+                **outside += u64::from(completion_ns <= *counted_until);
+                continue;
             }
+            let wall_ns = clock.to_utc_ns(record.finished_ns());
+            let (ns_pid, device) = match names {
+                Some(Names { devices, namespaced }) => {
+                    (namespaced.number(packet.pid), devices.name(packet.netns, packet.ifindex))
+                }
+                None => (None, None),
+            };
+            let event = Event::new(packet, wall_ns, device).with_ns_pid(ns_pid).with_parts(parts);
+            return Ok(Some(take(&event)));
         }
+        Ok(None)
     }
 }
 
-/// Appends the oldest record in the ring buffer, if there is one.
-fn read(ring: &mut RingBuf<MapData>, records: &mut Vec<FineRecord>) -> Result<bool> {
-    let Some(item) = ring.next() else { return Ok(false) };
-    decode(&item, records)?;
-    Ok(true)
+/// The ring buffer of records of this size.
+fn map_buffer(map: &Map, size: usize) -> Result<Buffer> {
+    let Map::RingBuf(map) = map else { bail!("it is no ring buffer") };
+    let bytes = map.info()?.max_entries() as usize;
+    Ok(Buffer::map(map.fd().as_fd().try_clone_to_owned()?, bytes, size)?)
 }
 
-/// Appends the record that these bytes are.
-fn decode(bytes: &[u8], records: &mut Vec<FineRecord>) -> Result<()> {
-    let is_fine = bytes.len() == size_of::<FineRecord>();
-    let record = bytes.as_ptr().cast::<PacketRecord>();
-    ensure!(
-        (is_fine || bytes.len() == size_of::<PacketRecord>()) && record.is_aligned(),
-        "the kernel side sent a record of {} bytes",
-        bytes.len()
-    );
-    records.reserve(1);
-    // SAFETY: as large and as aligned as what it is taken for, of which every bit pattern is one; there is room for one more.
-    unsafe {
-        let to = records.as_mut_ptr().add(records.len());
-        copy(record, &raw mut (*to).packet);
-        (*to).parts = if is_fine { record.cast::<FineRecord>().read().parts } else { [0; PARTS] };
-        records.set_len(records.len() + 1);
-    }
-    Ok(())
+/// A record of a buffer that has [`FineRecord`]s, or else [`PacketRecord`]s.
+#[inline]
+fn record(buffer: &Buffer, position: Position, is_fine: bool) -> Record<'_> {
+    // SAFETY: the buffer has records aligned to 8, of the size that it was mapped with, and nobody writes there before they are
+    // released, for which it must be borrowed mutably.
+    unsafe { record_at(buffer.record(position), is_fine) }
 }
 
-/// Copies a record in two parts: the compiler has a function called for more than 128 bytes, which takes three times as long.
+/// The record that begins there.
 ///
 /// # Safety
-/// `from` is a record, and there is room for one at `to`.
-unsafe fn copy(from: *const PacketRecord, to: *mut PacketRecord) {
-    const PART: usize = 64;
-    let (from, to) = (from.cast::<u8>(), to.cast::<u8>());
-    // SAFETY: the parts of a record.
+/// There are as many bytes, aligned to 8, and nobody writes there as long as it is used. Every bit pattern is a record.
+#[inline]
+unsafe fn record_at<'a>(start: NonNull<u8>, is_fine: bool) -> Record<'a> {
+    // SAFETY: the caller keeps to it.
     unsafe {
-        ptr::copy_nonoverlapping(from, to, PART);
-        ptr::copy_nonoverlapping(from.add(PART), to.add(PART), size_of::<PacketRecord>() - PART);
+        if is_fine {
+            Record::of(start.cast().as_ref())
+        } else {
+            Record { packet: start.cast().as_ref(), parts: None }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::slice;
+    use std::{ptr, slice};
 
     use net_latency_common::{SENT_BY_TIMER, SENT_TAG_BITS, part, sent_tag, tagged};
 
@@ -375,13 +416,16 @@ mod tests {
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), words.as_mut_ptr().cast(), bytes.len()) };
             // SAFETY: the same bytes.
             let bytes = unsafe { slice::from_raw_parts(words.as_ptr().cast::<u8>(), bytes.len()) };
-            let mut records = Vec::new();
-            let decoded = decode(bytes, &mut records);
-            let sizes = [size_of::<PacketRecord>(), size_of::<FineRecord>()];
-            assert_eq!(decoded.is_ok(), sizes.contains(&bytes.len()));
-            for FineRecord { packet: record, parts } in records {
-                let wall_ns = i64::try_from(record.stamps[0]).unwrap_or(0);
-                let event = Event::new(&record, wall_ns, Some(&record.comm)).with_parts(Some(&parts));
+            let start = NonNull::from(bytes).cast::<u8>();
+            let records = [
+                // SAFETY: as large and as aligned as what it is taken for.
+                (bytes.len() >= size_of::<PacketRecord>()).then(|| unsafe { record_at(start, false) }),
+                // SAFETY: the same.
+                (bytes.len() >= size_of::<FineRecord>()).then(|| unsafe { record_at(start, true) }),
+            ];
+            for Record { packet, parts } in records.into_iter().flatten() {
+                let wall_ns = i64::try_from(packet.stamps[0]).unwrap_or(0);
+                let event = Event::new(packet, wall_ns, Some(&packet.comm)).with_parts(parts);
                 for format in [Format::Text, Format::Json, Format::Csv] {
                     let mut line = Vec::new();
                     let options = Options { zone: Zone::UTC, details: true, colour: false };

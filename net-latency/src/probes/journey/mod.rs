@@ -27,13 +27,14 @@ use net_latency_common::{
         TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
     },
 };
+use rustc_hash::FxHashSet;
 
 use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
 use super::{attach, filters, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
-        btf::{Btf, named},
+        btf::{Btf, named, only_functions},
         facts::Live,
         layout, preemption, prerequisites,
         symbols::{self, Symbols},
@@ -77,12 +78,21 @@ struct Plan {
     offsets: net_latency_common::Offsets,
     /// Whether the kernel counts calls that a kprobe's program missed.
     counts_missed: bool,
-    /// Functions that are only places on the way, with the skb's position.
-    places: Vec<(String, usize)>,
+    /// Functions that are only places on the way.
+    places: Vec<Function>,
     /// By program.
     functions: Vec<(&'static str, &'static str)>,
     tracepoints: Vec<(&'static str, &'static str)>,
     names: Names,
+}
+
+/// A function that is given an skb.
+struct Function {
+    name: String,
+    /// Which of its arguments that is.
+    position: usize,
+    /// Its id in the kernel's BTF.
+    id: u32,
 }
 
 /// What places are called.
@@ -192,7 +202,7 @@ pub fn attach(
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
-    load(plan, btf, request, progress)
+    load(plan, request, progress)
         .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
 }
 
@@ -227,15 +237,19 @@ impl Plan {
         let mut places: Vec<_> = btf
             .functions_taking("sk_buff")
             .into_iter()
-            .filter_map(|(name, position)| Some((std::str::from_utf8(name).ok()?.to_owned(), position)))
-            .filter(|(name, _)| functions::wants(request.functions, name) && !is_special(name))
+            .filter_map(|(name, position, id)| {
+                Some(Function { name: std::str::from_utf8(name).ok()?.to_owned(), position, id })
+            })
+            .filter(|Function { name, .. }| functions::wants(request.functions, name) && !is_special(name))
             .collect();
-        places.sort_unstable();
-        places.dedup_by(|a, b| a.0 == b.0);
+        places.sort_unstable_by(|a, b| (&a.name, a.position, a.id).cmp(&(&b.name, b.position, b.id)));
+        places.dedup_by(|a, b| a.name == b.name);
 
-        let is_traced = |name: &str| {
-            is_special(name) || places.binary_search_by(|(place, _)| place.as_str().cmp(name)).is_ok()
-        };
+        // The kernel has 150,000 symbols.
+        let special = functions.iter().map(|(_, target)| *target);
+        let traced = special.chain(places.iter().map(|place| place.name.as_str())).map(str::as_bytes);
+        let traced: FxHashSet<&[u8]> = traced.collect();
+        let is_traced = |name: &[u8]| traced.contains(name);
         let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
         let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
             Failure::cannot_trace(
@@ -311,12 +325,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     layout::names().chain(["pcpu_hot", "napi_struct"]).chain(functions).chain(tracepoints)
 }
 
-fn load(
-    mut plan: Plan,
-    btf: &[u8],
-    request: &Request<'_>,
-    mut progress: impl FnMut(usize, usize),
-) -> Result<Following> {
+fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, usize)) -> Result<Following> {
     attach::lift_memory_limit();
     // A task that is preempted in a program keeps it from running for others (`__bpf_prog_enter_recur`), not in a kprobe's.
     let uses_fentry = match request.backend {
@@ -325,7 +334,7 @@ fn load(
         Backend::Kprobe => false,
     };
     let slots = if uses_fentry { plan.places.len().min(SLOTS) } else { 0 };
-    for (slot, (_, position)) in plan.places.iter().take(slots).enumerate() {
+    for (slot, Function { position, .. }) in plan.places.iter().take(slots).enumerate() {
         plan.settings.positions[slot] = u8::try_from(*position).unwrap_or(u8::MAX);
     }
     let settings = filters::settings(request.filter, request.buffer_bytes);
@@ -359,18 +368,16 @@ fn load(
     };
 
     let all = plan.places.len() + plan.functions.len();
+    let in_slots = plan.places.iter().take(slots).map(|place| (place.id, place.name.as_str()));
     let types =
-        (slots > 0).then(|| Types::parse(btf, Endianness::default()).context("reading the kernel's BTF"));
-    let types = types.transpose()?;
+        Types::parse(&only_functions(in_slots), Endianness::default()).context("reading the kernel's BTF")?;
     let start = Instant::now();
-    for (number, (name, position)) in plan.places.iter().enumerate() {
+    for (number, Function { name, position, .. }) in plan.places.iter().enumerate() {
         progress(number, all);
         following.names.slots.push(name.clone());
         if start.elapsed() > LONGEST {
             following.skipped += 1;
-        } else if let Some(types) = types.as_ref().filter(|_| number < slots)
-            && following.attach_slot(number, name, types).is_ok()
-        {
+        } else if number < slots && following.attach_slot(number, name, &types).is_ok() {
             following.uses_fentry = true;
             following.traced += 1;
         } else if *position >= POSITIONS {
