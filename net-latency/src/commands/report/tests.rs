@@ -92,6 +92,8 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             last_drv_ip_ns: event.last_drv_ip_ns(),
             ns_pid: None,
             held: event.held(),
+            rtt_ns: event.rtt_ns(),
+            dsacks: event.dsacks(),
         },
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Values<'a> {
     pub(crate) last_drv_ip_ns: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
     pub(crate) held: Option<Held>,
+    pub(crate) rtt_ns: Option<u64>,
+    pub(crate) dsacks: Option<u16>,
 }
 
 /// What a line says, in the types that views reckon with. Unknown is `None`.
