@@ -50,6 +50,7 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
         read(source.name(), log, &config.filter, &mut report)?;
     }
     drop(progress);
+    report.finish();
 
     if let Some(page) = page {
         page.write(html::page(&report, config).as_bytes())?;

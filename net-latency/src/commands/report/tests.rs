@@ -53,6 +53,7 @@ fn report_on(log: &[u8], config: &ReportConfig) -> Result<Report, String> {
     let mut report = Report::new(1, config);
     super::read("the log".to_owned(), Cursor::new(log), &config.filter, &mut report)
         .map_err(|failure| failure.to_string())?;
+    report.finish();
     Ok(report)
 }
 
