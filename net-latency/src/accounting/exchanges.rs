@@ -222,13 +222,6 @@ impl Answers {
         interleaved * 100 <= others
     }
 
-    /// Adds what another one counts.
-    pub fn merge(&mut self, other: &Self) {
-        self.times.merge(&other.times);
-        self.last.merge(&other.last);
-        self.unknown.iter_mut().zip(other.unknown).for_each(|(sum, count)| *sum += count);
-    }
-
     /// Forgets all and keeps the memory.
     pub fn clear(&mut self) {
         self.times.clear();

@@ -47,8 +47,7 @@ pub struct Summary {
     pub table: Table,
     /// The slowest packets.
     pub worst: Worst,
-    /// What connections show beside the times of their packets, for who asks for it: looking for each packet's takes as long as all
-    /// else.
+    /// What connections show beside the times of their packets, for who asks for it: each packet's has to be looked up.
     connections: Option<Connections>,
     /// When every hook was attached, in ns of `CLOCK_MONOTONIC`.
     start: u64,
