@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// Nothing more will come.
+    /// Nothing more will come that belongs to what came before: exchanges in two logs are not put together.
     pub(super) fn finish(&mut self) {
         for (connection, entry) in self.connections.iter_mut() {
             let news = entry.finish(connection.role(self.ephemeral));

@@ -78,9 +78,9 @@ impl Entry {
         news
     }
 
-    /// Nothing more will come of this connection.
+    /// Nothing more will come of this connection that belongs to what came before.
     pub(super) fn finish(&mut self, role: Option<Role>) -> News {
-        let news = self.conversation.finish(role);
+        let news = std::mem::take(&mut self.conversation).finish(role);
         self.tcp.add(&news);
         news
     }
