@@ -56,6 +56,8 @@ pub struct Offsets {
     pub tcp_sock_write_seq: u32,
     pub tcp_sock_snd_wnd: u32,
     pub tcp_sock_icsk_retransmits: u32,
+    pub tcp_sock_srtt_us: u32,
+    pub tcp_sock_dsack_dups: u32,
     pub udp_sock_pending: u32,
     pub task_struct_pid: u32,
     pub task_struct_tgid: u32,

@@ -100,9 +100,15 @@ pub struct PacketRecord {
     /// [`IPPROTO_TCP`] or [`IPPROTO_UDP`].
     pub protocol: u8,
     /// [`AF_INET`] or [`AF_INET6`].
-    pub family: u32,
-    /// Sent by TCP, with fine stages: why it held these bytes back for half of their wait or more, a [`crate::Held`] as a number; 0 where it didn't, or nobody knows.
-    pub held: u32,
+    pub family: u8,
+    /// Sent by TCP, with fine stages: why it held these bytes back for half of their wait or more, a [`crate::Held`] as a number;
+    /// 0 where it didn't, or nobody knows.
+    pub held: u8,
+    /// Sent by TCP, on a connection that has sent something again: one more than the segments that the peer has said to have got
+    /// twice (`tcp_sock.dsack_dups`, its lower bits); else 0.
+    pub dsacks: u16,
+    /// Sent by TCP: the smoothed round-trip time then, in eighths of a microsecond (`tcp_sock.srtt_us`); 0 where there is none yet.
+    pub rtt: u32,
 }
 
 const _: () = assert!(size_of::<PacketRecord>() == 152, "records have no padding");

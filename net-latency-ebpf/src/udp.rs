@@ -278,8 +278,10 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 flags: datagram.flags,
                 direction: Direction::In as u8,
                 protocol: IPPROTO_UDP,
-                family,
+                family: family as u8,
                 held: 0,
+                dsacks: 0,
+                rtt: 0,
             }
         };
         emit_fine(Direction::In, &stamps, mark, record, parts)
@@ -476,8 +478,10 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             flags: 0,
             direction: Direction::Out as u8,
             protocol: IPPROTO_UDP,
-            family: pair.family,
+            family: pair.family as u8,
             held: 0,
+            dsacks: 0,
+            rtt: 0,
         }
     };
     let missing = None;

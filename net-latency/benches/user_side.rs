@@ -54,8 +54,10 @@ fn records() -> Vec<PacketRecord> {
             flags: 0,
             direction: u8::from(is_out),
             protocol: IPPROTO_TCP,
-            family: AF_INET,
+            family: AF_INET as u8,
             held: 0,
+            dsacks: 0,
+            rtt: 0,
         }
     };
     (0..RECORDS).map(record).collect()

@@ -77,8 +77,10 @@ fn records() -> Vec<PacketRecord> {
             flags: [0, FLAG_GRO, FLAG_RETRANS | FLAG_GRO, FLAG_CONTROL][(n % 4) as usize],
             direction: u8::from(is_out),
             protocol: if n % 5 < 3 { IPPROTO_TCP } else { IPPROTO_UDP },
-            family: if n % 7 < 4 { AF_INET } else { AF_INET6 },
+            family: (if n % 7 < 4 { AF_INET } else { AF_INET6 }) as u8,
             held: 0,
+            dsacks: 0,
+            rtt: 0,
         });
     }
     records

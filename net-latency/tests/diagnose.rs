@@ -44,7 +44,7 @@ fn log(directory: &Path, has_parts: bool) -> PathBuf {
                 segs: 1,
                 direction: Direction::In as u8,
                 protocol: IPPROTO_TCP,
-                family: AF_INET,
+                family: AF_INET as u8,
                 ..PacketRecord::default()
             };
             let parts: [u64; PARTS] = [0, wait, 50 * US, 20 * US];

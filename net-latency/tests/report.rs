@@ -70,7 +70,7 @@ fn one_log_in_many_pieces_and_forms_is_the_same_report() {
     let directory = TempDir::new().expect("temporary directory");
     let json = log(Format::Json);
     let csv = log(Format::Csv);
-    let whole = object(&run(&["--format", "json", &put(&directory, "whole", &json)]));
+    let mut whole = object(&run(&["--format", "json", &put(&directory, "whole", &json)]));
     assert_eq!(whole["packets"], PACKETS);
     let as_csv = object(&run(&["--format", "json", &put(&directory, "whole.csv", &csv)]));
     assert_eq!(as_csv, whole);
@@ -88,6 +88,13 @@ fn one_log_in_many_pieces_and_forms_is_the_same_report() {
     let mut pieces = object(&run(&["--format", "json", &pieces[0], &pieces[1], &pieces[2]]));
     assert_eq!(pieces["files"], 3);
     pieces["files"] = 1.into();
+    // An exchange that is in two logs is in none.
+    for report in [&mut pieces, &mut whole] {
+        for table in ["connections", "processes"] {
+            let rows = report[table]["top"].as_array_mut().expect("rows");
+            rows.iter_mut().for_each(|row| row["tcp"] = Value::Null);
+        }
+    }
     assert_eq!(pieces, whole);
 }
 

@@ -198,7 +198,7 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
             Direction::Out => packet.daddr,
         });
         // ::ffff:a.b.c.d
-        if packet.family == AF_INET { [0, host[0] << 32 | 0xffff_0000] } else { host }
+        if u32::from(packet.family) == AF_INET { [0, host[0] << 32 | 0xffff_0000] } else { host }
     } else if by == GroupBy::Interface as u32 {
         [packet.ifindex.into(), packet.netns.into()]
     } else if by == GroupBy::Cgroup as u32 {

@@ -247,6 +247,18 @@ impl<M: Memory> TcpSocket<M> {
         self.field(offset!(tcp_sock_write_seq))
     }
 
+    /// The smoothed round-trip time, in eighths of a microsecond; 0 before the first ACK.
+    #[inline(always)]
+    pub(crate) fn smoothed_rtt(self) -> u32 {
+        self.field(offset!(tcp_sock_srtt_us))
+    }
+
+    /// Segments that the peer has said to have got twice, which TCP had sent again.
+    #[inline(always)]
+    pub(crate) fn dsacks(self) -> u32 {
+        self.field(offset!(tcp_sock_dsack_dups))
+    }
+
     /// The peer's window in bytes: 0 while it takes none.
     #[cfg(feature = "fine")]
     #[inline(always)]

@@ -73,8 +73,10 @@ pub(crate) struct Transmission {
     pub(super) flags: Field<u16>,
     pub(super) author: Field<Author>,
     /// Why TCP had held its bytes back, a [`net_latency_common::Held`]; 0 where nobody knows.
-    pub(super) held: Field<u32>,
-    reserved: u32,
+    pub(super) held: Field<u16>,
+    /// As a record has them.
+    pub(super) dsacks: Field<u16>,
+    pub(super) rtt: Field<u32>,
 }
 
 /// One TCP socket.
@@ -104,7 +106,8 @@ pub(crate) struct Connection {
     pub(super) resent_first: Field<u64>,
     /// The number of the first of these bytes.
     pub(super) resent_seq: Field<u32>,
-    reserved: u32,
+    /// Whether it has sent something again.
+    pub(super) has_resent: Field<u32>,
     /// Sequence number at which the next segment starts that has no line yet, if `read_known`.
     pub(super) read_next: Field<u32>,
     pub(super) read_known: Field<u32>,

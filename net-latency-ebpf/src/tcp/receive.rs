@@ -162,8 +162,10 @@ fn control(received: &Received) -> HookResult {
             flags: received.flags | FLAG_CONTROL,
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
-            family: received.pair.family,
+            family: received.pair.family as u8,
             held: 0,
+            dsacks: 0,
+            rtt: 0,
         }
     })
 }
@@ -522,8 +524,10 @@ fn record(
         flags: segment.flags.get() | flags,
         direction: Direction::In as u8,
         protocol: IPPROTO_TCP,
-        family: addresses.family,
+        family: addresses.family as u8,
         held: 0,
+        dsacks: 0,
+        rtt: 0,
     }
 }
 

@@ -173,6 +173,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     } else {
         if before(seq, tcp.snd_nxt()) {
             flags |= FLAG_RETRANS;
+            connection.has_resent.set(1);
             if connection.resent_seq.get() == seq {
                 first = connection.resent_first.get();
             }
@@ -212,8 +213,12 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     transmission.flags.set(flags);
     #[cfg(feature = "fine")]
     if is_fine() {
-        transmission.held.set(held::of_sent(connection, tcp, app, transport, flags));
+        transmission.held.set(held::of_sent(connection, tcp, app, transport, flags) as u16);
     }
+    transmission.rtt.set(tcp.smoothed_rtt());
+    // Nearly all connections have nothing to say here.
+    let dsacks = if connection.has_resent.get() != 0 { (tcp.dsacks() as u16).wrapping_add(1) } else { 0 };
+    transmission.dsacks.set(dsacks);
     transmission.author.set(author);
     transmission.skb.set(number(skb.address()));
     result
@@ -470,8 +475,10 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
             flags: transmission.flags.get(),
             direction: Direction::Out as u8,
             protocol: IPPROTO_TCP,
-            family: addresses.family,
-            held: transmission.held.get(),
+            family: addresses.family as u8,
+            held: transmission.held.get() as u8,
+            dsacks: transmission.dsacks.get(),
+            rtt: transmission.rtt.get(),
         }
     };
     let missing = None;

@@ -6,13 +6,16 @@
 mod census;
 mod cost;
 mod distribution;
+pub mod exchanges;
 mod footer;
 mod human;
 mod ledger;
 mod losses;
 pub mod object;
 mod packet;
+mod places;
 mod table;
+pub mod tcp;
 mod unknown;
 mod worst;
 
@@ -31,9 +34,12 @@ pub use ledger::Ledger;
 pub use losses::{Loss, Losses};
 pub use packet::Packet;
 use packet::whole;
+pub use places::Places;
 pub use table::{Table, Way};
 pub use unknown::{Reasons, reason_name};
 pub use worst::{Worst, dominant, meaning};
+
+use tcp::Connections;
 
 /// Accumulates packets. Its size does not depend on their number (about 300 KiB).
 #[derive(Debug, Default)]
@@ -42,6 +48,8 @@ pub struct Summary {
     pub table: Table,
     /// The slowest packets.
     pub worst: Worst,
+    /// What connections show beside the times of their packets, for who asks for it: each packet's has to be looked up.
+    connections: Option<Connections>,
     /// When every hook was attached, in ns of `CLOCK_MONOTONIC`.
     start: u64,
 }
@@ -59,10 +67,26 @@ impl Summary {
         Self { start, ..Self::default() }
     }
 
+    /// Nothing more will come.
+    pub fn finish(&mut self) {
+        if let Some(connections) = &mut self.connections {
+            connections.finish();
+        }
+    }
+
+    /// The same with what connections show beside, if there are any.
+    #[must_use]
+    pub fn with_connections(self, connections: Option<Connections>) -> Self {
+        Self { connections, ..self }
+    }
+
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
         self.table.clear();
         self.worst.clear();
+        if let Some(connections) = &mut self.connections {
+            connections.clear();
+        }
     }
 
     /// Counts a packet. Allocates nothing.
@@ -112,6 +136,9 @@ impl Summary {
         self.table.record(&times);
         if self.worst.would_keep(&times) {
             self.worst.record(&Packet::of(event, self.start));
+        }
+        if let Some(connections) = &mut self.connections {
+            connections.record(event);
         }
     }
 

@@ -6,7 +6,8 @@ use net_latency_common::Direction;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{
-    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, losses, table::FIRST_PART, worst::culprit,
+    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, losses, table::FIRST_PART, tcp::Tcp,
+    worst::culprit,
 };
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
@@ -95,6 +96,8 @@ pub struct Object {
     unknown_stages: Reasons,
     stages: Vec<Stage>,
     slowest: Vec<Slow>,
+    /// `null` where nobody looks at connections.
+    tcp: Option<Tcp>,
     cost: Option<Expense>,
 }
 
@@ -133,13 +136,15 @@ impl Object {
             unknown_stages,
             stages,
             slowest: slowest.map(|packet| Slow::new(&packet, zone)).collect(),
+            tcp: None,
             cost: cost.map(Expense::new),
         }
     }
 
     /// Of a view that has a summary of what it showed.
     pub fn of_summary(kind: Kind, view: View, balance: &Balance<'_>, summary: &Summary, zone: Zone) -> Self {
-        Self::new(kind, view, balance, stages(summary), summary.worst.packets(), zone)
+        let object = Self::new(kind, view, balance, stages(summary), summary.worst.packets(), zone);
+        Self { tcp: summary.connections.as_ref().map(|connections| connections.tcp().clone()), ..object }
     }
 }
 

@@ -75,6 +75,25 @@ impl<'a> Packet<'a> {
         }
     }
 
+    /// When it arrived at its driver, or was written, ns since 1970.
+    #[must_use]
+    pub fn begun_ns(&self) -> Option<i64> {
+        self.at_last_stage_ns()?.checked_sub_unsigned(self.total?)
+    }
+
+    /// When it crossed the last of the basic stages, ns since 1970.
+    #[must_use]
+    pub fn at_last_stage_ns(&self) -> Option<i64> {
+        let known = |part: usize| self.parts.and_then(|parts| parts[part]);
+        let behind = match (self.parts, self.direction, self.protocol) {
+            // Then that is when it was finished.
+            (None, ..) | (_, Direction::In, _) => 0,
+            (_, Direction::Out, Protocol::Tcp) => known(PART_QDISC)?.saturating_add(known(PART_NET)?),
+            (_, Direction::Out, Protocol::Udp) => known(PART_QDISC)?.saturating_add(known(PART_DRIVER)?),
+        };
+        self.wall_ns?.checked_sub_unsigned(behind)
+    }
+
     /// By what people know whose it is: the process' name or, in a log that lacks it, the thread's.
     #[must_use]
     pub fn name(&self) -> Option<&'a [u8]> {

@@ -10,7 +10,7 @@ use tokio::{task::yield_now, time::sleep};
 
 use super::Alarm;
 use crate::{
-    accounting::{Footer, Losses, Packet, Summary, object},
+    accounting::{Footer, Losses, Packet, Summary, object, tcp::Connections},
     clock::Clock,
     diagnosis::{Model, json, judge, text},
     error::Failure,
@@ -54,6 +54,11 @@ fn new_model(config: &DiagnoseConfig) -> Model {
     Model::new(config.threshold, ports::ephemeral())
 }
 
+/// What is known of connections, for a summary that has room for it.
+fn connections(config: &DiagnoseConfig) -> Option<Connections> {
+    (config.footer == FooterFormat::Json).then(|| Connections::new(Some(ports::ephemeral_word())))
+}
+
 /// Judges what this kernel does for so long.
 async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Duration) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
@@ -70,7 +75,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     }
     let mut live = Live {
         model: new_model(config),
-        summary: Summary::since(*tracer.span.start()),
+        summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
         names: Names::default(),
         outside: 0,
@@ -153,6 +158,7 @@ impl Live {
     fn finish(&mut self, config: &DiagnoseConfig, elapsed: Duration) -> Result<Losses, Failure> {
         let mut losses = self.tracer.detach()?;
         self.drain(usize::MAX)?;
+        self.summary.finish();
         let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
         losses.evicted_in = ledger.evicted;
         if config.footer != FooterFormat::None {

@@ -1,16 +1,12 @@
 //! What is known of the packets before on a connection. A table of a fixed size, in which those that were used last stay.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    net::SocketAddr,
+use std::net::SocketAddr;
+
+use crate::{
+    accounting::{Places, tcp::Dsacks},
+    packet::event::{Event, Protocol, local_and_remote},
 };
 
-use crate::packet::event::{Event, Protocol, local_and_remote};
-
-/// Sets of connections that compete for places.
-const SETS: usize = 1_024;
-/// Places of a set.
-const WAYS: usize = 4;
 /// Between an ACK and the packet that carried it, ns: TCP takes the ACK some microseconds after it has the packet, and an emulated
 /// or busy machine some hundreds.
 const WITH_NS: u64 = 500_000;
@@ -78,66 +74,26 @@ pub(super) struct Half {
     pub(super) exchange: Exchange,
     /// Packets sent since the last was received.
     pub(super) row: u32,
-}
-
-/// A connection, or the packets between two UDP ends.
-#[derive(Clone, Debug)]
-pub(super) struct Connection {
-    ends: Ends,
-    used: u64,
-    halves: [Half; 2],
-}
-
-impl Connection {
-    /// The half that is `ends`' own, and the other one.
-    pub(super) fn halves(&mut self, ends: &Ends) -> (&mut Half, &mut Half) {
-        let [first, second] = &mut self.halves;
-        if ends.local == self.ends.local { (first, second) } else { (second, first) }
-    }
+    pub(super) dsacks: Dsacks,
 }
 
 /// As many connections as have a place.
-#[derive(Clone, Debug)]
-pub(super) struct Connections {
-    hasher: RandomState,
-    places: Vec<Option<Connection>>,
-    /// Grows with each packet.
-    clock: u64,
-}
+#[derive(Clone, Debug, Default)]
+pub(super) struct Connections(Places<Ends, [Half; 2]>);
 
 impl Connections {
-    pub(super) fn new() -> Self {
-        Self { hasher: RandomState::new(), places: vec![None; SETS * WAYS], clock: 0 }
-    }
-
-    /// The connection between these ends. Where its set is full, the one that was not used for longest makes way, after `settle`
-    /// has seen its halves.
-    pub(super) fn find(&mut self, ends: &Ends, settle: impl FnMut(&mut Half)) -> &mut Connection {
-        self.clock += 1;
+    /// The two halves of the connection between these ends: the one that is `ends`' own, and the other one. Where there is no place, the
+    /// one that was not used for longest makes way, after `settle` has seen its halves.
+    pub(super) fn find(&mut self, ends: &Ends, settle: impl FnMut(&mut Half)) -> (&mut Half, &mut Half) {
         let ordered = ends.ordered();
-        let set = self.hasher.hash_one(ordered) as usize % SETS * WAYS;
-        let places = &mut self.places[set..set + WAYS];
-        let known = places.iter().position(|place| place.as_ref().is_some_and(|known| known.ends == ordered));
-        // An empty place was never used.
-        let oldest = || (0..WAYS).min_by_key(|way| places[*way].as_ref().map_or(0, |known| known.used));
-        let way = known.or_else(oldest).unwrap_or(0);
-        let place = &mut places[way];
-        if known.is_none()
-            && let Some(old) = place.take()
-        {
-            let mut old = old;
-            old.halves.iter_mut().for_each(settle);
-        }
-        let connection =
-            place.get_or_insert_with(|| Connection { ends: ordered, used: 0, halves: [Half::default(); 2] });
-        connection.used = self.clock;
-        connection
+        let settle = |_: &Ends, old: &mut [Half; 2]| old.iter_mut().for_each(settle);
+        let [first, second] = self.0.find(&ordered, settle);
+        if ends.local == ordered.local { (first, second) } else { (second, first) }
     }
 
     /// Each half of each.
     pub(super) fn each(&mut self, visit: impl FnMut(&mut Half)) {
-        let halves = self.places.iter_mut().flatten().flat_map(|connection| &mut connection.halves);
-        halves.for_each(visit);
+        self.0.iter_mut().flat_map(|(_, halves)| halves).for_each(visit);
     }
 }
 
@@ -145,39 +101,16 @@ impl Connections {
 mod tests {
     use super::*;
 
-    fn ends(local: u16, remote: u16) -> Ends {
-        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        Ends { local: at(local), remote: at(remote), protocol: Protocol::Tcp, netns: 0 }
-    }
-
     #[test]
     fn both_ends_have_a_half_of_one_connection() {
-        let mut connections = Connections::new();
-        let here = ends(80, 40_000);
+        let mut connections = Connections::default();
+        let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let here = Ends { local: at(80), remote: at(40_000), protocol: Protocol::Tcp, netns: 0 };
         let there = Ends { local: here.remote, remote: here.local, ..here };
         for (ends, service) in [(here, 1), (there, 2)] {
-            connections.find(&ends, |_| panic!("there is room")).halves(&ends).0.service = Some(service);
+            connections.find(&ends, |_| panic!("there is room")).0.service = Some(service);
         }
-        let connection = connections.find(&here, |_| panic!("it is known"));
-        let (own, other) = connection.halves(&here);
+        let (own, other) = connections.find(&here, |_| panic!("it is known"));
         assert_eq!((own.service, other.service), (Some(1), Some(2)));
-    }
-
-    #[test]
-    fn what_was_not_used_for_longest_makes_way_and_is_settled() {
-        let mut connections = Connections::new();
-        let mut settled = 0;
-        for port in 1..=60_000 {
-            let ends = ends(80, port);
-            let connection = connections.find(&ends, |_| settled += 1);
-            connection.halves(&ends).0.service = Some(usize::from(port));
-        }
-        assert_eq!(connections.places.len(), SETS * WAYS);
-        let left = connections.places.iter().flatten().count();
-        assert_eq!(settled, 2 * (60_000 - left));
-        // The last one is still there.
-        let last = ends(80, 60_000);
-        let (own, _) = connections.find(&last, |_| panic!("it is known")).halves(&last);
-        assert_eq!(own.service, Some(60_000));
     }
 }

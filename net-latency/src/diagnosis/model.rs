@@ -13,7 +13,7 @@ use net_latency_common::{
 
 use super::connections::{Connections, Ends, Exchange, Half, Pending};
 use crate::{
-    accounting::Times,
+    accounting::{Packet, Times, exchanges::Role},
     packet::event::{Event, Protocol},
 };
 
@@ -152,6 +152,10 @@ pub(super) struct Side {
     pub(super) by_timer: u64,
     /// Packets that the device's queue dropped.
     pub(super) dropped: u64,
+    /// Segments sent again that the peer had already, as it said.
+    pub(super) needless: u64,
+    /// The kernel's smoothed round-trip times.
+    pub(super) rtt: Times,
     /// ACKs that may have waited for the peer's timer.
     pub(super) delayed_acks: u64,
     /// Packets that TCP held for long, those of them in a stream, and those before a closed window.
@@ -199,6 +203,8 @@ impl Side {
         self.by_timer += by_timer;
         self.dropped += dropped;
         self.delayed_acks += delayed_acks;
+        self.needless += other.needless;
+        self.rtt.merge(&other.rtt);
         let Self { held, held_in_stream, held_by_peer, held_for, active, slow, .. } = other;
         self.held += held;
         self.held_in_stream += held_in_stream;
@@ -321,7 +327,7 @@ impl Model {
             services: Vec::new(),
             places: HashMap::new(),
             alike: HashMap::new(),
-            connections: Connections::new(),
+            connections: Connections::default(),
             span: None,
             window_ns: WINDOW_NS,
             packets: [0; 2],
@@ -359,12 +365,16 @@ impl Model {
         let threshold = self.threshold_ns;
         let side = &mut service.sides[event.direction() as usize];
         side.active.add(window);
+        if let Some(ns) = event.rtt_ns() {
+            side.rtt.add(ns.min(LONGEST_NS));
+        }
         let flags = event.record().flags;
         side.dropped += u64::from(flags & FLAG_DROPPED != 0);
         if flags & FLAG_RETRANS != 0 {
             side.resent += 1;
             side.by_timer += u64::from(flags & FLAG_RTO != 0);
             side.add(Item::Resend, event.first_send_age_ns());
+            self.hear_dsacks(event, &ends, place);
             return;
         }
         side.packets += 1;
@@ -418,22 +428,30 @@ impl Model {
             bytes[..name.len()].copy_from_slice(name);
             service.device = Some((bytes, name.len()));
         }
+        self.hear_dsacks(event, &ends, place);
         self.follow(event, &ends, place);
+    }
+
+    /// What the peer has said of segments that it had twice.
+    fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
+        let Some(count) = event.dsacks() else { return };
+        let Self { connections, services, .. } = self;
+        let (own, _) = connections.find(ends, |half| settle(services, half));
+        services[place].sides[Direction::Out as usize].needless += own.dsacks.tell(count);
     }
 
     /// What it has to do with the packets before it on its connection.
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
-        let connection = connections.find(ends, |half| settle(services, half));
-        let (own, other) = connection.halves(ends);
+        let (own, other) = connections.find(ends, |half| settle(services, half));
         own.service = Some(place);
         if let Some(other) = other.service.filter(|other| *other != place) {
             services[place].peer = Some(other);
             services[other].peer = Some(place);
         }
         let (local, remote) = (ends.local.port(), ends.remote.port());
-        let is_client = service_port(local, remote, *ephemeral) != local;
-        let is_server = !is_client && service_port(remote, local, *ephemeral) == local;
+        let role = Role::of(local, remote, *ephemeral);
+        let (is_client, is_server) = (role == Some(Role::Client), role == Some(Role::Server));
         let out = &mut services[place].sides[Direction::Out as usize];
         let [first, _, third] = event.stages();
         match event.direction() {
@@ -479,16 +497,9 @@ impl Model {
                 }
                 let parts = event.parts();
                 let part = |part: usize| parts.and_then(|parts| parts[part]);
-                let [qdisc, driver, net] = [PART_QDISC, PART_DRIVER, PART_NET].map(part);
-                let after = match (parts, event.protocol()) {
-                    (None, _) => Some(0),
-                    (_, Protocol::Tcp) => qdisc.zip(net).map(|(qdisc, net)| qdisc.saturating_add(net)),
-                    (_, Protocol::Udp) => {
-                        qdisc.zip(driver).map(|(qdisc, driver)| qdisc.saturating_add(driver))
-                    }
-                };
-                let queued_ns = after.map(|after| before(event.wall_ns(), after));
-                let written_ns = queued_ns.zip(event.total_ns()).map(|(queued, total)| before(queued, total));
+                let [driver, net] = [PART_DRIVER, PART_NET].map(part);
+                let packet = Packet::of_log(event);
+                let (queued_ns, written_ns) = (packet.at_last_stage_ns(), packet.begun_ns());
                 own.exchange = match (own.exchange, written_ns) {
                     (Exchange::Asked(read), Some(written)) if written >= read => {
                         out.add(Item::Service, Some(written.abs_diff(read)));

@@ -724,7 +724,7 @@ fn held_back(held: Held, of_ten: usize) -> Finding {
     };
     let long = traffic.packets.iter_mut().map(|(_, record, _)| record).filter(|record| is_long(record));
     for (number, record) in long.enumerate() {
-        record.held = if number % 10 < of_ten { held as u32 } else { 0 };
+        record.held = if number % 10 < of_ten { held as u8 } else { 0 };
     }
     let mut verdict = traffic.verdict();
     assert_eq!(verdict.findings.len(), 1, "{}", shown(&verdict));
@@ -1209,7 +1209,7 @@ fn what_a_closed_window_holds_back_is_no_effect_of_what_is_sent_again() {
         traffic.server(ORDERS, 200, USUAL, Times { app_tcp: 10 * MS, ..USUAL });
         for (number, (_, record, _)) in traffic.packets.iter_mut().enumerate() {
             if record.direction == Direction::Out as u8 {
-                record.held = held as u32;
+                record.held = held as u8;
                 if number % 20 == 1 {
                     record.flags |= FLAG_RETRANS;
                 }

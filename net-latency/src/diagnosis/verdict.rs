@@ -560,6 +560,9 @@ impl Judge<'_> {
                 "sent again: {} of {} packets, {} by the timer, {} dropped by the device's queue",
                 side.resent, side.packets, side.by_timer, side.dropped
             ));
+            if side.needless > 0 {
+                evidence.push(words::needless(side.needless));
+            }
         } else {
             let what = if suspect.item == Item::Service { "answers" } else { "packets" };
             let (slow, all) = (suspect.affected, suspect.times.count());
@@ -589,6 +592,9 @@ impl Judge<'_> {
             let shape =
                 if max < min.saturating_mul(2) { "nearly the same for all packets" } else { "it varies" };
             evidence.push(format!("{} at least: {shape}", Human(min)));
+            if let Some(p50) = side.rtt.quantile(500) {
+                evidence.push(format!("TCP's own round-trip time: p50 {}", Human(p50)));
+            }
         }
         if side.delayed_acks > 0 {
             evidence.push(words::delayed_acks(side.delayed_acks));

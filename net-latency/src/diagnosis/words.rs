@@ -175,6 +175,11 @@ pub(super) fn stalled(windows: usize) -> String {
     format!("it was slow only when all services were ({times}): the machine or its host, not this service")
 }
 
+/// So many segments were sent again and had come before.
+pub(super) fn needless(count: u64) -> String {
+    format!("{count} segments came twice, as the peer says: they were late, not lost")
+}
+
 pub(super) fn delayed_acks(count: u64) -> String {
     format!(
         "{count} ACKs came 35 ms to 300 ms late and by themselves, as the peer's timer sends them: not counted"

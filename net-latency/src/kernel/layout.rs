@@ -87,6 +87,8 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_sock_write_seq: "tcp_sock.write_seq",
         tcp_sock_snd_wnd: "tcp_sock.snd_wnd",
         tcp_sock_icsk_retransmits: "tcp_sock.inet_conn.icsk_retransmits",
+        tcp_sock_srtt_us: "tcp_sock.srtt_us",
+        tcp_sock_dsack_dups: "tcp_sock.dsack_dups",
         udp_sock_pending: "udp_sock.pending",
         task_struct_pid: "task_struct.pid",
         task_struct_tgid: "task_struct.tgid",

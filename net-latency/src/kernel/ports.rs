@@ -12,6 +12,13 @@ pub fn ephemeral() -> (u16, u16) {
     port_range(&range).unwrap_or(USUAL)
 }
 
+/// The same in one word, as [`net_latency_common::service_port`] takes it.
+#[must_use]
+pub fn ephemeral_word() -> u32 {
+    let (first, last) = ephemeral();
+    u32::from(last) << 16 | u32::from(first)
+}
+
 fn port_range(text: &str) -> Option<(u16, u16)> {
     let mut ports = text.split_whitespace().map(str::parse::<u16>);
     Some((ports.next()?.ok()?, ports.next()?.ok()?))

@@ -86,6 +86,11 @@ impl Form for Values<'_, '_> {
         self.line.put_byte(b',');
     }
 
+    #[inline(always)]
+    fn number_of_some(&mut self, field: &Field, _: bool, number: Option<u64>) {
+        self.number(field, number);
+    }
+
     fn word_of_some(&mut self, field: &Field, _: bool, word: Option<&'static str>) {
         self.word(field, word.unwrap_or_default());
     }
@@ -159,6 +164,10 @@ impl Form for Names {
     }
 
     fn number(&mut self, field: &Field, _: Option<u64>) {
+        self.0.push(field.name);
+    }
+
+    fn number_of_some(&mut self, field: &Field, _: bool, _: Option<u64>) {
         self.0.push(field.name);
     }
 
@@ -340,7 +349,7 @@ mod tests {
         let stages = STAGES.map(|stage| stage.field).join(",");
         let expected = format!(
             "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,{stages},total_ns,ifname,netns,mark,cpu,\
-             flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process"
+             flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process,rtt_ns,dsacks"
         );
         assert_eq!(head().join(","), expected);
     }

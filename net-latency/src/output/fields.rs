@@ -47,6 +47,8 @@ pub(super) trait Form {
     /// One of a few words.
     fn word(&mut self, field: &Field, word: &'static str);
     fn number(&mut self, field: &Field, number: Option<u64>);
+    /// A number, of the packets that can have one.
+    fn number_of_some(&mut self, field: &Field, has_one: bool, number: Option<u64>);
     /// One of a few words, of the packets that can have one.
     fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>);
     /// Bytes of somebody's choice.
@@ -65,10 +67,14 @@ pub(super) trait Form {
 pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
     let record = event.record();
     let (direction, protocol) = (event.direction(), event.protocol());
+    let is_sent_by_tcp = (direction, protocol) == (Direction::Out, Protocol::Tcp);
     form.time(const { &Field::new("ts") }, event.wall_ns());
     form.word(const { &Field::new("dir") }, dir(direction));
     form.word(const { &Field::new("proto") }, protocol.name());
-    form.number(const { &Field::new("ipver") }, Some(if record.family == AF_INET6 { 6 } else { 4 }));
+    form.number(
+        const { &Field::new("ipver") },
+        Some(if u32::from(record.family) == AF_INET6 { 6 } else { 4 }),
+    );
     form.number(const { &Field::new("pid") }, event.pid().map(u64::from));
     form.number(const { &Field::new("tid") }, event.tid().map(u64::from));
     form.name(const { &Field::new("comm") }, event.comm());
@@ -92,8 +98,10 @@ pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
     if let Some(parts) = event.parts() {
         let places = split(direction, protocol).into_iter().zip(parts);
         form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
-        let can_be_held = (direction, protocol) == (Direction::Out, Protocol::Tcp);
-        form.word_of_some(const { &Field::new("held") }, can_be_held, event.held().map(held_name));
+        form.word_of_some(const { &Field::new("held") }, is_sent_by_tcp, event.held().map(held_name));
     }
     form.name(const { &Field::new("process") }, event.process());
+    form.number_of_some(const { &Field::new("rtt_ns") }, is_sent_by_tcp, event.rtt_ns());
+    let dsacks = event.dsacks().map(u64::from);
+    form.number_of_some(const { &Field::new("dsacks") }, dsacks.is_some(), dsacks);
 }

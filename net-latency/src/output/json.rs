@@ -92,6 +92,13 @@ impl Form for Object<'_, '_> {
         }
     }
 
+    #[inline(always)]
+    fn number_of_some(&mut self, field: &Field, has_one: bool, number: Option<u64>) {
+        if has_one {
+            self.number(field, number);
+        }
+    }
+
     fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>) {
         match word {
             Some(word) => self.word(field, word),
@@ -238,6 +245,12 @@ mod tests {
 
         fn number(&mut self, field: &Field, number: Option<u64>) {
             self.put(field, number.map_or("null".to_owned(), |number| number.to_string()));
+        }
+
+        fn number_of_some(&mut self, field: &Field, has_one: bool, number: Option<u64>) {
+            if has_one {
+                self.number(field, number);
+            }
         }
 
         fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>) {

@@ -152,7 +152,11 @@ pub(crate) mod tests {
                         cpu,
                         flags,
                         direction: u8::from(out),
-                        family: if v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET },
+                        family: if v6 {
+                            net_latency_common::AF_INET6 as u8
+                        } else {
+                            net_latency_common::AF_INET as u8
+                        },
                         ..fixtures::incoming()
                     }
                 },
@@ -172,7 +176,7 @@ pub(crate) mod tests {
             (fixtures::incoming(), UNKNOWN),
             (fixtures::udp(fixtures::incoming()), known),
             (fixtures::outgoing(), UNKNOWN),
-            (PacketRecord { held: Held::Nagle as u32, ..fixtures::outgoing() }, known),
+            (PacketRecord { held: Held::Nagle as u8, ..fixtures::outgoing() }, known),
             (fixtures::udp(fixtures::outgoing()), known),
         ];
         let mut text = String::new();

@@ -276,7 +276,22 @@ impl<'a> Event<'a> {
     /// Why TCP held its bytes back for half of the first column or more; `None` where it didn't, or nobody knows.
     #[must_use]
     pub fn held(&self) -> Option<Held> {
-        Held::of(self.record.held)
+        Held::of(self.record.held.into())
+    }
+
+    /// The smoothed round-trip time of its connection when TCP sent it, ns, as `ss -ti` shows it; `None` of others, and before the
+    /// first ACK.
+    #[must_use]
+    pub fn rtt_ns(&self) -> Option<u64> {
+        // Eighths of a microsecond.
+        (self.record.rtt != 0).then_some(u64::from(self.record.rtt) * 125)
+    }
+
+    /// How many segments the peer had said by then to have got twice, on a connection of TCP that has sent something again: the lower
+    /// bits of a number that only grows.
+    #[must_use]
+    pub fn dsacks(&self) -> Option<u16> {
+        self.record.dsacks.checked_sub(1)
     }
 
     /// Why those of its parts are unknown that are; `start` as in [`Self::unknown`].
@@ -374,7 +389,7 @@ impl<'a> Event<'a> {
     }
 
     fn address(&self, bytes: &[u8; 16]) -> IpAddr {
-        if self.record.family == AF_INET6 {
+        if u32::from(self.record.family) == AF_INET6 {
             IpAddr::V6(Ipv6Addr::from(*bytes))
         } else {
             let [a, b, c, d, ..] = *bytes;
@@ -484,8 +499,10 @@ pub(crate) mod fixtures {
             flags: 0,
             direction: Direction::In as u8,
             protocol: IPPROTO_TCP,
-            family: AF_INET,
+            family: AF_INET as u8,
             held: 0,
+            dsacks: 0,
+            rtt: 0,
         }
     }
 
@@ -511,7 +528,7 @@ pub(crate) mod fixtures {
     /// `record` between two IPv6 hosts.
     pub(crate) fn v6(record: PacketRecord) -> PacketRecord {
         let address = |last| [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
-        PacketRecord { saddr: address(1), daddr: address(2), family: AF_INET6, ..record }
+        PacketRecord { saddr: address(1), daddr: address(2), family: AF_INET6 as u8, ..record }
     }
 }
 

@@ -39,7 +39,6 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
     };
     let filter_comm = glob::banks(&filter.comms).len() as u32;
     let filter_cgroup = filter.cgroups.len() as u32;
-    let (first, last) = ports::ephemeral();
     Settings {
         slower_ns: slower_ns(filter.slower),
         filter_task: is_on(filter_pid != 0 || filter_comm + filter_cgroup > 0),
@@ -70,7 +69,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         control: is_on(filter.control),
         // The rest is not of the filters.
         fine: 0,
-        ephemeral_ports: u32::from(last) << 16 | u32::from(first),
+        ephemeral_ports: ports::ephemeral_word(),
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
         record_slower_ns: 0,

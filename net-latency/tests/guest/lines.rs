@@ -170,6 +170,8 @@ pub(crate) struct Line {
     pub(crate) sent: [Option<u64>; 3],
     /// Why TCP held it back, where fine stages are asked for.
     pub(crate) held: Option<String>,
+    /// The smoothed round-trip time when TCP sent it.
+    pub(crate) rtt: Option<u64>,
 }
 
 impl Line {
@@ -249,6 +251,7 @@ impl Line {
             is_fine: has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field)),
             sent: sent(&value, dir, proto)?,
             held: value["held"].as_str().map(str::to_owned),
+            rtt: number(&value, "rtt_ns")?,
         })
     }
 }

@@ -5,6 +5,7 @@
 
 mod calls;
 mod delegate;
+mod exchanges;
 mod many;
 mod party;
 mod processor;
@@ -299,6 +300,7 @@ struct Role {
     stream: Option<TcpStream>,
     many: many::Many,
     gateway: party::Gateway,
+    exchanges: exchanges::Log,
     udp: udp::Udp,
 }
 
@@ -333,6 +335,19 @@ impl Role {
                 self.serve(rounds.parse()?, len.parse()?, milliseconds(sleep_ms)?)
             }
             ["request", rounds, len] => self.request(rounds.parse()?, len.parse()?),
+            ["serve-timed", rounds, len, pause_ms] => {
+                let (mut log, pause) = (self.exchanges, milliseconds(pause_ms)?);
+                let answered = log.serve(self.stream()?, rounds.parse()?, len.parse()?, pause)?;
+                self.exchanges = log;
+                Ok(answered)
+            }
+            ["request-timed", rounds, len] => {
+                let mut log = self.exchanges;
+                let asked = log.request(self.stream()?, rounds.parse()?, len.parse()?)?;
+                self.exchanges = log;
+                Ok(asked)
+            }
+            ["bound", name] => self.exchanges.bound(name),
             ["write", bytes] => {
                 let bytes = bytes.parse()?;
                 self.stream()?.write_all(&vec![b'w'; bytes])?;
@@ -388,6 +403,7 @@ impl Role {
                 self.stream()?.set_nodelay(*on == "no")?;
                 Ok(0)
             }
+            ["needless"] => Ok(tcp_info(self.stream()?, DSACK_DUPS)?.into()),
             ["retransmissions"] => Ok(tcp_info(self.stream()?, TOTAL_RETRANSMISSIONS)?.into()),
             // Waits until all that was written is acknowledged.
             ["acked"] => {
@@ -520,9 +536,12 @@ const TOTAL_RETRANSMISSIONS: usize = 100;
 /// Where it has `tcpi_data_segs_out`, past the end of libc's copy of the struct.
 const DATA_SEGMENTS_OUT: usize = 156;
 
+/// Where it has `tcpi_dsack_dups`.
+const DSACK_DUPS: usize = 216;
+
 /// A field of `TCP_INFO`: what the kernel says itself, to check the tool against.
 fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
-    let mut info = [0_u8; DATA_SEGMENTS_OUT + 4];
+    let mut info = [0_u8; DSACK_DUPS + 4];
     let mut len = libc::socklen_t::try_from(info.len())?;
     // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.
     let result = unsafe {

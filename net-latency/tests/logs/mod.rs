@@ -107,8 +107,10 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         flags,
         direction: if out { Direction::Out as u8 } else { Direction::In as u8 },
         protocol: if udp { IPPROTO_UDP } else { IPPROTO_TCP },
-        family: if v6 { AF_INET6 } else { AF_INET },
+        family: (if v6 { AF_INET6 } else { AF_INET }) as u8,
         held: 0,
+        dsacks: 0,
+        rtt: 0,
     }
 }
 

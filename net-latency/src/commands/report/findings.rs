@@ -3,6 +3,7 @@
 use super::table::{Connection, Table};
 use super::timeline::Timeline;
 use crate::accounting::{self as summary, Worst};
+use crate::kernel::ports;
 use crate::request::ReportConfig;
 use crate::source::log::packet::{FLAG_NAMES, Packet};
 use crate::source::log::read::Tally;
@@ -27,6 +28,8 @@ pub(super) struct Report {
     pub(super) processes: Table<Option<u32>>,
     pub(super) connections: Table<Connection>,
     pub(super) timeline: Timeline,
+    /// Ports of clients, as [`Connection::role`] takes them, where requests and answers are followed: not if some packets are left out.
+    ephemeral: Option<u32>,
 }
 
 impl Report {
@@ -43,6 +46,17 @@ impl Report {
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
             timeline: Timeline::new(config.interval),
+            ephemeral: config.filter.slower.is_none().then(ports::ephemeral_word),
+        }
+    }
+
+    /// Nothing more will come that belongs to what came before: exchanges in two logs are not put together.
+    pub(super) fn finish(&mut self) {
+        for (connection, entry) in self.connections.iter_mut() {
+            let news = entry.finish(connection.role(self.ephemeral));
+            if let Some(process) = self.processes.get_mut(&entry.pid) {
+                process.tcp.add(&news);
+            }
         }
     }
 
@@ -60,9 +74,12 @@ impl Report {
         let plain = packet.plain();
         self.stages.record(&plain);
         self.worst.record(&plain);
-        self.processes.add(packet.values.pid, packet, &plain);
+        let process = self.processes.add(packet.values.pid, packet, &plain);
         if let Some(connection) = Connection::of(packet) {
-            self.connections.add(connection, packet, &plain);
+            let entry = self.connections.add(connection, packet, &plain);
+            if let Some(segment) = packet.segment(&plain) {
+                process.tcp.add(&entry.converse(connection.role(self.ephemeral), &segment));
+            }
         }
         if let Some(total_ns) = plain.total {
             self.timeline.add(wall_ns, packet.direction, total_ns);

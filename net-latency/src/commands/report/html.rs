@@ -197,7 +197,11 @@ fn write_head(who: &[&str], page: &mut String) -> fmt::Result {
     for name in ["packets", "bytes", "p50", "p99", "max"] {
         writeln!(page, "<th scope=\"col\">{name}</th>")?;
     }
-    writeln!(page, "<th scope=\"col\" class=\"left\">most time in</th>\n</tr>\n</thead>\n<tbody>")
+    writeln!(page, "<th scope=\"col\" class=\"left\">most time in</th>")?;
+    for name in ["rtt p50", "service p50", "response p50", "sent again", "needlessly"] {
+        writeln!(page, "<th scope=\"col\">{name}</th>")?;
+    }
+    writeln!(page, "</tr>\n</thead>\n<tbody>")
 }
 
 fn write_row(entry: &Entry, page: &mut String) -> fmt::Result {
@@ -206,13 +210,18 @@ fn write_row(entry: &Entry, page: &mut String) -> fmt::Result {
     for time in [total.quantile(500), total.quantile(990), total.max()] {
         write!(page, "<td>{}</td>", Time(time))?;
     }
-    writeln!(page, "<td class=\"left\">{}</td></tr>", dominant_of(entry))
+    write!(page, "<td class=\"left\">{}</td>", dominant_of(entry))?;
+    for time in entry.tcp.medians() {
+        write!(page, "<td>{}</td>", Time(time))?;
+    }
+    let (again, needless) = entry.tcp.sent_again();
+    writeln!(page, "<td>{again}</td><td>{needless}</td></tr>")
 }
 
 fn write_others(before: usize, others: Others, page: &mut String) -> fmt::Result {
     if others.lines > 0 {
         write!(page, "<tr><th scope=\"row\" class=\"left\" colspan=\"{before}\">all others</th>")?;
-        writeln!(page, "<td>{}</td><td colspan=\"5\"></td></tr>", others.lines)?;
+        writeln!(page, "<td>{}</td><td colspan=\"10\"></td></tr>", others.lines)?;
     }
     writeln!(page, "</tbody>\n</table>\n</div>")
 }

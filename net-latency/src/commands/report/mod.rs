@@ -48,6 +48,8 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
     for source in &sources {
         let log = input::open(source, |bytes| progress.advance(bytes))?;
         read(source.name(), log, &config.filter, &mut report)?;
+        // They come in any order.
+        report.finish();
     }
     drop(progress);
 

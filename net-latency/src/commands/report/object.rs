@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use super::findings::Report;
 use super::table::{Entry, Others, Table};
 use super::time::show;
-use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning};
+use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning, tcp::Tcp};
 use crate::output;
 use crate::packet::event::{COLUMNS, Protocol};
 use crate::packet::stages::columns;
@@ -91,6 +91,8 @@ struct Row<'a> {
     p99_ns: Option<u64>,
     max_ns: Option<u64>,
     dominant: Option<Dominant>,
+    /// `null` of UDP.
+    tcp: Option<&'a Tcp>,
 }
 
 #[derive(Serialize)]
@@ -267,6 +269,7 @@ fn row(connection: Option<Ends>, entry: &Entry) -> Row<'_> {
             stage: field(stage),
             percent,
         }),
+        tcp: entry.tcp.seen(),
     }
 }
 

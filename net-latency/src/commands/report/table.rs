@@ -6,7 +6,11 @@ use std::net::SocketAddr;
 
 use net_latency_common::Direction;
 
-use crate::accounting::{self as summary, Times};
+use crate::accounting::{
+    self as summary, Times,
+    exchanges::Role,
+    tcp::{Conversation, News, Segment, Tcp},
+};
 use crate::packet::event::{COLUMNS, Protocol, local_and_remote};
 use crate::packet::stages::columns;
 use crate::source::log::packet::{Packet, Values};
@@ -35,6 +39,10 @@ pub(super) struct Entry {
     pub(super) pid: Option<u32>,
     /// Lines of the same key may have been counted among the others.
     pub(super) is_rest: bool,
+    /// What its connections, or itself, show beside the times.
+    pub(super) tcp: Tcp,
+    /// How far a connection is with what its packets show together.
+    conversation: Conversation,
 }
 
 impl Entry {
@@ -61,6 +69,20 @@ impl Entry {
             self.name = Some(name.into());
         }
         self.name_is_process |= is_process;
+    }
+
+    /// Adds what a packet of this connection says about it. Tells what that is.
+    pub(super) fn converse(&mut self, role: Option<Role>, segment: &Segment) -> News {
+        let news = self.conversation.see(role, segment);
+        self.tcp.add(&news);
+        news
+    }
+
+    /// Nothing more will come of this connection that belongs to what came before.
+    pub(super) fn finish(&mut self, role: Option<Role>) -> News {
+        let news = std::mem::take(&mut self.conversation).finish(role);
+        self.tcp.add(&news);
+        news
     }
 
     /// The stage in which most of the time went by, and its part of the time in all stages, in percent.
@@ -93,6 +115,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Which end this machine has, as [`Role::of`] says.
+    pub(super) fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
+        Role::of(self.local.port(), self.remote.port(), ephemeral?)
+    }
+
     /// `None` where the line doesn't tell both ends.
     pub(super) fn of(packet: &Packet<'_>) -> Option<Self> {
         let (local, remote) = local_and_remote(packet.direction, packet.ends?);
@@ -116,18 +143,28 @@ impl<K: Copy + Eq + Hash> Table<K> {
         Self { entries: HashMap::new(), most, others: Others::default(), gone: Gone::default() }
     }
 
-    /// Adds a packet, which is `plain` as it is summed up.
-    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>, plain: &summary::Packet<'_>) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.add(packet, plain);
-            return;
+    /// Adds a packet, which is `plain` as it is summed up, to the entry that it then gives.
+    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>, plain: &summary::Packet<'_>) -> &mut Entry {
+        if !self.entries.contains_key(&key) {
+            if self.entries.len() >= self.most {
+                self.prune();
+            }
+            let entry = Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
+            self.entries.insert(key, entry);
         }
-        if self.entries.len() >= self.most {
-            self.prune();
-        }
-        let mut entry = Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
+        let entry = self.entries.entry(key).or_default();
         entry.add(packet, plain);
-        self.entries.insert(key, entry);
+        entry
+    }
+
+    /// Each entry.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut Entry)> {
+        self.entries.iter_mut()
+    }
+
+    /// The entry of that key, if it is there.
+    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut Entry> {
+        self.entries.get_mut(key)
     }
 
     fn prune(&mut self) {

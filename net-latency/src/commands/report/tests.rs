@@ -53,6 +53,7 @@ fn report_on(log: &[u8], config: &ReportConfig) -> Result<Report, String> {
     let mut report = Report::new(1, config);
     super::read("the log".to_owned(), Cursor::new(log), &config.filter, &mut report)
         .map_err(|failure| failure.to_string())?;
+    report.finish();
     Ok(report)
 }
 
@@ -92,6 +93,8 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             last_drv_ip_ns: event.last_drv_ip_ns(),
             ns_pid: None,
             held: event.held(),
+            rtt_ns: event.rtt_ns(),
+            dsacks: event.dsacks(),
         },
     }
 }

@@ -154,6 +154,7 @@ fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Res
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         write!(out, "  {pid:>7} {:<NAME_WIDTH$}{:>11}", name(entry), packets(entry))?;
         write_times(entry, out)?;
+        write_tcp(entry, out)?;
     }
     write_others(others, out)
 }
@@ -171,6 +172,7 @@ fn write_connections(report: &Report, top: usize, out: &mut impl Write) -> io::R
         // Room for a name as long as the PID allows.
         write!(out, "      {:<19}{:>11}", cut(&format!("{pid} {}", name(entry)), 19), packets(entry))?;
         write_times(entry, out)?;
+        write_tcp(entry, out)?;
     }
     write_others(others, out)
 }
@@ -183,6 +185,20 @@ fn write_times(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
         write!(out, "{:>8}", Time(time).to_string())?;
     }
     writeln!(out, "  {}", dominant(entry))
+}
+
+/// What connections show beside the times of their packets.
+fn write_tcp(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
+    let words = entry.tcp.words();
+    let mut line = String::new();
+    for part in words.split_inclusive("; ") {
+        if !line.is_empty() && line.len() + part.trim_end().len() > 70 {
+            writeln!(out, "          {}", line.trim_end())?;
+            line.clear();
+        }
+        line.push_str(part);
+    }
+    if line.is_empty() { Ok(()) } else { writeln!(out, "          {line}") }
 }
 
 /// Long addresses of IPv6 need a line each.

@@ -24,6 +24,12 @@ pub(super) enum Column {
     Mostly(Direction),
     /// The longest total of each slice.
     Trend(Direction),
+    /// The smoothed round-trip time.
+    Rtt,
+    /// How long answers took.
+    Answer,
+    /// Packets whose bytes TCP had sent before.
+    Again,
     /// Of one packet: when it was finished.
     Time,
     Len,
@@ -90,6 +96,9 @@ impl Column {
             Self::Max(_) => "MAX",
             Self::Mostly(_) => "MOSTLY",
             Self::Trend(_) => "TREND",
+            Self::Rtt => "RTT",
+            Self::Answer => "ANSWER",
+            Self::Again => "AGAIN",
             Self::Time => "TIME",
             Self::Len => "BYTES",
             Self::Stage(0) => "1st stage",
@@ -216,6 +225,13 @@ fn wishes(place: Place, shown: Direction, width: u16) -> Vec<Wish> {
         }
     };
     wishes.extend([exactly(Column::Rate(Direction::In), 5, 5), exactly(Column::Rate(Direction::Out), 5, 6)]);
+    if matches!(place, Place::Connections(_)) {
+        wishes.extend([
+            exactly(Column::Rtt, 5, 10),
+            exactly(Column::Answer, 6, 11),
+            exactly(Column::Again, 5, 12),
+        ]);
+    }
     let directions = [Direction::In, Direction::Out];
     for direction in directions {
         if direction == shown || width >= BOTH {

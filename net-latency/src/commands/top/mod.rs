@@ -50,10 +50,11 @@ use self::{
     verdict::Verdict,
 };
 use crate::{
-    accounting::{Footer, Human, Losses, Packet, Summary, object},
+    accounting::{Footer, Human, Losses, Packet, Summary, object, tcp::Connections},
     clock::{Clock, Zone, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
+    kernel::ports,
     message::say,
     request::{FooterFormat, TopConfig, TopInput},
     run::pace::{self, BATCH, TICK},
@@ -194,9 +195,13 @@ impl<'a> Top<'a> {
     fn new(config: &'a TopConfig, feed: Feed, look: Look) -> Self {
         let state = State::new(config.filter.direction.unwrap_or(Direction::In), config.sort);
         let started_ns = feed.now_ns();
-        let model = Model::new(started_ns, config.window);
+        let ephemeral = (!config.filter.is_only_some()).then(ports::ephemeral_word);
+        let model = Model::new(started_ns, config.window).with_exchanges(ephemeral);
         let summary = match &feed {
-            Feed::Kernel(tracer) => Summary::since(*tracer.span.start()),
+            Feed::Kernel(tracer) => {
+                let connections = (config.footer == FooterFormat::Json).then(|| Connections::new(ephemeral));
+                Summary::since(*tracer.span.start()).with_connections(connections)
+            }
             Feed::Log(_) => Summary::new(),
         };
         Self {
@@ -420,6 +425,7 @@ impl<'a> Top<'a> {
                     .next(|event| summary.record_event(event))?
                     .is_some()
                 {}
+                summary.finish();
                 if config.footer == FooterFormat::None {
                     return Ok(());
                 }

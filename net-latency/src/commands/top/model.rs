@@ -14,7 +14,13 @@ use std::{
 use net_latency_common::{COMM_LEN, Direction};
 
 use super::window::{SLICES, TREND, Traffic};
-use crate::packet::event::{COLUMNS, Event, Protocol, local_and_remote};
+use crate::{
+    accounting::{
+        exchanges::Role,
+        tcp::{Conversation, Segment},
+    },
+    packet::event::{COLUMNS, Event, Protocol, local_and_remote},
+};
 
 /// Most processes that have a place.
 const PROCESSES: usize = 512;
@@ -37,6 +43,8 @@ pub(super) struct Model {
     connections: Table<ConnectionKey, Connection>,
     /// Whether a packet came with fine stages.
     has_parts: bool,
+    /// Ports of clients, as [`Role::of`] takes them, where requests and answers are followed.
+    ephemeral: Option<u32>,
 }
 
 /// What makes a connection: whose it is, and between what ends. Also the packets between two UDP ends.
@@ -63,6 +71,8 @@ pub(super) struct Process {
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) traffic: Traffic,
+    /// How far it is with what its packets show together.
+    conversation: Conversation,
     /// By the number of their slice, which grows.
     slowest: VecDeque<(u64, Packet)>,
 }
@@ -106,7 +116,13 @@ impl Model {
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
             has_parts: false,
+            ephemeral: None,
         }
+    }
+
+    /// Follows requests and answers too; the kernel gives out `ephemeral` ports to clients, as [`Role::of`] takes them.
+    pub(super) fn with_exchanges(self, ephemeral: Option<u32>) -> Self {
+        Self { ephemeral, ..self }
     }
 
     /// What is recorded from now on happens at `now_ns`.
@@ -118,8 +134,23 @@ impl Model {
         let now = (self.now_ns - self.started_ns) / self.slice_ns;
         if now > self.now {
             self.now = now;
+            self.end_exchanges();
             self.processes.sweep(now);
             self.connections.sweep(now);
+        }
+    }
+
+    /// Connections without a packet for a slice have no request soon.
+    fn end_exchanges(&mut self) {
+        for (key, connection) in &mut self.connections.entries {
+            if connection.traffic.idle(self.now) == 0 {
+                continue;
+            }
+            let news = connection.conversation.finish(key.role(self.ephemeral));
+            connection.traffic.hear(&news);
+            if let Some(process) = self.processes.entries.get_mut(&key.pid) {
+                process.traffic.hear(&news);
+            }
         }
     }
 
@@ -129,14 +160,23 @@ impl Model {
         let pid = event.record().pid;
         let now = self.now;
         let is_room = self.processes.cells + self.connections.cells < CELLS;
-        if let Some(process) = self.processes.place(pid, now, is_room) {
+        let mut process = self.processes.place(pid, now, is_room);
+        if let Some(process) = &mut process {
             process.name.see(event);
             process.protocols.see(event.protocol());
             process.traffic.record(event, now);
         }
-        if let Some(connection) = self.connections.place(ConnectionKey::of(event), now, is_room) {
+        let key = ConnectionKey::of(event);
+        if let Some(connection) = self.connections.place(key, now, is_room) {
             connection.traffic.record(event, now);
             connection.see(event, now);
+            if let Some(segment) = Segment::of(event) {
+                let news = connection.conversation.see(key.role(self.ephemeral), &segment);
+                connection.traffic.hear(&news);
+                if let Some(process) = process {
+                    process.traffic.hear(&news);
+                }
+            }
         }
     }
 
@@ -187,6 +227,10 @@ impl ConnectionKey {
         let (local, remote) = local_and_remote(event.direction(), event.ends());
         let is_udp = event.protocol() == Protocol::Udp;
         Self { pid: record.pid, is_udp, local, remote, netns: record.netns }
+    }
+
+    fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
+        Role::of(self.local.port(), self.remote.port(), ephemeral?)
     }
 
     pub(super) fn protocol(&self) -> Protocol {
@@ -295,7 +339,8 @@ impl Entry for Process {
 
 impl Entry for Connection {
     fn new(slice: u64) -> Self {
-        Self { traffic: Traffic::new(slice), slowest: VecDeque::new() }
+        let conversation = Conversation::default();
+        Self { traffic: Traffic::new(slice), conversation, slowest: VecDeque::new() }
     }
 
     fn traffic(&mut self) -> &mut Traffic {
@@ -367,7 +412,10 @@ impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
 pub(super) mod tests {
     use net_latency_common::PacketRecord;
 
-    use super::*;
+    use super::{
+        super::window::{ANSWER, RTT},
+        *,
+    };
     use crate::packet::event::fixtures::{comm, incoming, outgoing};
 
     const SECOND: u64 = 1_000_000_000;
@@ -432,6 +480,49 @@ pub(super) mod tests {
         assert_eq!(name(&model).as_deref(), Some(&b"sh"[..]));
         record(&mut model, &of(19550, b"nginx"));
         assert_eq!(name(&model).as_deref(), Some(&b"nginx"[..]));
+    }
+
+    #[test]
+    fn answers_and_round_trips_are_those_of_the_connection_and_of_its_process() {
+        const US: u64 = 1_000;
+        let mut model = model().with_exchanges(Some(32_768 | 60_999 << 16));
+        // A request each 100 us, which is answered after 40 us and read 10 us later; the last one is confirmed by silence.
+        for round in 1..=3u32 {
+            let at = u64::from(round) * 100 * US;
+            let (asked, answered) = (outgoing(), incoming());
+            let asked = PacketRecord {
+                stamps: [at + 3, at + 2, at + 1, at],
+                seq: round * asked.len,
+                rtt: 8 * round,
+                ..asked
+            };
+            let read = at + 50 * US;
+            let answered = PacketRecord {
+                stamps: [at + 40 * US, at + 41 * US, at + 42 * US, read],
+                seq: round * answered.len,
+                ..answered
+            };
+            model.record(&Event::new(&asked, (at + 3) as i64, None));
+            model.record(&Event::new(&answered, read as i64, None));
+        }
+        let figures = |model: &Model, direction: Direction| {
+            let connection = model.connection(&key()).expect("known");
+            let process = model.process(19550).expect("known");
+            [&connection.traffic, &process.traffic].map(|traffic| traffic.figures(direction, model.now()))
+        };
+        for figures in figures(&model, Direction::In) {
+            assert_eq!(figures.times[ANSWER].map(|spread| spread.max), Some(40 * US));
+        }
+        model.advance(SECOND);
+        for figures in figures(&model, Direction::In) {
+            assert_eq!(figures.times[ANSWER].map(|spread| spread.max), Some(40 * US));
+            assert_eq!(figures.dominant.map(|(stage, _)| stage), Some(2), "answers are no stage");
+        }
+        for figures in figures(&model, Direction::Out) {
+            assert_eq!(figures.times[ANSWER], None, "it serves nobody");
+            let rtt = figures.times[RTT].expect("known");
+            assert!((1_950..=2_050).contains(&rtt.p50) && rtt.max == 3_000, "{rtt:?}");
+        }
     }
 
     #[test]

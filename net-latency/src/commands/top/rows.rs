@@ -8,7 +8,7 @@ use super::{
     columns::Column,
     model::{ConnectionKey, Model, Packet, Protocols},
     state::{Place, RowKey, Sort, State},
-    window::{FIRST_PART, Figures, TOTAL, TREND},
+    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TREND},
 };
 use crate::packet::{
     event::Protocol,
@@ -28,6 +28,8 @@ pub(super) struct Row {
     pub(super) rates: [f64; 2],
     pub(super) figures: [Figures; 2],
     pub(super) trends: [[Option<u64>; TREND]; 2],
+    /// Packets whose bytes TCP had sent before.
+    pub(super) sent_again: u64,
 }
 
 impl Row {
@@ -36,6 +38,18 @@ impl Row {
         let p50 = self.figures[direction as usize].times[TOTAL]?.p50;
         // No more than u64::MAX, which no machine has packets for.
         Some((p50 as f64 * self.rates[direction as usize]) as u64)
+    }
+
+    /// Half of the smoothed round-trip times don't exceed this.
+    pub(super) fn rtt(&self) -> Option<u64> {
+        Some(self.figures[Direction::Out as usize].times[RTT]?.p50)
+    }
+
+    /// Half of the answers don't take longer: those that it gave as a server, or else those that it got.
+    pub(super) fn answer(&self) -> Option<u64> {
+        let [response, service] =
+            [Direction::In, Direction::Out].map(|way| self.figures[way as usize].times[ANSWER]);
+        Some(service.or(response)?.p50)
     }
 }
 
@@ -154,6 +168,7 @@ fn traffic(model: &Model, traffic: &super::window::Traffic) -> Row {
         rates: directions.map(|direction| traffic.packets(direction, now) as f64 / model.covered()),
         figures: directions.map(|direction| traffic.figures(direction, now)),
         trends: directions.map(|direction| traffic.trend(direction, now)),
+        sent_again: traffic.sent_again(now),
     }
 }
 
@@ -194,6 +209,9 @@ fn compare(a: &Row, b: &Row, by: Column) -> Ordering {
         Column::Max(way) => {
             total(a, way).map(|spread| spread.max).cmp(&total(b, way).map(|spread| spread.max))
         }
+        Column::Rtt => a.rtt().cmp(&b.rtt()),
+        Column::Answer => a.answer().cmp(&b.answer()),
+        Column::Again => a.sent_again.cmp(&b.sent_again),
         Column::Mostly(direction) => share(a, direction).cmp(&share(b, direction)),
         _ => identity(&a.key).cmp(&identity(&b.key)),
     }
@@ -221,6 +239,9 @@ fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> 
 /// The short name of a time of traffic of these protocols.
 pub(super) fn time_name(direction: Direction, protocols: Protocols, time: usize) -> &'static str {
     match time.checked_sub(FIRST_PART) {
+        _ if time == RTT => "rtt",
+        _ if time == ANSWER && direction == Direction::In => "response",
+        _ if time == ANSWER => "service",
         None if time == TOTAL => "total",
         None => stage_names(direction, protocols)[time],
         // They are called the same in both.

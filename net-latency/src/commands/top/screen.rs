@@ -14,13 +14,14 @@ use super::{
     stages,
     state::{Place, State},
     table,
+    window::Traffic,
 };
 use crate::{accounting::Losses, clock::Zone, diagnosis::Headline};
 
 /// Height from which the stages of the selected row have a place below the table.
-const TALL: u16 = 30;
+const TALL: u16 = 32;
 /// Height from which those of a connection have one above its packets.
-const ROOM_FOR_STAGES: u16 = 17;
+const ROOM_FOR_STAGES: u16 = 19;
 /// Height from which the verdict has a line: below, the table would have one row.
 const ROOM_FOR_VERDICT: u16 = 8;
 /// Lines of what is lost or missing, at most.
@@ -174,16 +175,22 @@ fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
 fn title(view: &View<'_>) -> String {
     let model = view.model;
     let now = model.now();
-    let sent_again = match view.state.place {
-        Place::Processes => model.processes().map(|(_, process)| process.traffic.sent_again(now)).sum(),
-        Place::Connections(pid) => model.process(pid).map_or(0, |process| process.traffic.sent_again(now)),
+    let counts = |traffic: &Traffic| [traffic.sent_again(now), traffic.needless(now)];
+    let sum = |[again, needless]: [u64; 2], more: [u64; 2]| [again + more[0], needless + more[1]];
+    let [again, needless] = match view.state.place {
+        Place::Processes => model.processes().map(|(_, process)| counts(&process.traffic)).fold([0; 2], sum),
+        Place::Connections(pid) => model.process(pid).map_or([0; 2], |process| counts(&process.traffic)),
         Place::Packets(key) => {
-            model.connection(&key).map_or(0, |connection| connection.traffic.sent_again(now))
+            model.connection(&key).map_or([0; 2], |connection| counts(&connection.traffic))
         }
     };
     let subject = subject(view);
     // Their times are in no column.
-    if sent_again == 0 { subject } else { format!("{subject}, {sent_again} sent again") }
+    match (again, needless) {
+        (0, 0) => subject,
+        (_, 0) => format!("{subject}, {again} sent again"),
+        _ => format!("{subject}, {again} sent again, {needless} needlessly"),
+    }
 }
 
 /// What the table is about.

@@ -10,15 +10,17 @@ use super::{
     screen::{View, selected},
     state::Place,
     units,
-    window::{FIRST_PART, Figures, TOTAL},
+    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL},
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
 use crate::packet::stages::parts;
 
 /// Lines that it takes, with fine stages or without.
 pub(super) const fn height(has_parts: bool) -> u16 {
-    1 + TOTAL as u16 + 1 + if has_parts { PARTS as u16 } else { 0 }
+    1 + TOTAL as u16 + 1 + BESIDE + if has_parts { PARTS as u16 } else { 0 }
 }
+/// Of them those of answers, and of round trips.
+const BESIDE: u16 = 2;
 /// Columns that each direction takes.
 const WIDTH: u16 = 26;
 const BETWEEN: u16 = 4;
@@ -65,11 +67,17 @@ fn draw_direction(
     );
     // What splits the last stage, or follows it, stands between that and the total.
     let parts = parts(direction, Protocol::Tcp).filter(|_| has_parts).map(|(part, _)| FIRST_PART + part);
-    for (line, time) in (0..COLUMNS).chain(parts).chain([TOTAL]).enumerate() {
+    let beside = match direction {
+        Direction::In => &[ANSWER][..],
+        Direction::Out => &[ANSWER, RTT],
+    };
+    let times = (0..COLUMNS).chain(parts).chain([TOTAL]).chain(beside.iter().copied());
+    for (line, time) in times.enumerate() {
         let y = y + 1 + line as u16;
         let spread = figures.times[time];
         let is_dominant = figures.dominant.is_some_and(|(stage, _)| stage == time);
-        let indent = if time >= FIRST_PART && direction == Direction::In { 1 } else { 0 };
+        let is_split = (FIRST_PART..ANSWER).contains(&time) && direction == Direction::In;
+        let indent = if is_split { 1 } else { 0 };
         let name = time_name(direction, protocols, time);
         canvas.put((x + indent, y), 8 - indent, name, if is_dominant { Ink::Strong } else { Ink::Plain });
         let times = spread.map_or([None; 3], |spread| [spread.p50, spread.p99, spread.max].map(Some));

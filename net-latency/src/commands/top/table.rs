@@ -163,6 +163,9 @@ fn draw_cell(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, row: &Row) {
             }
             None => put(canvas, placed, y, "-", Ink::Weak),
         },
+        Column::Rtt => time(canvas, row.rtt()),
+        Column::Answer => time(canvas, row.answer()),
+        Column::Again => put(canvas, placed, y, &row.sent_again.to_string(), Ink::Plain),
         Column::Trend(direction) => draw_trend(canvas, placed, y, &row.trends[direction as usize]),
         _ => {}
     }

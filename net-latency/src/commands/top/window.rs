@@ -5,19 +5,27 @@ use std::{array, collections::VecDeque};
 
 use net_latency_common::{Direction, PART_DRIVER, PART_NET};
 
-use crate::accounting::Buckets;
+use crate::accounting::{
+    Buckets,
+    exchanges::{Answers, Role, Unanswered},
+    tcp::News,
+};
 use crate::packet::event::{COLUMNS, Event, PARTS};
 
 /// Slices that make the window over which everything is computed.
 pub(super) const SLICES: u64 = 10;
 /// Slices that the trend goes back.
 pub(super) const TREND: usize = 60;
-/// The stages, the total behind them, and the parts of fine stages behind that.
-pub(super) const TIMES: usize = FIRST_PART + PARTS;
+/// The stages, the total behind them, the parts of fine stages behind that, and what connections show beside.
+pub(super) const TIMES: usize = RTT + 1;
 /// Index of the total among the times.
 pub(super) const TOTAL: usize = COLUMNS;
 /// Index of the first part among the times.
 pub(super) const FIRST_PART: usize = COLUMNS + 1;
+/// Index of how long answers took: in, a client's response times; out, a server's service times.
+pub(super) const ANSWER: usize = FIRST_PART + PARTS;
+/// Index of the smoothed round-trip time of sent packets.
+pub(super) const RTT: usize = ANSWER + 1;
 
 /// Counts of a time, coarser than elsewhere, since each row has ten slices of eight of them: percentiles are right to
 /// within 3 %.
@@ -49,6 +57,11 @@ struct Way {
     packets: u64,
     /// Those of them whose bytes TCP had sent before.
     sent_again: u64,
+    /// Segments that the peer had already.
+    needless: u64,
+    /// Exchanges whose time is known, and those that overlap others.
+    answers: u64,
+    interleaved: u64,
     sums: [u64; TIMES],
     maxima: [u64; TIMES],
 }
@@ -115,6 +128,29 @@ impl Traffic {
         *trend = total.max(*trend);
     }
 
+    /// Adds what the newest packet has told about its connection.
+    pub(super) fn hear(&mut self, news: &News) {
+        let Some(slice) = self.slices.back_mut() else { return };
+        let [_, out] = &mut slice.ways;
+        out.needless += news.needless;
+        if let Some(ns) = news.rtt_ns {
+            slice.add(Direction::Out as usize, RTT, ns);
+        }
+        let Some((role, outcome)) = news.answer else { return };
+        let way = match role {
+            Role::Client => Direction::In as usize,
+            Role::Server => Direction::Out as usize,
+        };
+        match outcome {
+            Ok(ns) => {
+                slice.ways[way].answers += 1;
+                slice.add(way, ANSWER, ns);
+            }
+            Err(Unanswered::Interleaved) => slice.ways[way].interleaved += 1,
+            Err(_) => {}
+        }
+    }
+
     /// Drops what is out of the window.
     pub(super) fn prune(&mut self, now: u64) {
         drop(self.expire(now));
@@ -149,6 +185,17 @@ impl Traffic {
         self.window(now).map(|slice| slice.ways[Direction::Out as usize].sent_again).sum()
     }
 
+    /// Segments of the window that were sent again needlessly.
+    pub(super) fn needless(&self, now: u64) -> u64 {
+        self.window(now).map(|slice| slice.ways[Direction::Out as usize].needless).sum()
+    }
+
+    /// Whether requests and answers take turns: others may overlap too, and not show it.
+    fn takes_turns(&self, way: usize, now: u64) -> bool {
+        let sum = |count: fn(&Way) -> u64| self.window(now).map(|slice| count(&slice.ways[way])).sum::<u64>();
+        Answers::take_turns(sum(|way| way.interleaved), sum(|way| way.answers))
+    }
+
     fn window(&self, now: u64) -> impl Iterator<Item = &Slice> {
         self.slices.iter().filter(move |slice| slice.number + SLICES > now)
     }
@@ -164,7 +211,10 @@ impl Traffic {
         }
         Figures {
             packets: self.packets(direction, now),
-            times: array::from_fn(|time| self.spread(way, time, now)),
+            times: array::from_fn(|time| {
+                let is_known = time != ANSWER || self.takes_turns(way, now);
+                is_known.then(|| self.spread(way, time, now))?
+            }),
             dominant: dominant(&own(direction, sums)),
         }
     }
@@ -217,14 +267,20 @@ impl Slice {
         }
         let parts = event.parts().unwrap_or_default();
         for (time, ns) in event.stages().into_iter().chain([event.total_ns()]).chain(parts).enumerate() {
-            let Some(ns) = ns else { continue };
-            way.sums[time] = way.sums[time].saturating_add(ns);
-            way.maxima[time] = way.maxima[time].max(ns);
-            let place = first_place(direction, time) + Counts::bucket(ns) as u32;
-            match self.cells.binary_search_by_key(&place, |cell| cell.place) {
-                Ok(found) => self.cells[found].count = self.cells[found].count.saturating_add(1),
-                Err(at) => self.cells.insert(at, Cell { place, count: 1 }),
+            if let Some(ns) = ns {
+                self.add(direction, time, ns);
             }
+        }
+    }
+
+    fn add(&mut self, direction: usize, time: usize, ns: u64) {
+        let way = &mut self.ways[direction];
+        way.sums[time] = way.sums[time].saturating_add(ns);
+        way.maxima[time] = way.maxima[time].max(ns);
+        let place = first_place(direction, time) + Counts::bucket(ns) as u32;
+        match self.cells.binary_search_by_key(&place, |cell| cell.place) {
+            Ok(found) => self.cells[found].count = self.cells[found].count.saturating_add(1),
+            Err(at) => self.cells.insert(at, Cell { place, count: 1 }),
         }
     }
 
@@ -246,6 +302,7 @@ const _: () = assert!(BUCKETS <= 1 << BUCKET_BITS);
 /// The sums of times that are in no other of them: without the total, and without what parts tell more about.
 fn own(direction: Direction, mut sums: [u64; TIMES]) -> [u64; TIMES] {
     sums[TOTAL] = 0;
+    sums[ANSWER..].fill(0);
     match direction {
         Direction::In => {
             let parts = sums[FIRST_PART..].iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
@@ -301,7 +358,7 @@ mod tests {
         traffic.record(&Event::new(&outgoing(), 0, None).with_parts(Some(&[3_000, 5_000, 20_000, 1])), 0);
         let figures = traffic.figures(Direction::Out, 0);
         assert_eq!(figures.dominant, Some((FIRST_PART + PART_NET, 57)));
-        assert_eq!(figures.times[TIMES - 1], None);
+        assert_eq!(figures.times[FIRST_PART + PARTS - 1], None);
     }
 
     #[test]

@@ -54,6 +54,8 @@ enum Column {
     LastDrvIp,
     NsPid,
     Held,
+    Rtt,
+    Dsacks,
     Unknown,
 }
 
@@ -84,6 +86,8 @@ impl Column {
             "last_drv_ip_ns" => Self::LastDrvIp,
             "ns_pid" => Self::NsPid,
             "held" => Self::Held,
+            "rtt_ns" => Self::Rtt,
+            "dsacks" => Self::Dsacks,
             _ => {
                 let place = |stages: &[Stage]| stages.iter().position(|stage| stage.field == name);
                 let fine = || place(&FINE_STAGES).map(Self::FineStage);
@@ -221,6 +225,8 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::FirstSendAge => fields.values.first_send_age_ns = Some(parse(value)?),
         Column::LastDrvIp => fields.values.last_drv_ip_ns = Some(parse(value)?),
         Column::Held => fields.values.held = held_named(std::str::from_utf8(value).ok()?),
+        Column::Rtt => fields.values.rtt_ns = Some(parse(value)?),
+        Column::Dsacks => fields.values.dsacks = Some(parse(value)?),
         Column::NsPid => fields.values.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }

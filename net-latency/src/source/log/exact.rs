@@ -89,6 +89,12 @@ pub(super) fn read(line: &[u8]) -> Option<Fields<'_>> {
     if rest.expect(b",\"process\":").is_some() {
         fields.values.process = rest.name()?;
     }
+    if rest.expect(b",\"rtt_ns\":").is_some() {
+        fields.values.rtt_ns = rest.number()?;
+    }
+    if rest.expect(b",\"dsacks\":").is_some() {
+        fields.values.dsacks = rest.number()?;
+    }
     (rest.0 == b"}").then_some(fields)
 }
 

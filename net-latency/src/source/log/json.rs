@@ -88,6 +88,8 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     let name = map.next_value::<Option<Text<'_>>>()?;
                     fields.values.held = name.and_then(|name| held_named(&name.0));
                 }
+                "rtt_ns" => fields.values.rtt_ns = map.next_value()?,
+                "dsacks" => fields.values.dsacks = map.next_value()?,
                 "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,
                 name => match STAGES.iter().position(|stage| stage.field == name) {
                     Some(place) => fields.times[place] = map.next_value()?,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use net_latency_common::{Direction, Held};
 
 use super::time::{Time, TimeReader};
-use crate::accounting as summary;
+use crate::accounting::{self as summary, exchanges::Turn, tcp::Segment};
 use crate::packet::event::{COLUMNS, PARTS, Protocol, flag_named};
 use crate::packet::stages::{FINE_STAGES, STAGES, crossed, split};
 
@@ -21,6 +21,7 @@ pub(crate) struct Flags(u16);
 impl Flags {
     pub(crate) const CONTROL: Self = Self(1);
     pub(crate) const RETRANS: Self = Self(1 << 1);
+    pub(crate) const ZERO_WINDOW: Self = Self(1 << 5);
 
     pub(crate) fn add(&mut self, name: &str) {
         if let Some(place) = FLAG_NAMES.iter().position(|known| *known == name) {
@@ -66,6 +67,8 @@ pub(crate) struct Values<'a> {
     pub(crate) last_drv_ip_ns: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
     pub(crate) held: Option<Held>,
+    pub(crate) rtt_ns: Option<u64>,
+    pub(crate) dsacks: Option<u16>,
 }
 
 /// What a line says, in the types that views reckon with. Unknown is `None`.
@@ -86,6 +89,23 @@ pub(crate) struct Packet<'a> {
 }
 
 impl Packet<'_> {
+    /// What it says about its connection; `None` if it has no data, or is none of TCP. `plain` is itself.
+    pub(crate) fn segment(&self, plain: &summary::Packet<'_>) -> Option<Segment> {
+        let Values { flags, seq, segs, rtt_ns, dsacks, .. } = self.values;
+        if self.protocol != Protocol::Tcp || flags.contains(Flags::CONTROL) {
+            return None;
+        }
+        let turn = || Turn::of(plain, seq, self.len);
+        Some(Segment {
+            turn: (!flags.contains(Flags::RETRANS)).then(turn),
+            direction: self.direction,
+            segs: segs.unwrap_or(1),
+            rtt_ns,
+            dsacks,
+            met_zero_window: self.parts.map(|_| flags.contains(Flags::ZERO_WINDOW)),
+        })
+    }
+
     /// The packet as a summary takes it.
     pub(crate) fn plain(&self) -> summary::Packet<'_> {
         let packet = summary::Packet {

@@ -67,8 +67,11 @@ impl From<&Packet<'_>> for LogRecord {
                 Protocol::Tcp => IPPROTO_TCP,
                 Protocol::Udp => IPPROTO_UDP,
             },
-            family: if is_v6 { AF_INET6 } else { AF_INET },
-            held: packet.values.held.map_or(0, |held| held as u32),
+            family: if is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
+            held: packet.values.held.map_or(0, |held| held as u8),
+            dsacks: packet.values.dsacks.map_or(0, |count| count.wrapping_add(1)),
+            // What has another number of ns is no line of ours.
+            rtt: packet.values.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0),
         };
         Self {
             record: with_stamps(record, packet),
@@ -261,9 +264,26 @@ mod tests {
         for (held, format) in
             Held::ALL.into_iter().flat_map(|held| [Format::Json, Format::Csv].map(|form| (held, form)))
         {
-            let record = PacketRecord { held: held as u32, ..outgoing() };
+            let record = PacketRecord { held: held as u8, ..outgoing() };
             let event = Event::new(&record, WALL_NS, None).with_parts(Some(&[1; PARTS]));
             assert_eq!(read(&log(&event, format)).event().held(), Some(held), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn round_trips_and_dsacks_are_read() {
+        let records = [(161_001, 1), (1, 0), (u32::MAX, u16::MAX), (0, 0)];
+        let records = records.map(|(rtt, dsacks)| PacketRecord { rtt, dsacks, ..outgoing() });
+        for (record, format) in
+            records.into_iter().flat_map(|record| [Format::Json, Format::Csv].map(|form| (record, form)))
+        {
+            // Without fine stages JSON has a reader of its own.
+            for parts in [None, Some(&[1; PARTS])] {
+                let event = Event::new(&record, WALL_NS, None).with_parts(parts);
+                let back = read(&log(&event, format));
+                let told = (back.event().rtt_ns(), back.event().dsacks());
+                assert_eq!(told, (event.rtt_ns(), event.dsacks()), "{format:?}");
+            }
         }
     }
 

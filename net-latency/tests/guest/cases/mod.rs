@@ -5,6 +5,7 @@ mod calls_witness;
 mod check;
 mod clock;
 mod command;
+mod connections;
 mod container;
 mod conversation;
 mod diagnose;
@@ -98,6 +99,7 @@ pub(crate) fn is_of_user_side(name: &str) -> bool {
 pub(crate) fn all() -> impl Iterator<Item = Case> {
     [
         check::CASES,
+        connections::CASES,
         container::CASES,
         conversation::CASES,
         filters::CASES,
