@@ -18,7 +18,7 @@ use crate::{emit::ring::is_fine, leaving, readers};
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::{emit_fine, emit_sent},
+        ring::{self, Finished, emit_fine, emit_sent},
     },
     entry::Field,
     flow::{addresses::AddrPair, filter, untraced},
@@ -180,7 +180,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         receiving.skb.set(0);
         receiving.head.set(0);
     }
-    let (ifindex, _) = skb.device();
+    let ifindex = skb.ifindex();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
     match WAITING.insert(number(skb.address()), &datagram) {
         Inserted::New => {
@@ -246,17 +246,21 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     let task = filter::current_task();
     let outcome = if filter::task(&task) {
         let app = now();
-        let (sport, dport) = ports(header as u32);
-        let family = skb.family();
-        let pair = addresses(skb, family);
-        let netns = socket.netns();
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
-        let mark = skb.mark();
+        let (direction, protocol, flags) = (Direction::In, IPPROTO_UDP, datagram.flags);
         let parts = || parts(datagram.transport, app);
+        // Here, and not in the record: the two places where that is made have no room for it.
+        let (pair, netns) = if ring::makes_records() {
+            (addresses(skb, skb.family()), socket.netns())
+        } else {
+            (AddrPair::UNKNOWN, 0)
+        };
+        let mark = skb.mark();
         let record = || {
             // Before all else is loaded, which a call would drive out of its registers.
             let cpu = cpu() as u16;
-            let (saddr, daddr) = pair.of_record(Direction::In);
+            let (sport, dport) = ports(header as u32);
+            let (saddr, daddr) = pair.of_record(direction);
             PacketRecord {
                 stamps,
                 other: 0,
@@ -275,14 +279,15 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 dport,
                 segs: datagram.segs,
                 cpu,
-                flags: datagram.flags,
-                direction: Direction::In as u8,
-                protocol: IPPROTO_UDP,
-                family,
+                flags,
+                direction: direction as u8,
+                protocol,
+                family: pair.family,
                 held: 0,
             }
         };
-        emit_fine(Direction::In, &stamps, mark, record, parts)
+        let packet = Finished { direction, protocol, flags, stamps: &stamps };
+        emit_fine(&packet, || mark, record, parts)
     } else {
         Err(Counter::FilteredIn)
     };
@@ -443,12 +448,13 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     let (transport, app) = (send.transport.get(), send.app.get());
     let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
-    let (ifindex, _) = skb.device();
-    let mark = skb.mark();
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
     let stamps = [drv, ip, transport, app];
+    let (direction, protocol, flags) = (Direction::Out, IPPROTO_UDP, 0);
+    let ifindex = if ring::makes_records() { skb.ifindex() } else { 0 };
+    let mark = skb.mark();
     let record = || {
         let cpu = cpu() as u16;
         let pair = send.addresses.get();
@@ -473,9 +479,9 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             dport,
             segs: send.segs.get() as u16,
             cpu,
-            flags: 0,
-            direction: Direction::Out as u8,
-            protocol: IPPROTO_UDP,
+            flags,
+            direction: direction as u8,
+            protocol,
             family: pair.family,
             held: 0,
         }
@@ -483,7 +489,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
-        if !filter::lasting(mark) {
+        if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
         match leaving::put(skb, record) {
@@ -493,5 +499,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     } else {
         missing
     };
-    emit_sent(&stamps, mark, missing, record)
+    let packet = Finished { direction, protocol, flags, stamps: &stamps };
+    emit_sent(&packet, || mark, missing, record)
 }

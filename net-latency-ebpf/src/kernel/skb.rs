@@ -166,6 +166,14 @@ impl<M: Memory> Skb<M> {
         Socket::new(self.field(offset!(sk_buff_sk)))
     }
 
+    /// Index of the device.
+    #[inline(always)]
+    pub(crate) fn ifindex(self) -> u32 {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        // SAFETY: a live skb holds its device; offsets from BTF.
+        if device.is_null() { 0 } else { unsafe { M::read(device, offset!(net_device_ifindex)) } }
+    }
+
     /// Index of the device, and inode number of its network namespace.
     #[inline(always)]
     pub(crate) fn device(self) -> (u32, u32) {

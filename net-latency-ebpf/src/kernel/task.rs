@@ -50,6 +50,12 @@ impl Task {
         Self { ids, name, process: unsafe { place.assume_init() } }
     }
 
+    /// The same without its names.
+    #[inline(always)]
+    pub(crate) fn current_unnamed() -> Self {
+        Self { ids: Self::current_ids(), ..Self::UNKNOWN }
+    }
+
     /// The task with a verdict, which `is_wanted` gives of its names.
     #[inline(always)]
     pub(crate) fn judged(mut self, is_wanted: impl FnOnce(&Self) -> bool) -> Self {
