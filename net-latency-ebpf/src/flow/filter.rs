@@ -62,6 +62,16 @@ pub(crate) fn current_task() -> Task {
     with_cgroup(if is_by_task() { task.judged(is_wanted) } else { task })
 }
 
+/// The task this CPU runs, if it is asked for. Where that can be told by its process, it is before all else.
+#[inline(always)]
+pub(crate) fn current_task_if_wanted() -> Option<Task> {
+    if current_may_change() {
+        let current = current_task();
+        return if task(&current) { Some(current) } else { None };
+    }
+    if current() { Some(current_wanted_task()) } else { None }
+}
+
 /// The task this CPU runs, which was found to be wanted before.
 #[inline(always)]
 pub(crate) fn current_wanted_task() -> Task {
