@@ -2,7 +2,8 @@
 //! the verifier treats their fields as constants and prunes what they switch off.
 
 /// Byte offsets of kernel struct fields, from the running kernel's BTF; of bit-fields, offsets in bits. From `sock_sk_write_queue` on all
-/// are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one.
+/// are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one. `bpf_get_current_task_btf` is no offset: 1 where programs
+/// can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
@@ -63,6 +64,7 @@ pub struct Offsets {
     pub task_struct_tgid: u32,
     pub task_struct_group_leader: u32,
     pub task_struct_comm: u32,
+    pub bpf_get_current_task_btf: u32,
     pub sock_sk_write_queue: u32,
     pub sock_sk_tsq_flags: u32,
     pub sock_sk_pacing_status: u32,

@@ -20,6 +20,9 @@ pub const CELLS: usize = NEVER + 1;
 /// Rows that a kind of traffic has: one for each of its columns, and the last for the time from the first stage to the last. Every
 /// packet is in one cell of that one, and in one at most of each other.
 pub const ROWS: u32 = 4;
+/// The rows of a kind of traffic, or those of its parts: what the kernel side looks up for a packet.
+pub type Block = [[u64; CELLS]; ROWS as usize];
+const _: () = assert!(FINE_PARTS == ROWS as usize, "parts fill a block");
 /// Row of the time from the first stage to the last.
 pub const ROW_TOTAL: u32 = 3;
 /// Rows that a kind of traffic has where fine stages are asked for: those, and one for each part.
@@ -46,33 +49,34 @@ pub const fn bucket(ns: u64) -> usize {
     (((power - PARTS_BITS + 1) << PARTS_BITS) as u64 | part) as usize
 }
 
-/// Which power of two `ns`, below the longest, is at least. Steps, since the machine of the kernel side can't count zeroes.
+/// Which power of two `ns`, below the longest and not 0, is at least. The machine of the kernel side can't count zeroes: the byte with
+/// the highest bit is found by steps, and looked up.
 #[inline(always)]
 const fn log2(ns: u64) -> u32 {
-    let mut rest = ns;
-    let mut power = 0;
-    if rest >> 32 != 0 {
-        rest >>= 32;
-        power += 32;
-    }
-    if rest >> 16 != 0 {
-        rest >>= 16;
-        power += 16;
-    }
-    if rest >> 8 != 0 {
-        rest >>= 8;
-        power += 8;
-    }
-    if rest >> 4 != 0 {
-        rest >>= 4;
-        power += 4;
-    }
-    if rest >> 2 != 0 {
-        rest >>= 2;
-        power += 2;
-    }
-    power + (rest >> 1) as u32
+    let shift = if ns >> 16 == 0 {
+        if ns >> 8 == 0 { 0 } else { 8 }
+    } else if ns >> 24 == 0 {
+        16
+    } else if ns >> 32 == 0 {
+        24
+    } else if ns >> 40 == 0 {
+        32
+    } else {
+        40
+    };
+    shift + LOG2[(ns >> shift) as usize & 0xff] as u32
 }
+
+/// The highest bit of each byte but 0.
+static LOG2: [u8; 256] = {
+    let mut powers = [0; 256];
+    let mut byte = 2;
+    while byte < powers.len() {
+        powers[byte] = powers[byte / 2] + 1;
+        byte += 1;
+    }
+    powers
+};
 
 /// The times of a bucket in ns: from the first, up to the second, which is not one of them; the last bucket has no end.
 #[must_use]
@@ -121,7 +125,7 @@ pub struct CellKey {
     pub cell: u32,
 }
 
-/// The number of a row of a kind of traffic: those of parts come behind all others.
+/// The number of a row of a kind of traffic: those of parts come behind all others. [`ROWS`] in a row are a [`Block`].
 #[inline(always)]
 #[must_use]
 pub const fn row(traffic: u32, row: u32) -> u32 {
@@ -232,6 +236,15 @@ mod tests {
         assert_eq!(all, (0..TRAFFIC_KINDS * FINE_ROWS).collect());
         // Where nobody asks for parts, no room is left for them.
         assert_eq!(numbers(ROWS).max(), Some(TRAFFIC_KINDS * ROWS - 1));
+    }
+
+    #[test]
+    fn each_power_of_two_is_found() {
+        for power in 0..LONGEST_BITS {
+            for ns in [1 << power, (1 << power) + 1, (2 << power) - 1] {
+                assert_eq!(log2(ns), ns.ilog2(), "{ns}");
+            }
+        }
     }
 
     #[test]

@@ -34,8 +34,9 @@ pub use fine::{
     SentSlots, SentTimes, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
 };
 pub use histogram::{
-    BUCKETS, CELLS, CellKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS, TRAFFIC_OUT,
-    TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row, service_port, without_rest,
+    BUCKETS, Block, CELLS, CellKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS,
+    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row, service_port,
+    without_rest,
 };
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED,

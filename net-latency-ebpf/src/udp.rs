@@ -18,10 +18,14 @@ use crate::{emit::ring::is_fine, leaving, readers};
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::{emit_fine, emit_sent},
+        ring::{self, Finished, emit_fine, emit_sent},
     },
     entry::Field,
-    flow::{addresses::AddrPair, filter, untraced},
+    flow::{
+        addresses::AddrPair,
+        filter,
+        untraced::{self, Receiver},
+    },
     kernel::{
         cpu::{cpu, now},
         memory::{Memory, Number, copy_words, number},
@@ -46,7 +50,28 @@ pub struct Receiving {
     transport: Field<u64>,
     /// Of what GRO merged, and 0 for a plain datagram: the ports, which segments made of it have too.
     merged_ports: Field<u32>,
-    reserved: u32,
+    /// Whether `drv` and `ip` are known.
+    has_stamps: Field<u32>,
+}
+
+impl Receiving {
+    /// When the packet was at its driver, at IP and at UDP.
+    #[inline(always)]
+    fn stamps(&self) -> (u64, u64, u64) {
+        let transport = self.transport.get();
+        if self.has_stamps.get() == 0 {
+            self.take_stamps(transport);
+        }
+        (self.drv.get(), self.ip.get(), transport)
+    }
+
+    #[inline(always)]
+    fn take_stamps(&self, transport: u64) {
+        let (drv, ip) = skb_stamps::take_in(self.skb.get(), transport);
+        self.drv.set(drv);
+        self.ip.set(ip);
+        self.has_stamps.set(1);
+    }
 }
 
 /// The packet that UDP works on, per CPU.
@@ -147,14 +172,18 @@ fn ports(word: u32) -> (u16, u16) {
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     let transport = now();
-    let (drv, ip) = skb_stamps::take_in(skb.address(), transport);
     let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
-    receiving.skb.set(skb.address());
+    let is_merged = skb.gro_segments() > 1;
+    receiving.skb.set(number(skb.address()));
     receiving.head.set(skb.head());
-    receiving.drv.set(drv);
-    receiving.ip.set(ip);
-    receiving.merged_ports.set(if skb.gro_segments() > 1 { skb.udp_header() as u32 } else { 0 });
+    receiving.merged_ports.set(if is_merged { skb.udp_header() as u32 } else { 0 });
     receiving.transport.set(transport);
+    receiving.has_stamps.set(0);
+    // Of most packets, which others get, nobody asks for the stamps. What was merged is freed before its segments are queued, so that
+    // its address may be another's by then.
+    if is_merged || !filter::is_by_process() {
+        receiving.take_stamps(transport);
+    }
     Ok(())
 }
 
@@ -162,25 +191,28 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 /// pulled.
 #[inline(always)]
 pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
+    if filter::is_by_process() && Receiver::new(socket).is_untraced(receiving.transport.get()) {
+        return reject(skb.address());
+    }
     let header = skb.udp_header();
     if !is_wanted(socket, skb, header) {
         return reject(skb.address());
     }
-    let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
     let merged_ports = receiving.merged_ports.get();
     let is_segment = merged_ports != 0 && merged_ports == header as u32;
-    let is_its = receiving.skb.get() == skb.address() || receiving.head.get() == skb.head() || is_segment;
-    let (drv, ip, transport) =
-        if is_its { (receiving.drv.get(), receiving.ip.get(), receiving.transport.get()) } else { (0, 0, 0) };
+    let is_packet = receiving.skb.get() == number(skb.address());
+    let is_its = is_packet || receiving.head.get() == skb.head() || is_segment;
+    let (drv, ip, transport) = if is_its { receiving.stamps() } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
-    if receiving.skb.get() == skb.address() && !is_segment {
+    if is_packet && !is_segment {
         // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`): what another life of its
         // address finds here is not its own, should the hook before be skipped.
         receiving.skb.set(0);
         receiving.head.set(0);
     }
-    let (ifindex, _) = skb.device();
+    let ifindex = skb.ifindex();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
     match WAITING.insert(number(skb.address()), &datagram) {
         Inserted::New => {
@@ -234,7 +266,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     if len.signed() < 0 || len.signed() == 0 && skb.is_queued() {
         return Ok(());
     }
-    let Some(found) = WAITING.find(number(skb.address())) else { return Ok(()) };
+    let Some(found) = WAITING.find(number(skb.address())) else { return not_followed(socket) };
     // SAFETY: written before the skb was on the queue; only who takes the skb from there is here.
     let datagram = unsafe { &*found.entry };
     let header = skb.udp_header();
@@ -243,20 +275,26 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         Table::<Datagram, SLOT_BITS>::keep(&found);
         return Err(Counter::UnmatchedIn);
     }
-    let task = filter::current_task();
-    let outcome = if filter::task(&task) {
+    let outcome = if let Some(task) = filter::current_task_if_wanted() {
+        if filter::is_by_process() {
+            Receiver::new(socket).mark_traced();
+        }
         let app = now();
-        let (sport, dport) = ports(header as u32);
-        let family = skb.family();
-        let pair = addresses(skb, family);
-        let netns = socket.netns();
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
-        let mark = skb.mark();
+        let (direction, protocol, flags) = (Direction::In, IPPROTO_UDP, datagram.flags);
         let parts = || parts(datagram.transport, app);
+        // Here, and not in the record: the two places where that is made have no room for it.
+        let (pair, netns) = if ring::makes_records() {
+            (addresses(skb, skb.family()), socket.netns())
+        } else {
+            (AddrPair::UNKNOWN, 0)
+        };
+        let mark = skb.mark();
         let record = || {
             // Before all else is loaded, which a call would drive out of its registers.
             let cpu = cpu() as u16;
-            let (saddr, daddr) = pair.of_record(Direction::In);
+            let (sport, dport) = ports(header as u32);
+            let (saddr, daddr) = pair.of_record(direction);
             PacketRecord {
                 stamps,
                 other: 0,
@@ -275,21 +313,38 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 dport,
                 segs: datagram.segs,
                 cpu,
-                flags: datagram.flags,
-                direction: Direction::In as u8,
-                protocol: IPPROTO_UDP,
-                family: family as u8,
+                flags,
+                direction: direction as u8,
+                protocol,
+                family: pair.family as u8,
                 held: 0,
                 dsacks: 0,
                 rtt: 0,
             }
         };
-        emit_fine(Direction::In, &stamps, mark, record, parts)
+        let packet = Finished { direction, protocol, flags, stamps: &stamps };
+        emit_fine(&packet, || mark, record, parts)
     } else {
+        if filter::is_by_process() {
+            Receiver::new(socket).mark_untraced(now());
+        }
         Err(Counter::FilteredIn)
     };
     forget(&found);
     outcome
+}
+
+/// A receive call has taken a datagram that was not followed.
+#[inline(always)]
+fn not_followed<M: Memory>(socket: Socket<M>) -> HookResult {
+    if filter::is_by_process() && filter::current() {
+        let receiver = Receiver::new(socket);
+        receiver.mark_traced();
+        if receiver.was_untraced() {
+            return Err(Counter::UnmatchedIn);
+        }
+    }
+    Ok(())
 }
 
 /// The fine stages of a datagram that was taken at `app`.
@@ -370,13 +425,18 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
         return Ok(());
     }
-    let header = skb.udp_header();
-    let (source, destination) = ports(header as u32);
-    counters::one(Counter::SeenOut);
     if !filter::current() {
         // A thread that is never asked for has left nothing.
-        return if filter::current_may_change() { exclude() } else { Err(Counter::FilteredOut) };
+        if filter::current_may_change() {
+            counters::one(Counter::SeenOut);
+            return exclude();
+        }
+        counters::both(Counter::SeenOut, Counter::FilteredOut);
+        return Ok(());
     }
+    counters::one(Counter::SeenOut);
+    let header = skb.udp_header();
+    let (source, destination) = ports(header as u32);
     if !filter::ports(source, destination) || !filter::netns_of(socket) {
         return exclude();
     }
@@ -399,7 +459,8 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     send.socket.set(socket.address());
     send.skb.set(skb.address());
-    send.addresses.set(pair);
+    // SAFETY: the entry is its thread's alone, and a field is its value, of words. The compiler's own copying calls a loop over bytes.
+    unsafe { copy_words(&raw const pair, (&raw const send.addresses).cast_mut().cast::<AddrPair>()) };
     send.ports.set(header as u32);
     send.len.set(skb.udp_payload());
     let segs = skb.gro_segments();
@@ -445,12 +506,13 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     let (transport, app) = (send.transport.get(), send.app.get());
     let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
-    let (ifindex, _) = skb.device();
-    let mark = skb.mark();
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
     let stamps = [drv, ip, transport, app];
+    let (direction, protocol, flags) = (Direction::Out, IPPROTO_UDP, 0);
+    let ifindex = if ring::makes_records() { skb.ifindex() } else { 0 };
+    let mark = skb.mark();
     let record = || {
         let cpu = cpu() as u16;
         let pair = send.addresses.get();
@@ -475,9 +537,9 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             dport,
             segs: send.segs.get() as u16,
             cpu,
-            flags: 0,
-            direction: Direction::Out as u8,
-            protocol: IPPROTO_UDP,
+            flags,
+            direction: direction as u8,
+            protocol,
             family: pair.family as u8,
             held: 0,
             dsacks: 0,
@@ -487,7 +549,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
-        if !filter::lasting(mark) {
+        if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
         match leaving::put(skb, record) {
@@ -497,5 +559,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     } else {
         missing
     };
-    emit_sent(&stamps, mark, missing, record)
+    let packet = Finished { direction, protocol, flags, stamps: &stamps };
+    emit_sent(&packet, || mark, missing, record)
 }

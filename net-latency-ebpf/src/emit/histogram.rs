@@ -6,22 +6,26 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
-    AF_INET, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, GroupBy, IPPROTO_UDP,
-    NEVER, PacketRecord, ROW_TOTAL, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Span,
-    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, cell, no_time, row, service_port, without_rest,
+    AF_INET, Block, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, GroupBy, NEVER,
+    PacketRecord, ROW_TOTAL, STAMPS, Span, TRAFFIC_OUT, UNKNOWN, Unknown, cell, no_time, row, service_port,
+    without_rest,
 };
 #[cfg(feature = "fine")]
 use net_latency_common::{
-    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, PARTS, ROWS, part_time,
-    unknown_part,
+    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, PARTS, ROWS, TRAFFIC_KINDS,
+    TRAFFIC_UDP, part_time, unknown_part,
 };
 
-use super::counters;
-use crate::{entry::increment, flow::settings::setting, kernel::task::Task};
+use super::{counters, ring::Finished};
+use crate::{
+    entry::increment,
+    flow::settings::setting,
+    kernel::{memory::as_it_is, task::Task},
+};
 
 /// Counts of times by kind of traffic and stage. The user side makes room where it wants them.
 #[map]
-static TIMES: PerCpuArray<[u64; CELLS]> = PerCpuArray::with_max_entries(1, 0);
+static TIMES: PerCpuArray<Block> = PerCpuArray::with_max_entries(1, 0);
 
 /// Counts of times by group, kind of traffic and stage. The user side makes room where it wants them.
 #[map]
@@ -40,6 +44,8 @@ const LOST: u32 = 0;
 const COUNTED: u32 = 1;
 /// Counted, in a cell that nobody was in before.
 const FIRST: u32 = 2;
+/// Not counted: the packet was finished while not every hook was attached.
+const OUTSIDE: u32 = 3;
 
 /// In place of a time: there never was one.
 const NEVER_TIME: u64 = no_time(NEVER);
@@ -48,6 +54,20 @@ const NEVER_TIME: u64 = no_time(NEVER);
 #[inline(always)]
 pub(crate) fn is_wanted() -> bool {
     setting!(histograms_by) != 0
+}
+
+/// Whether times are counted of all packets together.
+#[inline(always)]
+pub(crate) fn is_of_all() -> bool {
+    setting!(histograms_by) == GroupBy::Stage as u32
+}
+
+/// Whose packet it is.
+pub(crate) struct Whose {
+    /// As [`CellKey::group`] has it.
+    group: [u64; 2],
+    pid: u32,
+    process: [u64; 2],
 }
 
 /// Where a packet's times are counted: whose it is ([`CellKey::group`]), and which kind it is.
@@ -59,70 +79,138 @@ pub(crate) fn is_wanted() -> bool {
 pub(crate) struct Place {
     group: [u64; 2],
     traffic: u32,
-    is_control: bool,
-    /// Its times are counted as unknown: TCP had sent its bytes before.
-    is_resent: bool,
+    flags: u16,
 }
 
-/// Counts the times of a finished packet, and says where it has.
+/// Counts the times of a packet where nobody asks whose it is, and says where it has.
 #[inline(always)]
-pub(crate) fn count(direction: Direction, packet: &PacketRecord) -> Result<Place, Counter> {
-    let drv = packet.stamps[STAMP_DRV];
-    let ip = packet.stamps[STAMP_IP];
-    let transport = packet.stamps[STAMP_TRANSPORT];
-    let app = packet.stamps[STAMP_APP];
-    let (traffic, stages) = match direction {
-        Direction::In => (0, [drv, ip, transport, app]),
-        Direction::Out => (TRAFFIC_OUT, [app, transport, ip, drv]),
-    };
-    let traffic = if packet.protocol == IPPROTO_UDP { traffic | TRAFFIC_UDP } else { traffic };
+pub(crate) fn count_among_all(packet: &Finished<'_>) -> Result<Place, Counter> {
+    let [first, second, third, last] = packet.stages();
+    let (traffic, flags) = (packet.traffic(), packet.flags);
+    match count_of_all(kind(traffic, flags), first, second, third, last) {
+        COUNTED => Ok(Place { group: [0; 2], traffic, flags }),
+        OUTSIDE => Err(Counter::Outside),
+        _ => Err(Counter::HistogramFull),
+    }
+}
+
+/// The same of a packet of somebody.
+#[inline(always)]
+pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counter> {
+    let stages = packet.stages();
+    let (traffic, flags) = (packet.traffic(), packet.flags);
     let [_, _, third, last] = stages;
-    let Some(since) = valid_since(if last != 0 { last } else { third }) else {
+    if !is_valid(third, last) {
         return Err(Counter::Outside);
-    };
-    let [start, end] = group(direction, packet);
-    let flags = packet.flags;
-    let total = between(direction, flags, stages, 0, STAMPS - 1, since);
-    match add(start, end, row(traffic, ROW_TOTAL), total) {
+    }
+    let Whose { group: [start, end], pid, process } = whose;
+    match add(start, end, row(traffic, ROW_TOTAL), time(traffic, flags, stages, ROW_TOTAL)) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
         FIRST if setting!(histograms_by) == GroupBy::Pid as u32 => {
-            let name: [u64; 2] = words(packet.process);
             // Where there is no room, the process has a number only.
-            // A copy: whose address a call gets is on the stack, and of a packet that would be all of it.
-            let pid = packet.pid;
-            let _ = NAMES.insert(&pid, &name, 0);
+            let _ = NAMES.insert(&pid, &process, 0);
         }
         _ => {}
     }
     // Written out: each time is counted before the next is looked at, so that the verifier need not follow every combination
     // of reasons.
-    let column = |number: usize, time: u64| {
-        if time != NEVER_TIME && add(start, end, row(traffic, number as u32), time) == LOST {
+    let column = |number: u32| {
+        let time = time(traffic, flags, stages, number);
+        if time != NEVER_TIME && add(start, end, row(traffic, number), time) == LOST {
             counters::one(Counter::TimeLost);
         }
     };
-    column(0, between(direction, flags, stages, 0, 1, since));
-    column(1, between(direction, flags, stages, 1, 2, since));
-    column(2, between(direction, flags, stages, 2, 3, since));
-    Ok(Place {
-        group: [start, end],
-        traffic,
-        is_control: flags & FLAG_CONTROL != 0,
-        is_resent: flags & FLAG_RETRANS != 0,
-    })
+    column(0);
+    column(1);
+    column(2);
+    Ok(Place { group: [start, end], traffic, flags })
+}
+
+/// Traffic and flags of a packet in one argument.
+#[inline(always)]
+fn kind(traffic: u32, flags: u16) -> u64 {
+    u64::from(traffic) | u64::from(flags) << 32
+}
+
+/// Counts a packet where nobody asks whose it is: one entry has all rows of its kind. The stages are in the order in which it crosses
+/// them.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn count_of_all(kind: u64, first: u64, second: u64, third: u64, last: u64) -> u32 {
+    let (traffic, flags) = (kind as u32, (kind >> 32) as u16);
+    if !is_valid(third, last) {
+        return OUTSIDE;
+    }
+    let Some(block) = TIMES.get_ptr_mut(traffic) else { return LOST };
+    let time = |row: u32| time(traffic, flags, [first, second, third, last], row);
+    add_in(block, ROW_TOTAL, time(ROW_TOTAL));
+    let column = |row: u32| {
+        let time = time(row);
+        if time != NEVER_TIME {
+            add_in(block, row, time);
+        }
+    };
+    column(0);
+    column(1);
+    column(2);
+    COUNTED
+}
+
+/// Adds one to the cell of `time` in a row of a block.
+#[inline(always)]
+fn add_in(block: *mut Block, row: u32, time: u64) {
+    // All times have a cell. The verifier has to see it, and of this very number: the compiler would go from the entry's end.
+    let cell = as_it_is(cell(time) as u64) as usize;
+    if cell < CELLS {
+        // SAFETY: within the entry, which stays mapped while a program runs.
+        increment(unsafe { block.cast::<u64>().add(row as usize * CELLS + cell) });
+    }
 }
 
 /// Counts those parts of a packet that such a packet has, where its other times are.
 #[cfg(feature = "fine")]
 #[inline(always)]
 pub(crate) fn count_parts(place: Place, parts: &[u64; PARTS]) {
-    let Place { group: [start, end], traffic, is_control, is_resent } = place;
-    let part = |part: usize| {
-        let value = if is_resent { unknown_part(Unknown::SentBefore) } else { parts[part] };
-        let time = part_time(value, is_control);
-        if time != NEVER_TIME && add(start, end, row(traffic, ROWS + part as u32), time) == LOST {
+    let Place { group: [start, end], traffic, flags } = place;
+    if is_of_all() {
+        let [a, b, c, d] = *parts;
+        count_parts_of_all(kind(traffic, flags), a, b, c, d);
+        return;
+    }
+    each_part(traffic, flags, *parts, |part, time| {
+        if add(start, end, row(traffic, ROWS + part as u32), time) == LOST {
             counters::one(Counter::TimeLost);
+        }
+    });
+}
+
+/// Counts the parts of a packet where nobody asks whose it is.
+///
+/// A global function, as [`count_of_all`].
+#[cfg(feature = "fine")]
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn count_parts_of_all(kind: u64, a: u64, b: u64, c: u64, d: u64) -> u32 {
+    let (traffic, flags) = (kind as u32, (kind >> 32) as u16);
+    let Some(block) = TIMES.get_ptr_mut(TRAFFIC_KINDS + traffic) else { return LOST };
+    each_part(traffic, flags, [a, b, c, d], |part, time| add_in(block, part as u32, time));
+    COUNTED
+}
+
+/// The parts that such a packet has, with their times.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn each_part(traffic: u32, flags: u16, parts: [u64; PARTS], add: impl Fn(usize, u64)) {
+    let part = |part: usize| {
+        // TCP had sent its bytes before: its times are unknown.
+        let is_resent = flags & FLAG_RETRANS != 0;
+        let value = if is_resent { unknown_part(Unknown::SentBefore) } else { parts[part] };
+        let time = part_time(value, flags & FLAG_CONTROL != 0);
+        if time != NEVER_TIME {
+            add(part, time);
         }
     };
     let is_udp = traffic & TRAFFIC_UDP != 0;
@@ -142,41 +230,71 @@ pub(crate) fn count_parts(place: Place, parts: &[u64; PARTS]) {
     }
 }
 
-/// The time from one stage to another, or the cell of what has none.
+/// The time of a row, or the cell of what has none. The stages are in the order in which the packet crosses them.
 #[inline(always)]
-fn between(
-    direction: Direction,
-    flags: u16,
-    stages: [u64; STAMPS],
-    from: usize,
-    to: usize,
-    since: u64,
-) -> u64 {
+fn time(traffic: u32, flags: u16, stages: [u64; STAMPS], row: u32) -> u64 {
+    let [first, second, third, last] = stages;
+    let (from, to) = match row {
+        0 => (first, second),
+        1 => (second, third),
+        2 => (third, last),
+        _ => (first, last),
+    };
     // Of what TCP sends again, the first time says when it did, and not how long the host took.
-    let is_resent = flags & FLAG_RETRANS != 0;
-    if stages[from] != 0 && stages[to] >= stages[from] && !is_resent {
-        return stages[to] - stages[from];
+    if from != 0 && to >= from && flags & FLAG_RETRANS == 0 {
+        return to - from;
     }
+    no_time_of(kind(traffic, flags) | u64::from(row) << 8, first, second, third, last)
+}
+
+/// The cell of a row of a packet that has no time there. The number of the row is in the second byte of `kind`.
+///
+/// A global function: few have none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn no_time_of(kind: u64, first: u64, second: u64, third: u64, last: u64) -> u64 {
+    let flags = (kind >> 32) as u16;
     // What a packet without data lacks, it never had.
     if flags & FLAG_CONTROL != 0 {
         return NEVER_TIME;
     }
-    if is_resent {
+    if flags & FLAG_RETRANS != 0 {
         return no_time(UNKNOWN + Unknown::SentBefore as usize);
     }
-    no_time(UNKNOWN + Unknown::of(direction, flags, stages, from, to, since) as usize)
+    let direction = if kind as u32 & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out };
+    let start = SPAN.get_ptr(0).map_or(0, |span| {
+        // SAFETY: index 0 of an array is valid, and the user side changes whole words.
+        unsafe { (*span).start }
+    });
+    let of = |from, to| Unknown::of(direction, flags, [first, second, third, last], from, to, start);
+    let reason = match (kind >> 8) as u8 {
+        0 => of(0, 1),
+        1 => of(1, 2),
+        2 => of(2, 3),
+        _ => of(0, STAMPS - 1),
+    };
+    no_time(UNKNOWN + reason as usize)
 }
 
-/// Since when every hook is attached, if every hook was attached at that time.
+/// Whether every hook was attached when a packet was finished that crossed its last two stages then; a control packet has no last
+/// one.
 #[inline(always)]
-fn valid_since(completion: u64) -> Option<u64> {
-    let span = SPAN.get_ptr(0)?;
-    // SAFETY: index 0 of an array is valid, and the user side changes whole words.
-    let (start, end) = unsafe { ((*span).start, (*span).end) };
-    (start != 0 && completion >= start && completion <= end).then_some(start)
+fn is_valid(third: u64, last: u64) -> bool {
+    let completion = if last != 0 { last } else { third };
+    SPAN.get_ptr(0).is_some_and(|span| {
+        // SAFETY: index 0 of an array is valid, and the user side changes whole words.
+        let (start, end) = unsafe { ((*span).start, (*span).end) };
+        start != 0 && completion >= start && completion <= end
+    })
 }
 
-/// Whose packet it is, as [`CellKey::group`] has it.
+/// Whose packet it is.
+#[inline(always)]
+pub(crate) fn whose(direction: Direction, packet: &PacketRecord) -> Whose {
+    // Copies: whose address a call gets is on the stack, and of a packet that would be all of it.
+    Whose { group: group(direction, packet), pid: packet.pid, process: words(packet.process) }
+}
+
 #[inline(always)]
 fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
     let by = setting!(histograms_by);
@@ -232,16 +350,6 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
 #[inline(never)]
 pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
     let cell = cell(time);
-    if setting!(histograms_by) == GroupBy::Stage as u32 {
-        return match TIMES.get_ptr_mut(row) {
-            Some(cells) if cell < CELLS => {
-                // SAFETY: within the entry.
-                increment(unsafe { cells.cast::<u64>().add(cell) });
-                COUNTED
-            }
-            _ => LOST,
-        };
-    }
     let key = CellKey { group: [start, end], row, cell: cell as u32 };
     if let Some(cell) = GROUPS.get_ptr_mut(&key) {
         increment(cell);

@@ -14,6 +14,8 @@ use net_latency_common::{
 };
 #[cfg(feature = "fine")]
 use net_latency_common::{FineRecord, PART_FINISHED, between};
+#[cfg(feature = "hist")]
+use net_latency_common::{IPPROTO_UDP, STAMP_IP, STAMP_TRANSPORT, TRAFFIC_OUT, TRAFFIC_UDP};
 
 #[cfg(feature = "hist")]
 use super::histogram;
@@ -32,50 +34,79 @@ use crate::{
 #[map]
 static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
+/// A packet that is complete, as far as filters and counts ask. Its record is made only if somebody wants that.
+#[derive(Clone, Copy)]
+pub(crate) struct Finished<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) protocol: u8,
+    pub(crate) flags: u16,
+    pub(crate) stamps: &'a [u64; STAMPS],
+}
+
+#[cfg(feature = "hist")]
+impl Finished<'_> {
+    /// The stamps in the order in which the packet crosses the stages.
+    #[inline(always)]
+    pub(super) fn stages(&self) -> [u64; STAMPS] {
+        let [drv, ip] = [self.stamps[STAMP_DRV], self.stamps[STAMP_IP]];
+        let [transport, app] = [self.stamps[STAMP_TRANSPORT], self.stamps[STAMP_APP]];
+        match self.direction {
+            Direction::In => [drv, ip, transport, app],
+            Direction::Out => [app, transport, ip, drv],
+        }
+    }
+
+    /// Which kind of traffic it is, by its `TRAFFIC_` bits.
+    #[inline(always)]
+    pub(super) fn traffic(&self) -> u32 {
+        let out = if matches!(self.direction, Direction::Out) { TRAFFIC_OUT } else { 0 };
+        out | if self.protocol == IPPROTO_UDP { TRAFFIC_UDP } else { 0 }
+    }
+}
+
 /// Puts one record into the ring buffer, or counts the packet's times, unless a filter excludes a packet with these
 /// stamps and this mark. `record` runs once there is room, so that it is built in place.
 #[inline(always)]
 pub(crate) fn emit(
-    direction: Direction,
-    stamps: &[u64; STAMPS],
-    mark: u32,
+    packet: &Finished<'_>,
+    mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
 ) -> HookResult {
-    emit_fine(direction, stamps, mark, record, || unknown_parts(Unknown::NoStamp))
+    emit_fine(packet, mark, record, || unknown_parts(Unknown::NoStamp))
 }
 
 /// The same of a packet that has these parts, where they are asked for.
 #[inline(always)]
 pub(crate) fn emit_fine(
-    direction: Direction,
-    stamps: &[u64; STAMPS],
-    mark: u32,
+    packet: &Finished<'_>,
+    mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
     parts: impl FnOnce() -> [u64; PARTS],
 ) -> HookResult {
-    if !filter::packet(direction, stamps, mark) {
-        return Err(filtered(direction));
+    if !filter::packet(packet.direction, packet.stamps, mark) {
+        return Err(filtered(packet.direction));
     }
-    hand_over(direction, stamps, record, parts)
+    hand_over(packet, record, parts)
 }
 
 /// The same of one that goes out: where fine stages are asked for, one that found no room to wait for them, which is `missing`; all but
 /// its time is asked for then ([`filter::lasting`]).
 #[inline(always)]
 pub(crate) fn emit_sent(
-    stamps: &[u64; STAMPS],
-    mark: u32,
+    packet: &Finished<'_>,
+    mark: impl FnOnce() -> u32,
     missing: Option<Unknown>,
     record: impl FnOnce() -> PacketRecord,
 ) -> HookResult {
-    let is_wanted = match missing {
-        Some(_) => filter::is_slow_enough(Direction::Out, stamps),
-        None => filter::packet(Direction::Out, stamps, mark),
+    // Asked once: else the compiler makes all that follows twice.
+    let (is_wanted, reason) = match missing {
+        Some(reason) => (filter::is_slow_enough(packet.direction, packet.stamps), reason),
+        None => (filter::packet(packet.direction, packet.stamps, mark), Unknown::NoStamp),
     };
     if !is_wanted {
         return Err(Counter::FilteredOut);
     }
-    hand_over(Direction::Out, stamps, record, || unknown_parts(missing.unwrap_or(Unknown::NoStamp)))
+    hand_over(packet, record, || unknown_parts(reason))
 }
 
 /// Puts the record of a packet that is asked for into the ring buffer, or counts its times, or both if it is slow enough for that.
@@ -84,8 +115,7 @@ pub(crate) fn emit_sent(
 #[inline(always)]
 #[cfg_attr(not(feature = "fine"), expect(unused_variables, reason = "nobody asks for parts"))]
 fn hand_over(
-    direction: Direction,
-    stamps: &[u64; STAMPS],
+    packet: &Finished<'_>,
     record: impl FnOnce() -> PacketRecord,
     parts: impl FnOnce() -> [u64; PARTS],
 ) -> HookResult {
@@ -93,8 +123,10 @@ fn hand_over(
     #[cfg(feature = "fine")]
     let parts = if is_fine() { parts() } else { [0; PARTS] };
     #[cfg(feature = "hist")]
-    let (is_counted, is_recorded) =
-        (histogram::is_wanted(), !histogram::is_wanted() || filter::is_recorded(direction, stamps));
+    let (is_counted, is_recorded) = (
+        histogram::is_wanted(),
+        !histogram::is_wanted() || filter::is_recorded(packet.direction, packet.stamps),
+    );
     #[cfg(not(feature = "hist"))]
     let (is_counted, is_recorded) = (false, true);
 
@@ -103,7 +135,7 @@ fn hand_over(
             // Nobody is woken: the reader comes by its timer, and what finds no room until then is counted only.
             u64::from(BPF_RB_NO_WAKEUP)
         } else {
-            sampling::admit(stamps[STAMP_DRV] ^ stamps[STAMP_APP], || {
+            sampling::admit(packet.stamps[STAMP_DRV] ^ packet.stamps[STAMP_APP], || {
                 RECORDS.query(u64::from(BPF_RB_AVAIL_DATA))
             })?
         };
@@ -117,7 +149,11 @@ fn hand_over(
                 }
                 #[cfg(feature = "hist")]
                 if is_counted {
-                    let counted = histogram::count(direction, &*entry);
+                    let counted = if histogram::is_of_all() {
+                        histogram::count_among_all(packet)
+                    } else {
+                        histogram::count(packet, histogram::whose(packet.direction, &*entry))
+                    };
                     histogram::name(&mut *entry);
                     if counted.is_ok() {
                         generated::bpf_ringbuf_submit(entry.cast(), flags);
@@ -138,7 +174,11 @@ fn hand_over(
     #[cfg(feature = "hist")]
     {
         // What is only counted goes its way as if there were no records.
-        let _place = histogram::count(direction, &record())?;
+        let _place = if histogram::is_of_all() {
+            histogram::count_among_all(packet)
+        } else {
+            histogram::count(packet, histogram::whose(packet.direction, &record()))
+        }?;
         #[cfg(feature = "fine")]
         if is_fine() {
             histogram::count_parts(_place, &parts);
@@ -188,7 +228,14 @@ pub(crate) unsafe fn emit_waiting(
     #[cfg(feature = "hist")]
     if histogram::is_wanted() {
         // SAFETY: as the caller says.
-        let place = histogram::count(Direction::Out, unsafe { &*packet })?;
+        let packet = unsafe { &*packet };
+        let (protocol, flags) = (packet.protocol, packet.flags);
+        let finished = Finished { direction: Direction::Out, protocol, flags, stamps: &stamps };
+        let place = if histogram::is_of_all() {
+            histogram::count_among_all(&finished)
+        } else {
+            histogram::count(&finished, histogram::whose(Direction::Out, packet))
+        }?;
         histogram::count_parts(place, parts);
         return Ok(());
     }
@@ -211,6 +258,15 @@ pub(crate) unsafe fn emit_waiting(
 #[inline(never)]
 pub(crate) extern "C" fn part_between(from: u64, to: u64, missing: u64) -> u64 {
     between(from, to, missing)
+}
+
+/// Whether a packet may have a record, be it only to tell whose it is.
+#[inline(always)]
+pub(crate) fn makes_records() -> bool {
+    #[cfg(feature = "hist")]
+    return !histogram::is_of_all() || filter::records_slow();
+    #[cfg(not(feature = "hist"))]
+    true
 }
 
 /// Whether fine stages are asked for.

@@ -21,6 +21,9 @@ pub struct AddrPair {
 }
 
 impl AddrPair {
+    /// None.
+    pub(crate) const UNKNOWN: Self = Self { family: 0, reserved: 0, addresses: [0; 4] };
+
     /// Those that stand in an IP header: source, then destination.
     #[inline(always)]
     pub(crate) fn new(family: u32, addresses: [u64; 4]) -> Self {

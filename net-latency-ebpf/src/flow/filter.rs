@@ -58,14 +58,41 @@ pub(crate) fn task(task: &Task) -> bool {
 /// The task this CPU runs, with the verdict on it where that matters.
 #[inline(always)]
 pub(crate) fn current_task() -> Task {
-    let task = Task::current();
+    let task = named_task();
     with_cgroup(if is_by_task() { task.judged(is_wanted) } else { task })
+}
+
+/// The task this CPU runs, if it is asked for. Where that can be told by its process, it is before all else.
+#[inline(always)]
+pub(crate) fn current_task_if_wanted() -> Option<Task> {
+    if current_may_change() {
+        let current = current_task();
+        return if task(&current) { Some(current) } else { None };
+    }
+    if current() { Some(current_wanted_task()) } else { None }
 }
 
 /// The task this CPU runs, which was found to be wanted before.
 #[inline(always)]
 pub(crate) fn current_wanted_task() -> Task {
-    with_cgroup(Task::current())
+    with_cgroup(named_task())
+}
+
+/// The task this CPU runs, with its names where somebody asks for them.
+#[inline(always)]
+fn named_task() -> Task {
+    if needs_names() { Task::current() } else { Task::current_unnamed() }
+}
+
+/// Whether somebody asks what tasks are called: not where times are counted by something else.
+#[inline(always)]
+fn needs_names() -> bool {
+    if !cfg!(feature = "hist") {
+        return true;
+    }
+    let by = setting!(histograms_by);
+    let is_by_name = by == GroupBy::Pid as u32 || by == GroupBy::Comm as u32 || by == GroupBy::Process as u32;
+    by == 0 || is_by_name || setting!(record_slower_ns) != 0 || setting!(filter_comm) != 0
 }
 
 /// The current task with its cgroup in place of its name, where times are counted by cgroup.
@@ -203,14 +230,14 @@ pub(crate) fn interface<M: Memory>(skb: Skb<M>) -> bool {
 
 /// Whether a packet that is complete is wanted, as far as its times and its mark tell.
 #[inline(always)]
-pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: u32) -> bool {
+pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: impl FnOnce() -> u32) -> bool {
     has_mark(mark) && is_slow_enough(direction, stamps) && (setting!(sample_below) == 0 || is_sampled())
 }
 
 /// The same of one that will have fine stages, as far as it is known before: all but how long it takes.
 #[cfg(feature = "fine")]
 #[inline(always)]
-pub(crate) fn lasting(mark: u32) -> bool {
+pub(crate) fn lasting(mark: impl FnOnce() -> u32) -> bool {
     has_mark(mark) && (setting!(sample_below) == 0 || is_sampled())
 }
 
@@ -230,15 +257,22 @@ pub(crate) fn has_slow_part(parts: &[u64; PARTS]) -> bool {
 
 /// Whether packets with this mark are wanted.
 #[inline(always)]
-fn has_mark(mark: u32) -> bool {
-    setting!(filter_mark) == 0 || mark & setting!(filter_mark) == setting!(mark)
+fn has_mark(mark: impl FnOnce() -> u32) -> bool {
+    setting!(filter_mark) == 0 || mark() & setting!(filter_mark) == setting!(mark)
+}
+
+/// Whether packets that are slow have records although they are counted.
+#[cfg(feature = "hist")]
+#[inline(always)]
+pub(crate) fn records_slow() -> bool {
+    setting!(record_slower_ns) != 0
 }
 
 /// Whether a packet is to have a record although it is counted.
 #[cfg(feature = "hist")]
 #[inline(always)]
 pub(crate) fn is_recorded(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
-    setting!(record_slower_ns) != 0 && is_slow(direction, stamps, setting!(record_slower_ns))
+    records_slow() && is_slow(direction, stamps, setting!(record_slower_ns))
 }
 
 /// Whether one of the times of a line reaches the limit; one that isn't known doesn't.

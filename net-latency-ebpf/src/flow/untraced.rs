@@ -33,6 +33,15 @@ static UNTRACED: Array<UntracedFlow> = Array::with_max_entries(SLOTS, 0);
 #[map]
 static TRACED_SOCKETS: Array<Field<u64>> = Array::with_max_entries(SLOTS, 0);
 
+/// Sockets of UDP from which a task that nobody asked for took last, as [`Receiver::word`] has them.
+#[map]
+static UNTRACED_RECEIVERS: Array<Field<u64>> = Array::with_max_entries(SLOTS, 0);
+
+/// For so long such a socket is untraced, as a power of two, ns: a second. Its address may be another one's by then.
+const EPOCH_BITS: u32 = 30;
+/// Bits of a socket's word that tell it from others of its slot.
+const RECEIVER_BITS: u32 = 40;
+
 /// Bytes that may be in flight through TCP where some wait for the socket's lock, or for others before them: more than that as
 /// a rule. They are followed to their end, so that they are counted once.
 const IN_FLIGHT: u32 = 1 << 16;
@@ -86,6 +95,12 @@ pub(crate) fn mark_socket_traced(socket: u64) {
     }
 }
 
+/// Whether a process that was asked for has used a socket of this slot.
+#[inline(always)]
+fn is_socket_traced(socket: u64) -> bool {
+    TRACED_SOCKETS.get(slot(socket)).is_some_and(|is_traced| is_traced.get() != 0)
+}
+
 /// Whether nothing is to be shown of what the socket sends, as far as its address tells. A control packet may be before
 /// there is a process that uses the socket.
 #[inline(always)]
@@ -94,6 +109,69 @@ pub(crate) fn is_socket_untraced<M: Memory>(socket: Socket<M>) -> bool {
         return false;
     }
     TRACED_SOCKETS.get(slot(number(socket.address()))).is_some_and(|is_traced| is_traced.get() == 0)
+}
+
+/// A socket of UDP, told from others, and by port and namespace from most others that have had its address.
+#[derive(Clone, Copy)]
+pub(crate) struct Receiver {
+    socket: u64,
+    mixed: u64,
+}
+
+impl Receiver {
+    #[inline(always)]
+    pub(crate) fn new<M: Memory>(socket: Socket<M>) -> Self {
+        Self::of(number(socket.address()), socket.local_port(), socket.net())
+    }
+
+    #[inline(always)]
+    fn of(socket: u64, port: u16, net: u64) -> Self {
+        let mixed =
+            (socket.wrapping_mul(SPREAD).rotate_left(32) ^ u64::from(port) << 48 ^ net).wrapping_mul(SPREAD);
+        Self { socket, mixed }
+    }
+
+    #[inline(always)]
+    fn mark(self) -> Option<&'static Field<u64>> {
+        UNTRACED_RECEIVERS.get((self.mixed >> (u64::BITS - SLOT_BITS)) as u32)
+    }
+
+    /// What its slot has while it is untraced. One word, since nobody may lock: which socket, and until when.
+    #[inline(always)]
+    fn word(self, now: u64) -> u64 {
+        (now >> EPOCH_BITS) << RECEIVER_BITS | self.tag()
+    }
+
+    #[inline(always)]
+    fn tag(self) -> u64 {
+        self.mixed >> (u64::BITS - SLOT_BITS - RECEIVER_BITS) & ((1 << RECEIVER_BITS) - 1)
+    }
+
+    /// Whether nothing that it receives `now` is followed.
+    #[inline(always)]
+    pub(crate) fn is_untraced(self, now: u64) -> bool {
+        self.mark().is_some_and(|mark| mark.get() == self.word(now)) && !is_socket_traced(self.socket)
+    }
+
+    /// Whether it was untraced at some time, so that what waits may not have been followed.
+    #[inline(always)]
+    pub(crate) fn was_untraced(self) -> bool {
+        self.mark().is_some_and(|mark| mark.get() & ((1 << RECEIVER_BITS) - 1) == self.tag())
+    }
+
+    /// A task that nobody asked for has taken from it.
+    #[inline(always)]
+    pub(crate) fn mark_untraced(self, now: u64) {
+        if let Some(mark) = self.mark() {
+            mark.set(self.word(now));
+        }
+    }
+
+    /// A task that was asked for has taken from it: from now on all that it receives is followed.
+    #[inline(always)]
+    pub(crate) fn mark_traced(self) {
+        mark_socket_traced(self.socket);
+    }
 }
 
 impl FlowKey {
@@ -168,5 +246,36 @@ impl FlowKey {
             return Extent::From(from);
         }
         Extent::Nothing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOCKET: u64 = 0xffff_8881_0234_0000;
+    const NET: u64 = 0xffff_8881_0001_2340;
+
+    #[test]
+    fn a_receiver_is_told_by_socket_port_and_namespace() {
+        let told = |receiver: Receiver| (receiver.mixed >> (u64::BITS - SLOT_BITS), receiver.tag());
+        let one = told(Receiver::of(SOCKET, 53, NET));
+        for bit in 3..47 {
+            assert_ne!(told(Receiver::of(SOCKET ^ 1 << bit, 53, NET)), one, "{bit}");
+            assert_ne!(told(Receiver::of(SOCKET, 53, NET ^ 1 << bit)), one, "{bit}");
+        }
+        for bit in 0..16 {
+            assert_ne!(told(Receiver::of(SOCKET, 53 ^ 1 << bit, NET)), one, "{bit}");
+        }
+    }
+
+    #[test]
+    fn a_receivers_word_lasts_for_a_second() {
+        let receiver = Receiver::of(SOCKET, 53, NET);
+        let second = 1 << EPOCH_BITS;
+        let now = 1_000 * second + 5;
+        assert_eq!(receiver.word(now), receiver.word(now + second - 6));
+        assert_ne!(receiver.word(now), receiver.word(now + second - 5));
+        assert_ne!(receiver.word(now), receiver.word(now + (second << 20)));
     }
 }

@@ -139,6 +139,22 @@ pub(crate) fn hidden(number: u64) -> u64 {
     number
 }
 
+/// The same number, of which the compiler knows nothing where it is compared and used. An instruction, unlike [`hidden`]: one place in
+/// the code would have two lines of the source elsewhere, which the kernel refuses (`check_btf_line`).
+#[cfg(feature = "hist")]
+#[inline(always)]
+pub(crate) fn as_it_is(number: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut same = number;
+        // SAFETY: changes nothing.
+        unsafe { core::arch::asm!("{0} = {0}", inout(reg) same, options(nomem, nostack, pure)) };
+        same
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    number
+}
+
 /// A number's negative, in a way that the compiler can't see through.
 #[inline(always)]
 fn negated(number: u64) -> u64 {

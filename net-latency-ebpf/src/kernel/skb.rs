@@ -6,7 +6,7 @@ use aya_ebpf::{helpers::generated, macros::map, maps::Array};
 use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBases};
 
 use super::{
-    memory::{Memory, probe},
+    memory::{Memory, number, probe},
     offsets::offset,
     socket::Socket,
 };
@@ -155,15 +155,24 @@ impl<M: Memory> Skb<M> {
     pub(crate) fn udp_payload(self) -> u32 {
         const HEADER: u64 = 8;
         let start: u16 = self.field(offset!(sk_buff_transport_header));
-        let data: u64 = self.field(offset!(sk_buff_data));
+        // Numbers: of a difference in 32 bits the compiler reckons in 32 bits all along, which is prohibited with pointers.
+        let data = number(self.field(offset!(sk_buff_data)));
         let end = data.wrapping_add(u64::from(self.len()));
-        end.wrapping_sub(self.head()).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
+        end.wrapping_sub(number(self.head())).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
     }
 
     /// The socket that owns the skb; null if none.
     #[inline(always)]
     pub(crate) fn socket(self) -> Socket<M> {
         Socket::new(self.field(offset!(sk_buff_sk)))
+    }
+
+    /// Index of the device.
+    #[inline(always)]
+    pub(crate) fn ifindex(self) -> u32 {
+        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        // SAFETY: a live skb holds its device; offsets from BTF.
+        if device.is_null() { 0 } else { unsafe { M::read(device, offset!(net_device_ifindex)) } }
     }
 
     /// Index of the device, and inode number of its network namespace.

@@ -2,12 +2,12 @@
 
 use core::marker::PhantomData;
 
-#[cfg(feature = "fine")]
-use super::{memory::number, sequence::before, skb::Skb};
 use super::{
-    memory::{Memory, probe},
+    memory::{Memory, number, probe},
     offsets::offset,
 };
+#[cfg(feature = "fine")]
+use super::{sequence::before, skb::Skb};
 
 /// `TCP_CHRONO_RWND_LIMITED` and `TCP_CHRONO_SNDBUF_LIMITED` of `enum tcp_chrono`.
 #[cfg(feature = "fine")]
@@ -97,6 +97,19 @@ impl<M: Memory> Socket<M> {
         let net: *const u8 = self.field(offset!(sock_skc_net));
         // SAFETY: a socket holds its namespace.
         unsafe { M::read(net, offset!(net_ns_inum)) }
+    }
+
+    /// Address of the network namespace, which is there as long as the socket.
+    #[inline(always)]
+    pub(crate) fn net(self) -> u64 {
+        number(self.field(offset!(sock_skc_net)))
+    }
+
+    /// The local port, host order.
+    #[inline(always)]
+    pub(crate) fn local_port(self) -> u16 {
+        // Of `skc_portpair`; see `Identity`.
+        (self.field::<u32>(offset!(sock_skc_portpair)) >> 16) as u16
     }
 
     /// `IPPROTO_…`, of a full socket.

@@ -23,7 +23,7 @@ use crate::{
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::{emit, emit_fine},
+        ring::{Finished, emit, emit_fine},
     },
     entry::Field,
     flow::{addresses::AddrPair, filter, untraced::FlowKey},
@@ -137,37 +137,43 @@ fn control(received: &Received) -> HookResult {
         return Err(Counter::FilteredIn);
     }
     let stamps = [received.drv, received.ip, received.transport, 0];
-    emit(Direction::In, &stamps, received.mark, || {
-        // Before all else is loaded, which a call would drive out of its registers.
-        let cpu = cpu() as u16;
-        let (saddr, daddr) = received.pair.of_record(Direction::In);
-        PacketRecord {
-            stamps,
-            other: received.last,
-            saddr,
-            daddr,
-            comm: Task::UNKNOWN.comm(),
-            process: Task::UNKNOWN.process(),
-            pid: 0,
-            tid: 0,
-            len: received.len,
-            seq: received.header.seq,
-            ifindex: received.ifindex,
-            netns: received.netns,
-            mark: received.mark,
-            sport: received.header.source,
-            dport: received.header.destination,
-            segs: received.segs,
-            cpu,
-            flags: received.flags | FLAG_CONTROL,
-            direction: Direction::In as u8,
-            protocol: IPPROTO_TCP,
-            family: received.pair.family as u8,
-            held: 0,
-            dsacks: 0,
-            rtt: 0,
-        }
-    })
+    let (direction, protocol, flags) = (Direction::In, IPPROTO_TCP, received.flags | FLAG_CONTROL);
+    let packet = Finished { direction, protocol, flags, stamps: &stamps };
+    emit(
+        &packet,
+        || received.mark,
+        || {
+            // Before all else is loaded, which a call would drive out of its registers.
+            let cpu = cpu() as u16;
+            let (saddr, daddr) = received.pair.of_record(direction);
+            PacketRecord {
+                stamps,
+                other: received.last,
+                saddr,
+                daddr,
+                comm: Task::UNKNOWN.comm(),
+                process: Task::UNKNOWN.process(),
+                pid: 0,
+                tid: 0,
+                len: received.len,
+                seq: received.header.seq,
+                ifindex: received.ifindex,
+                netns: received.netns,
+                mark: received.mark,
+                sport: received.header.source,
+                dport: received.header.destination,
+                segs: received.segs,
+                cpu,
+                flags,
+                direction: direction as u8,
+                protocol,
+                family: received.pair.family as u8,
+                held: 0,
+                dsacks: 0,
+                rtt: 0,
+            }
+        },
+    )
 }
 
 /// What of a packet its socket has not accepted yet. The socket is known here by early demux (`tcp_v4_early_demux` and its
@@ -432,11 +438,11 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         // A segment that doesn't start its buffer was appended to it.
         let is_appended =
             before(connection.buffer_start.get(), next) && before(next, connection.buffer_end.get());
-        let flags = if is_appended { FLAG_COALESCED } else { 0 };
+        let flags = segment.flags.get() | if is_appended { FLAG_COALESCED } else { 0 };
         let stamps = stamps(segment, app);
-        let record = || record(&connection.addresses.get(), segment, stamps, flags, &task);
-        if let Err(counter) =
-            emit_fine(Direction::In, &stamps, segment.mark, record, || parts(connection, segment, app))
+        let packet = Finished { direction: Direction::In, protocol: IPPROTO_TCP, flags, stamps: &stamps };
+        let record = || record(&connection.addresses.get(), segment, &packet, &task);
+        if let Err(counter) = emit_fine(&packet, || segment.mark, record, || parts(connection, segment, app))
         {
             counters::one(counter);
         }
@@ -493,18 +499,12 @@ fn stamps(segment: &Segment, app: u64) -> [u64; STAMPS] {
 }
 
 #[inline(always)]
-fn record(
-    addresses: &AddrPair,
-    segment: &Segment,
-    stamps: [u64; STAMPS],
-    flags: u16,
-    task: &Task,
-) -> PacketRecord {
+fn record(addresses: &AddrPair, segment: &Segment, packet: &Finished<'_>, task: &Task) -> PacketRecord {
     // Before all else is loaded, which a call would drive out of its registers.
     let cpu = cpu() as u16;
-    let (saddr, daddr) = addresses.of_record(Direction::In);
+    let (saddr, daddr) = addresses.of_record(packet.direction);
     PacketRecord {
-        stamps,
+        stamps: *packet.stamps,
         other: if segment.is_ambiguous() { 0 } else { segment.last },
         saddr,
         daddr,
@@ -521,9 +521,9 @@ fn record(
         dport: segment.key.local_port,
         segs: segment.segs,
         cpu,
-        flags: segment.flags.get() | flags,
-        direction: Direction::In as u8,
-        protocol: IPPROTO_TCP,
+        flags: packet.flags,
+        direction: packet.direction as u8,
+        protocol: packet.protocol,
         family: addresses.family as u8,
         held: 0,
         dsacks: 0,

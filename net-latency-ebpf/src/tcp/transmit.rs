@@ -30,7 +30,7 @@ use crate::{
 use crate::{
     emit::{
         counters::{self, HookResult},
-        ring::emit_sent,
+        ring::{self, Finished, emit_sent},
     },
     flow::{filter, settings::setting, untraced},
     kernel::{
@@ -436,19 +436,21 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
             counters::one(Counter::StampLost);
         }
     }
-    let (ifindex, _) = skb.device();
-    let mark = skb.mark();
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
     let app = transmission.app.get();
     let stamps = [drv, ip, transport, app];
+    let (direction, protocol) = (Direction::Out, IPPROTO_TCP);
+    // Here, and not in the record: the places where that is made have no room for them.
+    let ifindex = if ring::makes_records() { skb.ifindex() } else { 0 };
+    let mark = skb.mark();
     let record = || {
         // Before all else is loaded, which a call would drive out of its registers.
         let cpu = cpu() as u16;
         let addresses = connection.addresses.get();
         let identity = connection.identity.get();
-        let (saddr, daddr) = addresses.of_record(Direction::Out);
+        let (saddr, daddr) = addresses.of_record(direction);
         let task = match transmission.author.get() {
             Author::Writer => connection.write.task.get(),
             Author::User => connection.user.get(),
@@ -473,8 +475,8 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
             segs: transmission.segs.get(),
             cpu,
             flags: transmission.flags.get(),
-            direction: Direction::Out as u8,
-            protocol: IPPROTO_TCP,
+            direction: direction as u8,
+            protocol,
             family: addresses.family as u8,
             held: transmission.held.get() as u8,
             dsacks: transmission.dsacks.get(),
@@ -484,7 +486,7 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
-        if !filter::lasting(mark) {
+        if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
         let transmission = &connection.transmission;
@@ -500,7 +502,8 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
     } else {
         missing
     };
-    emit_sent(&stamps, mark, missing, record)
+    let packet = Finished { direction, protocol, flags: transmission.flags.get(), stamps: &stamps };
+    emit_sent(&packet, || mark, missing, record)
 }
 
 /// An skb goes to a device's queue again: its driver is a VLAN's or the like, and the device below it is the one that counts.

@@ -20,9 +20,12 @@ const STRUCTS: [&str; 12] = [
     "bpf_link_info",
 ];
 
-/// The names of the types that this module looks at.
+/// The helper that gives programs the current task as one, by the function's name.
+const CURRENT_TASK: &str = "bpf_get_current_task_btf";
+
+/// The names of the types and functions that this module looks at.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    STRUCTS.into_iter()
+    STRUCTS.into_iter().chain([CURRENT_TASK])
 }
 
 /// Fills each named field of [`Offsets`] from the path beside it.
@@ -37,7 +40,7 @@ macro_rules! offsets {
 /// # Errors
 /// [`BtfError::NoField`] names the first field that this kernel doesn't have.
 pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
-    Ok(offsets! { btf,
+    let offsets = offsets! { btf,
         sk_buff_next: "sk_buff.next",
         sk_buff_sk: "sk_buff.sk",
         sk_buff_dev: "sk_buff.dev",
@@ -94,7 +97,8 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         task_struct_tgid: "task_struct.tgid",
         task_struct_group_leader: "task_struct.group_leader",
         task_struct_comm: "task_struct.comm",
-    })
+    };
+    Ok(Offsets { bpf_get_current_task_btf: u32::from(btf.has_function(CURRENT_TASK)), ..offsets })
 }
 
 /// The same with what tells why TCP holds bytes back.

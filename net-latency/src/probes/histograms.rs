@@ -8,8 +8,9 @@ use aya::{
     maps::{Array, HashMap, IterableMap as _, MapData, MapError, PerCpuArray, PerCpuHashMap},
     util::nr_cpus,
 };
+use itertools::iproduct;
 use net_latency_common::{
-    CELLS, COMM_LEN, CellKey, FINE_ROWS, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP,
+    Block, CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP,
     TRAFFIC_KINDS,
 };
 
@@ -23,8 +24,8 @@ const BUCKETS_PER_NAME: u32 = 16;
 pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
     match histograms.by {
         GroupBy::Stage => {
-            let rows = if histograms.stages == Stages::Fine { FINE_ROWS } else { ROWS };
-            loader.map_max_entries(TIMES_MAP, TRAFFIC_KINDS * rows);
+            let blocks = if histograms.stages == Stages::Fine { 2 } else { 1 };
+            loader.map_max_entries(TIMES_MAP, TRAFFIC_KINDS * blocks);
         }
         GroupBy::Pid => {
             loader.map_max_entries(GROUPS_MAP, histograms.buckets);
@@ -38,7 +39,7 @@ pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
 
 /// The maps of counts.
 pub struct Counts {
-    times: PerCpuArray<MapData, [u64; CELLS]>,
+    times: PerCpuArray<MapData, Block>,
     groups: PerCpuHashMap<MapData, CellKey, u64>,
     names: HashMap<MapData, u32, [u8; COMM_LEN]>,
     span: Array<MapData, Span>,
@@ -71,11 +72,12 @@ impl Counts {
     pub fn read(&self) -> Result<Vec<(CellKey, u64)>> {
         let mut counts = Vec::new();
         if self.times.len() > 1 {
-            for row in 0..self.times.len() {
-                let per_cpu = self.times.get(&row, 0).context("reading the kernel side's counts")?;
-                for cell in 0..CELLS {
-                    let count = per_cpu.iter().map(|cells| cells[cell]).sum();
-                    counts.push((CellKey { group: [0; 2], row, cell: cell as u32 }, count));
+            for block in 0..self.times.len() {
+                let per_cpu = self.times.get(&block, 0).context("reading the kernel side's counts")?;
+                for (row, cell) in iproduct!(0..ROWS, 0..CELLS) {
+                    let count = per_cpu.iter().map(|rows| rows[row as usize][cell]).sum();
+                    let (row, cell) = (block * ROWS + row, cell as u32);
+                    counts.push((CellKey { group: [0; 2], row, cell }, count));
                 }
             }
         } else {

@@ -1,5 +1,7 @@
 //! What is asked for is shown, all of it, and nothing else.
 
+use std::net::SocketAddr;
+
 use anyhow::{Result, ensure};
 
 use super::{Case, prerequisites::expect_sentence};
@@ -8,7 +10,7 @@ use crate::{
     lines::{Dir, Line},
     net::{Path, Version},
     oracle::{self, Conversation},
-    peers::Pair,
+    peers::{CLIENT, Pair, Peer, SERVER},
     tool::{Backend, Launch, Outcome, run},
 };
 
@@ -16,6 +18,8 @@ pub(crate) const CASES: &[Case] = &[
     ("pid", pid),
     ("two_pids", two_pids),
     ("pid_of_a_connection_of_two", pid_of_a_connection_of_two),
+    ("pid_of_a_udp_socket_of_two", pid_of_a_udp_socket_of_two),
+    ("pid_of_one_receiver_of_two", pid_of_one_receiver_of_two),
     ("pid_that_does_not_exist", pid_that_does_not_exist),
     ("port", port),
     ("direction", direction),
@@ -105,6 +109,64 @@ fn pid_of_a_connection_of_two(backend: Backend) -> Result<()> {
     let partial = lines.iter().filter(|line| line.is("partial"));
     ensure!(partial.clone().next().is_none(), outcome.fault("stages are missing", partial));
     outcome.ledger().map(drop)
+}
+
+/// Datagrams taken by the process that was asked for, each with all of its stages, and none of others.
+fn expect_received(outcome: &Outcome, receiver: &Peer, count: u64) -> Result<()> {
+    let lines = outcome.lines()?;
+    expect_only(outcome, &lines, |line| line.pid == Some(receiver.pid()) && line.dir == Dir::In)?;
+    ensure!(
+        lines.len() as u64 == count,
+        outcome.fault(format_args!("{} datagrams, not {count}", lines.len()), &lines)
+    );
+    let partial = lines.iter().filter(|line| line.is("partial"));
+    ensure!(partial.clone().next().is_none(), outcome.fault("stages are missing", partial));
+    outcome.ledger().map(drop)
+}
+
+/// A socket of UDP from which another process reads is untraced for a second at most, and not any more once the one that was asked
+/// for has read from it.
+fn pid_of_a_udp_socket_of_two(backend: Backend) -> Result<()> {
+    const FEW: u64 = 5;
+    const MANY: u64 = 20;
+    let path = Path::loopback(Version::V4)?;
+    let (near, far) = path.addresses();
+    let mut sender = path.near(|| Peer::spawn(CLIENT))?;
+    let mut receiver = path.far(|| Peer::spawn(SERVER))?;
+    sender.ask(&format!("udp bind {near}"))?;
+    let to = SocketAddr::new(far, receiver.ask(&format!("udp bind {far}"))?.try_into()?);
+    let tool = Launch::new(backend).args(&["--pid", &receiver.pid().to_string()]).start()?;
+    for (who, count) in [("child ", FEW), ("", FEW), ("", MANY), ("child ", FEW), ("", MANY)] {
+        sender.ask(&format!("udp send-to {to} {count} {LEN}"))?;
+        receiver.ask(&format!("{who}udp receive {count}"))?;
+    }
+    let outcome = tool.stop()?;
+    // Those that came while it was untraced are counted, one by one.
+    let unseen = outcome.figure("losses.packet_unseen")?;
+    ensure!(unseen <= FEW, outcome.fault(format_args!("{unseen} datagrams were not seen"), []));
+    expect_received(&outcome, &receiver, FEW - unseen + 2 * MANY)
+}
+
+/// Of two receivers of each datagram, one is asked for: what it gets is shown, though the socket of the other one is untraced.
+fn pid_of_one_receiver_of_two(backend: Backend) -> Result<()> {
+    const GROUP: &str = "239.77.0.1";
+    let (mut sender, mut receivers) =
+        (Peer::spawn(CLIENT)?, [Peer::spawn(SERVER)?, Peer::spawn(b"nl-other")?]);
+    sender.ask("udp bind 127.0.0.1")?;
+    sender.ask("udp multicast-by-loopback")?;
+    let port = receivers[0].ask("udp bind-shared 0.0.0.0 0")?;
+    receivers[1].ask(&format!("udp bind-shared 0.0.0.0 {port}"))?;
+    for receiver in &mut receivers {
+        receiver.ask(&format!("udp join {GROUP}"))?;
+    }
+    let tool = Launch::new(backend).args(&["--pid", &receivers[0].pid().to_string()]).start()?;
+    for _ in 0..10 {
+        sender.ask(&format!("udp send-to {GROUP}:{port} 2 {LEN}"))?;
+        for receiver in receivers.iter_mut().rev() {
+            receiver.ask("udp receive 2")?;
+        }
+    }
+    expect_received(&tool.stop()?, &receivers[0], 20)
 }
 
 /// Above the highest PID that any kernel gives, so it can't come to exist either.
