@@ -219,7 +219,7 @@ fn iperf() -> Result<Check> {
     path.fair_queue()?;
     let (address, port) = (path.addresses().1.to_string(), PORT.to_string());
     let server = Server::start(&path, PORT, "/bin/iperf3", &["-s", "-p", &port])?;
-    client(&path, "/bin/iperf3", &["-c", &address, "-p", &port, "-C", "bbr", "--fq-rate", "8M", "-n", "1M"])?;
+    client(&path, "/bin/iperf3", &["-c", &address, "-p", &port, "-C", "bbr", "--fq-rate", "8M", "-n", "2M"])?;
     drop(server);
     let (near, _) = path.addresses();
     Ok(Box::new(move |evidence| {
