@@ -189,7 +189,9 @@ pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
 
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
 pub(super) fn one_line(error: &anyhow::Error) -> String {
-    const STATISTICS: [&str; 4] = ["processed ", "verification time", "stack depth", "mark_precise"];
+    // The last ones for each function: Linux 7.3.
+    const STATISTICS: [&str; 5] =
+        ["processed ", "verification time", "stack depth", "mark_precise", "subprog "];
     let text = format!("{error:#}");
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(':'));
     let first = lines.next().unwrap_or_default();
@@ -506,6 +508,7 @@ mod tests {
                    ; if x {\n 12: (85) call 4\n\
                    R2 invalid mem access 'scalar'\n\
                    verification time 70 usec\nstack depth 8\n\
+                   subprog 1 (count) insns_self 40 insns_total 52\n\
                    processed 13 insns (limit 1000000)\n: Invalid argument (os error 22)";
         let error = anyhow!("{log}").context("loading tcp_v4_rcv");
         assert_eq!(

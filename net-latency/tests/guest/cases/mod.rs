@@ -143,6 +143,7 @@ pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     let hooks_alone = env::var_os(HOOKS_ALONE).is_some_and(|value| value == "1");
     (!is_of_kprobes || backend == Backend::Kprobe)
         && (!is_in(race::CASES) || race::is_wanted())
+        && (name != conversation::BY_FENTRY_ALONE || backend == Backend::Auto)
         && (name != disturbances::BY_SLEEP || disturbances::may_sleep())
         && !(is_behind_hooks && hooks_alone)
 }
