@@ -7,10 +7,9 @@ use anyhow::{Result, ensure};
 use super::{Check, Evidence, Scenario, Theme, transmit};
 use crate::{
     lines::Line,
-    net::{Path, Version, counter},
+    net::{Path, Version},
     oracle::Conversation,
     peers::Pair,
-    process::{PATIENCE, until},
 };
 
 pub(crate) const THEME: Theme = Theme {
@@ -142,15 +141,7 @@ fn by_congestion() -> Result<Check> {
 
 /// More than the peer takes before it reads.
 fn by_the_peer() -> Result<Check> {
-    const LEN: u64 = 64 * 1024;
-    let path = Path::veth(Version::V4)?.with_shortest_timeout(transmit::RTO_MS)?;
-    let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
-    pair.server.ask("receive-buffer 4096")?;
-    pair.open(&path)?;
-    pair.client.ask("send-buffer 1048576")?;
-    pair.client.ask(&format!("write {LEN}"))?;
-    until(PATIENCE, || Ok(path.near(|| counter("netstat", "TcpExt", "TCPWinProbe"))? > 0))?;
-    pair.server.ask(&format!("read {LEN} 65536 0"))?;
+    let (_path, pair) = transmit::through_a_closed_window()?;
     settle();
     Ok(Box::new(move |evidence| {
         let lines = sent(evidence, &pair)?;

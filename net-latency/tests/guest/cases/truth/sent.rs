@@ -113,15 +113,7 @@ fn known(check: Check) -> Result<Check> {
 
 /// Bytes that wait for the peer's window say so.
 fn no_window() -> Result<Check> {
-    const LEN: u64 = 64 * 1024;
-    let path = Path::veth(Version::V4)?.with_shortest_timeout(transmit::RTO_MS)?;
-    let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
-    pair.server.ask("receive-buffer 4096")?;
-    pair.open(&path)?;
-    pair.client.ask("send-buffer 1048576")?;
-    pair.client.ask(&format!("write {LEN}"))?;
-    until(PATIENCE, || Ok(path.near(|| counter("netstat", "TcpExt", "TCPWinProbe"))? > 0))?;
-    pair.server.ask(&format!("read {LEN} 65536 0"))?;
+    let (_path, mut pair) = transmit::through_a_closed_window()?;
     pair.converse(2, 100)?;
     settle();
     Ok(Box::new(move |evidence| {

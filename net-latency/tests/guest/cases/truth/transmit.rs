@@ -59,6 +59,20 @@ pub(super) fn transfer(pair: &mut Pair, len: u64) -> Result<()> {
     Ok(())
 }
 
+/// Writes more than the peer takes before it reads, which it does once its window was closed.
+pub(super) fn through_a_closed_window() -> Result<(Path, Pair)> {
+    const LEN: u64 = 64 * 1024;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(RTO_MS)?;
+    let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
+    pair.server.ask("receive-buffer 4096")?;
+    pair.open(&path)?;
+    pair.client.ask("send-buffer 1048576")?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    until(PATIENCE, || Ok(path.near(|| counter("netstat", "TcpExt", "TCPWinProbe"))? > 0))?;
+    pair.server.ask(&format!("read {LEN} 65536 0"))?;
+    Ok((path, pair))
+}
+
 /// The conversation, in which the client sent `len` bytes to the server, each shown once on both sides.
 pub(super) fn sent_once(evidence: &Evidence<'_>, pair: &Pair, len: u64) -> Result<Conversation> {
     let conversation = Conversation::check(evidence.outcome, &evidence.lines, pair)?;
