@@ -1,9 +1,9 @@
-//! What the user side tells the programs before they are loaded. Both structs are read-only globals:
-//! the verifier treats their fields as constants and prunes what they switch off.
+//! What the user side writes into the programs before they are loaded: see [`crate::Place`].
 
-/// Byte offsets of kernel struct fields, from the running kernel's BTF; of bit-fields, offsets in bits. From `sock_sk_write_queue` on all
-/// are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one. `bpf_get_current_task_btf` is no offset: 1 where programs
-/// can call that helper (Linux 5.11).
+/// Byte offsets of kernel struct fields, from the running kernel's BTF. `tcp_skb_cb` is in an skb's control block: these offsets are from
+/// the skb's beginning. Of a bit-field there is the byte that it begins in, and as `_shift` the bit there. From `sock_sk_write_queue` on
+/// all are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one. `bpf_get_current_task_btf` is no offset: 1 where
+/// programs can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
@@ -18,7 +18,6 @@ pub struct Offsets {
     pub sk_buff_end: u32,
     pub sk_buff_mark: u32,
     pub sk_buff_skb_mstamp_ns: u32,
-    pub sk_buff_cb: u32,
     pub sk_buff_protocol: u32,
     pub sk_buff_network_header: u32,
     pub sk_buff_transport_header: u32,
@@ -76,7 +75,9 @@ pub struct Offsets {
     pub tcp_sock_snd_una: u32,
     pub tcp_sock_snd_sml: u32,
     pub tcp_sock_nonagle: u32,
+    pub tcp_sock_nonagle_shift: u32,
     pub tcp_sock_chrono_type: u32,
+    pub tcp_sock_chrono_type_shift: u32,
     pub tcp_sock_mss_cache: u32,
     pub tcp_sock_tcp_wstamp_ns: u32,
     pub tcp_sock_tcp_clock_cache: u32,
@@ -92,9 +93,9 @@ pub struct PageBases {
     pub vmemmap_base: u64,
 }
 
-/// What to trace and show. A filter that is 0 is off.
+/// What to trace and show. A filter that is 0 is off. In words of 32 bits, as instructions name them ([`crate::Place`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, packed(4))]
 pub struct Settings {
     /// Only packets that took so many ns, as a whole or in one stage.
     pub slower_ns: u64,
@@ -142,13 +143,7 @@ pub struct Settings {
     pub ephemeral_ports: u32,
 }
 
-// SAFETY: `repr(C)`, 32-bit integers only.
-#[cfg(feature = "user")]
-unsafe impl aya::Pod for Offsets {}
-// SAFETY: `repr(C)`, integers only, no padding (asserted below).
-#[cfg(feature = "user")]
-unsafe impl aya::Pod for Settings {}
-const _: () = assert!(size_of::<Settings>() == 3 * 8 + 20 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 3 * 8 + 19 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

@@ -13,6 +13,7 @@ mod filter;
 mod fine;
 mod histogram;
 pub mod journey;
+mod place;
 mod record;
 pub mod tagged;
 mod unknown;
@@ -38,6 +39,7 @@ pub use histogram::{
     TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row, service_port,
     without_rest,
 };
+pub use place::{Place, WORDS, words};
 pub use record::{
     AF_INET, AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED,
     FLAG_GRO, FLAG_RETRANS, FLAG_RTO, FLAG_WRITE_EVICTED, FLAG_ZERO_WINDOW, IPPROTO_TCP, IPPROTO_UDP,
@@ -88,7 +90,3 @@ pub const READERS_MAP: &str = "READERS";
 pub const SENT_MAP: &str = "SENT";
 /// Name of the same array for what waits for its driver only.
 pub const LEAVING_MAP: &str = "LEAVING";
-/// Name of the [`Offsets`] global.
-pub const OFFSETS_GLOBAL: &str = "OFFSETS";
-/// Name of the [`Settings`] global.
-pub const SETTINGS_GLOBAL: &str = "SETTINGS";

@@ -28,8 +28,8 @@ use crate::{
     kernel::{
         context::{self, CpuContext},
         cpu::{cpu, now},
+        globals::constant,
         memory::probe,
-        offsets::constant,
         task::Task,
     },
 };

@@ -115,7 +115,7 @@ fn begin(seq: u64, flow: u64) -> Option<u64> {
 pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) {
     if given!(begin_out) == 0
         || !filter::protocol(IPPROTO_TCP)
-        || !is_mark(socket.field(given!(sk_mark) as usize))
+        || !is_mark(socket.field_at(given!(sk_mark) as usize))
     {
         return;
     }
@@ -161,7 +161,7 @@ pub fn tcp_transmitted<M: Memory>(socket: Socket<M>, skb: Skb<M>, place: u64) {
         return;
     }
     let len = skb.len();
-    let mark: u32 = socket.field(given!(sk_mark) as usize);
+    let mark: u32 = socket.field_at(given!(sk_mark) as usize);
     if len == 0 && !filter::control() || !is_mark(mark) {
         return;
     }
@@ -227,7 +227,7 @@ fn add_call(id: u64, at: u64, place: u64, ids: u64, comm: [u64; COMM_LEN / 8], c
 pub fn udp_called<M: Memory>(socket: Socket<M>, place: u64) {
     if given!(begin_out) == 0
         || !filter::protocol(IPPROTO_UDP)
-        || !is_mark(socket.field(given!(sk_mark) as usize))
+        || !is_mark(socket.field_at(given!(sk_mark) as usize))
         || !filter::current()
     {
         return;

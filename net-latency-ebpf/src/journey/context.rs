@@ -181,7 +181,7 @@ pub(super) fn interrupt<M: Memory>(skb: Skb<M>) -> (u64, u32) {
     if given!(skb_napi_id) == 0 {
         return none;
     }
-    let id: u32 = skb.field(given!(skb_napi_id) as usize);
+    let id: u32 = skb.field_at(given!(skb_napi_id) as usize);
     let (Some(interrupt), Some(softirqs)) = (INTERRUPTS.get_ptr(&id), SOFTIRQS.get(0)) else { return none };
     // SAFETY: an element that is never freed.
     let interrupt = unsafe { &*interrupt };

@@ -2,7 +2,7 @@
 
 use net_latency_common::journey::{JourneySettings, SLOTS};
 
-use crate::kernel::offsets::constant;
+use crate::kernel::globals::constant;
 
 /// What the user side has found out and was asked for.
 #[unsafe(no_mangle)]
@@ -23,7 +23,7 @@ pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings {
 /// The setting named by a field of [`JourneySettings`].
 macro_rules! given {
     ($field:ident) => {
-        $crate::kernel::offsets::constant(&$crate::journey::settings::JOURNEY_SETTINGS.$field)
+        $crate::kernel::globals::constant(&$crate::journey::settings::JOURNEY_SETTINGS.$field)
     };
 }
 pub(super) use given;

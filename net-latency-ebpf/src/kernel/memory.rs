@@ -4,13 +4,22 @@ use core::{mem::MaybeUninit, ptr};
 
 use aya_ebpf::helpers::generated;
 
+use super::offsets::{At, offset};
+
 /// A way of reading a field of a kernel struct.
 pub trait Memory: Copy {
-    /// Reads a `T` at `base + offset`; all zero where the memory can't be read.
+    /// Reads a field, a `T`, of a struct at `base`; all zero where the memory can't be read.
     ///
     /// # Safety
-    /// `base` comes from the hook's arguments or from another read, and `offset` from BTF.
-    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T;
+    /// `base` comes from the hook's arguments or from another read, and the struct has that field.
+    unsafe fn read<T: Copy>(base: *const u8, at: impl At) -> T;
+
+    /// The same at any offset.
+    ///
+    /// # Safety
+    /// The same; `offset` is from BTF.
+    #[cfg(feature = "journey")]
+    unsafe fn read_at<T: Copy>(base: *const u8, offset: usize) -> T;
 
     /// `sk` as a `struct tcp_sock`, null if it is none (a request or time-wait socket, or not TCP).
     ///
@@ -62,7 +71,14 @@ pub struct Probed;
 
 impl Memory for Direct {
     #[inline(always)]
-    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    unsafe fn read<T: Copy>(base: *const u8, at: impl At) -> T {
+        // SAFETY: see the trait; the verifier proves the access.
+        unsafe { at.load(base) }
+    }
+
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    unsafe fn read_at<T: Copy>(base: *const u8, offset: usize) -> T {
         // SAFETY: the verifier proves the access; see the trait. Volatile, so that loads are neither
         // merged nor widened beyond the field.
         unsafe { ptr::read_volatile(base.add(offset).cast::<T>()) }
@@ -79,7 +95,14 @@ impl Memory for Direct {
 
 impl Memory for Probed {
     #[inline(always)]
-    unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    unsafe fn read<T: Copy>(base: *const u8, at: impl At) -> T {
+        // SAFETY: the caller says that the struct has that field.
+        unsafe { probe(at.of(base)) }
+    }
+
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    unsafe fn read_at<T: Copy>(base: *const u8, offset: usize) -> T {
         // SAFETY: the caller says that base and offset belong together.
         unsafe { probe(base.wrapping_add(offset)) }
     }
@@ -90,7 +113,7 @@ impl Memory for Probed {
         // (`sk_fullsock` in include/net/sock.h).
         const SMALL: u32 = 1 << 6 | 1 << 12;
         // SAFETY: the caller says that this is a socket.
-        let state: u8 = unsafe { Self::read(sk, super::offsets::offset!(sock_skc_state)) };
+        let state: u8 = unsafe { Self::read(sk, offset!(sock_skc_state)) };
         if SMALL & (1u32.wrapping_shl(u32::from(state))) != 0 { ptr::null() } else { sk }
     }
 }

@@ -3,6 +3,8 @@
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) mod context;
 pub(crate) mod cpu;
+#[cfg(any(feature = "calls", feature = "journey"))]
+pub(crate) mod globals;
 pub mod memory;
 pub mod offsets;
 pub(crate) mod sequence;

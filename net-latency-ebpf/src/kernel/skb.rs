@@ -7,7 +7,7 @@ use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBase
 
 use super::{
     memory::{Memory, number, probe},
-    offsets::offset,
+    offsets::{At, offset},
     socket::Socket,
 };
 
@@ -93,7 +93,7 @@ impl<M: Memory> Skb<M> {
         // struct sk_buff_head: next, prev, qlen.
         const QLEN: usize = 16;
         let queue = offset!(sock_sk_receive_queue);
-        if socket.field::<u32>(queue + QLEN) == 0 {
+        if socket.field::<u32>(queue.behind::<QLEN>()) == 0 {
             return None;
         }
         Some(Self::new(socket.field(queue)))
@@ -106,9 +106,17 @@ impl<M: Memory> Skb<M> {
     }
 
     #[inline(always)]
-    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
-        // SAFETY: `pointer` is a live skb (the hook's argument) and the offset is a field's, from BTF.
-        unsafe { M::read(self.pointer, offset) }
+    pub(crate) fn field<T: Copy>(self, at: impl At) -> T {
+        // SAFETY: `pointer` is a live skb (the hook's argument), and such an offset is a field's, from BTF.
+        unsafe { M::read(self.pointer, at) }
+    }
+
+    /// The field at this offset from BTF.
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    pub(crate) fn field_at<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: as above.
+        unsafe { M::read_at(self.pointer, offset) }
     }
 
     /// Bytes from `skb->data` on.
@@ -220,7 +228,7 @@ impl<M: Memory> Skb<M> {
             generated::bpf_probe_read_kernel_str(
                 name.as_mut_ptr().cast(),
                 INTERFACE_LEN as u32,
-                device.wrapping_add(offset!(net_device_name)).cast(),
+                offset!(net_device_name).of(device).cast(),
             );
         }
         name
@@ -229,7 +237,7 @@ impl<M: Memory> Skb<M> {
     /// `TCP_SKB_CB(skb)->seq`: valid while TCP owns the skb.
     #[inline(always)]
     pub(crate) fn tcp_cb_seq(self) -> u32 {
-        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_seq))
+        self.field(offset!(tcp_skb_cb_seq))
     }
 
     /// The number of the first byte of payload: a SYN takes the number before it (TCP Fast Open). Valid while TCP owns the skb.
@@ -241,7 +249,7 @@ impl<M: Memory> Skb<M> {
     /// `TCP_SKB_CB(skb)->tcp_flags`: 8 bits, or the lower 8 of 16 on newer kernels.
     #[inline(always)]
     fn tcp_cb_flags(self) -> u8 {
-        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_flags))
+        self.field(offset!(tcp_skb_cb_tcp_flags))
     }
 
     /// What TCP sends with this skb, as its control block says; valid while TCP owns the skb, which a clone inherits until
@@ -250,10 +258,9 @@ impl<M: Memory> Skb<M> {
     pub(crate) fn tcp_cb_sent(self) -> TcpSent {
         let flags = self.tcp_cb_flags();
         let [syn, fin] = [SYN, FIN].map(|flag| u32::from(flags & flag != 0));
-        let (start, end): (u32, u32) =
-            (self.tcp_cb_seq(), self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_end_seq)));
+        let (start, end): (u32, u32) = (self.tcp_cb_seq(), self.field(offset!(tcp_skb_cb_end_seq)));
         // `tcp_skb_pcount(skb)`.
-        let segs: u16 = self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_tcp_gso_segs));
+        let segs: u16 = self.field(offset!(tcp_skb_cb_tcp_gso_segs));
         TcpSent {
             seq: start.wrapping_add(syn),
             len: end.wrapping_sub(start).wrapping_sub(syn).wrapping_sub(fin),
@@ -272,7 +279,7 @@ impl<M: Memory> Skb<M> {
     #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn tcp_cb_ack(self) -> u32 {
-        self.field(offset!(sk_buff_cb) + offset!(tcp_skb_cb_ack_seq))
+        self.field(offset!(tcp_skb_cb_ack_seq))
     }
 
     /// Whether TCP has sent this skb of its retransmission queue more than once: `TCPCB_EVER_RETRANS`, which
@@ -280,7 +287,7 @@ impl<M: Memory> Skb<M> {
     #[inline(always)]
     pub(crate) fn tcp_cb_sent_again(self) -> bool {
         const EVER_RETRANS: u8 = 0x80;
-        self.field::<u8>(offset!(sk_buff_cb) + offset!(tcp_skb_cb_sacked)) & EVER_RETRANS != 0
+        self.field::<u8>(offset!(tcp_skb_cb_sacked)) & EVER_RETRANS != 0
     }
 
     /// When TCP sent this skb last, in ns of `CLOCK_MONOTONIC`: `__tcp_transmit_skb` notes it before it makes
@@ -301,7 +308,7 @@ impl<M: Memory> Skb<M> {
         // `skb->end` is an offset on 64-bit kernels (NET_SKBUFF_DATA_USES_OFFSET).
         let end: u32 = self.field(offset!(sk_buff_end));
         // SAFETY: packet memory, any address survives.
-        unsafe { probe(head.wrapping_add(end as usize + offset!(skb_shared_info_gso_segs))) }
+        unsafe { probe(offset!(skb_shared_info_gso_segs).of(head.wrapping_add(end as usize))) }
     }
 
     /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece.
@@ -356,9 +363,9 @@ impl<M: Memory> Skb<M> {
         // SAFETY: the variables' addresses come from the kernel, and packet memory may be anything: any
         // address survives, and any bytes are valid.
         unsafe {
-            let count: u8 = probe(shared.wrapping_add(offset!(skb_shared_info_nr_frags)));
+            let count: u8 = probe(offset!(skb_shared_info_nr_frags).of(shared));
             // `skb_frag_t`: page, length and offset, in one order in all of its forms (`bio_vec`, `skb_frag`).
-            let [page, place]: [u64; 2] = probe(shared.wrapping_add(offset!(skb_shared_info_frags)));
+            let [page, place]: [u64; 2] = probe(offset!(skb_shared_info_frags).of(shared));
             // Memory without a page (`net_iov`) has the lowest bit set.
             if count == 0 || (place as u32) < min_len || page & 1 != 0 {
                 return None;

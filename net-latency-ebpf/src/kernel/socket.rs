@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use super::{
     memory::{Memory, number, probe},
-    offsets::offset,
+    offsets::{At, Offset, offset},
 };
 #[cfg(feature = "fine")]
 use super::{sequence::before, skb::Skb};
@@ -75,10 +75,18 @@ impl<M: Memory> Socket<M> {
     }
 
     #[inline(always)]
-    pub(crate) fn field<T: Copy>(self, offset: usize) -> T {
-        // SAFETY: `pointer` is a live socket (the hook's argument, or owner of a live skb) and the
+    pub(crate) fn field<T: Copy>(self, at: impl At) -> T {
+        // SAFETY: `pointer` is a live socket (the hook's argument, or owner of a live skb), and such an
         // offset is a field's, from BTF.
-        unsafe { M::read(self.pointer, offset) }
+        unsafe { M::read(self.pointer, at) }
+    }
+
+    /// The field at this offset from BTF.
+    #[cfg(feature = "journey")]
+    #[inline(always)]
+    pub(crate) fn field_at<T: Copy>(self, offset: usize) -> T {
+        // SAFETY: as above.
+        unsafe { M::read_at(self.pointer, offset) }
     }
 
     #[inline(always)]
@@ -123,7 +131,7 @@ impl<M: Memory> Socket<M> {
     pub(crate) fn udp_pending(self) -> bool {
         // Past the end of `struct sock`, and there is no helper that gives the larger type of an IPv4 socket.
         // SAFETY: any address survives; any bytes are valid.
-        unsafe { probe::<u32>(self.pointer.wrapping_add(offset!(udp_sock_pending))) != 0 }
+        unsafe { probe::<u32>(offset!(udp_sock_pending).of(self.pointer)) != 0 }
     }
 
     /// Whether a task holds the socket's lock. Then a hook that works on this socket runs on behalf of
@@ -148,7 +156,7 @@ impl<M: Memory> Socket<M> {
         // struct sk_buff_head: next, prev, qlen.
         const QLEN: usize = 16;
         let queue = offset!(sock_sk_write_queue);
-        if self.field::<u32>(queue + QLEN) == 0 { None } else { Some(Skb::new(self.field(queue))) }
+        if self.field::<u32>(queue.behind::<QLEN>()) == 0 { None } else { Some(Skb::new(self.field(queue))) }
     }
 
     /// Whether this is the last skb that waits to be sent (`tcp_skb_is_last`).
@@ -156,7 +164,7 @@ impl<M: Memory> Socket<M> {
     #[inline(always)]
     pub(crate) fn is_last(self, skb: Skb<M>) -> bool {
         const PREV: usize = 8;
-        number(self.field(offset!(sock_sk_write_queue) + PREV)) == number(skb.address())
+        number(self.field(offset!(sock_sk_write_queue).behind::<PREV>())) == number(skb.address())
     }
 
     /// Whether enough of it waits in the device's queue (`TSQ_THROTTLED`, bit 0).
@@ -206,8 +214,8 @@ impl<M: Memory> Socket<M> {
     }
 
     #[inline(always)]
-    fn address_v6(self, offset: usize) -> [u64; 2] {
-        [self.field(offset), self.field(offset + 8)]
+    fn address_v6<const FIELD: usize>(self, offset: Offset<FIELD>) -> [u64; 2] {
+        [self.field(offset), self.field(offset.behind::<8>())]
     }
 
     /// The socket as a TCP socket, if it is a full one.
@@ -224,9 +232,9 @@ impl<M: Memory> Socket<M> {
 
 impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
-    fn field<T: Copy>(self, offset: usize) -> T {
+    fn field<T: Copy>(self, at: impl At) -> T {
         // SAFETY: a live TCP socket, offsets from BTF.
-        unsafe { M::read(self.pointer, offset) }
+        unsafe { M::read(self.pointer, at) }
     }
 
     /// The next sequence number expected from the peer.
@@ -310,7 +318,7 @@ impl<M: Memory> TcpSocket<M> {
     #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn nagle(self) -> u8 {
-        self.bits(offset!(tcp_sock_nonagle)) & 0xf
+        self.field::<u8>(offset!(tcp_sock_nonagle)) >> offset!(tcp_sock_nonagle_shift).value() & 0xf
     }
 
     /// Whether a segment that was not full has no ACK yet (`tcp_minshall_check`).
@@ -326,14 +334,8 @@ impl<M: Memory> TcpSocket<M> {
     #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn is_limited_by_peer(self) -> bool {
-        u32::from(self.bits(offset!(tcp_sock_chrono_type)) & 3) == CHRONO_RWND_LIMITED
-    }
-
-    /// What begins at that bit, within a byte.
-    #[cfg(feature = "fine")]
-    #[inline(always)]
-    fn bits(self, at: usize) -> u8 {
-        self.field::<u8>(at / 8) >> (at % 8)
+        let bits = u32::from(self.field::<u8>(offset!(tcp_sock_chrono_type)));
+        bits >> offset!(tcp_sock_chrono_type_shift).value() & 3 == CHRONO_RWND_LIMITED
     }
 
     /// Whether the retransmission timer has fired and nothing was acknowledged since (`tcp_retransmit_timer`, `tcp_ack`).

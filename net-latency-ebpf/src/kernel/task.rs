@@ -7,7 +7,7 @@ use net_latency_common::COMM_LEN;
 
 use super::{
     memory::{Direct, Memory, probe},
-    offsets::offset,
+    offsets::{At as _, offset},
 };
 
 /// A name, ended by NUL; words, so that it is copied by words.
@@ -85,13 +85,13 @@ impl Task {
     /// The same, which stays in `place`.
     #[inline(always)]
     fn read_current_name(place: &mut MaybeUninit<Name>) -> Name {
-        if offset!(bpf_get_current_task_btf) != 0 {
+        if offset!(bpf_get_current_task_btf).value() != 0 {
             // Two loads, where the other helper takes 70 instructions.
             // SAFETY: the helper gives the address of a live task, and the verifier knows it as one. The offset is a field's, from BTF.
             let name = unsafe {
                 let task: *const u8 = generated::bpf_get_current_task_btf().cast_const().cast();
                 let at = offset!(task_struct_comm);
-                [Direct::read(task, at), Direct::read(task, at + 8)]
+                [Direct::read(task, at), Direct::read(task, at.behind::<8>())]
             };
             return *place.write(name);
         }
@@ -160,8 +160,8 @@ fn read_leader_name(name: *mut Name) {
     // it lives; the offsets are those of fields, from BTF. The helpers survive a fault.
     unsafe {
         let task = generated::bpf_get_current_task() as *const u8;
-        let leader: *const u8 = probe(task.wrapping_add(offset!(task_struct_group_leader)));
-        let from = leader.wrapping_add(offset!(task_struct_comm));
+        let leader: *const u8 = probe(offset!(task_struct_group_leader).of(task));
+        let from = offset!(task_struct_comm).of(leader);
         generated::bpf_probe_read_kernel(name.cast(), COMM_LEN as u32, from.cast());
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     kernel::{
         cpu::now,
         memory::{Memory, Number},
-        offsets::offset,
+        offsets::{At as _, offset},
         skb::Skb,
         socket::{CHRONO_RWND_LIMITED, CHRONO_SNDBUF_LIMITED, Socket, TcpSocket},
     },
@@ -32,7 +32,7 @@ const NAGLE_CORK: u8 = 2;
 /// Whether this kernel has all fields that the tests take.
 #[inline(always)]
 fn is_known() -> bool {
-    offset!(sock_sk_write_queue) != 0
+    offset!(sock_sk_write_queue).value() != 0
 }
 
 /// Why TCP holds back what it has, and since when; and for how long it did so for another reason before.

@@ -51,7 +51,6 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         sk_buff_end: "sk_buff.end",
         sk_buff_mark: "sk_buff.mark",
         sk_buff_skb_mstamp_ns: "sk_buff.skb_mstamp_ns",
-        sk_buff_cb: "sk_buff.cb",
         sk_buff_protocol: "sk_buff.protocol",
         sk_buff_network_header: "sk_buff.network_header",
         sk_buff_transport_header: "sk_buff.transport_header",
@@ -98,7 +97,17 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         task_struct_group_leader: "task_struct.group_leader",
         task_struct_comm: "task_struct.comm",
     };
-    Ok(Offsets { bpf_get_current_task_btf: u32::from(btf.has_function(CURRENT_TASK)), ..offsets })
+    let control_block = btf.offset("sk_buff.cb")?;
+    Ok(Offsets {
+        tcp_skb_cb_seq: control_block + offsets.tcp_skb_cb_seq,
+        tcp_skb_cb_end_seq: control_block + offsets.tcp_skb_cb_end_seq,
+        tcp_skb_cb_tcp_gso_segs: control_block + offsets.tcp_skb_cb_tcp_gso_segs,
+        tcp_skb_cb_tcp_flags: control_block + offsets.tcp_skb_cb_tcp_flags,
+        tcp_skb_cb_sacked: control_block + offsets.tcp_skb_cb_sacked,
+        tcp_skb_cb_ack_seq: control_block + offsets.tcp_skb_cb_ack_seq,
+        bpf_get_current_task_btf: u32::from(btf.has_function(CURRENT_TASK)),
+        ..offsets
+    })
 }
 
 /// The same with what tells why TCP holds bytes back.
@@ -106,6 +115,8 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
 /// # Errors
 /// As [`offsets`]: where a field is missing, that can't be told.
 pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+    let nagle = btf.offset_in_bits("tcp_sock.nonagle")?;
+    let chrono = btf.offset_in_bits("tcp_sock.chrono_type")?;
     Ok(Offsets {
         sock_sk_write_queue: btf.offset("sock.sk_write_queue")?,
         sock_sk_tsq_flags: btf.offset("sock.sk_tsq_flags")?,
@@ -117,8 +128,10 @@ pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfErro
         tcp_sock_snd_cwnd: btf.offset("tcp_sock.snd_cwnd")?,
         tcp_sock_snd_una: btf.offset("tcp_sock.snd_una")?,
         tcp_sock_snd_sml: btf.offset("tcp_sock.snd_sml")?,
-        tcp_sock_nonagle: btf.offset_in_bits("tcp_sock.nonagle")?,
-        tcp_sock_chrono_type: btf.offset_in_bits("tcp_sock.chrono_type")?,
+        tcp_sock_nonagle: nagle / u8::BITS,
+        tcp_sock_nonagle_shift: nagle % u8::BITS,
+        tcp_sock_chrono_type: chrono / u8::BITS,
+        tcp_sock_chrono_type_shift: chrono % u8::BITS,
         tcp_sock_mss_cache: btf.offset("tcp_sock.mss_cache")?,
         tcp_sock_tcp_wstamp_ns: btf.offset("tcp_sock.tcp_wstamp_ns")?,
         tcp_sock_tcp_clock_cache: btf.offset("tcp_sock.tcp_clock_cache")?,

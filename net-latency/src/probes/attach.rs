@@ -19,10 +19,7 @@ use aya::{
     },
     sys::{Stats, enable_stats},
 };
-use net_latency_common::{
-    LEAVING_MAP, OFFSETS_GLOBAL, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SENT_MAP,
-    SETTINGS_GLOBAL,
-};
+use net_latency_common::{LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SENT_MAP};
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit},
@@ -32,6 +29,7 @@ use rustix::{
 use super::{
     filters,
     histograms::{self, Counts},
+    patch,
     plan::{Choice, Plan},
     table::{Mechanism, Programs, TCP_IN_IP},
 };
@@ -217,10 +215,8 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();
     loader
-        // The object has no relocations against the kernel's types: offsets come by OFFSETS.
+        // The object has no relocations against the kernel's types: offsets are written into it below.
         .btf(None)
-        .override_global(OFFSETS_GLOBAL, &plan.offsets, true)
-        .override_global(SETTINGS_GLOBAL, &settings, true)
         .override_global(aya_log::LEVEL, &request.log_level, false)
         .map_max_entries(RECORDS_MAP, request.buffer_bytes);
     filters::size(&request.filter, &mut loader);
@@ -244,7 +240,8 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
             loader.map_max_entries(map, 1);
         }
     }
-    let ebpf = loader.load(object).context("loading the programs")?;
+    let object = patch::patched(object, &plan.offsets, &settings)?;
+    let ebpf = loader.load(&object).context("loading the programs")?;
     let mut probes = Probes {
         kprobe_links: None,
         ebpf,

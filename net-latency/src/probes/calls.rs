@@ -16,10 +16,10 @@ use aya::{
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
-    CallStack, OFFSETS_GLOBAL, SETTINGS_GLOBAL, STACKS_MAP,
+    CallStack, STACKS_MAP,
 };
 
-use super::{attach, filters, table::Mechanism};
+use super::{attach, filters, patch, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -141,12 +141,11 @@ impl CallProbes {
         loader
             .btf(None)
             .override_global(CALL_SETTINGS_GLOBAL, settings, true)
-            .override_global(SETTINGS_GLOBAL, &shared, true)
-            .override_global(OFFSETS_GLOBAL, &offsets, true)
             .map_max_entries(CALLS_MAP, buffer_bytes);
         filters::size(filter, &mut loader);
         let load = || -> Result<Self> {
-            let ebpf = loader.load(OBJECT).context("loading the programs")?;
+            let object = patch::patched(OBJECT, &offsets, &shared)?;
+            let ebpf = loader.load(&object).context("loading the programs")?;
             let mut probes = Self { ebpf, links: Vec::new(), counts_missed, watched: None };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in PROGRAMS {

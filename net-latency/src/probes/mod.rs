@@ -7,6 +7,7 @@ pub mod calls;
 pub mod filters;
 pub mod histograms;
 pub mod journey;
+mod patch;
 pub mod plan;
 pub mod presets;
 pub mod table;

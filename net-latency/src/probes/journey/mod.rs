@@ -21,7 +21,7 @@ use aya::{
     programs::{FEntry, KProbe, RawTracePoint},
 };
 use net_latency_common::{
-    Direction, OFFSETS_GLOBAL, SETTINGS_GLOBAL,
+    Direction,
     journey::{
         FIRST_ADDRESS, JOURNEY_SETTINGS_GLOBAL, JOURNEYS_MAP, JourneySettings, PLACES, ROWS_MAP, SLOTS,
         TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED, TALLY_LOST, TALLY_MAP,
@@ -30,7 +30,7 @@ use net_latency_common::{
 use rustc_hash::FxHashSet;
 
 use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
-use super::{attach, filters, table::Mechanism};
+use super::{attach, filters, patch, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -340,15 +340,14 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
     let settings = filters::settings(request.filter, request.buffer_bytes);
     let mut loader = EbpfLoader::new();
     loader
-        // The object has no relocations against the kernel's types: offsets come by OFFSETS.
+        // The object has no relocations against the kernel's types: offsets are written into it below.
         .btf(None)
-        .override_global(OFFSETS_GLOBAL, &plan.offsets, true)
-        .override_global(SETTINGS_GLOBAL, &settings, true)
         .override_global(JOURNEY_SETTINGS_GLOBAL, &plan.settings, true)
         .map_max_entries(ROWS_MAP, request.buffer_bytes)
         .map_max_entries(JOURNEYS_MAP, request.exactly.unwrap_or(MOST).clamp(1, MOST));
     filters::size(request.filter, &mut loader);
-    let mut ebpf = loader.load(OBJECT).context("loading the programs")?;
+    let object = patch::patched(OBJECT, &plan.offsets, &settings)?;
+    let mut ebpf = loader.load(&object).context("loading the programs")?;
     filters::fill(request.filter, &mut ebpf)?;
     let mut take = |name: &'static str| ebpf.take_map(name).context(name);
     let (rows, journeys, tally) = (take(ROWS_MAP)?, take(JOURNEYS_MAP)?, take(TALLY_MAP)?);
