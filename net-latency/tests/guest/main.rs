@@ -97,7 +97,8 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
             trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
-        for theme in cases::truth::THEMES {
+        let themes = if cases::is_of_share(false) { cases::truth::THEMES } else { &[] };
+        for theme in themes {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
             let names = theme.scenarios.iter().map(|scenario| scenario.name);
             // A run of the tool that many share plays those alone that are asked for.

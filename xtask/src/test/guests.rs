@@ -46,8 +46,8 @@ const SOAK_SEED: (&str, &str) = ("NET_LATENCY_SOAK_SEED", "20260302");
 const RACE: (&str, &str) = ("NET_LATENCY_RACE", "1");
 /// In all of their names.
 const RACE_FILTER: &str = "::race";
-/// Asks for the tests alone that depend on how functions are hooked.
-const HOOKS_ALONE: (&str, &str) = ("NET_LATENCY_HOOKS_ALONE", "1");
+/// Asks for a [`Share`] of the tests.
+const SHARE: &str = "NET_LATENCY_TESTS";
 /// Says that whoever sleeps is woken.
 const WOKEN: (&str, &str) = ("NET_LATENCY_WOKEN", "1");
 /// How often each test runs.
@@ -101,6 +101,37 @@ impl fmt::Display for Part {
             Self::Kprobe => "kprobe",
             Self::Race => "race",
         })
+    }
+}
+
+/// Which tests of a part a guest runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Share {
+    All,
+    /// Those that depend on how functions are hooked.
+    Hooks,
+    /// Those of what comes behind the hooks, which knows no kernel.
+    BehindHooks,
+    /// Those of the user side alone.
+    UserSide,
+}
+
+impl Share {
+    /// How the test program is asked for it.
+    fn asked(self) -> Option<&'static str> {
+        match self {
+            Self::All | Self::UserSide => None,
+            Self::Hooks => Some("hooks"),
+            Self::BehindHooks => Some("behind-hooks"),
+        }
+    }
+
+    /// What it leaves out besides, by the beginnings of names.
+    fn skipped(self) -> &'static [&'static str] {
+        match self {
+            Self::BehindHooks => &["harness::", "last::"],
+            Self::All | Self::Hooks | Self::UserSide => &[],
+        }
     }
 }
 
@@ -167,7 +198,7 @@ impl Choice {
         series
     }
 
-    /// The slowest first: PREEMPT_RT takes three times as long as the others, and the user side a third of what else a guest has.
+    /// The slowest first: PREEMPT_RT takes three times as long as the others, and the kernel that has the user side twice as long.
     fn jobs(&self, kernels: &[Kernel]) -> Vec<Job> {
         let with_kernel = |(series, part): &(Series, Part)| {
             Some((kernels.iter().find(|kernel| kernel.series == *series)?.clone(), *part))
@@ -182,33 +213,55 @@ impl Choice {
         let of_user_side = found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE);
         // Elsewhere in the first guest that is not for races.
         let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
-        let job = |(place, (kernel, part)): (usize, (Kernel, Part))| {
-            let mut skipped = part.skipped().to_vec();
+        let jobs = found.into_iter().enumerate().flat_map(|(place, (kernel, part))| {
             let is_user_side = Some(place) == of_user_side;
-            if !is_user_side {
-                skipped.push(USER_SIDE);
-            }
-            let on_newest = self.is_whole && (kernel.series, part) == (Series::Newest, Part::Fentry);
-            if !(self.is_named || is_user_side || on_newest) {
-                skipped.push(INCIDENTS);
-            }
-            if self.is_whole && kernel.series == Series::RealTime {
-                skipped.push(JOURNEYS);
-            }
-            let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
-            // A test program takes one filter: these tests are few.
-            let filter = if part == Part::Race { Some(RACE_FILTER) } else { self.filter.as_deref() };
-            let has = |test: &str| is_user_side && filter.is_none_or(|filter| test.contains(filter));
-            let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
-            let filter = filter.into_iter().map(OsString::from);
-            // Whoever names kernels gets all of them. The real-time kernel has the same sources, and so the same verifier, as the
-            // usual one of its version.
-            let is_elsewhere =
-                kernel.series == Series::RealTime || part == Part::Kprobe && kernel.series != OF_KPROBES;
-            let hooks_alone = self.is_whole && part != Part::Race && is_elsewhere;
-            Job { kernel, part, arguments: skipped.chain(filter).collect(), scrapes, contains, hooks_alone }
+            let shares = self.shares(kernel.series, part, is_user_side);
+            shares.iter().map(move |share| self.job(kernel.clone(), part, *share, is_user_side))
+        });
+        jobs.collect()
+    }
+
+    /// What guests a part is shared by.
+    fn shares(&self, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
+        // Whoever names kernels or tests gets all of them in one guest.
+        if self.is_named || self.filter.is_some() || part == Part::Race {
+            return &[Share::All];
+        }
+        if is_user_side {
+            return &[Share::Hooks, Share::BehindHooks, Share::UserSide];
+        }
+        // The real-time kernel has the same sources, and so the same verifier, as the usual one of its version.
+        let is_elsewhere = series == Series::RealTime || part == Part::Kprobe && series != OF_KPROBES;
+        if is_elsewhere || !self.is_whole { &[Share::Hooks] } else { &[Share::All] }
+    }
+
+    fn job(&self, kernel: Kernel, part: Part, share: Share, is_user_side: bool) -> Job {
+        let mut skipped = [part.skipped(), share.skipped()].concat();
+        let has_user_side = is_user_side && matches!(share, Share::All | Share::UserSide);
+        if !has_user_side {
+            skipped.push(USER_SIDE);
+        }
+        let on_newest = self.is_whole && (kernel.series, part) == (Series::Newest, Part::Fentry);
+        if !(self.is_named || is_user_side || on_newest) {
+            skipped.push(INCIDENTS);
+        }
+        if self.is_whole && kernel.series == Series::RealTime {
+            skipped.push(JOURNEYS);
+        }
+        let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
+        // A test program takes one filter: these tests are few.
+        let filter = match (part, share) {
+            (Part::Race, _) => Some(RACE_FILTER),
+            (_, Share::UserSide) => Some(USER_SIDE),
+            _ => self.filter.as_deref(),
         };
-        found.into_iter().enumerate().map(job).collect()
+        let has = |test: &str| {
+            let name = format!("{USER_SIDE}{test}");
+            has_user_side && filter.is_none_or(|filter| name.contains(filter))
+        };
+        let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
+        let arguments = skipped.chain(filter.map(OsString::from)).collect();
+        Job { kernel, part, arguments, scrapes, contains, share }
     }
 }
 
@@ -222,13 +275,18 @@ struct Job {
     scrapes: bool,
     /// It is among the tests that the tool runs in a container.
     contains: bool,
-    /// What comes behind the hooks is left to other guests.
-    hooks_alone: bool,
+    share: Share,
 }
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernel {}, {}", self.kernel, self.part)
+        write!(f, "kernel {}, {}", self.kernel, self.part)?;
+        f.write_str(match self.share {
+            Share::All => "",
+            Share::Hooks => ", hooks",
+            Share::BehindHooks => ", behind the hooks",
+            Share::UserSide => ", user side",
+        })
     }
 }
 
@@ -324,8 +382,8 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     if job.part == Part::Race {
         set(RACE);
     }
-    if job.hooks_alone {
-        set(HOOKS_ALONE);
+    if let Some(share) = job.share.asked() {
+        set((SHARE, share));
     }
     if !choice.is_whole {
         set(SOAK_SEED);
@@ -385,12 +443,18 @@ mod tests {
 
     #[test]
     fn the_default_is_a_choice_and_all_is_all() {
-        let few = ["kernel 6.1, fentry or auto", "kernel newest, fentry or auto", "kernel 5.10, kprobe"];
+        let few = [
+            "kernel 6.1, fentry or auto, hooks",
+            "kernel 6.1, fentry or auto, behind the hooks",
+            "kernel 6.1, fentry or auto, user side",
+            "kernel newest, fentry or auto, hooks",
+            "kernel 5.10, kprobe, hooks",
+        ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len());
-        assert_eq!(all[2..4], ["kernel rt, fentry or auto", "kernel 6.1, fentry or auto"]);
-        assert!(few.iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len() + 2);
+        assert_eq!(all[2..4], ["kernel rt, fentry or auto, hooks", few[0]]);
+        assert!(few[..3].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
 
@@ -398,19 +462,19 @@ mod tests {
     fn what_comes_behind_the_hooks_is_tested_on_each_version_and_by_kprobes_on_the_oldest() {
         let alone = |args: &TestArgs| {
             let jobs = jobs(args);
-            let alone = jobs.iter().filter(|job| job.hooks_alone);
+            let alone = jobs.iter().filter(|job| job.share == Share::Hooks);
             alone.map(ToString::to_string).collect::<Vec<_>>()
         };
         let all = TestArgs { all: true, ..args() };
         let expected = [
-            "kernel rt, kprobe",
-            "kernel rt, fentry or auto",
-            "kernel newest, kprobe",
-            "kernel 6.12, kprobe",
-            "kernel 6.1, kprobe",
+            "kernel rt, kprobe, hooks",
+            "kernel rt, fentry or auto, hooks",
+            "kernel 6.1, fentry or auto, hooks",
+            "kernel newest, kprobe, hooks",
+            "kernel 6.12, kprobe, hooks",
+            "kernel 6.1, kprobe, hooks",
         ];
         assert_eq!(alone(&all), expected);
-        assert_eq!(alone(&args()), [""; 0]);
         assert_eq!(alone(&TestArgs { kernels: vec![Series::RealTime], ..args() }), [""; 0]);
     }
 
@@ -422,8 +486,10 @@ mod tests {
                 jobs.iter().filter(|job| !job.arguments.iter().any(|argument| argument == INCIDENTS));
             having.map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(has_them(&args()), ["kernel 6.1, fentry or auto"]);
-        let whole = ["kernel 6.1, fentry or auto", "kernel newest, fentry or auto"];
+        let of_61 = ["hooks", "behind the hooks", "user side"]
+            .map(|share| format!("kernel 6.1, fentry or auto, {share}"));
+        assert_eq!(has_them(&args()), of_61);
+        let whole = [&of_61[..], &["kernel newest, fentry or auto".into()]].concat();
         assert_eq!(has_them(&TestArgs { all: true, ..args() }), whole);
         let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
         assert_eq!(has_them(&named).len(), Part::ALL.len());
@@ -432,7 +498,10 @@ mod tests {
     #[test]
     fn a_kernel_that_is_not_there_is_not_tested() {
         let choice = Choice::of(&args());
-        assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), ["kernel 5.10, kprobe"]);
+        // What comes behind the hooks, and the user side, is tested where there is a kernel.
+        let of_510 =
+            ["hooks", "behind the hooks", "user side"].map(|share| format!("kernel 5.10, kprobe, {share}"));
+        assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), of_510);
     }
 
     #[test]
@@ -449,10 +518,10 @@ mod tests {
 
     #[test]
     fn what_is_the_same_everywhere_is_tested_once() {
-        let has_user_side = |job: &&Job| !job.arguments.iter().any(|argument| argument == USER_SIDE);
+        let has_user_side = |job: &&Job| !job.arguments.windows(2).any(|pair| pair == ["--skip", USER_SIDE]);
         for (args, place) in [
-            (TestArgs { all: true, ..args() }, "kernel 6.1, fentry or auto"),
-            (args(), "kernel 6.1, fentry or auto"),
+            (TestArgs { all: true, ..args() }, "kernel 6.1, fentry or auto, user side"),
+            (args(), "kernel 6.1, fentry or auto, user side"),
             (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, kprobe"),
         ] {
             let jobs = jobs(&args);

@@ -86,8 +86,18 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     summary::CASES,
 ];
 
-/// Set to 1 in a guest that tests a backend by what depends on it alone.
-const HOOKS_ALONE: &str = "NET_LATENCY_HOOKS_ALONE";
+/// Set in a guest that runs a share of the tests: `hooks` for those that depend on how functions are hooked, `behind-hooks` for the
+/// others.
+const SHARE: &str = "NET_LATENCY_TESTS";
+
+/// Whether this guest runs tests of what comes behind the hooks, or the others.
+pub(crate) fn is_of_share(is_behind_hooks: bool) -> bool {
+    match env::var(SHARE).as_deref() {
+        Ok("hooks") => !is_behind_hooks,
+        Ok("behind-hooks") => is_behind_hooks,
+        _ => true,
+    }
+}
 
 /// Whether a case is one of the user side.
 pub(crate) fn is_of_user_side(name: &str) -> bool {
@@ -140,10 +150,9 @@ pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     let is_behind_hooks = BEHIND_HOOKS.iter().any(|cases| is_in(cases)) && !is_of_kprobes;
     // Where softirqs are preempted, two may count at the same time.
     let is_behind_hooks = is_behind_hooks && !(backend == Backend::Auto && is_in(hist::CASES));
-    let hooks_alone = env::var_os(HOOKS_ALONE).is_some_and(|value| value == "1");
     (!is_of_kprobes || backend == Backend::Kprobe)
         && (!is_in(race::CASES) || race::is_wanted())
         && (name != conversation::BY_FENTRY_ALONE || backend == Backend::Auto)
         && (name != disturbances::BY_SLEEP || disturbances::may_sleep())
-        && !(is_behind_hooks && hooks_alone)
+        && is_of_share(is_behind_hooks)
 }
