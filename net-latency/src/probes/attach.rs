@@ -2,7 +2,7 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
-    io,
+    io, iter,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     thread,
     time::Duration,
@@ -193,8 +193,10 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(':'));
     let first = lines.next().unwrap_or_default();
-    let head = first.split(" Verifier output:").next().unwrap_or(first);
-    match lines.rfind(|line| !STATISTICS.iter().any(|word| line.starts_with(word))) {
+    // The log begins on that line: where a stack is too large, with the verdict.
+    let (head, log) = first.split_once(" Verifier output:").unwrap_or((first, ""));
+    let mut log = iter::once(log.trim()).chain(lines).filter(|line| !line.is_empty());
+    match log.rfind(|line| !STATISTICS.iter().any(|word| line.starts_with(word))) {
         Some(verdict) => format!("{head} ({verdict})"),
         None => head.trim_end_matches('.').to_owned(),
     }
@@ -512,6 +514,12 @@ mod tests {
             one_line(&error),
             "loading tcp_v4_rcv: the BPF_PROG_LOAD syscall returned Invalid argument (os error 22). \
              (R2 invalid mem access 'scalar')"
+        );
+        let log = "Permission denied. Verifier output: combined stack size of 5 calls is 544. Too large\n\
+                   stack depth 72+24\nprocessed 13 insns (limit 1000000)\n: Permission denied";
+        assert_eq!(
+            one_line(&anyhow!("{log}")),
+            "Permission denied. (combined stack size of 5 calls is 544. Too large)"
         );
     }
 
