@@ -3,6 +3,7 @@
 //! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
 //! those that are written. Of an event only those that are needed are made.
 
+mod balance;
 mod census;
 mod cost;
 mod distribution;
@@ -25,10 +26,11 @@ use net_latency_common::Direction;
 
 use crate::{clock::Zone, packet::event::Event};
 
+pub use balance::Balance;
 pub use census::Census;
 pub use cost::Cost;
 pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, Times};
-pub use footer::{Balance, Footer};
+pub use footer::Footer;
 pub use human::Human;
 pub use ledger::Ledger;
 pub use losses::{Loss, Losses};

@@ -2,7 +2,7 @@
 
 use net_latency_common::Direction;
 
-use super::state::Place;
+use super::place::Place;
 use crate::request::SortBy;
 
 /// A column.

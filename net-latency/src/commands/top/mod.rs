@@ -9,6 +9,7 @@ mod input;
 mod keys;
 mod model;
 mod paint;
+mod place;
 mod rows;
 mod screen;
 mod stages;
@@ -20,6 +21,7 @@ mod tests;
 mod traced;
 mod units;
 mod verdict;
+mod view;
 mod window;
 
 use std::{
@@ -44,10 +46,10 @@ use self::{
     model::Model,
     paint::Look,
     rows::Rows,
-    screen::{End, Status, View},
     state::State,
     terminal::Screen,
     verdict::Verdict,
+    view::{End, Status, View},
 };
 use crate::{
     accounting::{Footer, Human, Losses, Packet, Summary, object, tcp::Connections},

@@ -236,6 +236,11 @@ impl ConnectionKey {
     pub(super) fn protocol(&self) -> Protocol {
         if self.is_udp { Protocol::Udp } else { Protocol::Tcp }
     }
+
+    /// Protocol and both ends.
+    pub(super) fn text(&self) -> String {
+        format!("{} {} > {}", self.protocol().name(), self.local, self.remote)
+    }
 }
 
 impl Connection {

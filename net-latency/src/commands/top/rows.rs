@@ -7,7 +7,8 @@ use net_latency_common::Direction;
 use super::{
     columns::Column,
     model::{ConnectionKey, Model, Packet, Protocols},
-    state::{Place, RowKey, Sort, State},
+    place::Place,
+    state::{RowKey, Sort, State},
     window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TREND},
 };
 use crate::packet::{

@@ -8,15 +8,16 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::{
     columns, help,
-    model::{ConnectionKey, Model},
-    paint::{Canvas, Ink, Look},
-    rows::{Row, Rows, name_of, plain},
+    paint::{Canvas, Ink},
+    place::Place,
+    rows::{name_of, plain},
     stages,
-    state::{Place, State},
+    state::State,
     table,
+    view::{End, View},
     window::Traffic,
 };
-use crate::{accounting::Losses, clock::Zone, diagnosis::Headline};
+use crate::diagnosis::Headline;
 
 /// Height from which the stages of the selected row have a place below the table.
 const TALL: u16 = 32;
@@ -30,43 +31,6 @@ const MOST_NOTES: usize = 3;
 const ROOM_FOR_NOTES: u16 = 12;
 /// Below this there is nothing to see.
 const LEAST: (u16, u16) = (20, 5);
-
-/// What is said about the run.
-#[derive(Clone, Debug)]
-pub(super) struct Status {
-    /// Where the packets come from: how the kernel is hooked, or which log is played back, and how fast.
-    pub(super) source: String,
-    /// Which packets are traced, as options; empty if all.
-    pub(super) traced: String,
-    pub(super) elapsed: Duration,
-    pub(super) window: Duration,
-    pub(super) losses: Losses,
-    /// Of a log: what was not read.
-    pub(super) unread: Vec<String>,
-    /// Why no more packets come.
-    pub(super) end: Option<End>,
-    pub(super) zone: Zone,
-}
-
-/// Why no more packets come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// All processes that were asked for have ended.
-    Processes,
-    /// The log has been played back.
-    Log,
-}
-
-/// All that is on the screen.
-#[derive(Clone, Copy)]
-pub(super) struct View<'a> {
-    pub(super) model: &'a Model,
-    pub(super) headline: &'a Headline,
-    pub(super) state: &'a State,
-    pub(super) rows: &'a Rows,
-    pub(super) status: &'a Status,
-    pub(super) look: Look,
-}
 
 /// Rows of the table that fit a screen of this height, whatever is lost or missing.
 pub(super) fn page(state: &State, has_parts: bool, height: u16) -> usize {
@@ -208,7 +172,7 @@ fn subject(view: &View<'_>) -> String {
             format!("{}: {}", process_text(view, pid), part(shown, all, "connection", "connections"))
         }
         Place::Packets(key) => {
-            format!("{}: {}", process_text(view, key.pid), flow_text(&key))
+            format!("{}: {}", process_text(view, key.pid), key.text())
         }
     }
 }
@@ -226,11 +190,6 @@ fn process_text(view: &View<'_>, pid: u32) -> String {
         0 => "unknown process".to_owned(),
         _ => format!("{}, PID {pid}", name_of(view.model, pid, view.look.is_ascii)),
     }
-}
-
-/// Both ends of a connection.
-pub(super) fn flow_text(key: &ConnectionKey) -> String {
-    format!("{} {} > {}", key.protocol().name(), key.local, key.remote)
 }
 
 /// By what means, since when, over what, in which order.
@@ -324,14 +283,6 @@ fn foot(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
         }
         x = canvas.put((x, y), width, key, Ink::Strong);
         x = canvas.put((x + 1, y), width, meaning, Ink::Plain) + 2;
-    }
-}
-
-/// The row that is selected, if it is a process or a connection.
-pub(super) fn selected<'a>(view: &View<'a>) -> Option<&'a Row> {
-    match view.rows {
-        Rows::Traffic(rows) => rows.get(view.state.position(&view.rows.keys())),
-        Rows::Packets(_) => None,
     }
 }
 

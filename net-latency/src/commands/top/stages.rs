@@ -6,10 +6,10 @@ use super::{
     columns::name,
     model::Protocols,
     paint::{Canvas, Ink},
+    place::Place,
     rows::time_name,
-    screen::{View, selected},
-    state::Place,
     units,
+    view::View,
     window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL},
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
@@ -44,7 +44,7 @@ pub(super) fn draw(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
 
 fn subject(view: &View<'_>) -> Option<(Protocols, [Figures; 2])> {
     let Place::Packets(key) = view.state.place else {
-        return selected(view).map(|row| (row.protocols, row.figures));
+        return view.selected().map(|row| (row.protocols, row.figures));
     };
     let traffic = &view.model.connection(&key)?.traffic;
     let figures = [Direction::In, Direction::Out].map(|way| traffic.figures(way, view.model.now()));

@@ -4,21 +4,11 @@ use std::ops::ControlFlow;
 
 use net_latency_common::Direction;
 
-use super::{columns::Column, input::Action, model::ConnectionKey};
+use super::{columns::Column, input::Action, model::ConnectionKey, place::Place};
 use crate::request::SortBy;
 
 /// Longest filter, in characters.
 const LONGEST_FILTER: usize = 60;
-
-/// The tables, from the outermost to the innermost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Processes,
-    /// Those of the process with this PID.
-    Connections(u32),
-    /// The slowest of this connection.
-    Packets(ConnectionKey),
-}
 
 /// A row, whatever its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,16 +49,6 @@ pub(super) struct State {
     pub(super) is_frozen: bool,
     sorts: [Sort; 3],
     cursors: [Cursor; 3],
-}
-
-impl Place {
-    pub(super) fn depth(&self) -> usize {
-        match self {
-            Self::Processes => 0,
-            Self::Connections(_) => 1,
-            Self::Packets(_) => 2,
-        }
-    }
 }
 
 impl State {

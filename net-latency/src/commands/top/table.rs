@@ -6,10 +6,11 @@ use super::{
     columns::{Column, Placed, columns},
     model::{ConnectionKey, Packet, Protocols},
     paint::{Canvas, Ink},
+    place::Place,
     rows::{Row, Rows, time_name},
-    screen::{View, flow_text},
-    state::{Place, RowKey},
+    state::RowKey,
     units::{self, bar, heat},
+    view::View,
     window::TOTAL,
 };
 use crate::{
@@ -187,7 +188,7 @@ fn draw_trend(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, trend: &[Option<
 /// Both ends of a connection, or as much of them as tells it from others.
 fn flow_in(key: &ConnectionKey, width: u16) -> String {
     let width = usize::from(width);
-    let whole = flow_text(key);
+    let whole = key.text();
     if whole.len() <= width {
         return whole;
     }

@@ -19,8 +19,9 @@ use super::{
     model::Model,
     paint::Look,
     rows::Rows,
-    screen::{self, Status, View},
+    screen,
     state::State,
+    view::{End, Status, View},
 };
 use crate::{
     accounting::{Losses, Summary},
@@ -393,7 +394,7 @@ fn losses_and_what_found_no_place_are_told() {
 #[test]
 fn the_end_of_the_processes_is_told() {
     let mut top = Top::busy(USUAL, PLAIN);
-    top.status.end = Some(screen::End::Processes);
+    top.status.end = Some(End::Processes);
     assert!(top.text().lines().next().expect("a line").ends_with(" ENDED"));
 }
 

@@ -1,0 +1,55 @@
+//! Where all packets are, and what that has cost: what every footer says.
+
+use std::{io, time::Duration};
+
+use super::{cost::Cost, human::Human, ledger::Ledger, losses::Losses};
+
+/// What every footer says, whatever a view shows of the packets themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Balance<'a> {
+    /// Packets that came in, and those that went out.
+    pub packets: [u64; 2],
+    /// How long the run took.
+    pub elapsed: Duration,
+    /// What is not shown.
+    pub losses: &'a Losses,
+    /// Where all packets are.
+    pub ledger: &'a Ledger,
+    /// What it has cost, where that is known.
+    pub cost: Option<&'a Cost>,
+}
+
+impl Balance<'_> {
+    /// Writes how many packets there were, and how many were lost.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write_counts(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let [packets_in, packets_out] = self.packets;
+        writeln!(
+            out,
+            "net-latency: {packets_in} packets in, {packets_out} out in {}; {} lost",
+            Human(u64::try_from(self.elapsed.as_nanos()).unwrap_or(u64::MAX)),
+            self.losses.lines()
+        )
+    }
+
+    /// Writes where all packets are, what was lost, and what it has cost.
+    ///
+    /// # Errors
+    /// When `out` can't be written.
+    pub fn write_places(&self, out: &mut impl io::Write) -> io::Result<()> {
+        write!(out, "  ")?;
+        self.ledger.write(out)?;
+        for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
+            writeln!(out, "  {} {}", loss.count, loss.meaning)?;
+        }
+        if self.losses.missed_probes.is_none() {
+            writeln!(out, "  this kernel does not count skipped calls")?;
+        }
+        match self.cost {
+            Some(cost) => cost.write(self.ledger.seen, out),
+            None => Ok(()),
+        }
+    }
+}
