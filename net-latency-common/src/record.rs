@@ -108,7 +108,9 @@ pub struct PacketRecord {
     /// twice (`tcp_sock.dsack_dups`, its lower bits); else 0.
     pub dsacks: u16,
     /// Sent by TCP: the smoothed round-trip time then, in eighths of a microsecond (`tcp_sock.srtt_us`); 0 where there is none yet.
-    pub rtt: u32,
+    /// Received by TCP, with fine stages: the process that had the CPU until the reader got it, if the reader waited for one
+    /// ([`crate::PART_CPU`]); 0 where nobody had it, or nobody knows.
+    pub rtt_or_holder: u32,
 }
 
 const _: () = assert!(size_of::<PacketRecord>() == 152, "records have no padding");

@@ -36,6 +36,8 @@ pub(crate) struct Reader {
     woken: Field<u64>,
     /// It was on a CPU for the first time after that.
     running: Field<u64>,
+    /// Which process had that CPU just before; in place of a time its id.
+    holder: Field<u64>,
 }
 
 /// Threads that read, by the lowest bits of their ids.
@@ -55,6 +57,8 @@ pub(crate) struct Reading {
     pub(crate) woken: u64,
     /// It was on a CPU for the first time after that, or after an earlier wakeup.
     pub(crate) running: u64,
+    /// The id of the process that had that CPU just before; 0 if none had it.
+    pub(crate) holder: u64,
 }
 
 /// Number and tag of a thread.
@@ -108,9 +112,9 @@ pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
     Ok(())
 }
 
-/// A thread gets this CPU (tracepoint `sched_switch`).
+/// A thread gets this CPU from another one (tracepoint `sched_switch`).
 #[inline(always)]
-pub fn switched<M: Memory>(next: Thread<M>) -> HookResult {
+pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
     let (slot, tag) = place(next.thread());
     let Some(reader) = READERS.get(slot) else { return Ok(()) };
     let (woken, running) = (reader.woken.get(), reader.running.get());
@@ -121,6 +125,7 @@ pub fn switched<M: Memory>(next: Thread<M>) -> HookResult {
     // After the first time it was preempted, not woken.
     if !is_of(running, tag) || tagged::age::<TAG_BITS>(running, now) > tagged::age::<TAG_BITS>(woken, now) {
         reader.running.set(tagged::word::<TAG_BITS>(now, tag));
+        reader.holder.set(tagged::word::<TAG_BITS>(before.process().into(), tag));
     }
     Ok(())
 }
@@ -131,10 +136,12 @@ pub(crate) fn current(now: u64) -> Reading {
     let (slot, tag) = place(Task::current_ids() as u32);
     let Some(reader) = READERS.get(slot) else { return Reading::default() };
     let time = |word| if is_of(word, tag) { tagged::time::<TAG_BITS>(word, now) } else { 0 };
+    let holder = reader.holder.get();
     Reading {
         asked: time(reader.asked.get()),
         woken: time(reader.woken.get()),
         running: time(reader.running.get()),
+        holder: if is_of(holder, tag) { holder >> TAG_BITS } else { 0 },
     }
 }
 
@@ -143,7 +150,7 @@ impl Reading {
     /// could be read. All are unknown if one is.
     #[inline(always)]
     pub(crate) fn parts(&self, transport: u64, readable: u64, app: u64) -> [u64; PARTS] {
-        let Self { asked, woken, running } = *self;
+        let Self { asked, woken, running, .. } = *self;
         if asked == 0
             || asked > app
             || running > app
@@ -196,7 +203,7 @@ mod tests {
     const APP: u64 = 2_000;
 
     fn split(readable: u64, asked: u64, woken: u64, running: u64) -> [u64; PARTS] {
-        Reading { asked, woken, running }.parts(ARRIVED, readable, APP)
+        Reading { asked, woken, running, holder: 0 }.parts(ARRIVED, readable, APP)
     }
 
     #[test]

@@ -319,7 +319,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 family: pair.family as u8,
                 held: 0,
                 dsacks: 0,
-                rtt: 0,
+                rtt_or_holder: 0,
             }
         };
         let packet = Finished { direction, protocol, flags, stamps: &stamps };
@@ -543,7 +543,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             family: pair.family as u8,
             held: 0,
             dsacks: 0,
-            rtt: 0,
+            rtt_or_holder: 0,
         }
     };
     let missing = None;

@@ -57,7 +57,7 @@ fn records() -> Vec<PacketRecord> {
             family: AF_INET as u8,
             held: 0,
             dsacks: 0,
-            rtt: 0,
+            rtt_or_holder: 0,
         }
     };
     (0..RECORDS).map(record).collect()

@@ -80,7 +80,7 @@ fn records() -> Vec<PacketRecord> {
             family: (if n % 7 < 4 { AF_INET } else { AF_INET6 }) as u8,
             held: 0,
             dsacks: 0,
-            rtt: 0,
+            rtt_or_holder: 0,
         });
     }
     records

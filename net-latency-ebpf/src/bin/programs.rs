@@ -290,6 +290,7 @@ mod fine {
     /// `sched_switch(preempt, prev, next, …)`.
     #[btf_tracepoint]
     pub fn btf_switched(context: BtfTracePointContext) -> i32 {
-        end(&context, readers::switched::<Direct>(Thread::new(context.arg(2)))) as i32
+        end(&context, readers::switched::<Direct>(Thread::new(context.arg(1)), Thread::new(context.arg(2))))
+            as i32
     }
 }

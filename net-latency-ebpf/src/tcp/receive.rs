@@ -170,7 +170,7 @@ fn control(received: &Received) -> HookResult {
                 family: received.pair.family as u8,
                 held: 0,
                 dsacks: 0,
-                rtt: 0,
+                rtt_or_holder: 0,
             }
         },
     )
@@ -388,6 +388,19 @@ fn parts(connection: &Connection, segment: &Segment, app: u64) -> [u64; PARTS] {
     fine.reading.get().parts(segment.transport, readable, app)
 }
 
+/// Which process had the CPU of the thread that took last before that got it. Says something where the thread waited for it.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn holder(connection: &Connection) -> u32 {
+    connection.fine.reading.get().holder as u32
+}
+
+#[cfg(not(feature = "fine"))]
+#[inline(always)]
+fn holder(_: &Connection) -> u32 {
+    0
+}
+
 #[cfg(not(feature = "fine"))]
 #[inline(always)]
 fn parts(_: &Connection, _: &Segment, _: u64) -> [u64; PARTS] {
@@ -441,7 +454,7 @@ pub extern "C" fn take_step(address: u64) -> u32 {
         let flags = segment.flags.get() | if is_appended { FLAG_COALESCED } else { 0 };
         let stamps = stamps(segment, app);
         let packet = Finished { direction: Direction::In, protocol: IPPROTO_TCP, flags, stamps: &stamps };
-        let record = || record(&connection.addresses.get(), segment, &packet, &task);
+        let record = || record(connection, segment, &packet, &task);
         if let Err(counter) = emit_fine(&packet, || segment.mark, record, || parts(connection, segment, app))
         {
             counters::one(counter);
@@ -499,9 +512,10 @@ fn stamps(segment: &Segment, app: u64) -> [u64; STAMPS] {
 }
 
 #[inline(always)]
-fn record(addresses: &AddrPair, segment: &Segment, packet: &Finished<'_>, task: &Task) -> PacketRecord {
+fn record(connection: &Connection, segment: &Segment, packet: &Finished<'_>, task: &Task) -> PacketRecord {
     // Before all else is loaded, which a call would drive out of its registers.
     let cpu = cpu() as u16;
+    let addresses = connection.addresses.get();
     let (saddr, daddr) = addresses.of_record(packet.direction);
     PacketRecord {
         stamps: *packet.stamps,
@@ -527,7 +541,7 @@ fn record(addresses: &AddrPair, segment: &Segment, packet: &Finished<'_>, task: 
         family: addresses.family as u8,
         held: 0,
         dsacks: 0,
-        rtt: 0,
+        rtt_or_holder: holder(connection),
     }
 }
 

@@ -480,7 +480,7 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
             family: addresses.family as u8,
             held: transmission.held.get() as u8,
             dsacks: transmission.dsacks.get(),
-            rtt: transmission.rtt.get(),
+            rtt_or_holder: transmission.rtt.get(),
         }
     };
     let missing = None;

@@ -373,7 +373,7 @@ mod tests {
         let mut packets =
             [at(100, outgoing(), 0), at(200, outgoing(), 0), at(300, outgoing(), 1), at(400, outgoing(), 2)];
         // Eighths of a microsecond.
-        packets[0].0.rtt = 8_000;
+        packets[0].0.rtt_or_holder = 8_000;
         packets[1].0.flags = FLAG_RETRANS;
         packets[1].0.segs = 2;
         // It had said so before, of what was sent before tracing began.
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn packets_without_data_and_datagrams_say_nothing() {
-        let control = PacketRecord { flags: FLAG_CONTROL, rtt: 8, ..outgoing() };
+        let control = PacketRecord { flags: FLAG_CONTROL, rtt_or_holder: 8, ..outgoing() };
         for record in [control, udp(outgoing())] {
             assert!(Segment::of(&Event::new(&record, 0, None)).is_none());
         }

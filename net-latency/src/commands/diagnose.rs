@@ -14,7 +14,10 @@ use crate::{
     clock::Clock,
     diagnosis::{Model, json, judge, text},
     error::Failure,
-    kernel::ports,
+    kernel::{
+        ports,
+        tasks::{self, Allowed},
+    },
     message::{say, tell},
     output::Sink,
     request::{
@@ -127,6 +130,7 @@ impl Live {
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
+                        self.model.ask(tasks::name, Allowed::of);
                         self.alarm.look(&self.tracer.losses()?);
                     }
                     if sink.reader_gone() {
@@ -158,6 +162,7 @@ impl Live {
     fn finish(&mut self, config: &DiagnoseConfig, elapsed: Duration) -> Result<Losses, Failure> {
         let mut losses = self.tracer.detach()?;
         self.drain(usize::MAX)?;
+        self.model.ask(tasks::name, Allowed::of);
         self.summary.finish();
         let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
         losses.evicted_in = ledger.evicted;

@@ -1,10 +1,12 @@
 //! What makes each service slow, for every command that says so.
 //!
-//! [`model`] collects, with what [`connections`] know of the packets before; [`verdict`] judges, in [`words`]; [`text`] and
+//! [`model`] collects, with what [`connections`] know of the packets before, and [`holders`] of those who
+//! had the CPUs; [`verdict`] judges, in [`words`]; [`text`] and
 //! [`json`] write all of what came of it, and [`headline`] what one line has room for. [`recent`] keeps to the last seconds.
 
 mod connections;
 mod headline;
+mod holders;
 pub(crate) mod json;
 mod model;
 mod recent;

@@ -11,9 +11,13 @@ use net_latency_common::{
     PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, service_port,
 };
 
-use super::connections::{Connections, Ends, Exchange, Half, Pending};
+use super::{
+    connections::{Connections, Ends, Exchange, Half, Pending},
+    holders::Holders,
+};
 use crate::{
     accounting::{Packet, Times, exchanges::Role},
+    kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
 
@@ -25,6 +29,8 @@ const WINDOWS: usize = 1_024;
 const WINDOW_NS: u64 = 100_000_000;
 /// What is longer counts as so long, ns: 73 minutes. It bounds what a distribution takes.
 const LONGEST_NS: u64 = (1 << 42) - 1;
+/// Most services of this machine that are told apart as those whose windows hold packets back.
+const PEERS: usize = 8;
 /// Words of a set of windows.
 const WORDS: usize = WINDOWS / 64;
 
@@ -164,6 +170,11 @@ pub(super) struct Side {
     pub(super) held_by_peer: u64,
     /// Why TCP held them, where that is known, in the order of [`Held::ALL`].
     pub(super) held_for: [u64; Held::ALL.len()],
+    /// Packets that the peer's window held back for long, by the services of this machine that they were for: as many as there is
+    /// room for.
+    pub(super) for_peers: Vec<(usize, u64)>,
+    /// Who had the CPU while readers waited for it for long.
+    pub(super) holders: Holders,
     /// Windows with packets, and those with one that took long in this machine's kernel.
     pub(super) active: Windows,
     pub(super) slow: Windows,
@@ -205,6 +216,10 @@ impl Side {
         self.delayed_acks += delayed_acks;
         self.needless += other.needless;
         self.rtt.merge(&other.rtt);
+        self.holders.join(&other.holders);
+        for (peer, count) in &other.for_peers {
+            self.add_for_peer(*peer, *count);
+        }
         let Self { held, held_in_stream, held_by_peer, held_for, active, slow, .. } = other;
         self.held += held;
         self.held_in_stream += held_in_stream;
@@ -214,6 +229,15 @@ impl Side {
         }
         self.active = self.active.with(active);
         self.slow = self.slow.with(slow);
+    }
+
+    /// The window of that service held so many packets back.
+    fn add_for_peer(&mut self, peer: usize, count: u64) {
+        if let Some((_, sum)) = self.for_peers.iter_mut().find(|(known, _)| *known == peer) {
+            *sum += count;
+        } else if self.for_peers.len() < PEERS {
+            self.for_peers.push((peer, count));
+        }
     }
 
     fn add(&mut self, item: Item, ns: Option<u64>) {
@@ -401,6 +425,9 @@ impl Model {
                             (Item::Copy, PART_COPY),
                         ];
                         all.into_iter().for_each(|(item, part)| add(side, item, parts[part]));
+                        if let Some(ns) = parts[PART_CPU].filter(|ns| *ns >= threshold) {
+                            side.holders.add(event.cpu_held_by(), event.pid().zip(event.tid()), ns);
+                        }
                     }
                     None => {
                         add(side, Item::Socket, third);
@@ -494,6 +521,11 @@ impl Model {
                     if let Some(held) = event.held() {
                         out.held_for[held as usize - 1] += 1;
                     }
+                    let is_by_window = event.held() == Some(Held::ReceiveWindow)
+                        || event.record().flags & FLAG_ZERO_WINDOW != 0;
+                    if let Some(peer) = other.service.filter(|_| is_by_window) {
+                        out.add_for_peer(peer, 1);
+                    }
                 }
                 let parts = event.parts();
                 let part = |part: usize| parts.and_then(|parts| parts[part]);
@@ -523,6 +555,18 @@ impl Model {
                     is_even: event.record().segs > 1 && event.record().segs.is_multiple_of(2),
                 });
             }
+        }
+    }
+
+    /// Has those asked for who are not known yet: the name of a process that had a CPU, and where a thread that waited for one may
+    /// run.
+    pub(crate) fn ask(
+        &mut self,
+        name: impl Fn(u32) -> Option<[u8; COMM_LEN]>,
+        allowed: impl Fn(u32, u32) -> Option<Allowed>,
+    ) {
+        for side in self.services.iter_mut().flat_map(|service| &mut service.sides) {
+            side.holders.ask(&name, &allowed);
         }
     }
 
@@ -601,6 +645,8 @@ impl Model {
         };
         self.places.values_mut().for_each(moved);
         self.services.iter_mut().filter_map(|service| service.peer.as_mut()).for_each(moved);
+        let sides = self.services.iter_mut().flat_map(|service| &mut service.sides);
+        sides.flat_map(|side| &mut side.for_peers).for_each(|(peer, _)| moved(peer));
         self.connections.each(|half| half.service.iter_mut().for_each(moved));
         self.services[first].is_of_several = true;
         self.alike.insert(*kind, vec![first]);

@@ -13,10 +13,12 @@ use serde_json::Value;
 use super::{
     Headline, Model, Recent, json, text,
     verdict::{Cause, Confidence, Finding, Verdict, judge},
+    words,
 };
 use crate::{
     accounting::Losses,
     clock::Zone,
+    kernel::tasks::Allowed,
     output::{Options, Writer, schema, tests::any_record},
     packet::event::{
         Event,
@@ -81,6 +83,8 @@ const ORDERS: Who = Who { pid: 101, name: "orders", port: 8_001 };
 const BILLING: Who = Who { pid: 102, name: "billing", port: 8_002 };
 const SEARCH: Who = Who { pid: 103, name: "search", port: 8_003 };
 const ALL: [Who; 3] = [ORDERS, BILLING, SEARCH];
+/// Who has the CPUs that readers wait for.
+const HOLDER: u32 = 150;
 
 /// Packets, each with its parts and when its line was complete.
 #[derive(Clone, Default)]
@@ -150,7 +154,7 @@ impl Traffic {
         let ip = at + drv_ip;
         let tcp = ip + ip_tcp;
         let app = tcp + gap + wait + cpu + copy;
-        let record = PacketRecord { stamps: [at, ip, tcp, app], ..record };
+        let record = PacketRecord { stamps: [at, ip, tcp, app], rtt_or_holder: HOLDER, ..record };
         self.packets.push((wall(app), record, [gap, wait, cpu, copy]));
         app
     }
@@ -299,6 +303,52 @@ fn each_fault_of_one_service_is_found_there_and_nowhere_else() {
 }
 
 #[test]
+fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 300, USUAL, Times { cpu: 10 * MS, ..USUAL });
+    let said = |model: &Model| faults(&judge(model, None))[0].evidence.join("\n");
+    // Of a log nobody is asked.
+    let mut model = traffic.model();
+    let wait = "had that CPU until the reader got it: 100 % of the wait";
+    assert!(said(&model).contains(&format!("\nPID {HOLDER} {wait}")), "{}", said(&model));
+    let allowed = Allowed { count: 1, first: 3, online: 4 };
+    let name = |pid| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));
+    model.ask(name, |pid, tid| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
+    assert!(
+        said(&model).contains(&format!("PID {HOLDER}, {wait}\naffinity forces it: ")),
+        "{}",
+        said(&model)
+    );
+    let text = shown(&judge(&model, None));
+    assert!(text.contains("ba\\x1bckup, PID 150") && !text.contains('\x1b'), "{text}");
+    // A service is known by its packets.
+    traffic.server(Who { pid: HOLDER, ..SEARCH }, 30, USUAL, USUAL);
+    let text = said(&traffic.model());
+    assert!(text.contains(&format!("\nsearch, PID {HOLDER}, {wait}")), "{text}");
+}
+
+#[test]
+fn a_thread_of_the_same_process_is_said_to_be() {
+    let mut traffic = Traffic::default();
+    traffic.server(Who { pid: HOLDER, ..ORDERS }, 300, USUAL, Times { cpu: 10 * MS, ..USUAL });
+    let evidence = faults(&traffic.verdict())[0].evidence.join("\n");
+    assert!(evidence.contains("\nanother thread of its own had that CPU"), "{evidence}");
+}
+
+#[test]
+fn affinity_is_told_as_it_is() {
+    let said = [(1, 1, 2), (2, 4, 8), (8, 0, 8), (1, 0, 1)]
+        .map(|(count, first, online)| words::may_run(Allowed { count, first, online }));
+    let expected = [
+        "affinity forces it: of 2 CPUs its reader may use CPU 1 only",
+        "affinity narrows it: of 8 CPUs its reader may use 2",
+        "affinity does not force it: its reader may use all 8 CPUs",
+        "affinity does not force it: this machine has no other CPU",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
 fn a_fault_of_all_services_is_said_to_be_the_machine_s() {
     for (cause, direction, time) in FAULTS {
         for strength in STRENGTHS {
@@ -351,6 +401,28 @@ fn a_closed_window_is_the_peer_s() {
         let verdict = traffic.verdict();
         assert_eq!(told(&verdict), [(Cause::PeerWindow, ORDERS.pid, Direction::Out)], "{}", shown(&verdict));
     }
+}
+
+#[test]
+fn a_peer_of_this_machine_whose_window_is_closed_is_named() {
+    let (writer, reader) =
+        (Who { pid: 1, name: "writer", port: 514 }, Who { pid: 2, name: "reader", port: 514 });
+    let here = [10, 0, 0, 1];
+    let mut traffic = Traffic::default();
+    for round in 0..100 {
+        let start = (1_000 + round * 100) * MS;
+        let record = Traffic::record(writer, here, [45_000, 514], Direction::Out);
+        let record = PacketRecord { flags: FLAG_ZERO_WINDOW, ..record };
+        let acked = traffic.outgoing(record, start, Times { app_tcp: 20 * MS, ..USUAL });
+        let record = Traffic::record(reader, here, [514, 45_000], Direction::In);
+        traffic.incoming(record, acked, USUAL);
+    }
+    let verdict = traffic.verdict();
+    let finding = faults(&verdict)[0];
+    assert_eq!((finding.cause, finding.pid), (Cause::PeerWindow, 1), "{}", shown(&verdict));
+    // Nothing was known of the reader before its first packet.
+    let said = "a closed window held back 99 packets to reader, PID 2, on this machine";
+    assert!(finding.evidence.iter().any(|line| line == said), "{:?}", finding.evidence);
 }
 
 /// Sends every tenth outgoing packet again.

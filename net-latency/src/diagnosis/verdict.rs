@@ -581,6 +581,23 @@ impl Judge<'_> {
         {
             evidence.push(reasons);
         }
+        if matches!(suspect.item, Item::AppTransport | Item::Net)
+            && side.is_held_by_peer()
+            && let Some((peer, count)) = side.for_peers.iter().max_by_key(|(_, count)| *count)
+            && let Some(peer) = self.model.services.get(*peer)
+        {
+            evidence.push(words::does_not_read(peer, *count));
+        }
+        if suspect.item == Item::Cpu {
+            if let Some((holder, share)) = side.holders.main() {
+                let is_its = |other: &&Service| other.processes() == Processes::One(holder.pid);
+                let known = holder.name.as_ref().map(|name| &name[..]);
+                let name = known.or_else(|| self.model.services.iter().find(is_its)?.name());
+                let is_own = service.processes() == Processes::One(holder.pid);
+                evidence.push(words::cpu_held_by(holder.pid, name, is_own, share));
+            }
+            evidence.extend(side.holders.allowed().map(words::may_run));
+        }
         if let Some(second) = second.filter(|second| percent(second.sum, sum) > 0) {
             let name = column(second.item, service.protocol).unwrap_or(words::name(second.item));
             evidence.push(format!("next is {name} with {} % of the time", percent(second.sum, sum)));

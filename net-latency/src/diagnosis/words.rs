@@ -6,7 +6,7 @@ use super::{
     model::{Item, Processes, Service},
     verdict::Cause,
 };
-use crate::{accounting::Human, packet::event::held_name};
+use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
 
 pub(super) const PEER_WINDOW: &str =
     "the peer's window was closed: its application does not read, or reads too slowly";
@@ -76,6 +76,36 @@ pub(super) fn held(held: Held) -> &'static str {
     }
 }
 
+/// Who had the CPU until the reader got it. Any bytes may be a name, up to a 0.
+pub(super) fn cpu_held_by(pid: u32, name: Option<&[u8]>, is_own: bool, share: u64) -> String {
+    let name = name.and_then(|name| name.split(|byte| *byte == 0).next()).filter(|name| !name.is_empty());
+    let who = match name {
+        _ if is_own => "another thread of its own".to_owned(),
+        Some(name) => format!("{}, PID {pid},", plain(Some(name))),
+        None => format!("PID {pid}"),
+    };
+    format!("{who} had that CPU until the reader got it: {share} % of the wait")
+}
+
+/// Who has a closed window, and is on this machine.
+pub(super) fn does_not_read(peer: &Service, packets: u64) -> String {
+    let packets = if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") };
+    format!("a closed window held back {packets} to {}, on this machine", named(peer))
+}
+
+/// Whether the reader may run elsewhere.
+pub(super) fn may_run(allowed: Allowed) -> String {
+    let Allowed { count, first, online } = allowed;
+    match count {
+        1 if online > 1 => {
+            format!("affinity forces it: of {online} CPUs its reader may use CPU {first} only")
+        }
+        _ if count < online => format!("affinity narrows it: of {online} CPUs its reader may use {count}"),
+        1 => "affinity does not force it: this machine has no other CPU".to_owned(),
+        _ => format!("affinity does not force it: its reader may use all {online} CPUs"),
+    }
+}
+
 /// How many were held for which reasons, if any is known.
 pub(super) fn held_for(counts: &[u64; Held::ALL.len()], all: u64) -> Option<String> {
     let known = Held::ALL.into_iter().zip(counts).filter(|(_, count)| **count > 0);
@@ -142,9 +172,16 @@ pub(super) fn waits_for(peer: &Service, turnaround_ns: u64) -> String {
     format!("it waits for {}, which has requests for {}", named(peer), Human(turnaround_ns))
 }
 
+/// A name as lines have it, so that nothing in it acts on a terminal.
+fn plain(name: Option<&[u8]>) -> String {
+    let mut plain = Vec::new();
+    write_name(name, &mut plain);
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
 /// Its name and PID.
 fn named(service: &Service) -> String {
-    let name = String::from_utf8_lossy(service.name().unwrap_or(b"-")).into_owned();
+    let name = plain(service.name());
     match service.processes() {
         Processes::One(pid) => format!("{name}, PID {pid}"),
         Processes::Unknown | Processes::Several => name,

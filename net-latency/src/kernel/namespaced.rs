@@ -15,6 +15,13 @@ const LINE: &[u8] = b"NSpid:";
 /// More than a status with such a line holds before it: the name and the groups can be long.
 const STATUS_LEN: usize = 16 * 1024;
 
+/// Whether /proc knows processes by the ids that the kernel side gives.
+pub(super) fn proc_is_initial() -> bool {
+    // A /proc that shows us with our namespace, and this being the initial one, is that one's: those of other namespaces don't show
+    // us.
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL)
+}
+
 /// A cache of what /proc says. Only a process that still runs can be asked for. Who refreshes it every second
 /// or so need not fear that an id has become another process' meanwhile: the kernel gives ids out in turn.
 #[derive(Debug)]
@@ -30,10 +37,7 @@ impl NamespacedPids {
     /// An empty cache.
     #[must_use]
     pub fn new() -> Self {
-        // A /proc that shows us with our namespace, and this being the initial one, is that one's: those of
-        // other namespaces don't show us.
-        let usable = fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL);
-        Self { usable, numbers: FxHashMap::default(), status: Vec::new() }
+        Self { usable: proc_is_initial(), numbers: FxHashMap::default(), status: Vec::new() }
     }
 
     /// The number that the process has in its innermost PID namespace; `pid` is the one in the initial namespace.

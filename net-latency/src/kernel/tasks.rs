@@ -1,7 +1,10 @@
-//! The names of the threads that live now.
+//! The threads that live now: their names, and where they may run.
 
-use std::{fs, io, path::Path, process};
+use std::{fs, io, ops::RangeInclusive, path::Path, process};
 
+use net_latency_common::COMM_LEN;
+
+use super::namespaced::proc_is_initial;
 use crate::request::glob::Glob;
 
 /// Those of the globs that match no thread of another process now. The first thread of a process has the process's name.
@@ -34,9 +37,90 @@ fn unmatched_in<'a>(proc: &Path, own: u32, globs: &'a [Glob]) -> io::Result<Vec<
     Ok(unmatched)
 }
 
+/// The name of a process that lives, ended by 0, by its id in the initial PID namespace.
+pub(crate) fn name(pid: u32) -> Option<[u8; COMM_LEN]> {
+    if !proc_is_initial() {
+        return None;
+    }
+    let text = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let mut name = [0; COMM_LEN];
+    let known = text.strip_suffix(b"\n").unwrap_or(&text);
+    let len = known.len().min(COMM_LEN - 1);
+    name[..len].copy_from_slice(&known[..len]);
+    Some(name)
+}
+
+/// On which of the CPUs that are online a thread may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    /// How many of them it may use.
+    pub(crate) count: u32,
+    /// The first of these.
+    pub(crate) first: u32,
+    pub(crate) online: u32,
+}
+
+impl Allowed {
+    /// Where a thread that lives may run, by its affinity and its cpuset, by its ids in the initial PID namespace.
+    pub(crate) fn of(pid: u32, tid: u32) -> Option<Self> {
+        if !proc_is_initial() {
+            return None;
+        }
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+        Self::read(&status, &online)
+    }
+
+    fn read(status: &str, online: &str) -> Option<Self> {
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        let allowed = ranges(list)?;
+        let online: Vec<u32> = ranges(online)?.into_iter().flatten().collect();
+        // Those that a machine could have count as allowed too.
+        let is_allowed = |cpu: &u32| allowed.iter().any(|range| range.contains(cpu));
+        let mut both = online.iter().copied().filter(is_allowed);
+        let first = both.next()?;
+        Some(Self {
+            count: u32::try_from(1 + both.count()).ok()?,
+            first,
+            online: u32::try_from(online.len()).ok()?,
+        })
+    }
+}
+
+/// A list of CPUs as the kernel writes it, such as `0-3,7`. No kernel has more than some thousand.
+fn ranges(list: &str) -> Option<Vec<RangeInclusive<u32>>> {
+    const MOST: u32 = 1 << 16;
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (last < MOST).then_some(first..=last)
+    };
+    list.trim().split(',').map(range).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_may_use_some_of_the_cpus_that_are_online() {
+        let read = |allowed: &str, online: &str| {
+            let status = format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems:\t1\n");
+            Allowed::read(&status, online).map(|allowed| (allowed.count, allowed.first, allowed.online))
+        };
+        assert_eq!(read("1", "0-1\n"), Some((1, 1, 2)));
+        assert_eq!(read("0-127", "0-1\n"), Some((2, 0, 2)));
+        assert_eq!(read("2-3,6", "0,2-3,6-7\n"), Some((3, 2, 5)));
+        for (allowed, online) in [("", "0-1\n"), ("0-1", ""), ("4", "0-1"), ("0-4294967295", "0"), ("x", "0")]
+        {
+            assert_eq!(read(allowed, online), None, "{allowed:?} {online:?}");
+        }
+        if proc_is_initial() {
+            let own = Allowed::of(process::id(), process::id()).expect("this one lives");
+            assert!(own.count >= 1 && own.count <= own.online, "{own:?}");
+            assert!(name(process::id()).is_some());
+        }
+    }
 
     #[test]
     fn globs_are_looked_for_among_all_threads_of_others() {

@@ -175,6 +175,7 @@ pub(crate) mod tests {
             (fixtures::incoming(), known),
             (fixtures::incoming(), UNKNOWN),
             (fixtures::udp(fixtures::incoming()), known),
+            (PacketRecord { rtt_or_holder: 4_711, ..fixtures::incoming() }, known),
             (fixtures::outgoing(), UNKNOWN),
             (PacketRecord { held: Held::Nagle as u8, ..fixtures::outgoing() }, known),
             (fixtures::udp(fixtures::outgoing()), known),

@@ -165,7 +165,7 @@ fn valid() -> Vec<Value> {
         .iter()
         .map(|record| {
             let dsacks = if record.direction == 1 && record.protocol == IPPROTO_TCP { 1 } else { 0 };
-            let record = net_latency_common::PacketRecord { dsacks, rtt: dsacks.into(), ..*record };
+            let record = net_latency_common::PacketRecord { dsacks, rtt_or_holder: dsacks.into(), ..*record };
             let event = Event::new(&record, WALL_NS, Some(b"eth0")).with_parts(Some(&[1; PARTS]));
             serde_json::from_str(&line(&event)).expect("valid JSON")
         })
@@ -192,7 +192,7 @@ fn what_is_not_as_described_is_found() {
             packet.as_object_mut().expect("an object").remove(name);
             // Fine stages are there where they are asked for.
             let is_fine = FINE_STAGES.iter().any(|stage| stage.field == *name)
-                || ["held", "dsacks"].contains(&name.as_str());
+                || ["held", "cpu_held_by", "dsacks"].contains(&name.as_str());
             assert_eq!(check(&schema, &packet).is_ok(), is_fine, "without {name}");
             packet[name] = json!({});
             assert!(check(&schema, &packet).is_err(), "{name} of another type");

@@ -314,6 +314,7 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b" | held ");
         out.extend_from_slice(held_name(held).as_bytes());
     }
+    part(" | cpu-held-by ", event.cpu_held_by(), "", out);
     part(" | rtt ", event.rtt_ns().map(|ns| ns / 1000), " us", out);
     part(" | dsacks ", event.dsacks().filter(|count| *count > 0), "", out);
     part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
-    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_UDP, PART_FINISHED, PacketRecord, STAMP_APP,
-    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
+    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_UDP, PART_CPU, PART_FINISHED, PacketRecord,
+    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
 };
 
 pub use net_latency_common::PARTS;
@@ -283,8 +283,18 @@ impl<'a> Event<'a> {
     /// first ACK.
     #[must_use]
     pub fn rtt_ns(&self) -> Option<u64> {
+        let rtt = self.record.rtt_or_holder;
         // Eighths of a microsecond.
-        (self.record.rtt != 0).then_some(u64::from(self.record.rtt) * 125)
+        (self.direction() == Direction::Out && rtt != 0).then_some(u64::from(rtt) * 125)
+    }
+
+    /// The process that had the CPU until this packet's reader, which waited for one, got it; `None` of others, and where nobody had it,
+    /// or nobody knows.
+    #[must_use]
+    pub fn cpu_held_by(&self) -> Option<u32> {
+        let has_waited = self.direction() == Direction::In
+            && self.parts.is_some_and(|parts| part(parts[PART_CPU]).is_ok_and(|ns| ns > 0));
+        Some(self.record.rtt_or_holder).filter(|pid| has_waited && *pid != 0)
     }
 
     /// How many segments the peer had said by then to have got twice, on a connection of TCP that has sent something again: the lower
@@ -502,7 +512,7 @@ pub(crate) mod fixtures {
             family: AF_INET as u8,
             held: 0,
             dsacks: 0,
-            rtt: 0,
+            rtt_or_holder: 0,
         }
     }
 

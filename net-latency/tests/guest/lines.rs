@@ -170,6 +170,8 @@ pub(crate) struct Line {
     pub(crate) sent: [Option<u64>; 3],
     /// Why TCP held it back, where fine stages are asked for.
     pub(crate) held: Option<String>,
+    /// Who had the CPU for which its reader waited, where fine stages are asked for.
+    pub(crate) cpu_held_by: Option<u32>,
     /// The smoothed round-trip time when TCP sent it.
     pub(crate) rtt: Option<u64>,
 }
@@ -213,6 +215,11 @@ impl Line {
             value.get("held").is_some() == can_be_held,
             "held is there for what is not held back, or missing"
         );
+        let is_fine = has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field));
+        ensure!(
+            has("cpu_held_by") == (is_fine && dir == Dir::In && proto == Proto::Tcp),
+            "cpu_held_by is there for what nobody reads here, or missing"
+        );
         ensure!(value["seq"].is_null() == (proto == Proto::Udp), "seq is TCP's");
         let text = |field: &str| value[field].as_str().with_context(|| format!("{field} is not a string"));
         let flags = value["flags"].as_array().context("flags is not an array")?.iter();
@@ -248,9 +255,10 @@ impl Line {
             ns_pid: number(&value, "ns_pid")?.map(u32::try_from).transpose()?,
             flags: flags.collect::<Result<_>>()?,
             fine: fine(&value, dir, proto, times[2])?,
-            is_fine: has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field)),
+            is_fine,
             sent: sent(&value, dir, proto)?,
             held: value["held"].as_str().map(str::to_owned),
+            cpu_held_by: number(&value, "cpu_held_by")?.map(u32::try_from).transpose()?,
             rtt: number(&value, "rtt_ns")?,
         })
     }

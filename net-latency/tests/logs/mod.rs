@@ -110,7 +110,7 @@ fn record(at: u64, slow: bool, dice: &mut Dice) -> PacketRecord {
         family: (if v6 { AF_INET6 } else { AF_INET }) as u8,
         held: 0,
         dsacks: 0,
-        rtt: 0,
+        rtt_or_holder: 0,
     }
 }
 

@@ -93,6 +93,7 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             last_drv_ip_ns: event.last_drv_ip_ns(),
             ns_pid: None,
             held: event.held(),
+            cpu_held_by: event.cpu_held_by(),
             rtt_ns: event.rtt_ns(),
             dsacks: event.dsacks(),
         },

@@ -498,7 +498,7 @@ pub(super) mod tests {
             let asked = PacketRecord {
                 stamps: [at + 3, at + 2, at + 1, at],
                 seq: round * asked.len,
-                rtt: 8 * round,
+                rtt_or_holder: 8 * round,
                 ..asked
             };
             let read = at + 50 * US;

@@ -55,6 +55,7 @@ enum Column {
     NsPid,
     Held,
     Rtt,
+    CpuHeldBy,
     Dsacks,
     Unknown,
 }
@@ -86,6 +87,7 @@ impl Column {
             "last_drv_ip_ns" => Self::LastDrvIp,
             "ns_pid" => Self::NsPid,
             "held" => Self::Held,
+            "cpu_held_by" => Self::CpuHeldBy,
             "rtt_ns" => Self::Rtt,
             "dsacks" => Self::Dsacks,
             _ => {
@@ -225,6 +227,7 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::FirstSendAge => fields.values.first_send_age_ns = Some(parse(value)?),
         Column::LastDrvIp => fields.values.last_drv_ip_ns = Some(parse(value)?),
         Column::Held => fields.values.held = held_named(std::str::from_utf8(value).ok()?),
+        Column::CpuHeldBy => fields.values.cpu_held_by = Some(parse(value)?),
         Column::Rtt => fields.values.rtt_ns = Some(parse(value)?),
         Column::Dsacks => fields.values.dsacks = Some(parse(value)?),
         Column::NsPid => fields.values.ns_pid = Some(parse(value)?),

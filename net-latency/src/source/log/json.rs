@@ -88,6 +88,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     let name = map.next_value::<Option<Text<'_>>>()?;
                     fields.values.held = name.and_then(|name| held_named(&name.0));
                 }
+                "cpu_held_by" => fields.values.cpu_held_by = map.next_value()?,
                 "rtt_ns" => fields.values.rtt_ns = map.next_value()?,
                 "dsacks" => fields.values.dsacks = map.next_value()?,
                 "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,

@@ -67,6 +67,7 @@ pub(crate) struct Values<'a> {
     pub(crate) last_drv_ip_ns: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
     pub(crate) held: Option<Held>,
+    pub(crate) cpu_held_by: Option<u32>,
     pub(crate) rtt_ns: Option<u64>,
     pub(crate) dsacks: Option<u16>,
 }

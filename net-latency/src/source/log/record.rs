@@ -70,8 +70,13 @@ impl From<&Packet<'_>> for LogRecord {
             family: if is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
             held: packet.values.held.map_or(0, |held| held as u8),
             dsacks: packet.values.dsacks.map_or(0, |count| count.wrapping_add(1)),
-            // What has another number of ns is no line of ours.
-            rtt: packet.values.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0),
+            rtt_or_holder: match packet.direction {
+                Direction::In => packet.values.cpu_held_by.unwrap_or(0),
+                // What has another number of ns is no line of ours.
+                Direction::Out => {
+                    packet.values.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0)
+                }
+            },
         };
         Self {
             record: with_stamps(record, packet),
@@ -271,9 +276,21 @@ mod tests {
     }
 
     #[test]
+    fn who_had_the_cpu_is_read_where_the_reader_waited() {
+        for (format, waited) in [Format::Json, Format::Csv].map(|form| [(form, 0), (form, 9)]).concat() {
+            let mut parts = [1; PARTS];
+            parts[net_latency_common::PART_CPU] = waited;
+            let record = PacketRecord { rtt_or_holder: 4_711, ..incoming() };
+            let event = Event::new(&record, WALL_NS, None).with_parts(Some(&parts));
+            let told = read(&log(&event, format)).event().cpu_held_by();
+            assert_eq!(told, (waited > 0).then_some(4_711), "{format:?}");
+        }
+    }
+
+    #[test]
     fn round_trips_and_dsacks_are_read() {
         let records = [(161_001, 1), (1, 0), (u32::MAX, u16::MAX), (0, 0)];
-        let records = records.map(|(rtt, dsacks)| PacketRecord { rtt, dsacks, ..outgoing() });
+        let records = records.map(|(rtt, dsacks)| PacketRecord { rtt_or_holder: rtt, dsacks, ..outgoing() });
         for (record, format) in
             records.into_iter().flat_map(|record| [Format::Json, Format::Csv].map(|form| (record, form)))
         {

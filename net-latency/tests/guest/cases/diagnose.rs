@@ -137,7 +137,12 @@ fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
         pair.server.answer()?;
         hog.answer()?;
     }
-    expect(tool, &pair, &[], &[("cpu-wait", "in")]).map(drop)
+    let verdict = expect(tool, &pair, &[], &[("cpu-wait", "in")])?;
+    let evidence = verdict["findings"][0]["evidence"].to_string();
+    let holder = format!("nl-hog, PID {}, had that CPU until the reader got it", hog.pid());
+    ensure!(evidence.contains(&holder), "{holder:?} is not said: {verdict}");
+    ensure!(evidence.contains("its reader may use CPU 1 only"), "affinity is not named: {verdict}");
+    Ok(())
 }
 
 fn senders_queue(backend: Backend) -> Result<()> {

@@ -1,0 +1,148 @@
+//! Who had the CPU that a reader waited for, and on which CPUs that reader may run.
+
+use net_latency_common::COMM_LEN;
+
+use crate::kernel::tasks::Allowed;
+
+/// Most processes that are told apart.
+const MOST: usize = 16;
+
+/// A process that had the CPU until the reader got it.
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    pub(super) pid: u32,
+    /// How long readers waited before they got the CPU from it, ns. It need not have had the CPU all that time.
+    ns: u64,
+    /// Its name, ended by 0, if somebody has asked in time.
+    pub(super) name: Option<[u8; COMM_LEN]>,
+    is_asked: bool,
+}
+
+/// A thread that waited for a CPU.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    pid: u32,
+    tid: u32,
+    /// Where it may run, if somebody has asked in time.
+    allowed: Option<Allowed>,
+}
+
+/// Those that one service's readers waited for, and the last of these readers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holders {
+    known: Vec<Holder>,
+    /// For those that found no place.
+    others_ns: u64,
+    /// All that readers waited, also for nobody who is known.
+    all_ns: u64,
+    reader: Option<Reader>,
+}
+
+impl Holders {
+    /// This thread has waited so long for the CPU that the process `holder` had.
+    pub(super) fn add(&mut self, holder: Option<u32>, reader: Option<(u32, u32)>, ns: u64) {
+        self.all_ns = self.all_ns.saturating_add(ns);
+        if let Some(pid) = holder {
+            self.add_to(pid, None, ns);
+        }
+        if let Some((pid, tid)) = reader
+            && self.reader.is_none_or(|known| (known.pid, known.tid) != (pid, tid))
+        {
+            self.reader = Some(Reader { pid, tid, allowed: None });
+        }
+    }
+
+    fn add_to(&mut self, pid: u32, name: Option<[u8; COMM_LEN]>, ns: u64) {
+        if let Some(known) = self.known.iter_mut().find(|known| known.pid == pid) {
+            known.ns = known.ns.saturating_add(ns);
+            known.name = known.name.or(name);
+        } else if self.known.len() < MOST {
+            self.known.push(Holder { pid, ns, name, is_asked: name.is_some() });
+        } else {
+            self.others_ns = self.others_ns.saturating_add(ns);
+        }
+    }
+
+    /// Adds another's.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.all_ns = self.all_ns.saturating_add(other.all_ns);
+        self.others_ns = self.others_ns.saturating_add(other.others_ns);
+        for Holder { pid, ns, name, .. } in &other.known {
+            self.add_to(*pid, *name, *ns);
+        }
+        self.reader = other.reader.or(self.reader);
+    }
+
+    /// Asks for what is not known yet, once per process: who has ended has no name any more.
+    pub(super) fn ask(
+        &mut self,
+        name: impl Fn(u32) -> Option<[u8; COMM_LEN]>,
+        allowed: impl Fn(u32, u32) -> Option<Allowed>,
+    ) {
+        for holder in self.known.iter_mut().filter(|holder| !holder.is_asked) {
+            (holder.name, holder.is_asked) = (name(holder.pid), true);
+        }
+        if let Some(reader) = &mut self.reader {
+            reader.allowed = allowed(reader.pid, reader.tid).or(reader.allowed);
+        }
+    }
+
+    /// The process for which readers waited longest, and percent of all that they waited; none if one that found no place may be it.
+    pub(super) fn main(&self) -> Option<(&Holder, u64)> {
+        let main = self.known.iter().max_by_key(|holder| holder.ns)?;
+        let percent = u128::from(main.ns) * 100 / u128::from(self.all_ns.max(1));
+        (main.ns > self.others_ns).then_some((main, u64::try_from(percent).unwrap_or(100)))
+    }
+
+    /// Where the last reader may run.
+    pub(super) fn allowed(&self) -> Option<Allowed> {
+        self.reader?.allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_waited_for_longest_is_the_main_one() {
+        let mut holders = Holders::default();
+        assert!(holders.main().is_none());
+        for (pid, ns) in [(Some(7), 100), (Some(8), 300), (None, 100), (Some(8), 300), (Some(7), 200)] {
+            holders.add(pid, Some((1, 2)), ns);
+        }
+        let (main, share) = holders.main().expect("known");
+        assert_eq!((main.pid, share), (8, 60));
+        let mut both = Holders::default();
+        both.add(Some(7), None, 9_000);
+        both.join(&holders);
+        let (main, share) = both.main().expect("known");
+        assert_eq!((main.pid, share), (7, 93));
+    }
+
+    #[test]
+    fn one_of_those_without_a_place_may_be_the_main_one() {
+        let mut holders = Holders::default();
+        for pid in 1..=MOST as u32 {
+            holders.add(Some(pid), None, 10);
+        }
+        assert!(holders.main().is_some());
+        holders.add(Some(100), None, 10);
+        assert!(holders.main().is_none());
+    }
+
+    #[test]
+    fn each_is_asked_for_once_and_what_was_known_stays() {
+        let mut holders = Holders::default();
+        holders.add(Some(7), Some((1, 2)), 10);
+        let allowed = Allowed { count: 1, first: 3, online: 4 };
+        holders.ask(|_| None, |_, _| Some(allowed));
+        // Both have ended; the number of the first is another's by now.
+        holders.ask(|_| Some([b'x'; COMM_LEN]), |_, _| None);
+        assert_eq!(holders.main().map(|(main, _)| main.name), Some(None));
+        assert_eq!(holders.allowed(), Some(allowed));
+        // Of another reader nothing is known.
+        holders.add(Some(7), Some((1, 3)), 10);
+        assert_eq!(holders.allowed(), None);
+    }
+}
