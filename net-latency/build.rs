@@ -19,6 +19,9 @@ fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../xtask/src/setup/bpf_toolchain.rs");
     println!("cargo:rerun-if-env-changed={}", bpf_toolchain::OVERRIDE);
+    // The package for `cargo install` has no object for tests.
+    println!("cargo:rustc-cfg=has_skipping_object");
+    println!("cargo:rustc-check-cfg=cfg(has_skipping_object)");
 
     let workspace =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("this package has no workspace")?;
@@ -50,8 +53,9 @@ fn main() -> anyhow::Result<()> {
     }
 
     let root_dir = workspace.join("net-latency-ebpf");
-    // An object each, with the maps of its own features only. The last is for the bench, and in no binary of users.
-    let packages = [["stream"], ["counts"], ["full"], ["journey"], ["calls"], ["noop"]];
+    // An object each, with the maps of its own features only. The last two are for the bench and for tests, and in no binary of
+    // users.
+    let packages = [["stream"], ["counts"], ["full"], ["journey"], ["calls"], ["noop"], ["skipping"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);

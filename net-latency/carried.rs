@@ -5,6 +5,7 @@ use std::{env, fs, io, path::PathBuf};
 
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=objects");
+    println!("cargo:rustc-check-cfg=cfg(has_skipping_object)");
     let out = env::var_os("OUT_DIR").map(PathBuf::from).ok_or_else(|| io::Error::other("cargo names no OUT_DIR"))?;
     for entry in fs::read_dir("objects")? {
         let entry = entry?;

@@ -47,6 +47,21 @@ pub use record::{
 };
 pub use unknown::{UNKNOWNS, Unknown};
 
+/// Name of the map of hooks that a test has skipped, by [`hook_key`]; in the object for tests alone.
+pub const SKIPS_MAP: &str = "SKIPS";
+
+/// A hook in [`SKIPS_MAP`], by its logic's name in the kernel side: `transmit::written`.
+#[must_use]
+pub const fn hook_key(name: &str) -> u32 {
+    // FNV-1a.
+    let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
+    while at < name.len() {
+        hash = (hash ^ name.as_bytes()[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    hash
+}
+
 /// Name of the ring buffer that carries [`PacketRecord`]s.
 pub const RECORDS_MAP: &str = "RECORDS";
 /// Name of the per-CPU array with one [`Counters`] element.

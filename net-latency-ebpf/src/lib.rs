@@ -36,6 +36,8 @@ mod leaving;
 pub mod readers;
 #[cfg(feature = "packets")]
 mod skb_stamps;
+#[cfg(feature = "skips")]
+pub mod skips;
 #[cfg(feature = "packets")]
 mod slots;
 #[cfg(feature = "packets")]

@@ -134,10 +134,23 @@ impl SkbStamps {
     #[inline(always)]
     fn stamp(self, stage: SkbStage, at: u64) {
         let there = StampSlot::read(self.first, stage);
+        if matches!(stage, SkbStage::IpIn) && there != 0 && is_of(there, self.tag) {
+            self.forget_arrival_before(there, at);
+        }
         let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
         let second = if is_free { None } else { SKB_STAMPS.get_ptr_mut(self.second) };
         let (slot, tag) = second.map_or((self.first, self.tag), |second| (second, self.tag | IN_SECOND));
         StampSlot::write(slot, stage, word(at, tag));
+    }
+
+    /// IP receives the skb, and an earlier life of its address has left IP's stamp `there`: the driver's is that life's too if it
+    /// is not newer.
+    #[inline(always)]
+    fn forget_arrival_before(self, there: u64, now: u64) {
+        let arrived = StampSlot::read(self.first, SkbStage::Arrived);
+        if is_of(arrived, self.tag) && age(arrived, now) >= age(there, now) {
+            StampSlot::write(self.first, SkbStage::Arrived, 0);
+        }
     }
 
     /// The skb's stamp of this stage, which it has no longer; 0 where there is none.

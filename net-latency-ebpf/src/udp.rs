@@ -50,8 +50,11 @@ pub struct Receiving {
     transport: Field<u64>,
     /// Of what GRO merged, and 0 for a plain datagram: the ports, which segments made of it have too.
     merged_ports: Field<u32>,
+    /// How many of these segments are not queued yet.
+    merged_left: Field<u32>,
     /// Whether `drv` and `ip` are known.
     has_stamps: Field<u32>,
+    reserved: u32,
 }
 
 impl Receiving {
@@ -173,10 +176,12 @@ fn ports(word: u32) -> (u16, u16) {
 pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     let transport = now();
     let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
-    let is_merged = skb.gro_segments() > 1;
+    let segments = skb.gro_segments();
+    let is_merged = segments > 1;
     receiving.skb.set(number(skb.address()));
     receiving.head.set(skb.head());
     receiving.merged_ports.set(if is_merged { skb.udp_header() as u32 } else { 0 });
+    receiving.merged_left.set(u32::from(segments));
     receiving.transport.set(transport);
     receiving.has_stamps.set(0);
     // Of most packets, which others get, nobody asks for the stamps. What was merged is freed before its segments are queued, so that
@@ -206,12 +211,17 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let (drv, ip, transport) = if is_its { receiving.stamps() } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
-    if is_packet && !is_segment {
-        // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`): what another life of its
-        // address finds here is not its own, should the hook before be skipped.
+    let left = receiving.merged_left.get();
+    let is_last = if is_segment { left <= u32::from(segs) } else { is_packet };
+    if is_last {
+        // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`), or the last segment of it is:
+        // what another life of its address, or another datagram of its ports, finds here is not its own, should the hook before
+        // be skipped. Further sockets that get the same merged multicast by segments know no stamps.
         receiving.skb.set(0);
         receiving.head.set(0);
+        receiving.merged_ports.set(0);
     }
+    receiving.merged_left.set(left.wrapping_sub(u32::from(segs)));
     let ifindex = skb.ifindex();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
     match WAITING.insert(number(skb.address()), &datagram) {

@@ -49,6 +49,19 @@ fn register(context: &ProbeContext, n: usize) -> *const u8 {
     context.arg(n).unwrap_or(core::ptr::null())
 }
 
+/// Ends a program whose hook a test has skipped. Only the object for tests has any of it.
+macro_rules! skip_if_told {
+    ($module:ident::$logic:ident) => {
+        #[cfg(feature = "skips")]
+        if net_latency_ebpf::skips::is_skipped(
+            const { net_latency_common::hook_key(concat!(stringify!($module), "::", stringify!($logic))) },
+        ) != 0
+        {
+            return 0;
+        }
+    };
+}
+
 /// Declares the fentry and the kprobe form of a hook on a function: which logic, which arguments.
 macro_rules! on_function {
     ($(#[$doc:meta])* $fentry:ident, $kprobe:ident,
@@ -56,11 +69,13 @@ macro_rules! on_function {
         $(#[$doc])*
         #[fentry]
         pub fn $fentry(context: FEntryContext) -> u32 {
+            skip_if_told!($module::$logic);
             end(&context, $module::$logic::<Direct>($($kind::new(context.arg($n)),)+ $($extra)?))
         }
         $(#[$doc])*
         #[kprobe]
         pub fn $kprobe(context: ProbeContext) -> u32 {
+            skip_if_told!($module::$logic);
             end(&context, $module::$logic::<Probed>($($kind::new(register(&context, $n)),)+ $($extra)?))
         }
     };
@@ -73,6 +88,7 @@ macro_rules! on_tracepoint {
         $(#[$doc])*
         #[btf_tracepoint]
         pub fn $btf(context: BtfTracePointContext) -> i32 {
+            skip_if_told!($module::$logic);
             end(&context, $module::$logic::<Direct>($kind::new(context.arg(0)))) as i32
         }
     };
@@ -81,6 +97,7 @@ macro_rules! on_tracepoint {
 /// An skb enters the stack. It reads no memory, so that one program serves any number of tracepoints.
 #[raw_tracepoint]
 pub fn raw_arrived(context: RawTracePointContext) -> i32 {
+    skip_if_told!(ip::arrived);
     end(&context, ip::arrived::<Probed>(Skb::new(context.arg(0)))) as i32
 }
 
@@ -111,6 +128,7 @@ on_function!(
 /// `kfree_skb(skb, …)`: an skb is dropped, which is rare enough for one program to serve both backends.
 #[raw_tracepoint]
 pub fn raw_dropped(context: RawTracePointContext) -> i32 {
+    skip_if_told!(receive::dropped);
     end(&context, receive::dropped::<Probed>(Skb::new(context.arg(0)))) as i32
 }
 
@@ -129,6 +147,7 @@ on_tracepoint!(
 /// `tcp_rcv_space_adjust(sk)`, which has the tracepoint at its beginning: for kernels that preempt programs on tracepoints.
 #[kprobe]
 pub fn kprobe_in_app(context: ProbeContext) -> u32 {
+    skip_if_told!(receive::taken);
     end(&context, receive::taken::<Probed>(Socket::new(register(&context, 0))))
 }
 on_tracepoint!(

@@ -121,6 +121,10 @@ pub(crate) struct Connection {
     /// The bytes of the buffer from which the application took last, by their sequence numbers.
     pub(super) buffer_start: Field<u32>,
     pub(super) buffer_end: Field<u32>,
+    /// Whether the next to report what was taken does so when the buffers are gone.
+    pub(super) reports_late: Field<u32>,
+    /// What lies before this number and has no line yet was taken by calls that were not seen.
+    pub(super) taken_from: Field<u32>,
     /// Whether a process that was asked for has used it.
     pub(super) is_traced: Field<u32>,
     /// Whether what it receives is untraced ([`crate::flow::untraced`]).

@@ -291,6 +291,7 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
     if connection.is_untraced.get() == 0 {
         learn_start(socket, connection, tcp.copied_seq());
     }
+    connection.reports_late.set(1);
     #[cfg(feature = "fine")]
     if is_fine() && socket.owned_by_task() {
         return readers::asks();
@@ -328,6 +329,9 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection) {
     };
     connection.buffer_start.set(start);
     connection.buffer_end.set(start.wrapping_add(len));
+    let is_late = connection.reports_late.get() != 0;
+    connection.taken_from.set(if is_late { connection.read_next.get() } else { start });
+    connection.reports_late.set(0);
 }
 
 /// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.
@@ -441,10 +445,14 @@ pub extern "C" fn take_step(address: u64) -> u32 {
     let next = connection.read_next.get();
     let Some(waiting) = next_waiting(connection) else { return MISSED };
     let segment = waiting.segment();
-    let task = connection.user.get();
+    let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
+    let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
+    let task = if is_unseen { Task::UNKNOWN } else { connection.user.get() };
     if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {
-        let app = if connection.is_late.get() != 0 && before(next, connection.late_until.get()) {
+        let app = if is_of_earlier {
             connection.late_at.get()
+        } else if is_unseen && !segment.is_ambiguous() {
+            0
         } else {
             connection.taken_at.get()
         };

@@ -375,6 +375,10 @@ fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
+    if is_behind {
+        // A call that was not seen, be it of a process that wrote nothing else.
+        connection.several_writers.set(1);
+    }
     if !is_before && !is_behind {
         (write.at.get(), Author::Writer)
     } else if connection.several_writers.get() == 0 {

@@ -1,6 +1,7 @@
 //! Loading the kernel side and attaching it, by fentry or by kprobe.
 
 use std::{
+    env,
     hash::{BuildHasher as _, RandomState},
     io, iter,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
@@ -47,6 +48,15 @@ static COUNTS_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
 /// The same with filters by name and cgroup, control packets, fine stages and a log.
 static FULL_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
+
+/// The full one, of which a test can have hooks skipped. A release has neither it nor the variable that asks for it.
+#[cfg(all(debug_assertions, has_skipping_object))]
+static SKIPPING_OBJECT: Option<&[u8]> =
+    Some(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-skipping-bpf")));
+#[cfg(not(all(debug_assertions, has_skipping_object)))]
+static SKIPPING_OBJECT: Option<&[u8]> = None;
+/// Set by tests that have hooks skipped.
+const SKIPS: &str = "NET_LATENCY_SKIPS";
 
 /// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
 const NO_LOG_BYTES: u32 = 4096;
@@ -228,14 +238,17 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     if request.log_level == 0 {
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
-    let is_full = request.filter.control
+    let skipping = SKIPPING_OBJECT.filter(|_| env::var_os(SKIPS).is_some());
+    let is_full = skipping.is_some()
+        || request.filter.control
         || filters::needs_names(&request.filter)
         || request.fine
         || request.log_level > 0;
-    let object = match request.histograms {
+    let object = match (skipping, request.histograms) {
+        (Some(object), _) => object,
         _ if is_full => FULL_OBJECT,
-        Some(_) => COUNTS_OBJECT,
-        None => OBJECT,
+        (None, Some(_)) => COUNTS_OBJECT,
+        (None, None) => OBJECT,
     };
     if is_full && !request.fine {
         for map in [READERS_MAP, SENT_MAP, LEAVING_MAP] {

@@ -114,6 +114,7 @@ pub(crate) struct Launch {
     timezone: Option<&'static str>,
     ignores_hangup: bool,
     is_under_load: bool,
+    can_skip: bool,
     footer: &'static str,
 }
 
@@ -130,6 +131,7 @@ impl Launch {
             timezone: None,
             ignores_hangup: false,
             is_under_load: false,
+            can_skip: false,
             footer: "json",
         }
     }
@@ -184,6 +186,12 @@ impl Launch {
         self
     }
 
+    /// With the object of which hooks can be skipped (`cases/truth/skipped.rs`).
+    pub(crate) fn skipping(mut self) -> Self {
+        self.can_skip = true;
+        self
+    }
+
     /// As `nohup` starts it.
     pub(crate) fn ignoring_hangup(mut self) -> Self {
         self.ignores_hangup = true;
@@ -207,6 +215,9 @@ impl Launch {
         command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         if let Some(timezone) = self.timezone {
             command.env("TZ", timezone);
+        }
+        if self.can_skip {
+            command.env("NET_LATENCY_SKIPS", "1");
         }
         if self.ignores_hangup {
             // SAFETY: signal(2) is safe to call between fork and exec, and ignoring needs no handler.

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::Case;
 use crate::{
-    lines::Line,
+    lines::{Dir, Line},
     net::{Path, Version, counter},
+    oracle::by_bytes,
     peers::Pair,
     tool::{Backend, Launch},
 };
 
-pub(crate) const CASES: &[Case] = &[("full_speed", full_speed), ("overload", overload)];
+pub(crate) const CASES: &[Case] = &[("full_speed", full_speed), ("lossy", lossy), ("overload", overload)];
 
 fn full_speed(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 20_000;
@@ -30,6 +31,40 @@ fn full_speed(backend: Backend) -> Result<()> {
     let (shown, lost) = (u64::try_from(shown)?, outcome.lost()?);
     println!("{backend}::full_speed: {shown} of {PACKETS} packets shown, {lost} counted as lost");
     outcome.expect_all("packets shown or lost", shown + lost, PACKETS, &[])
+}
+
+/// Bytes through a link that loses some, and which of them have a line: docs/accuracy.md has what came of it on each kernel.
+fn lossy(backend: Backend) -> Result<()> {
+    const LEN: u64 = 4_000_000;
+
+    let tool = Launch::new(backend).start()?;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(60)?;
+    path.lose_some(3)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.set_patience(Duration::from_secs(300));
+    pair.server.tell(&format!("read {LEN} 65536 0"))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    pair.server.answer()?;
+    let outcome = tool.stop()?;
+    let lines: Vec<_> = outcome
+        .lines()?
+        .into_iter()
+        .filter(|line| line.dir == Dir::In && pair.is_request(line) && line.len > 0)
+        .collect();
+    for pair in by_bytes(&lines).windows(2) {
+        let is_behind = pair[1].seq.wrapping_sub(pair[0].seq) >= pair[0].len;
+        ensure!(is_behind, outcome.fault("the same bytes in two lines", pair.iter().copied()));
+    }
+    let shown: u64 = lines.iter().map(|line| u64::from(line.len)).sum();
+    let (unseen, skipped) = (outcome.figure("losses.packet_unseen")?, outcome.skipped_calls());
+    let missing = LEN.checked_sub(shown).context("more than was sent")?;
+    println!(
+        "{backend}::lossy: {missing} of {LEN} bytes have no line; packets not seen {unseen} times, calls skipped: {skipped:?}"
+    );
+    ensure!((missing == 0) == (unseen == 0), outcome.fault("what is missing is not counted", []));
+    // Of a segment that was not seen, up to 64 KiB of what TCP had joined with it are missing.
+    ensure!(missing <= LEN / 10, outcome.fault(format_args!("{missing} bytes have no line"), []));
+    Ok(())
 }
 
 /// A reader that is held up gets a sample that reaches over all of the time, and everything again as soon as it keeps up.

@@ -39,6 +39,11 @@ impl Path {
         self.near(|| Netem { loss: ALWAYS, ..Netem::default() }.apply(NEAR))
     }
 
+    /// Drops so many of a hundred packets that the client's end sends, at random.
+    pub(crate) fn lose_some(&self, percent: u32) -> Result<()> {
+        self.near(|| Netem { loss: ALWAYS / 100 * percent, ..Netem::default() }.apply(NEAR))
+    }
+
     /// Ends what [`Self::lose`] began.
     pub(crate) fn deliver(&self) -> Result<()> {
         self.near(|| Netem::default().apply(NEAR))
