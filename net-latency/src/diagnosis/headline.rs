@@ -3,9 +3,10 @@
 use net_latency_common::Direction;
 
 use super::{
+    cause::Cause,
     model::Processes,
     text::counted,
-    verdict::{Cause, Confidence, Finding, LEAST_PACKETS, Normal, Unsure, Verdict, Who},
+    verdict::{Confidence, Finding, LEAST_PACKETS, Normal, Unsure, Verdict, Who},
     words,
 };
 use crate::{accounting::Human, escape::write_name, packet::stages::dir};

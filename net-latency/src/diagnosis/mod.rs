@@ -1,9 +1,10 @@
 //! What makes each service slow, for every command that says so.
 //!
-//! [`model`] collects, with what [`connections`] know of the packets before, and [`holders`] of those who
-//! had the CPUs; [`verdict`] judges, in [`words`]; [`text`] and
-//! [`json`] write all of what came of it, and [`headline`] what one line has room for. [`recent`] keeps to the last seconds.
+//! [`model`] collects, with what [`connections`] know of the packets before, and [`holders`] of those who had the CPUs; [`verdict`]
+//! finds the [`cause`], in [`words`]; [`text`] and [`json`] write all of what came of it, and [`headline`] what one line has room
+//! for. [`recent`] keeps to the last seconds.
 
+mod cause;
 mod connections;
 mod headline;
 mod holders;

@@ -11,8 +11,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{
-    Headline, Model, Recent, json, text,
-    verdict::{Cause, Confidence, Finding, Verdict, judge},
+    Headline, Model, Recent,
+    cause::Cause,
+    json, text,
+    verdict::{Confidence, Finding, Verdict, judge},
     words,
 };
 use crate::{

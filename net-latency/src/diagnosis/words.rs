@@ -3,8 +3,8 @@
 use net_latency_common::{Direction, Held};
 
 use super::{
+    cause::Cause,
     model::{Item, Processes, Service},
-    verdict::Cause,
 };
 use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
 
