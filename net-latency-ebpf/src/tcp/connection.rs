@@ -11,7 +11,7 @@ use net_latency_common::Counter;
 use super::writes::Write;
 #[cfg(feature = "fine")]
 use super::{
-    held::Holding,
+    holding::Holding,
     in_flight::{self, InFlight},
 };
 #[cfg(feature = "fine")]
@@ -231,6 +231,18 @@ impl Connection {
 #[inline(always)]
 pub(super) fn find<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
     at(number(socket.address()))
+}
+
+/// The connection of this socket, if it has one and is traced.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub(super) fn traced<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
+    if untraced::is_socket_untraced(socket) {
+        return None;
+    }
+    let connection = find(socket)?;
+    // Another life of that address has other numbers.
+    (connection.identity.get() == socket.identity()).then_some(connection)
 }
 
 /// The connection of the socket at `address`.

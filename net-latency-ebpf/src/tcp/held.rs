@@ -12,10 +12,9 @@
 
 use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, Held};
 
-use super::{connection::Connection, in_flight::connection_of};
+use super::connection::{self, Connection};
 use crate::{
     emit::counters::HookResult,
-    entry::Field,
     kernel::{
         cpu::now,
         memory::{Memory, Number},
@@ -35,42 +34,6 @@ fn is_known() -> bool {
     offset!(sock_sk_write_queue).value() != 0
 }
 
-/// Why TCP holds back what it has, and since when; and for how long it did so for another reason before.
-#[repr(C)]
-pub(super) struct Holding {
-    /// A [`Held`] as a number; 0 for nothing, or what nobody knows.
-    reason: Field<u32>,
-    before: Field<u32>,
-    since: Field<u64>,
-    before_since: Field<u64>,
-    before_until: Field<u64>,
-}
-
-impl Holding {
-    /// Since when it is that, until `now`. A short time of something else in between counts: that reason has half of all at least.
-    #[inline(always)]
-    fn start(&self, reason: u32, now: u64) -> u64 {
-        let (since, until) = (self.since.get(), self.before_until.get());
-        let is_short = since.wrapping_sub(until) < now.wrapping_sub(since);
-        if self.before.get() == reason && is_short { self.before_since.get() } else { since }
-    }
-
-    /// Until `now` it was that.
-    #[inline(always)]
-    fn end(&self, reason: u32, now: u64) {
-        let start = self.start(reason, now);
-        let until = self.before_until.get();
-        let longest = until.wrapping_sub(self.before_since.get());
-        // What ended longer ago than it lasted is half of no wait that lasts until now.
-        let is_kept = now.wrapping_sub(start) < longest && now.wrapping_sub(until) < longest;
-        if reason != 0 && !is_kept {
-            self.before.set(reason);
-            self.before_since.set(start);
-            self.before_until.set(now);
-        }
-    }
-}
-
 /// `tcp_chrono_stop(sk, type)`. With `TCP_CHRONO_RWND_LIMITED`, TCP has sent what it could (`tcp_write_xmit`); with
 /// `TCP_CHRONO_SNDBUF_LIMITED`, who waited for room in the send buffer has it (`tcp_check_space`).
 #[inline(always)]
@@ -81,7 +44,7 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     if !is_known() || !had_no_room && chrono != CHRONO_RWND_LIMITED {
         return Ok(());
     }
-    let Some(connection) = connection_of(socket) else { return Ok(()) };
+    let Some(connection) = connection::traced(socket) else { return Ok(()) };
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     let holding = &connection.fine.holding;
     let reason = match socket.first_unsent() {

@@ -29,7 +29,7 @@ use crate::{
         ring::{emit_waiting, part_between},
     },
     entry::Field,
-    flow::{addresses::SPREAD, untraced},
+    flow::addresses::SPREAD,
     kernel::{cpu::now, memory::Memory, sequence::before, skb::Skb, socket::Socket},
     slots::{Places, Slots},
 };
@@ -281,21 +281,10 @@ pub extern "C" fn again_step(address: u64) -> u32 {
     if seq == chain.newest.get() { DONE } else { MORE }
 }
 
-/// The connection of this socket, if that has one.
-#[inline(always)]
-pub(super) fn connection_of<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
-    if untraced::is_socket_untraced(socket) {
-        return None;
-    }
-    let connection = connection::find(socket)?;
-    // Another life of that address has other numbers.
-    (connection.identity.get() == socket.identity()).then_some(connection)
-}
-
 /// TCP works on an ACK (`tcp_ack`): what it covers has its line.
 #[inline(always)]
 pub fn acked<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
-    let Some(connection) = connection_of(socket) else { return Ok(()) };
+    let Some(connection) = connection::traced(socket) else { return Ok(()) };
     let chain = &connection.fine.in_flight;
     let Some(tcp) = socket.tcp() else { return Ok(()) };
     if tcp.snd_wnd() == 0 {
@@ -400,7 +389,7 @@ pub extern "C" fn finish_step(address: u64, acked: u64) -> u32 {
 /// not its lock.
 #[inline(always)]
 pub fn backlogged<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
-    let Some(connection) = connection_of(socket) else { return Ok(()) };
+    let Some(connection) = connection::traced(socket) else { return Ok(()) };
     let chain = &connection.fine.in_flight;
     if chain.any.get() == 0 {
         return Ok(());

@@ -4,6 +4,8 @@ mod connection;
 #[cfg(feature = "fine")]
 pub mod held;
 #[cfg(feature = "fine")]
+mod holding;
+#[cfg(feature = "fine")]
 pub mod in_flight;
 pub mod receive;
 mod segments;

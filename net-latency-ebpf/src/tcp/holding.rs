@@ -1,0 +1,39 @@
+//! What a connection keeps of why TCP holds bytes back ([`super::held`]).
+
+use crate::entry::Field;
+
+/// Why TCP holds back what it has, and since when; and for how long it did so for another reason before.
+#[repr(C)]
+pub(super) struct Holding {
+    /// A [`Held`] as a number; 0 for nothing, or what nobody knows.
+    pub(super) reason: Field<u32>,
+    pub(super) before: Field<u32>,
+    pub(super) since: Field<u64>,
+    pub(super) before_since: Field<u64>,
+    pub(super) before_until: Field<u64>,
+}
+
+impl Holding {
+    /// Since when it is that, until `now`. A short time of something else in between counts: that reason has half of all at least.
+    #[inline(always)]
+    pub(super) fn start(&self, reason: u32, now: u64) -> u64 {
+        let (since, until) = (self.since.get(), self.before_until.get());
+        let is_short = since.wrapping_sub(until) < now.wrapping_sub(since);
+        if self.before.get() == reason && is_short { self.before_since.get() } else { since }
+    }
+
+    /// Until `now` it was that.
+    #[inline(always)]
+    pub(super) fn end(&self, reason: u32, now: u64) {
+        let start = self.start(reason, now);
+        let until = self.before_until.get();
+        let longest = until.wrapping_sub(self.before_since.get());
+        // What ended longer ago than it lasted is half of no wait that lasts until now.
+        let is_kept = now.wrapping_sub(start) < longest && now.wrapping_sub(until) < longest;
+        if reason != 0 && !is_kept {
+            self.before.set(reason);
+            self.before_since.set(start);
+            self.before_until.set(now);
+        }
+    }
+}
