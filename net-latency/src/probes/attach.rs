@@ -20,7 +20,9 @@ use aya::{
     },
     sys::{Stats, enable_stats},
 };
-use net_latency_common::{LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SENT_MAP};
+use net_latency_common::{
+    LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SEGMENTS_MAP, SENT_MAP, WRITES_MAP,
+};
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit},
@@ -60,6 +62,9 @@ const SKIPS: &str = "NET_LATENCY_SKIPS";
 
 /// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
 const NO_LOG_BYTES: u32 = 4096;
+
+/// Entries of maps that make room for those of fine stages: all of them together may take 16 MiB.
+const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 8192), (WRITES_MAP, 8192)];
 
 /// What to load the kernel side with.
 #[derive(Clone, Debug, Default)]
@@ -253,6 +258,11 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     if is_full && !request.fine {
         for map in [READERS_MAP, SENT_MAP, LEAVING_MAP] {
             loader.map_max_entries(map, 1);
+        }
+    }
+    if request.fine {
+        for (map, entries) in SMALLER_WITH_FINE {
+            loader.map_max_entries(map, entries);
         }
     }
     let object = patch::patched(object, &plan.offsets, &settings)?;

@@ -1,6 +1,9 @@
 //! Conversations that are older than the tool.
 
+use std::path::Path as Process;
+
 use anyhow::{Result, ensure};
+use net_latency::kernel::memory;
 
 use super::Case;
 use crate::{
@@ -13,6 +16,7 @@ use crate::{
 pub(crate) const CASES: &[Case] = &[
     ("sockets_opened_before", sockets_opened_before),
     ("bytes_from_before", bytes_from_before),
+    ("memory_of_fine_stages", memory_of_fine_stages),
     (BY_FENTRY_ALONE, by_fentry_alone),
 ];
 
@@ -21,6 +25,17 @@ pub(crate) const BY_FENTRY_ALONE: &str = "by_fentry_alone";
 
 const ROUNDS: u32 = 500;
 const LEN: u32 = 200;
+
+/// Maps take no more than the documents say, with fine stages too. The ring buffer is not among them.
+fn memory_of_fine_stages(backend: Backend) -> Result<()> {
+    const MOST: u64 = 16 << 20;
+    let tool = Launch::new(backend).args(&["--stages", "fine"]).start()?;
+    let maps = memory::of(&Process::new("/proc").join(tool.pid().to_string()))?.maps;
+    let outcome = tool.stop()?;
+    println!("{backend}::memory_of_fine_stages: {} KiB", maps >> 10);
+    ensure!(maps > MOST / 2 && maps <= MOST, outcome.fault(format_args!("maps of {} KiB", maps >> 10), []));
+    Ok(())
+}
 
 /// An incident's connections are older than the tool.
 fn sockets_opened_before(backend: Backend) -> Result<()> {
