@@ -3,7 +3,7 @@
 //! A program and what interrupts it, two programs on two CPUs, and two functions of one program reach the same entry. So
 //! nobody has it by a `&mut`: it is shared, and its fields change in place.
 
-use core::cell::UnsafeCell;
+use core::{cell::UnsafeCell, mem::MaybeUninit};
 
 /// A field that changes while others have a reference to its entry.
 #[repr(transparent)]
@@ -32,6 +32,59 @@ impl<T: Copy> Field<T> {
     pub(crate) fn set(&self, value: T) {
         // SAFETY: as in `get`; maps' entries are writable.
         unsafe { *self.0.get() = value }
+    }
+}
+
+/// A table of so many entries, a power of two, in the object's own memory (`.bss`): the address of an entry is reckoned, where an
+/// array's is looked up. All zeroes at first.
+///
+/// Not for what is larger than a MiB: to fill it before the start, Linux 5.10 wants memory in one piece for it (`kmalloc` in
+/// `map_update_elem`).
+///
+/// `no_mangle`, as all that is in `.bss`: else LLVM makes it smaller than its type, or in parts, and the kernel refuses the BTF.
+#[repr(transparent)]
+pub(crate) struct Own<T, const ENTRIES: usize>(UnsafeCell<[T; ENTRIES]>);
+
+// SAFETY: as of `Field`; entries are given by pointer only.
+unsafe impl<T, const ENTRIES: usize> Sync for Own<T, ENTRIES> {}
+
+impl<T, const ENTRIES: usize> Own<T, ENTRIES> {
+    /// # Safety
+    /// All zeroes are a `T`.
+    pub(crate) const unsafe fn zeroed() -> Self {
+        const { assert!(ENTRIES.is_power_of_two() && ENTRIES * size_of::<T>() <= 1 << 20, "see above") };
+        // SAFETY: as the caller says.
+        Self(UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }))
+    }
+
+    /// The entry of this number, of which the lower bits count.
+    #[inline(always)]
+    pub(crate) fn at(&'static self, number: u64) -> *mut T {
+        let table = self.0.get().cast::<T>();
+        // In one piece: the verifier of Linux 5.10 forgets how large a number can be that the compiler keeps on the stack.
+        #[cfg(target_arch = "bpf")]
+        {
+            let mut entry = number;
+            // SAFETY: changes the register only.
+            unsafe {
+                core::arch::asm!(
+                    "{0} &= {mask}",
+                    "{0} *= {size}",
+                    "{0} += {1}",
+                    inout(reg) entry,
+                    in(reg) table,
+                    mask = const ENTRIES - 1,
+                    size = const size_of::<T>(),
+                    options(nomem, nostack, pure),
+                );
+            }
+            entry as *mut T
+        }
+        // SAFETY: within the table.
+        #[cfg(not(target_arch = "bpf"))]
+        unsafe {
+            table.add(number as usize & (ENTRIES - 1))
+        }
     }
 }
 

@@ -2,10 +2,7 @@
 //! stamps its address ([`crate::skb_stamps`]). Every hook by which an skb enters the stack starts that address anew; a packet
 //! that enters again after it was forwarded is recognised by its content.
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, LruHashMap},
-};
+use aya_ebpf::{macros::map, maps::LruHashMap};
 use net_latency_common::Counter;
 
 use crate::{
@@ -34,8 +31,8 @@ pub struct Forwarded {
 static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096, 0);
 
 /// Whether this machine has forwarded a packet: else nobody need look for one.
-#[map]
-static HAS_FORWARDED: Array<Field<u64>> = Array::with_max_entries(1, 0);
+#[unsafe(no_mangle)]
+static HAS_FORWARDED: Field<u64> = Field::new(0);
 
 /// What was noted of a packet that was forwarded with the skb at this address.
 #[inline(always)]
@@ -63,8 +60,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 /// This machine forwards an skb (`ip_forward`, `ip6_forward`), which it may soon receive again.
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
-    let Some(stamps) = skb_stamps::of(skb.address()) else { return Ok(()) };
-    let drv = stamps.arrived(now());
+    let drv = skb_stamps::of(skb.address()).arrived(now());
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
     if let Some(before) = forwarded_entry(skb.address()) {
@@ -79,10 +75,8 @@ pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if drv == 0 || content == 0 {
         return Ok(());
     }
-    if let Some(has_forwarded) = HAS_FORWARDED.get(0) {
-        // All write the same.
-        has_forwarded.set(1);
-    }
+    // All write the same.
+    HAS_FORWARDED.set(1);
     let new = Forwarded { drv: Field::new(drv), content: Field::new(content), hops: Field::new(hops) };
     FORWARDED.insert(skb.address(), &new, 0).map_err(|_| Counter::StampLost)
 }
@@ -90,7 +84,7 @@ pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
 /// When the packet with this content entered the stack for the first time, if it was forwarded since.
 #[inline(always)]
 pub(crate) fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> Option<u64> {
-    if content == 0 || HAS_FORWARDED.get(0).is_none_or(|is_so| is_so.get() == 0) {
+    if content == 0 || HAS_FORWARDED.get() == 0 {
         return None;
     }
     let forwarded = forwarded_entry(skb.address())?;

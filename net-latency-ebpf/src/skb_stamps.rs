@@ -1,6 +1,6 @@
 //! When packets passed the stages at which only their skb is known, by its address.
 //!
-//! A plain array, whose lookup is a handful of instructions where a hash table's are a hundred. A stamp is one word, so that it
+//! A plain table, in which a place is found by a handful of instructions where a hash table takes a hundred. A stamp is one word, so that it
 //! is written at once: the time, and which skb it is of. Each skb has two places, and takes the second if another's stamp is in
 //! the first. Where both are taken the newer stamp stands, and the other one is recognised as not its own: unknown. Of 64
 //! packets in flight at once one in a million meets that.
@@ -11,19 +11,23 @@
 
 use core::ptr;
 
-use aya_ebpf::{macros::map, maps::Array};
 use net_latency_common::tagged;
 
-use crate::kernel::{cpu::now, memory::number};
+use crate::{
+    entry::Own,
+    kernel::{cpu::now, memory::number},
+};
 
-/// Slots of the array, as a power of two.
+/// Slots of the table, as a power of two.
 const SLOT_BITS: u32 = 15;
-/// Slots of the array.
+/// Slots of the table.
 const SLOTS: u32 = 1 << SLOT_BITS;
 
 /// Stamps of the stages at which only a packet's skb is known.
-#[map]
-static SKB_STAMPS: Array<StampSlot> = Array::with_max_entries(SLOTS, 0);
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".bss.stamps")]
+// SAFETY: words.
+static SKB_STAMPS: Own<StampSlot, { SLOTS as usize }> = unsafe { Own::zeroed() };
 
 /// Bits of an address that are always 0: an skb is aligned to 8 bytes, the second of a pair (`struct sk_buff_fclones`) to no more.
 const ALIGNMENT_BITS: u32 = 3;
@@ -66,9 +70,9 @@ pub(crate) struct SkbStamps {
 
 /// The places for the skb at this address.
 #[inline(always)]
-pub(crate) fn of(skb: u64) -> Option<SkbStamps> {
+pub(crate) fn of(skb: u64) -> SkbStamps {
     let (slot, tag) = place(number(skb));
-    Some(SkbStamps { first: SKB_STAMPS.get_ptr_mut(slot)?, second: other(slot, tag), tag })
+    SkbStamps { first: SKB_STAMPS.at(slot.into()), second: other(slot, tag), tag }
 }
 
 /// Slot and tag of an address, which together tell it.
@@ -117,7 +121,7 @@ fn time(word: u64, now: u64) -> u64 {
 impl StampSlot {
     #[inline(always)]
     fn read(slot: *mut Self, stage: SkbStage) -> u64 {
-        // SAFETY: an array's entry, aligned, and mapped while a program runs; a stage is one of its words. Volatile: read once,
+        // SAFETY: the table's entry, aligned, and mapped while a program runs; a stage is one of its words. Volatile: read once,
         // as a whole.
         unsafe { ptr::read_volatile((&raw const (*slot).words).cast::<u64>().add(stage as usize)) }
     }
@@ -138,9 +142,14 @@ impl SkbStamps {
             self.forget_arrival_before(there, at);
         }
         let is_free = there == 0 || is_of(there, self.tag) || age(there, at) >= OLD;
-        let second = if is_free { None } else { SKB_STAMPS.get_ptr_mut(self.second) };
-        let (slot, tag) = second.map_or((self.first, self.tag), |second| (second, self.tag | IN_SECOND));
+        let (slot, tag) =
+            if is_free { (self.first, self.tag) } else { (self.second(), self.tag | IN_SECOND) };
         StampSlot::write(slot, stage, word(at, tag));
+    }
+
+    #[inline(always)]
+    fn second(self) -> *mut StampSlot {
+        SKB_STAMPS.at(self.second.into())
     }
 
     /// IP receives the skb, and an earlier life of its address has left IP's stamp `there`: the driver's is that life's too if it
@@ -163,12 +172,11 @@ impl SkbStamps {
             StampSlot::write(self.first, stage, 0);
         }
         // There may be an older one, which must not be found next time.
-        if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
-            let there = StampSlot::read(second, stage);
-            if is_of(there, self.tag | IN_SECOND) {
-                at = if at == 0 { time(there, now) } else { at };
-                StampSlot::write(second, stage, 0);
-            }
+        let second = self.second();
+        let there = StampSlot::read(second, stage);
+        if is_of(there, self.tag | IN_SECOND) {
+            at = if at == 0 { time(there, now) } else { at };
+            StampSlot::write(second, stage, 0);
         }
         at
     }
@@ -193,10 +201,8 @@ impl SkbStamps {
         };
         drop(self.first, SkbStage::Arrived, self.tag);
         drop(self.first, SkbStage::IpIn, self.tag);
-        if let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) {
-            drop(second, SkbStage::Arrived, self.tag | IN_SECOND);
-            drop(second, SkbStage::IpIn, self.tag | IN_SECOND);
-        }
+        drop(self.second(), SkbStage::Arrived, self.tag | IN_SECOND);
+        drop(self.second(), SkbStage::IpIn, self.tag | IN_SECOND);
     }
 
     /// When an skb that its transport let go at that time passed IP. For older stamps: see [`Self::take_in`].
@@ -213,8 +219,7 @@ impl SkbStamps {
         if is_of(there, self.tag) {
             return time(there, now);
         }
-        let Some(second) = SKB_STAMPS.get_ptr_mut(self.second) else { return 0 };
-        let there = StampSlot::read(second, SkbStage::Arrived);
+        let there = StampSlot::read(self.second(), SkbStage::Arrived);
         if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
     }
 }
@@ -222,30 +227,26 @@ impl SkbStamps {
 /// The skb at this address passes a stage now.
 #[inline(always)]
 pub(crate) fn stamp(skb: u64, stage: SkbStage) {
-    if let Some(stamps) = of(skb) {
-        stamps.stamp(stage, now());
-    }
+    of(skb).stamp(stage, now());
 }
 
 /// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack,
 /// and IP.
 #[inline(always)]
 pub(crate) fn take_in(skb: u64, now: u64) -> (u64, u64) {
-    of(skb).map_or((0, 0), |stamps| stamps.take_in(now))
+    of(skb).take_in(now)
 }
 
 /// When an skb that its transport let go at that time passed IP; it is with its device now.
 #[inline(always)]
 pub(crate) fn take_out(skb: u64, transport: u64, now: u64) -> u64 {
-    of(skb).map_or(0, |stamps| stamps.take_out(transport, now))
+    of(skb).take_out(transport, now)
 }
 
 /// [`take_in`] where nobody asks for the stamps.
 #[inline(always)]
 pub(crate) fn drop_in(skb: u64) {
-    if let Some(stamps) = of(skb) {
-        stamps.drop_in();
-    }
+    of(skb).drop_in();
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@
 //! (who takes a packet doesn't know which CPU brought it), the map alone (what this was), eviction within the array (what waits
 //! for long is what one looks for; a slot's entry moves to the map instead, once it is old and another wants the slot).
 
+#[cfg(target_arch = "bpf")]
+use core::mem;
 use core::ptr;
 
 use aya_ebpf::{
@@ -101,8 +103,23 @@ impl<T> Slot<T> {
 
     #[inline(always)]
     fn set_key(slot: *mut Self, key: u64) {
-        // SAFETY: as in `load`; whoever is here has the slot to himself. Volatile: after all that was written before.
-        unsafe { ptr::write_volatile(&raw mut (*slot).key, key) }
+        // To the compiler it may read any memory: it comes after all that was written before.
+        // SAFETY: as in `load`; whoever is here has the slot to himself.
+        #[cfg(target_arch = "bpf")]
+        unsafe {
+            core::arch::asm!(
+                "*(u64 *)({0} + {at}) = {1}",
+                in(reg) slot,
+                in(reg) key,
+                at = const mem::offset_of!(Self, key),
+                options(nostack)
+            );
+        }
+        // SAFETY: as above.
+        #[cfg(not(target_arch = "bpf"))]
+        unsafe {
+            ptr::write_volatile(&raw mut (*slot).key, key);
+        }
     }
 
     /// The claims on a slot.
@@ -362,19 +379,21 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         was_there
     }
 
-    /// Puts an entry in, unless there is one with its key.
+    /// Puts an entry in, which `entry` makes in its place, unless there is one with its key.
     #[inline(always)]
-    pub(crate) fn insert(&self, key: u64, entry: &T) -> Inserted<T> {
+    pub(crate) fn insert(&self, key: u64, entry: impl Fn() -> T) -> Inserted<T> {
         let Some(slots) = self.slots(key) else { return Inserted::NoRoom };
         if let Some(there) = self.peek_in(slots, key) {
             return Inserted::There(there);
         }
         let slot = Slots::free(slots);
         if Slot::claim(slot, 0) {
-            Slot::fill(slot, key, entry);
+            // SAFETY: the slot is the caller's, and within a map's entry.
+            unsafe { (&raw mut (*slot).entry).write(entry()) };
+            Slot::set_key(slot, key);
             return Inserted::New;
         }
-        if spill(slots, self.map, key, entry) == SPILLED { Inserted::New } else { Inserted::NoRoom }
+        if spill(slots, self.map, key, &entry()) == SPILLED { Inserted::New } else { Inserted::NoRoom }
     }
 }
 

@@ -224,7 +224,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     receiving.merged_left.set(left.wrapping_sub(u32::from(segs)));
     let ifindex = skb.ifindex();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
-    match WAITING.insert(number(skb.address()), &datagram) {
+    match WAITING.insert(number(skb.address()), || datagram) {
         Inserted::New => {
             counters::one(Counter::Stored);
             Ok(())

@@ -4,16 +4,14 @@
 use aya_ebpf::{
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::bpf_get_prandom_u32,
-    macros::map,
-    maps::Array,
 };
 use net_latency_common::Counter;
 
 use crate::{entry::Field, flow::settings::setting};
 
 /// Whether more packets come than the reader takes, so that it gets a sample.
-#[map]
-static SHEDDING: Array<Field<u64>> = Array::with_max_entries(1, 0);
+#[unsafe(no_mangle)]
+static SHEDDING: Field<u64> = Field::new(0);
 
 /// How often the sample is halved on the way through the last quarter.
 const STEPS: u64 = 16;
@@ -27,8 +25,7 @@ const STEPS: u64 = 16;
 #[inline(always)]
 pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Counter> {
     let looks = stamp >> 2 & 15 == 0;
-    let Some(shedding) = SHEDDING.get(0) else { return Ok(u64::from(BPF_RB_NO_WAKEUP)) };
-    let is_shedding = shedding.get() != 0;
+    let is_shedding = SHEDDING.get() != 0;
     if !looks && !is_shedding {
         return Ok(u64::from(BPF_RB_NO_WAKEUP));
     }
@@ -37,7 +34,7 @@ pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Co
     let sheds = waiting >= 3 * quarter;
     if sheds != is_shedding {
         // Whoever writes last has looked last, or nearly so.
-        shedding.set(u64::from(sheds));
+        SHEDDING.set(u64::from(sheds));
     }
     if sheds {
         // Checked, since the program has no room for a panic.

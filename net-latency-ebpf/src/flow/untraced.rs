@@ -1,18 +1,16 @@
 //! Untraced flows: connections that only processes use that nobody asked for; under `--pid` most are. What such a connection
 //! receives is recognised by its headers, before anything is kept of it; what a socket sends, by its address.
 //!
-//! A plain array without locks: one connection in each slot. Another's in its place, or two mixed by two CPUs that write at the
+//! A plain table without locks: one connection in each slot. Another's in its place, or two mixed by two CPUs that write at the
 //! same time, make a connection that is not recognised for a while, which then costs what it did before. By its socket, which
 //! early demux finds, it could be recognised more cheaply, but not on loopback, where there is none (`ip_rcv_finish_core`).
-
-use aya_ebpf::{macros::map, maps::Array};
 
 use super::{
     addresses::{AddrPair, SPREAD},
     filter,
 };
 use crate::{
-    entry::Field,
+    entry::{Field, Own},
     kernel::{
         memory::{Memory, number},
         sequence::before,
@@ -20,22 +18,25 @@ use crate::{
     },
 };
 
-/// Slots of the array, as a power of two.
+/// Slots of each table, as a power of two.
 const SLOT_BITS: u32 = 12;
-/// Slots of the array.
-const SLOTS: u32 = 1 << SLOT_BITS;
+/// Slots of each table.
+const SLOTS: usize = 1 << SLOT_BITS;
 
 /// Flows that are untraced.
-#[map]
-static UNTRACED: Array<UntracedFlow> = Array::with_max_entries(SLOTS, 0);
+#[unsafe(no_mangle)]
+// SAFETY: fields of integers.
+static UNTRACED: Own<UntracedFlow, SLOTS> = unsafe { Own::zeroed() };
 
 /// Whether a process that was asked for has used a socket, by a hash of the socket's address.
-#[map]
-static TRACED_SOCKETS: Array<Field<u64>> = Array::with_max_entries(SLOTS, 0);
+#[unsafe(no_mangle)]
+// SAFETY: as above.
+static TRACED_SOCKETS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };
 
 /// Sockets of UDP from which a task that nobody asked for took last, as [`Receiver::word`] has them.
-#[map]
-static UNTRACED_RECEIVERS: Array<Field<u64>> = Array::with_max_entries(SLOTS, 0);
+#[unsafe(no_mangle)]
+// SAFETY: as above.
+static UNTRACED_RECEIVERS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };
 
 /// For so long such a socket is untraced, as a power of two, ns: a second. Its address may be another one's by then.
 const EPOCH_BITS: u32 = 30;
@@ -81,24 +82,29 @@ pub(crate) enum Extent {
 
 /// The slot of what is told by this number.
 #[inline(always)]
-fn slot(number: u64) -> u32 {
-    (number.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)) as u32
+fn slot(number: u64) -> u64 {
+    number.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)
+}
+
+/// Whether a process that was asked for has used a socket at this address, or another of its slot.
+#[inline(always)]
+fn traced_socket(socket: u64) -> &'static Field<u64> {
+    // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
+    unsafe { &*TRACED_SOCKETS.at(slot(socket)) }
 }
 
 /// A process that was asked for uses the socket at this address. That stays: the address may be another socket's later, or share
 /// its slot, which then costs what it would without this.
 #[inline(always)]
 pub(crate) fn mark_socket_traced(socket: u64) {
-    if let Some(is_traced) = TRACED_SOCKETS.get(slot(socket)) {
-        // All write the same.
-        is_traced.set(1);
-    }
+    // All write the same.
+    traced_socket(socket).set(1);
 }
 
 /// Whether a process that was asked for has used a socket of this slot.
 #[inline(always)]
 fn is_socket_traced(socket: u64) -> bool {
-    TRACED_SOCKETS.get(slot(socket)).is_some_and(|is_traced| is_traced.get() != 0)
+    traced_socket(socket).get() != 0
 }
 
 /// Whether nothing is to be shown of what the socket sends, as far as its address tells. A control packet may be before
@@ -108,7 +114,7 @@ pub(crate) fn is_socket_untraced<M: Memory>(socket: Socket<M>) -> bool {
     if !filter::is_by_process() || filter::control() {
         return false;
     }
-    TRACED_SOCKETS.get(slot(number(socket.address()))).is_some_and(|is_traced| is_traced.get() == 0)
+    traced_socket(number(socket.address())).get() == 0
 }
 
 /// A socket of UDP, told from others, and by port and namespace from most others that have had its address.
@@ -132,8 +138,9 @@ impl Receiver {
     }
 
     #[inline(always)]
-    fn mark(self) -> Option<&'static Field<u64>> {
-        UNTRACED_RECEIVERS.get((self.mixed >> (u64::BITS - SLOT_BITS)) as u32)
+    fn mark(self) -> &'static Field<u64> {
+        // SAFETY: as in `traced_socket`.
+        unsafe { &*UNTRACED_RECEIVERS.at(self.mixed >> (u64::BITS - SLOT_BITS)) }
     }
 
     /// What its slot has while it is untraced. One word, since nobody may lock: which socket, and until when.
@@ -150,21 +157,19 @@ impl Receiver {
     /// Whether nothing that it receives `now` is followed.
     #[inline(always)]
     pub(crate) fn is_untraced(self, now: u64) -> bool {
-        self.mark().is_some_and(|mark| mark.get() == self.word(now)) && !is_socket_traced(self.socket)
+        self.mark().get() == self.word(now) && !is_socket_traced(self.socket)
     }
 
     /// Whether it was untraced at some time, so that what waits may not have been followed.
     #[inline(always)]
     pub(crate) fn was_untraced(self) -> bool {
-        self.mark().is_some_and(|mark| mark.get() & ((1 << RECEIVER_BITS) - 1) == self.tag())
+        self.mark().get() & ((1 << RECEIVER_BITS) - 1) == self.tag()
     }
 
     /// A task that nobody asked for has taken from it.
     #[inline(always)]
     pub(crate) fn mark_untraced(self, now: u64) {
-        if let Some(mark) = self.mark() {
-            mark.set(self.word(now));
-        }
+        self.mark().set(self.word(now));
     }
 
     /// A task that was asked for has taken from it: from now on all that it receives is followed.
@@ -188,8 +193,9 @@ impl FlowKey {
     }
 
     #[inline(always)]
-    fn flow(self) -> Option<&'static UntracedFlow> {
-        UNTRACED.get(slot(self.addresses ^ u64::from(self.ports) << 16 ^ u64::from(self.netns)))
+    fn flow(self) -> &'static UntracedFlow {
+        // SAFETY: as in `traced_socket`.
+        unsafe { &*UNTRACED.at(slot(self.addresses ^ u64::from(self.ports) << 16 ^ u64::from(self.netns))) }
     }
 
     #[inline(always)]
@@ -202,22 +208,22 @@ impl FlowKey {
     /// Whether nothing that the connection receives is followed.
     #[inline(always)]
     pub(crate) fn is_untraced(self) -> bool {
-        self.flow().is_some_and(|flow| self.is(flow) && flow.is_whole.get() != 0)
+        let flow = self.flow();
+        self.is(flow) && flow.is_whole.get() != 0
     }
 
     /// Whether a received segment of this connection that starts there is untraced.
     #[inline(always)]
     pub(crate) fn is_untraced_at(self, seq: u32) -> bool {
-        let Some(flow) = self.flow() else { return false };
+        let flow = self.flow();
         self.is(flow) && (flow.is_whole.get() != 0 || !before(seq, flow.from.get()))
     }
 
     /// The connection is traced, or is no more.
     #[inline(always)]
     pub(crate) fn mark_traced(self) {
-        if let Some(flow) = self.flow()
-            && self.is(flow)
-        {
+        let flow = self.flow();
+        if self.is(flow) {
             flow.ports.set(0);
         }
     }
@@ -226,7 +232,7 @@ impl FlowKey {
     /// whether nothing behind that waits.
     #[inline(always)]
     pub(crate) fn mark_untraced(self, copied: u32, expected: u32, is_quiet: impl FnOnce() -> bool) -> Extent {
-        let Some(flow) = self.flow() else { return Extent::Nothing };
+        let flow = self.flow();
         if !self.is(flow) {
             flow.ports.set(0);
             flow.addresses.set(self.addresses);

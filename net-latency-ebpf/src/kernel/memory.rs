@@ -1,6 +1,6 @@
 //! The two ways of reading kernel memory, so that one body of logic serves all program types.
 
-use core::{mem::MaybeUninit, ptr};
+use core::{marker::PhantomData, mem::MaybeUninit, ptr};
 
 use aya_ebpf::helpers::generated;
 
@@ -26,6 +26,67 @@ pub trait Memory: Copy {
     /// # Safety
     /// `sk` points to a `struct sock_common`.
     unsafe fn tcp_sock(sk: *const u8) -> *const u8;
+
+    /// The same of one that is known to be a `struct tcp_sock`.
+    ///
+    /// # Safety
+    /// `sk` points to one.
+    unsafe fn known_tcp_sock(sk: *const u8) -> *const u8;
+
+    /// Copies what lies from a field on of a struct at `base`, where each read is a call: [`Near`]. Returns the address at which the
+    /// struct would begin, were `room` a part of it.
+    ///
+    /// # Safety
+    /// As of [`Self::read`].
+    unsafe fn copy<const WORDS: usize>(room: &mut Room<WORDS>, base: *const u8, from: impl At) -> *const u8;
+
+    /// Reads a field of the struct at `base`, whose copy is where [`Self::copy`] says.
+    ///
+    /// # Safety
+    /// As of [`Self::read`], and `from` is what was copied from.
+    unsafe fn read_near<T: Copy, const WORDS: usize>(
+        base: *const u8,
+        copy: *const u8,
+        from: impl At,
+        at: impl At,
+    ) -> T;
+}
+
+/// Room for a copy.
+pub(crate) type Room<const WORDS: usize> = MaybeUninit<[u64; WORDS]>;
+
+/// The fields of a struct that lie near each other: `WORDS` words from that of `F` on, which is in the first. One call reads them where
+/// each read is a call; those that lie elsewhere, on another kernel, are read by a call each.
+pub(crate) struct Near<M, F, const WORDS: usize> {
+    base: *const u8,
+    copy: *const u8,
+    from: F,
+    memory: PhantomData<M>,
+}
+
+impl<M: Memory, F: At, const WORDS: usize> Near<M, F, WORDS> {
+    /// Those of a struct at `base`. The room has them for as long as they are asked for.
+    ///
+    /// # Safety
+    /// As of [`Memory::read`], for each field that is asked for; `room` lasts as long as what this returns.
+    #[inline(always)]
+    pub(crate) unsafe fn new(room: &mut Room<WORDS>, base: *const u8, from: F) -> Self {
+        // SAFETY: as the caller says.
+        Self { base, copy: unsafe { M::copy(room, base, from) }, from, memory: PhantomData }
+    }
+
+    /// A field.
+    #[inline(always)]
+    pub(crate) fn field<T: Copy>(&self, at: impl At) -> T {
+        // SAFETY: as who made this says.
+        unsafe { M::read_near::<T, WORDS>(self.base, self.copy, self.from, at) }
+    }
+}
+
+/// Where a copy begins: words lie aligned in it.
+#[inline(always)]
+fn start(from: impl At) -> u64 {
+    u64::from(from.value()) & !7
 }
 
 /// A number that a hook got as an argument.
@@ -91,6 +152,28 @@ impl Memory for Direct {
         // SAFETY: the helper checks that `sk` is a full TCP socket.
         unsafe { generated::bpf_skc_to_tcp_sock(sk.cast_mut().cast()).cast_const().cast() }
     }
+
+    #[inline(always)]
+    unsafe fn known_tcp_sock(sk: *const u8) -> *const u8 {
+        // SAFETY: as the caller says. The verifier does not know it.
+        unsafe { Self::tcp_sock(sk) }
+    }
+
+    #[inline(always)]
+    unsafe fn copy<const WORDS: usize>(_: &mut Room<WORDS>, base: *const u8, _: impl At) -> *const u8 {
+        base
+    }
+
+    #[inline(always)]
+    unsafe fn read_near<T: Copy, const WORDS: usize>(
+        base: *const u8,
+        _: *const u8,
+        _: impl At,
+        at: impl At,
+    ) -> T {
+        // SAFETY: see the trait.
+        unsafe { Self::read(base, at) }
+    }
 }
 
 impl Memory for Probed {
@@ -115,6 +198,45 @@ impl Memory for Probed {
         // SAFETY: the caller says that this is a socket.
         let state: u8 = unsafe { Self::read(sk, offset!(sock_skc_state)) };
         if SMALL & (1u32.wrapping_shl(u32::from(state))) != 0 { ptr::null() } else { sk }
+    }
+
+    #[inline(always)]
+    unsafe fn known_tcp_sock(sk: *const u8) -> *const u8 {
+        sk
+    }
+
+    #[inline(always)]
+    unsafe fn copy<const WORDS: usize>(room: &mut Room<WORDS>, base: *const u8, from: impl At) -> *const u8 {
+        let start = start(from) as usize;
+        let copy = room.as_mut_ptr().cast::<u8>();
+        // SAFETY: there is room for that; on a fault the helper fills it with zeroes.
+        unsafe {
+            generated::bpf_probe_read_kernel(
+                copy.cast(),
+                size_of::<Room<WORDS>>() as u32,
+                base.wrapping_add(start).cast(),
+            );
+        }
+        // The verifier prohibits to subtract from an address on the stack, and allows to add what is less than 0.
+        copy.wrapping_add(below_zero(start as u64) as usize)
+    }
+
+    #[inline(always)]
+    unsafe fn read_near<T: Copy, const WORDS: usize>(
+        base: *const u8,
+        copy: *const u8,
+        from: impl At,
+        at: impl At,
+    ) -> T {
+        // Constants, to the verifier too.
+        let behind = u64::from(at.value()).wrapping_sub(start(from));
+        if behind <= (size_of::<Room<WORDS>>() - size_of::<T>()) as u64 {
+            // SAFETY: within the copy, and aligned as in the struct.
+            unsafe { at.load(copy) }
+        } else {
+            // SAFETY: see the trait.
+            unsafe { Self::read(base, at) }
+        }
     }
 }
 
@@ -178,7 +300,23 @@ pub(crate) fn as_it_is(number: u64) -> u64 {
     number
 }
 
-/// A number's negative, in a way that the compiler can't see through.
+/// The negative of a number that the verifier knows, which it then knows too, and of which the compiler knows nothing.
+#[inline(always)]
+fn below_zero(number: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let below;
+        // SAFETY: sets the register only.
+        unsafe {
+            core::arch::asm!("{0} = 0", "{0} -= {1}", out(reg) below, in(reg) number, options(nomem, nostack, pure));
+        }
+        below
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    number.wrapping_neg()
+}
+
+/// A number's negative, in a way that neither the compiler nor the verifier can see through.
 #[inline(always)]
 fn negated(number: u64) -> u64 {
     #[cfg(target_arch = "bpf")]

@@ -6,7 +6,7 @@ use aya_ebpf::{helpers::generated, macros::map, maps::Array};
 use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBases};
 
 use super::{
-    memory::{Memory, number, probe},
+    memory::{Memory, Near, Room, number, probe},
     offsets::{At, offset},
     socket::Socket,
 };
@@ -36,6 +36,24 @@ pub(crate) struct TcpHeader {
     /// Sequence and acknowledgement number as they stand there: what routers and address translation leave
     /// alone, and no other packet of any connection has as well. 0 if there is no acknowledgement (a SYN).
     pub(crate) content: u64,
+}
+
+/// Bytes of an skb.
+#[derive(Clone, Copy)]
+pub(crate) struct Lengths {
+    /// From `skb->data` on.
+    pub(crate) all: u32,
+    /// Those in pages.
+    pub(crate) paged: u32,
+}
+
+/// What the headers of a received packet say.
+pub(crate) struct ReceivedHeaders {
+    pub(crate) tcp: TcpHeader,
+    /// What [`Skb::addresses`] gives, where one read gives both: of IPv4 without options it does.
+    pub(crate) addresses: Option<[u64; 4]>,
+    /// The skb's mark, which lies near where the headers are.
+    pub(crate) mark: u32,
 }
 
 /// What TCP sends with an skb.
@@ -183,10 +201,25 @@ impl<M: Memory> Skb<M> {
         if device.is_null() { 0 } else { unsafe { M::read(device, offset!(net_device_ifindex)) } }
     }
 
+    /// Its device and its socket; either may be null.
+    #[inline(always)]
+    pub(crate) fn owners(self) -> (*const u8, Socket<M>) {
+        let mut room = Room::<2>::uninit();
+        // SAFETY: as in `field`.
+        let fields = unsafe { Near::<M, _, 2>::new(&mut room, self.pointer, offset!(sk_buff_dev)) };
+        (fields.field(offset!(sk_buff_dev)), Socket::new(fields.field(offset!(sk_buff_sk))))
+    }
+
     /// Index of the device, and inode number of its network namespace.
+    #[cfg(feature = "journey")]
     #[inline(always)]
     pub(crate) fn device(self) -> (u32, u32) {
-        let device: *const u8 = self.field(offset!(sk_buff_dev));
+        Self::device_at(self.field(offset!(sk_buff_dev)))
+    }
+
+    /// The same of the device at this address, which is the skb's.
+    #[inline(always)]
+    pub(crate) fn device_at(device: *const u8) -> (u32, u32) {
         if device.is_null() {
             return (0, 0);
         }
@@ -256,11 +289,15 @@ impl<M: Memory> Skb<M> {
     /// `__tcp_transmit_skb` hands it to IP.
     #[inline(always)]
     pub(crate) fn tcp_cb_sent(self) -> TcpSent {
-        let flags = self.tcp_cb_flags();
+        let mut room = Room::<2>::uninit();
+        // SAFETY: as in `field`.
+        let fields = unsafe { Near::<M, _, 2>::new(&mut room, self.pointer, offset!(tcp_skb_cb_seq)) };
+        let flags: u8 = fields.field(offset!(tcp_skb_cb_tcp_flags));
         let [syn, fin] = [SYN, FIN].map(|flag| u32::from(flags & flag != 0));
-        let (start, end): (u32, u32) = (self.tcp_cb_seq(), self.field(offset!(tcp_skb_cb_end_seq)));
+        let start: u32 = fields.field(offset!(tcp_skb_cb_seq));
+        let end: u32 = fields.field(offset!(tcp_skb_cb_end_seq));
         // `tcp_skb_pcount(skb)`.
-        let segs: u16 = self.field(offset!(tcp_skb_cb_tcp_gso_segs));
+        let segs: u16 = fields.field(offset!(tcp_skb_cb_tcp_gso_segs));
         TcpSent {
             seq: start.wrapping_add(syn),
             len: end.wrapping_sub(start).wrapping_sub(syn).wrapping_sub(fin),
@@ -301,7 +338,13 @@ impl<M: Memory> Skb<M> {
     /// leaves to be split, what lies in one piece (`skb_gro_receive`, `__ip_append_data`), so that most need not be asked.
     #[inline(always)]
     pub(crate) fn gro_segments(self) -> u16 {
-        if self.field::<u32>(offset!(sk_buff_data_len)) == 0 {
+        self.gro_segments_of(self.field(offset!(sk_buff_data_len)))
+    }
+
+    /// The same of one with so many bytes in pages.
+    #[inline(always)]
+    pub(crate) fn gro_segments_of(self, paged: u32) -> u16 {
+        if paged == 0 {
             return 0;
         }
         let head: *const u8 = self.field(offset!(sk_buff_head));
@@ -311,41 +354,50 @@ impl<M: Memory> Skb<M> {
         unsafe { probe(offset!(skb_shared_info_gso_segs).of(head.wrapping_add(end as usize))) }
     }
 
-    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece.
+    /// How long it is, and how much of that is in pages.
     #[inline(always)]
-    pub(crate) fn tcp_header(self) -> Option<TcpHeader> {
-        const MIN_LEN: u32 = 20;
-        let len = self.len();
-        let paged: u32 = self.field(offset!(sk_buff_data_len));
-        let linear = len.wrapping_sub(paged);
-        if linear >= MIN_LEN {
-            return Some(self.tcp_header_anywhere());
+    pub(crate) fn lengths(self) -> Lengths {
+        let mut room = Room::<1>::uninit();
+        // SAFETY: as in `field`.
+        let fields = unsafe { Near::<M, _, 1>::new(&mut room, self.pointer, offset!(sk_buff_len)) };
+        Lengths { all: fields.field(offset!(sk_buff_len)), paged: fields.field(offset!(sk_buff_data_len)) }
+    }
+
+    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece, and the mark.
+    #[inline(always)]
+    pub(crate) fn received_headers(self, family: u32, lengths: Lengths) -> Option<ReceivedHeaders> {
+        const V4_LEN: u16 = 20;
+        const TCP_LEN: u32 = 20;
+        let mut room = Room::<6>::uninit();
+        // Up to and with the head.
+        // SAFETY: as in `field`.
+        let fields = unsafe { Near::<M, _, 6>::new(&mut room, self.pointer, offset!(sk_buff_mark)) };
+        let mark = fields.field(offset!(sk_buff_mark));
+        let transport: u16 = fields.field(offset!(sk_buff_transport_header));
+        let linear = lengths.all.wrapping_sub(lengths.paged);
+        if linear >= TCP_LEN {
+            let head: *const u8 = fields.field(offset!(sk_buff_head));
+            if family == AF_INET {
+                let network: u16 = fields.field(offset!(sk_buff_network_header));
+                if transport.wrapping_sub(network) == V4_LEN {
+                    // SAFETY: packet memory, any address survives; any bytes are valid.
+                    let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
+                    let [_, _, _, source, destination, a, b, c, d, e] = words;
+                    let addresses = [u64::from(source) | u64::from(destination) << 32, 0, 0, 0];
+                    let tcp = tcp_header_of([a, b, c, d, e]);
+                    return Some(ReceivedHeaders { tcp, addresses: Some(addresses), mark });
+                }
+            }
+            let tcp = tcp_header_at(head.wrapping_add(usize::from(transport)));
+            return Some(ReceivedHeaders { tcp, addresses: None, mark });
         }
         // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
         // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
-        if linear == 0 { self.first_fragment(MIN_LEN).map(tcp_header_at) } else { None }
-    }
-
-    /// The TCP header and, where one read gives both, the addresses in the IP header: see [`Self::tcp_header`] and
-    /// [`Self::addresses`]. Of IPv4 without options it does.
-    #[inline(always)]
-    pub(crate) fn received_headers(self, family: u32) -> Option<(TcpHeader, Option<[u64; 4]>)> {
-        const V4_LEN: u16 = 20;
-        const TCP_LEN: u32 = 20;
-        if family == AF_INET {
-            let network: u16 = self.field(offset!(sk_buff_network_header));
-            let transport: u16 = self.field(offset!(sk_buff_transport_header));
-            let paged: u32 = self.field(offset!(sk_buff_data_len));
-            if transport.wrapping_sub(network) == V4_LEN && self.len().wrapping_sub(paged) >= TCP_LEN {
-                let head: *const u8 = self.field(offset!(sk_buff_head));
-                // SAFETY: packet memory, any address survives; any bytes are valid.
-                let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
-                let [_, _, _, source, destination, a, b, c, d, e] = words;
-                let addresses = [u64::from(source) | u64::from(destination) << 32, 0, 0, 0];
-                return Some((tcp_header_of([a, b, c, d, e]), Some(addresses)));
-            }
+        if linear != 0 {
+            return None;
         }
-        Some((self.tcp_header()?, None))
+        let tcp = tcp_header_at(self.first_fragment(TCP_LEN)?);
+        Some(ReceivedHeaders { tcp, addresses: None, mark })
     }
 
     /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use super::{
-    memory::{Memory, number, probe},
+    memory::{Memory, Near, Room, number, probe},
     offsets::{At, Offset, offset},
 };
 #[cfg(feature = "fine")]
@@ -91,11 +91,15 @@ impl<M: Memory> Socket<M> {
 
     #[inline(always)]
     pub(crate) fn identity(self) -> Identity {
+        // `struct sock_common` up to and with `skc_net`.
+        let mut room = Room::<7>::uninit();
+        // SAFETY: as in `field`.
+        let fields = unsafe { Near::<M, _, 7>::new(&mut room, self.pointer, offset!(sock_skc_addrpair)) };
         Identity {
-            addresses: self.field(offset!(sock_skc_addrpair)),
-            ports: self.field(offset!(sock_skc_portpair)),
+            addresses: fields.field(offset!(sock_skc_addrpair)),
+            ports: fields.field(offset!(sock_skc_portpair)),
             reserved: 0,
-            net: self.field(offset!(sock_skc_net)),
+            net: fields.field(offset!(sock_skc_net)),
         }
     }
 
@@ -226,6 +230,14 @@ impl<M: Memory> Socket<M> {
         }
         // SAFETY: not null, and a socket.
         let pointer = unsafe { M::tcp_sock(self.pointer) };
+        if pointer.is_null() { None } else { Some(TcpSocket { pointer, memory: PhantomData }) }
+    }
+
+    /// The socket of a hook on a function of TCP that has full sockets only, as a TCP socket.
+    #[inline(always)]
+    pub(crate) fn known_tcp(self) -> Option<TcpSocket<M>> {
+        // SAFETY: the hook's argument is one.
+        let pointer = unsafe { M::known_tcp_sock(self.pointer) };
         if pointer.is_null() { None } else { Some(TcpSocket { pointer, memory: PhantomData }) }
     }
 }

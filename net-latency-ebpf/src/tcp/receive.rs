@@ -70,10 +70,12 @@ struct Received {
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     let Some(examined) = segments::examine() else { return Ok(()) };
-    let Some((header, known_addresses)) = skb.received_headers(family) else {
+    let lengths = skb.lengths();
+    let Some(headers) = skb.received_headers(family, lengths) else {
         return Ok(());
     };
-    let Some(len) = skb.len().checked_sub(header.len) else {
+    let (header, mark) = (headers.tcp, headers.mark);
+    let Some(len) = lengths.all.checked_sub(header.len) else {
         return Ok(());
     };
     if len == 0 && !filter::control() {
@@ -85,8 +87,9 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     // Of most packets, which others get, the time is not asked for.
     let early = if filter::is_by_process() { 0 } else { now() };
-    let pair = AddrPair::new(family, known_addresses.unwrap_or_else(|| skb.addresses(family)));
-    let (ifindex, netns) = skb.device();
+    let pair = AddrPair::new(family, headers.addresses.unwrap_or_else(|| skb.addresses(family)));
+    let (device, socket) = skb.owners();
+    let (ifindex, netns) = Skb::<M>::device_at(device);
     if !filter::addresses(&pair) || !filter::netns(netns) {
         return Err(Counter::RejectedIn);
     }
@@ -103,9 +106,8 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         Some(first) => (first, drv),
         None => (drv, 0),
     };
-    let merged = skb.gro_segments();
+    let merged = skb.gro_segments_of(lengths.paged);
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
-    let mark = skb.mark();
     let is_wanted = filter::interface(skb);
     let received = Received {
         header,
@@ -125,8 +127,22 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if len == 0 {
         return control(&received);
     }
-    let segment = new_part(skb, &received)?;
-    segments::store(&segment, skb.address(), header.seq, examined)
+    let (seq, len) = new_part(socket, &received)?;
+    let flags = if received.is_wanted { received.flags } else { received.flags | UNWANTED };
+    let key = SegmentKey::new(&received.pair, header.source, header.destination, received.netns, seq);
+    segments::store(key, len, skb.address(), header.seq, examined, |key| Segment {
+        key,
+        drv: received.drv,
+        ip: received.ip,
+        transport: received.transport,
+        last: received.last,
+        len: Field::new(len),
+        ifindex: received.ifindex,
+        mark: received.mark,
+        segs: received.segs,
+        flags: Field::new(flags),
+        copies: Field::new(0),
+    })
 }
 
 /// A packet without data is complete: nobody takes it, so that no process can be named.
@@ -176,14 +192,13 @@ fn control(received: &Received) -> HookResult {
     )
 }
 
-/// What of a packet its socket has not accepted yet. The socket is known here by early demux (`tcp_v4_early_demux` and its
-/// like).
+/// What of a packet its socket has not accepted yet: from which number on, and how many bytes. The socket is known here by early demux
+/// (`tcp_v4_early_demux` and its like).
 #[inline(always)]
-fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Counter> {
+fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u32), Counter> {
     let header = &received.header;
     let (mut seq, mut len) = (header.seq, received.len);
     // With TPROXY or `bpf_sk_assign` it may be a listener, which expects nothing.
-    let socket = skb.socket();
     if let Some(tcp) = socket.tcp()
         && !socket.is_listening()
     {
@@ -199,20 +214,7 @@ fn new_part<M: Memory>(skb: Skb<M>, received: &Received) -> Result<Segment, Coun
             len = end.wrapping_sub(expected);
         }
     }
-    let flags = if received.is_wanted { received.flags } else { received.flags | UNWANTED };
-    Ok(Segment {
-        key: SegmentKey::new(&received.pair, header.source, header.destination, received.netns, seq),
-        drv: received.drv,
-        ip: received.ip,
-        transport: received.transport,
-        last: received.last,
-        len: Field::new(len),
-        ifindex: received.ifindex,
-        mark: received.mark,
-        segs: received.segs,
-        flags: Field::new(flags),
-        copies: Field::new(0),
-    })
+    Ok((seq, len))
 }
 
 /// An skb is dropped (tracepoint `kfree_skb`).
@@ -235,7 +237,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let copied = tcp.copied_seq();
     let mut until = copied;
     if filter::is_by_process() {
@@ -279,7 +281,7 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
 /// `tcp_read_done`, for TLS). It says so when it is done, and has freed the skbs by then that tell where a first read began.
 #[inline(always)]
 pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let identity = socket.identity();
     if !filter::socket(socket, &identity) {
         return Ok(());
@@ -353,7 +355,11 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
     let until = connection.taken_until.get();
     let mut found = DONE;
     if before(connection.read_next.get(), until) {
-        found = repeat(BATCHES_PER_RUN, || take_batch(address));
+        // Nearly always it is the only one.
+        found = first_step(connection);
+        if found == MORE {
+            found = repeat(BATCHES_PER_RUN, || take_batch(address));
+        }
     }
     let mut result = Ok(());
     if found == MISSED {
@@ -373,8 +379,10 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
         return Err(Counter::UnmatchedIn);
     }
     connection.is_late.set(u32::from(is_behind));
-    connection.late_until.set(until);
-    connection.late_at.set(connection.taken_at.get());
+    if is_behind {
+        connection.late_until.set(until);
+        connection.late_at.set(connection.taken_at.get());
+    }
     result
 }
 
@@ -441,7 +449,19 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
-    let Some(connection) = connection::at(address) else { return DONE };
+    connection::at(address).map_or(DONE, step)
+}
+
+/// The first step of a walk, which has no need to find its connection.
+///
+/// A function with a stack of its own, which is free again before there are more steps.
+#[inline(never)]
+fn first_step(connection: &Connection) -> u32 {
+    step(connection)
+}
+
+#[inline(always)]
+fn step(connection: &Connection) -> u32 {
     let next = connection.read_next.get();
     let Some(waiting) = next_waiting(connection) else { return MISSED };
     let segment = waiting.segment();

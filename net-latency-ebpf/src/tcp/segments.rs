@@ -11,10 +11,7 @@ use crate::{
     emit::counters::{self, HookResult},
     entry::{Field, add},
     flow::addresses::{AddrPair, SPREAD},
-    kernel::{
-        memory::{Memory, copy_words},
-        skb::Skb,
-    },
+    kernel::{memory::Memory, skb::Skb},
     slots::{Entry, Found, Inserted, Slots, Table},
 };
 
@@ -187,19 +184,26 @@ pub(super) fn examine() -> Option<*mut Examined> {
     Some(examined)
 }
 
-/// A segment begins to wait, which has this number in its header, and whose skb has this address. `examined` is this CPU's
-/// entry, from [`examine`].
+/// A segment begins to wait, which has this key, so many bytes, this number in its header, and whose skb has this address. `examined`
+/// is this CPU's entry, from [`examine`]; `segment` makes what is kept.
 #[inline(always)]
-pub(super) fn store(segment: &Segment, skb: u64, seq: u32, examined: *mut Examined) -> HookResult {
-    // SAFETY: `examined` as in `examine`; all of a key is integers, and it is made of words. How it copies: `copy_words`.
+pub(super) fn store(
+    key: SegmentKey,
+    len: u32,
+    skb: u64,
+    seq: u32,
+    examined: *mut Examined,
+    segment: impl Fn(SegmentKey) -> Segment,
+) -> HookResult {
+    // SAFETY: `examined` as in `examine`.
     unsafe {
-        copy_words(&raw const segment.key, &raw mut (*examined).key);
+        (*examined).key = key;
         (*examined).skb = skb;
         (*examined).seq = seq;
         (*examined).on_drop = OnDrop::Keep;
     }
-    let hash = segment.key.hash();
-    match WAITING.insert(hash, segment) {
+    let hash = key.hash();
+    match WAITING.insert(hash, || segment(key)) {
         Inserted::New => {
             // SAFETY: as above.
             unsafe { (*examined).on_drop = OnDrop::Forget };
@@ -212,8 +216,8 @@ pub(super) fn store(segment: &Segment, skb: u64, seq: u32, examined: *mut Examin
         Inserted::There(there) => {
             count_copy(there, 1);
             // SAFETY: entries are preallocated and stay mapped while a program runs.
-            if unsafe { (*there).len.get() } < segment.len.get() {
-                grow(hash, segment.len.get());
+            if unsafe { (*there).len.get() } < len {
+                grow(hash, len);
             } else {
                 // SAFETY: `examined` as in `examine`.
                 unsafe { (*examined).on_drop = OnDrop::Discount };

@@ -71,7 +71,7 @@ pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
         }
     }
     let at = now();
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let task = filter::current_task();
     let start = tcp.write_seq();
     let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
@@ -155,7 +155,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         counters::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     };
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     forget_unfinished(connection);
     let mut result = Ok(());
     let mut flags = 0;
