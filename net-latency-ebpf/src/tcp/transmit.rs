@@ -186,7 +186,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         } else if has_passed(connection, seq) {
             result = advance(connection.address.get(), seq);
         }
-        (app, author) = writer(connection, seq);
+        (app, author) = writer(connection, seq, flags & FLAG_RETRANS == 0);
         if app == 0 && flags & FLAG_RETRANS == 0 {
             result = Err(Counter::UnmatchedOut);
             if connection.write_evicted.get() != 0 {
@@ -366,17 +366,18 @@ pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
     MORE
 }
 
-/// When, and by whom, the byte at `seq` was written.
+/// When, and by whom, the byte at `seq` was written. The cursor is where it was sent for the first time, which may be now.
 #[inline(always)]
-fn writer(connection: &Connection, seq: u32) -> (u64, Author) {
+fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Author) {
     if connection.has_write.get() == 0 {
         return (0, Author::Unknown);
     }
     let write = &connection.write;
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
-    if is_behind {
-        // A call that was not seen, be it of a process that wrote nothing else.
+    if is_behind && is_first_send {
+        // A call that was not seen, be it of a process that wrote nothing else. What is sent again may be a part of a segment
+        // in which a later call's bytes went out with those of the one before.
         connection.several_writers.set(1);
     }
     if !is_before && !is_behind {
