@@ -64,6 +64,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
             record.replace(&kernel.to_string(), figures);
+            // Each kernel takes a quarter of an hour: what one has given is not lost should the next fail.
+            fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
+            quotes::fill()?;
         } else {
             let compared = record.compare(&kernel.to_string(), &figures);
             if compared.lines.is_empty() {
@@ -77,10 +80,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
                 risen.extend(compared.risen);
             }
         }
-    }
-    if args.save {
-        fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
-        quotes::fill()?;
     }
     if risen.is_empty() {
         return Ok(ExitCode::SUCCESS);
