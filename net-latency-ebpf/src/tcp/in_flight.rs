@@ -38,7 +38,7 @@ use crate::{
 const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// Pairs of slots, as a power of two.
-const SLOT_BITS: u32 = 12;
+const SLOT_BITS: u32 = 13;
 
 /// A sent segment: [`Sent`] with fields that change.
 #[repr(C)]

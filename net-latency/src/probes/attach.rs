@@ -63,7 +63,7 @@ const SKIPS: &str = "NET_LATENCY_SKIPS";
 /// Bytes of the log's ring buffer while nothing is logged: the smallest there is.
 const NO_LOG_BYTES: u32 = 4096;
 
-/// Entries of maps that make room for those of fine stages: all of them together may take 16 MiB.
+/// Entries of maps that make room for those of fine stages: all of them together may take 18 MiB.
 const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 8192), (WRITES_MAP, 8192)];
 
 /// What to load the kernel side with.
