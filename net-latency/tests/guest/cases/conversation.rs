@@ -1,7 +1,5 @@
 //! Conversations that are older than the tool.
 
-use std::path::Path as Process;
-
 use anyhow::{Result, ensure};
 use net_latency::kernel::memory;
 
@@ -30,7 +28,7 @@ const LEN: u32 = 200;
 fn memory_of_fine_stages(backend: Backend) -> Result<()> {
     const MOST: u64 = 18 << 20;
     let tool = Launch::new(backend).args(&["--stages", "fine"]).start()?;
-    let maps = memory::of(&Process::new("/proc").join(tool.pid().to_string()))?.maps;
+    let maps = memory::of(format!("/proc/{}", tool.pid()).as_ref())?.maps;
     let outcome = tool.stop()?;
     println!("{backend}::memory_of_fine_stages: {} KiB", maps >> 10);
     ensure!(maps > MOST / 2 && maps <= MOST, outcome.fault(format_args!("maps of {} KiB", maps >> 10), []));
