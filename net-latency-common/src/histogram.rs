@@ -109,10 +109,41 @@ pub enum GroupBy {
     Cgroup = 7,
     /// The name of the process.
     Process = 8,
+    /// The connection of TCP: both ends, as this end sees them.
+    Connection = 9,
+}
+
+/// What has a number: an IPv4 connection (both addresses as they lie in memory, the local one in the lower half; [`Self::V4`]; [`Self::rest`]),
+/// an IPv6 address (its words as they lie in memory, [`Self::ADDRESS`]), or an IPv6 connection (the numbers of the local and of the remote
+/// address; [`Self::rest`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct ConnectionKey(pub [u64; 3]);
+
+impl ConnectionKey {
+    /// In the second word: no address has such a number, whose lower bits are those of a CPU.
+    pub const V4: u64 = u64::MAX;
+    /// In the third: no connection has ports of 0.
+    pub const ADDRESS: u64 = 0;
+
+    /// The last word of a connection: its local and its remote port, and its network namespace.
+    #[inline]
+    #[must_use]
+    pub const fn rest([local, remote]: [u16; 2], netns: u32) -> u64 {
+        local as u64 | (remote as u64) << 16 | (netns as u64) << 32
+    }
+
+    /// What [`Self::rest`] was made of.
+    #[inline]
+    #[must_use]
+    pub const fn ports_and_netns(rest: u64) -> ([u16; 2], u32) {
+        ([rest as u16, (rest >> 16) as u16], (rest >> 32) as u32)
+    }
 }
 
 /// Whose packets, and which cell. What `group` holds depends on [`GroupBy`]: a process id; a name, zero behind its end;
-/// a port; an IPv6 address or an IPv4-mapped one, as it lies in memory; index and namespace of a device; a cgroup's id.
+/// a port; an IPv6 address or an IPv4-mapped one, as it lies in memory; index and namespace of a device; a cgroup's id; the number
+/// of a connection ([`ConnectionKey`]).
 /// All zero where that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -214,6 +245,10 @@ const fn until_nul(word: u64) -> (u64, bool) {
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for CellKey {}
 const _: () = assert!(size_of::<CellKey>() == 24, "keys have no padding");
+// SAFETY: `repr(C)`, integers only, no padding (asserted below).
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for ConnectionKey {}
+const _: () = assert!(size_of::<ConnectionKey>() == 24, "keys have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Span {}

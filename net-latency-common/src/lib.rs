@@ -35,9 +35,9 @@ pub use fine::{
     SentSlots, SentTimes, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
 };
 pub use histogram::{
-    BUCKETS, Block, CELLS, CellKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span, TRAFFIC_KINDS,
-    TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row, service_port,
-    without_rest,
+    BUCKETS, Block, CELLS, CellKey, ConnectionKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span,
+    TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row,
+    service_port, without_rest,
 };
 pub use place::{Place, WORDS, words};
 pub use record::{
@@ -99,6 +99,8 @@ pub const TIMES_MAP: &str = "TIMES";
 pub const GROUPS_MAP: &str = "GROUPS";
 /// Name of the map of the names of processes; used with [`GroupBy::Pid`].
 pub const NAMES_MAP: &str = "NAMES";
+/// Name of the map of the numbers of connections by [`ConnectionKey`]; used with [`GroupBy::Connection`].
+pub const CONNECTION_IDS_MAP: &str = "CONNECTION_IDS";
 /// Name of the array with one [`Span`], outside of which no packet is counted.
 pub const SPAN_MAP: &str = "SPAN";
 /// Name of the array of threads that read, which only `--stages fine` uses.

@@ -6,9 +6,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
 };
 use net_latency_common::{
-    AF_INET, Block, CELLS, COMM_LEN, CellKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, GroupBy, NEVER,
-    PacketRecord, ROW_TOTAL, STAMPS, Span, TRAFFIC_OUT, UNKNOWN, Unknown, cell, no_time, row, service_port,
-    without_rest,
+    AF_INET, Block, CELLS, COMM_LEN, CellKey, ConnectionKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS,
+    GroupBy, IPPROTO_TCP, NEVER, PacketRecord, ROW_TOTAL, STAMPS, Span, TRAFFIC_OUT, UNKNOWN, Unknown, cell,
+    no_time, row, service_port, without_rest,
 };
 #[cfg(feature = "fine")]
 use net_latency_common::{
@@ -20,7 +20,11 @@ use super::{counters, ring::Finished};
 use crate::{
     entry::increment,
     flow::settings::setting,
-    kernel::{memory::as_it_is, task::Task},
+    kernel::{
+        cpu::{cpu, now},
+        memory::as_it_is,
+        task::Task,
+    },
 };
 
 /// Counts of times by kind of traffic and stage. The user side makes room where it wants them.
@@ -34,6 +38,10 @@ static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 
 /// Names of the processes that have counts.
 #[map]
 static NAMES: HashMap<u32, [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
+
+/// Connections that have counts, each with its number, which stands for them in the key of each count.
+#[map]
+static CONNECTION_IDS: HashMap<ConnectionKey, u64> = HashMap::with_max_entries(1, 0);
 
 /// When packets are counted.
 #[map]
@@ -104,6 +112,10 @@ pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counte
         return Err(Counter::Outside);
     }
     let Whose { group: [start, end], pid, process } = whose;
+    if setting!(histograms_by) == GroupBy::Connection as u32 && packet.protocol == IPPROTO_TCP && start == 0 {
+        // There was no room for one more connection.
+        return Err(Counter::HistogramFull);
+    }
     match add(start, end, row(traffic, ROW_TOTAL), time(traffic, flags, stages, ROW_TOTAL)) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
@@ -317,6 +329,9 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
         });
         // ::ffff:a.b.c.d
         if u32::from(packet.family) == AF_INET { [0, host[0] << 32 | 0xffff_0000] } else { host }
+    } else if by == GroupBy::Connection as u32 && packet.protocol == IPPROTO_TCP {
+        // Datagrams have none.
+        [connection(direction, packet), 0]
     } else if by == GroupBy::Interface as u32 {
         [packet.ifindex.into(), packet.netns.into()]
     } else if by == GroupBy::Cgroup as u32 {
@@ -325,6 +340,43 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
     } else {
         [0; 2]
     }
+}
+
+/// The number of a connection, or 0 if there is no room for it.
+#[inline(always)]
+fn connection(direction: Direction, packet: &PacketRecord) -> u64 {
+    let is_in = matches!(direction, Direction::In);
+    let [local, remote] = if is_in { [packet.daddr, packet.saddr] } else { [packet.saddr, packet.daddr] };
+    let ([local, local_rest], [remote, remote_rest]) = (words(local), words(remote));
+    let ports = if is_in { [packet.dport, packet.sport] } else { [packet.sport, packet.dport] };
+    let rest = ConnectionKey::rest(ports, packet.netns);
+    if u32::from(packet.family) == AF_INET {
+        return number(local & u64::from(u32::MAX) | remote << 32, ConnectionKey::V4, rest);
+    }
+    let local = number(local, local_rest, ConnectionKey::ADDRESS);
+    let remote = number(remote, remote_rest, ConnectionKey::ADDRESS);
+    if local == 0 || remote == 0 { 0 } else { number(local, remote, rest) }
+}
+
+/// The number of a [`ConnectionKey`]: when and where it was first asked for, which no other has; 0 if there is no room for it.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called. IPv6 takes three calls: both ends in
+/// one key would be 16 bytes of stack more, which 5.10 does not have where kprobes finish a segment.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn number(first: u64, second: u64, third: u64) -> u64 {
+    /// As many bits as CPUs take.
+    const CPU_BITS: u32 = 12;
+    let key = ConnectionKey([first, second, third]);
+    if let Some(number) = CONNECTION_IDS.get_ptr(&key) {
+        // SAFETY: an entry, which is written once, before it is in the map, and never deleted.
+        return unsafe { *number };
+    }
+    let new = now() << CPU_BITS | u64::from(cpu()) & ((1 << CPU_BITS) - 1);
+    // It is there already if another CPU, or what interrupted this one, was here between.
+    let _ = CONNECTION_IDS.insert(&key, &new, BPF_NOEXIST.into());
+    // SAFETY: as above.
+    CONNECTION_IDS.get_ptr(&key).map_or(0, |number| unsafe { *number })
 }
 
 /// Gives a record the name of its thread, where times are counted by cgroup and the record has a cgroup's id in place of a name:

@@ -10,8 +10,8 @@ use aya::{
 };
 use itertools::iproduct;
 use net_latency_common::{
-    Block, CELLS, COMM_LEN, CellKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS, SPAN_MAP, Span, TIMES_MAP,
-    TRAFFIC_KINDS,
+    Block, CELLS, COMM_LEN, CONNECTION_IDS_MAP, CellKey, ConnectionKey, GROUPS_MAP, GroupBy, NAMES_MAP, ROWS,
+    SPAN_MAP, Span, TIMES_MAP, TRAFFIC_KINDS,
 };
 
 use super::batch;
@@ -19,6 +19,9 @@ use crate::request::{Histograms, Stages};
 
 /// Buckets that a process has at least, of which each has one name.
 const BUCKETS_PER_NAME: u32 = 16;
+/// Buckets that a connection has at least, for each number that it takes: a bucket for each time of one direction, few have one
+/// direction only, and by IPv6 its other end may take a number more.
+const BUCKETS_PER_NUMBER: u32 = 4;
 
 /// Gives the maps the sizes that they need.
 pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
@@ -31,6 +34,10 @@ pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
             loader.map_max_entries(GROUPS_MAP, histograms.buckets);
             loader.map_max_entries(NAMES_MAP, histograms.buckets.div_ceil(BUCKETS_PER_NAME));
         }
+        GroupBy::Connection => {
+            loader.map_max_entries(GROUPS_MAP, histograms.buckets);
+            loader.map_max_entries(CONNECTION_IDS_MAP, histograms.buckets.div_ceil(BUCKETS_PER_NUMBER));
+        }
         _ => {
             loader.map_max_entries(GROUPS_MAP, histograms.buckets);
         }
@@ -42,6 +49,7 @@ pub struct Counts {
     times: PerCpuArray<MapData, Block>,
     groups: PerCpuHashMap<MapData, CellKey, u64>,
     names: HashMap<MapData, u32, [u8; COMM_LEN]>,
+    connections: HashMap<MapData, ConnectionKey, u64>,
     span: Array<MapData, Span>,
 }
 
@@ -52,6 +60,7 @@ impl Counts {
             times: take(TIMES_MAP)?.try_into()?,
             groups: take(GROUPS_MAP)?.try_into()?,
             names: take(NAMES_MAP)?.try_into()?,
+            connections: take(CONNECTION_IDS_MAP)?.try_into()?,
             span: take(SPAN_MAP)?.try_into()?,
         })
     }
@@ -102,6 +111,15 @@ impl Counts {
             }
         }
         Ok(())
+    }
+
+    /// Connections, and the addresses of IPv6 ones, by their numbers. While programs run, new ones are among them or not.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn connections(&self) -> Result<std::collections::HashMap<u64, ConnectionKey>> {
+        let pairs = self.connections.iter().map(|entry| entry.map(|(key, id)| (id, key)));
+        pairs.collect::<Result<_, _>>().context("reading the kernel side's connections")
     }
 
     /// The name that a process had when one of its times was the first in a bucket.

@@ -28,6 +28,7 @@ impl Choice for GroupBy {
         (Self::Process, "process", "The process's name"),
         (Self::Comm, "comm", "The thread's name"),
         (Self::Port, "port", "The server's port: this end's, or the other's where this end is the client"),
+        (Self::Connection, "connection", "Both ends, of TCP"),
         (Self::Host, "host", "The other end's address"),
         (Self::Interface, "interface", "The network device"),
         (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),

@@ -1,13 +1,14 @@
 //! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
 
 use std::{
+    collections::HashMap,
     fs,
     ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use net_latency_common::{COMM_LEN, CellKey, Counter};
+use net_latency_common::{COMM_LEN, CellKey, ConnectionKey, Counter};
 use rustix::{
     param::page_size,
     time::{ClockId, clock_gettime},
@@ -224,6 +225,14 @@ impl Tracer {
     #[must_use]
     pub fn process_name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
         self.counts.as_ref()?.name(pid)
+    }
+
+    /// The connections that have counts, and the addresses of IPv6 ones, by their numbers.
+    ///
+    /// # Errors
+    /// If times are not counted, or the kernel refuses to show them.
+    pub fn connections(&self) -> Result<HashMap<u64, ConnectionKey>, Failure> {
+        Ok(self.counts.as_ref().context("no times are counted")?.connections()?)
     }
 
     /// Where all packets are now, and what is lost: `shown` so far, and left `outside` of what is shown.

@@ -3,10 +3,10 @@
 use std::{
     collections::HashMap,
     fs,
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-use net_latency_common::{COMM_LEN, GroupBy};
+use net_latency_common::{COMM_LEN, ConnectionKey, GroupBy};
 
 use super::model::Id;
 use crate::{
@@ -34,6 +34,8 @@ pub(super) enum Identity {
     Comm(Vec<u8>),
     /// Those with that port of the server's.
     Port(u16),
+    /// Those of one end of a connection.
+    Connection { local: SocketAddr, remote: SocketAddr, netns: u32 },
     /// Those of another end.
     Host(IpAddr),
     /// Those on a device.
@@ -55,6 +57,7 @@ impl Identity {
                 format!(", PID {pid}")
             }
             Self::Port(port) => format!("port {port}"),
+            Self::Connection { local, remote, .. } => format!("{local} with {remote}"),
             Self::Host(host) => host.to_string(),
             Self::Named(name)
             | Self::Comm(name)
@@ -75,13 +78,18 @@ pub(super) struct Names<'a> {
     by: GroupBy,
     process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>,
     devices: Devices,
+    connections: HashMap<u64, ConnectionKey>,
     /// Paths below the hierarchy's root by inode number, which is the id.
     cgroups: HashMap<u64, Vec<u8>>,
 }
 
 impl<'a> Names<'a> {
     /// As they are now.
-    pub(super) fn new(by: GroupBy, process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>) -> Self {
+    pub(super) fn new(
+        by: GroupBy,
+        process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>,
+        connections: HashMap<u64, ConnectionKey>,
+    ) -> Self {
         let cgroups = match by {
             GroupBy::Cgroup => {
                 let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -89,7 +97,28 @@ impl<'a> Names<'a> {
             }
             _ => HashMap::new(),
         };
-        Self { by, process, devices: Devices::new(), cgroups }
+        Self { by, process, devices: Devices::new(), connections, cgroups }
+    }
+
+    /// The connection with that number.
+    fn connection(&self, number: u64) -> Option<Identity> {
+        let &ConnectionKey([first, second, rest]) = self.connections.get(&number)?;
+        let address = |number| {
+            let ConnectionKey([start, end, _]) = self.connections.get(&number)?;
+            Some(host([*start, *end]))
+        };
+        let (local, remote) = if second == ConnectionKey::V4 {
+            let address = |word: u64| IpAddr::from((word as u32).to_ne_bytes());
+            (address(first), address(first >> 32))
+        } else {
+            (address(first)?, address(second)?)
+        };
+        let ([local_port, remote_port], netns) = ConnectionKey::ports_and_netns(rest);
+        Some(Identity::Connection {
+            local: SocketAddr::new(local, local_port),
+            remote: SocketAddr::new(remote, remote_port),
+            netns,
+        })
     }
 
     /// Who that is.
@@ -104,6 +133,7 @@ impl<'a> Names<'a> {
             GroupBy::Port => Identity::Port(first as u16),
             GroupBy::Host => Identity::Host(host([first, second])),
             _ if !is_known => Identity::Unknown,
+            GroupBy::Connection => self.connection(first).unwrap_or(Identity::Unknown),
             GroupBy::Pid => {
                 let pid = first as u32;
                 Identity::Process(pid, (self.process)(pid).and_then(|name| until_nul(&name)))
@@ -144,7 +174,22 @@ mod tests {
     fn text(by: GroupBy, words: [u64; 2]) -> String {
         let process = |pid| (pid == 7).then_some(*b"fire\nfox\0garbage");
         let mut out = Vec::new();
-        Names::new(by, &process).identity(Id::One(words)).write(&mut out);
+        let v4 = |a, b, c, d| u64::from(u32::from_ne_bytes([a, b, c, d]));
+        let v6 = |last: u16| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).octets();
+        let address = |last| {
+            let [start, end] =
+                [0, 8].map(|at| u64::from_ne_bytes(v6(last)[at..at + 8].try_into().expect("8 bytes")));
+            ConnectionKey([start, end, ConnectionKey::ADDRESS])
+        };
+        let rest = ConnectionKey::rest([443, 40_000], 5);
+        let connections = HashMap::from([
+            (77, ConnectionKey([v4(192, 0, 2, 1) | v4(192, 0, 2, 7) << 32, ConnectionKey::V4, rest])),
+            (79, address(1)),
+            (81, address(2)),
+            (83, ConnectionKey([79, 81, rest])),
+            (85, ConnectionKey([79, 78, rest])),
+        ]);
+        Names::new(by, &process, connections).identity(Id::One(words)).write(&mut out);
         String::from_utf8(out).expect("printable")
     }
 
@@ -164,6 +209,10 @@ mod tests {
             text(GroupBy::Comm, [name, 0]),
             text(GroupBy::Comm, [0, 0]),
             text(GroupBy::Port, [443, 0]),
+            text(GroupBy::Connection, [77, 0]),
+            text(GroupBy::Connection, [83, 0]),
+            text(GroupBy::Connection, [85, 0]),
+            text(GroupBy::Connection, [78, 0]),
             text(GroupBy::Host, [0, v4]),
             text(GroupBy::Host, [0, low]),
             text(GroupBy::Interface, [5, 1]),

@@ -88,6 +88,7 @@ enum Who {
     Named { process: String },
     Comm { comm: String },
     Port { port: u16 },
+    Connection { local: String, remote: String, netns: Option<u32> },
     Host { host: String },
     Interface { ifname: Option<String>, ifindex: u32, netns: u32 },
     Cgroup { cgroup: Option<String>, cgroup_id: u64 },
@@ -107,6 +108,11 @@ fn who(identity: &Identity) -> Option<Who> {
         Identity::Named(name) => Who::Named { process: text(name) },
         Identity::Comm(name) => Who::Comm { comm: text(name) },
         Identity::Port(port) => Who::Port { port: *port },
+        Identity::Connection { local, remote, netns } => Who::Connection {
+            local: local.to_string(),
+            remote: remote.to_string(),
+            netns: (*netns != 0).then_some(*netns),
+        },
         Identity::Host(host) => Who::Host { host: host.to_string() },
         Identity::Interface { name, index, netns } => {
             Who::Interface { ifname: name.as_deref().map(text), ifindex: *index, netns: *netns }
@@ -123,6 +129,7 @@ fn by(by: GroupBy) -> &'static str {
         GroupBy::Process => "process",
         GroupBy::Comm => "comm",
         GroupBy::Port => "port",
+        GroupBy::Connection => "connection",
         GroupBy::Host => "host",
         GroupBy::Interface => "interface",
         GroupBy::Cgroup => "cgroup",

@@ -12,13 +12,14 @@ mod tests;
 mod text;
 
 use std::{
+    collections::HashMap,
     iter::empty,
     ops::ControlFlow,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use net_latency_common::Direction;
+use net_latency_common::{Direction, GroupBy};
 
 use self::{
     group::Names,
@@ -145,7 +146,7 @@ impl Hist<'_> {
                         let now = self.tracer.times()?;
                         let to = monotonic_ns();
                         let counts = since(&now, &earlier);
-                        self.print(&counts, from, to, false);
+                        self.print(&counts, from, to, false)?;
                         if self.config.footer == FooterFormat::Json {
                             let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
                             let (elapsed, ledger, losses) = reached.since(&state);
@@ -176,8 +177,7 @@ impl Hist<'_> {
         let counts = self.tracer.times()?;
         let printed = if is_read {
             let (from, to) = (*self.tracer.span.start(), *self.tracer.span.end());
-            self.print(&counts, from, to, true);
-            self.write_last()
+            self.print(&counts, from, to, true).and_then(|()| self.write_last())
         } else {
             Ok(())
         };
@@ -198,10 +198,11 @@ impl Hist<'_> {
     }
 
     /// Prints what was counted between two times, into the sink's buffer.
-    fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) {
+    fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<(), Failure> {
         let by = self.config.histograms.by;
         let process = |pid| self.tracer.process_name(pid);
-        let mut names = Names::new(by, &process);
+        let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
+        let mut names = Names::new(by, &process, connections);
         let clock = Clock::sample();
         let named = groups(counts, self.config.top).into_iter().map(|group| {
             let id: Id = group.id;
@@ -221,6 +222,7 @@ impl Hist<'_> {
             ReportFormat::Text => text::write(&page, out),
             ReportFormat::Json => json::write(&page, out),
         }
+        Ok(())
     }
 }
 

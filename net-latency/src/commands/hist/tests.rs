@@ -1,11 +1,11 @@
 //! Both forms, with counts as the kernel side keeps them.
 
-use std::{iter::empty, time::Duration};
+use std::{collections::HashMap, iter::empty, time::Duration};
 
 use insta::assert_snapshot;
 use net_latency_common::{
-    BUCKETS, CellKey, GroupBy, NEVER, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC,
-    PART_WAIT, ROW_TOTAL, ROWS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bounds, bucket, row,
+    BUCKETS, CellKey, ConnectionKey, GroupBy, NEVER, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET,
+    PART_QDISC, PART_WAIT, ROW_TOTAL, ROWS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, Unknown, bounds, bucket, row,
     without_rest,
 };
 use proptest::prelude::*;
@@ -59,7 +59,8 @@ fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
         20 => Some(*b"\x1b[2J,PID 1|\\x\xff\0\0"),
         _ => None,
     };
-    let mut names = Names::new(by, &process);
+    let ends = ConnectionKey([0, ConnectionKey::V4, ConnectionKey::rest([443, 40_000], 5)]);
+    let mut names = Names::new(by, &process, HashMap::from([(77, ends)]));
     let groups = groups(counts, top).into_iter().map(|group| {
         let id = group.id;
         (group, names.identity(id))
@@ -189,6 +190,8 @@ fn pages() -> Vec<Page> {
     let by = [
         (GroupBy::Comm, name),
         (GroupBy::Port, 443),
+        (GroupBy::Connection, 77),
+        (GroupBy::Connection, 78),
         (GroupBy::Host, 1),
         (GroupBy::Interface, 5),
         (GroupBy::Cgroup, u64::MAX),

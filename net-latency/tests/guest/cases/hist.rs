@@ -21,6 +21,7 @@ pub(crate) const CASES: &[Case] = &[
     ("hist_shows_where_a_pause_was", pause),
     ("hist_by_comm", |backend| by_other(backend, "comm")),
     ("hist_by_process_and_not_by_thread", by_process),
+    ("hist_by_connection_has_both_ends", by_connection),
     ("hist_by_port", by_port),
     ("hist_by_host", |backend| by_other(backend, "host")),
     ("hist_by_interface", |backend| by_other(backend, "interface")),
@@ -239,6 +240,33 @@ fn by_other(backend: Backend, by: &str) -> Result<()> {
             for cgroup in ["/nl-hist/client", "/nl-hist/server"] {
                 let is_its = |group: &Value| group["cgroup"] == cgroup;
                 expect(&outcome, &page, is_its, each)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Each end of a connection is one group, and two connections to one port are two.
+fn by_connection(backend: Backend) -> Result<()> {
+    const FEW: u32 = 10;
+    for version in [Version::V4, Version::V6] {
+        let path = once_each(version)?;
+        let (mut first, mut second) = (Pair::connect(&path)?, Pair::connect(&path)?);
+        let ports = [&first, &second].map(|pair| pair.far.port().to_string());
+        let tool = start(backend, &["--by", "connection", "--port", &ports[0], "--port", &ports[1]])?;
+        first.converse(FEW, LEN)?;
+        second.converse(2 * FEW, LEN)?;
+        let outcome = tool.stop()?;
+        let page = page(&outcome)?;
+        ensure!(page["by"] == "connection", outcome.fault("by another word", []));
+        ensure!(page["packets"] == FEW * 12, outcome.fault(format_args!("others' packets: {page}"), []));
+        for (pair, packets) in [(&first, FEW), (&second, 2 * FEW)] {
+            for (local, remote) in [(pair.near, pair.far), (pair.far, pair.near)] {
+                let is_its = |group: &Value| {
+                    group["local"] == local.to_string().as_str()
+                        && group["remote"] == remote.to_string().as_str()
+                };
+                expect(&outcome, &page, is_its, packets.into())?;
             }
         }
     }
