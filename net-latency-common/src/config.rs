@@ -59,6 +59,7 @@ pub struct Offsets {
     pub tcp_sock_srtt_us: u32,
     pub tcp_sock_dsack_dups: u32,
     pub udp_sock_pending: u32,
+    pub task_struct_flags: u32,
     pub task_struct_pid: u32,
     pub task_struct_tgid: u32,
     pub task_struct_group_leader: u32,

@@ -8,7 +8,10 @@
 //! Considered: a hash table (some 100 instructions for each switch of any task), task storage (Linux 5.11), `sched_info` in the task
 //! (it adds up every wait for a CPU, not only that of the last wakeup).
 
-use aya_ebpf::{macros::map, maps::Array};
+use aya_ebpf::{
+    macros::map,
+    maps::{Array, PerCpuArray},
+};
 use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Unknown, tagged, unknown_part};
 
 use crate::{
@@ -36,13 +39,24 @@ pub(crate) struct Reader {
     woken: Field<u64>,
     /// It was on a CPU for the first time after that.
     running: Field<u64>,
-    /// Which process had that CPU just before; in place of a time its id.
+    /// Which process had that CPU until then; in place of a time its id.
     holder: Field<u64>,
+}
+
+/// The process that a thread of the kernel's took this CPU from, the last such time.
+#[repr(C)]
+struct Displaced {
+    process: Field<u64>,
+    at: Field<u64>,
 }
 
 /// Threads that read, by the lowest bits of their ids.
 #[map]
 static READERS: Array<Reader> = Array::with_max_entries(1 << SLOT_BITS, 0);
+
+/// Only a switch on this CPU looks there, and none is interrupted by another (`__schedule` disables interrupts).
+#[map]
+static DISPLACED: PerCpuArray<Displaced> = PerCpuArray::with_max_entries(1, 0);
 
 /// Parts of which nothing is known.
 pub(crate) const UNSEEN: [u64; PARTS] = [unknown_part(Unknown::ReaderUnseen); PARTS];
@@ -57,7 +71,7 @@ pub(crate) struct Reading {
     pub(crate) woken: u64,
     /// It was on a CPU for the first time after that, or after an earlier wakeup.
     pub(crate) running: u64,
-    /// The id of the process that had that CPU just before; 0 if none had it.
+    /// The id of the process that had that CPU until then; 0 if none had it.
     pub(crate) holder: u64,
 }
 
@@ -119,15 +133,44 @@ pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
     let Some(reader) = READERS.get(slot) else { return Ok(()) };
     let (woken, running) = (reader.woken.get(), reader.running.get());
     if !is_of(reader.asked.get(), tag) || !is_of(woken, tag) {
+        if next.is_of_kernel() && !before.is_of_kernel() {
+            displaced(before.process());
+        }
         return Ok(());
     }
     let now = now();
     // After the first time it was preempted, not woken.
-    if !is_of(running, tag) || tagged::age::<TAG_BITS>(running, now) > tagged::age::<TAG_BITS>(woken, now) {
+    let waited = tagged::age::<TAG_BITS>(woken, now);
+    if !is_of(running, tag) || tagged::age::<TAG_BITS>(running, now) > waited {
         reader.running.set(tagged::word::<TAG_BITS>(now, tag));
-        reader.holder.set(tagged::word::<TAG_BITS>(before.process().into(), tag));
+        reader.holder.set(tagged::word::<TAG_BITS>(holder(before, waited, now), tag));
     }
     Ok(())
+}
+
+/// A thread of the kernel's takes this CPU from a process.
+#[inline(always)]
+fn displaced(process: u32) {
+    if let Some(displaced) = DISPLACED.get(0) {
+        displaced.process.set(process.into());
+        displaced.at.set(now());
+    }
+}
+
+/// Which process had this CPU while a thread `waited` for it, which gets it now from `before`: where threads of the kernel's came between
+/// for the shorter part of that, as they do with PREEMPT_RT whenever there is a softirq, the process before them.
+#[inline(always)]
+fn holder<M: Memory>(before: Thread<M>, waited: u64, now: u64) -> u64 {
+    let process = before.process();
+    // The idle task is number 0.
+    if process != 0
+        && before.is_of_kernel()
+        && let Some(displaced) = DISPLACED.get(0)
+        && now.wrapping_sub(displaced.at.get()) < waited / 2
+    {
+        return displaced.process.get();
+    }
+    process.into()
 }
 
 /// What is known of the current thread, which reads; `now` is about now.

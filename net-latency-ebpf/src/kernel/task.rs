@@ -200,6 +200,16 @@ impl<M: Memory> Thread<M> {
         unsafe { M::read(self.pointer, offset!(task_struct_tgid)) }
     }
 
+    /// Whether it is one of the kernel's own, as each CPU's idle task is.
+    #[inline(always)]
+    pub(crate) fn is_of_kernel(self) -> bool {
+        /// `PF_KTHREAD` (include/linux/sched.h).
+        const KERNEL: u32 = 0x0020_0000;
+        // SAFETY: as above.
+        let flags: u32 = unsafe { M::read(self.pointer, offset!(task_struct_flags)) };
+        flags & KERNEL != 0
+    }
+
     /// Its id.
     #[inline(always)]
     pub(crate) fn thread(self) -> u32 {

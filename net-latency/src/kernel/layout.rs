@@ -92,6 +92,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_sock_srtt_us: "tcp_sock.srtt_us",
         tcp_sock_dsack_dups: "tcp_sock.dsack_dups",
         udp_sock_pending: "udp_sock.pending",
+        task_struct_flags: "task_struct.flags",
         task_struct_pid: "task_struct.pid",
         task_struct_tgid: "task_struct.tgid",
         task_struct_group_leader: "task_struct.group_leader",
