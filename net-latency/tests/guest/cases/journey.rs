@@ -456,8 +456,11 @@ fn interrupts(backend: Backend) -> Result<()> {
     let outcome = tool.stop()?;
     let journeys = journeys(&outcome)?;
     let again = usize::try_from(all_resent()? - before)?;
+    // A kprobe of the journey's that a card's interrupt comes in the middle of keeps that interrupt's packet from being followed
+    // (`kprobe_ftrace_handler`), which Linux before 6.7 doesn't count: seen once in some 70 runs on 6.1.
+    let skipped = outcome.skipped_calls().map_or(Ok(2), usize::try_from)?;
     ensure!(
-        (PACKETS..=PACKETS + again).contains(&journeys.len()),
+        (PACKETS.saturating_sub(skipped)..=PACKETS + again).contains(&journeys.len()),
         outcome.fault(format_args!("{} journeys, {again} segments sent again", journeys.len()), [])
     );
     let mut by_card: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
