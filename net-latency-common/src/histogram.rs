@@ -201,7 +201,14 @@ pub const fn part_time(value: u64, is_control: bool) -> u64 {
 #[inline(always)]
 #[must_use]
 pub const fn service_port(local: u16, remote: u16, ephemeral: u32) -> u16 {
-    if is_ephemeral(local, ephemeral) && !is_ephemeral(remote, ephemeral) { remote } else { local }
+    if is_client(local, remote, ephemeral) { remote } else { local }
+}
+
+/// Whether this end is the client of a connection by [`service_port`]'s rule.
+#[inline(always)]
+#[must_use]
+pub const fn is_client(local: u16, remote: u16, ephemeral: u32) -> bool {
+    is_ephemeral(local, ephemeral) && !is_ephemeral(remote, ephemeral)
 }
 
 #[inline(always)]

@@ -9,6 +9,7 @@
 mod call;
 mod config;
 mod counter;
+mod drops;
 mod filter;
 mod fine;
 mod histogram;
@@ -25,6 +26,7 @@ pub use call::{
 };
 pub use config::{Offsets, PageBases, Settings};
 pub use counter::{Counter, Counters};
+pub use drops::DroppingSockets;
 pub use filter::{
     Bank, GLOBS_PER_BANK, Host, INTERFACE_LEN, MAX_BANKS, MAX_CGROUPS, PID_ALONE, PID_WITH_CHILDREN,
     PIDS_IN_SET,
@@ -36,8 +38,8 @@ pub use fine::{
 };
 pub use histogram::{
     BUCKETS, Block, CELLS, CellKey, ConnectionKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span,
-    TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, no_time, part_time, row,
-    service_port, without_rest,
+    TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bounds, bucket, cell, is_client, no_time, part_time,
+    row, service_port, without_rest,
 };
 pub use place::{Place, WORDS, words};
 pub use record::{
@@ -66,6 +68,8 @@ pub const fn hook_key(name: &str) -> u32 {
 pub const RECORDS_MAP: &str = "RECORDS";
 /// Name of the per-CPU array with one [`Counters`] element.
 pub const COUNTERS_MAP: &str = "COUNTERS";
+/// Name of the map of counts of dropped packets by [`DroppingSockets`].
+pub const DROPS_MAP: &str = "DROPS";
 /// Name of the set of process ids to show, with a `PID_` constant each; used when [`Settings::filter_pid`] is
 /// [`PIDS_IN_SET`].
 pub const PIDS_MAP: &str = "PIDS";

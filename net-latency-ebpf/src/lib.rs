@@ -22,6 +22,8 @@
 #[cfg(feature = "calls")]
 pub mod calls;
 #[cfg(feature = "packets")]
+mod drops;
+#[cfg(feature = "packets")]
 pub mod emit;
 mod entry;
 pub mod flow;

@@ -13,9 +13,8 @@ use aya_ebpf::{
 };
 use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord};
 
-#[cfg(feature = "fine")]
-use crate::{emit::ring::is_fine, leaving, readers};
 use crate::{
+    drops,
     emit::{
         counters::{self, HookResult},
         ring::{self, Finished, emit_fine, emit_sent},
@@ -28,7 +27,7 @@ use crate::{
     },
     kernel::{
         cpu::{cpu, now},
-        memory::{Memory, Number, copy_words, number},
+        memory::{Memory, Number, Probed, copy_words, number},
         skb::Skb,
         socket::Socket,
         task::Task,
@@ -36,6 +35,8 @@ use crate::{
     skb_stamps,
     slots::{Entry, Found, Inserted, Slots, Table},
 };
+#[cfg(feature = "fine")]
+use crate::{emit::ring::is_fine, leaving, readers};
 
 /// The packet that `udp_rcv` works on, until its skb, or those made of it, are on their sockets' queues. That
 /// is synchronous, with softirqs off on this CPU (on PREEMPT_RT since Linux 6.18 another may come between, 3253cb49cbad, and is
@@ -377,8 +378,13 @@ pub(crate) fn dropped(skb: u64) -> HookResult {
         return Ok(());
     }
     let Some(found) = WAITING.find(number(skb)) else { return Ok(()) };
+    // SAFETY: a slot's entry is the finder's alone; all of it is integers.
+    let (socket, header) = unsafe { ((*found.entry).socket, (*found.entry).header) };
     forget(&found);
-    Err(Counter::DroppedIn)
+    let (remote, local) = ports(header as u32);
+    // The socket is there: it drops what is on its queue before it is freed.
+    let netns = Socket::<Probed>::new(socket as *const u8).netns();
+    Err(drops::of(netns, IPPROTO_UDP, local, remote))
 }
 
 #[inline(always)]

@@ -201,6 +201,7 @@ impl<M: Memory> Thread<M> {
     }
 
     /// Whether it is one of the kernel's own, as each CPU's idle task is.
+    #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn is_of_kernel(self) -> bool {
         /// `PF_KTHREAD` (include/linux/sched.h).

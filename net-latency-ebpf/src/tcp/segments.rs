@@ -5,9 +5,10 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
-use net_latency_common::{Counter, FLAG_AMBIGUOUS, SEGMENT_SIZE};
+use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE};
 
 use crate::{
+    drops,
     emit::counters::{self, HookResult},
     entry::{Field, add},
     flow::addresses::{AddrPair, SPREAD},
@@ -266,7 +267,9 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     match examined.on_drop {
         OnDrop::Keep => Ok(()),
         OnDrop::Forget => match waiting(key) {
-            Some(waiting) if remove(&waiting) => Err(Counter::DroppedIn),
+            Some(waiting) if remove(&waiting) => {
+                Err(drops::of(key.netns, IPPROTO_TCP, key.local_port, key.remote_port))
+            }
             _ => Ok(()),
         },
         OnDrop::Discount => {

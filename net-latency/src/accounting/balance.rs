@@ -2,7 +2,12 @@
 
 use std::{io, time::Duration};
 
-use super::{cost::Cost, human::Human, ledger::Ledger, losses::Losses};
+use super::{
+    cost::Cost,
+    human::Human,
+    ledger::Ledger,
+    losses::{DROPPED_AT_SOCKET, Losses},
+};
 
 /// What every footer says, whatever a view shows of the packets themselves.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,9 @@ impl Balance<'_> {
         self.ledger.write(out)?;
         for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
+            if loss.name == Some(DROPPED_AT_SOCKET) {
+                self.losses.drops.write(out)?;
+            }
         }
         if self.losses.missed_probes.is_none() {
             writeln!(out, "  this kernel does not count skipped calls")?;

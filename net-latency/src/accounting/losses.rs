@@ -2,11 +2,18 @@
 
 use net_latency_common::{Counter, Counters};
 
+use super::drops::Drops;
+
+/// The name of the losses of which [`Losses::drops`] says whose they are.
+pub(super) const DROPPED_AT_SOCKET: &str = "dropped_at_socket";
+
 /// Packets that became no line, or a line with gaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// What the kernel side counted, summed over all CPUs.
     pub counters: Counters,
+    /// Whose sockets dropped packets; not all of those in the counter have a place there.
+    pub drops: Drops,
     /// Received packets that newer ones evicted from a full map before they were read.
     pub evicted_in: u64,
     /// Calls of hooks that the kernel skipped; `None` where it doesn't count them.
@@ -78,6 +85,7 @@ impl Losses {
         let skipped = |now: u64| now.saturating_sub(earlier.missed_probes.unwrap_or(0));
         Self {
             counters: self.counters.since(&earlier.counters),
+            drops: self.drops.since(&earlier.drops),
             evicted_in: self.evicted_in.saturating_sub(earlier.evicted_in),
             missed_probes: self.missed_probes.map(skipped),
             unwritten: self.unwritten.saturating_sub(earlier.unwritten),
@@ -127,7 +135,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
             "packet_unseen", false,
             "times an application took bytes whose packet was not seen: it came before the start, or was evicted",
         ),
-        Counter::DroppedIn => ("dropped_at_socket", false, "received packets were dropped after reaching TCP or UDP (full or closed socket)"),
+        Counter::DroppedIn => (DROPPED_AT_SOCKET, false, "received packets were dropped after reaching TCP or UDP (full or closed socket)"),
         Counter::UnreadIn => {
             ("unread_at_close", false, "received segments were unread when their socket closed")
         }

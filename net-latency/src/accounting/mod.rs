@@ -7,6 +7,7 @@ mod balance;
 mod census;
 mod cost;
 mod distribution;
+mod drops;
 pub mod exchanges;
 mod footer;
 mod human;
@@ -30,6 +31,7 @@ pub use balance::Balance;
 pub use census::Census;
 pub use cost::Cost;
 pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, Times};
+pub use drops::Drops;
 pub use footer::Footer;
 pub use human::Human;
 pub use ledger::Ledger;
@@ -172,7 +174,9 @@ mod tests {
     use std::time::Duration;
 
     use insta::assert_snapshot;
-    use net_latency_common::{Counter, Counters, FLAG_CONTROL, PacketRecord, STAMP_APP, STAMP_DRV};
+    use net_latency_common::{
+        Counter, Counters, DroppingSockets, FLAG_CONTROL, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV,
+    };
 
     use super::object::View;
     use super::*;
@@ -210,6 +214,7 @@ mod tests {
     }
 
     const NO_LOSS: Losses = Losses {
+        drops: Drops::NONE,
         counters: Counters { values: [0; Counter::ALL.len()] },
         evicted_in: 0,
         missed_probes: Some(0),
@@ -271,7 +276,9 @@ mod tests {
     #[test]
     fn every_loss_is_named() {
         let values = std::array::from_fn(|index| index as u64 + 1);
+        let client = DroppingSockets { netns: 5, port: 53, protocol: IPPROTO_UDP, is_client: 1 };
         let losses = Losses {
+            drops: Drops::new([(client, 3)]),
             counters: Counters { values },
             evicted_in: 20,
             missed_probes: Some(30),

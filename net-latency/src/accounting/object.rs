@@ -6,8 +6,8 @@ use net_latency_common::Direction;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{
-    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, losses, table::FIRST_PART, tcp::Tcp,
-    worst::culprit,
+    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, drops::DroppedAt, losses,
+    table::FIRST_PART, tcp::Tcp, worst::culprit,
 };
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
@@ -93,6 +93,7 @@ pub struct Object {
     counted_twice: u64,
     skipped_calls: Option<u64>,
     losses: Losses,
+    drops: Vec<DroppedAt>,
     unknown_stages: Reasons,
     stages: Vec<Stage>,
     slowest: Vec<Slow>,
@@ -133,6 +134,7 @@ impl Object {
             counted_twice: u64::try_from(-nowhere).unwrap_or(0),
             skipped_calls: losses.missed_probes,
             losses: Losses(*losses),
+            drops: losses.drops.as_json(),
             unknown_stages,
             stages,
             slowest: slowest.map(|packet| Slow::new(&packet, zone)).collect(),
@@ -289,15 +291,15 @@ impl Expense {
 #[cfg(test)]
 pub(crate) mod tests {
     use net_latency_common::{
-        Counter, Counters, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP,
-        IPPROTO_UDP, PacketRecord, STAMPS,
+        Counter, Counters, DroppingSockets, FLAG_AMBIGUOUS, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED,
+        IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMPS,
     };
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::{
-        accounting::{Footer, Ledger},
+        accounting::{Drops, Footer, Ledger},
         output::{schema, tests::any_record},
         packet::event::{
             Event,
@@ -359,7 +361,9 @@ pub(crate) mod tests {
         again.stamps = [2_000_000, 1_900_000, 1_800_000, 0];
         again.flags = FLAG_RETRANS;
         let summary = seen(&[incoming(), again, udp(outgoing())]);
+        let sockets = DroppingSockets { netns: 5, port: 53, protocol: IPPROTO_UDP, is_client: 0 };
         let losses = losses::Losses {
+            drops: Drops::new([(sockets, 6)]),
             counters: Counters { values: std::array::from_fn(|index| index as u64 + 1) },
             evicted_in: 20,
             missed_probes: Some(30),

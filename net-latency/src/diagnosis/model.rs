@@ -7,8 +7,9 @@
 use std::{array, collections::HashMap, mem, net::IpAddr, ops::Range, time::Duration};
 
 use net_latency_common::{
-    COMM_LEN, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PART_COPY, PART_CPU,
-    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, service_port,
+    COMM_LEN, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
+    IPPROTO_TCP, IPPROTO_UDP, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT,
+    is_client, service_port,
 };
 
 use super::{
@@ -282,11 +283,27 @@ pub(super) struct Service {
     pub(super) device: Option<([u8; COMM_LEN], usize)>,
     /// The other end of its last packet.
     pub(super) remote: IpAddr,
+    /// Whether that is the one with the service's port.
+    is_client: bool,
+    /// Inode number of its network namespace.
+    netns: u32,
 }
 
 impl Service {
     pub(super) fn side(&self, direction: Direction) -> &Side {
         &self.sides[direction as usize]
+    }
+
+    /// Whether these are its sockets.
+    pub(super) fn has(&self, sockets: DroppingSockets) -> bool {
+        let protocol = if self.protocol == Protocol::Udp { IPPROTO_UDP } else { IPPROTO_TCP };
+        let own = DroppingSockets {
+            netns: self.netns,
+            port: self.port,
+            protocol,
+            is_client: u8::from(self.is_client),
+        };
+        own == sockets && self.is_used()
     }
 
     pub(super) fn processes(&self) -> Processes {
@@ -624,6 +641,8 @@ impl Model {
             peer: None,
             device: None,
             remote: ends.remote.ip(),
+            is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
+            netns: event.record().netns,
         });
         Some(self.services.len() - 1)
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use net_latency_common::{
-    Counter, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PARTS, PacketRecord,
-    STAMP_APP, STAMP_TRANSPORT, Unknown, unknown_part,
+    Counter, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
+    IPPROTO_TCP, PARTS, PacketRecord, STAMP_APP, STAMP_TRANSPORT, Unknown, unknown_part,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use super::{
     words,
 };
 use crate::{
-    accounting::Losses,
+    accounting::{Drops, Losses},
     clock::Zone,
     kernel::tasks::Allowed,
     output::{Options, Writer, schema, tests::any_record},
@@ -885,6 +885,34 @@ fn losses_lower_the_confidence_and_drops_at_sockets_are_a_cause() {
     };
     assert_eq!(causes(9), [Cause::CpuWait]);
     assert_eq!(causes(10), [Cause::CpuWait, Cause::SocketDrop]);
+}
+
+#[test]
+fn drops_are_their_sockets() {
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 300, USUAL, USUAL);
+    let model = traffic.model();
+    let sockets =
+        |port, is_client| DroppingSockets { netns: outgoing().netns, port, protocol: IPPROTO_TCP, is_client };
+    let said = |drops: &[(DroppingSockets, u64)], dropped| {
+        let mut losses = Losses { drops: Drops::new(drops.iter().copied()), ..Losses::default() };
+        losses.counters.values[Counter::DroppedIn as usize] = dropped;
+        let verdict = judge(&model, Some(&losses));
+        let drops = verdict.findings.iter().filter(|finding| finding.cause == Cause::SocketDrop);
+        drops
+            .map(|finding| (finding.pid, finding.affected, finding.packets, finding.confidence))
+            .collect::<Vec<_>>()
+    };
+    let own = (sockets(ORDERS.port, 0), 40);
+    let unknown = |affected, packets| (0, affected, packets, Confidence::Medium);
+    let known = (ORDERS.pid, 40, 340, Confidence::High);
+    assert_eq!(said(&[own], 40), [known]);
+    // The rest is somebody's who had no place.
+    assert_eq!(said(&[own], 60), [known, unknown(20, 360)]);
+    // Those of a port of which no packet has a line, and those of the other end.
+    assert_eq!(said(&[(sockets(53, 0), 40)], 40), [unknown(40, 40)]);
+    assert_eq!(said(&[(sockets(ORDERS.port, 1), 40)], 40), [unknown(40, 40)]);
+    assert_eq!(said(&[(sockets(ORDERS.port, 0), 9)], 9), []);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! The confidence is that of the weakest of three facts: how many packets are affected, how far the first cause leads the second,
 //! and how many packets' times are unknown ([`confidence`]).
 
-use net_latency_common::{Counter, Direction, Held};
+use net_latency_common::{Counter, Direction, Held, IPPROTO_UDP};
 
 use super::{
     cause::Cause,
@@ -192,7 +192,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
         }
     }
     compare(&mut findings, model);
-    findings.extend(losses.and_then(|losses| socket_drops(losses, model)));
+    findings.extend(losses.map(|losses| socket_drops(losses, model)).unwrap_or_default());
     // What is wrong comes before what only takes its time.
     findings.sort_by_key(|finding| (finding.cause == Cause::Application, std::cmp::Reverse(finding.weight)));
     let (first, last) = model.span.unwrap_or_default();
@@ -673,13 +673,50 @@ fn compare(findings: &mut [Finding], model: &Model) {
     }
 }
 
-/// Sockets that drop what they get, if they drop much.
-fn socket_drops(losses: &Losses, model: &Model) -> Option<Finding> {
-    let dropped = losses.counters.get(Counter::DroppedIn);
-    let seen = model.packets[Direction::In as usize].saturating_add(dropped);
-    let is_much =
-        dropped >= LEAST_DROPPED && dropped.saturating_mul(100) >= seen.saturating_mul(LEAST_DROPPED_PERCENT);
-    is_much.then(|| Finding {
+/// Those whose sockets drop what they get, if they drop much, and the machine where whose is not known.
+fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
+    let is_much = |dropped: u64, seen: u64| {
+        dropped >= LEAST_DROPPED && dropped.saturating_mul(100) >= seen.saturating_mul(LEAST_DROPPED_PERCENT)
+    };
+    let mut left = losses.counters.get(Counter::DroppedIn);
+    let all = model.packets[Direction::In as usize].saturating_add(left);
+    let mut found = Vec::new();
+    for (sockets, dropped) in losses.drops.iter() {
+        let its: Vec<_> = model.services.iter().filter(|service| service.has(sockets)).collect();
+        let packets: u64 = its.iter().map(|service| service.side(Direction::In).packets).sum();
+        let seen = packets.saturating_add(dropped);
+        if !is_much(dropped, seen) {
+            continue;
+        }
+        left = left.saturating_sub(dropped);
+        let one = if let [service] = its.as_slice() { Some(*service) } else { None };
+        let protocol = if sockets.protocol == IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp };
+        let who = Who {
+            process: one.and_then(|service| service.name().map(<[u8]>::to_vec)),
+            processes: one.map_or(Processes::Unknown, Service::processes),
+            port: sockets.port,
+            protocol,
+            direction: Direction::In,
+        };
+        let kind = if protocol == Protocol::Udp { 'u' } else { 't' };
+        let end = if sockets.is_client == 0 { 's' } else { 'd' };
+        found.push(Finding {
+            who: Some(who),
+            confidence: if one.is_some() { Confidence::High } else { Confidence::Medium },
+            next: format!("ss -{kind}amnp '{end}port = :{}' (d in skmem: drops)", sockets.port),
+            pid: one.map_or(0, |service| service.pid),
+            ..drop_finding(dropped, seen)
+        });
+    }
+    if is_much(left, all) {
+        found.push(drop_finding(left, all));
+    }
+    found
+}
+
+/// So many of those that were seen were dropped, by whom is not known.
+fn drop_finding(dropped: u64, seen: u64) -> Finding {
+    Finding {
         who: None,
         cause: Cause::SocketDrop,
         stage: None,
@@ -688,7 +725,6 @@ fn socket_drops(losses: &Losses, model: &Model) -> Option<Finding> {
         p99_ns: None,
         packets: seen,
         affected: dropped,
-        // Whose they are nobody has counted.
         confidence: Confidence::Medium,
         sentence: words::SOCKET_DROP.to_owned(),
         brief: words::brief(Cause::SocketDrop, Item::Socket),
@@ -696,7 +732,7 @@ fn socket_drops(losses: &Losses, model: &Model) -> Option<Finding> {
         next: "nstat -az UdpRcvbufErrors TcpExtTCPBacklogDrop TcpExtTCPRcvQDrop".to_owned(),
         weight: 0,
         pid: 0,
-    })
+    }
 }
 
 /// The column that has this time; none for one that is computed.

@@ -15,7 +15,7 @@ use rustix::{
 };
 
 use crate::{
-    accounting::{Census, Cost, Ledger, Losses},
+    accounting::{Census, Cost, Drops, Ledger, Losses},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
@@ -59,6 +59,8 @@ pub struct Tracer {
     end: Option<Census>,
     /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
     pub counted_until: u64,
+    /// Whose sockets dropped packets before that.
+    early_drops: Drops,
     /// When all was attached, and the CPU time of this process then.
     attached: (Instant, Duration),
     /// What it has cost since, but for memory.
@@ -140,6 +142,7 @@ impl Tracer {
             None => None,
         };
         let start = capture.census()?;
+        let early_drops = capture.drops()?;
         Ok(Self {
             mechanism: probes.mechanism(),
             hooks,
@@ -152,6 +155,7 @@ impl Tracer {
             early,
             end: None,
             counted_until: u64::MAX,
+            early_drops,
             attached: (Instant::now(), own_time()),
             cost: Cost::default(),
         })
@@ -202,7 +206,8 @@ impl Tracer {
     /// # Errors
     /// If the kernel refuses to show it.
     pub fn losses(&self) -> Result<Losses, Failure> {
-        Ok(Losses { counters: self.capture.counters()?.since(&self.start.after), ..Losses::default() })
+        let counters = self.capture.counters()?.since(&self.start.after);
+        Ok(Losses { counters, drops: self.capture.drops()?.since(&self.early_drops), ..Losses::default() })
     }
 
     /// All that has been counted of times so far.

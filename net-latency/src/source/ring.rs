@@ -13,9 +13,10 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, PerCpuArray},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, FLAG_RETRANS, FineRecord, LEAVING_MAP, PARTS,
-    PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SENT_AGAIN, SENT_MAP, STAMP_DRV, Sent, SentSlot,
-    SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts, sent_time,
+    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, DROPS_MAP, DroppingSockets, FLAG_RETRANS,
+    FineRecord, LEAVING_MAP, PARTS, PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SENT_AGAIN,
+    SENT_MAP, STAMP_DRV, Sent, SentSlot, SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts,
+    sent_time,
 };
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
     order::Order,
 };
 use crate::{
-    accounting::Census,
+    accounting::{Census, Drops},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
@@ -37,6 +38,8 @@ struct Maps {
     records: Buffer,
     /// Counters per CPU.
     counters: PerCpuArray<MapData, Counters>,
+    /// Dropped packets by whose sockets did.
+    drops: HashMap<MapData, DroppingSockets, u64>,
     /// Received segments that wait and found no slot, by a mixture of connection and position.
     segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,
     /// Received datagrams that wait and found no slot, by the address of their skb.
@@ -152,6 +155,7 @@ impl Capture {
         let maps = Maps {
             records: map_buffer(&take(RECORDS_MAP)?, size).context(RECORDS_MAP)?,
             counters: take(COUNTERS_MAP)?.try_into()?,
+            drops: take(DROPS_MAP)?.try_into()?,
             segments: take(SEGMENTS_MAP)?.try_into()?,
             datagrams: take(DATAGRAMS_MAP)?.try_into()?,
         };
@@ -240,6 +244,15 @@ impl Capture {
             }
         }
         Ok(sum)
+    }
+
+    /// Whose sockets have dropped packets so far.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub fn drops(&self) -> Result<Drops> {
+        let counts = self.maps.drops.iter().collect::<Result<Vec<_>, _>>();
+        Ok(Drops::new(counts.context("reading whose sockets drop packets")?))
     }
 
     /// Counts what is where. Takes a walk through the maps.

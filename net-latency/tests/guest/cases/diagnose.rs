@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     ("diagnose_finds_missing_bytes", missing_bytes),
     ("diagnose_finds_small_writes_that_wait", small_writes),
     ("diagnose_finds_a_slow_application", slow_application),
+    ("diagnose_finds_a_socket_that_drops", socket_drops),
     ("diagnose_blames_nobody_in_a_healthy_system", healthy),
     ("diagnose_ends_by_duration_as_text", text),
 ];
@@ -240,6 +241,33 @@ fn small_writes(backend: Backend) -> Result<()> {
 }
 
 /// What takes its time between reading and writing is no fault, and is told.
+/// A queue that is full: the packets that find no room are those of the process that does not read.
+fn socket_drops(backend: Backend) -> Result<()> {
+    const SENT: u64 = 100;
+    let (mut sender, mut receiver) = (Peer::spawn(CLIENT)?, Peer::spawn(SERVER)?);
+    sender.ask("udp bind 127.0.0.1")?;
+    let port = receiver.ask("udp bind 127.0.0.1")?;
+    receiver.ask("udp receive-buffer 4096")?;
+    let arguments = ["--port", &port.to_string(), "--threshold", THRESHOLD, "--duration", "10m"];
+    let sink = Sink::Redirected(Scratch::new("diagnose"));
+    let tool = Launch::new(backend).view("diagnose").args(&arguments).sink(sink).start()?;
+    sender.ask(&format!("udp send-to 127.0.0.1:{port} {SENT} 1000"))?;
+    let taken = receiver.ask("udp receive-all")?;
+    ensure!(taken > 0 && taken < SENT, "{taken} of {SENT} found room, so this shows nothing");
+    let outcome = tool.stop()?;
+    let verdict = verdict(&outcome)?;
+    let findings = verdict["findings"].as_array().context("no findings")?;
+    let drops: Vec<_> = findings.iter().filter(|finding| finding["cause"] == "socket-drop").collect();
+    let [drop] = drops.as_slice() else {
+        return Err(outcome.fault(format_args!("not one finding: {verdict}"), []));
+    };
+    ensure!(
+        drop["pid"] == receiver.pid() && drop["port"] == port && drop["affected"] == SENT - taken,
+        outcome.fault(format_args!("{} dropped, but {drop}", SENT - taken), [])
+    );
+    Ok(())
+}
+
 fn slow_application(backend: Backend) -> Result<()> {
     let mut pair = connect(&Path::loopback(Version::V4)?)?;
     let tool = start(backend, &pair, &[])?;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
@@ -311,6 +311,13 @@ fn full_queue() -> Result<Check> {
         expect(evidence, "in", &two.taken(evidence), &two.receiver, taken, 1000)?;
         let dropped = evidence.outcome.figure("losses.dropped_at_socket")?;
         ensure!(dropped >= 100 - taken as u64, evidence.outcome.fault("drops are missing", []));
+        let footer = evidence.outcome.footer()?;
+        let drops = footer["drops"].as_array().context("no drops")?;
+        let its = drops.iter().find(|drop| drop["port"] == two.to.port()).context("not by its port")?;
+        ensure!(
+            its["proto"] == "udp" && its["end"] == "server" && its["packets"] == 100 - taken,
+            evidence.outcome.fault(format_args!("its drops are {its}"), [])
+        );
         Ok(())
     }))
 }
