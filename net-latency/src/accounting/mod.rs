@@ -18,6 +18,7 @@ mod packet;
 mod places;
 mod table;
 pub mod tcp;
+pub mod transit;
 mod unknown;
 mod worst;
 

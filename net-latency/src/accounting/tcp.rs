@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::{
     Figures, Human, Packet, Percentiles, Places, Times,
     exchanges::{Answers, Exchanges, Outcome, Role, Turn},
+    transit::{Passage, Transits},
 };
 use crate::packet::event::{Event, Protocol, local_and_remote};
 
@@ -27,6 +28,8 @@ pub struct Segment {
     pub dsacks: Option<u16>,
     /// Whether it met a closed window; `None` where nobody looks.
     pub met_zero_window: Option<bool>,
+    /// Its way between both ends; `None` where they are not known.
+    pub passage: Option<Passage>,
 }
 
 impl Segment {
@@ -37,14 +40,17 @@ impl Segment {
             return None;
         }
         let record = event.record();
-        let turn = || Turn::of(&Packet::of_log(event), event.seq(), record.len);
+        let packet = Packet::of_log(event);
+        let is_again = event.is_retransmission();
+        let turn = || Turn::of(&packet, event.seq(), record.len);
         Some(Self {
-            turn: (!event.is_retransmission()).then(turn),
+            turn: (!is_again).then(turn),
             direction: event.direction(),
             segs: record.segs,
             rtt_ns: event.rtt_ns(),
             dsacks: event.dsacks(),
             met_zero_window: event.parts().map(|_| record.flags & FLAG_ZERO_WINDOW != 0),
+            passage: Passage::of(&packet, event.seq(), record.len, is_again),
         })
     }
 }
@@ -128,6 +134,7 @@ pub struct Tcp {
     /// Whether there was a segment with data.
     is_seen: bool,
     rtt: Times,
+    transit: Times,
     sent: u64,
     resent: u64,
     needless: u64,
@@ -156,10 +163,16 @@ impl Tcp {
         }
     }
 
+    /// Adds how long a segment took from its sender's device to here ([`Transits`]).
+    pub fn add_transit(&mut self, ns: u64) {
+        self.transit.add(ns);
+    }
+
     /// Forgets all and keeps the memory.
     pub fn clear(&mut self) {
         self.is_seen = false;
         self.rtt.clear();
+        self.transit.clear();
         (self.sent, self.resent, self.needless, self.zero_windows) = (0, 0, 0, None);
         self.service.clear();
         self.response.clear();
@@ -182,6 +195,9 @@ impl Tcp {
         if let Some(p50) = self.rtt.quantile(500) {
             part(format!("rtt p50 {}", Human(p50)));
         }
+        if let Some(p50) = self.transit.quantile(500) {
+            part(format!("transit p50 {}", Human(p50)));
+        }
         if self.resent > 0 {
             part(format!("{} of {} segments sent again", self.resent, self.sent));
         }
@@ -202,10 +218,13 @@ impl Tcp {
         words
     }
 
-    /// Half of the smoothed round-trip times do not exceed this; and so of service and response times.
+    /// Half of the smoothed round-trip times do not exceed this; and so of transit, service and response times.
     #[must_use]
-    pub fn medians(&self) -> [Option<u64>; 3] {
-        [self.rtt.quantile(500), self.service.times().quantile(500), self.response.times().quantile(500)]
+    pub fn medians(&self) -> [Option<u64>; 4] {
+        let [rtt, transit] = [&self.rtt, &self.transit].map(|times| times.quantile(500));
+        let [service, response] =
+            [&self.service, &self.response].map(|answers| answers.times().quantile(500));
+        [rtt, transit, service, response]
     }
 
     /// Segments sent again, and those of them that the peer had already.
@@ -216,18 +235,26 @@ impl Tcp {
 }
 
 #[derive(Serialize)]
-struct Rtt {
+struct Spread {
     count: u64,
     min_ns: Option<u64>,
     #[serde(flatten)]
     percentiles: Percentiles,
 }
 
+impl From<&Times> for Spread {
+    fn from(times: &Times) -> Self {
+        let Figures { count, min_ns, percentiles, .. } = times.figures();
+        Self { count, min_ns, percentiles }
+    }
+}
+
 impl Serialize for Tcp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Object<'a> {
-            rtt: Rtt,
+            rtt: Spread,
+            transit: Spread,
             segments_sent: u64,
             segments_sent_again: u64,
             sent_needlessly: u64,
@@ -235,9 +262,9 @@ impl Serialize for Tcp {
             service: &'a Answers,
             response: &'a Answers,
         }
-        let Figures { count, min_ns, percentiles, .. } = self.rtt.figures();
         let object = Object {
-            rtt: Rtt { count, min_ns, percentiles },
+            rtt: (&self.rtt).into(),
+            transit: (&self.transit).into(),
             segments_sent: self.sent,
             segments_sent_again: self.resent,
             sent_needlessly: self.needless,
@@ -268,6 +295,7 @@ impl Ends {
 pub struct Connections {
     ephemeral: Option<u32>,
     ends: Places<Ends, Conversation>,
+    transits: Transits<()>,
     tcp: Tcp,
 }
 
@@ -276,13 +304,13 @@ impl Connections {
     /// requests and answers, as where only some packets are seen.
     #[must_use]
     pub fn new(ephemeral: Option<u32>) -> Self {
-        Self { ephemeral, ends: Places::new(), tcp: Tcp::default() }
+        Self { ephemeral, ends: Places::new(), transits: Transits::new(), tcp: Tcp::default() }
     }
 
     /// Adds a packet.
     pub fn record(&mut self, event: &Event<'_>) {
         let Some(segment) = Segment::of(event) else { return };
-        let Self { ephemeral, ends: places, tcp } = self;
+        let Self { ephemeral, ends: places, transits, tcp } = self;
         let (local, remote) = local_and_remote(event.direction(), event.ends());
         let ends = Ends { local, remote, netns: event.record().netns };
         let settle = |old: &Ends, conversation: &mut Conversation| {
@@ -290,11 +318,14 @@ impl Connections {
         };
         let news = places.find(&ends, settle).see(ends.role(*ephemeral), &segment);
         tcp.add(&news);
+        if let Some(((), ns)) = segment.passage.and_then(|passage| transits.see(&passage, ())) {
+            tcp.add_transit(ns);
+        }
     }
 
     /// Nothing more will come.
     pub fn finish(&mut self) {
-        let Self { ephemeral, ends, tcp } = self;
+        let Self { ephemeral, ends, tcp, .. } = self;
         for (ends, conversation) in ends.iter_mut() {
             tcp.add(&conversation.finish(ends.role(*ephemeral)));
         }
@@ -383,7 +414,7 @@ mod tests {
         packets[3].0.dsacks = 6;
         let tcp = connections(&packets).tcp().clone();
         assert_eq!(tcp.sent_again(), (2, 2));
-        assert_eq!(tcp.medians(), [Some(1_000_000), None, None]);
+        assert_eq!(tcp.medians(), [Some(1_000_000), None, None, None]);
         assert_eq!(tcp.words(), "rtt p50 1.00 ms; 2 of 5 segments sent again; 2 needlessly");
     }
 

@@ -2,7 +2,7 @@
 
 use super::table::{Connection, Table};
 use super::timeline::Timeline;
-use crate::accounting::{self as summary, Worst};
+use crate::accounting::{self as summary, Worst, transit::Transits};
 use crate::kernel::ports;
 use crate::request::ReportConfig;
 use crate::source::log::packet::{FLAG_NAMES, Packet};
@@ -28,6 +28,7 @@ pub(super) struct Report {
     pub(super) processes: Table<Option<u32>>,
     pub(super) connections: Table<Connection>,
     pub(super) timeline: Timeline,
+    transits: Transits<(Connection, Option<u32>)>,
     /// Ports of clients, as [`Connection::role`] takes them, where requests and answers are followed: not if some packets are left out.
     ephemeral: Option<u32>,
 }
@@ -46,6 +47,7 @@ impl Report {
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
             timeline: Timeline::new(config.interval),
+            transits: Transits::new(),
             ephemeral: config.filter.slower.is_none().then(ports::ephemeral_word),
         }
     }
@@ -79,6 +81,15 @@ impl Report {
             let entry = self.connections.add(connection, packet, &plain);
             if let Some(segment) = packet.segment(&plain) {
                 process.tcp.add(&entry.converse(connection.role(self.ephemeral), &segment));
+                let receiver = (connection, packet.values.pid);
+                let told = segment.passage.and_then(|passage| self.transits.see(&passage, receiver));
+                if let Some(((connection, pid), ns)) = told {
+                    let [connection, process] =
+                        [self.connections.get_mut(&connection), self.processes.get_mut(&pid)];
+                    for entry in [connection, process].into_iter().flatten() {
+                        entry.tcp.add_transit(ns);
+                    }
+                }
             }
         }
         if let Some(total_ns) = plain.total {

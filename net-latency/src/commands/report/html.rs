@@ -198,7 +198,7 @@ fn write_head(who: &[&str], page: &mut String) -> fmt::Result {
         writeln!(page, "<th scope=\"col\">{name}</th>")?;
     }
     writeln!(page, "<th scope=\"col\" class=\"left\">most time in</th>")?;
-    for name in ["rtt p50", "service p50", "response p50", "sent again", "needlessly"] {
+    for name in ["rtt p50", "transit p50", "service p50", "response p50", "sent again", "needlessly"] {
         writeln!(page, "<th scope=\"col\">{name}</th>")?;
     }
     writeln!(page, "</tr>\n</thead>\n<tbody>")
@@ -221,7 +221,7 @@ fn write_row(entry: &Entry, page: &mut String) -> fmt::Result {
 fn write_others(before: usize, others: Others, page: &mut String) -> fmt::Result {
     if others.lines > 0 {
         write!(page, "<tr><th scope=\"row\" class=\"left\" colspan=\"{before}\">all others</th>")?;
-        writeln!(page, "<td>{}</td><td colspan=\"10\"></td></tr>", others.lines)?;
+        writeln!(page, "<td>{}</td><td colspan=\"11\"></td></tr>", others.lines)?;
     }
     writeln!(page, "</tbody>\n</table>\n</div>")
 }

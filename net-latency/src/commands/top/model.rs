@@ -18,6 +18,7 @@ use crate::{
     accounting::{
         exchanges::Role,
         tcp::{Conversation, Segment},
+        transit::Transits,
     },
     packet::event::{COLUMNS, Event, Protocol, local_and_remote},
 };
@@ -41,6 +42,7 @@ pub(super) struct Model {
     now: u64,
     processes: Table<u32, Process>,
     connections: Table<ConnectionKey, Connection>,
+    transits: Transits<ConnectionKey>,
     /// Whether a packet came with fine stages.
     has_parts: bool,
     /// Ports of clients, as [`Role::of`] takes them, where requests and answers are followed.
@@ -115,6 +117,7 @@ impl Model {
             now: 0,
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
+            transits: Transits::new(),
             has_parts: false,
             ephemeral: None,
         }
@@ -167,15 +170,21 @@ impl Model {
             process.traffic.record(event, now);
         }
         let key = ConnectionKey::of(event);
-        if let Some(connection) = self.connections.place(key, now, is_room) {
-            connection.traffic.record(event, now);
-            connection.see(event, now);
-            if let Some(segment) = Segment::of(event) {
-                let news = connection.conversation.see(key.role(self.ephemeral), &segment);
-                connection.traffic.hear(&news);
-                if let Some(process) = process {
-                    process.traffic.hear(&news);
-                }
+        let Some(connection) = self.connections.place(key, now, is_room) else { return };
+        connection.traffic.record(event, now);
+        connection.see(event, now);
+        let Some(segment) = Segment::of(event) else { return };
+        let news = connection.conversation.see(key.role(self.ephemeral), &segment);
+        connection.traffic.hear(&news);
+        if let Some(process) = process {
+            process.traffic.hear(&news);
+        }
+        if let Some((receiver, ns)) = segment.passage.and_then(|passage| self.transits.see(&passage, key)) {
+            if let Some(connection) = self.connections.entries.get_mut(&receiver) {
+                connection.traffic.add_transit(ns);
+            }
+            if let Some(process) = self.processes.entries.get_mut(&receiver.pid) {
+                process.traffic.add_transit(ns);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::{
     model::{ConnectionKey, Model, Packet, Protocols},
     place::Place,
     state::{RowKey, Sort, State},
-    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TREND},
+    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TRANSIT, TREND},
 };
 use crate::packet::{
     event::Protocol,
@@ -241,6 +241,7 @@ fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> 
 pub(super) fn time_name(direction: Direction, protocols: Protocols, time: usize) -> &'static str {
     match time.checked_sub(FIRST_PART) {
         _ if time == RTT => "rtt",
+        _ if time == TRANSIT => "transit",
         _ if time == ANSWER && direction == Direction::In => "response",
         _ if time == ANSWER => "service",
         None if time == TOTAL => "total",

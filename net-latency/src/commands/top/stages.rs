@@ -10,7 +10,7 @@ use super::{
     rows::time_name,
     units,
     view::View,
-    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL},
+    window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TRANSIT},
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
 use crate::packet::stages::parts;
@@ -19,7 +19,7 @@ use crate::packet::stages::parts;
 pub(super) const fn height(has_parts: bool) -> u16 {
     1 + TOTAL as u16 + 1 + BESIDE + if has_parts { PARTS as u16 } else { 0 }
 }
-/// Of them those of answers, and of round trips.
+/// Of them those of answers, and of round trips or the way from the sender.
 const BESIDE: u16 = 2;
 /// Columns that each direction takes.
 const WIDTH: u16 = 26;
@@ -68,10 +68,10 @@ fn draw_direction(
     // What splits the last stage, or follows it, stands between that and the total.
     let parts = parts(direction, Protocol::Tcp).filter(|_| has_parts).map(|(part, _)| FIRST_PART + part);
     let beside = match direction {
-        Direction::In => &[ANSWER][..],
-        Direction::Out => &[ANSWER, RTT],
+        Direction::In => [ANSWER, TRANSIT],
+        Direction::Out => [ANSWER, RTT],
     };
-    let times = (0..COLUMNS).chain(parts).chain([TOTAL]).chain(beside.iter().copied());
+    let times = (0..COLUMNS).chain(parts).chain([TOTAL]).chain(beside);
     for (line, time) in times.enumerate() {
         let y = y + 1 + line as u16;
         let spread = figures.times[time];

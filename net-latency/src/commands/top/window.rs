@@ -17,7 +17,7 @@ pub(super) const SLICES: u64 = 10;
 /// Slices that the trend goes back.
 pub(super) const TREND: usize = 60;
 /// The stages, the total behind them, the parts of fine stages behind that, and what connections show beside.
-pub(super) const TIMES: usize = RTT + 1;
+pub(super) const TIMES: usize = TRANSIT + 1;
 /// Index of the total among the times.
 pub(super) const TOTAL: usize = COLUMNS;
 /// Index of the first part among the times.
@@ -26,6 +26,8 @@ pub(super) const FIRST_PART: usize = COLUMNS + 1;
 pub(super) const ANSWER: usize = FIRST_PART + PARTS;
 /// Index of the smoothed round-trip time of sent packets.
 pub(super) const RTT: usize = ANSWER + 1;
+/// Index of how long received packets took from their sender's device, where this host has that too.
+pub(super) const TRANSIT: usize = RTT + 1;
 
 /// Counts of a time, coarser than elsewhere, since each row has ten slices of eight of them: percentiles are right to
 /// within 3 %.
@@ -148,6 +150,13 @@ impl Traffic {
             }
             Err(Unanswered::Interleaved) => slice.ways[way].interleaved += 1,
             Err(_) => {}
+        }
+    }
+
+    /// Adds how long one of the newest packets took from its sender's device.
+    pub(super) fn add_transit(&mut self, ns: u64) {
+        if let Some(slice) = self.slices.back_mut() {
+            slice.add(Direction::In as usize, TRANSIT, ns);
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use net_latency_common::{Direction, Held};
 
 use super::time::{Time, TimeReader};
-use crate::accounting::{self as summary, exchanges::Turn, tcp::Segment};
+use crate::accounting::{self as summary, exchanges::Turn, tcp::Segment, transit::Passage};
 use crate::packet::event::{COLUMNS, PARTS, Protocol, flag_named};
 use crate::packet::stages::{FINE_STAGES, STAGES, crossed, split};
 
@@ -96,14 +96,16 @@ impl Packet<'_> {
         if self.protocol != Protocol::Tcp || flags.contains(Flags::CONTROL) {
             return None;
         }
+        let is_again = flags.contains(Flags::RETRANS);
         let turn = || Turn::of(plain, seq, self.len);
         Some(Segment {
-            turn: (!flags.contains(Flags::RETRANS)).then(turn),
+            turn: (!is_again).then(turn),
             direction: self.direction,
             segs: segs.unwrap_or(1),
             rtt_ns,
             dsacks,
             met_zero_window: self.parts.map(|_| flags.contains(Flags::ZERO_WINDOW)),
+            passage: Passage::of(plain, seq, self.len, is_again),
         })
     }
 

@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     ("connections_have_the_kernels_round_trip_time", round_trips),
     ("connections_have_the_kernels_retransmissions", retransmissions),
     ("connections_have_the_peers_service_and_response_times", exchanges),
+    ("connections_have_the_way_between_both_ends", transits),
 ];
 
 /// A port that the kernel gives to no client: it tells who serves.
@@ -158,6 +159,34 @@ fn exchanges(backend: Backend) -> Result<()> {
             ensure!(count(object, "count")? == u64::from(ROUNDS), "not all exchanges of {field}");
             let shown = count(object, end)?;
             ensure!(expected.contains(&shown), "{field}: {end} is {shown}, but the peers say {expected:?}");
+        }
+        Ok(())
+    };
+    check().map_err(|error| outcome.fault(format_args!("{error:#}: {rows:?}"), []))
+}
+
+/// Requests are held up behind the sender's queue, answers are not.
+fn transits(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 10;
+    const DELAY: Duration = Duration::from_millis(20);
+    /// What a busy machine adds in each of so many rounds.
+    const NOISE: Duration = Duration::from_millis(15);
+    let path = Path::veth(Version::V4)?.without_tail_loss_probes()?;
+    path.delay(DELAY)?;
+    let mut pair = connect(&path)?;
+    let tool = launch(backend).start()?;
+    pair.converse(ROUNDS, 200)?;
+    let outcome = tool.stop()?;
+    let rows = report(&outcome)?;
+    let [delay, noise] = [DELAY, NOISE].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    let check = || -> Result<()> {
+        for (local, expected) in [(pair.far, delay..=delay + noise), (pair.near, 1..=noise)] {
+            let local = local.to_string();
+            let row = rows.iter().find(|row| row["local"] == local.as_str()).context("no row")?;
+            let transit = &row["tcp"]["transit"];
+            ensure!(count(transit, "count")? == u64::from(ROUNDS), "not all packets of {local}");
+            let shortest = count(transit, "min_ns")?;
+            ensure!(expected.contains(&shortest), "to {local}: {shortest} is not in {expected:?}");
         }
         Ok(())
     };
