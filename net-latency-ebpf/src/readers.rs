@@ -188,6 +188,18 @@ pub(crate) fn current(now: u64) -> Reading {
     }
 }
 
+/// The id of the process that had the CPU until the current thread got it, which reads; 0 if none had it.
+///
+/// A global function: who reads a datagram has no room on the stack for more of [`Reading`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn reader_holder() -> u32 {
+    let (slot, tag) = place(Task::current_ids() as u32);
+    let Some(reader) = READERS.get(slot) else { return 0 };
+    let holder = reader.holder.get();
+    if is_of(holder, tag) { (holder >> TAG_BITS) as u32 } else { 0 }
+}
+
 impl Reading {
     /// The parts of the time from a packet's arrival in its transport to its reader, who took it at `app`. From `readable` on it
     /// could be read. All are unknown if one is.

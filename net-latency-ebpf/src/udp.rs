@@ -303,6 +303,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         let mark = skb.mark();
         let record = || {
             // Before all else is loaded, which a call would drive out of its registers.
+            let holder = holder();
             let cpu = cpu() as u16;
             let (sport, dport) = ports(header as u32);
             let (saddr, daddr) = pair.of_record(direction);
@@ -330,7 +331,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 family: pair.family as u8,
                 held: 0,
                 dsacks: 0,
-                rtt_or_holder: 0,
+                rtt_or_holder: holder,
             }
         };
         let packet = Finished { direction, protocol, flags, stamps: &stamps };
@@ -369,6 +370,19 @@ fn parts(transport: u64, app: u64) -> [u64; PARTS] {
 #[inline(always)]
 fn parts(_: u64, _: u64) -> [u64; PARTS] {
     [0; PARTS]
+}
+
+/// The process that had the CPU until the current thread got it, as far as anybody asks.
+#[cfg(feature = "fine")]
+#[inline(always)]
+fn holder() -> u32 {
+    if is_fine() { readers::reader_holder() } else { 0 }
+}
+
+#[cfg(not(feature = "fine"))]
+#[inline(always)]
+fn holder() -> u32 {
+    0
 }
 
 /// An skb is dropped: if it was a datagram on a queue, nobody will take it.

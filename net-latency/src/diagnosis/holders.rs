@@ -18,6 +18,15 @@ pub(super) struct Holder {
     is_asked: bool,
 }
 
+/// Who had the CPU that readers waited for longest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldBy {
+    pub(super) pid: u32,
+    pub(super) process: Option<Vec<u8>>,
+    /// Of the time that readers waited, percent.
+    pub(super) share: u64,
+}
+
 /// A thread that waited for a CPU.
 #[derive(Clone, Copy, Debug)]
 struct Reader {

@@ -66,7 +66,15 @@ struct FindingObject<'a> {
     confidence: &'static str,
     sentence: &'a str,
     evidence: &'a [String],
+    cpu_held_by: Option<HeldByObject>,
     next: &'a str,
+}
+
+#[derive(Serialize)]
+struct HeldByObject {
+    process: Option<String>,
+    pid: u32,
+    share: u64,
 }
 
 impl<'a> From<&'a Finding> for FindingObject<'a> {
@@ -83,6 +91,11 @@ impl<'a> From<&'a Finding> for FindingObject<'a> {
             confidence: finding.confidence.name(),
             sentence: &finding.sentence,
             evidence: &finding.evidence,
+            cpu_held_by: finding.cpu_held_by.as_ref().map(|holder| HeldByObject {
+                process: holder.process.as_ref().map(|name| String::from_utf8_lossy(name).into_owned()),
+                pid: holder.pid,
+                share: holder.share,
+            }),
             next: &finding.next,
         }
     }

@@ -14,6 +14,7 @@ use net_latency_common::{Counter, Direction, Held, IPPROTO_UDP};
 
 use super::{
     cause::Cause,
+    holders::HeldBy,
     model::{Item, Model, Processes, Service, Side, Windows},
     words,
 };
@@ -88,6 +89,7 @@ pub(super) struct Finding {
     /// The same in a few words.
     pub(super) brief: &'static str,
     pub(super) evidence: Vec<String>,
+    pub(super) cpu_held_by: Option<HeldBy>,
     pub(super) next: String,
     /// All of its time, ns: the larger comes first.
     weight: u128,
@@ -289,6 +291,7 @@ impl Judge<'_> {
             confidence = confidence.min(Confidence::Medium);
         }
         let share = percent(suspect.sum, sum);
+        let cpu_held_by = if suspect.item == Item::Cpu { self.holder(side) } else { None };
         let finding = Finding {
             cause,
             stage: column(suspect.item, service.protocol),
@@ -300,13 +303,24 @@ impl Judge<'_> {
             confidence,
             sentence,
             brief: words::brief(cause, suspect.item),
-            evidence: self.evidence(service, side, suspect, second, sum),
+            evidence: self.evidence(service, side, suspect, cpu_held_by.as_ref(), second, sum),
+            cpu_held_by,
             next: words::next(cause, suspect.item, service),
             weight: suspect.sum,
             pid: service.pid,
             who: Some(who),
         };
         Some(Judgement::Found(Box::new(finding)))
+    }
+
+    /// Who had the CPU that its readers waited for.
+    fn holder(&self, side: &Side) -> Option<HeldBy> {
+        let (holder, share) = side.holders.main()?;
+        let is_its = |other: &&Service| other.processes() == Processes::One(holder.pid);
+        let known = holder.name.as_ref().and_then(|name| name.split(|byte| *byte == 0).next());
+        let known = known.filter(|name| !name.is_empty());
+        let process = known.or_else(|| self.model.services.iter().find(is_its)?.name());
+        Some(HeldBy { pid: holder.pid, process: process.map(<[u8]>::to_vec), share })
     }
 
     /// The times that its packets had.
@@ -461,6 +475,7 @@ impl Judge<'_> {
         service: &Service,
         side: &Side,
         suspect: Suspect<'_>,
+        holder: Option<&HeldBy>,
         second: Option<&Suspect<'_>>,
         sum: u128,
     ) -> Vec<String> {
@@ -500,12 +515,9 @@ impl Judge<'_> {
             evidence.push(words::does_not_read(peer, *count));
         }
         if suspect.item == Item::Cpu {
-            if let Some((holder, share)) = side.holders.main() {
-                let is_its = |other: &&Service| other.processes() == Processes::One(holder.pid);
-                let known = holder.name.as_ref().map(|name| &name[..]);
-                let name = known.or_else(|| self.model.services.iter().find(is_its)?.name());
+            if let Some(holder) = holder {
                 let is_own = service.processes() == Processes::One(holder.pid);
-                evidence.push(words::cpu_held_by(holder.pid, name, is_own, share));
+                evidence.push(words::cpu_held_by(holder, is_own));
             }
             evidence.extend(side.holders.allowed().map(words::may_run));
         }
@@ -729,6 +741,7 @@ fn drop_finding(dropped: u64, seen: u64) -> Finding {
         sentence: words::SOCKET_DROP.to_owned(),
         brief: words::brief(Cause::SocketDrop, Item::Socket),
         evidence: vec![format!("{dropped} of {seen} packets were dropped after they reached TCP or UDP")],
+        cpu_held_by: None,
         next: "nstat -az UdpRcvbufErrors TcpExtTCPBacklogDrop TcpExtTCPRcvQDrop".to_owned(),
         weight: 0,
         pid: 0,

@@ -4,6 +4,7 @@ use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
+    holders::HeldBy,
     model::{Item, Processes, Service},
 };
 use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
@@ -76,10 +77,10 @@ pub(super) fn held(held: Held) -> &'static str {
     }
 }
 
-/// Who had the CPU until the reader got it. Any bytes may be a name, up to a 0.
-pub(super) fn cpu_held_by(pid: u32, name: Option<&[u8]>, is_own: bool, share: u64) -> String {
-    let name = name.and_then(|name| name.split(|byte| *byte == 0).next()).filter(|name| !name.is_empty());
-    let who = match name {
+/// Who had the CPU until the reader got it.
+pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
+    let HeldBy { pid, process, share } = holder;
+    let who = match process {
         _ if is_own => "another thread of its own".to_owned(),
         Some(name) => format!("{}, PID {pid},", plain(Some(name))),
         None => format!("PID {pid}"),

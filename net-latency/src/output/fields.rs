@@ -99,15 +99,14 @@ pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
         let places = split(direction, protocol).into_iter().zip(parts);
         form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
         form.word_of_some(const { &Field::new("held") }, is_sent_by_tcp, event.held().map(held_name));
-        let is_received = (direction, protocol) == (Direction::In, Protocol::Tcp);
-        form.number_of_some(
-            const { &Field::new("cpu_held_by") },
-            is_received,
-            event.cpu_held_by().map(u64::from),
-        );
     }
     form.name(const { &Field::new("process") }, event.process());
     form.number_of_some(const { &Field::new("rtt_ns") }, is_sent_by_tcp, event.rtt_ns());
     let dsacks = event.dsacks().map(u64::from);
     form.number_of_some(const { &Field::new("dsacks") }, dsacks.is_some(), dsacks);
+    if event.parts().is_some() {
+        let is_received = direction == Direction::In;
+        let holder = event.cpu_held_by().map(u64::from);
+        form.number_of_some(const { &Field::new("cpu_held_by") }, is_received, holder);
+    }
 }

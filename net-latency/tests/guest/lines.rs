@@ -217,7 +217,7 @@ impl Line {
         );
         let is_fine = has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field));
         ensure!(
-            has("cpu_held_by") == (is_fine && dir == Dir::In && proto == Proto::Tcp),
+            has("cpu_held_by") == (is_fine && dir == Dir::In),
             "cpu_held_by is there for what nobody reads here, or missing"
         );
         ensure!(value["seq"].is_null() == (proto == Proto::Udp), "seq is TCP's");

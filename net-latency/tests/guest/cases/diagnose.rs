@@ -142,6 +142,8 @@ fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
     let evidence = verdict["findings"][0]["evidence"].to_string();
     let holder = format!("nl-hog, PID {}, had that CPU until the reader got it", hog.pid());
     ensure!(evidence.contains(&holder), "{holder:?} is not said: {verdict}");
+    let holder = &verdict["findings"][0]["cpu_held_by"];
+    ensure!(holder["pid"] == hog.pid() && holder["process"] == "nl-hog", "{holder} is not it: {verdict}");
     ensure!(evidence.contains("its reader may use CPU 1 only"), "affinity is not named: {verdict}");
     Ok(())
 }

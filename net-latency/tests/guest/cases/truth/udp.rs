@@ -1,6 +1,10 @@
 //! UDP, both ways.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    thread::sleep,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -154,6 +158,38 @@ pub(super) fn slow_reader() -> Result<Check> {
     Ok(Box::new(move |evidence| {
         two.expect(evidence, 5, 64)?;
         expect_wait(evidence, &two.taken(evidence), 2)
+    }))
+}
+
+/// A reader that waits for the CPU that another process has.
+pub(super) fn held_up_reader() -> Result<Check> {
+    const ROUNDS: usize = 5;
+    /// Until the other one has the CPU.
+    const BEFORE_MS: u64 = 20;
+    let mut two = Two::connected(&Path::loopback(Version::V4)?)?;
+    let mut hog = Peer::spawn(b"nl-hog")?;
+    two.sender.ask("pin 0")?;
+    two.receiver.ask("pin 1")?;
+    for _ in 0..ROUNDS {
+        two.receiver.tell("udp receive 1")?;
+        // It is in its call by then, and not kept from calling by the other one.
+        sleep(Duration::from_millis(100));
+        // By itself, since this process may have to wait for that CPU too.
+        two.sender.tell(&format!("udp send-after {BEFORE_MS} 200"))?;
+        hog.tell(&format!("hog 1 {}", 4 * BEFORE_MS))?;
+        two.sender.answer()?;
+        two.receiver.answer()?;
+        hog.answer()?;
+    }
+    Ok(Box::new(move |evidence| {
+        two.expect(evidence, ROUNDS, 200)?;
+        let taken = two.taken(evidence);
+        let by_hog = taken.iter().filter(|line| line.cpu_held_by == Some(hog.pid())).count();
+        ensure!(
+            by_hog * 2 > ROUNDS,
+            evidence.outcome.fault(format_args!("{by_hog} waited for PID {}", hog.pid()), taken)
+        );
+        Ok(())
     }))
 }
 
