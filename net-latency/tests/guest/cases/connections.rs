@@ -184,7 +184,9 @@ fn transits(backend: Backend) -> Result<()> {
             let local = local.to_string();
             let row = rows.iter().find(|row| row["local"] == local.as_str()).context("no row")?;
             let transit = &row["tcp"]["transit"];
-            ensure!(count(transit, "count")? == u64::from(ROUNDS), "not all packets of {local}");
+            // Until the first has been read, nobody knows that its receiver is here.
+            let known = count(transit, "count")?;
+            ensure!(known >= u64::from(ROUNDS) - 1, "{known} of {ROUNDS} packets of {local}");
             let shortest = count(transit, "min_ns")?;
             ensure!(expected.contains(&shortest), "to {local}: {shortest} is not in {expected:?}");
         }

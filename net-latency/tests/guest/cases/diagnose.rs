@@ -254,6 +254,8 @@ fn socket_drops(backend: Backend) -> Result<()> {
     let sink = Sink::Redirected(Scratch::new("diagnose"));
     let tool = Launch::new(backend).view("diagnose").args(&arguments).sink(sink).start()?;
     sender.ask(&format!("udp send-to 127.0.0.1:{port} {SENT} 1000"))?;
+    // A softirq may be late.
+    sleep(Duration::from_millis(200));
     let taken = receiver.ask("udp receive-all")?;
     ensure!(taken > 0 && taken < SENT, "{taken} of {SENT} found room, so this shows nothing");
     let outcome = tool.stop()?;
