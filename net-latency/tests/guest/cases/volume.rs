@@ -17,11 +17,11 @@ use crate::{
 pub(crate) const CASES: &[Case] = &[("full_speed", full_speed), ("lossy", lossy), ("overload", overload)];
 
 fn full_speed(backend: Backend) -> Result<()> {
-    const ROUNDS: u32 = 20_000;
-    /// A request and a reply, each out and in.
+    const ROUNDS: u32 = 5_000;
+    /// A request and a reply, each out and in: three times as many as the buffer has room for.
     const PACKETS: u64 = ROUNDS as u64 * 4;
 
-    let tool = Launch::new(backend).start()?;
+    let tool = Launch::new(backend).args(&["--buffer", "1M"]).start()?;
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
     pair.set_patience(Duration::from_secs(900));
     pair.converse(ROUNDS, 200)?;
