@@ -122,9 +122,9 @@ impl Conversation {
             ensure!(!is_twice, fault("the same segment twice"));
         }
         ensure!(!own.is_empty(), outcome.fault("no line of this connection", lines));
-        // Absent is never wrong; but it is to be rare.
+        // Absent is never wrong; but it is to be rare. Whose write nobody saw has no process either.
         let writes_unknown =
-            incomplete.iter().filter(|line| line.dir == Dir::Out && line.pid.is_some()).count();
+            incomplete.iter().filter(|line| line.dir == Dir::Out && line.stages[0].is_none()).count();
         let excused = outcome.writes_unseen(own.len()).min(writes_unknown);
         let known = own.len() - incomplete.len() + excused;
         ensure!(
