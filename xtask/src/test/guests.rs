@@ -231,8 +231,9 @@ impl Choice {
         if is_user_side {
             return &[Share::Hooks, Share::BehindHooks, Share::UserSide];
         }
-        // The real-time kernel has the same sources, and so the same verifier, as the usual one of its version.
-        let is_elsewhere = series == Series::RealTime || part == Part::Kprobe && series != OF_KPROBES;
+        // The real-time kernel has the same sources, and so the same verifier, as the usual one of its version. One backend on each
+        // kernel shows what comes behind the hooks.
+        let is_elsewhere = series == Series::RealTime || (part == Part::Kprobe) != (series == OF_KPROBES);
         if is_elsewhere || !self.is_whole { &[Share::Hooks] } else { &[Share::All] }
     }
 
@@ -474,6 +475,7 @@ mod tests {
             "kernel newest, kprobe, hooks",
             "kernel 6.12, kprobe, hooks",
             "kernel 6.1, kprobe, hooks",
+            "kernel 5.10, fentry or auto, hooks",
         ];
         assert_eq!(alone(&all), expected);
         assert_eq!(alone(&TestArgs { kernels: vec![Series::RealTime], ..args() }), [""; 0]);
