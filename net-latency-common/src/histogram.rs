@@ -143,7 +143,7 @@ impl ConnectionKey {
 
 /// Whose packets, and which cell. What `group` holds depends on [`GroupBy`]: a process id; a name, zero behind its end;
 /// a port; an IPv6 address or an IPv4-mapped one, as it lies in memory; index and namespace of a device; a cgroup's id; the number
-/// of a connection ([`ConnectionKey`]).
+/// of a connection ([`ConnectionKey`]), and 1 where there is one.
 /// All zero where that is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -252,10 +252,9 @@ const fn until_nul(word: u64) -> (u64, bool) {
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for CellKey {}
 const _: () = assert!(size_of::<CellKey>() == 24, "keys have no padding");
-// SAFETY: `repr(C)`, integers only, no padding (asserted below).
+// SAFETY: `repr(transparent)` over 64-bit integers.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for ConnectionKey {}
-const _: () = assert!(size_of::<ConnectionKey>() == 24, "keys have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for Span {}

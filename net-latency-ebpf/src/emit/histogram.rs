@@ -55,6 +55,9 @@ const FIRST: u32 = 2;
 /// Not counted: the packet was finished while not every hook was attached.
 const OUTSIDE: u32 = 3;
 
+/// In the second word of a group by connection: it is one, and not what has none.
+const IS_CONNECTION: u64 = 1;
+
 /// In place of a time: there never was one.
 const NEVER_TIME: u64 = no_time(NEVER);
 
@@ -112,10 +115,6 @@ pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counte
         return Err(Counter::Outside);
     }
     let Whose { group: [start, end], pid, process } = whose;
-    if setting!(histograms_by) == GroupBy::Connection as u32 && packet.protocol == IPPROTO_TCP && start == 0 {
-        // There was no room for one more connection.
-        return Err(Counter::HistogramFull);
-    }
     match add(start, end, row(traffic, ROW_TOTAL), time(traffic, flags, stages, ROW_TOTAL)) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
@@ -331,7 +330,7 @@ fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
         if u32::from(packet.family) == AF_INET { [0, host[0] << 32 | 0xffff_0000] } else { host }
     } else if by == GroupBy::Connection as u32 && packet.protocol == IPPROTO_TCP {
         // Datagrams have none.
-        [connection(direction, packet), 0]
+        [connection(direction, packet), IS_CONNECTION]
     } else if by == GroupBy::Interface as u32 {
         [packet.ifindex.into(), packet.netns.into()]
     } else if by == GroupBy::Cgroup as u32 {
@@ -395,12 +394,17 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
     unsafe { core::mem::transmute(bytes) }
 }
 
-/// Adds one to the cell of `time` in a row, of the group in two words.
+/// Adds one to the cell of `time` in a row, of the group in two words. That a connection has no number is looked at here: where
+/// kprobes finish a segment, 5.10 has no stack for it.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
+    if setting!(histograms_by) == GroupBy::Connection as u32 && start == 0 && end == IS_CONNECTION {
+        // There was no room for one more connection.
+        return LOST;
+    }
     let cell = cell(time);
     let key = CellKey { group: [start, end], row, cell: cell as u32 };
     if let Some(cell) = GROUPS.get_ptr_mut(&key) {
