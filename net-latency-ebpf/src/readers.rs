@@ -43,6 +43,15 @@ pub(crate) struct Reader {
     holder: Field<u64>,
 }
 
+impl Reader {
+    /// The id of that process; 0 if none had it, or the thread with this tag is another one.
+    #[inline(always)]
+    fn holder_of(&self, tag: u64) -> u64 {
+        let holder = self.holder.get();
+        if is_of(holder, tag) { holder >> TAG_BITS } else { 0 }
+    }
+}
+
 /// The process that a thread of the kernel's took this CPU from, the last such time.
 #[repr(C)]
 struct Displaced {
@@ -179,12 +188,11 @@ pub(crate) fn current(now: u64) -> Reading {
     let (slot, tag) = place(Task::current_ids() as u32);
     let Some(reader) = READERS.get(slot) else { return Reading::default() };
     let time = |word| if is_of(word, tag) { tagged::time::<TAG_BITS>(word, now) } else { 0 };
-    let holder = reader.holder.get();
     Reading {
         asked: time(reader.asked.get()),
         woken: time(reader.woken.get()),
         running: time(reader.running.get()),
-        holder: if is_of(holder, tag) { holder >> TAG_BITS } else { 0 },
+        holder: reader.holder_of(tag),
     }
 }
 
@@ -195,9 +203,7 @@ pub(crate) fn current(now: u64) -> Reading {
 #[inline(never)]
 pub(crate) extern "C" fn reader_holder() -> u32 {
     let (slot, tag) = place(Task::current_ids() as u32);
-    let Some(reader) = READERS.get(slot) else { return 0 };
-    let holder = reader.holder.get();
-    if is_of(holder, tag) { (holder >> TAG_BITS) as u32 } else { 0 }
+    READERS.get(slot).map_or(0, |reader| reader.holder_of(tag) as u32)
 }
 
 impl Reading {

@@ -2,8 +2,10 @@
 
 use std::{cmp::Reverse, io};
 
-use net_latency_common::{DroppingSockets, IPPROTO_UDP};
+use net_latency_common::DroppingSockets;
 use serde::Serialize;
+
+use crate::packet::event::Protocol;
 
 /// Most that are told apart.
 const MOST: usize = 16;
@@ -75,7 +77,8 @@ impl Drops {
         const NAMED: usize = 3;
         for (sockets, count) in self.iter().take(NAMED) {
             let whose = if sockets.is_client == 0 { "" } else { "clients of " };
-            writeln!(out, "    {count} by {whose}{} port {}", protocol(sockets), sockets.port)?;
+            let protocol = Protocol::of(sockets.protocol).name();
+            writeln!(out, "    {count} by {whose}{protocol} port {}", sockets.port)?;
         }
         Ok(())
     }
@@ -83,7 +86,7 @@ impl Drops {
     /// As JSON has them.
     pub fn as_json(&self) -> Vec<DroppedAt> {
         let entry = |(sockets, packets): (DroppingSockets, u64)| DroppedAt {
-            proto: protocol(sockets),
+            proto: Protocol::of(sockets.protocol).name(),
             port: sockets.port,
             end: if sockets.is_client == 0 { "server" } else { "client" },
             netns: sockets.netns,
@@ -93,13 +96,9 @@ impl Drops {
     }
 }
 
-fn protocol(sockets: DroppingSockets) -> &'static str {
-    if sockets.protocol == IPPROTO_UDP { "udp" } else { "tcp" }
-}
-
 #[cfg(test)]
 mod tests {
-    use net_latency_common::IPPROTO_TCP;
+    use net_latency_common::{IPPROTO_TCP, IPPROTO_UDP};
 
     use super::*;
 

@@ -8,8 +8,7 @@ use std::{array, collections::HashMap, mem, net::IpAddr, ops::Range, time::Durat
 
 use net_latency_common::{
     COMM_LEN, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
-    IPPROTO_TCP, IPPROTO_UDP, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT,
-    is_client, service_port,
+    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, is_client, service_port,
 };
 
 use super::{
@@ -296,11 +295,10 @@ impl Service {
 
     /// Whether these are its sockets.
     pub(super) fn has(&self, sockets: DroppingSockets) -> bool {
-        let protocol = if self.protocol == Protocol::Udp { IPPROTO_UDP } else { IPPROTO_TCP };
         let own = DroppingSockets {
             netns: self.netns,
             port: self.port,
-            protocol,
+            protocol: self.protocol.number(),
             is_client: u8::from(self.is_client),
         };
         own == sockets && self.is_used()

@@ -10,7 +10,7 @@
 //! The confidence is that of the weakest of three facts: how many packets are affected, how far the first cause leads the second,
 //! and how many packets' times are unknown ([`confidence`]).
 
-use net_latency_common::{Counter, Direction, Held, IPPROTO_UDP};
+use net_latency_common::{Counter, Direction, Held};
 
 use super::{
     cause::Cause,
@@ -66,6 +66,18 @@ pub(super) struct Who {
     pub(super) port: u16,
     pub(super) protocol: Protocol,
     pub(super) direction: Direction,
+}
+
+impl Who {
+    fn of(service: &Service, direction: Direction) -> Self {
+        Self {
+            process: service.name().map(<[u8]>::to_vec),
+            processes: service.processes(),
+            port: service.port,
+            protocol: service.protocol,
+            direction,
+        }
+    }
 }
 
 /// What is wrong, or takes most of the time.
@@ -248,13 +260,7 @@ impl Judge<'_> {
         if side.packets + side.resent == 0 {
             return None;
         }
-        let who = Who {
-            process: service.name().map(<[u8]>::to_vec),
-            processes: service.processes(),
-            port: service.port,
-            protocol: service.protocol,
-            direction,
-        };
+        let who = Who::of(service, direction);
         let normal = |who, remark| {
             let [p50_ns, p99_ns] = [500, 990].map(|per_mille| side.total.quantile(per_mille));
             Some(Judgement::Normal(Normal { who, packets: side.packets, p50_ns, p99_ns, remark }))
@@ -702,20 +708,15 @@ fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
         }
         left = left.saturating_sub(dropped);
         let one = if let [service] = its.as_slice() { Some(*service) } else { None };
-        let protocol = if sockets.protocol == IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp };
-        let who = Who {
-            process: one.and_then(|service| service.name().map(<[u8]>::to_vec)),
-            processes: one.map_or(Processes::Unknown, Service::processes),
-            port: sockets.port,
-            protocol,
-            direction: Direction::In,
-        };
+        let (port, protocol, direction) = (sockets.port, Protocol::of(sockets.protocol), Direction::In);
+        let nobody = Who { process: None, processes: Processes::Unknown, port, protocol, direction };
+        let who = one.map_or(nobody, |service| Who::of(service, direction));
         let kind = if protocol == Protocol::Udp { 'u' } else { 't' };
         let end = if sockets.is_client == 0 { 's' } else { 'd' };
         found.push(Finding {
             who: Some(who),
             confidence: if one.is_some() { Confidence::High } else { Confidence::Medium },
-            next: format!("ss -{kind}amnp '{end}port = :{}' (d in skmem: drops)", sockets.port),
+            next: format!("ss -{kind}amnp '{end}port = :{port}' (d in skmem: drops)"),
             pid: one.map_or(0, |service| service.pid),
             ..drop_finding(dropped, seen)
         });

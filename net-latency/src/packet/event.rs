@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
-    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_UDP, PART_CPU, PART_FINISHED, PacketRecord,
-    STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
+    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, IPPROTO_UDP, PART_CPU, PART_FINISHED,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
 };
 
 pub use net_latency_common::PARTS;
@@ -61,6 +61,21 @@ impl Protocol {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+        }
+    }
+
+    /// By its number in IP's header, as the kernel side has it.
+    #[must_use]
+    pub const fn of(number: u8) -> Self {
+        if number == IPPROTO_UDP { Self::Udp } else { Self::Tcp }
+    }
+
+    /// That number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => IPPROTO_TCP,
+            Self::Udp => IPPROTO_UDP,
         }
     }
 }
@@ -208,7 +223,7 @@ impl<'a> Event<'a> {
     /// What carries the packet's data.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
-        if self.record.protocol == IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp }
+        Protocol::of(self.record.protocol)
     }
 
     /// TCP sequence number of the first payload byte.

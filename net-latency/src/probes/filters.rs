@@ -9,13 +9,13 @@ use aya::{
 };
 use ipnet::IpNet;
 use net_latency_common::{
-    AF_INET, AF_INET6, CGROUPS_MAP, GLOBS_MAP, HOSTS_MAP, Host, INTERFACE_LEN, INTERFACES_MAP, IPPROTO_TCP,
-    IPPROTO_UDP, NETNS_MAP, PID_ALONE, PID_WITH_CHILDREN, PIDS_IN_SET, PIDS_MAP, PORTS_MAP, Settings,
+    AF_INET, AF_INET6, CGROUPS_MAP, GLOBS_MAP, HOSTS_MAP, Host, INTERFACE_LEN, INTERFACES_MAP, NETNS_MAP,
+    PID_ALONE, PID_WITH_CHILDREN, PIDS_IN_SET, PIDS_MAP, PORTS_MAP, Settings,
 };
 
 use crate::{
     kernel::ports,
-    packet::event::{IpVersion, Protocol},
+    packet::event::IpVersion,
     request::{PacketFilter, glob},
 };
 
@@ -52,11 +52,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
             Some(IpVersion::V6) => AF_INET6,
             None => 0,
         },
-        filter_protocol: match filter.protocol {
-            Some(Protocol::Tcp) => IPPROTO_TCP.into(),
-            Some(Protocol::Udp) => IPPROTO_UDP.into(),
-            None => 0,
-        },
+        filter_protocol: filter.protocol.map_or(0, |protocol| protocol.number().into()),
         filter_netns: is_on(!filter.netns.is_empty()),
         filter_interface: is_on(!filter.interfaces.is_empty()),
         filter_mark: filter.mark.map_or(0, |mark| mark.mask),

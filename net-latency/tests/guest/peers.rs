@@ -121,6 +121,27 @@ impl Peer {
         self.answer().with_context(|| format!("asked to {command:?}"))
     }
 
+    /// This is in a call to receive, by the command `reads`, when `hog` takes its CPU, number 1, for a while; `writer` sends what it
+    /// waits for meanwhile, by the command `writes`. It has `settle` to get into its call.
+    pub(crate) fn held_up(
+        &mut self,
+        reads: &str,
+        settle: Duration,
+        (writer, writes): (&mut Self, &str),
+        (hog, time): (&mut Self, Duration),
+    ) -> Result<()> {
+        self.tell(reads)?;
+        // It is in its call by then, and not kept from calling by the other one.
+        sleep(settle);
+        // By itself, since this process may have to wait for that CPU too.
+        writer.tell(writes)?;
+        hog.tell(&format!("hog 1 {}", time.as_millis()))?;
+        writer.answer()?;
+        self.answer()?;
+        hog.answer()?;
+        Ok(())
+    }
+
     /// How long it may take for an answer.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;

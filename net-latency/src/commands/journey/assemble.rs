@@ -13,7 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::model::{Context, Journey, Outcome, Row, address};
 use crate::{
-    probes::journey::{Names, Record, Stage, protocol},
+    packet::event::Protocol,
+    probes::journey::{Names, Record, Stage},
     request::PacketFilter,
 };
 
@@ -239,7 +240,7 @@ impl Open {
         let is_tcp = start.protocol == IPPROTO_TCP;
         Journey {
             id: start.id,
-            protocol: protocol(start.protocol),
+            protocol: Protocol::of(start.protocol),
             source: (address(start, start.saddr), start.sport),
             destination: (address(start, start.daddr), start.dport),
             seq: is_tcp.then_some(start.seq),

@@ -39,7 +39,6 @@ use crate::{
         layout, preemption, prerequisites,
         symbols::{self, Symbols},
     },
-    packet::event::Protocol,
     request::{Backend, Functions, PacketFilter},
 };
 
@@ -510,10 +509,4 @@ impl Record {
         // SAFETY: as large and as aligned as one, and every bit pattern is one.
         Ok(Self::Row(unsafe { *bytes.as_ptr().cast() }))
     }
-}
-
-/// The protocol by its number.
-#[must_use]
-pub fn protocol(number: u8) -> Protocol {
-    if number == net_latency_common::IPPROTO_UDP { Protocol::Udp } else { Protocol::Tcp }
 }

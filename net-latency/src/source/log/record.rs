@@ -12,12 +12,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use net_latency_common::{
-    AF_INET, AF_INET6, COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMPS, Unknown,
-    unknown_part,
+    AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
 };
 
 use super::packet::Packet;
-use crate::packet::event::{COLUMNS, Event, PARTS, Protocol, from_display_order};
+use crate::packet::event::{COLUMNS, Event, PARTS, from_display_order};
 
 /// A record, and what only the user side knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,10 +62,7 @@ impl From<&Packet<'_>> for LogRecord {
             cpu: packet.values.cpu.unwrap_or(0),
             flags: packet.values.flags.of_kernel(),
             direction: packet.direction as u8,
-            protocol: match packet.protocol {
-                Protocol::Tcp => IPPROTO_TCP,
-                Protocol::Udp => IPPROTO_UDP,
-            },
+            protocol: packet.protocol.number(),
             family: if is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
             held: packet.values.held.map_or(0, |held| held as u8),
             dsacks: packet.values.dsacks.map_or(0, |count| count.wrapping_add(1)),

@@ -129,14 +129,9 @@ fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
     pair.server.ask("pin 1")?;
     let tool = start(backend, &pair, &[])?;
     for _ in 0..ROUNDS {
-        pair.server.tell("read 200 200 0")?;
-        // It is in its call by then, and not kept from calling by the other one.
-        sleep(Duration::from_millis(50));
-        pair.client.tell(&format!("write-after {} 200", BEFORE.as_millis()))?;
-        hog.tell(&format!("hog 1 {}", (2 * BEFORE + FAULT).as_millis()))?;
-        pair.client.answer()?;
-        pair.server.answer()?;
-        hog.answer()?;
+        let (settle, kept) = (Duration::from_millis(50), 2 * BEFORE + FAULT);
+        let writes = format!("write-after {} 200", BEFORE.as_millis());
+        pair.server.held_up("read 200 200 0", settle, (&mut pair.client, &writes), (&mut hog, kept))?;
     }
     let verdict = expect(tool, &pair, &[], &[("cpu-wait", "in")])?;
     let evidence = verdict["findings"][0]["evidence"].to_string();

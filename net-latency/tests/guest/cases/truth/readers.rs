@@ -1,6 +1,6 @@
 //! Readers that make their packets wait: where the time goes, and what keeps its line meanwhile.
 
-use std::{thread::sleep, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -76,15 +76,9 @@ pub(super) fn held_up_reader() -> Result<Check> {
     pair.client.ask("pin 0")?;
     pair.server.ask("pin 1")?;
     for _ in 0..ROUNDS {
-        pair.server.tell("read 200 200 0")?;
-        // It is in its call by then, and not kept from calling by the other one.
-        sleep(Duration::from_millis(100));
-        // By itself, since this process may have to wait for that CPU too.
-        pair.client.tell(&format!("write-after {} 200", BEFORE.as_millis()))?;
-        hog.tell(&format!("hog 1 {}", (2 * (BEFORE + AFTER)).as_millis()))?;
-        pair.client.answer()?;
-        pair.server.answer()?;
-        hog.answer()?;
+        let (settle, kept) = (Duration::from_millis(100), 2 * (BEFORE + AFTER));
+        let writes = format!("write-after {} 200", BEFORE.as_millis());
+        pair.server.held_up("read 200 200 0", settle, (&mut pair.client, &writes), (&mut hog, kept))?;
     }
     Ok(Box::new(move |evidence| {
         let outcome = evidence.outcome;

@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    thread::sleep,
     time::Duration,
 };
 
@@ -171,15 +170,9 @@ pub(super) fn held_up_reader() -> Result<Check> {
     two.sender.ask("pin 0")?;
     two.receiver.ask("pin 1")?;
     for _ in 0..ROUNDS {
-        two.receiver.tell("udp receive 1")?;
-        // It is in its call by then, and not kept from calling by the other one.
-        sleep(Duration::from_millis(100));
-        // By itself, since this process may have to wait for that CPU too.
-        two.sender.tell(&format!("udp send-after {BEFORE_MS} 200"))?;
-        hog.tell(&format!("hog 1 {}", 4 * BEFORE_MS))?;
-        two.sender.answer()?;
-        two.receiver.answer()?;
-        hog.answer()?;
+        let (settle, kept) = (Duration::from_millis(100), Duration::from_millis(4 * BEFORE_MS));
+        let writes = format!("udp send-after {BEFORE_MS} 200");
+        two.receiver.held_up("udp receive 1", settle, (&mut two.sender, &writes), (&mut hog, kept))?;
     }
     Ok(Box::new(move |evidence| {
         two.expect(evidence, ROUNDS, 200)?;
