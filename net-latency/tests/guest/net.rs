@@ -45,6 +45,7 @@ impl Namespace {
     fn new() -> Result<Self> {
         on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
+            probe_for_lost_tails(false)?;
             Ok(Self(File::open("/proc/thread-self/ns/net")?))
         })
     }
@@ -56,6 +57,13 @@ impl Namespace {
             work()
         })
     }
+}
+
+/// Whether TCP sends again what is acknowledged later than it thinks, in the calling thread's namespace. In ours it does not: on a
+/// busy machine that would be packets which nobody counts with.
+fn probe_for_lost_tails(on: bool) -> Result<()> {
+    let value = if on { "3" } else { "0" };
+    fs::write("/proc/sys/net/ipv4/tcp_early_retrans", value).context("tcp_early_retrans")
 }
 
 /// Namespaces belong to threads; a short-lived one leaves the caller's alone.
@@ -93,6 +101,7 @@ pub(crate) enum Path {
 impl Path {
     pub(crate) fn loopback(version: Version) -> Result<Self> {
         set_up("lo")?;
+        probe_for_lost_tails(false)?;
         Ok(Self::Loopback { inside: None, version })
     }
 
@@ -103,10 +112,19 @@ impl Path {
         Ok(Self::Loopback { inside: Some(inside), version })
     }
 
-    /// Keeps the client's TCP from probing for a lost tail when an acknowledgement is only delayed.
-    /// Segments that were received are then not sent again while their reader sleeps.
-    pub(crate) fn without_tail_loss_probes(self) -> Result<Self> {
-        self.near(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0")?))?;
+    /// Has the client's TCP probe for a lost tail, as it does unless it is kept from it.
+    pub(crate) fn with_tail_loss_probes(self) -> Result<Self> {
+        self.near(|| probe_for_lost_tails(true))?;
+        Ok(self)
+    }
+
+    /// Lets the client's congestion window grow with whatever is acknowledged. Cubic stops at a delay (HyStart), such as a busy
+    /// machine makes, and after a pause TCP begins anew.
+    pub(crate) fn with_growing_window(self) -> Result<Self> {
+        self.near(|| {
+            fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
+            Ok(fs::write("/proc/sys/net/ipv4/tcp_slow_start_after_idle", "0")?)
+        })?;
         Ok(self)
     }
 

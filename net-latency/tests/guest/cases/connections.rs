@@ -131,7 +131,7 @@ fn retransmissions(backend: Backend) -> Result<()> {
 fn exchanges(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 8;
     const PAUSE_MS: u64 = 20;
-    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = connect(&path)?;
     let tool = launch(backend).start()?;
     pair.server.tell(&format!("serve-timed {ROUNDS} 200 {PAUSE_MS}"))?;
@@ -171,7 +171,7 @@ fn transits(backend: Backend) -> Result<()> {
     const DELAY: Duration = Duration::from_millis(20);
     /// What a busy machine adds in each of so many rounds.
     const NOISE: Duration = Duration::from_millis(15);
-    let path = Path::veth(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::veth(Version::V4)?;
     path.delay(DELAY)?;
     let mut pair = connect(&path)?;
     let tool = launch(backend).start()?;

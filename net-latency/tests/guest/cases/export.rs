@@ -357,7 +357,7 @@ fn slow(backend: Backend) -> Result<()> {
     const LEAST: Duration = Duration::from_millis(300);
     const SLOW_ROUNDS: u32 = 3;
     const TCP_APP: usize = 2;
-    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
     let least = format!("{}ms", LEAST.as_millis());

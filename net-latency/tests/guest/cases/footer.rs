@@ -99,7 +99,7 @@ fn expect_stages(footer: &Value, lines: &[Line]) -> Result<()> {
 fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 200;
     const WAITING: u32 = 3;
-    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     let mut other = Pair::connect(&path)?;
     let near = pair.client.ask("udp bind 127.0.0.1")?;

@@ -101,7 +101,6 @@ fn netem_delays() -> Result<()> {
 fn small_segments_coalesce() -> Result<()> {
     for version in [Version::V4, Version::V6] {
         for path in [Path::private_loopback(version)?, Path::veth(version)?] {
-            let path = path.without_tail_loss_probes()?;
             let mut pair = Pair::connect(&path)?;
             let written = pair.client.ask("write-small 300")?;
             ensure!(pair.client.ask("data-segments-out")? == 300, "not one segment for each write");

@@ -103,14 +103,9 @@ fn expect(outcome: &Outcome, page: &Value, is_group: impl Fn(&Value) -> bool, ea
     Ok(())
 }
 
-/// A path over which a busy machine doesn't make TCP send anything twice: what is sent again is one more packet.
-fn once_each(version: Version) -> Result<Path> {
-    Path::private_loopback(version)?.without_tail_loss_probes()
-}
-
 fn by_stage(backend: Backend) -> Result<()> {
     let before = Kernel::now()?;
-    let path = once_each(Version::V4)?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
     let tool = start(backend, &["--port", &port])?;
@@ -124,7 +119,7 @@ fn by_stage(backend: Backend) -> Result<()> {
 
 /// Two processes, and each has all of its own packets and no other's.
 fn by_pid(backend: Backend) -> Result<()> {
-    let path = once_each(Version::V6)?;
+    let path = Path::private_loopback(Version::V6)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let pids = [&pair.client, &pair.server].map(|peer| (peer.pid(), peer.comm()));
     let port = pair.far.port().to_string();
@@ -147,7 +142,7 @@ fn pause(backend: Backend) -> Result<()> {
     /// Longer than a busy machine takes the emulated CPU away.
     const PAUSE_NS: u64 = 100_000_000;
     const LATE: u64 = 5;
-    let path = once_each(Version::V4)?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let (client, server) = (pair.client.pid(), pair.server.pid());
     let port = pair.far.port().to_string();
@@ -250,7 +245,7 @@ fn by_other(backend: Backend, by: &str) -> Result<()> {
 fn by_connection(backend: Backend) -> Result<()> {
     const FEW: u32 = 10;
     for version in [Version::V4, Version::V6] {
-        let path = once_each(version)?;
+        let path = Path::private_loopback(version)?;
         let (mut first, mut second) = (Pair::connect(&path)?, Pair::connect(&path)?);
         let ports = [&first, &second].map(|pair| pair.far.port().to_string());
         let tool = start(backend, &["--by", "connection", "--port", &ports[0], "--port", &ports[1]])?;
@@ -276,7 +271,7 @@ fn by_connection(backend: Backend) -> Result<()> {
 /// A process is one group, whatever its threads are called.
 fn by_process(backend: Backend) -> Result<()> {
     const FEW: u32 = 10;
-    let path = once_each(Version::V4)?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
     let tool = start(backend, &["--by", "process", "--port", &port])?;
@@ -324,7 +319,7 @@ fn by_port(backend: Backend) -> Result<()> {
 
 /// A filter holds, and what it excludes has its place in the ledger.
 fn filtered(backend: Backend) -> Result<()> {
-    let path = once_each(Version::V4)?;
+    let path = Path::private_loopback(Version::V4)?;
     let (mut first, mut second) = (Pair::connect(&path)?, Pair::connect(&path)?);
     let pid = first.client.pid();
     let tool = start(backend, &["--by", "pid", "--pid", &pid.to_string()])?;
@@ -347,7 +342,7 @@ fn filtered(backend: Backend) -> Result<()> {
 
 /// Intervals hold what came in them, and together all of it.
 fn intervals(backend: Backend) -> Result<()> {
-    let path = once_each(Version::V4)?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
     let tool = start(backend, &["--by", "comm", "--interval", "150ms", "--port", &port])?;

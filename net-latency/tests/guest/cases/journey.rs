@@ -317,7 +317,7 @@ fn datagram(backend: Backend) -> Result<()> {
 }
 
 fn play_merged(mark: u32) -> Result<Played> {
-    let path = Path::veth(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     pair.client.ask("write 100")?;
     sleep(Duration::from_millis(30));
@@ -351,7 +351,7 @@ fn stage(journey: &Value, name: &str) -> u64 {
 fn play_dropped(mark: u32) -> Result<Played> {
     /// Longer than it takes to set another mark.
     const TIMEOUT_MS: u32 = 5_000;
-    let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?.without_tail_loss_probes()?;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?;
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port();
     path.far(|| drop_port(port))?;

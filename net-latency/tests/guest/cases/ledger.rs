@@ -40,7 +40,7 @@ fn expect(outcome: &Outcome, ledger: &Ledger, expected: &Ledger) -> Result<()> {
 
 /// Of two processes one is asked for: the other's packets are seen and not shown. What nobody has read waits.
 fn of_a_pid(backend: Backend) -> Result<()> {
-    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     let tool = Launch::new(backend).args(&["--pid", &pair.client.pid().to_string()]).start()?;
     pair.converse(200, 300)?;

@@ -207,7 +207,7 @@ fn names(backend: Backend) -> Result<()> {
 
 /// A name is a process's, or a thread's. Of a process that is asked for all threads are shown, of others those that are.
 fn either_name(backend: Backend) -> Result<()> {
-    let path = Path::private_loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::private_loopback(Version::V4)?;
     let mut pairs = [&b"nl-search"[..], b"nl-other"].map(|name| Pair::prepare(&path, b"nl-curl", name));
     for pair in &mut pairs {
         pair.as_mut().map_err(|error| anyhow!("{error:#}"))?.open(&path)?;

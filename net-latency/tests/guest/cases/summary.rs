@@ -141,7 +141,7 @@ fn has_the_cost(backend: Backend) -> Result<()> {
 /// A reader that comes late makes the slowest packet, and the footer says who that was and what it means.
 fn names_the_slowest(backend: Backend) -> Result<()> {
     const LATE: Duration = Duration::from_millis(400);
-    let path = Path::loopback(Version::V4)?.without_tail_loss_probes()?;
+    let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;
     let mut idle = Peer::spawn(b"nl-idle")?;
     let tool = Launch::new(backend).text_footer().args(&["--port", &pair.far.port().to_string()]).start()?;

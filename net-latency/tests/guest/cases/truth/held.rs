@@ -153,7 +153,7 @@ fn by_the_peer() -> Result<Check> {
 fn by_pacing() -> Result<Check> {
     const LEN: u64 = 600_000;
     const RATE: u32 = 400_000;
-    let mut pair = Pair::connect(&Path::veth(Version::V4)?)?;
+    let mut pair = Pair::connect(&Path::veth(Version::V4)?.with_growing_window()?)?;
     // Else the first window, of ten segments, would hold back what a busy machine acknowledges late.
     widen(&mut pair)?;
     pair.client.ask(&format!("pacing-rate {RATE}"))?;
@@ -189,7 +189,7 @@ fn by_the_queue() -> Result<Check> {
     // Linux 7.3 may leave a megabyte there.
     const QUEUED: u32 = 65_536;
     const RATE: u32 = 400_000;
-    let path = Path::veth(Version::V4)?;
+    let path = Path::veth(Version::V4)?.with_growing_window()?;
     let mut pair = Pair::connect(&path)?;
     widen(&mut pair)?;
     path.limit_queued(QUEUED)?;
@@ -207,7 +207,7 @@ fn by_the_queue() -> Result<Check> {
 fn by_the_buffer() -> Result<Check> {
     // Of which the buffer takes a super-segment at a time.
     const LEN: u64 = 300_000;
-    let path = Path::veth(Version::V4)?;
+    let path = Path::veth(Version::V4)?.with_growing_window()?;
     let mut pair = Pair::connect(&path)?;
     widen(&mut pair)?;
     path.delay_answers(DELAY)?;

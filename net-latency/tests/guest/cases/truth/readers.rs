@@ -109,7 +109,6 @@ const WRITES: u32 = 300;
 
 /// A segment that is appended to another one's buffer keeps its line.
 fn coalesced_segments(path: Path) -> Result<Check> {
-    let path = path.without_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
     let written = pair.client.ask(&format!("write-small {WRITES}"))?;
     let segments = pair.client.ask("data-segments-out")?;

@@ -252,8 +252,7 @@ fn shaped() -> Result<Check> {
 
 /// What the device's queue drops says so; no ACK is told to be its own, nor that of what is sent in its place.
 fn lost() -> Result<Check> {
-    let path =
-        Path::veth(Version::V4)?.with_shortest_timeout(transmit::RTO_MS)?.without_tail_loss_probes()?;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(transmit::RTO_MS)?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(2, 100)?;
     settle();

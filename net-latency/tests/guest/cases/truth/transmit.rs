@@ -308,7 +308,7 @@ fn expect_retransmissions(evidence: &Evidence<'_>, conversation: &Conversation, 
 
 /// Segments that a timer sends again and again, each time later, until one comes through.
 fn timeout(version: Version) -> Result<Check> {
-    let path = Path::veth(version)?.with_shortest_timeout(RTO_MS)?.without_tail_loss_probes()?;
+    let path = Path::veth(version)?.with_shortest_timeout(RTO_MS)?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(2, 100)?;
     path.lose()?;
@@ -363,7 +363,7 @@ fn fast_retransmit() -> Result<Check> {
 
 /// The end of what was sent is lost: a probe repeats it.
 fn tail_loss_probe() -> Result<Check> {
-    let path = Path::veth(Version::V4)?;
+    let path = Path::veth(Version::V4)?.with_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(5, 100)?;
     path.lose()?;

@@ -231,7 +231,7 @@ fn sent_later() -> Result<Check> {
 
 /// A segment that two processes have written is the first one's.
 fn one_segment() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?.without_tail_loss_probes()?)?;
+    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
     pair.client.ask("cork yes")?;
     let child = pair.client.ask(&format!("child write {}", LEN / 2))?;
     pair.client.ask(&format!("write {}", LEN / 2))?;
@@ -271,7 +271,7 @@ fn check_with_child(
 
 /// A segment that two processes have read is the first one's; the second one's begins with the next.
 fn one_segment_read() -> Result<Check> {
-    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?.without_tail_loss_probes()?)?;
+    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
     pair.client.ask(&format!("write {LEN}"))?;
     pair.client.ask(&format!("write {LEN}"))?;
     let child = pair.server.ask(&format!("child take recv {} 0", LEN / 2))?;
