@@ -3,6 +3,7 @@
 
 use std::{io, io::Write, path::Path};
 
+use aya::Ebpf;
 use net_latency_common::Direction;
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use crate::{
         prerequisites::{self, Check, Verdict},
     },
     probes::{
-        attach::{self, Probes, Refused, Request},
+        attach::{self, Refused, Request},
         plan::{Plan, Scope},
         table::{Mechanism, Stage},
     },
@@ -109,8 +110,8 @@ impl Report {
                 // Until the end of this trial, when everything is detached again.
                 let _notice = Notice::new(format!("trying {} …", mechanism.name()), false);
                 let trial = match attach::attach_by(plan, mechanism, &request) {
-                    Ok(probes) => {
-                        memory.get_or_insert_with(|| memory_of(&probes, buffer_bytes));
+                    Ok((probes, maps)) => {
+                        memory.get_or_insert_with(|| memory_of(&maps, buffer_bytes));
                         let counts_skipped = probes.missed().is_some();
                         Trial::Works { counts_skipped }
                     }
@@ -228,8 +229,8 @@ impl Report {
     }
 }
 
-/// The memory that `probes` take in the kernel while they live.
-fn memory_of(_probes: &Probes, buffer_bytes: u32) -> Check {
+/// The memory that maps and programs take in the kernel while they live.
+fn memory_of(_maps: &Ebpf, buffer_bytes: u32) -> Check {
     let name = "memory";
     let mebibytes = |bytes: u64| (bytes as f64) / f64::from(1 << 20);
     match memory::of(Path::new("/proc/self")) {

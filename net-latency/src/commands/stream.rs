@@ -64,7 +64,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
     sink.begin();
-    let log = if config.debug { Some(tracer.log()?) } else { None };
+    let log = tracer.take_log();
     let later = Later {
         output: sink.reopened(),
         has_command: stopped.is_some(),

@@ -4,7 +4,7 @@ use std::{
     env,
     hash::{BuildHasher as _, RandomState},
     io, iter,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, OwnedFd},
     thread,
     time::Duration,
 };
@@ -13,11 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
     maps::{Array, Map, MapData, MapError},
-    programs::{
-        BtfTracePoint, FEntry, KProbe, Program, ProgramError, RawTracePoint,
-        links::{LinkInfo, LinkType},
-        loaded_links,
-    },
+    programs::{Program, ProgramError},
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{
@@ -25,14 +21,13 @@ use net_latency_common::{
 };
 use rustix::{
     io::Errno,
-    process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit},
+    process::{Resource, Rlimit, setpriority_process, setrlimit},
     thread::gettid,
 };
 
 use super::{
-    filters,
-    histograms::{self, Counts},
-    patch,
+    attached::{Attached, release_memory},
+    filters, histograms, patch,
     plan::{Choice, Plan},
     table::{Mechanism, Programs, TCP_IN_IP},
 };
@@ -84,26 +79,23 @@ pub struct Request {
 /// The attached kernel side. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Probes {
-    /// The kprobes' links; `None` where this kernel does not count the calls that programs of this mechanism missed, or not
-    /// for this user.
-    kprobe_links: Option<Vec<OwnedFd>>,
-    ebpf: Ebpf,
+    attached: Attached,
     mechanism: Mechanism,
     /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
 }
 
-/// Attaches everything that `plan` names, by the first mechanism of `backend` that works. On failure
-/// nothing stays attached.
+/// Attaches everything that `plan` names, by the first mechanism of `backend` that works. The second value has the maps, and
+/// goes to [`Probes::release`]. On failure nothing stays attached.
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with what the kernel said.
-pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<Probes, Failure> {
+pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<(Probes, Ebpf), Failure> {
     let mut reasons = Vec::new();
     for &mechanism in mechanisms(backend, plan.is_preemptible) {
         match attach_by(plan, mechanism, request) {
-            Ok(probes) => return Ok(probes),
+            Ok(attached) => return Ok(attached),
             Err(reason) => reasons.push((mechanism, reason)),
         }
     }
@@ -162,11 +154,11 @@ fn ban(error: &(dyn std::error::Error + 'static)) -> Option<Ban> {
     }
 }
 
-/// Attaches everything that `plan` names by that mechanism. On failure nothing stays attached.
+/// Attaches everything that `plan` names by that mechanism, as [`attach`] does.
 ///
 /// # Errors
 /// The reason.
-pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes, Refused> {
+pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<(Probes, Ebpf), Refused> {
     lift_memory_limit();
     load_and_attach(plan, mechanism, request).map_err(Refused::from)
 }
@@ -217,7 +209,7 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
     }
 }
 
-fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<Probes> {
+fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<(Probes, Ebpf)> {
     if mechanism != Mechanism::Fentry {
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
@@ -266,34 +258,37 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         }
     }
     let object = patch::patched(object, &plan.offsets, &settings)?;
-    let ebpf = loader.load(&object).context("loading the programs")?;
+    let mut ebpf = loader.load(&object).context("loading the programs")?;
     let mut probes = Probes {
-        kprobe_links: None,
-        ebpf,
+        attached: Attached::default(),
         mechanism,
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
-    tell_page_bases(&probes.ebpf)?;
-    filters::fill(&request.filter, &mut probes.ebpf)?;
+    tell_page_bases(&ebpf)?;
+    filters::fill(&request.filter, &mut ebpf)?;
 
     let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
     // Everything is loaded before anything is attached, so that the stages start close together.
     for choice in &plan.choices {
-        probes.load(choice, &types).with_context(|| format!("loading {}", choice.targets.join(", ")))?;
+        load(program(&mut ebpf, choice, mechanism)?, choice.targets[0], &types)
+            .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
     }
     for choice in &plan.choices {
-        probes.attach_part(choice);
+        probes.attach_part(&mut ebpf, choice);
     }
     for choice in plan.choices.iter().rev() {
-        probes.attach(choice).with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
+        probes
+            .attach(&mut ebpf, choice)
+            .with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
-    probes.kprobe_links = match mechanism {
-        Mechanism::Fentry => Some(Vec::new()),
-        _ if plan.counts_missed_kprobes => kprobe_links(&probes.ebpf),
-        _ => None,
-    };
-    Ok(probes)
+    probes.attached.keep(&ebpf)?;
+    match mechanism {
+        Mechanism::Fentry => probes.attached.watch_no_kprobes(),
+        _ if plan.counts_missed_kprobes => probes.attached.watch(),
+        _ => {}
+    }
+    Ok((probes, ebpf))
 }
 
 /// Tells the kernel side where pages are mapped, as soon as that is found: until then it can't read headers that a driver left
@@ -326,172 +321,58 @@ impl Probes {
         self.mechanism
     }
 
-    /// The loaded kernel side, for its log.
-    pub fn ebpf_mut(&mut self) -> &mut Ebpf {
-        &mut self.ebpf
+    /// Lets go of what was loaded, when all that is read has been taken from it, and gives memory back.
+    pub fn release(&mut self, ebpf: Ebpf) {
+        self.attached.release(ebpf);
+        release_memory();
     }
 
-    /// Takes the maps of counts out, which outlive the programs then.
-    ///
-    /// # Errors
-    /// If one is not there: they were taken before.
-    pub fn take_counts(&mut self) -> Result<Counts> {
-        Counts::take(&mut self.ebpf)
-    }
-
-    /// How often the kernel skipped one of the programs, because it or another was already running on
-    /// that CPU; `None` where the kernel does not count that (before Linux 5.12, for kprobes before 6.7), or
-    /// not for this user.
+    /// How often the kernel skipped one of the programs so far, because it or another was already running on that CPU; `None`
+    /// where the kernel does not count that (before Linux 5.12, for kprobes before 6.7), or not for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        missed_of(&self.ebpf, self.kprobe_links.as_deref()?)
+        self.attached.missed()
     }
 
     /// The programs' CPU time so far, where the kernel measures it.
     #[must_use]
     pub fn time(&self) -> Option<Duration> {
-        let loaded = self.ebpf.programs().filter(|(_, program)| program.fd().is_ok());
-        let times = loaded.map(|(_, program)| program.info().ok().map(|info| info.run_time()));
-        times.sum::<Option<Duration>>().filter(|time| !time.is_zero())
+        self.attached.time()
     }
 
-    /// The program of a hook that this mechanism uses.
-    fn program(&mut self, choice: &Choice) -> Result<&mut Program> {
-        let name = choice.program(self.mechanism).name();
-        self.ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
-    }
-
-    fn load(&mut self, choice: &Choice, types: &Btf) -> Result<()> {
-        let target = choice.targets[0];
-        match self.program(choice)? {
-            Program::FEntry(program) => program.load(target, types)?,
-            Program::BtfTracePoint(program) => program.load(target, types)?,
-            Program::KProbe(program) => program.load()?,
-            Program::RawTracePoint(program) => program.load()?,
-            program => bail!("programs of type {:?} are not used here", program.prog_type()),
-        }
-        Ok(())
-    }
-
-    fn attach(&mut self, choice: &Choice) -> Result<()> {
-        let program = self.program(choice)?;
-        for target in &choice.targets {
-            attach_program(program, target)?;
-        }
-        Ok(())
+    fn attach(&mut self, ebpf: &mut Ebpf, choice: &Choice) -> Result<()> {
+        let program = program(ebpf, choice, self.mechanism)?;
+        choice.targets.iter().try_for_each(|target| self.attached.attach(program, target))
     }
 
     /// Few kernels have such a part, and where it can't be hooked, what its hook would tell is unknown, which is counted.
-    fn attach_part(&mut self, choice: &Choice) {
+    fn attach_part(&mut self, ebpf: &mut Ebpf, choice: &Choice) {
         let (Some(part), Programs::Function { kprobe, .. }) = (choice.hook.part, choice.hook.programs) else {
             return;
         };
-        let Some(Program::KProbe(program)) = self.ebpf.program_mut(kprobe) else { return };
-        if program.fd().is_ok() || program.load().is_ok() {
-            let _ = program.attach(part, 0);
+        let Some(program) = ebpf.program_mut(kprobe) else { return };
+        let Program::KProbe(probe) = program else { return };
+        if probe.fd().is_ok() || probe.load().is_ok() {
+            let _ = self.attached.attach(program, part);
         }
     }
 }
 
-fn attach_program(program: &mut Program, target: &str) -> Result<(), ProgramError> {
+/// The program of a hook that this mechanism uses.
+fn program<'a>(ebpf: &'a mut Ebpf, choice: &Choice, mechanism: Mechanism) -> Result<&'a mut Program> {
+    let name = choice.program(mechanism).name();
+    ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
+}
+
+fn load(program: &mut Program, target: &str, types: &Btf) -> Result<()> {
     match program {
-        Program::FEntry(program) => FEntry::attach(program).map(drop),
-        Program::BtfTracePoint(program) => BtfTracePoint::attach(program).map(drop),
-        Program::KProbe(program) => KProbe::attach(program, target, 0).map(drop),
-        Program::RawTracePoint(program) => RawTracePoint::attach(program, target).map(drop),
-        _ => Err(ProgramError::UnexpectedProgramType),
+        Program::FEntry(program) => program.load(target, types)?,
+        Program::BtfTracePoint(program) => program.load(target, types)?,
+        Program::KProbe(program) => program.load()?,
+        Program::RawTracePoint(program) => program.load()?,
+        program => bail!("programs of type {:?} are not used here", program.prog_type()),
     }
-}
-
-/// How often the kernel skipped one of the programs, or the kprobes that lead to them.
-pub(super) fn missed_of(ebpf: &Ebpf, kprobe_links: &[OwnedFd]) -> Option<u64> {
-    let loaded = ebpf.programs().filter_map(|(_, program)| program.fd().ok());
-    let skipped = loaded.map(|fd| recursion_misses(fd.as_fd())).sum::<Option<u64>>()?;
-    // A kprobe that is hit while another's handler runs on that CPU does not even come to its program.
-    let before_program = kprobe_links.iter().map(|link| kprobe_misses(link.as_fd())).sum::<Option<u64>>()?;
-    Some(skipped + before_program)
-}
-
-/// The links of the programs that are kprobes, to be asked later: finding them takes `CAP_SYS_ADMIN`, which only asking does
-/// not. As long as one is open, its probe stays.
-pub(super) fn kprobe_links(ebpf: &Ebpf) -> Option<Vec<OwnedFd>> {
-    let loaded: Vec<_> = ebpf
-        .programs()
-        .filter(|(_, program)| program.fd().is_ok())
-        .filter_map(|(_, program)| Some(program.info().ok()?.id()))
-        .collect();
-    // One more descriptor for each: as many as may be had. Where that is too few, skipped calls are not known.
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let mut links = Vec::new();
-    for link in loaded_links() {
-        let link = link.ok()?;
-        if loaded.contains(&link.program_id()) && is_kprobe(&link) {
-            links.push(open_link(link.id())?);
-        }
-    }
-    Some(links)
-}
-
-/// `bpf_prog_info.recursion_misses`; `None` if the kernel's struct has no such field yet.
-fn recursion_misses(program: BorrowedFd<'_>) -> Option<u64> {
-    // Offset in `struct bpf_prog_info` (include/uapi/linux/bpf.h), which only ever grows.
-    const RECURSION_MISSES: usize = 208;
-    Some(object_info::<{ RECURSION_MISSES / 8 + 1 }>(program)?[RECURSION_MISSES / 8])
-}
-
-/// Whether the link is that of a kprobe.
-fn is_kprobe(link: &LinkInfo) -> bool {
-    matches!(link.link_type(), Ok(LinkType::PerfEvent))
-}
-
-/// `bpf_link_info.perf_event.kprobe.missed`.
-fn kprobe_misses(link: BorrowedFd<'_>) -> Option<u64> {
-    // Offset in `struct bpf_link_info` (include/uapi/linux/bpf.h), since Linux 6.7.
-    const MISSED: usize = 48;
-    Some(object_info::<{ MISSED / 8 + 1 }>(link)?[MISSED / 8])
-}
-
-/// The link with that id.
-fn open_link(id: u32) -> Option<OwnedFd> {
-    const BPF_LINK_GET_FD_BY_ID: libc::c_long = 30;
-
-    #[repr(C)]
-    struct Attributes {
-        id: u32,
-        next_id: u32,
-        open_flags: u32,
-    }
-    let attributes = Attributes { id, next_id: 0, open_flags: 0 };
-    // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_LINK_GET_FD_BY_ID, &raw const attributes, size_of::<Attributes>())
-    };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: the kernel has just made this descriptor for us.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The first words of what the kernel says about a program or a link; `None` if it says less.
-fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> Option<[u64; WORDS]> {
-    const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-
-    #[repr(C)]
-    struct Attributes {
-        fd: u32,
-        info_len: u32,
-        info: u64,
-    }
-    let mut info = [0u64; WORDS];
-    let info_len = u32::try_from(size_of_val(&info)).ok()?;
-    let mut attributes =
-        Attributes { fd: u32::try_from(object.as_raw_fd()).ok()?, info_len, info: info.as_mut_ptr() as u64 };
-    // SAFETY: `attributes` is the part of `union bpf_attr` that the command uses, and `info` has room for
-    // `info_len` bytes; all its counts are 0, so that the kernel writes through no pointer in it.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attributes, size_of::<Attributes>())
-    };
-    (result == 0 && attributes.info_len >= info_len).then_some(info)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Loading and attaching what follows calls of functions: an object of its own, so that the stream has nothing of it.
 
 use std::{
-    io, mem,
+    io,
     ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
-    thread,
     time::Instant,
 };
 
@@ -12,14 +11,14 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::{KProbe, kprobe::KProbeLink},
+    programs::KProbe,
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
     CallStack, STACKS_MAP,
 };
 
-use super::{attach, filters, patch, table::Mechanism};
+use super::{attach, attached::Attached, filters, patch, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -100,18 +99,13 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     })
 }
 
-/// Threads that detach. The kernel lets each wait until nobody can be in a probe any more, of which many can do a part at
-/// once. (Another part they can't: from Linux 6.12 `perf_event_detach_bpf_prog` waits with a lock held, 0.7 s per probe on
-/// PREEMPT_RT.)
-const DETACHING: usize = 64;
-
 /// The loaded kernel side. Dropping it detaches everything.
 pub struct CallProbes {
     ebpf: Ebpf,
-    links: Vec<KProbeLink>,
+    attached: Attached,
+    /// To how many functions it is attached.
+    functions: usize,
     counts_missed: bool,
-    /// The same links, if they can be asked how many calls were skipped.
-    watched: Option<Vec<OwnedFd>>,
 }
 
 /// The maps, which are read while tracing and, the last time, after everything is detached.
@@ -146,7 +140,7 @@ impl CallProbes {
         let load = || -> Result<Self> {
             let object = patch::patched(OBJECT, &offsets, &shared)?;
             let ebpf = loader.load(&object).context("loading the programs")?;
-            let mut probes = Self { ebpf, links: Vec::new(), counts_missed, watched: None };
+            let mut probes = Self { ebpf, attached: Attached::default(), functions: 0, counts_missed };
             filters::fill(filter, &mut probes.ebpf)?;
             for name in PROGRAMS {
                 probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
@@ -169,14 +163,13 @@ impl CallProbes {
     /// The reason, in one line. Nothing of this function stays attached then.
     pub fn attach(&mut self, function: &Function) -> Result<(), String> {
         let attach = |probes: &mut Self| -> Result<()> {
-            let program = probes.program("call_return")?;
-            let link = program.attach(&function.name, 0)?;
-            let at_return = program.take_link(link)?;
-            let program = probes.program("call_entry")?;
-            // If that fails, the other goes with this value.
-            let link = program.attach(&function.name, 0)?;
-            let at_entry = program.take_link(link)?;
-            probes.links.extend([at_return, at_entry]);
+            let mut both = Attached::default();
+            for name in ["call_return", "call_entry"] {
+                let program = probes.ebpf.program_mut(name).context("a program is missing")?;
+                both.attach(program, &function.name)?;
+            }
+            probes.attached.add(both);
+            probes.functions += 1;
             Ok(())
         };
         attach(self).map_err(|error| attach::one_line(&error))
@@ -185,7 +178,7 @@ impl CallProbes {
     /// To how many it is attached.
     #[must_use]
     pub fn functions(&self) -> usize {
-        self.links.len() / 2
+        self.functions
     }
 
     /// Measures what following a call costs, on this thread and now; what it records is for `maps` to throw away.
@@ -243,28 +236,19 @@ impl CallProbes {
     /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        attach::missed_of(&self.ebpf, self.watched.as_deref()?)
+        self.attached.missed()
     }
 
     /// Everything is attached: finds what counts skipped calls, while that is allowed.
-    pub fn watch(&mut self) {
-        self.watched = if self.counts_missed { attach::kprobe_links(&self.ebpf) } else { None };
-    }
-}
-
-impl Drop for CallProbes {
-    fn drop(&mut self) {
-        // They would keep the probes, to be let go one by one.
-        self.watched = None;
-        let mut links = mem::take(&mut self.links);
-        let each = links.len().div_ceil(DETACHING).max(1);
-        thread::scope(|scope| {
-            while !links.is_empty() {
-                let part = links.split_off(links.len().saturating_sub(each));
-                // Where no thread can be made this one detaches them, since what it was given is dropped.
-                let _ = thread::Builder::new().spawn_scoped(scope, || drop(part));
-            }
-        });
+    ///
+    /// # Errors
+    /// If this process has no descriptor left.
+    pub fn watch(&mut self) -> Result<()> {
+        self.attached.keep(&self.ebpf)?;
+        if self.counts_missed {
+            self.attached.watch();
+        }
+        Ok(())
     }
 }
 

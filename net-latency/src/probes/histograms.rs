@@ -54,7 +54,11 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self> {
+    /// Takes them out of what was loaded.
+    ///
+    /// # Errors
+    /// If one is not there.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
         Ok(Self {
             times: take(TIMES_MAP)?.try_into()?,

@@ -2,6 +2,7 @@
 //! ([`attach`]).
 
 pub mod attach;
+mod attached;
 mod batch;
 pub mod calls;
 pub mod filters;

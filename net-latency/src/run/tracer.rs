@@ -49,6 +49,8 @@ pub struct Tracer {
     pub capture: Capture,
     /// Counts of times, if they were asked for, also after detaching.
     counts: Option<Counts>,
+    /// The kernel side's log, if it was asked for and nobody has taken it.
+    log: Option<KernelLog>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
     pub span: RangeInclusive<u64>,
     /// What was where when that began.
@@ -119,28 +121,23 @@ impl Tracer {
         let plan =
             Plan::new(&kernel::read_btf()?, Scope { fine: request.fine, ..Scope::of(&request.filter) })?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
-        let mut probes = attach::attach(&plan, backend, request)?;
+        let (mut probes, mut ebpf) = attach::attach(&plan, backend, request)?;
         let hooks = hooks(&plan, probes.mechanism());
         drop((notice, plan));
-        release_memory();
-        let mut capture = Capture::take(
-            probes.ebpf_mut(),
-            request.fine.then(|| filters::slower_ns(request.filter.slower)),
-        )?;
+        let slower = request.fine.then(|| filters::slower_ns(request.filter.slower));
+        let mut capture = Capture::take(&mut ebpf, slower)?;
+        let mut counts = request.histograms.map(|_| Counts::take(&mut ebpf)).transpose()?;
+        let log = (request.log_level > 0).then(|| KernelLog::open(&mut ebpf)).transpose()?;
+        probes.release(ebpf);
         // Attaching took a while, in which packets met some of the hooks only.
         let mut early = 0;
         while capture.read()?.is_some() {
             early += 1;
         }
         let span = monotonic_ns()..=u64::MAX;
-        let counts = match request.histograms {
-            Some(_) => {
-                let mut counts = probes.take_counts()?;
-                counts.set_span(&span)?;
-                Some(counts)
-            }
-            None => None,
-        };
+        if let Some(counts) = &mut counts {
+            counts.set_span(&span)?;
+        }
         let start = capture.census()?;
         let early_drops = capture.drops()?;
         Ok(Self {
@@ -150,6 +147,7 @@ impl Tracer {
             probes: Some(probes),
             capture,
             counts,
+            log,
             span,
             start,
             early,
@@ -192,13 +190,9 @@ impl Tracer {
         &self.hooks
     }
 
-    /// The kernel side's log.
-    ///
-    /// # Errors
-    /// If it can't be read, or nothing is attached any more.
-    pub fn log(&mut self) -> Result<KernelLog, Failure> {
-        let probes = self.probes.as_mut().context("nothing is attached")?;
-        Ok(KernelLog::open(probes.ebpf_mut())?)
+    /// Takes the kernel side's log, if it has one.
+    pub fn take_log(&mut self) -> Option<KernelLog> {
+        self.log.take()
     }
 
     /// What the kernel side has counted since everything was attached.
@@ -352,10 +346,4 @@ fn resident_bytes() -> anyhow::Result<u64> {
     let pages = fs::read_to_string("/proc/self/statm").context("reading this process' memory")?;
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     Ok(pages.context("/proc/self/statm reads otherwise")? * page_size() as u64)
-}
-
-/// Gives back what the kernel's type information took, which is most of what the tool ever needs: the allocator would keep it.
-fn release_memory() {
-    // SAFETY: the function takes no pointer; it may be called at any time.
-    unsafe { libc::malloc_trim(0) };
 }

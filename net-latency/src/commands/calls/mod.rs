@@ -92,7 +92,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         return Err(Failure::cannot_trace("none of the functions can be traced", "-v says why"));
     }
     sink.begin();
-    probes.watch();
+    probes.watch()?;
     let later = Later { output: sink.reopened(), reads_names: true, ..Later::default() };
     privileges::give_up(&later, || maps.counters().is_ok())?;
     // Until now calls met some of the probes only.

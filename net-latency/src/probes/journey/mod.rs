@@ -10,15 +10,14 @@ mod stage;
 
 use std::{
     collections::BTreeMap,
-    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use aya::{
     Btf as Types, Ebpf, EbpfLoader, Endianness,
     maps::{Array, HashMap, MapData, RingBuf},
-    programs::{FEntry, KProbe, RawTracePoint},
+    programs::{FEntry, Program},
 };
 use net_latency_common::{
     Direction,
@@ -30,7 +29,12 @@ use net_latency_common::{
 use rustc_hash::FxHashSet;
 
 use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
-use super::{attach, filters, patch, table::Mechanism};
+use super::{
+    attach,
+    attached::{Attached, release_memory},
+    filters, patch,
+    table::Mechanism,
+};
 use crate::{
     error::Failure,
     kernel::{
@@ -169,15 +173,13 @@ impl Names {
 
 /// The attached programs. Dropping it detaches everything.
 pub struct Following {
-    ebpf: Ebpf,
+    attached: Attached,
     rows: RingBuf<MapData>,
     journeys: HashMap<MapData, u64, [u64; 2]>,
     tally: Array<MapData, u64>,
     ended: u64,
     /// Whether this kernel counts the calls that kprobes' programs missed.
     counts_missed: bool,
-    /// The kprobes' links, if they can be asked for that.
-    kprobe_links: Option<Vec<OwnedFd>>,
     /// What places are called.
     pub names: Names,
     /// Functions that are traced.
@@ -201,8 +203,10 @@ pub fn attach(
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
-    load(plan, request, progress)
-        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))
+    let following = load(plan, request, progress)
+        .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))?;
+    release_memory();
+    Ok(following)
 }
 
 impl Plan {
@@ -351,13 +355,12 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
     let mut take = |name: &'static str| ebpf.take_map(name).context(name);
     let (rows, journeys, tally) = (take(ROWS_MAP)?, take(JOURNEYS_MAP)?, take(TALLY_MAP)?);
     let mut following = Following {
-        ebpf,
+        attached: Attached::default(),
         rows: rows.try_into()?,
         journeys: journeys.try_into()?,
         tally: tally.try_into()?,
         ended: 0,
         counts_missed: plan.counts_missed,
-        kprobe_links: None,
         names: plan.names,
         traced: 0,
         refused: Vec::new(),
@@ -375,13 +378,13 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
         following.names.slots.push(name.clone());
         if start.elapsed() > LONGEST {
             following.skipped += 1;
-        } else if number < slots && following.attach_slot(number, name, &types).is_ok() {
+        } else if number < slots && following.attach_slot(&mut ebpf, number, name, &types).is_ok() {
             following.uses_fentry = true;
             following.traced += 1;
         } else if *position >= POSITIONS {
             following.refused.push(name.clone());
         } else {
-            match following.attach_kprobe(&format!("journey_arg{position}"), name) {
+            match following.attach(&mut ebpf, &format!("journey_arg{position}"), name) {
                 Ok(()) => following.traced += 1,
                 Err(_) => following.refused.push(name.clone()),
             }
@@ -390,43 +393,38 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
     following.names.slots.truncate(slots);
     for (program, tracepoint) in &plan.tracepoints {
         following
-            .attach_tracepoint(program, tracepoint)
+            .attach(&mut ebpf, program, tracepoint)
             .with_context(|| format!("attaching to {tracepoint}"))?;
     }
     for (number, (program, name)) in plan.functions.iter().enumerate() {
         progress(plan.places.len() + number, all);
-        following.attach_kprobe(program, name).with_context(|| format!("attaching to {name}"))?;
+        following.attach(&mut ebpf, program, name).with_context(|| format!("attaching to {name}"))?;
         following.traced += 1;
     }
+    following.attached.keep(&ebpf)?;
+    following.attached.release(ebpf);
     progress(all, all);
     Ok(following)
 }
 
 impl Following {
-    fn attach_slot(&mut self, slot: usize, function: &str, types: &Types) -> Result<()> {
-        let program: &mut FEntry =
-            self.ebpf.program_mut(&format!("slot_{slot}")).context("a program is missing")?.try_into()?;
-        program.load(function, types)?;
-        program.attach()?;
-        Ok(())
+    fn attach_slot(&mut self, ebpf: &mut Ebpf, slot: usize, function: &str, types: &Types) -> Result<()> {
+        let program = ebpf.program_mut(&format!("slot_{slot}")).context("a program is missing")?;
+        <&mut FEntry>::try_from(&mut *program)?.load(function, types)?;
+        self.attached.attach(program, function)
     }
 
-    fn attach_kprobe(&mut self, program: &str, function: &str) -> Result<()> {
-        let program: &mut KProbe =
-            self.ebpf.program_mut(program).context("a program is missing")?.try_into()?;
+    /// Attaches a kprobe's program to a function, or a tracepoint's to that.
+    fn attach(&mut self, ebpf: &mut Ebpf, program: &str, target: &str) -> Result<()> {
+        let program = ebpf.program_mut(program).context("a program is missing")?;
         if program.fd().is_err() {
-            program.load()?;
+            match program {
+                Program::KProbe(program) => program.load()?,
+                Program::RawTracePoint(program) => program.load()?,
+                program => bail!("programs of type {:?} are not used here", program.prog_type()),
+            }
         }
-        program.attach(function, 0)?;
-        Ok(())
-    }
-
-    fn attach_tracepoint(&mut self, program: &str, tracepoint: &str) -> Result<()> {
-        let program: &mut RawTracePoint =
-            self.ebpf.program_mut(program).context("a program is missing")?.try_into()?;
-        program.load()?;
-        program.attach(tracepoint)?;
-        Ok(())
+        self.attached.attach(program, target)
     }
 
     /// From now on journeys may begin; or no more of them.
@@ -463,12 +461,14 @@ impl Following {
     /// for this user.
     #[must_use]
     pub fn missed(&self) -> Option<u64> {
-        attach::missed_of(&self.ebpf, self.kprobe_links.as_deref()?)
+        self.attached.missed()
     }
 
     /// Everything is attached: finds what counts skipped calls, while that is allowed.
     pub fn watch(&mut self) {
-        self.kprobe_links = if self.counts_missed { attach::kprobe_links(&self.ebpf) } else { None };
+        if self.counts_missed {
+            self.attached.watch();
+        }
     }
 
     /// Journeys that were begun, and rows that were lost for lack of room.
