@@ -550,7 +550,7 @@ pub(crate) fn run(confinement: Option<&str>, arguments: &[&str]) -> Result<Refus
     let mut child = command.spawn().with_context(|| format!("cannot run {}", path().display()))?;
     let stdout = Lines::follow(child.stdout.take().context("stdout is a pipe")?);
     let stderr = Lines::follow(child.stderr.take().context("stderr is a pipe")?);
-    let ended = wait(&mut child, Duration::from_secs(60));
+    let ended = wait(&mut child, PATIENCE);
     if ended.is_err() {
         child.kill()?;
         child.wait()?;
