@@ -590,5 +590,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         missing
     };
     let packet = Finished { direction, protocol, flags, stamps: &stamps };
-    emit_sent(&packet, || mark, missing, record)
+    // Its thread alone writes what it sends.
+    emit_sent(&packet, || mark, missing, record, || true)
 }

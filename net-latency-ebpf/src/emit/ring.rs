@@ -86,17 +86,19 @@ pub(crate) fn emit_fine(
     if !filter::packet(packet.direction, packet.stamps, mark) {
         return Err(filtered(packet.direction));
     }
-    hand_over(packet, record, parts)
+    hand_over(packet, record, parts, || true)
 }
 
 /// The same of one that goes out: where fine stages are asked for, one that found no room to wait for them, which is `missing`; all but
-/// its time is asked for then ([`filter::lasting`]).
+/// its time is asked for then ([`filter::lasting`]). `is_its` says whether what the record and the packet are made of is still this
+/// packet's, when both are made.
 #[inline(always)]
 pub(crate) fn emit_sent(
     packet: &Finished<'_>,
     mark: impl FnOnce() -> u32,
     missing: Option<Unknown>,
     record: impl FnOnce() -> PacketRecord,
+    is_its: impl Fn() -> bool,
 ) -> HookResult {
     // Asked once: else the compiler makes all that follows twice.
     let (is_wanted, reason) = match missing {
@@ -106,7 +108,7 @@ pub(crate) fn emit_sent(
     if !is_wanted {
         return Err(Counter::FilteredOut);
     }
-    hand_over(packet, record, || unknown_parts(reason))
+    hand_over(packet, record, || unknown_parts(reason), is_its)
 }
 
 /// Puts the record of a packet that is asked for into the ring buffer, or counts its times, or both if it is slow enough for that.
@@ -118,6 +120,7 @@ fn hand_over(
     packet: &Finished<'_>,
     record: impl FnOnce() -> PacketRecord,
     parts: impl FnOnce() -> [u64; PARTS],
+    is_its: impl Fn() -> bool,
 ) -> HookResult {
     // Once for all that follows: a program has 512 bytes of stack.
     #[cfg(feature = "fine")]
@@ -143,6 +146,10 @@ fn hand_over(
             // SAFETY: room for a record, and for its parts where they are asked for; whose it is hands it back here.
             unsafe {
                 entry.write(record());
+                if !is_its() {
+                    generated::bpf_ringbuf_discard(entry.cast(), flags);
+                    return Err(Counter::UnfinishedOut);
+                }
                 #[cfg(feature = "fine")]
                 if is_fine() {
                     (&raw mut (*entry.cast::<FineRecord>()).parts).write(parts);
@@ -173,6 +180,9 @@ fn hand_over(
     }
     #[cfg(feature = "hist")]
     {
+        if !is_its() {
+            return Err(Counter::UnfinishedOut);
+        }
         // What is only counted goes its way as if there were no records.
         let _place = if histogram::is_of_all() {
             histogram::count_among_all(packet)

@@ -56,12 +56,16 @@ pub(super) enum Author {
     User = 2,
 }
 
-/// The packet in flight from TCP to the device. There is one at most: the way is synchronous and the
-/// socket locked.
+/// The packet in flight from TCP to the device. There is one at most: nearly always the way is synchronous and the socket locked.
+/// A packet that waits on the way, for its neighbour's address (`arp_queue`), a verdict (NFQUEUE) or its encryption, comes to the
+/// device without the lock. So TCP's hook alone writes what is here but for `ended`, `skb` first and last, and the device's hook
+/// looks at `skb` again when it has read the rest.
 #[repr(C)]
 pub(crate) struct Transmission {
     /// Address of its skb, which TCP has let go; 0 for none.
     pub(super) skb: Field<u64>,
+    /// The `transport` of the last one that is not in flight any more.
+    pub(super) ended: Field<u64>,
     pub(super) app: Field<u64>,
     /// When TCP let it go.
     pub(super) transport: Field<u64>,
@@ -72,11 +76,29 @@ pub(crate) struct Transmission {
     pub(super) segs: Field<u16>,
     pub(super) flags: Field<u16>,
     pub(super) author: Field<Author>,
+    /// Of a segment that the kernel made: the ids of the task that was the last to use the socket.
+    pub(super) user: Field<u64>,
     /// Why TCP had held its bytes back, a [`net_latency_common::Held`]; 0 where nobody knows.
     pub(super) held: Field<u16>,
     /// As a record has them.
     pub(super) dsacks: Field<u16>,
     pub(super) rtt: Field<u32>,
+}
+
+impl Transmission {
+    /// When TCP let the skb go that is at this address, if it is in flight.
+    #[inline(always)]
+    pub(super) fn of(&self, skb: u64) -> Option<u64> {
+        // In this order: TCP's hook writes it after it has taken another skb's address away.
+        let transport = self.transport.get();
+        (self.skb.get() == skb && self.ended.get() != transport).then_some(transport)
+    }
+
+    /// Whether there is one.
+    #[inline(always)]
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.skb.get() != 0 && self.ended.get() != self.transport.get()
+    }
 }
 
 /// One TCP socket.

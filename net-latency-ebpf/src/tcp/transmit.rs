@@ -1,7 +1,7 @@
 //! Out: application, TCP, device queue. IP is in between ([`crate::ip`]).
 //!
 //! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, on which TCP puts its header and lets
-//! it go. From there to the device's queue the socket is locked, so that its entry keeps what is in flight, with the clone's
+//! it go. From there to the device's queue the socket is nearly always locked, and its entry keeps what is in flight, with the clone's
 //! address; IP, which knows no socket, stamps the clone ([`crate::skb_stamps`]). Which write call a segment belongs to
 //! follows from sequence numbers: calls and first transmissions both go through them in order.
 //!
@@ -78,7 +78,8 @@ pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     connection.user.set(task);
     let write = &connection.write;
 
-    let is_all_sent = tcp.snd_nxt() == start;
+    // What is still in flight is the call's before.
+    let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
     if connection.has_write.get() == 0 || is_all_sent {
         // Nothing waits before these bytes, or nothing whose call was seen.
         if is_all_sent {
@@ -170,6 +171,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         if socket.owned_by_task() {
             connection.user.set(filter::current_task());
         }
+        connection.transmission.user.set(connection.user.get().ids);
     } else {
         if before(seq, tcp.snd_nxt()) {
             flags |= FLAG_RETRANS;
@@ -227,9 +229,12 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
 /// What was in flight never came to a device.
 #[inline(always)]
 fn forget_unfinished(connection: &Connection) {
-    if connection.transmission.skb.get() != 0 {
-        counters::one(Counter::UnfinishedOut);
-        connection.transmission.skb.set(0);
+    let transmission = &connection.transmission;
+    if transmission.skb.get() != 0 {
+        if transmission.ended.get() != transmission.transport.get() {
+            counters::one(Counter::UnfinishedOut);
+        }
+        transmission.skb.set(0);
     }
 }
 
@@ -241,9 +246,11 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
         return;
     }
     if let Some(connection) = connection::find(socket)
-        && connection.transmission.skb.get() == number(skb.address())
+        && let Some(transport) = connection.transmission.of(number(skb.address()))
     {
-        return forget_unfinished(connection);
+        // It may have waited, so that the socket is not locked.
+        connection.transmission.ended.set(transport);
+        return counters::one(Counter::UnfinishedOut);
     }
     #[cfg(feature = "fine")]
     if is_fine() {
@@ -414,8 +421,10 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
 fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     let known = match connection::find(socket) {
         // Else it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
-        Some(connection) => (connection.transmission.skb.get() == number(skb.address()))
-            .then(|| finished(socket, connection, skb)),
+        Some(connection) => {
+            let transport = connection.transmission.of(number(skb.address()));
+            transport.map(|transport| finished(socket, connection, skb, transport))
+        }
         None => udp::queued(skb),
     };
     #[cfg(feature = "fine")]
@@ -427,11 +436,15 @@ fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
 
 /// What TCP has in flight is at its device's queue.
 #[inline(always)]
-fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) -> HookResult {
+fn finished<M: Memory>(
+    socket: Socket<M>,
+    connection: &Connection,
+    skb: Skb<M>,
+    transport: u64,
+) -> HookResult {
     let transmission = &connection.transmission;
-    transmission.skb.set(0);
+    transmission.ended.set(transport);
     let drv = now();
-    let transport = transmission.transport.get();
     let ip = skb_stamps::take_out(skb.address(), transport, drv);
     let first = transmission.first.get();
     if first != 0 {
@@ -458,8 +471,8 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
         let (saddr, daddr) = addresses.of_record(direction);
         let task = match transmission.author.get() {
             Author::Writer => connection.write.task.get(),
-            Author::User => connection.user.get(),
-            Author::Unknown => Task::UNKNOWN,
+            Author::User if connection.user.get().ids == transmission.user.get() => connection.user.get(),
+            Author::User | Author::Unknown => Task::UNKNOWN,
         };
         PacketRecord {
             stamps,
@@ -488,13 +501,17 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
             rtt_or_holder: transmission.rtt.get(),
         }
     };
+    // Else TCP has sent the next meanwhile, of which some of this is.
+    let is_its = || transmission.skb.get() == number(skb.address());
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
         if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
-        let transmission = &connection.transmission;
+        if !is_its() {
+            return Err(Counter::UnfinishedOut);
+        }
         let waits = if transmission.flags.get() & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
             leaving::put(skb, record)
         } else {
@@ -508,7 +525,7 @@ fn finished<M: Memory>(socket: Socket<M>, connection: &Connection, skb: Skb<M>) 
         missing
     };
     let packet = Finished { direction, protocol, flags: transmission.flags.get(), stamps: &stamps };
-    emit_sent(&packet, || mark, missing, record)
+    emit_sent(&packet, || mark, missing, record, is_its)
 }
 
 /// An skb goes to a device's queue again: its driver is a VLAN's or the like, and the device below it is the one that counts.

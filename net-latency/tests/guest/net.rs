@@ -7,7 +7,7 @@ mod links;
 mod places;
 mod qdisc;
 
-pub(crate) use filter::{destination_nat, drop_port, forget_rules};
+pub(crate) use filter::{destination_nat, drop_port, forget_rules, transparent_proxy};
 pub(crate) use places::{counter, counter_v6};
 use qdisc::Netem;
 
@@ -37,6 +37,10 @@ use nix::{
 const NEAR: &str = "nl-near";
 /// The end of the link in the server's namespace.
 const FAR: &str = "nl-far";
+
+/// Values of `arp_ignore`.
+const ALWAYS: &str = "0";
+const NEVER: &str = "8";
 
 /// A network namespace, which lives as long as something refers to it.
 pub(crate) struct Namespace(File);
@@ -165,6 +169,32 @@ impl Path {
     /// Delays what the server's end of a veth link sends.
     pub(crate) fn delay_answers(&self, delay: Duration) -> Result<()> {
         self.far(|| Netem::delay(delay).apply(FAR))
+    }
+
+    /// Has the client's end of a veth link (IPv4) forget the other's device address, which does not tell it any more: what is sent waits
+    /// below IP until [`Self::tell_neighbour`].
+    pub(crate) fn forget_neighbour(&self) -> Result<()> {
+        // What is not answered is asked every 20 ms, for 10 s.
+        let asks = [("retrans_time_ms", "20"), ("mcast_solicit", "500")];
+        self.ask_neighbour(NEVER)?;
+        let (_, far) = self.addresses();
+        let IpAddr::V4(far) = far else { bail!("{far} has other neighbours") };
+        self.near(|| {
+            for (setting, value) in asks {
+                fs::write(format!("/proc/sys/net/ipv4/neigh/{NEAR}/{setting}"), value).context(setting)?;
+            }
+            links::forget_neighbour(far, NEAR)
+        })
+    }
+
+    /// Ends that.
+    pub(crate) fn tell_neighbour(&self) -> Result<()> {
+        self.ask_neighbour(ALWAYS)
+    }
+
+    /// When the server's end answers to who asks for its device address.
+    fn ask_neighbour(&self, answers: &str) -> Result<()> {
+        self.far(|| Ok(fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", answers)?))
     }
 
     /// The client's and the server's address.

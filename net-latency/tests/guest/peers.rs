@@ -343,6 +343,10 @@ impl Role {
                 self.take(TcpStream::connect((address.parse::<IpAddr>()?, port.parse()?))?)
             }
             // Inherited by the connections accepted later, whose window follows from it.
+            ["transparent"] => {
+                setsockopt(self.listener.as_ref().context("not listening")?, sockopt::IpTransparent, &true)?;
+                Ok(0)
+            }
             ["receive-buffer", bytes] => {
                 let listener = self.listener.as_ref().context("not listening")?;
                 setsockopt(listener, sockopt::RcvBuf, &bytes.parse()?)?;

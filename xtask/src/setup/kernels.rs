@@ -16,7 +16,7 @@ use super::{
 use crate::{paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "veth",
     "tun",
     "virtio_pci",
@@ -32,6 +32,7 @@ const MODULES: [&str; 15] = [
     "vxlan",
     "nft_nat",
     "nft_chain_nat",
+    "nft_tproxy",
 ];
 
 /// The same, of which some kernels lack some: 5.10 has no TLS.

@@ -53,6 +53,8 @@ const NFTA_NAT_TYPE: u16 = 1;
 const NFTA_NAT_FAMILY: u16 = 2;
 const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 const NFT_NAT_DNAT: u32 = 1;
+const NFTA_TPROXY_FAMILY: u16 = 1;
+const NFTA_TPROXY_REG_PORT: u16 = 3;
 
 const TABLE: &[u8] = b"nl\0";
 const CHAIN: &[u8] = b"nl\0";
@@ -77,11 +79,30 @@ pub(crate) fn destination_nat(from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     .context("a rule for NAT")
 }
 
+/// Of a TCP or UDP header.
+const OFFSET_OF_DESTINATION_PORT: u32 = 2;
+
+/// Gives what arrives for `port` to a socket there before IP does, as a transparent proxy has it, in the calling thread's namespace.
+pub(crate) fn transparent_proxy(port: u16) -> Result<()> {
+    const PRIORITY: i32 = -150;
+    rule(b"filter\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
+        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
+        expression(rule, b"immediate\0", |data| {
+            number(data, NFTA_IMMEDIATE_DREG, NFT_REG_1);
+            data.nested(NFTA_IMMEDIATE_DATA, |data| data.attribute(NFTA_DATA_VALUE, &port.to_be_bytes()));
+        });
+        expression(rule, b"tproxy\0", |data| {
+            number(data, NFTA_TPROXY_FAMILY, IPV4.cast_unsigned());
+            number(data, NFTA_TPROXY_REG_PORT, NFT_REG_1);
+        });
+    })
+    .context("a rule for a transparent proxy")
+}
+
 /// Drops what arrives for `port`, in the calling thread's namespace.
 pub(crate) fn drop_port(port: u16) -> Result<()> {
-    const OFFSET_OF_DESTINATION: u32 = 2;
     rule(b"filter\0", NF_INET_LOCAL_IN, 0, |rule| {
-        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION, &port.to_be_bytes());
+        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
         expression(rule, b"immediate\0", |data| {
             number(data, NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
             data.nested(NFTA_IMMEDIATE_DATA, |data| {

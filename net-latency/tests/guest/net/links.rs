@@ -91,6 +91,19 @@ pub(super) fn route_by(destination: IpAddr, gateway: IpAddr) -> Result<()> {
     request.perform().with_context(|| format!("a route to {destination} by {gateway}"))
 }
 
+/// Forgets which device address `neighbour` has.
+pub(super) fn forget_neighbour(neighbour: Ipv4Addr, device: &str) -> Result<()> {
+    // Of linux/neighbour.h.
+    const NDA_DST: u16 = 1;
+    let mut request = Request::new(libc::RTM_DELNEIGH, 0);
+    // struct ndmsg: family, padding, device, state, flags, type.
+    request.put(&[u8::try_from(libc::AF_INET)?, 0, 0, 0]);
+    request.put(&if_nametoindex(device)?.to_ne_bytes());
+    request.put(&[0; 4]);
+    request.attribute(NDA_DST, &neighbour.octets());
+    request.perform().with_context(|| format!("forgetting {neighbour}"))
+}
+
 /// A route to `destination` on which retransmission timers run down in `rto_min_ms` at the earliest.
 pub(super) fn impatient_route(
     destination: IpAddr,

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::Line,
-    net::{Path, Version, counter},
+    net::{Path, Version, counter, transparent_proxy},
     oracle::{self, Conversation, by_bytes, expect_bytes, expect_sum, median, segments},
     peers::{CLIENT, Pair, SERVER},
     process::{PATIENCE, until},
@@ -43,6 +43,7 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "fast_open_refused", play: fast_open_refused },
         Scenario { name: "fast_open_connect_v4", play: || fast_open(Version::V4, true) },
         Scenario { name: "fast_open_connect_v6", play: || fast_open(Version::V6, true) },
+        Scenario { name: "fast_open_proxied", play: fast_open_proxied },
     ],
 };
 
@@ -552,6 +553,39 @@ pub(super) fn fast_open(version: Version, by_connect: bool) -> Result<Check> {
         }
         for lines in [&conversation.replies_out, &conversation.replies_in] {
             oracle::expect_stream(evidence.outcome, "replies", lines, 3, 100)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Data in a SYN that a transparent proxy's rule has given to the listener, whose own numbers say nothing of it.
+fn fast_open_proxied() -> Result<Check> {
+    // Whether a number lies before the listener's, which is 0, is a matter of chance.
+    const CONNECTIONS: usize = 8;
+    let path = Path::veth(Version::V4)?;
+    path.near(allow_fast_open)?;
+    path.far(allow_fast_open)?;
+    let mut pairs = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+        pair.server.ask("fast-queue")?;
+        pair.server.ask("transparent")?;
+        path.far(|| transparent_proxy(pair.far.port()))?;
+        let port = pair.client.ask(&format!("connect-with {} {} 321", pair.far.ip(), pair.far.port()))?;
+        pair.near.set_port(port.try_into()?);
+        pair.server.ask("accept")?;
+        pair.server.ask("read 321 4096 0")?;
+        pair.converse(2, 100)?;
+        pairs.push(pair);
+    }
+    let with_data = path.far(|| counter("netstat", "TcpExt", "TCPFastOpenPassive"))?;
+    ensure!(with_data == CONNECTIONS as u64, "no data in some SYN, so this shows nothing");
+    Ok(Box::new(move |evidence| {
+        for pair in &pairs {
+            let conversation = sent_once(evidence, pair, 521)?;
+            let lines = &conversation.requests_in;
+            let is_there = lines.first().is_some_and(|line| line.len == 321 && line.total.is_some());
+            ensure!(is_there, evidence.outcome.fault("not the SYN's data", lines));
         }
         Ok(())
     }))

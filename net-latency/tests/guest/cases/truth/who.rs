@@ -1,5 +1,7 @@
 //! Whose packets: threads, children, heirs, and those who are gone.
 
+use std::{thread::sleep, time::Duration};
+
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Check, Evidence, Scenario, Theme, io::held_back};
@@ -25,6 +27,7 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "two_processes_in_one_segment", play: one_segment },
         Scenario { name: "two_processes_read_one_segment", play: one_segment_read },
         Scenario { name: "writer_that_has_ended", play: ended },
+        Scenario { name: "waits_below_ip", play: waits_below_ip },
         Scenario { name: "pid_namespace", play: pid_namespace },
     ],
 };
@@ -225,6 +228,47 @@ fn sent_later() -> Result<Check> {
         expect_bytes(evidence.outcome, "requests out", sent, u64::from(3 * PART))?;
         let childs = sent.iter().filter(|line| is_childs(line)).count();
         ensure!(childs > 3, evidence.outcome.fault("the window did not limit anything", sent));
+        Ok(())
+    }))
+}
+
+/// A segment that waits below IP for its neighbour's address is its writer's, though another process writes meanwhile.
+fn waits_below_ip() -> Result<Check> {
+    const WAIT: Duration = Duration::from_millis(60);
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.converse(2, LEN)?;
+    // What comes meanwhile waits for the first one's ACK.
+    pair.client.ask("delay-small yes")?;
+    path.forget_neighbour()?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    let child = pair.client.ask(&format!("child write {LEN}"))?;
+    sleep(WAIT);
+    path.tell_neighbour()?;
+    pair.server.ask(&format!("read {} {LEN} 0", 2 * LEN))?;
+    Ok(Box::new(move |evidence| {
+        let out: Vec<_> = evidence
+            .lines
+            .iter()
+            .filter(|line| line.dir == Dir::Out && line.is_between(pair.near, pair.far))
+            .skip(2)
+            .filter(|line| !line.is("retrans"))
+            .collect();
+        ensure!(out.len() == 2, evidence.outcome.fault("not two lines", out));
+        for (line, pid) in out.iter().zip([pair.client.pid().into(), child]) {
+            ensure!(
+                line.pid == u32::try_from(pid).ok(),
+                evidence.outcome.fault(format_args!("not {pid}'s"), [*line])
+            );
+        }
+        let (first, second) = (out[0], out[1]);
+        let waited = |time: Option<u64>| time.is_some_and(|ns| u128::from(ns) >= WAIT.as_nanos() * 9 / 10);
+        ensure!(
+            waited(first.stages[2]) && !waited(first.stages[0]) && waited(second.stages[0]),
+            evidence
+                .outcome
+                .fault("the wait is not below IP for the first, and before TCP for the second", out)
+        );
         Ok(())
     }))
 }
