@@ -56,7 +56,7 @@ impl Losses {
             name: None,
             count: self.missed_probes.unwrap_or(0),
             is_lost_line: false,
-            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line, or show the next call's time",
+            meaning: "calls of traced functions were skipped by the kernel: their packets have gaps or no line",
         };
         let unwritten = Loss {
             name: Some("unwritten"),
