@@ -95,7 +95,11 @@ pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<(Probe
     let mut reasons = Vec::new();
     for &mechanism in mechanisms(backend, plan.is_preemptible) {
         match attach_by(plan, mechanism, request) {
-            Ok(attached) => return Ok(attached),
+            Ok(attached) => {
+                // Before the ring buffer is mapped, all of which counts at once: what loading took.
+                release_memory();
+                return Ok(attached);
+            }
             Err(reason) => reasons.push((mechanism, reason)),
         }
     }
