@@ -31,11 +31,9 @@ use crate::{
     },
 };
 
-/// Guests beyond one per processor: more than half of a guest's time goes into sleeps and the kernel's grace periods. Of many, one
-/// more made each take 17 % more of a processor, and tests fail that depend on time.
+/// Guests beyond one per processor: more than half of a guest's time goes into sleeps and the kernel's grace periods. One more made
+/// each take 17 % more of a processor, and tests fail that depend on time.
 const GUESTS_BEYOND: usize = 2;
-/// Of the few without `--all`: else the last one would be left alone for three minutes of thirteen.
-const FEW_BEYOND: usize = 3;
 /// Ends a guest that hangs. The tests take a few minutes under emulation, those on PREEMPT_RT three times as long.
 const GUEST_LIMIT: Duration = Duration::from_secs(4500);
 const TEST_PROGRAM: &str = "guest-tests";
@@ -312,8 +310,7 @@ pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summ
         let cost = watched.map(|(kernel, (built, tests))| {
             scope.spawn(move || phase("the cost", || bench::watch(kernel, built, tests)))
         });
-        let beyond = if choice.is_whole { GUESTS_BEYOND } else { FEW_BEYOND };
-        play_all(choice, choice.jobs(kernels), processors + beyond, programs, summary);
+        play_all(choice, choice.jobs(kernels), processors + GUESTS_BEYOND, programs, summary);
         cost.map(|cost| cost.join().expect("measuring doesn't panic"))
     });
     match cost {
