@@ -66,10 +66,7 @@ pub(crate) fn destination_nat(from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     const PRIORITY: i32 = -100;
     rule(b"nat\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
         expect(rule, NFT_PAYLOAD_NETWORK_HEADER, OFFSET_OF_DESTINATION, &from.octets());
-        expression(rule, b"immediate\0", |data| {
-            number(data, NFTA_IMMEDIATE_DREG, NFT_REG_1);
-            data.nested(NFTA_IMMEDIATE_DATA, |data| data.attribute(NFTA_DATA_VALUE, &to.octets()));
-        });
+        keep(rule, &to.octets());
         expression(rule, b"nat\0", |data| {
             number(data, NFTA_NAT_TYPE, NFT_NAT_DNAT);
             number(data, NFTA_NAT_FAMILY, IPV4.cast_unsigned());
@@ -87,10 +84,7 @@ pub(crate) fn transparent_proxy(port: u16) -> Result<()> {
     const PRIORITY: i32 = -150;
     rule(b"filter\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
         expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
-        expression(rule, b"immediate\0", |data| {
-            number(data, NFTA_IMMEDIATE_DREG, NFT_REG_1);
-            data.nested(NFTA_IMMEDIATE_DATA, |data| data.attribute(NFTA_DATA_VALUE, &port.to_be_bytes()));
-        });
+        keep(rule, &port.to_be_bytes());
         expression(rule, b"tproxy\0", |data| {
             number(data, NFTA_TPROXY_FAMILY, IPV4.cast_unsigned());
             number(data, NFTA_TPROXY_REG_PORT, NFT_REG_1);
@@ -150,6 +144,14 @@ fn expect(rule: &mut Request, base: u32, offset: u32, bytes: &[u8]) {
         number(data, NFTA_CMP_SREG, NFT_REG_1);
         number(data, NFTA_CMP_OP, NFT_CMP_EQ);
         data.nested(NFTA_CMP_DATA, |data| data.attribute(NFTA_DATA_VALUE, bytes));
+    });
+}
+
+/// Keeps these bytes in the register, for the expression that follows.
+fn keep(rule: &mut Request, bytes: &[u8]) {
+    expression(rule, b"immediate\0", |data| {
+        number(data, NFTA_IMMEDIATE_DREG, NFT_REG_1);
+        data.nested(NFTA_IMMEDIATE_DATA, |data| data.attribute(NFTA_DATA_VALUE, bytes));
     });
 }
 
