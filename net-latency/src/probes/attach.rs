@@ -368,7 +368,8 @@ fn program<'a>(ebpf: &'a mut Ebpf, choice: &Choice, mechanism: Mechanism) -> Res
     ebpf.program_mut(name).with_context(|| format!("program {name} is missing"))
 }
 
-fn load(program: &mut Program, target: &str, types: &Btf) -> Result<()> {
+/// Loads a program for a function or tracepoint of the kernel whose `types` these are.
+pub(super) fn load(program: &mut Program, target: &str, types: &Btf) -> Result<()> {
     match program {
         Program::FEntry(program) => program.load(target, types)?,
         Program::BtfTracePoint(program) => program.load(target, types)?,

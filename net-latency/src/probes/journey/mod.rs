@@ -13,11 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aya::{
     Btf as Types, Ebpf, EbpfLoader, Endianness,
     maps::{Array, HashMap, MapData, RingBuf},
-    programs::{FEntry, Program},
 };
 use net_latency_common::{
     Direction,
@@ -378,13 +377,15 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
         following.names.slots.push(name.clone());
         if start.elapsed() > LONGEST {
             following.skipped += 1;
-        } else if number < slots && following.attach_slot(&mut ebpf, number, name, &types).is_ok() {
+        } else if number < slots
+            && following.attach(&mut ebpf, &format!("slot_{number}"), name, &types).is_ok()
+        {
             following.uses_fentry = true;
             following.traced += 1;
         } else if *position >= POSITIONS {
             following.refused.push(name.clone());
         } else {
-            match following.attach(&mut ebpf, &format!("journey_arg{position}"), name) {
+            match following.attach(&mut ebpf, &format!("journey_arg{position}"), name, &types) {
                 Ok(()) => following.traced += 1,
                 Err(_) => following.refused.push(name.clone()),
             }
@@ -393,12 +394,12 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
     following.names.slots.truncate(slots);
     for (program, tracepoint) in &plan.tracepoints {
         following
-            .attach(&mut ebpf, program, tracepoint)
+            .attach(&mut ebpf, program, tracepoint, &types)
             .with_context(|| format!("attaching to {tracepoint}"))?;
     }
     for (number, (program, name)) in plan.functions.iter().enumerate() {
         progress(plan.places.len() + number, all);
-        following.attach(&mut ebpf, program, name).with_context(|| format!("attaching to {name}"))?;
+        following.attach(&mut ebpf, program, name, &types).with_context(|| format!("attaching to {name}"))?;
         following.traced += 1;
     }
     following.attached.keep(&ebpf)?;
@@ -408,21 +409,11 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
 }
 
 impl Following {
-    fn attach_slot(&mut self, ebpf: &mut Ebpf, slot: usize, function: &str, types: &Types) -> Result<()> {
-        let program = ebpf.program_mut(&format!("slot_{slot}")).context("a program is missing")?;
-        <&mut FEntry>::try_from(&mut *program)?.load(function, types)?;
-        self.attached.attach(program, function)
-    }
-
-    /// Attaches a kprobe's program to a function, or a tracepoint's to that.
-    fn attach(&mut self, ebpf: &mut Ebpf, program: &str, target: &str) -> Result<()> {
+    /// Attaches a program, which it loads unless it is, to a function or a tracepoint.
+    fn attach(&mut self, ebpf: &mut Ebpf, program: &str, target: &str, types: &Types) -> Result<()> {
         let program = ebpf.program_mut(program).context("a program is missing")?;
         if program.fd().is_err() {
-            match program {
-                Program::KProbe(program) => program.load()?,
-                Program::RawTracePoint(program) => program.load()?,
-                program => bail!("programs of type {:?} are not used here", program.prog_type()),
-            }
+            attach::load(program, target, types)?;
         }
         self.attached.attach(program, target)
     }
