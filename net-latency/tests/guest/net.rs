@@ -138,6 +138,16 @@ impl Path {
         Ok(self)
     }
 
+    /// Keeps the client's TCP from taking for lost what others overtake, before its timer runs out. For connections to come.
+    pub(crate) fn without_guesses(self) -> Result<Self> {
+        self.near(|| {
+            // Not by how many overtake it, nor by how long they do (RACK).
+            fs::write("/proc/sys/net/ipv4/tcp_reordering", "127")?;
+            Ok(fs::write("/proc/sys/net/ipv4/tcp_recovery", "0")?)
+        })?;
+        Ok(self)
+    }
+
     /// Keeps the client's TCP from leaving more bytes of a socket in the device's queue, from now on.
     pub(crate) fn limit_queued(&self, bytes: u32) -> Result<()> {
         self.near(|| Ok(fs::write("/proc/sys/net/ipv4/tcp_limit_output_bytes", bytes.to_string())?))

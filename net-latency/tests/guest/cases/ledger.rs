@@ -113,8 +113,7 @@ fn of_drops(backend: Backend) -> Result<()> {
         dropped: 1 + 62 - taken,
         ..Ledger::default()
     };
-    let mut ledger = ledger(&outcome)?;
-    // A closed socket's queue is purged after a grace period (SOCK_RCU_FREE), which may be still to come, or just then.
+    let mut ledger = outcome.ledger_but_for(2)?;
     let purged = std::mem::take(&mut ledger.waiting) + std::mem::take(&mut ledger.in_flight);
     ensure!(purged <= 2, outcome.fault("more waits than the closed socket had", []));
     ledger.dropped += purged;
@@ -152,7 +151,7 @@ fn of_a_part(backend: Backend) -> Result<()> {
     let outcome = tool.stop()?;
     pair.client.end()?;
     // Not that of a whole run: the traffic goes on.
-    let ledger = outcome.footer()?.ledger().map_err(|error| outcome.fault(format_args!("{error:#}"), []))?;
+    let ledger = outcome.open_ledger()?;
     ensure!(ledger.shown > 100, outcome.fault("hardly anything was shown, so this shows nothing", []));
     // What the kernel skipped may end in either.
     let skipped = outcome.skipped_calls().unwrap_or(outcome.allowance().most(ledger.seen));

@@ -63,7 +63,7 @@ fn missing() -> Result<Check> {
     const BURST: u32 = 8;
     const COUNT: u32 = BURSTS * BURST;
     const LEN: u32 = 100;
-    let path = Path::veth(Version::V4)?;
+    let path = Path::veth(Version::V4)?.without_guesses()?;
     let mut pair = Pair::connect(&path)?;
     path.reorder(Duration::from_millis(30))?;
     pair.server.tell(&format!("read {} 4096 0", COUNT * LEN))?;
