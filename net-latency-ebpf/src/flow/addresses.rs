@@ -62,14 +62,19 @@ impl AddrPair {
     /// Both in one word, for keys.
     #[inline(always)]
     pub(crate) fn mixed(&self) -> u64 {
+        self.mixed_by(setting!(seed))
+    }
+
+    /// By the factor that belongs to this seed: whoever has a network of his own could find two of its addresses that are mixed to the
+    /// same, if he knew it.
+    #[inline(always)]
+    fn mixed_by(&self, seed: u64) -> u64 {
         // The 64-bit FNV prime; any odd constant with bits all over spreads as well.
         const PRIME: u64 = 0x0100_0000_01b3;
         let [a, b, c, d] = self.addresses;
         if self.family == AF_INET {
             return a;
         }
-        // Whoever has a network of his own could find two of its addresses that are mixed to the same, if he knew the factor.
-        let seed = setting!(seed);
         let factor = PRIME ^ seed << 1;
         let mut sum = a ^ seed;
         for word in [b, c, d] {
@@ -110,6 +115,21 @@ mod tests {
         assert_eq!((source[0], source[1], source[15]), (0xfe, 0x20, 0x01));
         assert_eq!(destination, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(pair.of_record(Direction::Out), (destination, source));
+    }
+
+    #[test]
+    fn who_crafts_addresses_that_meet_has_to_know_the_seed() {
+        const KNOWN: u64 = 0x5eed;
+        let pair = AddrPair::new(AF_INET6, [0x20fe, 1, 0xfd, 2]);
+        let mut crafted = pair;
+        // Another word, and what the last one has to be to make up for it.
+        crafted.addresses[2] += 1;
+        crafted.addresses[3] = pair.mixed_by(KNOWN).wrapping_sub(crafted.mixed_by(KNOWN)).wrapping_add(2);
+        assert_eq!(crafted.mixed_by(KNOWN), pair.mixed_by(KNOWN));
+        for other in (0..64).map(|bit| KNOWN ^ 1 << bit) {
+            // The highest bit is shifted out of the factor, and the words before the last differ all the same.
+            assert!(other ^ KNOWN == 1 << 63 || crafted.mixed_by(other) != pair.mixed_by(other), "{other:#x}");
+        }
     }
 
     #[test]
