@@ -128,7 +128,10 @@ mod tests {
         assert_eq!(crafted.mixed_by(KNOWN), pair.mixed_by(KNOWN));
         for other in (0..64).map(|bit| KNOWN ^ 1 << bit) {
             // The highest bit is shifted out of the factor, and the words before the last differ all the same.
-            assert!(other ^ KNOWN == 1 << 63 || crafted.mixed_by(other) != pair.mixed_by(other), "{other:#x}");
+            assert!(
+                other ^ KNOWN == 1 << 63 || crafted.mixed_by(other) != pair.mixed_by(other),
+                "{other:#x}"
+            );
         }
     }
 
