@@ -137,12 +137,17 @@ pub(crate) fn after_queue<M: Memory>(skb: Skb<M>) {
     }
 }
 
-/// A packet is at its device's queue, and all that `record` says of it is known. Nothing has its address: [`before_queue`].
+/// A packet is at its device's queue, and all that `record` says of it is known; `is_its` says whether that was still its own when the
+/// record is made. Nothing has its address: [`before_queue`].
 ///
 /// # Errors
 /// Why it can't wait here, if it can't.
 #[inline(always)]
-pub(crate) fn put<M: Memory>(skb: Skb<M>, record: impl Fn() -> PacketRecord) -> Result<(), Unknown> {
+pub(crate) fn put<M: Memory>(
+    skb: Skb<M>,
+    record: impl Fn() -> PacketRecord,
+    is_its: impl Fn() -> bool,
+) -> Result<(), Unknown> {
     let key = number(skb.address());
     let socket = number(skb.socket().address());
     let is_in = LINES.put(key, |line| {
@@ -152,6 +157,7 @@ pub(crate) fn put<M: Memory>(skb: Skb<M>, record: impl Fn() -> PacketRecord) -> 
             (*line).socket = socket;
             (*line).acked = 0;
         }
+        is_its()
     });
     if is_in { Ok(()) } else { Err(Unknown::NoRoom) }
 }
@@ -193,6 +199,7 @@ pub(crate) fn wrap<M: Memory>(skb: Skb<M>, key: u64, socket: u64) {
             (*line).socket = socket;
             (*line).acked = key;
         }
+        true
     });
 }
 
@@ -251,6 +258,7 @@ pub(crate) fn queued_again(skb: u64) -> Option<(u64, u64)> {
             LINES.put(number(skb), |line| {
                 // SAFETY: a CPU's own entry, and one that is the caller's alone; all of a line is words.
                 unsafe { copy_words(&raw const (*driving).line, line) };
+                true
             });
             None
         }

@@ -38,7 +38,7 @@ mod leaving;
 pub mod readers;
 #[cfg(feature = "packets")]
 mod skb_stamps;
-#[cfg(feature = "skips")]
+#[cfg(feature = "packets")]
 pub mod skips;
 #[cfg(feature = "packets")]
 mod slots;

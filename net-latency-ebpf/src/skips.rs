@@ -1,22 +1,26 @@
-//! Hooks that a test has skipped, as the kernel skips calls of programs: what their packets show then. In the object for
-//! tests alone.
+//! What tests have happen on purpose that the kernel does when it likes: a hook is skipped, or an entry is evicted just when a program
+//! reads it. In the object for tests alone; elsewhere nothing happens.
 
+use aya_ebpf::maps::LruHashMap;
+#[cfg(feature = "skips")]
 use aya_ebpf::{macros::map, maps::HashMap};
 
 use crate::entry::Field;
 
-/// Whether a hook is skipped, and how many of its calls have been.
+/// Whether something happens, and how often it has.
 #[repr(C)]
 pub struct Skip {
     is_on: Field<u64>,
     skipped: Field<u64>,
 }
 
-/// The hooks that are skipped now or have been, by `net_latency_common::hook_key`.
+/// What happens now or has happened, by `net_latency_common::hook_key`.
+#[cfg(feature = "skips")]
 #[map]
 static SKIPS: HashMap<u32, Skip> = HashMap::with_max_entries(64, 0);
 
-/// Whether this call of the hook is to be skipped.
+/// Whether this call of the hook is to be skipped, or whatever else has this key is to happen.
+#[cfg(feature = "skips")]
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn is_skipped(hook: u32) -> u32 {
@@ -28,4 +32,28 @@ pub extern "C" fn is_skipped(hook: u32) -> u32 {
     }
     skip.skipped.set(skip.skipped.get() + 1);
     1
+}
+
+/// Whether what has this key is to happen.
+#[cfg_attr(not(feature = "skips"), expect(unused_variables, reason = "nothing ever is"))]
+#[inline(always)]
+pub(crate) fn happens(key: u32) -> bool {
+    #[cfg(feature = "skips")]
+    return is_skipped(key) != 0;
+    #[cfg(not(feature = "skips"))]
+    false
+}
+
+/// Evicts an entry, if that is to happen now.
+#[inline(always)]
+pub(crate) fn evict<K, V>(when: u32, map: &LruHashMap<K, V>, key: &K) {
+    if happens(when) {
+        // One that is not there is as good as evicted.
+        let _ = map.remove(key);
+    }
+}
+
+/// The size of a map that evicts: tests can fill it.
+pub(crate) const fn entries(usual: u32) -> u32 {
+    if cfg!(feature = "skips") { 256 } else { usual }
 }

@@ -20,13 +20,14 @@ use aya_ebpf::{
     bindings::BPF_NOEXIST,
     maps::{Array, LruHashMap},
 };
-use net_latency_common::Counter;
+use net_latency_common::{Counter, hook_key};
 
 use crate::{
     emit::counters,
     entry::{add, increment},
     flow::addresses::SPREAD,
     kernel::memory::{copy_words, is_nonzero},
+    skips,
 };
 
 /// An entry that is this old, ns, makes room for one that comes.
@@ -88,6 +89,14 @@ pub(crate) enum Inserted<T> {
     NoRoom,
 }
 
+impl<T> Found<T> {
+    /// Its key, if it is in the map, which may evict it while it is read; 0 if it has a slot.
+    #[inline(always)]
+    pub(crate) fn spilled_key(&self) -> u64 {
+        if self.slot.is_null() { self.key } else { 0 }
+    }
+}
+
 impl<T> Slot<T> {
     #[inline(always)]
     fn load(word: *const u64) -> u64 {
@@ -120,6 +129,12 @@ impl<T> Slot<T> {
         unsafe {
             ptr::write_volatile(&raw mut (*slot).key, key);
         }
+    }
+
+    /// Takes a slot that is free, for an entry that comes; false if that fails. Tests have some entries find no slot.
+    #[inline(always)]
+    fn claim_free(slot: *mut Self) -> bool {
+        !skips::happens(const { hook_key("slots::full") }) && Self::claim(slot, 0)
     }
 
     /// The claims on a slot.
@@ -237,18 +252,23 @@ impl<T, const BITS: u32> Places<T, BITS> {
         if Slot::key(slot) == key { Some(unsafe { &raw mut (*slot).entry }) } else { None }
     }
 
-    /// Puts an entry in, which `fill` writes, if there is room and none with its key.
+    /// Puts an entry in, which `fill` writes, if there is room and none with its key. Not one of which `fill` says that what it was made of
+    /// has changed meanwhile.
     #[inline(always)]
-    pub(crate) fn put(&self, key: u64, fill: impl FnOnce(*mut T)) -> bool {
+    pub(crate) fn put(&self, key: u64, fill: impl FnOnce(*mut T) -> bool) -> bool {
         let Some(slots) = self.slots(key) else { return false };
         let slot = Slots::free(slots);
         if Slot::key(Slots::with_key(slots, key)) == key || !Slot::claim(slot, 0) {
             return false;
         }
         // SAFETY: within a map's entry.
-        fill(unsafe { &raw mut (*slot).entry });
-        Slot::set_key(slot, key);
-        true
+        let is_whole = fill(unsafe { &raw mut (*slot).entry });
+        if is_whole {
+            Slot::set_key(slot, key);
+        } else {
+            Slot::release(slot, 1);
+        }
+        is_whole
     }
 
     /// An entry is of no use any more.
@@ -294,7 +314,7 @@ impl<T, const BITS: u32> Table<T, BITS> {
     pub(crate) fn put(&self, key: u64, entry: &T) {
         let Some(slots) = self.slots(key) else { return };
         let slot = Slots::free(slots);
-        if Slot::claim(slot, 0) {
+        if Slot::claim_free(slot) {
             return Slot::fill(slot, key, entry);
         }
         increment(Slots::spilled(slots));
@@ -302,8 +322,16 @@ impl<T, const BITS: u32> Table<T, BITS> {
         let _ = self.map.insert(key, entry, 0);
     }
 
+    /// Whether the map has an entry with this key: what was read of it before is of one entry then, and not of one that has got the place
+    /// of an evicted one. (One that was evicted and has come again meanwhile stands for the same.) `when` is by what name a test has it
+    /// evicted just now.
+    #[inline(always)]
+    pub(crate) fn has_spilled(&self, key: u64, when: u32) -> bool {
+        skips::evict(when, self.map, &key);
+        self.map.get_ptr(key).is_some()
+    }
+
     /// Whether the entry with this key has a slot, and so can't be evicted.
-    #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn has_slot(&self, key: u64) -> bool {
         self.slots(key).is_some_and(|slots| Slot::key(Slots::with_key(slots, key)) == key)
@@ -379,6 +407,18 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         was_there
     }
 
+    /// What was found is gone, and counts as if the map had evicted it.
+    #[inline(always)]
+    pub(crate) fn evict(&self, found: &Found<T>) {
+        if !found.slot.is_null() {
+            Slot::clear(found.slot);
+            return counters::one(Counter::Spilled);
+        }
+        if self.map.remove(found.key).is_ok() {
+            add(found.spilled, u64::MAX);
+        }
+    }
+
     /// Puts an entry in, which `entry` makes in its place, unless there is one with its key.
     #[inline(always)]
     pub(crate) fn insert(&self, key: u64, entry: impl Fn() -> T) -> Inserted<T> {
@@ -387,7 +427,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
             return Inserted::There(there);
         }
         let slot = Slots::free(slots);
-        if Slot::claim(slot, 0) {
+        if Slot::claim_free(slot) {
             // SAFETY: the slot is the caller's, and within a map's entry.
             unsafe { (&raw mut (*slot).entry).write(entry()) };
             Slot::set_key(slot, key);

@@ -11,7 +11,9 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
-use net_latency_common::{Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord};
+use net_latency_common::{
+    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord, hook_key,
+};
 
 use crate::{
     drops,
@@ -33,6 +35,7 @@ use crate::{
         task::Task,
     },
     skb_stamps,
+    skips::{self, entries},
     slots::{Entry, Found, Inserted, Slots, Table},
 };
 #[cfg(feature = "fine")]
@@ -116,7 +119,7 @@ static DATAGRAM_SLOTS: Array<Slots<Datagram>> = Array::with_max_entries(1 << SLO
 
 /// Those that found no slot.
 #[map]
-static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(10240, 0);
+static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(entries(10240), 0);
 
 const WAITING: Table<Datagram, SLOT_BITS> = Table::new(&DATAGRAM_SLOTS, &DATAGRAMS);
 
@@ -335,7 +338,11 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
             }
         };
         let packet = Finished { direction, protocol, flags, stamps: &stamps };
-        emit_fine(&packet, || mark, record, parts)
+        let is_its = || {
+            let spilled = found.spilled_key();
+            spilled == 0 || datagram_has_spilled(spilled) != 0
+        };
+        emit_fine(&packet, || mark, record, parts, is_its)
     } else {
         if filter::is_by_process() {
             Receiver::new(socket).mark_untraced(now());
@@ -344,6 +351,24 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
     };
     forget(&found);
     outcome
+}
+
+/// Whether the datagram with this key, which had no slot, has not been evicted meanwhile.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called; as the next one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn datagram_has_spilled(key: u64) -> u32 {
+    WAITING.has_spilled(key, const { hook_key("udp::datagram_evicted") }).into()
+}
+
+/// Whether what the current thread sends has not been evicted meanwhile.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn send_is_there() -> u32 {
+    let thread = Task::current_ids();
+    skips::evict(const { hook_key("udp::send_evicted") }, &SENDS, &thread);
+    SENDS.get_ptr(thread).is_some().into()
 }
 
 /// A receive call has taken a datagram that was not followed.
@@ -576,13 +601,15 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             rtt_or_holder: 0,
         }
     };
+    // Its thread alone writes what it sends, unless that is evicted.
+    let is_its = || send_is_there() != 0;
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
         if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
-        match leaving::put(skb, record) {
+        match leaving::put(skb, record, is_its) {
             Ok(()) => return Ok(()),
             Err(reason) => Some(reason),
         }
@@ -590,6 +617,5 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         missing
     };
     let packet = Finished { direction, protocol, flags, stamps: &stamps };
-    // Its thread alone writes what it sends.
-    emit_sent(&packet, || mark, missing, record, || true)
+    emit_sent(&packet, || mark, missing, record, is_its)
 }

@@ -72,26 +72,27 @@ pub(crate) fn emit(
     mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
 ) -> HookResult {
-    emit_fine(packet, mark, record, || unknown_parts(Unknown::NoStamp))
+    emit_fine(packet, mark, record, || unknown_parts(Unknown::NoStamp), || true)
 }
 
-/// The same of a packet that has these parts, where they are asked for.
+/// The same of a packet that has these parts, where they are asked for. `is_its` says whether what the record and the packet are made of
+/// is still this packet's, when both are made: where not, there is no line.
 #[inline(always)]
 pub(crate) fn emit_fine(
     packet: &Finished<'_>,
     mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
     parts: impl FnOnce() -> [u64; PARTS],
+    is_its: impl Fn() -> bool,
 ) -> HookResult {
     if !filter::packet(packet.direction, packet.stamps, mark) {
         return Err(filtered(packet.direction));
     }
-    hand_over(packet, record, parts, || true)
+    hand_over(packet, record, parts, is_its)
 }
 
 /// The same of one that goes out: where fine stages are asked for, one that found no room to wait for them, which is `missing`; all but
-/// its time is asked for then ([`filter::lasting`]). `is_its` says whether what the record and the packet are made of is still this
-/// packet's, when both are made.
+/// its time is asked for then ([`filter::lasting`]).
 #[inline(always)]
 pub(crate) fn emit_sent(
     packet: &Finished<'_>,
@@ -148,7 +149,7 @@ fn hand_over(
                 entry.write(record());
                 if !is_its() {
                     generated::bpf_ringbuf_discard(entry.cast(), flags);
-                    return Err(Counter::UnfinishedOut);
+                    return gone(packet.direction);
                 }
                 #[cfg(feature = "fine")]
                 if is_fine() {
@@ -180,14 +181,18 @@ fn hand_over(
     }
     #[cfg(feature = "hist")]
     {
-        if !is_its() {
-            return Err(Counter::UnfinishedOut);
-        }
         // What is only counted goes its way as if there were no records.
         let _place = if histogram::is_of_all() {
+            if !is_its() {
+                return gone(packet.direction);
+            }
             histogram::count_among_all(packet)
         } else {
-            histogram::count(packet, histogram::whose(packet.direction, &record()))
+            let whose = histogram::whose(packet.direction, &record());
+            if !is_its() {
+                return gone(packet.direction);
+            }
+            histogram::count(packet, whose)
         }?;
         #[cfg(feature = "fine")]
         if is_fine() {
@@ -195,6 +200,16 @@ fn hand_over(
         }
     }
     Ok(())
+}
+
+/// What counts a packet that has no line, since what that was made of became another's meanwhile. One that came in was evicted, which is
+/// reckoned from what is in the maps.
+#[inline(always)]
+fn gone(direction: Direction) -> HookResult {
+    match direction {
+        Direction::In => Ok(()),
+        Direction::Out => Err(Counter::UnfinishedOut),
+    }
 }
 
 /// Room for a record in the ring buffer, with its parts behind it where they are asked for, to be handed back.

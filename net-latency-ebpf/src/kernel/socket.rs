@@ -43,6 +43,9 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// No socket's: each has a namespace.
+    pub(crate) const NOBODY: Self = Self { addresses: 0, ports: 0, reserved: 0, net: 0 };
+
     #[inline(always)]
     pub(crate) fn remote_port(&self) -> u16 {
         u16::from_be(self.ports as u16)

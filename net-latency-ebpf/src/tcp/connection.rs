@@ -6,7 +6,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap},
 };
-use net_latency_common::Counter;
+use net_latency_common::{Counter, hook_key};
 
 use super::writes::Write;
 #[cfg(feature = "fine")]
@@ -27,6 +27,7 @@ use crate::{
         socket::{Identity, Socket},
         task::Task,
     },
+    skips::entries,
     slots::{Slots, Table},
 };
 
@@ -40,7 +41,7 @@ static CONNECTION_SLOTS: Array<Slots<Connection>> = Array::with_max_entries(1 <<
 
 /// Those that found no slot.
 #[map]
-static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(2048, 0);
+static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(entries(2048), 0);
 
 const USED: Table<Connection, SLOT_BITS> = Table::new(&CONNECTION_SLOTS, &CONNECTIONS);
 
@@ -151,6 +152,8 @@ pub(crate) struct Connection {
     pub(super) is_traced: Field<u32>,
     /// Whether what it receives is untraced ([`crate::flow::untraced`]).
     pub(super) is_untraced: Field<u32>,
+    /// Whether it has a slot, and so stays until its socket is destroyed: 0 in all that may be evicted.
+    pub(super) stays: Field<u32>,
     #[cfg(feature = "fine")]
     pub(super) fine: Fine,
 }
@@ -183,6 +186,21 @@ fn blank() -> &'static Connection {
 }
 
 impl Connection {
+    /// Whether this is still what is known of the socket at `address`: it has a slot, or nobody has evicted it meanwhile.
+    #[inline(always)]
+    pub(super) fn is_of(&self, address: u64) -> bool {
+        self.stays.get() != 0 || connection_has_spilled(address) != 0
+    }
+
+    /// A hook is done with what is known of the socket at `address`. If that was evicted meanwhile, some of what was written may be
+    /// another socket's by now, which begins anew.
+    #[inline(always)]
+    pub(super) fn settle(&self, address: u64) {
+        if !self.is_of(address) {
+            self.identity.set(Identity::NOBODY);
+        }
+    }
+
     /// The socket got its other end within the write call; that call's first byte has the number `seq`.
     #[inline(always)]
     pub(super) fn connected<M: Memory>(&self, socket: Socket<M>, identity: Identity, seq: u32) {
@@ -314,10 +332,16 @@ pub(super) extern "C" fn begin(address: u64) -> u32 {
     }
     if let Some(connection) = at(address) {
         connection.address.set(address);
-        #[cfg(feature = "fine")]
-        connection.fine.in_flight.stays.set(u32::from(USED.has_slot(address)));
+        connection.stays.set(u32::from(USED.has_slot(address)));
     }
     0
+}
+
+/// Whether the connection of the socket at `address`, which had no slot, has not been evicted meanwhile. Likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn connection_has_spilled(address: u64) -> u32 {
+    USED.has_spilled(address, const { hook_key("connection::evicted") }).into()
 }
 
 /// Forgets a socket that the kernel destroys.

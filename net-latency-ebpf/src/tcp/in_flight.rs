@@ -79,8 +79,6 @@ pub(super) struct InFlight {
     again_until: Field<u32>,
     again_cursor: Field<u32>,
     again_state: Field<u32>,
-    /// Whether the connection stays until its socket is destroyed.
-    pub(super) stays: Field<u32>,
     acked_at: Field<u64>,
     /// When the peer's window was seen to be 0 last, ns.
     zero_window_at: Field<u64>,
@@ -153,7 +151,7 @@ pub(super) fn put(
     let end = seq.wrapping_add(len);
     let chain = &connection.fine.in_flight;
     // A connection that may be evicted would leave its segments here.
-    let is_in = chain.stays.get() != 0
+    let is_in = connection.stays.get() != 0
         && LINES.put(key, |line| {
             // SAFETY: the entry is the caller's alone until it has its key.
             unsafe { (&raw mut (*line).packet).cast::<PacketRecord>().write(record()) };
@@ -165,6 +163,7 @@ pub(super) fn put(
             line.acked.set(0);
             line.next.set(end);
             line.state.set(0);
+            true
         });
     if !is_in {
         return Err(Unknown::NoRoom);

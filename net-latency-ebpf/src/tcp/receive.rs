@@ -11,7 +11,7 @@ use net_latency_common::{
 use super::in_flight;
 use super::{
     connection::{self, Connection},
-    segments::{self, Segment, SegmentKey, Waiting},
+    segments::{self, Segment, SegmentKey, Waiting, segment_has_spilled},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     transmit,
 };
@@ -30,7 +30,7 @@ use crate::{
     ip,
     kernel::{
         cpu::{cpu, now},
-        memory::Memory,
+        memory::{Memory, number},
         sequence::before,
         skb::{Skb, TcpHeader},
         socket::Socket,
@@ -237,6 +237,13 @@ pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
+    let result = taken_of(socket, connection, is_others);
+    connection.settle(number(socket.address()));
+    result
+}
+
+#[inline(always)]
+fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bool) -> HookResult {
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let copied = tcp.copied_seq();
     let mut until = copied;
@@ -294,6 +301,7 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
         learn_start(socket, connection, tcp.copied_seq());
     }
     connection.reports_late.set(1);
+    connection.settle(number(socket.address()));
     #[cfg(feature = "fine")]
     if is_fine() && socket.owned_by_task() {
         return readers::asks();
@@ -351,12 +359,12 @@ fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
 /// Gives the lines of all segments that start before `taken_until`.
 #[inline(always)]
 fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
-    let address = connection.address.get();
+    let address = number(socket.address());
     let until = connection.taken_until.get();
     let mut found = DONE;
     if before(connection.read_next.get(), until) {
         // Nearly always it is the only one.
-        found = first_step(connection);
+        found = first_step(connection, address);
         if found == MORE {
             found = repeat(BATCHES_PER_RUN, || take_batch(address));
         }
@@ -449,19 +457,20 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
-    connection::at(address).map_or(DONE, step)
+    connection::at(address).map_or(DONE, |connection| step(connection, address))
 }
 
 /// The first step of a walk, which has no need to find its connection.
 ///
 /// A function with a stack of its own, which is free again before there are more steps.
 #[inline(never)]
-fn first_step(connection: &Connection) -> u32 {
-    step(connection)
+fn first_step(connection: &Connection, address: u64) -> u32 {
+    step(connection, address)
 }
 
+/// One step of the socket at `address`. What a line is made of may be evicted while it is read: nearly all has a slot and is not.
 #[inline(always)]
-fn step(connection: &Connection) -> u32 {
+fn step(connection: &Connection, address: u64) -> u32 {
     let next = connection.read_next.get();
     let Some(waiting) = next_waiting(connection) else { return MISSED };
     let segment = waiting.segment();
@@ -483,8 +492,12 @@ fn step(connection: &Connection) -> u32 {
         let stamps = stamps(segment, app);
         let packet = Finished { direction: Direction::In, protocol: IPPROTO_TCP, flags, stamps: &stamps };
         let record = || record(connection, segment, &packet, &task);
-        if let Err(counter) = emit_fine(&packet, || segment.mark, record, || parts(connection, segment, app))
-        {
+        let is_its = || {
+            let spilled = waiting.spilled_key();
+            (spilled == 0 || segment_has_spilled(spilled) != 0) && connection.is_of(address)
+        };
+        let parts = || parts(connection, segment, app);
+        if let Err(counter) = emit_fine(&packet, || segment.mark, record, parts, is_its) {
             counters::one(counter);
         }
     } else {
@@ -495,6 +508,10 @@ fn step(connection: &Connection) -> u32 {
     let end = next.wrapping_add(segment.len.get());
     let is_last = !before(end, connection.taken_until.get());
     connection.read_next.set(end);
+    if !connection.is_of(address) {
+        segments::evict(&waiting);
+        return DONE;
+    }
     segments::remove(&waiting);
     if is_last { DONE } else { MORE }
 }

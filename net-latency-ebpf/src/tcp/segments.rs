@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
-use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE};
+use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE, hook_key};
 
 use crate::{
     drops,
@@ -13,6 +13,7 @@ use crate::{
     entry::{Field, add},
     flow::addresses::{AddrPair, SPREAD},
     kernel::{memory::Memory, skb::Skb},
+    skips::entries,
     slots::{Entry, Found, Inserted, Slots, Table},
 };
 
@@ -84,7 +85,7 @@ static SEGMENT_SLOTS: Array<Slots<Segment>> = Array::with_max_entries(1 << SLOT_
 
 /// Those that found no slot.
 #[map]
-static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(20480, 0);
+static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(entries(20480), 0);
 
 const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS);
 
@@ -139,6 +140,21 @@ impl Waiting {
     pub(super) fn segment(&self) -> &'static Segment {
         entry(&self.0)
     }
+
+    /// What [`segment_has_spilled`] is asked for; 0 if it can't be evicted.
+    #[inline(always)]
+    pub(super) fn spilled_key(&self) -> u64 {
+        self.0.spilled_key()
+    }
+}
+
+/// Whether the segment with this hash, which had no slot, has not been evicted meanwhile.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called; as its likes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn segment_has_spilled(hash: u64) -> u32 {
+    WAITING.has_spilled(hash, const { hook_key("segments::evicted") }).into()
 }
 
 /// What was found.
@@ -173,6 +189,12 @@ pub(super) fn remove(waiting: &Waiting) -> bool {
         counters::one(Counter::Taken);
     }
     was_there
+}
+
+/// The segment has no line, since what is known of its connection was evicted.
+#[inline(always)]
+pub(super) fn evict(waiting: &Waiting) {
+    WAITING.evict(&waiting.0);
 }
 
 /// This CPU's TCP begins to work on another segment. What was there says nothing of it, even if its address is the same.

@@ -8,6 +8,8 @@
 //! Considered: a hook on `__tcp_transmit_skb` too (what this was; all that it knows is still known where the checksum is made,
 //! and by the header where IP is called).
 
+use core::ptr;
+
 use net_latency_common::{
     Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
 };
@@ -37,7 +39,7 @@ use crate::{
         cpu::{cpu, now},
         memory::{Memory, Number, number},
         sequence::before,
-        skb::Skb,
+        skb::{Skb, TcpSent},
         socket::Socket,
         task::Task,
     },
@@ -61,6 +63,13 @@ pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
         return Ok(());
     }
     let connection = connection::find_or_new(socket, identity)?;
+    let result = written_to(socket, connection, size);
+    connection.settle(number(socket.address()));
+    result
+}
+
+#[inline(always)]
+fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Number) -> HookResult {
     if filter::is_by_process() {
         if filter::current() {
             connection.mark_traced();
@@ -156,6 +165,20 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         counters::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     };
+    let result = sent_by(socket, skb, connection, packet);
+    connection.settle(number(socket.address()));
+    result
+}
+
+/// The same of a segment that may be asked for.
+#[inline(always)]
+fn sent_by<M: Memory>(
+    socket: Socket<M>,
+    skb: Skb<M>,
+    connection: &Connection,
+    packet: TcpSent,
+) -> HookResult {
+    let (seq, len) = (packet.seq, packet.len);
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     forget_unfinished(connection);
     let mut result = Ok(());
@@ -312,12 +335,13 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     if !skb.tcp_cb_sent_again() {
         return last;
     }
-    match RESENT.get_ptr(&WriteKey::new(socket.address(), seq)) {
-        // SAFETY: the socket's lock keeps others away, and the values are mere numbers. Equal times show that
-        // these are the same bytes, and not an older life's of that address and number.
-        Some(resent) if unsafe { (*resent).last } == last => unsafe { (*resent).first },
-        _ => 0,
-    }
+    let Some(resent) = RESENT.get_ptr(&WriteKey::new(socket.address(), seq)) else { return 0 };
+    // SAFETY: an entry stays mapped while a program runs, and the values are mere numbers. In this order: equal times show that these
+    // are the same bytes, and neither an older life's of that address and number, nor another's that has evicted them meanwhile.
+    let (first, last_sent) = unsafe {
+        (ptr::read_volatile(&raw const (*resent).first), ptr::read_volatile(&raw const (*resent).last))
+    };
+    if last_sent == last { first } else { 0 }
 }
 
 /// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
@@ -502,18 +526,18 @@ fn finished<M: Memory>(
         }
     };
     // Else TCP has sent the next meanwhile, of which some of this is.
-    let is_its = || transmission.skb.get() == number(skb.address());
+    let is_its =
+        || transmission.skb.get() == number(skb.address()) && connection.is_of(number(socket.address()));
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
         if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
-        if !is_its() {
-            return Err(Counter::UnfinishedOut);
-        }
         let waits = if transmission.flags.get() & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
-            leaving::put(skb, record)
+            leaving::put(skb, record, is_its)
+        } else if !is_its() {
+            return Err(Counter::UnfinishedOut);
         } else {
             in_flight::put(connection, transmission.seq.get(), transmission.len.get(), record)
         };

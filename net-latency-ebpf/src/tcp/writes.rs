@@ -1,10 +1,12 @@
 //! Write calls whose bytes are not all sent, and segments that are sent again.
 
 use aya_ebpf::{macros::map, maps::LruHashMap};
+use net_latency_common::hook_key;
 
 use crate::{
     entry::Field,
     kernel::{memory::copy_words, task::Task},
+    skips,
 };
 
 /// A write call of a socket, or a segment, by the number of its first byte.
@@ -79,9 +81,9 @@ impl Write {
         // SAFETY: both are entries of maps, mapped while a program runs; the socket's lock keeps others away. All of a call
         // is fields, which change in place.
         unsafe { copy_words(next, (&raw const *self).cast_mut()) };
-        // It is there: found above.
-        let _ = WRITES.remove(key);
-        true
+        skips::evict(const { hook_key("writes::evicted") }, &WRITES, key);
+        // One that was evicted meanwhile may have been another by the time that it was copied.
+        WRITES.remove(key).is_ok()
     }
 
     /// The call that begins with `start` follows this one.

@@ -16,6 +16,7 @@ mod net;
 mod oracle;
 mod peers;
 mod process;
+mod skips;
 mod terminal;
 mod tool;
 mod verdict;

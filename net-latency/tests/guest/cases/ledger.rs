@@ -1,13 +1,17 @@
 //! The footer's ledger: a place for every packet that the kernel side saw.
 
-use anyhow::{Result, ensure};
+use std::collections::HashMap;
+
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 
 use super::Case;
 use crate::{
     footer::{Footer, Ledger},
+    lines::{Dir, Proto},
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer, SERVER},
+    skips::{NO_SLOT, skipping},
     tool::{Backend, Launch, Outcome},
 };
 
@@ -17,6 +21,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_drops", of_drops),
     ("ledger_of_intervals", of_intervals),
     ("ledger_of_a_part_of_a_conversation", of_a_part),
+    ("ledger_of_full_tables", of_full_tables),
 ];
 
 /// The ledger of a run that began before its traffic.
@@ -161,5 +166,57 @@ fn of_a_part(backend: Backend) -> Result<()> {
     );
     // Of a conversation in turns one packet is between its hooks, another is finished while it is being counted.
     ensure!(ledger.in_flight <= 4 + skipped, outcome.fault("too many are nowhere", []));
+    Ok(())
+}
+
+/// More connections, segments and datagrams than all tables take, whose maps have 256 entries each in the object for tests: each packet
+/// is shown, or was evicted, or waits, and nothing that is shown is another's.
+fn of_full_tables(backend: Backend) -> Result<()> {
+    const CONNECTIONS: u32 = 300;
+    const EACH: u32 = 4;
+    const DATAGRAMS: u32 = 200;
+    const ALL: u64 = 2 * (CONNECTIONS * EACH + 2 * DATAGRAMS) as u64;
+    const LEN: u32 = 100;
+    let (near, far) = Path::loopback(Version::V4)?.addresses();
+    let (mut client, mut server) = (Peer::spawn(CLIENT)?, Peer::spawn(SERVER)?);
+    let port = server.ask(&format!("listen {far}"))?;
+    for peer in [&mut client, &mut server] {
+        peer.ask(&format!("many room {CONNECTIONS}"))?;
+    }
+    server.tell(&format!("many accept {CONNECTIONS}"))?;
+    client.ask(&format!("many connect {far} {port} {CONNECTIONS}"))?;
+    server.answer()?;
+    let mut receivers = [Peer::spawn(SERVER)?, Peer::spawn(SERVER)?];
+    client.ask(&format!("udp bind {near}"))?;
+    let tool = Launch::new(backend).skipping().start()?;
+    skipping(NO_SLOT, || {
+        client.ask(&format!("many write {CONNECTIONS} {EACH} {LEN}"))?;
+        for receiver in &mut receivers {
+            let port = receiver.ask(&format!("udp bind {far}"))?;
+            client.ask(&format!("udp send-to {far}:{port} {DATAGRAMS} {LEN}"))?;
+        }
+        server.ask(&format!("many read {CONNECTIONS} {}", EACH * LEN))?;
+        receivers
+            .iter_mut()
+            .try_for_each(|receiver| receiver.ask(&format!("udp receive {DATAGRAMS}")).map(drop))
+    })?;
+    let outcome = tool.stop()?;
+    let ledger = outcome.ledger()?;
+    outcome.expect_all("packets seen", ledger.seen, ALL, [])?;
+    let evicted = outcome.footer()?.figure("evicted")?;
+    ensure!(evicted > 500, outcome.fault(format_args!("{evicted} evicted"), []));
+    ensure!(ledger.lost == evicted, outcome.fault("lost otherwise", []));
+    let lines = outcome.lines()?;
+    ensure!(lines.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", []));
+    let is_tcp = |dir: Dir| lines.iter().filter(move |line| line.dir == dir && line.proto == Proto::Tcp);
+    let sent: HashMap<_, _> = is_tcp(Dir::Out).map(|line| ((line.sport, line.seq), line.ts)).collect();
+    for line in is_tcp(Dir::In) {
+        let sent = sent.get(&(line.sport, line.seq)).context("received and not sent")?;
+        let waited = line.stages[2].context("no time in TCP")?;
+        let came = line.ts - chrono::TimeDelta::nanoseconds(waited.try_into()?);
+        // The mapping of monotonic stamps to wall-clock time may shift a little between two lines.
+        let is_later = came + chrono::TimeDelta::microseconds(200) >= *sent;
+        ensure!(line.len == LEN && is_later, outcome.fault("not its own time", [line]));
+    }
     Ok(())
 }

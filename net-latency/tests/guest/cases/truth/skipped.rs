@@ -1,23 +1,28 @@
-//! What lines show where the kernel skips a hook: what is not known, and never another packet's. The kernel skips calls when it
-//! likes; here a hook is skipped on purpose, by the object for tests.
+//! What lines show where the kernel skips a hook, or evicts an entry just when a program reads it: what is not known, and never another
+//! packet's. The kernel does so when it likes; here it happens on purpose, by the object for tests.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{HashMap, Map, MapData, loaded_maps};
-use net_latency_common::{SKIPS_MAP, hook_key};
 
-use super::{Check, Evidence, Scenario, Theme};
+use super::{Check, Evidence, Scenario, Theme, transmit::RTO_MS};
 use crate::{
     lines::{Dir, Line, Proto},
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer, SERVER},
+    skips::{NO_SLOT, skipping},
 };
 
 pub(crate) const THEME: Theme = Theme {
     name: "skipped",
     arguments: &[],
     scenarios: &[
+        // These first: of a socket whose end is skipped something stays, which the next one at its address has at once.
+        Scenario { name: "evicted_segment", play: evicted_segment },
+        Scenario { name: "evicted_connection", play: evicted_connection },
+        Scenario { name: "evicted_write_call", play: evicted_write_call },
+        Scenario { name: "evicted_datagram", play: evicted_datagram },
+        Scenario { name: "evicted_send", play: evicted_send },
         Scenario { name: "write_call", play: write_call },
         Scenario { name: "write_call_of_another_socket", play: write_call_of_another_socket },
         Scenario { name: "read", play: read },
@@ -37,27 +42,6 @@ pub(crate) const THEME: Theme = Theme {
 const LEN: u32 = 100;
 /// Skbs and sockets get addresses that others had, if not at once.
 const ROUNDS: u32 = 20;
-
-/// Does something while every call of a hook is skipped, of which there must be one. The hook has its logic's name in the kernel
-/// side.
-fn skipping<T>(hook: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
-    let mut maps = loaded_maps().filter_map(|map| map.ok()).filter(|map| map.name() == SKIPS_MAP.as_bytes());
-    // The last one: a tool that has ended may not have gone yet.
-    let mut newest = maps.next().context("the tool has no hooks that can be skipped")?;
-    for map in maps {
-        newest = if map.id() > newest.id() { map } else { newest };
-    }
-    let map = Map::HashMap(MapData::from_id(newest.id())?);
-    let mut hooks = HashMap::<_, u32, [u64; 2]>::try_from(map)?;
-    let key = hook_key(hook);
-    hooks.insert(key, [1, 0], 0)?;
-    let done = act();
-    let [_, skipped] = hooks.get(&key, 0)?;
-    hooks.insert(key, [0, 0], 0)?;
-    let done = done?;
-    ensure!(skipped > 0, "no call of {hook} was there to be skipped");
-    Ok(done)
-}
 
 /// One message of the client's, read by the server.
 fn message(pair: &mut Pair) -> Result<()> {
@@ -362,5 +346,126 @@ fn udp_stage_in(hook: &str, unknown: &'static [usize]) -> Result<Check> {
             expect_unknown(evidence, line, unknown)?;
         }
         expect_reasons(evidence, "no_stamp", ROUNDS.into())
+    }))
+}
+
+/// Fails unless one received packet is counted as evicted, or one for each of the scenarios that have one.
+fn expect_evicted(evidence: &Evidence<'_>) -> Result<()> {
+    const SCENARIOS: u64 = 3;
+    let evicted = evidence.outcome.footer()?.figure("evicted")?;
+    let is_right = (1..=SCENARIOS).contains(&evicted);
+    ensure!(is_right, evidence.outcome.fault(format_args!("{evicted} evicted"), []));
+    Ok(())
+}
+
+/// Fails unless these are the lines of messages that have these numbers, with all times and with the reader.
+fn expect_messages(evidence: &Evidence<'_>, pair: &Pair, numbers: &[u32]) -> Result<()> {
+    let into = lines(evidence, Dir::In, pair.near, pair.far);
+    let start = into.first().map_or(0, |line| line.seq);
+    let found: Vec<_> = into.iter().map(|line| line.seq.wrapping_sub(start) / LEN).collect();
+    ensure!(found == numbers, evidence.outcome.fault(format_args!("not {numbers:?}"), into));
+    for line in into {
+        expect_unknown(evidence, line, &[])?;
+        expect_task(evidence, line, Some(pair.server.pid().into()))?;
+    }
+    Ok(())
+}
+
+/// A segment that is evicted while its line is made has none.
+fn evicted_segment() -> Result<Check> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    message(&mut pair)?;
+    skipping(NO_SLOT, || pair.client.ask(&format!("write {LEN}")))?;
+    skipping("segments::evicted", || pair.server.ask(&format!("read {LEN} {LEN} 0")))?;
+    // What waits in the map and stays there has its line.
+    skipping(NO_SLOT, || message(&mut pair))?;
+    message(&mut pair)?;
+    Ok(Box::new(move |evidence| {
+        expect_messages(evidence, &pair, &[0, 2, 3])?;
+        expect_evicted(evidence)
+    }))
+}
+
+/// What is known of a connection is evicted while a line is made of it, or while a call is noted in it. It begins anew.
+fn evicted_connection() -> Result<Check> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    skipping(NO_SLOT, || message(&mut pair))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    skipping("connection::evicted", || pair.server.ask(&format!("read {LEN} {LEN} 0")))?;
+    message(&mut pair)?;
+    skipping("connection::evicted", || message(&mut pair))?;
+    message(&mut pair)?;
+    Ok(Box::new(move |evidence| {
+        expect_messages(evidence, &pair, &[0, 2, 3, 4])?;
+        expect_evicted(evidence)?;
+        let out = lines(evidence, Dir::Out, pair.near, pair.far);
+        ensure!(out.len() == 5, evidence.outcome.fault("not five lines", out));
+        for (number, line) in out.into_iter().enumerate() {
+            let is_unknown = number == 3;
+            expect_unknown(evidence, line, if is_unknown { &[0] } else { &[] })?;
+            expect_task(evidence, line, (!is_unknown).then(|| pair.client.pid().into()))?;
+        }
+        expect_reasons(evidence, "write_unseen", 1)
+    }))
+}
+
+/// The bytes of a call that is evicted while the first of them are sent are nobody's.
+fn evicted_write_call() -> Result<Check> {
+    const CALL: u32 = 16_384;
+    const CALLS: u32 = 4;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(RTO_MS)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    pair.server.ask("receive-buffer 4096")?;
+    pair.open(&path)?;
+    pair.client.ask("send-buffer 1048576")?;
+    for _ in 0..CALLS {
+        pair.client.ask(&format!("write {CALL}"))?;
+    }
+    skipping("writes::evicted", || pair.server.ask(&format!("read {} 65536 0", CALL * CALLS)))?;
+    Ok(Box::new(move |evidence| {
+        let out = lines(evidence, Dir::Out, pair.near, pair.far);
+        let first = out.first().context("no lines")?.seq;
+        let client = u64::from(pair.client.pid());
+        for line in out {
+            let is_of_first = line.seq.wrapping_sub(first) < CALL;
+            expect_task(evidence, line, is_of_first.then_some(client))?;
+            ensure!(line.stages[0].is_some() == is_of_first, evidence.outcome.fault("whose time?", [line]));
+        }
+        expect_reasons(evidence, "write_evicted", 1)
+    }))
+}
+
+/// A datagram that is evicted while its line is made has none.
+fn evicted_datagram() -> Result<Check> {
+    let mut sockets = Sockets::new()?;
+    sockets.datagrams(1)?;
+    skipping(NO_SLOT, || sockets.sender.ask(&format!("udp send 1 {LEN}")))?;
+    skipping("udp::datagram_evicted", || sockets.receiver.ask("udp receive 1"))?;
+    skipping(NO_SLOT, || sockets.datagrams(1))?;
+    Ok(Box::new(move |evidence| {
+        let into = sockets.lines(evidence, Dir::In);
+        ensure!(into.len() == 2, evidence.outcome.fault("not two lines", into));
+        for line in into {
+            expect_unknown(evidence, line, &[])?;
+        }
+        expect_evicted(evidence)
+    }))
+}
+
+/// Nor has one whose sender is forgotten just then.
+fn evicted_send() -> Result<Check> {
+    let mut sockets = Sockets::new()?;
+    sockets.datagrams(1)?;
+    skipping("udp::send_evicted", || sockets.datagrams(1))?;
+    sockets.datagrams(1)?;
+    Ok(Box::new(move |evidence| {
+        let out = sockets.lines(evidence, Dir::Out);
+        ensure!(out.len() == 2, evidence.outcome.fault("not two lines", out));
+        for line in out {
+            expect_unknown(evidence, line, &[])?;
+        }
+        let lost = evidence.outcome.figure("losses.never_queued")?;
+        ensure!(lost > 0, evidence.outcome.fault("it is not counted", []));
+        Ok(())
     }))
 }
