@@ -71,23 +71,25 @@ impl Path {
         };
         // Each link has a net of its own, in which the end nearer to the client is number 1.
         let address = |link: u8, number: u8| host(version, 0x78 + link, number);
-        near.inside(|| {
-            create_veth(NEAR, TO_NEAR, first.0.as_raw_fd())?;
-            bring_up(NEAR, address(0, 1))
-        })?;
-        far.inside(|| {
-            create_veth(FAR, TO_FAR, last.0.as_raw_fd())?;
-            bring_up(FAR, address(count, 2))
-        })?;
+        near.inside(|| create_veth(NEAR, TO_NEAR, first.0.as_raw_fd()))?;
+        far.inside(|| create_veth(FAR, TO_FAR, last.0.as_raw_fd()))?;
         for two in routers.windows(2) {
             two[0].inside(|| create_veth(TO_FAR, TO_NEAR, two[1].0.as_raw_fd()))?;
         }
+        // All ends up before an address, as of a plain link.
+        near.inside(|| set_up(NEAR))?;
+        far.inside(|| set_up(FAR))?;
+        for router in &routers {
+            router.inside(|| [TO_NEAR, TO_FAR].into_iter().try_for_each(set_up))?;
+        }
+        near.inside(|| add_address(NEAR, address(0, 1)))?;
+        far.inside(|| add_address(FAR, address(count, 2)))?;
         for (link, router) in (0..count).zip(&routers) {
             router.inside(|| {
                 fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
                 fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")?;
-                bring_up(TO_NEAR, address(link, 2))?;
-                bring_up(TO_FAR, address(link + 1, 1))
+                add_address(TO_NEAR, address(link, 2))?;
+                add_address(TO_FAR, address(link + 1, 1))
             })?;
         }
         // Routes to the ends, over those between.
