@@ -29,7 +29,7 @@ use crate::{
     },
     kernel::{
         cpu::{cpu, now},
-        memory::{Memory, Number, Probed, copy_words, number},
+        memory::{Memory, Number, Probed, copy_words, number, read_before},
         skb::Skb,
         socket::Socket,
         task::Task,
@@ -355,20 +355,11 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
 
 /// Whether the datagram with this key, which had no slot, has not been evicted meanwhile.
 ///
-/// A global function, which the verifier checks once by itself instead of wherever it is called; as the next one.
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn datagram_has_spilled(key: u64) -> u32 {
     WAITING.has_spilled(key, const { hook_key("udp::datagram_evicted") }).into()
-}
-
-/// Whether what the current thread sends has not been evicted meanwhile.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn send_is_there() -> u32 {
-    let thread = Task::current_ids();
-    skips::evict(const { hook_key("udp::send_evicted") }, &SENDS, &thread);
-    SENDS.get_ptr(thread).is_some().into()
 }
 
 /// A receive call has taken a datagram that was not followed.
@@ -601,8 +592,14 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             rtt_or_holder: 0,
         }
     };
-    // Its thread alone writes what it sends, unless that is evicted.
-    let is_its = || send_is_there() != 0;
+    // Its thread alone writes what it sends, unless that is evicted: then whoever has its place has no skb at first.
+    let is_its = || {
+        if skips::happens(const { hook_key("udp::send_evicted") }) {
+            send.skb.set(0);
+        }
+        read_before();
+        send.skb.get() == skb.address()
+    };
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {

@@ -37,7 +37,7 @@ use crate::{
     flow::{filter, settings::setting, untraced},
     kernel::{
         cpu::{cpu, now},
-        memory::{Memory, Number, number},
+        memory::{Memory, Number, number, read_before},
         sequence::before,
         skb::{Skb, TcpSent},
         socket::Socket,
@@ -526,8 +526,11 @@ fn finished<M: Memory>(
         }
     };
     // Else TCP has sent the next meanwhile, of which some of this is.
-    let is_its =
-        || transmission.skb.get() == number(skb.address()) && connection.is_of(number(socket.address()));
+    // Nor has anybody evicted what is known of the connection then: a new one has nothing in flight at first.
+    let is_its = || {
+        read_before();
+        transmission.skb.get() == number(skb.address())
+    };
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
