@@ -150,6 +150,18 @@ impl Figures {
         costs.chain(runs).collect()
     }
 
+    /// What is compared, by its name: what a mode adds to each load, and of that, where it writes lines, the user side's part.
+    fn compared(&self) -> BTreeMap<String, i64> {
+        let added = self.added().into_iter();
+        let added = added.map(|(mode, load, instructions, _)| (format!("{load}, {mode}"), instructions));
+        let writing = self.costs.iter().filter(|cost| cost.lines >= 1.0);
+        let own = writing.filter_map(|cost| {
+            let name = format!("{}, {}, its own process", cost.load, cost.mode);
+            Some((name, cost.own?.cast_signed()))
+        });
+        added.chain(own).collect()
+    }
+
     /// What a mode adds to each load: (mode, load, instructions, lines).
     fn added(&self) -> Vec<(&str, &str, i64, f64)> {
         let bare: BTreeMap<&str, u64> = self
@@ -252,27 +264,22 @@ impl Record {
     }
 
     pub(super) fn compare(&self, kernel: &str, now: &Figures) -> Comparison {
-        let recorded = self.figures(kernel).unwrap_or_default();
+        let recorded = self.figures(kernel).unwrap_or_default().compared();
+        let now = now.compared();
         let mut comparison = Comparison::default();
-        for (mode, load, before, _) in recorded.added() {
-            let found = now.added().into_iter().find(|(m, l, ..)| *m == mode && *l == load);
-            let Some((_, _, after, _)) = found else { continue };
-            let change = (after - before) as f64 / before.max(1) as f64;
-            let line = format!(
-                "{load}, {mode}: {} → {} ({:+.1} %)",
-                grouped(before),
-                grouped(after),
-                change * 100.0
-            );
+        for (name, before) in &recorded {
+            let Some(after) = now.get(name) else { continue };
+            let change = (after - before) as f64 / (*before).max(1) as f64;
+            let line =
+                format!("{name}: {} → {} ({:+.1} %)", grouped(*before), grouped(*after), change * 100.0);
             if change > TOLERANCE {
                 comparison.risen.push(line.clone());
             }
             comparison.lines.push(line);
         }
-        let known = recorded.added();
-        for (mode, load, instructions, _) in now.added() {
-            if !known.iter().any(|(m, l, ..)| *m == mode && *l == load) {
-                comparison.new.push(format!("{load}, {mode}: {} (new)", grouped(instructions)));
+        for (name, instructions) in &now {
+            if !recorded.contains_key(name) {
+                comparison.new.push(format!("{name}: {} (new)", grouped(*instructions)));
             }
         }
         comparison
@@ -310,6 +317,21 @@ mod tests {
         let unknown = record.compare("7.2", &Figures::parse(&output(40_310)).expect("figures"));
         let new = vec!["tcp, stream: 10,310 (new)".to_owned()];
         assert_eq!(unknown, Comparison { new, ..Comparison::default() });
+    }
+
+    #[test]
+    fn a_rise_of_the_user_sides_part_is_told() {
+        let output = |own: u64| {
+            format!(
+                "{{\"mode\":\"nothing\",\"load\":\"tcp\",\"ns\":30000,\"own_ns\":0,\"lines\":0.0}}\n\
+                 {{\"mode\":\"stream\",\"load\":\"tcp\",\"ns\":40000,\"own_ns\":{own},\"lines\":4.0}}\n"
+            )
+        };
+        let mut record = Record(Map::new());
+        record.replace("6.1", Figures::parse(&output(3_400)).expect("figures"));
+        let compared = record.compare("6.1", &Figures::parse(&output(3_600)).expect("figures"));
+        assert_eq!(compared.risen, ["tcp, stream, its own process: 3,400 → 3,600 (+5.9 %)"]);
+        assert_eq!(compared.lines.len(), 2);
     }
 
     #[test]

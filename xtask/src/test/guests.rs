@@ -58,6 +58,8 @@ const OF_KPROBES: Series = Series::Version(5, 10);
 /// In the names of the tests of journeys. On the real-time kernel each takes most of a minute, attaching and detaching, and the default
 /// backend takes kprobes there.
 const JOURNEYS: &str = "kprobe::journey";
+/// Parts of names of tests that the newest kernel has under `--all` only: those of what is slow to attach, and of what knows no kernel.
+const NOT_DAILY: [&str; 2] = ["auto::journey", "auto::hist_"];
 /// In the names of the tests that make faults and judge the verdict on them. Each takes several seconds, so that they run on a usual
 /// kernel and on the newest only, unless kernels are named.
 const INCIDENTS: &str = "diagnose_";
@@ -113,17 +115,22 @@ enum Share {
     Hooks,
     /// Those of what comes behind the hooks, which knows no kernel.
     BehindHooks,
-    /// Those of the user side alone.
+    /// Those of the user side alone, in two guests.
     UserSide,
+    UserSideBehindHooks,
 }
 
 impl Share {
+    fn is_user_side(self) -> bool {
+        matches!(self, Self::UserSide | Self::UserSideBehindHooks)
+    }
+
     /// How the test program is asked for it.
     fn asked(self) -> Option<&'static str> {
         match self {
-            Self::All | Self::UserSide => None,
-            Self::Hooks => Some("hooks"),
-            Self::BehindHooks => Some("behind-hooks"),
+            Self::All => None,
+            Self::Hooks | Self::UserSide => Some("hooks"),
+            Self::BehindHooks | Self::UserSideBehindHooks => Some("behind-hooks"),
         }
     }
 
@@ -131,7 +138,7 @@ impl Share {
     fn skipped(self) -> &'static [&'static str] {
         match self {
             Self::BehindHooks => &["harness::", "last::"],
-            Self::All | Self::Hooks | Self::UserSide => &[],
+            Self::All | Self::Hooks | Self::UserSide | Self::UserSideBehindHooks => &[],
         }
     }
 }
@@ -219,7 +226,10 @@ impl Choice {
             let shares = self.shares(kernel.series, part, is_user_side);
             shares.iter().map(move |share| self.job(kernel.clone(), part, *share, is_user_side))
         });
-        jobs.collect()
+        let mut jobs: Vec<_> = jobs.collect();
+        // These are short: they fill what the others leave at the end.
+        jobs.sort_by_key(|job| job.share.is_user_side());
+        jobs
     }
 
     /// What guests a part is shared by.
@@ -229,17 +239,18 @@ impl Choice {
             return &[Share::All];
         }
         if is_user_side {
-            return &[Share::Hooks, Share::BehindHooks, Share::UserSide];
+            return &[Share::BehindHooks, Share::Hooks, Share::UserSide, Share::UserSideBehindHooks];
         }
-        // The real-time kernel has the same sources, and so the same verifier, as the usual one of its version. One backend on each
-        // kernel shows what comes behind the hooks.
-        let is_elsewhere = series == Series::RealTime || (part == Part::Kprobe) != (series == OF_KPROBES);
+        // What comes behind the hooks is shown by one backend on the oldest kernel, on a usual one and on the newest: between those
+        // the verifier knows no less.
+        let is_between = matches!(series, Series::RealTime | Series::Version(6, 12));
+        let is_elsewhere = is_between || (part == Part::Kprobe) != (series == OF_KPROBES);
         if is_elsewhere || !self.is_whole { &[Share::Hooks] } else { &[Share::All] }
     }
 
     fn job(&self, kernel: Kernel, part: Part, share: Share, is_user_side: bool) -> Job {
         let mut skipped = [part.skipped(), share.skipped()].concat();
-        let has_user_side = is_user_side && matches!(share, Share::All | Share::UserSide);
+        let has_user_side = is_user_side && (share == Share::All || share.is_user_side());
         if !has_user_side {
             skipped.push(USER_SIDE);
         }
@@ -250,18 +261,22 @@ impl Choice {
         if self.is_whole && kernel.series == Series::RealTime {
             skipped.push(JOURNEYS);
         }
+        if !self.is_whole && !self.is_named && self.filter.is_none() && kernel.series == Series::Newest {
+            skipped.extend(NOT_DAILY);
+        }
         let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
         // A test program takes one filter: these tests are few.
         let filter = match (part, share) {
             (Part::Race, _) => Some(RACE_FILTER),
-            (_, Share::UserSide) => Some(USER_SIDE),
+            _ if share.is_user_side() => Some(USER_SIDE),
             _ => self.filter.as_deref(),
         };
-        let has = |test: &str| {
+        let has = |test: &str, elsewhere: Share| {
             let name = format!("{USER_SIDE}{test}");
-            has_user_side && filter.is_none_or(|filter| name.contains(filter))
+            has_user_side && share != elsewhere && filter.is_none_or(|filter| name.contains(filter))
         };
-        let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
+        let (scrapes, contains) =
+            (has(SCRAPING, Share::UserSide), has(CONTAINING, Share::UserSideBehindHooks));
         let arguments = skipped.chain(filter.map(OsString::from)).collect();
         Job { kernel, part, arguments, scrapes, contains, share }
     }
@@ -288,6 +303,7 @@ impl fmt::Display for Job {
             Share::Hooks => ", hooks",
             Share::BehindHooks => ", behind the hooks",
             Share::UserSide => ", user side",
+            Share::UserSideBehindHooks => ", user side behind the hooks",
         })
     }
 }
@@ -433,6 +449,9 @@ fn report(job: &Job, result: Result<(Outcome, String)>, took: Duration, summary:
 mod tests {
     use super::*;
 
+    /// The guests of a part that has the user side too.
+    const SHARES: [&str; 4] = ["behind the hooks", "hooks", "user side", "user side behind the hooks"];
+
     fn kernel(series: Series) -> Kernel {
         Kernel::named(series, &series.to_string())
     }
@@ -454,22 +473,24 @@ mod tests {
     #[test]
     fn the_default_is_a_choice_and_all_is_all() {
         let few = [
-            "kernel 6.1, fentry or auto, hooks",
             "kernel 6.1, fentry or auto, behind the hooks",
-            "kernel 6.1, fentry or auto, user side",
+            "kernel 6.1, fentry or auto, hooks",
             "kernel newest, fentry or auto, hooks",
             "kernel 5.10, kprobe, hooks",
+            "kernel 6.1, fentry or auto, user side",
+            "kernel 6.1, fentry or auto, user side behind the hooks",
         ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len() + 2);
+        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len() + 3);
         assert_eq!([&all[0], &all[3]], ["kernel rt, fentry or auto, hooks", few[0]]);
-        assert!(few[..3].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        assert_eq!(all[all.len() - 2..], few[4..]);
+        assert!(few[..2].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
 
     #[test]
-    fn what_comes_behind_the_hooks_is_tested_on_each_version_and_by_kprobes_on_the_oldest() {
+    fn what_comes_behind_the_hooks_is_tested_on_three_kernels_and_by_kprobes_on_the_oldest() {
         let alone = |args: &TestArgs| {
             let jobs = jobs(args);
             let alone = jobs.iter().filter(|job| job.share == Share::Hooks);
@@ -480,6 +501,7 @@ mod tests {
             "kernel rt, fentry or auto, hooks",
             "kernel rt, kprobe, hooks",
             "kernel 6.1, fentry or auto, hooks",
+            "kernel 6.12, fentry or auto, hooks",
             "kernel 5.10, fentry or auto, hooks",
             "kernel newest, kprobe, hooks",
             "kernel 6.12, kprobe, hooks",
@@ -497,10 +519,10 @@ mod tests {
                 jobs.iter().filter(|job| !job.arguments.iter().any(|argument| argument == INCIDENTS));
             having.map(ToString::to_string).collect::<Vec<_>>()
         };
-        let of_61 = ["hooks", "behind the hooks", "user side"]
-            .map(|share| format!("kernel 6.1, fentry or auto, {share}"));
+        let of_61 = SHARES.map(|share| format!("kernel 6.1, fentry or auto, {share}"));
         assert_eq!(has_them(&args()), of_61);
-        let whole = [&of_61[..], &["kernel newest, fentry or auto".into()]].concat();
+        let mut whole = of_61.to_vec();
+        whole.insert(2, "kernel newest, fentry or auto".into());
         assert_eq!(has_them(&TestArgs { all: true, ..args() }), whole);
         let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
         assert_eq!(has_them(&named).len(), Part::ALL.len());
@@ -510,8 +532,7 @@ mod tests {
     fn a_kernel_that_is_not_there_is_not_tested() {
         let choice = Choice::of(&args());
         // What comes behind the hooks, and the user side, is tested where there is a kernel.
-        let of_510 =
-            ["hooks", "behind the hooks", "user side"].map(|share| format!("kernel 5.10, kprobe, {share}"));
+        let of_510 = SHARES.map(|share| format!("kernel 5.10, kprobe, {share}"));
         assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), of_510);
     }
 
@@ -530,14 +551,16 @@ mod tests {
     #[test]
     fn what_is_the_same_everywhere_is_tested_once() {
         let has_user_side = |job: &&Job| !job.arguments.windows(2).any(|pair| pair == ["--skip", USER_SIDE]);
-        for (args, place) in [
-            (TestArgs { all: true, ..args() }, "kernel 6.1, fentry or auto, user side"),
-            (args(), "kernel 6.1, fentry or auto, user side"),
-            (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, fentry or auto"),
+        let of_61 = ["user side", "user side behind the hooks"]
+            .map(|share| format!("kernel 6.1, fentry or auto, {share}"));
+        for (args, places) in [
+            (TestArgs { all: true, ..args() }, &of_61[..]),
+            (args(), &of_61[..]),
+            (TestArgs { kernels: vec![Series::RealTime], ..args() }, &["kernel rt, fentry or auto".into()]),
         ] {
             let jobs = jobs(&args);
             let found: Vec<_> = jobs.iter().filter(has_user_side).map(ToString::to_string).collect();
-            assert_eq!(found, [place]);
+            assert_eq!(found, places);
         }
     }
 }

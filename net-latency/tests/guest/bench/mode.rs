@@ -63,8 +63,13 @@ impl Mode {
     ];
 
     /// Those that are watched over.
-    pub(super) const WATCHED: [Self; 4] =
-        [Self::Nothing, Self::Stream(Backend::Fentry), Self::Stream(Backend::Kprobe), Self::IdlePid];
+    pub(super) const WATCHED: [Self; 5] = [
+        Self::Nothing,
+        Self::Stream(Backend::Fentry),
+        Self::Stream(Backend::Kprobe),
+        Self::IdlePid,
+        Self::Hist,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
