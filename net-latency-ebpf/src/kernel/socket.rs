@@ -156,14 +156,20 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_backlog_len)) != 0
     }
 
+    /// Whether TCP has sent all that was written.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn is_all_sent(self) -> bool {
+        // struct sk_buff_head: next, prev, qlen.
+        const QLEN: usize = 16;
+        self.field::<u32>(offset!(sock_sk_write_queue).behind::<QLEN>()) == 0
+    }
+
     /// The first skb that TCP has never sent (`tcp_send_head`).
     #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn first_unsent(self) -> Option<Skb<M>> {
-        // struct sk_buff_head: next, prev, qlen.
-        const QLEN: usize = 16;
-        let queue = offset!(sock_sk_write_queue);
-        if self.field::<u32>(queue.behind::<QLEN>()) == 0 { None } else { Some(Skb::new(self.field(queue))) }
+        if self.is_all_sent() { None } else { Some(Skb::new(self.field(offset!(sock_sk_write_queue)))) }
     }
 
     /// Whether this is the last skb that waits to be sent (`tcp_skb_is_last`).

@@ -44,8 +44,15 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     if !is_known() || !had_no_room && chrono != CHRONO_RWND_LIMITED {
         return Ok(());
     }
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
+    // The kernel takes that back behind this.
+    let was_limited_by_peer = !had_no_room && tcp.is_limited_by_peer();
+    // Nearly always all is sent and was so before. The queue is looked at again below: handing on what is found here has LLVM give the
+    // verifier a register that not every way has written.
+    if !had_no_room && !was_limited_by_peer && socket.is_all_sent() && !was_held(socket) {
+        return Ok(());
+    }
     let Some(connection) = connection::traced(socket) else { return Ok(()) };
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
     let holding = &connection.fine.holding;
     let reason = match socket.first_unsent() {
         // What keeps TCP from sending has filled the buffer.
@@ -53,8 +60,6 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
         Some(first) => why(socket, tcp, first).map_or(0, |held| held as u32),
         None => 0,
     };
-    // The kernel takes that back behind this.
-    let was_limited_by_peer = !had_no_room && tcp.is_limited_by_peer();
     if reason == holding.reason.get() && !had_no_room && !was_limited_by_peer {
         return Ok(());
     }
@@ -69,6 +74,12 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     holding.reason.set(reason);
     holding.since.set(now);
     Ok(())
+}
+
+/// Whether something held the socket's bytes when its tests stopped TCP last, or those of one at its address before.
+#[inline(always)]
+fn was_held<M: Memory>(socket: Socket<M>) -> bool {
+    connection::find(socket).is_some_and(|connection| connection.fine.holding.reason.get() != 0)
 }
 
 /// The test of `tcp_write_xmit` that stopped it before this skb, in its order.

@@ -285,7 +285,7 @@ pub extern "C" fn again_step(address: u64) -> u32 {
 pub fn acked<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let Some(connection) = connection::traced(socket) else { return Ok(()) };
     let chain = &connection.fine.in_flight;
-    let Some(tcp) = socket.tcp() else { return Ok(()) };
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     if tcp.snd_wnd() == 0 {
         // Until now: this ACK may change that.
         chain.zero_window_at.set(now());
