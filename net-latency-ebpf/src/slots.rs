@@ -357,20 +357,36 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn find(&self, key: u64) -> Option<Found<T>> {
         let slots = self.slots(key)?;
-        let spilled = Slots::spilled(slots);
-        let slot = Slots::with_key(slots, key);
-        if Slot::hold(slot, key) {
-            // If both have it, it is the second.
-            let first = Slots::slot(slots, 0);
-            let is_twin = Slot::key(first) == key && slot != first && self.clear_twin(first, key);
-            // SAFETY: within a map's entry.
-            return Some(Found { entry: unsafe { &raw mut (*slot).entry }, key, spilled, slot, is_twin });
+        let found = self.find_among(slots, key);
+        if found.is_some() {
+            return found;
         }
+        let spilled = Slots::spilled(slots);
         if Slot::<T>::load(spilled) == 0 {
             return None;
         }
         let entry = self.map.get_ptr_mut(key)?;
         Some(Found { entry, key, spilled, slot: ptr::null_mut(), is_twin: false })
+    }
+
+    /// The same, if it has a slot.
+    #[inline(always)]
+    pub(crate) fn find_in_slot(&self, key: u64) -> Option<Found<T>> {
+        self.find_among(self.slots(key)?, key)
+    }
+
+    #[inline(always)]
+    fn find_among(&self, slots: *mut Slots<T>, key: u64) -> Option<Found<T>> {
+        let slot = Slots::with_key(slots, key);
+        if !Slot::hold(slot, key) {
+            return None;
+        }
+        // If both have it, it is the second.
+        let first = Slots::slot(slots, 0);
+        let is_twin = Slot::key(first) == key && slot != first && self.clear_twin(first, key);
+        // SAFETY: within a map's entry.
+        let entry = unsafe { &raw mut (*slot).entry };
+        Some(Found { entry, key, spilled: Slots::spilled(slots), slot, is_twin })
     }
 
     /// Two CPUs may have put an entry with the same key in at the same moment: then neither is known to be the one that counts.

@@ -281,7 +281,7 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
     if filter::task(&task) {
         learn_buffer(socket, connection);
     }
-    walk(socket, connection)
+    walk(socket, connection, || first_step(connection))
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
@@ -356,15 +356,15 @@ fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
     }
 }
 
-/// Gives the lines of all segments that start before `taken_until`.
+/// Gives the lines of all segments that start before `taken_until`; `first` takes the first step.
 #[inline(always)]
-fn walk<M: Memory>(socket: Socket<M>, connection: &Connection) -> HookResult {
+fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnce() -> u32) -> HookResult {
     let address = number(socket.address());
     let until = connection.taken_until.get();
     let mut found = DONE;
     if before(connection.read_next.get(), until) {
         // Nearly always it is the only one.
-        found = first_step(connection, address);
+        found = first();
         if found == MORE {
             found = repeat(BATCHES_PER_RUN, || take_batch(address));
         }
@@ -457,22 +457,39 @@ pub extern "C" fn take_batch(address: u64) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn take_step(address: u64) -> u32 {
-    connection::at(address).map_or(DONE, |connection| step(connection, address))
+    let Some(connection) = connection::at(address) else { return DONE };
+    let Some(waiting) = segments::waiting(&next_key(connection)) else { return MISSED };
+    let is_its = || {
+        let spilled = waiting.spilled_key();
+        (spilled == 0 || segment_has_spilled(spilled) != 0) && connection.is_of(address)
+    };
+    let found = step(connection, &waiting, is_its);
+    if connection.is_of(address) {
+        segments::remove(&waiting);
+        return found;
+    }
+    segments::evict(&waiting);
+    DONE
 }
 
-/// The first step of a walk, which has no need to find its connection.
+/// The first step of a walk, which has no need to find its connection. It leaves to others what may be evicted meanwhile.
 ///
 /// A function with a stack of its own, which is free again before there are more steps.
 #[inline(never)]
-fn first_step(connection: &Connection, address: u64) -> u32 {
-    step(connection, address)
+fn first_step(connection: &Connection) -> u32 {
+    if connection.stays.get() == 0 {
+        return MORE;
+    }
+    let Some(waiting) = segments::waiting_in_slot(&next_key(connection)) else { return MORE };
+    let found = step(connection, &waiting, || true);
+    segments::remove(&waiting);
+    found
 }
 
-/// One step of the socket at `address`. What a line is made of may be evicted while it is read: nearly all has a slot and is not.
+/// The segment at which the walk is gets its line; `is_its` says whether what that was made of has not been evicted.
 #[inline(always)]
-fn step(connection: &Connection, address: u64) -> u32 {
+fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -> u32 {
     let next = connection.read_next.get();
-    let Some(waiting) = next_waiting(connection) else { return MISSED };
     let segment = waiting.segment();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
     let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
@@ -492,10 +509,6 @@ fn step(connection: &Connection, address: u64) -> u32 {
         let stamps = stamps(segment, app);
         let packet = Finished { direction: Direction::In, protocol: IPPROTO_TCP, flags, stamps: &stamps };
         let record = || record(connection, segment, &packet, &task);
-        let is_its = || {
-            let spilled = waiting.spilled_key();
-            (spilled == 0 || segment_has_spilled(spilled) != 0) && connection.is_of(address)
-        };
         let parts = || parts(connection, segment, app);
         if let Err(counter) = emit_fine(&packet, || segment.mark, record, parts, is_its) {
             counters::one(counter);
@@ -508,11 +521,6 @@ fn step(connection: &Connection, address: u64) -> u32 {
     let end = next.wrapping_add(segment.len.get());
     let is_last = !before(end, connection.taken_until.get());
     connection.read_next.set(end);
-    if !connection.is_of(address) {
-        segments::evict(&waiting);
-        return DONE;
-    }
-    segments::remove(&waiting);
     if is_last { DONE } else { MORE }
 }
 
@@ -528,7 +536,7 @@ pub extern "C" fn drop_batch(address: u64) -> u32 {
 #[inline(never)]
 pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
-    let Some(waiting) = next_waiting(connection) else { return DONE };
+    let Some(waiting) = segments::waiting(&next_key(connection)) else { return DONE };
     let segment = waiting.segment();
     connection.read_next.set(segment.key.seq.wrapping_add(segment.len.get()));
     segments::remove(&waiting);
@@ -536,18 +544,18 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
     MORE
 }
 
-/// The segment at which the walk along the waiting ones is. Only the holder of the socket's lock, who is here, takes it out,
+/// What tells the segment at which the walk along the waiting ones is. Only the holder of the socket's lock, who is here, takes it out,
 /// but for a full map.
 #[inline(always)]
-fn next_waiting(connection: &Connection) -> Option<Waiting> {
+fn next_key(connection: &Connection) -> SegmentKey {
     let identity = connection.identity.get();
-    segments::waiting(&SegmentKey::new(
+    SegmentKey::new(
         &connection.addresses.get(),
         identity.remote_port(),
         identity.local_port(),
         connection.netns.get(),
         connection.read_next.get(),
-    ))
+    )
 }
 
 /// The stamps of a segment that was taken at `app`, as far as they are known to be its own.
@@ -596,7 +604,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(connection) = connection::find(socket) else { return Ok(()) };
     let mut result = Ok(());
     if connection.is_late.get() != 0 {
-        result = walk(socket, connection);
+        result = walk(socket, connection, || MORE);
     }
     if filter::is_by_process() && connection.is_traced.get() == 0 {
         connection.flow_key().mark_traced();

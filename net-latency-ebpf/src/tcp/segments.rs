@@ -172,7 +172,17 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
 /// The segment with this key.
 #[inline(always)]
 pub(super) fn waiting(key: &SegmentKey) -> Option<Waiting> {
-    let found = WAITING.find(key.hash())?;
+    checked(WAITING.find(key.hash())?, key)
+}
+
+/// The same, if it has a slot, and so can't be evicted.
+#[inline(always)]
+pub(super) fn waiting_in_slot(key: &SegmentKey) -> Option<Waiting> {
+    checked(WAITING.find_in_slot(key.hash())?, key)
+}
+
+#[inline(always)]
+fn checked(found: Found<Segment>, key: &SegmentKey) -> Option<Waiting> {
     if entry(&found).key == *key {
         return Some(Waiting(found));
     }
