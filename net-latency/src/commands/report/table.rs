@@ -145,14 +145,11 @@ impl<K: Copy + Eq + Hash> Table<K> {
 
     /// Adds a packet, which is `plain` as it is summed up, to the entry that it then gives.
     pub(super) fn add(&mut self, key: K, packet: &Packet<'_>, plain: &summary::Packet<'_>) -> &mut Entry {
-        if !self.entries.contains_key(&key) {
-            if self.entries.len() >= self.most {
-                self.prune();
-            }
-            let entry = Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
-            self.entries.insert(key, entry);
+        if self.entries.len() >= self.most && !self.entries.contains_key(&key) {
+            self.prune();
         }
-        let entry = self.entries.entry(key).or_default();
+        let new = || Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
+        let entry = self.entries.entry(key).or_insert_with(new);
         entry.add(packet, plain);
         entry
     }
