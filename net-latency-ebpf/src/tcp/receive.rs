@@ -370,9 +370,15 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
         }
     }
     let mut result = Ok(());
+    let mut start = until;
+    if found == MISSED {
+        start = first_unread(socket, until);
+        if trim_next(address, start) == MORE {
+            found = repeat(BATCHES_PER_RUN, || take_batch(address));
+        }
+    }
     if found == MISSED {
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
-        let start = first_unread(socket, until);
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
         #[cfg(feature = "fine")]
         connection.fine.unsure_until.set(connection.taken_at.get());
@@ -524,6 +530,20 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     if is_last { DONE } else { MORE }
 }
 
+/// The segment of the socket at `address` that begins at `start`, where an skb does, is the next one without the bytes that came again
+/// with what was missing before them: TCP reads the rest of it only.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn trim_next(address: u64, start: u32) -> u32 {
+    let Some(connection) = connection::at(address) else { return MISSED };
+    let next = connection.read_next.get();
+    if !before(start, next) {
+        return MISSED;
+    }
+    let Some(waiting) = segments::waiting(&key_at(connection, start)) else { return MISSED };
+    if segments::trim(&waiting, next) { MORE } else { MISSED }
+}
+
 /// A batch of steps along the segments of the socket at `address` that nobody took.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -548,14 +568,15 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
 /// but for a full map.
 #[inline(always)]
 fn next_key(connection: &Connection) -> SegmentKey {
+    key_at(connection, connection.read_next.get())
+}
+
+/// What tells the segment that begins with this byte.
+#[inline(always)]
+fn key_at(connection: &Connection, seq: u32) -> SegmentKey {
     let identity = connection.identity.get();
-    SegmentKey::new(
-        &connection.addresses.get(),
-        identity.remote_port(),
-        identity.local_port(),
-        connection.netns.get(),
-        connection.read_next.get(),
-    )
+    let (remote_port, local_port) = (identity.remote_port(), identity.local_port());
+    SegmentKey::new(&connection.addresses.get(), remote_port, local_port, connection.netns.get(), seq)
 }
 
 /// The stamps of a segment that was taken at `app`, as far as they are known to be its own.

@@ -12,7 +12,7 @@ use crate::{
     emit::counters::{self, HookResult},
     entry::{Field, add},
     flow::addresses::{AddrPair, SPREAD},
-    kernel::{memory::Memory, skb::Skb},
+    kernel::{memory::Memory, sequence::before, skb::Skb},
     skips::entries,
     slots::{Entry, Found, Inserted, Slots, Table},
 };
@@ -199,6 +199,33 @@ pub(super) fn remove(waiting: &Waiting) -> bool {
         counters::one(Counter::Taken);
     }
     was_there
+}
+
+/// The segment waits without the bytes before `seq` from now on. False if it can't, or has no others.
+#[inline(always)]
+pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
+    let segment = waiting.segment();
+    let end = segment.key.seq.wrapping_add(segment.len.get());
+    let key = SegmentKey { seq, ..segment.key };
+    let has_more = before(seq, end);
+    let rest = |key| Segment {
+        key,
+        len: Field::new(end.wrapping_sub(seq)),
+        flags: Field::new(segment.flags.get()),
+        copies: Field::new(segment.copies.get()),
+        ..*segment
+    };
+    // What may be evicted meanwhile stays as it is. What is there of the new key is another's, which has its own line.
+    if !has_more
+        || waiting.spilled_key() != 0
+        || !matches!(WAITING.insert(key.hash(), || rest(key)), Inserted::New)
+    {
+        Table::<Segment, SLOT_BITS>::keep(&waiting.0);
+        return false;
+    }
+    // It has not been taken, but is elsewhere.
+    WAITING.remove(&waiting.0);
+    true
 }
 
 /// The segment has no line, since what is known of its connection was evicted.

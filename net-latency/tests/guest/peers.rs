@@ -6,6 +6,7 @@
 mod calls;
 mod delegate;
 mod exchanges;
+mod forge;
 mod many;
 mod party;
 mod processor;
@@ -23,7 +24,7 @@ use std::{
     io::{self, BufRead as _, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::{
-        fd::{AsRawFd as _, FromRawFd as _},
+        fd::FromRawFd as _,
         unix::ffi::{OsStrExt as _, OsStringExt as _},
     },
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
@@ -444,6 +445,7 @@ impl Role {
                 Ok(0)
             }
             ["pacing-rate", rate] => ways::pace(self.stream()?, rate.parse()?),
+            ["forge", offset, bytes] => forge::send(self.stream()?, offset.parse()?, bytes.parse()?),
             ["congestion-control", name] => ways::control_congestion(self.stream()?, name),
             ["write-more", bytes] => ways::write_more(self.stream()?, bytes.parse()?),
             ["fast-queue"] => ways::listen_fast(self.listener.as_ref().context("not listening")?),
@@ -567,20 +569,7 @@ const DSACK_DUPS: usize = 216;
 /// A field of `TCP_INFO`: what the kernel says itself, to check the tool against.
 fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
     let mut info = [0_u8; DSACK_DUPS + 4];
-    let mut len = libc::socklen_t::try_from(info.len())?;
-    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`.
-    let result = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error()).context("TCP_INFO");
-    }
-    ensure!(usize::try_from(len)? == info.len(), "TCP_INFO is too short: {len}");
+    let len = ways::get(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).context("TCP_INFO")?;
+    ensure!(len == info.len(), "TCP_INFO is too short: {len}");
     Ok(u32::from_ne_bytes(info[offset..offset + 4].try_into()?))
 }

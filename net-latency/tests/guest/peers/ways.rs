@@ -62,7 +62,21 @@ fn new_socket(to: SocketAddr) -> Result<OwnedFd> {
     Ok(socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-fn set(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> Result<u64> {
+/// Asks the kernel for an option, which takes as many bytes as it says here.
+pub(super) fn get(
+    socket: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut [u8],
+) -> Result<usize> {
+    let mut len = libc::socklen_t::try_from(value.len())?;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `value`.
+    let result = unsafe { libc::getsockopt(socket, level, option, value.as_mut_ptr().cast(), &raw mut len) };
+    if result == 0 { Ok(len.try_into()?) } else { Err(io::Error::last_os_error().into()) }
+}
+
+pub(super) fn set(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> Result<u64> {
     let len = libc::socklen_t::try_from(value.len())?;
     // SAFETY: the kernel reads `len` bytes of `value`.
     let result =

@@ -2,11 +2,11 @@
 
 use std::{collections::HashMap, fs, thread::sleep, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
-    lines::Line,
+    lines::{Dir, Line},
     net::{Path, Version, counter, transparent_proxy},
     oracle::{self, Conversation, by_bytes, expect_bytes, expect_sum, median, segments},
     peers::{CLIENT, Pair, SERVER},
@@ -36,6 +36,7 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "doubled_unread", play: || doubled(true) },
         Scenario { name: "doubled_read", play: || doubled(false) },
         Scenario { name: "reordered", play: reordered },
+        Scenario { name: "overlapping", play: overlapping },
         Scenario { name: "zero_window", play: zero_window },
         Scenario { name: "fin_with_data", play: fin_with_data },
         Scenario { name: "fast_open_sendto_v4", play: || fast_open(Version::V4, false) },
@@ -458,6 +459,34 @@ fn reordered() -> Result<Check> {
     Ok(Box::new(move |evidence| {
         let conversation = sent_once(evidence, &pair, len)?;
         expect_retransmissions(evidence, &conversation, counted)
+    }))
+}
+
+/// A segment of which the first bytes came again with what was missing before it: its line is that of the others.
+fn overlapping() -> Result<Check> {
+    const FIRST: u32 = 150;
+    const NEXT: u32 = 100;
+    const LEN: u32 = 200;
+    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    pair.client.ask(&format!("forge {NEXT} {}", LEN - NEXT))?;
+    pair.client.ask(&format!("forge 0 {FIRST}"))?;
+    pair.server.ask(&format!("read {LEN} 4096 0"))?;
+    Ok(Box::new(move |evidence| {
+        let is_its = |line: &&Line| line.dir == Dir::In && line.is_between(pair.near, pair.far);
+        let lines: Vec<_> = evidence.lines.iter().filter(is_its).collect();
+        let [first, rest] = lines[..] else {
+            bail!(evidence.outcome.fault("not two lines", lines));
+        };
+        let is_whole =
+            first.len == FIRST && rest.len == LEN - FIRST && rest.seq.wrapping_sub(first.seq) == FIRST;
+        ensure!(is_whole, evidence.outcome.fault("not these bytes", lines));
+        for line in [first, rest] {
+            let is_known = line.stages.iter().all(Option::is_some) && line.pid == Some(pair.server.pid());
+            ensure!(is_known, evidence.outcome.fault("something is unknown", [line]));
+        }
+        // The rest came before.
+        ensure!(rest.stages[2] > first.stages[2], evidence.outcome.fault("not its own time", [rest]));
+        Ok(())
     }))
 }
 
