@@ -50,6 +50,11 @@ impl Namespace {
         on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
             probe_for_lost_tails(false)?;
+            // Else a router has no address by which to ask for its neighbours for the first three seconds or so, after which it gives up.
+            for devices in ["all", "default"] {
+                fs::write(format!("/proc/sys/net/ipv6/conf/{devices}/accept_dad"), "0")
+                    .context("accept_dad")?;
+            }
             Ok(Self(File::open("/proc/thread-self/ns/net")?))
         })
     }
