@@ -366,7 +366,7 @@ fn messages_that_the_readme_explains_are_messages_of_the_program() {
 #[test]
 fn tests_that_show_what_others_can_do_exist() {
     let document = Document::read(&workspace().join("docs/security.md"));
-    let sources: String = ["net-latency/src", "net-latency/tests"]
+    let sources: String = ["net-latency/src", "net-latency/tests", "net-latency-ebpf/src"]
         .iter()
         .flat_map(|folder| files(&workspace().join(folder), &[".rs"]))
         .map(|path| fs::read_to_string(path).expect("sources are text"))
