@@ -15,6 +15,9 @@ use crate::packet::{
 };
 
 /// The fields of a line; `None` for one that has to be read otherwise, whatever it is.
+///
+/// Inlined, as what it is for is: they are written where they are read then, and not handed on from function to function.
+#[inline(always)]
 pub(super) fn read(line: &[u8]) -> Option<Fields<'_>> {
     let mut fields = Fields::default();
     let mut rest = Rest(line);

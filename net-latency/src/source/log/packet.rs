@@ -151,6 +151,7 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// `None` if time, direction or protocol are missing.
+    #[inline(always)]
     pub(crate) fn into_packet(self, times: &mut TimeReader) -> Option<Packet<'a>> {
         let (direction, protocol) = (self.direction?, self.protocol?);
         let source = self.saddr.zip(self.sport);
