@@ -17,7 +17,7 @@ use crate::{
     emit::counters::HookResult,
     kernel::{
         cpu::now,
-        memory::{Memory, Number},
+        memory::{Memory, Number, number},
         offsets::{At as _, offset},
         skb::Skb,
         socket::{CHRONO_RWND_LIMITED, CHRONO_SNDBUF_LIMITED, Socket, TcpSocket},
@@ -73,6 +73,7 @@ pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     holding.end(before, now);
     holding.reason.set(reason);
     holding.since.set(now);
+    connection.settle(number(socket.address()));
     Ok(())
 }
 

@@ -286,7 +286,8 @@ pub fn acked<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let Some(connection) = connection::traced(socket) else { return Ok(()) };
     let chain = &connection.fine.in_flight;
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
-    if tcp.snd_wnd() == 0 {
+    // Only what stays has segments here.
+    if tcp.snd_wnd() == 0 && connection.stays.get() != 0 {
         // Until now: this ACK may change that.
         chain.zero_window_at.set(now());
     }

@@ -295,6 +295,7 @@ pub fn resending<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         let seq = skb.tcp_cb_payload();
         connection.resent_first.set(first_send(socket, skb, seq));
         connection.resent_seq.set(seq);
+        connection.settle(number(socket.address()));
     }
     Ok(())
 }

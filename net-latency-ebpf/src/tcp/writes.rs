@@ -36,10 +36,10 @@ pub(crate) struct Write {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Resent {
+    /// When it was sent last: no other segment of this socket was sent then. Written before `first`, and read behind it.
+    pub(super) last: u64,
     /// When it was first sent, ns.
     pub(super) first: u64,
-    /// When it was sent last: no other segment of this socket was sent then.
-    pub(super) last: u64,
 }
 
 /// Write calls whose bytes wait behind other unsent bytes.
