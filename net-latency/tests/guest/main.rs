@@ -89,8 +89,10 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
     for (name, case) in cases::harness::CASES {
         trials.push(trial(format!("harness::{name}"), *case));
     }
-    // Whatever the backend; `cargo xtask test` asks one guest for them.
-    for (name, case) in cases::all().filter(|(name, _)| cases::is_of_user_side(name)) {
+    // Whatever the backend; `cargo xtask test` asks one guest for them, or two for a share each.
+    let is_of_user_side =
+        |name: &str| cases::is_of_user_side(name) && cases::is_of_share(cases::is_behind_hooks(name));
+    for (name, case) in cases::all().filter(|(name, _)| is_of_user_side(name)) {
         trials.push(judged(format!("user::{name}"), Backend::tested()[0], case));
     }
     for backend in Backend::tested() {

@@ -143,11 +143,16 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     .copied()
 }
 
+/// Whether a case is one of what comes behind the hooks.
+pub(crate) fn is_behind_hooks(name: &str) -> bool {
+    BEHIND_HOOKS.iter().copied().flatten().any(|(known, _)| *known == name)
+}
+
 /// Whether a case means anything with that backend, and in this guest.
 pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     let is_in = |cases: &[Case]| cases.iter().any(|(known, _)| *known == name);
     let is_of_kprobes = prerequisites::OF_KPROBES.contains(&name) || name.starts_with("calls_");
-    let is_behind_hooks = BEHIND_HOOKS.iter().any(|cases| is_in(cases)) && !is_of_kprobes;
+    let is_behind_hooks = is_behind_hooks(name) && !is_of_kprobes;
     // Where softirqs are preempted, two may count at the same time.
     let is_behind_hooks = is_behind_hooks && !(backend == Backend::Auto && is_in(hist::CASES));
     (!is_of_kprobes || backend == Backend::Kprobe)
