@@ -3,7 +3,7 @@
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
 //! [`udp`] (or of [`journey`] or [`calls`]), instantiated for the way its context lets it read kernel memory
 //! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `leaving` → `slots`,
-//! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `entry`.
+//! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `entry`.
 //!
 //! Each map stands beside the type it holds. All are bounded and, but for the trie of addresses, preallocated; those that
 //! follow packets and sockets evict what was used least recently, so that what the kernel dropped unseen can't fill them.

@@ -5,11 +5,13 @@ use aya_ebpf::maps::LruHashMap;
 #[cfg(feature = "skips")]
 use aya_ebpf::{macros::map, maps::HashMap};
 
+#[cfg(feature = "skips")]
 use crate::entry::Field;
 
 /// Whether something happens, and how often it has.
+#[cfg(feature = "skips")]
 #[repr(C)]
-pub struct Skip {
+struct Skip {
     is_on: Field<u64>,
     skipped: Field<u64>,
 }
@@ -19,12 +21,12 @@ pub struct Skip {
 #[map]
 static SKIPS: HashMap<u32, Skip> = HashMap::with_max_entries(64, 0);
 
-/// Whether this call of the hook is to be skipped, or whatever else has this key is to happen.
+/// [`happens`] as a global function, which the verifier checks once by itself.
 #[cfg(feature = "skips")]
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn is_skipped(hook: u32) -> u32 {
-    let Some(skip) = SKIPS.get_ptr(hook) else { return 0 };
+extern "C" fn is_skipped(key: u32) -> u32 {
+    let Some(skip) = SKIPS.get_ptr(key) else { return 0 };
     // SAFETY: tests remove no entry, and what changes are fields.
     let skip = unsafe { &*skip };
     if skip.is_on.get() == 0 {
@@ -34,10 +36,11 @@ pub extern "C" fn is_skipped(hook: u32) -> u32 {
     1
 }
 
-/// Whether what has this key is to happen.
+/// Whether what has this key is to happen: that this call of a hook is skipped, or something within the kernel side.
 #[cfg_attr(not(feature = "skips"), expect(unused_variables, reason = "nothing ever is"))]
 #[inline(always)]
-pub(crate) fn happens(key: u32) -> bool {
+#[must_use]
+pub fn happens(key: u32) -> bool {
     #[cfg(feature = "skips")]
     return is_skipped(key) != 0;
     #[cfg(not(feature = "skips"))]

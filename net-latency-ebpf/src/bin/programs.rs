@@ -52,11 +52,9 @@ fn register(context: &ProbeContext, n: usize) -> *const u8 {
 /// Ends a program whose hook a test has skipped. Only the object for tests has any of it.
 macro_rules! skip_if_told {
     ($module:ident::$logic:ident) => {
-        #[cfg(feature = "skips")]
-        if net_latency_ebpf::skips::is_skipped(
+        if net_latency_ebpf::skips::happens(
             const { net_latency_common::hook_key(concat!(stringify!($module), "::", stringify!($logic))) },
-        ) != 0
-        {
+        ) {
             return 0;
         }
     };
