@@ -7,7 +7,7 @@
 pub enum Counter {
     /// Finished packets whose record found no room in the ring buffer.
     RingFull,
-    /// Received packets that could not be followed, because a map was full.
+    /// Received packets that could not be followed, because a map, or their connection's share of it, was full.
     MapFull,
     /// Times a TCP socket could not be followed, because a map was full.
     SocketLost,
@@ -23,8 +23,8 @@ pub enum Counter {
     DroppedIn,
     /// Received data segments still unread when their socket was destroyed.
     UnreadIn,
-    /// Packets that TCP or UDP sent and that never reached a device queue (dropped on the way, or queued
-    /// elsewhere).
+    /// Packets that TCP or UDP sent and that were not seen at a device queue: dropped on the way to it, or held up there
+    /// while others were sent.
     UnfinishedOut,
     /// Sent data whose write call was not seen, so that the first column is unknown.
     UnmatchedOut,

@@ -90,7 +90,7 @@ pub const PAGE_BASES_MAP: &str = "PAGE_BASES";
 /// Name of the map of received segments that the application has not taken.
 pub const SEGMENTS_MAP: &str = "SEGMENTS";
 /// Size in bytes of a value of [`SEGMENTS_MAP`], which the user side only counts.
-pub const SEGMENT_SIZE: usize = 80;
+pub const SEGMENT_SIZE: usize = 88;
 /// Name of the map of write calls whose bytes wait behind other unsent bytes.
 pub const WRITES_MAP: &str = "WRITES";
 /// Name of the map of received datagrams that the application has not taken, by the address of their skb.

@@ -9,7 +9,11 @@ use crate::{
     emit::counters::HookResult,
     entry::Field,
     flow::{filter, untraced},
-    kernel::{cpu::now, memory::Memory, skb::Skb},
+    kernel::{
+        cpu::now,
+        memory::{Memory, number},
+        skb::Skb,
+    },
     skb_stamps::{self, SkbStage},
 };
 
@@ -53,14 +57,15 @@ pub fn arrived<M: Memory>(skb: Skb<M>) -> HookResult {
 /// IP receives an skb.
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
-    skb_stamps::stamp(skb.address(), SkbStage::IpIn);
+    skb_stamps::received(skb);
     Ok(())
 }
 
 /// This machine forwards an skb (`ip_forward`, `ip6_forward`), which it may soon receive again.
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
-    let drv = skb_stamps::of(skb.address()).arrived(now());
+    // They end here: what comes again is stamped again.
+    let (drv, _) = skb_stamps::take_in(skb.address(), || skb.head(), now());
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
     if let Some(before) = forwarded_entry(skb.address()) {
@@ -94,6 +99,13 @@ pub(crate) fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> 
     let (_, hops) = skb.protocol_and_hops(family);
     forwarded.content.set(0);
     (forwarded.hops.get() == hops + 1).then_some(forwarded.drv.get())
+}
+
+/// An skb takes another one's buffer (`skb_morph`): of fragments, the one that came last becomes the whole packet.
+#[inline(always)]
+pub fn morphed<M: Memory>(skb: Skb<M>) -> HookResult {
+    skb_stamps::morphed(number(skb.address()), number(skb.head()));
+    Ok(())
 }
 
 /// IP output (`ip_output`, `ip6_output`). A tunnel's second pass with the same skb comes when the line is complete: that was at

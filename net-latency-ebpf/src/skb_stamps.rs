@@ -1,5 +1,19 @@
 //! When packets passed the stages at which only their skb is known, by its address.
 //!
+//! An address is a packet only as long as its skb lives, and a packet may change its skb. So each way in which an skb comes to
+//! be has an end or a hand-over here:
+//!
+//! - by a driver: its stamp overwrites whatever an earlier skb left under the address;
+//! - by `skb_clone` in IP, which takes a clone where somebody else has the skb too (`skb_share_check` in `ip_rcv_core` and
+//!   `ip6_rcv_core`; a packet socket bound to the device for that protocol): the stamps lie under the buffer's address then, which
+//!   clones share ([`received`]);
+//! - by a copy (`skb_copy_header`: `skb_copy`, `pskb_copy`, `skb_copy_expand`, generic XDP's `skb_pp_cow_data`): it gets the stamps of
+//!   what it copies, or loses those that were left under its address ([`copied`]);
+//! - by `skb_segment`, where NFQUEUE cuts a merged packet up: stamps from before count for none after it ([`segmented`]);
+//! - by `skb_morph`, when fragments are put together: the last one's skb takes the first one's buffer ([`morphed`]).
+//!
+//! `kfree_skb` ends what is left. Other ends are unseen, and harmless by the above.
+//!
 //! A plain table, in which a place is found by a handful of instructions where a hash table takes a hundred. A stamp is one word, so that it
 //! is written at once: the time, and which skb it is of. Each skb has two places, and takes the second if another's stamp is in
 //! the first. Where both are taken the newer stamp stands, and the other one is recognised as not its own: unknown. Of 64
@@ -14,8 +28,12 @@ use core::ptr;
 use net_latency_common::tagged;
 
 use crate::{
-    entry::Own,
-    kernel::{cpu::now, memory::number},
+    entry::{Field, Own},
+    kernel::{
+        cpu::now,
+        memory::{Memory, number},
+        skb::Skb,
+    },
 };
 
 /// Slots of the table, as a power of two.
@@ -29,6 +47,18 @@ const SLOTS: u32 = 1 << SLOT_BITS;
 // SAFETY: words.
 static SKB_STAMPS: Own<StampSlot, { SLOTS as usize }> = unsafe { Own::zeroed() };
 
+/// Whether IP has received an skb that others had too: else no stamps are kept by buffers.
+#[unsafe(no_mangle)]
+static HAS_SHARED: Field<u64> = Field::new(0);
+
+/// When an skb that IP had received was cut into segments, ns; 0 if none was. What was stamped before may be left under an address that
+/// one of the segments has got.
+#[unsafe(no_mangle)]
+static SEGMENTED_AT: Field<u64> = Field::new(0);
+
+/// Sets the address of a buffer apart from that of an skb: no machine has memory 2 TiB apart in one direct mapping's slab pages and
+/// buffers alike.
+const OF_BUFFER: u64 = 1 << 41;
 /// Bits of an address that are always 0: an skb is aligned to 8 bytes, the second of a pair (`struct sk_buff_fclones`) to no more.
 const ALIGNMENT_BITS: u32 = 3;
 /// Bits above them that are the same for skbs in a row, which are 256 bytes apart or a multiple of it.
@@ -191,18 +221,46 @@ impl SkbStamps {
         (drv, if ip >= drv { ip } else { 0 })
     }
 
-    /// Nobody asks for these stamps: their places are free.
+    /// The skb's stamp of this stage, which it keeps; 0 where there is none.
+    #[inline(always)]
+    fn seen(self, stage: SkbStage, now: u64) -> u64 {
+        let there = StampSlot::read(self.first, stage);
+        if is_of(there, self.tag) {
+            return time(there, now);
+        }
+        let there = StampSlot::read(self.second(), stage);
+        if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
+    }
+
+    /// The skb has no stamp of this stage any more.
+    #[inline(always)]
+    fn drop(self, stage: SkbStage) {
+        if is_of(StampSlot::read(self.first, stage), self.tag) {
+            StampSlot::write(self.first, stage, 0);
+        }
+        let second = self.second();
+        if is_of(StampSlot::read(second, stage), self.tag | IN_SECOND) {
+            StampSlot::write(second, stage, 0);
+        }
+    }
+
+    /// The same of all that IP and the driver have stamped.
     #[inline(always)]
     fn drop_in(self) {
-        let drop = |slot, stage, tag| {
-            if is_of(StampSlot::read(slot, stage), tag) {
-                StampSlot::write(slot, stage, 0);
-            }
-        };
-        drop(self.first, SkbStage::Arrived, self.tag);
-        drop(self.first, SkbStage::IpIn, self.tag);
-        drop(self.second(), SkbStage::Arrived, self.tag | IN_SECOND);
-        drop(self.second(), SkbStage::IpIn, self.tag | IN_SECOND);
+        self.drop(SkbStage::Arrived);
+        self.drop(SkbStage::IpIn);
+    }
+
+    /// The skb has these stamps, 0 for none, and no others.
+    #[inline(always)]
+    fn set_in(self, (drv, ip): (u64, u64)) {
+        self.drop_in();
+        if drv != 0 {
+            self.stamp(SkbStage::Arrived, drv);
+        }
+        if ip != 0 {
+            self.stamp(SkbStage::IpIn, ip);
+        }
     }
 
     /// When an skb that its transport let go at that time passed IP. For older stamps: see [`Self::take_in`].
@@ -211,17 +269,27 @@ impl SkbStamps {
         let stamp = self.take(SkbStage::IpOut, now);
         if stamp >= transport { stamp } else { 0 }
     }
+}
 
-    /// When the skb entered the stack last.
-    #[inline(always)]
-    pub(crate) fn arrived(self, now: u64) -> u64 {
-        let there = StampSlot::read(self.first, SkbStage::Arrived);
-        if is_of(there, self.tag) {
-            return time(there, now);
-        }
-        let there = StampSlot::read(self.second(), SkbStage::Arrived);
-        if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
-    }
+/// The places for the skbs that share this buffer.
+#[inline(always)]
+fn of_buffer(head: u64) -> SkbStamps {
+    of(head ^ OF_BUFFER)
+}
+
+/// The later of two pairs of stamps.
+///
+/// Under the address of a clone there may be stamps of another packet, and so there may be under a buffer's. They are older: whoever left
+/// them under the clone's address had it before the clone was made, and that was after IP had stamped the buffer; and whoever left them under
+/// the buffer's had that before this packet came, which IP has then stamped under its own address.
+#[inline(always)]
+fn later(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    if last(other) > last(one) { other } else { one }
+}
+
+#[inline(always)]
+fn last((drv, ip): (u64, u64)) -> u64 {
+    if ip > drv { ip } else { drv }
 }
 
 /// The skb at this address passes a stage now.
@@ -230,11 +298,41 @@ pub(crate) fn stamp(skb: u64, stage: SkbStage) {
     of(skb).stamp(stage, now());
 }
 
-/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack,
-/// and IP.
+/// IP receives an skb.
 #[inline(always)]
-pub(crate) fn take_in(skb: u64, now: u64) -> (u64, u64) {
-    of(skb).take_in(now)
+pub(crate) fn received<M: Memory>(skb: Skb<M>) {
+    if skb.has_one_user() {
+        stamp(skb.address(), SkbStage::IpIn);
+    } else {
+        received_shared(number(skb.address()), number(skb.head()));
+    }
+}
+
+/// The same of one that others have too: IP goes on with a clone, which has another address and the same buffer.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called; as those that follow.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn received_shared(skb: u64, head: u64) -> u32 {
+    let now = now();
+    let stamps = of(skb);
+    let drv = stamps.take(SkbStage::Arrived, now);
+    stamps.drop(SkbStage::IpIn);
+    of_buffer(head).set_in((drv, now));
+    // All write the same.
+    HAS_SHARED.set(1);
+    0
+}
+
+/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack, and IP. Its
+/// buffer is at `head`.
+#[inline(always)]
+pub(crate) fn take_in(skb: u64, head: impl FnOnce() -> u64, now: u64) -> (u64, u64) {
+    let mut stamps = of(skb).take_in(now);
+    if HAS_SHARED.get() != 0 {
+        stamps = later(stamps, of_buffer(number(head())).take_in(now));
+    }
+    if last(stamps) > SEGMENTED_AT.get() { stamps } else { (0, 0) }
 }
 
 /// When an skb that its transport let go at that time passed IP; it is with its device now.
@@ -243,10 +341,73 @@ pub(crate) fn take_out(skb: u64, transport: u64, now: u64) -> u64 {
     of(skb).take_out(transport, now)
 }
 
-/// [`take_in`] where nobody asks for the stamps.
+/// [`take_in`] where the stamps are of no use.
 #[inline(always)]
 pub(crate) fn drop_in(skb: u64) {
     of(skb).drop_in();
+}
+
+/// An skb is dropped, whose buffer is at `head`: what is left under its address is of no packet. 1 if it was stamped on its way in, and so
+/// has not come to its transport.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn forget(skb: u64, head: u64) -> u32 {
+    let now = now();
+    of(skb).drop(SkbStage::IpOut);
+    let mut stamps = of(skb).take_in(now);
+    if HAS_SHARED.get() != 0 {
+        stamps = later(stamps, of_buffer(head).take_in(now));
+    }
+    u32::from(last(stamps) != 0)
+}
+
+/// An skb is made that is a copy of another one, whose buffer is at `head`. Either may be what goes on.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn copied(new: u64, old: u64, head: u64) -> u32 {
+    let now = now();
+    let (new, old) = (of(new), of(old));
+    let seen = |of: SkbStamps| (of.seen(SkbStage::Arrived, now), of.seen(SkbStage::IpIn, now));
+    let mut stamps = seen(old);
+    if HAS_SHARED.get() != 0 {
+        stamps = later(stamps, seen(of_buffer(head)));
+    }
+    new.set_in(stamps);
+    new.drop(SkbStage::IpOut);
+    let out = old.seen(SkbStage::IpOut, now);
+    if out != 0 {
+        new.stamp(SkbStage::IpOut, out);
+    }
+    0
+}
+
+/// An skb, whose buffer is at `head`, takes another one's buffer, and stays what it is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn morphed(skb: u64, head: u64) -> u32 {
+    if HAS_SHARED.get() != 0 {
+        let now = now();
+        let own = of(skb).take_in(now);
+        of(skb).set_in(later(own, of_buffer(head).take_in(now)));
+    }
+    0
+}
+
+/// An skb, whose buffer is at `head`, is cut into segments, which are skbs of their own. If IP had received it: see [`SEGMENTED_AT`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn segmented(skb: u64, head: u64) -> u32 {
+    let now = now();
+    let mut stamps = of(skb).take_in(now);
+    if HAS_SHARED.get() != 0 {
+        stamps = later(stamps, of_buffer(head).take_in(now));
+    }
+    let (_, ip) = stamps;
+    if ip != 0 {
+        // CPUs that write at the same time write about the same.
+        SEGMENTED_AT.set(now);
+    }
+    0
 }
 
 #[cfg(test)]

@@ -72,9 +72,17 @@ impl Receiving {
         (self.drv.get(), self.ip.get(), transport)
     }
 
+    /// What comes from now on is not this packet, nor made of it.
+    #[inline(always)]
+    fn end(&self) {
+        self.skb.set(0);
+        self.head.set(0);
+        self.merged_ports.set(0);
+    }
+
     #[inline(always)]
     fn take_stamps(&self, transport: u64) {
-        let (drv, ip) = skb_stamps::take_in(self.skb.get(), transport);
+        let (drv, ip) = skb_stamps::take_in(self.skb.get(), || self.head.get(), transport);
         self.drv.set(drv);
         self.ip.set(ip);
         self.has_stamps.set(1);
@@ -141,6 +149,8 @@ pub struct Send {
     /// Address of the socket.
     socket: Field<u64>,
     skb: Field<u64>,
+    /// Address of a copy of that; 0 for none.
+    copy: Field<u64>,
     app: Field<u64>,
     transport: Field<u64>,
     addresses: Field<AddrPair>,
@@ -162,6 +172,43 @@ static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
 static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
 
 const _: () = assert!(size_of::<Send>().is_multiple_of(8), "what a thread sends is whole words");
+
+impl Send {
+    /// Whether this skb is the datagram, and UDP has let it go. The address may be another skb's: of another socket's, or of another
+    /// protocol's, where the datagram died unseen.
+    #[inline(always)]
+    fn is_of<M: Memory>(&self, skb: Skb<M>) -> bool {
+        let address = number(skb.address());
+        self.state.get() == SendState::Sent
+            && self.is_skb(address)
+            && self.socket.get() == number(skb.socket().address())
+    }
+
+    #[inline(always)]
+    fn is_skb(&self, address: u64) -> bool {
+        self.skb.get() == address || self.copy.get() == address
+    }
+
+    /// The datagram that the thread was sending comes to no device.
+    #[inline(always)]
+    fn end(&self) {
+        if self.state.get() == SendState::Sent {
+            counters::one(Counter::UnfinishedOut);
+        }
+        self.state.set(SendState::Idle);
+    }
+}
+
+/// An skb is made that is a copy of another one. If that is the datagram that the thread sends, either may be what comes to the device.
+#[inline(always)]
+pub(crate) fn copied(new: u64, old: u64) {
+    if let Some(send) = current()
+        && send.state.get() == SendState::Sent
+        && send.skb.get() == old
+    {
+        send.copy.set(new);
+    }
+}
 
 #[inline(always)]
 fn no_send() -> &'static Send {
@@ -197,9 +244,12 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 }
 
 /// A datagram gets to a socket's queue, unless that is full (`__udp_enqueue_schedule_skb`). Its UDP header is
-/// pulled.
+/// pulled. UDP-Lite, which is not followed, queues by the same function up to Linux 6.18.
 #[inline(always)]
 pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
+    if socket.protocol() != u16::from(IPPROTO_UDP) {
+        return Ok(());
+    }
     let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
     if filter::is_by_process() && Receiver::new(socket).is_untraced(receiving.transport.get()) {
         return reject(skb.address());
@@ -221,9 +271,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`), or the last segment of it is:
         // what another life of its address, or another datagram of its ports, finds here is not its own, should the hook before
         // be skipped. Further sockets that get the same merged multicast by segments know no stamps.
-        receiving.skb.set(0);
-        receiving.head.set(0);
-        receiving.merged_ports.set(0);
+        receiving.end();
     }
     receiving.merged_left.set(left.wrapping_sub(u32::from(segs)));
     let ifindex = skb.ifindex();
@@ -401,18 +449,35 @@ fn holder() -> u32 {
     0
 }
 
-/// An skb is dropped: if it was a datagram on a queue, nobody will take it.
+/// An skb is dropped: if it was a datagram that UDP works on, or on a queue, or on its way out, it has no further stage.
 #[inline(always)]
-pub(crate) fn dropped(skb: u64) -> HookResult {
+pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     if !filter::protocol(IPPROTO_UDP) {
         return Ok(());
     }
-    let Some(found) = WAITING.find(number(skb)) else { return Ok(()) };
+    let address = number(skb.address());
+    if let Some(receiving) = RECEIVING.get(0)
+        && receiving.skb.get() == address
+    {
+        receiving.end();
+    }
+    if let Some(send) = current()
+        && send.is_of(skb)
+    {
+        send.state.set(SendState::Idle);
+        return Err(Counter::UnfinishedOut);
+    }
+    let Some(found) = WAITING.find(address) else { return Ok(()) };
     // SAFETY: a slot's entry is the finder's alone; all of it is integers.
     let (socket, header) = unsafe { ((*found.entry).socket, (*found.entry).header) };
     forget(&found);
+    if header != skb.udp_header() {
+        // That was another life of the address, which ended unseen; whose, is not known any more.
+        return Err(Counter::DroppedIn);
+    }
     let (remote, local) = ports(header as u32);
-    // The socket is there: it drops what is on its queue before it is freed.
+    // The socket is there as a rule: it drops what is on its queue before it is freed. If it is not, the header of this skb is by chance
+    // that of an earlier one, and the read survives any address.
     let netns = Socket::<Probed>::new(socket as *const u8).netns();
     Err(drops::of(netns, IPPROTO_UDP, local, remote))
 }
@@ -456,8 +521,10 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
         untraced::mark_socket_traced(number(socket.address()));
     }
     let send = current_or_new()?;
-    send.socket.set(socket.address());
+    send.end();
+    send.socket.set(number(socket.address()));
     send.skb.set(0);
+    send.copy.set(0);
     send.app.set(now());
     send.state.set(SendState::Called);
     Ok(())
@@ -469,6 +536,10 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
 pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     let socket = skb.socket();
     if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
+        // What the thread sent before has ended where no hook sees it, if it has not come to its device.
+        if let Some(send) = current() {
+            send.end();
+        }
         return Ok(());
     }
     if !filter::current() {
@@ -491,20 +562,18 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         return exclude();
     }
     let send = current_or_new()?;
-    let is_known = send.state.get() == SendState::Called && send.socket.get() == socket.address();
-    if send.state.get() == SendState::Sent {
-        counters::one(Counter::UnfinishedOut);
-    }
+    let is_known = send.state.get() == SendState::Called && send.socket.get() == number(socket.address());
+    send.end();
     if !is_known {
         // Another thread began this datagram, or it was begun before tracing: whose it is is not known.
         send.app.set(0);
         if !filter::unknown() {
-            send.state.set(SendState::Idle);
             return Err(Counter::FilteredOut);
         }
     }
-    send.socket.set(socket.address());
-    send.skb.set(skb.address());
+    send.socket.set(number(socket.address()));
+    send.skb.set(number(skb.address()));
+    send.copy.set(0);
     // SAFETY: the entry is its thread's alone, and a field is its value, of words. The compiler's own copying calls a loop over bytes.
     unsafe { copy_words(&raw const pair, (&raw const send.addresses).cast_mut().cast::<AddrPair>()) };
     send.ports.set(header as u32);
@@ -522,10 +591,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
 #[inline(always)]
 fn exclude() -> HookResult {
     if let Some(send) = current() {
-        if send.state.get() == SendState::Sent {
-            counters::one(Counter::UnfinishedOut);
-        }
-        send.state.set(SendState::Idle);
+        send.end();
     }
     Err(Counter::FilteredOut)
 }
@@ -538,10 +604,7 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
         return None;
     }
     let send = current()?;
-    if send.skb.get() != skb.address() || send.state.get() != SendState::Sent {
-        return None;
-    }
-    Some(finished(skb, send))
+    send.is_of(skb).then(|| finished(skb, send))
 }
 
 /// The datagram that a thread is sending is at its device's queue.
@@ -598,7 +661,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             send.skb.set(0);
         }
         read_before();
-        send.skb.get() == skb.address()
+        send.is_skb(number(skb.address()))
     };
     let missing = None;
     #[cfg(feature = "fine")]

@@ -131,6 +131,22 @@ pub fn raw_dropped(context: RawTracePointContext) -> i32 {
 }
 
 on_function!(
+    /// `tcp_drop(sk, skb)`.
+    fentry_in_dropped, kprobe_in_dropped, receive::dropped_by_tcp(Skb 1)
+);
+on_function!(
+    /// `skb_copy_header(new, old)`.
+    fentry_copied, kprobe_copied, transmit::copied(Skb 0, Skb 1)
+);
+on_function!(
+    /// `skb_segment(skb, features)`.
+    fentry_segmented, kprobe_segmented, transmit::segmented(Skb 0)
+);
+on_function!(
+    /// `skb_morph(skb, other)`.
+    fentry_morphed, kprobe_morphed, ip::morphed(Skb 0)
+);
+on_function!(
     /// `__tcp_read_sock(sk, …)` or `tcp_read_sock(sk, …)`: splice, and consumers within the kernel.
     fentry_in_reading, kprobe_in_reading, receive::reading(Socket 0)
 );

@@ -50,8 +50,8 @@ pub(crate) struct Lengths {
 /// What the headers of a received packet say.
 pub(crate) struct ReceivedHeaders {
     pub(crate) tcp: TcpHeader,
-    /// What [`Skb::addresses`] gives, where one read gives both: of IPv4 without options it does.
-    pub(crate) addresses: Option<[u64; 4]>,
+    /// Both addresses of IPv4, as [`Skb::addresses`] gives them, where one read gives all: without options it does. Else 0.
+    pub(crate) pair_v4: u64,
     /// The skb's mark, which lies near where the headers are.
     pub(crate) mark: u32,
 }
@@ -152,6 +152,12 @@ impl<M: Memory> Skb<M> {
     #[inline(always)]
     pub(crate) fn head(self) -> u64 {
         self.field(offset!(sk_buff_head))
+    }
+
+    /// Whether a single one has the skb (`skb_shared`).
+    #[inline(always)]
+    pub(crate) fn has_one_user(self) -> bool {
+        self.field::<u32>(offset!(sk_buff_users)) == 1
     }
 
     /// Whether the skb is on a queue: `__skb_unlink` makes both its pointers null.
@@ -383,13 +389,12 @@ impl<M: Memory> Skb<M> {
                     // SAFETY: packet memory, any address survives; any bytes are valid.
                     let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
                     let [_, _, _, source, destination, a, b, c, d, e] = words;
-                    let addresses = [u64::from(source) | u64::from(destination) << 32, 0, 0, 0];
-                    let tcp = tcp_header_of([a, b, c, d, e]);
-                    return Some(ReceivedHeaders { tcp, addresses: Some(addresses), mark });
+                    let pair_v4 = u64::from(source) | u64::from(destination) << 32;
+                    return Some(ReceivedHeaders { tcp: tcp_header_of([a, b, c, d, e]), pair_v4, mark });
                 }
             }
             let tcp = tcp_header_at(head.wrapping_add(usize::from(transport)));
-            return Some(ReceivedHeaders { tcp, addresses: None, mark });
+            return Some(ReceivedHeaders { tcp, pair_v4: 0, mark });
         }
         // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
         // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
@@ -397,7 +402,7 @@ impl<M: Memory> Skb<M> {
             return None;
         }
         let tcp = tcp_header_at(self.first_fragment(TCP_LEN)?);
-        Some(ReceivedHeaders { tcp, addresses: None, mark })
+        Some(ReceivedHeaders { tcp, pair_v4: 0, mark })
     }
 
     /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.
@@ -440,16 +445,19 @@ impl<M: Memory> Skb<M> {
 
     /// The number of the first byte of payload, of a packet that TCP has sent and that has any. An ACK has the number of what is sent
     /// next.
-    #[cfg(feature = "fine")]
     #[inline(always)]
     pub(crate) fn tcp_payload_start(self) -> Option<u32> {
         let header = self.tcp_header_anywhere();
+        (self.tcp_payload(header.len) as i32 > 0).then_some(header.seq)
+    }
+
+    /// Bytes behind a TCP header of that length, wherever `skb->data` stands.
+    #[inline(always)]
+    pub(crate) fn tcp_payload(self, header: u32) -> u32 {
         let start: u16 = self.field(offset!(sk_buff_transport_header));
-        let data: u64 = self.field(offset!(sk_buff_data));
+        let (data, head) = (number(self.field(offset!(sk_buff_data))), number(self.head()));
         let end = data.wrapping_add(u64::from(self.len()));
-        let payload =
-            end.wrapping_sub(self.head()).wrapping_sub(u64::from(start)).wrapping_sub(u64::from(header.len));
-        (payload as i64 > 0).then_some(header.seq)
+        end.wrapping_sub(head).wrapping_sub(u64::from(start)).wrapping_sub(u64::from(header)) as u32
     }
 
     /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;

@@ -59,12 +59,14 @@ pub(super) enum Author {
 
 /// The packet in flight from TCP to the device. There is one at most: nearly always the way is synchronous and the socket locked.
 /// A packet that waits on the way, for its neighbour's address (`arp_queue`), a verdict (NFQUEUE) or its encryption, comes to the
-/// device without the lock. So TCP's hook alone writes what is here but for `ended`, `skb` first and last, and the device's hook
-/// looks at `skb` again when it has read the rest.
+/// device without the lock. So TCP's hook alone writes what is here but for `ended` and `copy`, `skb` first and last, and the device's
+/// hook looks at `skb` again when it has read the rest.
 #[repr(C)]
 pub(crate) struct Transmission {
     /// Address of its skb, which TCP has let go; 0 for none.
     pub(super) skb: Field<u64>,
+    /// Address of a copy of that, [`SEGMENTS`] if it was cut; 0 for neither.
+    pub(super) copy: Field<u64>,
     /// The `transport` of the last one that is not in flight any more.
     pub(super) ended: Field<u64>,
     pub(super) app: Field<u64>,
@@ -86,13 +88,30 @@ pub(crate) struct Transmission {
     pub(super) rtt: Field<u32>,
 }
 
+/// In place of the address of a copy: the skb was cut into segments. No skb's address.
+pub(super) const SEGMENTS: u64 = 1;
+
 impl Transmission {
+    /// Whether its skb is at this address.
+    #[inline(always)]
+    pub(super) fn is(&self, skb: u64) -> bool {
+        self.skb.get() == skb || self.copy.get() == skb
+    }
+
+    /// The skb at this address, if it is this one, has got a copy.
+    #[inline(always)]
+    pub(super) fn has_copy(&self, skb: u64, copy: u64) {
+        if self.is(skb) {
+            self.copy.set(copy);
+        }
+    }
+
     /// When TCP let the skb go that is at this address, if it is in flight.
     #[inline(always)]
     pub(super) fn of(&self, skb: u64) -> Option<u64> {
         // In this order: TCP's hook writes it after it has taken another skb's address away.
         let transport = self.transport.get();
-        (self.skb.get() == skb && self.ended.get() != transport).then_some(transport)
+        (self.is(skb) && self.ended.get() != transport).then_some(transport)
     }
 
     /// Whether there is one.

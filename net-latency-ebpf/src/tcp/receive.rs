@@ -11,7 +11,7 @@ use net_latency_common::{
 use super::in_flight;
 use super::{
     connection::{self, Connection},
-    segments::{self, Segment, SegmentKey, Waiting, segment_has_spilled},
+    segments::{self, Segment, SegmentKey, Waiting, Waits, segment_has_spilled},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     transmit,
 };
@@ -25,7 +25,6 @@ use crate::{
         counters::{self, HookResult},
         ring::{Finished, emit, emit_fine},
     },
-    entry::Field,
     flow::{addresses::AddrPair, filter, untraced::FlowKey},
     ip,
     kernel::{
@@ -69,7 +68,6 @@ struct Received {
 /// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
-    let Some(examined) = segments::examine() else { return Ok(()) };
     let lengths = skb.lengths();
     let Some(headers) = skb.received_headers(family, lengths) else {
         return Ok(());
@@ -87,7 +85,8 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     // Of most packets, which others get, the time is not asked for.
     let early = if filter::is_by_process() { 0 } else { now() };
-    let pair = AddrPair::new(family, headers.addresses.unwrap_or_else(|| skb.addresses(family)));
+    let known = headers.pair_v4;
+    let pair = AddrPair::new(family, if known == 0 { skb.addresses(family) } else { [known, 0, 0, 0] });
     let (device, socket) = skb.owners();
     let (ifindex, netns) = Skb::<M>::device_at(device);
     if !filter::addresses(&pair) || !filter::netns(netns) {
@@ -101,7 +100,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         }
     }
     let transport = if filter::is_by_process() { now() } else { early };
-    let (drv, ip) = skb_stamps::take_in(skb.address(), transport);
+    let (drv, ip) = skb_stamps::take_in(skb.address(), || skb.head(), transport);
     let (drv, last) = match ip::first_entry(skb, family, header.content) {
         Some(first) => (first, drv),
         None => (drv, 0),
@@ -127,22 +126,19 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if len == 0 {
         return control(&received);
     }
-    let (seq, len) = new_part(socket, &received)?;
     let flags = if received.is_wanted { received.flags } else { received.flags | UNWANTED };
-    let key = SegmentKey::new(&received.pair, header.source, header.destination, received.netns, seq);
-    segments::store(key, len, skb.address(), header.seq, examined, |key| Segment {
-        key,
-        drv: received.drv,
-        ip: received.ip,
-        transport: received.transport,
-        last: received.last,
-        len: Field::new(len),
-        ifindex: received.ifindex,
-        mark: received.mark,
-        segs: received.segs,
-        flags: Field::new(flags),
-        copies: Field::new(0),
-    })
+    let address = number(skb.address());
+    let key = |seq| SegmentKey::new(&received.pair, header.source, header.destination, received.netns, seq);
+    let (seq, len) = match new_part(socket, &received) {
+        Ok(part) => part,
+        Err(counter) => {
+            segments::came_for_nothing(&key(header.seq), address);
+            return Err(counter);
+        }
+    };
+    let Received { drv, ip, transport, last, ifindex, mark, segs, .. } = received;
+    let waits = Waits { drv, ip, transport, last, len, ifindex, mark, segs, flags, skb: address };
+    segments::store(key(seq), waits)
 }
 
 /// A packet without data is complete: nobody takes it, so that no process can be named.
@@ -192,8 +188,8 @@ fn control(received: &Received) -> HookResult {
     )
 }
 
-/// What of a packet its socket has not accepted yet: from which number on, and how many bytes. The socket is known here by early demux
-/// (`tcp_v4_early_demux` and its like).
+/// What of a packet its socket has not accepted yet: from which number on, and how many bytes; nothing if it has all of it. The socket is
+/// known here by early demux (`tcp_v4_early_demux` and its like).
 #[inline(always)]
 fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u32), Counter> {
     let header = &received.header;
@@ -205,11 +201,11 @@ fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u
         let expected = tcp.rcv_nxt();
         let end = seq.wrapping_add(len);
         if !before(expected, end) {
-            // TCP has all its bytes; if they wait still, then with the stamps of the copy that brought them.
+            // If they wait still, then with the stamps of the copy that brought them.
             return Err(Counter::DuplicateIn);
         }
-        if before(seq, expected) {
-            // TCP takes what is new of it.
+        // In the backlog others come before it, and what is new of it is known later only.
+        if before(seq, expected) && !socket.owned_by_task() {
             seq = expected;
             len = end.wrapping_sub(expected);
         }
@@ -220,8 +216,16 @@ fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u
 /// An skb is dropped (tracepoint `kfree_skb`).
 #[inline(always)]
 pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
-    udp::dropped(skb.address())?;
+    let had_stamps = skb_stamps::forget(number(skb.address()), number(skb.head())) != 0;
+    udp::dropped(skb)?;
     transmit::dropped(skb);
+    // Its transport would have taken them.
+    if had_stamps { Ok(()) } else { segments::dropped(skb) }
+}
+
+/// TCP drops an skb (`tcp_drop`), of which the kernel tells nothing else before Linux 5.18.
+#[inline(always)]
+pub fn dropped_by_tcp<M: Memory>(skb: Skb<M>) -> HookResult {
     segments::dropped(skb)
 }
 
@@ -380,6 +384,9 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
     if found == MISSED {
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
+        if start == until && is_all_read(socket, until) {
+            segments::settle_share(&next_key(connection));
+        }
         #[cfg(feature = "fine")]
         connection.fine.unsure_until.set(connection.taken_at.get());
         result = Err(Counter::UnmatchedIn);
@@ -398,6 +405,12 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
         connection.late_at.set(connection.taken_at.get());
     }
     result
+}
+
+/// Whether a socket has got nothing else than what was read of it up to this number.
+#[inline(always)]
+fn is_all_read<M: Memory>(socket: Socket<M>, until: u32) -> bool {
+    !socket.has_backlog() && socket.known_tcp().is_some_and(|tcp| tcp.rcv_nxt() == until && !tcp.has_gap())
 }
 
 /// The fine stages of a segment that was taken at `app`. What was left from an earlier call has none: that call's reader is not known
@@ -497,6 +510,7 @@ fn first_step(connection: &Connection) -> u32 {
 fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -> u32 {
     let next = connection.read_next.get();
     let segment = waiting.segment();
+    segment.settle_len();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
     let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
     let task = if is_unseen { Task::UNKNOWN } else { connection.user.get() };
@@ -524,7 +538,7 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     }
     note_complete(connection, segment);
     // Nearly always there is one segment, and a step that finds no more costs lookups.
-    let end = next.wrapping_add(segment.len.get());
+    let end = segment.end();
     let is_last = !before(end, connection.taken_until.get());
     connection.read_next.set(end);
     if is_last { DONE } else { MORE }
@@ -558,7 +572,8 @@ pub extern "C" fn drop_step(address: u64) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let Some(waiting) = segments::waiting(&next_key(connection)) else { return DONE };
     let segment = waiting.segment();
-    connection.read_next.set(segment.key.seq.wrapping_add(segment.len.get()));
+    segment.settle_len();
+    connection.read_next.set(segment.end());
     segments::remove(&waiting);
     counters::one(Counter::UnreadIn);
     MORE

@@ -1,18 +1,28 @@
 //! Received segments that the application has not taken, by connection and sequence number: `tcp_try_coalesce` and friends
 //! free the skb and keep its bytes.
 
+use core::ptr;
+
 use aya_ebpf::{
     macros::map,
     maps::{Array, LruHashMap, PerCpuArray},
 };
 use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE, hook_key};
 
+use super::steps::{BATCH, DONE, MORE, repeat};
 use crate::{
     drops,
     emit::counters::{self, HookResult},
-    entry::{Field, add},
-    flow::addresses::{AddrPair, SPREAD},
-    kernel::{memory::Memory, sequence::before, skb::Skb},
+    entry::{Field, Own, add, increment},
+    flow::{
+        addresses::{AddrPair, SPREAD},
+        settings::setting,
+    },
+    kernel::{
+        memory::{Memory, number},
+        sequence::before,
+        skb::Skb,
+    },
     skips::entries,
     slots::{Entry, Found, Inserted, Slots, Table},
 };
@@ -40,12 +50,15 @@ pub(crate) struct Segment {
     pub(super) transport: u64,
     /// When it entered the stack last, if it did so more than once; else 0.
     pub(super) last: u64,
-    /// A further copy may be longer.
     pub(super) len: Field<u32>,
+    /// Of the longest copy.
+    pub(super) longest: Field<u32>,
     pub(super) ifindex: u32,
     pub(super) mark: u32,
     pub(super) segs: u16,
     pub(super) flags: Field<u16>,
+    /// The skb that brought it ([`short`]); 0 once another one has come that has its address.
+    pub(super) skb: Field<u32>,
     /// Further copies that came, and that TCP is not known to have dropped. Counted, since their CPUs don't hold the entry: who reads
     /// would find it in use, and have no line. What is counted at another entry that has its place by then makes that ambiguous.
     pub(super) copies: Field<u64>,
@@ -56,24 +69,23 @@ pub(crate) struct Segment {
 #[repr(C)]
 pub(crate) struct Examined {
     skb: u64,
-    key: SegmentKey,
-    /// As its header says; the key's may be later.
+    /// Where what is kept of it begins, which may be later than its header says.
     seq: u32,
-    /// What to do if TCP drops it.
-    on_drop: OnDrop,
+    reserved: u32,
 }
 
-/// What the drop of a segment means for the entry with its key. The skb's address in the entry could not tell: a
-/// copy may have the address that the first one had.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum OnDrop {
-    /// Nothing, or nothing that is known.
-    Keep = 0,
-    /// The entry is this segment's.
-    Forget = 1,
-    /// This is a further copy: it is not what waits.
-    Discount = 2,
+/// What is kept of a segment when it begins to wait, beside its key.
+pub(super) struct Waits {
+    pub(super) drv: u64,
+    pub(super) ip: u64,
+    pub(super) transport: u64,
+    pub(super) last: u64,
+    pub(super) len: u32,
+    pub(super) ifindex: u32,
+    pub(super) mark: u32,
+    pub(super) segs: u16,
+    pub(super) flags: u16,
+    pub(super) skb: u64,
 }
 
 /// Pairs of slots, as a power of two.
@@ -93,6 +105,19 @@ const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS)
 #[map]
 static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
 
+/// How many segments of a connection wait, by a mixture of its ends; those that have the same share a count. What the map evicts stays
+/// counted, until all of a connection is read or what shares its count.
+#[unsafe(no_mangle)]
+// SAFETY: fields of integers.
+static SHARES: Own<Field<u64>, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };
+
+/// Counts of [`SHARES`], as a power of two.
+const SHARE_BITS: u32 = 12;
+
+/// Segments of one connection that wait at most: more than 8 MiB of full-sized ones, and half of the slots. A peer that sends single bytes
+/// out of order would else take them all.
+const MOST_OF_ONE: i64 = if cfg!(feature = "skips") { 2048 } else { 8192 };
+
 const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
 
 impl SegmentKey {
@@ -102,17 +127,40 @@ impl SegmentKey {
     }
 
     /// The key in [`SEGMENTS`] and the slots, of a quarter of the size: the kernel goes through a key once for each operation.
-    /// Hardly two segments of a connection have the same.
+    /// Hardly two segments of a connection have the same. Without the namespace, which a dropped skb does not tell any more.
     #[inline(always)]
     pub(super) fn hash(&self) -> u64 {
+        self.hash_by(setting!(seed))
+    }
+
+    /// With a seed: who sends from addresses and ports of his own would find some that are mixed to those of another connection, if he
+    /// knew it.
+    #[inline(always)]
+    fn hash_by(&self, seed: u64) -> u64 {
         // Another odd constant with bits all over.
         const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
-        let position =
-            u64::from(self.remote_port) << 48 | u64::from(self.local_port) << 32 | u64::from(self.seq);
-        let mixed = (self.addresses ^ u64::from(self.netns) << 32).wrapping_mul(SPREAD).rotate_left(32)
-            ^ position.wrapping_mul(SECOND);
-        // 0 is nobody's.
+        let mixed = (self.addresses ^ seed).wrapping_mul(SPREAD).rotate_left(32)
+            ^ (u64::from(self.ports()) << 32 | u64::from(self.seq)).wrapping_mul(SECOND);
+        // 0 is no segment's.
         if mixed == 0 { 1 } else { mixed }
+    }
+
+    #[inline(always)]
+    fn ports(&self) -> u32 {
+        u32::from(self.remote_port) << 16 | u32::from(self.local_port)
+    }
+
+    /// The count of its connection.
+    #[inline(always)]
+    fn share(&self) -> *mut u64 {
+        let mixed = (self.addresses ^ u64::from(self.ports()) << 16 ^ setting!(seed)).wrapping_mul(SPREAD);
+        SHARES.at(mixed >> (u64::BITS - SHARE_BITS)).cast()
+    }
+
+    /// Whether both are the same in all that a dropped skb tells.
+    #[inline(always)]
+    fn is_but_for_netns(&self, other: &Self) -> bool {
+        Self { netns: other.netns, ..*self } == *other
     }
 }
 
@@ -124,6 +172,29 @@ impl Entry for Segment {
 }
 
 impl Segment {
+    /// The number behind its last byte.
+    #[inline(always)]
+    pub(super) fn end(&self) -> u32 {
+        self.key.seq.wrapping_add(self.len.get())
+    }
+
+    /// Of several copies the longest counts, unless another segment waits where the first one ends.
+    #[inline(always)]
+    pub(super) fn settle_len(&self) {
+        if self.longest.get() != self.len.get() && self.is_ambiguous() {
+            self.take_longest();
+        }
+    }
+
+    /// A function with a stack of its own, which is free again before the segment has its line.
+    #[inline(never)]
+    fn take_longest(&self) {
+        let next = SegmentKey { seq: self.end(), ..self.key };
+        if segment_waits(next.hash()) == 0 {
+            self.len.set(self.longest.get());
+        }
+    }
+
     /// Whether no stamp is known to be its own: what comes from now on changes nothing.
     #[inline(always)]
     pub(super) fn is_ambiguous(&self) -> bool {
@@ -157,6 +228,13 @@ pub(super) extern "C" fn segment_has_spilled(hash: u64) -> u32 {
     WAITING.has_spilled(hash, const { hook_key("segments::evicted") }).into()
 }
 
+/// Whether a segment with this hash waits. Likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn segment_waits(hash: u64) -> u32 {
+    WAITING.peek(hash).is_some().into()
+}
+
 /// What was found.
 #[inline(always)]
 fn entry(found: &Found<Segment>) -> &'static Segment {
@@ -167,6 +245,20 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
         segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
     }
     segment
+}
+
+/// Segments of a connection that wait, about.
+#[inline(always)]
+fn shared(share: *mut u64) -> u64 {
+    // SAFETY: an entry of a table, mapped while a program runs. Volatile: others write it.
+    unsafe { ptr::read_volatile(share) }
+}
+
+/// All that the connection with this key has got is read: what is still counted was evicted.
+#[inline(always)]
+pub(super) fn settle_share(key: &SegmentKey) {
+    // SAFETY: as in `shared`.
+    unsafe { ptr::write_volatile(key.share(), 0) };
 }
 
 /// The segment with this key.
@@ -194,9 +286,11 @@ fn checked(found: Found<Segment>, key: &SegmentKey) -> Option<Waiting> {
 /// The segment waits no longer.
 #[inline(always)]
 pub(super) fn remove(waiting: &Waiting) -> bool {
+    let share = waiting.segment().key.share();
     let was_there = WAITING.remove(&waiting.0);
     if was_there {
         counters::one(Counter::Taken);
+        add(share, u64::MAX);
     }
     was_there
 }
@@ -205,13 +299,16 @@ pub(super) fn remove(waiting: &Waiting) -> bool {
 #[inline(always)]
 pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
     let segment = waiting.segment();
-    let end = segment.key.seq.wrapping_add(segment.len.get());
+    segment.settle_len();
+    let end = segment.end();
     let key = SegmentKey { seq, ..segment.key };
     let has_more = before(seq, end);
     let rest = |key| Segment {
         key,
         len: Field::new(end.wrapping_sub(seq)),
+        longest: Field::new(end.wrapping_sub(seq)),
         flags: Field::new(segment.flags.get()),
+        skb: Field::new(segment.skb.get()),
         copies: Field::new(segment.copies.get()),
         ..*segment
     };
@@ -231,59 +328,94 @@ pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
 /// The segment has no line, since what is known of its connection was evicted.
 #[inline(always)]
 pub(super) fn evict(waiting: &Waiting) {
+    add(waiting.segment().key.share(), u64::MAX);
     WAITING.evict(&waiting.0);
 }
 
-/// This CPU's TCP begins to work on another segment. What was there says nothing of it, even if its address is the same.
+/// This CPU's TCP begins to work on another segment, whose skb has this address, and of which what begins at `seq` is kept.
 #[inline(always)]
-pub(super) fn examine() -> Option<*mut Examined> {
-    let examined = EXAMINED.get_ptr_mut(0)?;
-    // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is checked before
-    // use (see `dropped`).
-    unsafe { (*examined).skb = 0 };
-    Some(examined)
+fn examine(skb: u64, seq: u32) {
+    if let Some(examined) = EXAMINED.get_ptr_mut(0) {
+        // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is another skb's.
+        unsafe {
+            (*examined).seq = seq;
+            (*examined).skb = skb;
+        }
+    }
 }
 
-/// A segment begins to wait, which has this key, so many bytes, this number in its header, and whose skb has this address. `examined`
-/// is this CPU's entry, from [`examine`]; `segment` makes what is kept.
+/// A segment begins to wait, which has this key, and of which that is kept.
 #[inline(always)]
-pub(super) fn store(
-    key: SegmentKey,
-    len: u32,
-    skb: u64,
-    seq: u32,
-    examined: *mut Examined,
-    segment: impl Fn(SegmentKey) -> Segment,
-) -> HookResult {
-    // SAFETY: `examined` as in `examine`.
-    unsafe {
-        (*examined).key = key;
-        (*examined).skb = skb;
-        (*examined).seq = seq;
-        (*examined).on_drop = OnDrop::Keep;
+pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
+    examine(waits.skb, key.seq);
+    let share = key.share();
+    // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
+    if shared(share) as i64 >= MOST_OF_ONE {
+        return Err(Counter::MapFull);
     }
-    let hash = key.hash();
-    match WAITING.insert(hash, || segment(key)) {
+    let (skb, len) = (waits.skb, waits.len);
+    let segment = || Segment {
+        key,
+        drv: waits.drv,
+        ip: waits.ip,
+        transport: waits.transport,
+        last: waits.last,
+        len: Field::new(len),
+        longest: Field::new(len),
+        ifindex: waits.ifindex,
+        mark: waits.mark,
+        segs: waits.segs,
+        flags: Field::new(waits.flags),
+        skb: Field::new(short(skb)),
+        copies: Field::new(0),
+    };
+    match WAITING.insert(key.hash(), segment) {
         Inserted::New => {
-            // SAFETY: as above.
-            unsafe { (*examined).on_drop = OnDrop::Forget };
             counters::one(Counter::Stored);
+            increment(share);
             Ok(())
         }
         Inserted::NoRoom => Err(Counter::MapFull),
-        // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless this
-        // one is dropped at once. One in 2^64 is no copy.
+        // A copy of a segment that waits, and TCP is not known to have accepted that: either may be read, unless one of them is dropped.
         Inserted::There(there) => {
-            count_copy(there, 1);
-            // SAFETY: entries are preallocated and stay mapped while a program runs.
-            if unsafe { (*there).len.get() } < len {
-                grow(hash, len);
-            } else {
-                // SAFETY: `examined` as in `examine`.
-                unsafe { (*examined).on_drop = OnDrop::Discount };
-            }
+            came_again(there, skb, len);
             Err(Counter::DuplicateIn)
         }
+    }
+}
+
+/// A copy has come of the segment in this entry, or what was that a moment ago; one in 2^64 is no copy.
+#[inline(always)]
+fn came_again(there: *mut Segment, skb: u64, len: u32) {
+    // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields.
+    let segment = unsafe { &*there };
+    if segment.longest.get() < len {
+        segment.longest.set(len);
+    }
+    disown(segment, skb);
+    count_copy(there, 1);
+}
+
+/// An skb's address in 32 bits, which tell it from any other within 32 GiB.
+#[inline(always)]
+fn short(skb: u64) -> u32 {
+    (skb >> 3) as u32
+}
+
+/// An skb comes that has this address: if the segment's had it too, that one is gone.
+#[inline(always)]
+fn disown(segment: &Segment, skb: u64) {
+    if segment.skb.get() == short(skb) {
+        segment.skb.set(0);
+    }
+}
+
+/// An skb comes, at this address, of which TCP has all bytes. If the segment with its key waits still, it came with an skb that is gone.
+#[inline(always)]
+pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
+    if let Some(there) = WAITING.peek(key.hash()) {
+        // SAFETY: as in `came_again`.
+        disown(unsafe { &*there }, skb);
     }
 }
 
@@ -294,50 +426,98 @@ fn count_copy(entry: *mut Segment, more: u64) {
     add(unsafe { &raw mut (*entry).copies }.cast(), more);
 }
 
-/// TCP has joined segments to send them again: the entry stands for either from now on. Where it is just being read, what is new has
-/// no line.
-#[inline(never)]
-fn grow(hash: u64, len: u32) {
-    if let Some(found) = WAITING.find(hash) {
-        entry(&found).len.set(len);
-        Table::<Segment, SLOT_BITS>::keep(&found);
-    }
+/// What a dropped skb held.
+#[repr(C)]
+struct Dropped {
+    /// What is looked for next.
+    key: SegmentKey,
+    /// The skb ([`short`]); 0 behind the first segment, which alone came with it.
+    skb: u32,
+    /// The number behind its last byte.
+    until: u32,
 }
 
-/// An skb is dropped: what it brought will not be taken.
+/// What this CPU drops.
+#[map]
+static DROPPED: PerCpuArray<Dropped> = PerCpuArray::with_max_entries(1, 0);
+
+/// An skb is dropped: what it brought will not be taken. It may hold segments that TCP has joined to it, which are dropped with it.
 ///
-/// Of TCP's drops this sees those that happen at once; where a socket was busy, its segments wait on its
-/// backlog and other skbs are examined meanwhile. `tcp_drop` is silent before Linux 5.18.
+/// Wherever that happens, its headers say which segment it is; and that it is this one, and no copy of it, its address.
+/// `tcp_drop` is silent before Linux 5.18, and hooked there.
 #[inline(always)]
 pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
-    let Some(examined) = EXAMINED.get_ptr(0) else { return Ok(()) };
-    // SAFETY: index 0 of a per-CPU array is valid, and its CPU's programs don't write to it while this one runs.
-    let examined = unsafe { &*examined };
-    if examined.skb != skb.address() {
-        return Ok(());
-    }
-    // The address may have been another packet's since, whose drop says nothing.
     let header = skb.tcp_header_anywhere();
-    let key = &examined.key;
-    if header.seq != examined.seq || header.source != key.remote_port || header.destination != key.local_port
-    {
+    let (Some(dropped), Some(examined)) = (DROPPED.get_ptr_mut(0), EXAMINED.get_ptr(0)) else {
         return Ok(());
+    };
+    let address = number(skb.address());
+    let family = skb.family();
+    let pair = AddrPair::new(family, skb.addresses(family));
+    // SAFETY: index 0 of a per-CPU array is valid. The kernel runs no other program of this hook on this CPU meanwhile, but where it
+    // preempts programs; then what is found is checked all the same.
+    unsafe {
+        let is_examined = (*examined).skb == address;
+        let seq = if is_examined { (*examined).seq } else { header.seq };
+        (*dropped).key = SegmentKey::new(&pair, header.source, header.destination, 0, seq);
+        (*dropped).skb = short(address);
+        (*dropped).until = header.seq.wrapping_add(skb.tcp_payload(header.len));
     }
-    match examined.on_drop {
-        OnDrop::Keep => Ok(()),
-        OnDrop::Forget => match waiting(key) {
-            Some(waiting) if remove(&waiting) => {
-                Err(drops::of(key.netns, IPPROTO_TCP, key.local_port, key.remote_port))
-            }
-            _ => Ok(()),
-        },
-        OnDrop::Discount => {
-            if let Some(there) = WAITING.peek(key.hash()) {
-                count_copy(there, 1_u64.wrapping_neg());
-            }
-            Ok(())
+    if forget_step() == MORE {
+        repeat(BATCHES_PER_DROP, || forget_batch());
+    }
+    Ok(())
+}
+
+/// Segments that one skb holds at most, in batches: what `tcp_try_coalesce` joins is limited by its pages.
+const BATCHES_PER_DROP: u32 = 256 / BATCH;
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn forget_batch() -> u32 {
+    repeat(BATCH, || forget_step())
+}
+
+/// One step along the segments that a dropped skb holds.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn forget_step() -> u32 {
+    let Some(dropped) = DROPPED.get_ptr_mut(0) else { return DONE };
+    // SAFETY: as in `dropped`.
+    let dropped = unsafe { &mut *dropped };
+    let Some(found) = WAITING.find(dropped.key.hash()) else { return DONE };
+    let waiting = Waiting(found);
+    let segment = waiting.segment();
+    if !segment.key.is_but_for_netns(&dropped.key) {
+        Table::<Segment, SLOT_BITS>::keep(&waiting.0);
+        return DONE;
+    }
+    let is_first = dropped.skb != 0;
+    if is_first && segment.skb.get() != dropped.skb {
+        // A copy.
+        if segment.copies.get() != 0 {
+            count_copy(waiting.0.entry, 1_u64.wrapping_neg());
+        }
+        Table::<Segment, SLOT_BITS>::keep(&waiting.0);
+        return DONE;
+    }
+    let next = dropped.key.seq.wrapping_add(segment.len.get());
+    if segment.copies.get() != 0 {
+        // A copy is what waits.
+        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
+        segment.skb.set(0);
+        Table::<Segment, SLOT_BITS>::keep(&waiting.0);
+    } else {
+        let (netns, local, remote) = (segment.key.netns, segment.key.local_port, segment.key.remote_port);
+        if remove(&waiting) {
+            counters::one(drops::of(netns, IPPROTO_TCP, local, remote));
         }
     }
+    dropped.key.seq = next;
+    dropped.skb = 0;
+    if before(next, dropped.until) { MORE } else { DONE }
 }
 
 #[cfg(test)]
@@ -346,19 +526,49 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn all_that_tells_a_segment_is_in_its_hash() {
+    fn key(seq: u32) -> SegmentKey {
         let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
-        let key = SegmentKey::new(&pair, 443, 51_000, 4_026_531_840, 1);
+        SegmentKey::new(&pair, 443, 51_000, 4_026_531_840, seq)
+    }
+
+    #[test]
+    fn all_that_tells_a_segment_but_its_namespace_is_in_its_hash() {
+        let key = key(1);
         let others = [
             SegmentKey { addresses: key.addresses ^ 1, ..key },
             SegmentKey { remote_port: 444, ..key },
             SegmentKey { local_port: 51_001, ..key },
-            SegmentKey { netns: key.netns + 1, ..key },
             SegmentKey { seq: 2, ..key },
         ];
         for other in others {
             assert_ne!(other.hash(), key.hash(), "{other:?}");
+        }
+        let elsewhere = SegmentKey { netns: key.netns + 1, ..key };
+        assert_eq!(elsewhere.hash(), key.hash());
+        assert!(elsewhere != key && elsewhere.is_but_for_netns(&key));
+    }
+
+    #[test]
+    fn who_crafts_a_segment_that_meets_another_has_to_know_the_seed() {
+        const KNOWN: u64 = 0x5eed;
+        let (victim, attacker) = (key(1), SegmentKey { addresses: 5, ..key(1) });
+        // Of the mixtures of both addresses the attacker makes up for the difference by ports and number.
+        let factor = 0xc2b2_ae3d_27d4_eb4f_u64;
+        let inverse = (0..6).fold(factor, |x, _| x.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(x))));
+        assert_eq!(factor.wrapping_mul(inverse), 1);
+        let of_addresses =
+            |key: &SegmentKey, seed: u64| (key.addresses ^ seed).wrapping_mul(SPREAD).rotate_left(32);
+        let place = (victim.hash_by(KNOWN) ^ of_addresses(&attacker, KNOWN)).wrapping_mul(inverse);
+        let crafted = SegmentKey {
+            remote_port: (place >> 48) as u16,
+            local_port: (place >> 32) as u16,
+            seq: place as u32,
+            ..attacker
+        };
+        assert_eq!(crafted.hash_by(KNOWN), victim.hash_by(KNOWN));
+        // The highest bit changes that of both mixtures.
+        for seed in (0..63).map(|bit| KNOWN ^ 1 << bit) {
+            assert_ne!(crafted.hash_by(seed), victim.hash_by(seed), "{seed:#x}");
         }
     }
 

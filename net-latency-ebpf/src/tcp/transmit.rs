@@ -18,7 +18,7 @@ use net_latency_common::{
 use net_latency_common::{FLAG_RTO, SENT_UNQUEUED};
 
 use super::{
-    connection::{self, Author, Connection},
+    connection::{self, Author, Connection, SEGMENTS},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     writes::{RESENT, Resent, WRITES, Write, WriteKey},
 };
@@ -258,6 +258,7 @@ fn forget_unfinished(connection: &Connection) {
             counters::one(Counter::UnfinishedOut);
         }
         transmission.skb.set(0);
+        transmission.copy.set(0);
     }
 }
 
@@ -283,6 +284,37 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
             leaving::dropped(skb);
         }
     }
+}
+
+/// An skb is made that is a copy of another one (`skb_copy_header`). If that is in flight, either may be what comes to the device.
+#[inline(always)]
+pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>) -> HookResult {
+    let (copy, address) = (number(new.address()), number(old.address()));
+    skb_stamps::copied(copy, address, number(old.head()));
+    let socket = old.socket();
+    if socket.address() == 0 {
+        return Ok(());
+    }
+    match connection::find(socket) {
+        Some(connection) => connection.transmission.has_copy(address, copy),
+        None => udp::copied(copy, address),
+    }
+    Ok(())
+}
+
+/// An skb is cut into segments, which are skbs of their own (`skb_segment`). If that is in flight, the first of them comes to the device
+/// in its stead: NFQUEUE's.
+#[inline(always)]
+pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
+    let address = number(skb.address());
+    skb_stamps::segmented(address, number(skb.head()));
+    let socket = skb.socket();
+    if socket.address() != 0
+        && let Some(connection) = connection::find(socket)
+    {
+        connection.transmission.has_copy(address, SEGMENTS);
+    }
+    Ok(())
 }
 
 /// TCP is about to send bytes again (`__tcp_retransmit_skb`), and the skb of its queue says when it sent them last.
@@ -447,8 +479,11 @@ fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     let known = match connection::find(socket) {
         // Else it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
         Some(connection) => {
-            let transport = connection.transmission.of(number(skb.address()));
-            transport.map(|transport| finished(socket, connection, skb, transport))
+            let transmission = &connection.transmission;
+            // Before all else that is read of it: TCP's hook takes it away first, and writes it last.
+            let address = transmission.skb.get();
+            let transport = transmission.of(number(skb.address())).or_else(|| first_segment(connection, skb));
+            transport.map(|transport| finished(socket, connection, skb, address, transport))
         }
         None => udp::queued(skb),
     };
@@ -459,12 +494,24 @@ fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     known.unwrap_or(Ok(()))
 }
 
-/// What TCP has in flight is at its device's queue.
+/// When TCP let the packet go of which this skb is the first segment, if that was cut on its way.
+#[inline(always)]
+fn first_segment<M: Memory>(connection: &Connection, skb: Skb<M>) -> Option<u64> {
+    let transmission = &connection.transmission;
+    if transmission.copy.get() != SEGMENTS {
+        return None;
+    }
+    let transport = transmission.of(SEGMENTS)?;
+    (skb.tcp_payload_start() == Some(transmission.seq.get())).then_some(transport)
+}
+
+/// What TCP has in flight, with the skb at `address` or what came of that, is at its device's queue with `skb`.
 #[inline(always)]
 fn finished<M: Memory>(
     socket: Socket<M>,
     connection: &Connection,
     skb: Skb<M>,
+    address: u64,
     transport: u64,
 ) -> HookResult {
     let transmission = &connection.transmission;
@@ -530,7 +577,7 @@ fn finished<M: Memory>(
     // Nor has anybody evicted what is known of the connection then: a new one has nothing in flight at first.
     let is_its = || {
         read_before();
-        transmission.skb.get() == number(skb.address())
+        address != 0 && transmission.skb.get() == address
     };
     let missing = None;
     #[cfg(feature = "fine")]

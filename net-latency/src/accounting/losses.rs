@@ -124,7 +124,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         Counter::RingFull => {
             ("ring_full", true, "packets found the ring buffer full: a larger --buffer, or a filter, helps")
         }
-        Counter::MapFull => ("map_full", true, "packets found the table of packets in flight full: a filter helps"),
+        Counter::MapFull => ("map_full", true, "packets found the table of packets in flight full, or their connection's share of it: a filter helps"),
         Counter::SocketLost => {
             ("socket_table_full", false, "times the table of sockets was full: lines are missing or have gaps; a filter helps")
         }
@@ -139,7 +139,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         Counter::UnreadIn => {
             ("unread_at_close", false, "received segments were unread when their socket closed")
         }
-        Counter::UnfinishedOut => ("never_queued", false, "sent packets never reached a device queue: dropped before it"),
+        Counter::UnfinishedOut => ("never_queued", false, "sent packets were not seen at a device queue: dropped on the way to it, or held up there while others were sent (ARP, NFQUEUE)"),
         Counter::ProcessLost => {
             ("process_table_full", false, "processes of COMMAND found their table full: their packets are not shown")
         }

@@ -49,6 +49,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         sk_buff_head: "sk_buff.head",
         sk_buff_data: "sk_buff.data",
         sk_buff_end: "sk_buff.end",
+        sk_buff_users: "sk_buff.users.refs.counter",
         sk_buff_mark: "sk_buff.mark",
         sk_buff_skb_mstamp_ns: "sk_buff.skb_mstamp_ns",
         sk_buff_protocol: "sk_buff.protocol",

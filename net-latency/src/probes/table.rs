@@ -21,6 +21,8 @@ pub enum Stage {
     App,
     /// No stage of its own: threads are woken and get a CPU.
     Cpu,
+    /// No stage of its own: an skb is made of another one, whose packet may go on with it.
+    Copy,
     /// No stage: a packet's or a socket's end, which frees what is kept of it.
     End,
     /// No stage: processes begin and end.
@@ -39,6 +41,7 @@ impl Stage {
             Self::Udp => "udp",
             Self::App => "app",
             Self::Cpu => "cpu",
+            Self::Copy => "copy",
             Self::End => "end",
             Self::Process => "process",
         }
@@ -179,7 +182,7 @@ impl Hook {
     /// Whether tasks run through this, and not softirqs alone: all that an application's calls bring about.
     #[must_use]
     pub fn is_in_tasks(&self) -> bool {
-        self.direction == OUT || self.stage == Stage::App
+        self.direction != IN || self.stage == Stage::App
     }
 
     const fn tcp(self) -> Self {
@@ -256,7 +259,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 28] = [
+pub const HOOKS: [Hook; 32] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -308,6 +311,12 @@ pub const HOOKS: [Hook; 28] = [
         absence: Absence::Fatal,
         part: None,
     },
+    // Gone since Linux 5.18, whose `kfree_skb` shows what it dropped.
+    optional(IN, Stage::End, &["tcp_drop"], "fentry_in_dropped", "kprobe_in_dropped").tcp(),
+    // Without these, an skb may show what an earlier one has left under its address.
+    function(None, Stage::Copy, &["skb_copy_header"], "fentry_copied", "kprobe_copied"),
+    function(None, Stage::Copy, &["skb_segment"], "fentry_segmented", "kprobe_segmented"),
+    function(IN, Stage::Copy, &["skb_morph"], "fentry_morphed", "kprobe_morphed"),
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app").tcp(),
     // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
