@@ -6,8 +6,11 @@ mod filter;
 mod links;
 mod places;
 mod qdisc;
+pub(crate) mod tap;
+pub(crate) mod verdicts;
+pub(crate) mod xdp;
 
-pub(crate) use filter::{destination_nat, drop_port, forget_rules, transparent_proxy};
+pub(crate) use filter::{Hook, destination_nat, drop_port, forget_rules, queue_port, transparent_proxy};
 pub(crate) use places::{counter, counter_v6};
 use qdisc::Netem;
 
@@ -15,7 +18,7 @@ use std::{
     fs::{self, File},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::{AsFd as _, AsRawFd as _, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
     process, thread,
     time::Duration,
 };
@@ -373,6 +376,11 @@ impl Request {
 fn exchange(protocol: SockProtocol, messages: &[u8], answers: usize) -> Result<()> {
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
     setsockopt(&netlink, sockopt::ReceiveTimeout, &TimeVal::seconds(10))?;
+    acknowledged(&netlink, messages, answers)
+}
+
+/// Sends messages by a socket of one's own; the kernel has to acknowledge `answers` of them.
+fn acknowledged(netlink: &OwnedFd, messages: &[u8], answers: usize) -> Result<()> {
     send(netlink.as_raw_fd(), messages, MsgFlags::empty())?;
     for _ in 0..answers {
         let mut answer = [0; 4096];

@@ -3,6 +3,7 @@
 //! A peer is this binary again. It reads commands from standard input, one a line, and answers each with
 //! one line, `ok …` or `error …`. It ends when its standard input does.
 
+pub(crate) mod alone;
 mod calls;
 mod delegate;
 mod exchanges;
@@ -44,6 +45,7 @@ use crate::{
     process::{Lines, PATIENCE, spawn_isolated, until},
 };
 pub(crate) use delegate::{CHILD, HEIR};
+pub(crate) use forge::checksum;
 
 /// First argument of a peer process.
 pub(crate) const ROLE: &str = "peer";
@@ -387,6 +389,7 @@ impl Role {
             ["read", bytes, chunk, sleep_ms] => {
                 self.read(bytes.parse()?, chunk.parse()?, milliseconds(sleep_ms)?)
             }
+            ["alone", log, plan @ ..] => alone::Plan::parse(plan)?.ask(self.stream()?, log),
             ["serve-traffic", address] => traffic::serve(address.parse()?),
             ["play-traffic", seed, ms, threads, log, servers @ ..] => {
                 let servers = servers.iter().map(|server| Ok(server.parse()?)).collect::<Result<Vec<_>>>()?;

@@ -16,7 +16,7 @@ use super::{
 use crate::{paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 21] = [
     "veth",
     "tun",
     "virtio_pci",
@@ -33,6 +33,11 @@ const MODULES: [&str; 16] = [
     "nft_nat",
     "nft_chain_nat",
     "nft_tproxy",
+    "nft_queue",
+    "nfnetlink_queue",
+    "sch_ingress",
+    "cls_matchall",
+    "act_mirred",
 ];
 
 /// The same, of which some kernels lack some: 5.10 has no TLS.

@@ -11,6 +11,8 @@ use super::{Request, exchange};
 // attributes are in network order.
 const NF_INET_PRE_ROUTING: u32 = 0;
 const NF_INET_LOCAL_IN: u32 = 1;
+const NF_INET_LOCAL_OUT: u32 = 3;
+const NF_INET_POST_ROUTING: u32 = 4;
 const NF_DROP: u32 = 0;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
@@ -55,6 +57,7 @@ const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
 const NFT_NAT_DNAT: u32 = 1;
 const NFTA_TPROXY_FAMILY: u16 = 1;
 const NFTA_TPROXY_REG_PORT: u16 = 3;
+const NFTA_QUEUE_NUM: u16 = 1;
 
 const TABLE: &[u8] = b"nl\0";
 const CHAIN: &[u8] = b"nl\0";
@@ -105,6 +108,28 @@ pub(crate) fn drop_port(port: u16) -> Result<()> {
         });
     })
     .context("a rule that drops")
+}
+
+/// Where a packet of this machine's own sockets passes a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    In,
+    Out,
+    PostRouting,
+}
+
+/// Asks the queue of that number for a verdict on what is for `port`, in the calling thread's namespace.
+pub(crate) fn queue_port(hook: Hook, port: u16, number: u16) -> Result<()> {
+    let hook = match hook {
+        Hook::In => NF_INET_LOCAL_IN,
+        Hook::Out => NF_INET_LOCAL_OUT,
+        Hook::PostRouting => NF_INET_POST_ROUTING,
+    };
+    rule(b"filter\0", hook, 0, |rule| {
+        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
+        expression(rule, b"queue\0", |data| data.attribute(NFTA_QUEUE_NUM, &number.to_be_bytes()));
+    })
+    .context("a rule that queues")
 }
 
 /// Undoes the functions above.

@@ -11,6 +11,7 @@ use super::{IFLA_INFO_DATA, IFLA_INFO_KIND, Request};
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_BOND_MODE: u16 = 1;
 const BOND_MODE_ACTIVEBACKUP: u8 = 1;
+const IFLA_BR_AGEING_TIME: u16 = 4;
 const IFLA_GRE_LOCAL: u16 = 6;
 const IFLA_GRE_REMOTE: u16 = 7;
 const IFLA_VXLAN_ID: u16 = 1;
@@ -74,6 +75,27 @@ pub(super) fn enslave(name: &str, master: &str) -> Result<()> {
     request.link(if_nametoindex(name)?, 0);
     request.attribute(libc::IFLA_MASTER, &if_nametoindex(master)?.to_ne_bytes());
     request.perform().with_context(|| format!("giving {name} the master {master}"))
+}
+
+/// Has a bridge forget at once which address is behind which port, so that it sends everything to all of them.
+pub(super) fn flood(bridge: &str) -> Result<()> {
+    let mut request = Request::new(libc::RTM_NEWLINK, 0);
+    request.link(if_nametoindex(bridge)?, 0);
+    request.nested(libc::IFLA_LINKINFO, |request| {
+        request.attribute(IFLA_INFO_KIND, b"bridge");
+        request.nested(IFLA_INFO_DATA, |request| {
+            request.attribute(IFLA_BR_AGEING_TIME, &0_u32.to_ne_bytes());
+        });
+    });
+    request.perform().with_context(|| format!("having {bridge} forget"))
+}
+
+/// Lets a device send longer packets, or only shorter ones.
+pub(super) fn set_mtu(device: &str, bytes: u32) -> Result<()> {
+    let mut request = Request::new(libc::RTM_NEWLINK, 0);
+    request.link(if_nametoindex(device)?, 0);
+    request.attribute(libc::IFLA_MTU, &bytes.to_ne_bytes());
+    request.perform().with_context(|| format!("giving {device} an MTU of {bytes}"))
 }
 
 /// Sends all that has no other route by `gateway`.

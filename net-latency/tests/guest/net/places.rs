@@ -14,17 +14,20 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Between, FAR, NEAR, Namespace, Path, Version, add_address, create_veth,
     devices::{ETHTOOL_GGRO, ETHTOOL_SGRO, ETHTOOL_STSO, offload, set_offload, steer},
-    links::{Kind, create, default_route, enslave, impatient_route, route_by},
-    qdisc::Netem,
+    links::{Kind, create, default_route, enslave, flood, impatient_route, route_by, set_mtu},
+    qdisc::{Netem, mirror},
     set_up,
+    tap::{Manner, Tap, Taps},
 };
 
 /// The device that stands upon the end of the link.
-const UPPER: &str = "nl-upper";
+pub(super) const UPPER: &str = "nl-upper";
 /// The ends of links in the namespace between.
 const TO_NEAR: &str = "nl-to-near";
 const TO_FAR: &str = "nl-to-far";
 const BRIDGE: &str = "nl-bridge";
+/// A link beside the others, both of whose ends are in the same namespace.
+const ASIDE: [&str; 2] = ["nl-aside", "nl-aside-to"];
 /// Private keys of the tunnel's ends: any 32 bytes.
 const WG_KEYS: [&str; 2] =
     ["AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHl8=", "ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pl8="];
@@ -195,6 +198,38 @@ impl Path {
         self.between(|| Netem::lose(one_in).apply(TO_NEAR))
     }
 
+    /// Gives the bridge one more port, and has it send everything to all of them.
+    pub(crate) fn flood(&self) -> Result<()> {
+        let Self::Place { between: Between::Bridge(bridge), .. } = self else {
+            anyhow::bail!("there is no bridge");
+        };
+        bridge.inside(|| {
+            aside(bridge)?;
+            enslave(ASIDE[0], BRIDGE)?;
+            flood(BRIDGE)
+        })
+    }
+
+    /// Sends a copy of all that the server's end of a veth link receives to another device there.
+    pub(crate) fn mirror(&self) -> Result<()> {
+        let Self::Veth { far, .. } = self else { anyhow::bail!("no veth link") };
+        far.inside(|| {
+            aside(far)?;
+            mirror(FAR, ASIDE[0])
+        })
+    }
+
+    /// Lets both ends of a veth link send packets of that length.
+    pub(crate) fn set_mtu(&self, bytes: u32) -> Result<()> {
+        self.near(|| set_mtu(NEAR, bytes))?;
+        self.far(|| set_mtu(FAR, bytes))
+    }
+
+    /// A packet socket bound to the device by which the first router receives from the client.
+    pub(crate) fn tap_between(&self, taps: Taps, manner: Manner) -> Result<Vec<Tap>> {
+        Ok(vec![self.between(|| Tap::open(TO_NEAR, taps, manner))?])
+    }
+
     /// Runs `work` in the namespace next to the client's.
     pub(crate) fn between<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match self {
@@ -240,6 +275,12 @@ impl Path {
     pub(crate) fn steer(&self, mask: &str) -> Result<()> {
         self.far(|| steer(FAR, mask))
     }
+}
+
+/// A link aside, in the calling thread's namespace, which is this one.
+fn aside(here: &Namespace) -> Result<()> {
+    create_veth(ASIDE[0], ASIDE[1], here.0.as_raw_fd())?;
+    ASIDE.into_iter().try_for_each(set_up)
 }
 
 /// Two links that meet in a namespace between.

@@ -9,6 +9,8 @@ use super::{FAR, NEAR, Path, Request};
 
 // Of linux/rtnetlink.h and linux/pkt_sched.h.
 const TC_H_ROOT: u32 = u32::MAX;
+const TC_H_INGRESS: u32 = 0xffff_fff1;
+const INGRESS_HANDLE: u32 = 0xffff_0000;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_NETEM_REORDER: u16 = 3;
@@ -16,6 +18,13 @@ const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_BURST: u16 = 6;
 const TC_LINKLAYER_ETHERNET: u8 = 1;
+// Of linux/pkt_cls.h and linux/tc_act/tc_mirred.h.
+const TCA_MATCHALL_ACT: u16 = 2;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TCA_MIRRED_PARMS: u16 = 2;
+const TC_ACT_PIPE: u32 = 3;
+const TCA_EGRESS_MIRROR: u32 = 2;
 /// Probabilities are fractions of this.
 const ALWAYS: u32 = u32::MAX;
 /// More packets than any case has in flight.
@@ -126,15 +135,45 @@ impl Netem {
     }
 }
 
-/// Gives the device a queueing discipline, or its present one, if it is of that kind, other settings.
-fn replace(device: &str, kind: &str, fill: impl FnOnce(&mut Request)) -> Result<()> {
-    let mut request = Request::new(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE);
-    // struct tcmsg: family, interface, handle, parent, info.
+/// Sends a copy of all that `device` receives by another device, before the stack has it.
+pub(super) fn mirror(device: &str, to: &str) -> Result<()> {
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    let mut ingress = traffic_control(libc::RTM_NEWQDISC, flags, device, [INGRESS_HANDLE, TC_H_INGRESS, 0])?;
+    ingress.attribute(TCA_KIND, b"ingress");
+    ingress.perform().with_context(|| format!("filters for what {device} receives"))?;
+    // The first priority, and packets of all protocols.
+    let what = 1 << 16 | u32::from(u16::try_from(libc::ETH_P_ALL)?.to_be());
+    let mut filter = traffic_control(libc::RTM_NEWTFILTER, flags, device, [0, INGRESS_HANDLE, what])?;
+    filter.attribute(TCA_KIND, b"matchall");
+    let to = if_nametoindex(to)?;
+    filter.nested(TCA_OPTIONS, |filter| {
+        filter.nested(TCA_MATCHALL_ACT, |actions| {
+            actions.nested(1, |action| {
+                action.attribute(TCA_ACT_KIND, b"mirred");
+                action.nested(TCA_ACT_OPTIONS, |action| {
+                    // struct tc_mirred: index, capabilities, action, references, bindings, what to do, a device.
+                    let fields = [0, 0, TC_ACT_PIPE, 0, 0, TCA_EGRESS_MIRROR, to];
+                    action.attribute(TCA_MIRRED_PARMS, &fields.map(u32::to_ne_bytes).concat());
+                });
+            });
+        });
+    });
+    filter.perform().with_context(|| format!("mirroring what {device} receives"))
+}
+
+/// A request that begins with a struct tcmsg: family, interface, and these: handle, parent, info.
+fn traffic_control(kind: u16, flags: libc::c_int, device: &str, fields: [u32; 3]) -> Result<Request> {
+    let mut request = Request::new(kind, flags);
     request.put(&[0; 4]);
     request.put(&if_nametoindex(device)?.to_ne_bytes());
-    request.put(&0_u32.to_ne_bytes());
-    request.put(&TC_H_ROOT.to_ne_bytes());
-    request.put(&0_u32.to_ne_bytes());
+    request.put(&fields.map(u32::to_ne_bytes).concat());
+    Ok(request)
+}
+
+/// Gives the device a queueing discipline, or its present one, if it is of that kind, other settings.
+fn replace(device: &str, kind: &str, fill: impl FnOnce(&mut Request)) -> Result<()> {
+    let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let mut request = traffic_control(libc::RTM_NEWQDISC, flags, device, [0, TC_H_ROOT, 0])?;
     request.attribute(TCA_KIND, kind.as_bytes());
     request.nested(TCA_OPTIONS, fill);
     request.perform().with_context(|| format!("giving {device} the discipline {kind}"))

@@ -84,7 +84,7 @@ fn packet([from, to]: [SocketAddrV4; 2], seq: u32, ack: u32, len: usize) -> Resu
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8]) -> u16 {
+pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
     while sum > 0xffff {

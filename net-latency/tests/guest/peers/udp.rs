@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
+use super::alone::Plan;
 use crate::process::PATIENCE;
 
 /// More than any datagram holds.
@@ -131,6 +132,9 @@ impl Udp {
                     self.socket()?.recv_from(&mut message)?;
                 }
                 Ok(0)
+            }
+            ["alone", log, to, plan @ ..] => {
+                Plan::parse(plan)?.ask_by_datagrams(self.socket()?, to.parse()?, log)
             }
             ["sleep", ms] => {
                 sleep(Duration::from_millis(ms.parse()?));

@@ -1,6 +1,7 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
+mod copies;
 mod driver;
 mod fine;
 mod held;
@@ -53,6 +54,8 @@ pub(crate) const THEMES: &[Theme] = &[
     netem::THEME,
     udp::THEME,
     driver::THEME,
+    copies::THEME,
+    copies::OUT,
     io::THEME,
     who::THEME,
     transmit::THEME,
