@@ -112,6 +112,21 @@ pub(crate) fn add(count: *mut u64, more: u64) {
     }
 }
 
+/// Adds `more` to a count of 32 bits, in the same way.
+#[inline(always)]
+pub(crate) fn add_to_half(count: *mut u32, more: u32) {
+    // SAFETY: as in `add`.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("lock *(u32 *)({count} + 0) += {more}", count = in(reg) count, more = in(wreg) more, options(nostack));
+    }
+    // SAFETY: as in `add`.
+    #[cfg(not(target_arch = "bpf"))]
+    unsafe {
+        *count = (*count).wrapping_add(more);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use super::steps::{BATCH, DONE, MORE, repeat};
 use crate::{
     drops,
     emit::counters::{self, HookResult},
-    entry::{Field, Own, add, increment},
+    entry::{Field, Own, add, add_to_half, increment},
     flow::{
         addresses::{AddrPair, SPREAD},
         settings::setting,
@@ -61,7 +61,9 @@ pub(crate) struct Segment {
     pub(super) skb: Field<u32>,
     /// Further copies that came, and that TCP is not known to have dropped. Counted, since their CPUs don't hold the entry: who reads
     /// would find it in use, and have no line. What is counted at another entry that has its place by then makes that ambiguous.
-    pub(super) copies: Field<u64>,
+    pub(super) copies: Field<u32>,
+    /// The skb of the last of these, likewise.
+    pub(super) copy: Field<u32>,
 }
 
 /// The segment that TCP works on.
@@ -310,6 +312,7 @@ pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
         flags: Field::new(segment.flags.get()),
         skb: Field::new(segment.skb.get()),
         copies: Field::new(segment.copies.get()),
+        copy: Field::new(segment.copy.get()),
         ..*segment
     };
     // What may be evicted meanwhile stays as it is. What is there of the new key is another's, which has its own line.
@@ -368,6 +371,7 @@ pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
         flags: Field::new(waits.flags),
         skb: Field::new(short(skb)),
         copies: Field::new(0),
+        copy: Field::new(0),
     };
     match WAITING.insert(key.hash(), segment) {
         Inserted::New => {
@@ -393,6 +397,7 @@ fn came_again(there: *mut Segment, skb: u64, len: u32) {
         segment.longest.set(len);
     }
     disown(segment, skb);
+    segment.copy.set(short(skb));
     count_copy(there, 1);
 }
 
@@ -421,9 +426,9 @@ pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
 
 /// Counts copies of the segment in this entry.
 #[inline(always)]
-fn count_copy(entry: *mut Segment, more: u64) {
+fn count_copy(entry: *mut Segment, more: u32) {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and a field is its value.
-    add(unsafe { &raw mut (*entry).copies }.cast(), more);
+    add_to_half(unsafe { &raw mut (*entry).copies }.cast(), more);
 }
 
 /// What a dropped skb held.
@@ -448,6 +453,11 @@ static DROPPED: PerCpuArray<Dropped> = PerCpuArray::with_max_entries(1, 0);
 #[inline(always)]
 pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let header = skb.tcp_header_anywhere();
+    // What TCP sends is not what it got, be it the same segment over loopback.
+    let socket = skb.socket();
+    if socket.address() != 0 && socket.local_port() == header.source {
+        return Ok(());
+    }
     let (Some(dropped), Some(examined)) = (DROPPED.get_ptr_mut(0), EXAMINED.get_ptr(0)) else {
         return Ok(());
     };
@@ -496,16 +506,17 @@ extern "C" fn forget_step() -> u32 {
     }
     let is_first = dropped.skb != 0;
     if is_first && segment.skb.get() != dropped.skb {
-        // A copy.
-        if segment.copies.get() != 0 {
-            count_copy(waiting.0.entry, 1_u64.wrapping_neg());
+        // The last copy, or a clone that was somebody else's, as a packet socket's.
+        if segment.copy.get() == dropped.skb {
+            segment.copy.set(0);
+            count_copy(waiting.0.entry, u32::MAX);
         }
         Table::<Segment, SLOT_BITS>::keep(&waiting.0);
         return DONE;
     }
     let next = dropped.key.seq.wrapping_add(segment.len.get());
     if segment.copies.get() != 0 {
-        // A copy is what waits.
+        // A copy is what waits, and its stamps are not known.
         segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
         segment.skb.set(0);
         Table::<Segment, SLOT_BITS>::keep(&waiting.0);
