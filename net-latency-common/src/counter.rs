@@ -23,8 +23,7 @@ pub enum Counter {
     DroppedIn,
     /// Received data segments still unread when their socket was destroyed.
     UnreadIn,
-    /// Packets that TCP or UDP sent and that were not seen at a device queue: dropped on the way to it, or held up there
-    /// while others were sent.
+    /// Packets that TCP or UDP sent and that were dropped on the way to a device queue.
     UnfinishedOut,
     /// Sent data whose write call was not seen, so that the first column is unknown.
     UnmatchedOut,
@@ -58,11 +57,14 @@ pub enum Counter {
     SpilledTaken,
     /// Slow packets that were counted ([`crate::Settings::record_slower_ns`]), and whose record found no room in the ring buffer.
     SlowLost,
+    /// Packets that TCP or UDP sent, and whose socket or thread had sent the next one before they were seen at a device queue: they
+    /// wait on the way to it, or their end was not seen.
+    OvertakenOut,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -88,6 +90,7 @@ impl Counter {
         Self::Spilled,
         Self::SpilledTaken,
         Self::SlowLost,
+        Self::OvertakenOut,
     ];
 }
 

@@ -189,11 +189,11 @@ impl Send {
         self.skb.get() == address || self.copy.get() == address
     }
 
-    /// The datagram that the thread was sending comes to no device.
+    /// The thread goes on: what it was sending, if that has not come to its device, is not followed any more.
     #[inline(always)]
     fn end(&self) {
         if self.state.get() == SendState::Sent {
-            counters::one(Counter::UnfinishedOut);
+            counters::one(Counter::OvertakenOut);
         }
         self.state.set(SendState::Idle);
     }

@@ -208,7 +208,7 @@ fn hand_over(
 fn gone(direction: Direction) -> HookResult {
     match direction {
         Direction::In => Ok(()),
-        Direction::Out => Err(Counter::UnfinishedOut),
+        Direction::Out => Err(Counter::OvertakenOut),
     }
 }
 

@@ -249,13 +249,13 @@ fn sent_by<M: Memory>(
     result
 }
 
-/// What was in flight never came to a device.
+/// What was in flight has not come to a device, and is not followed any more.
 #[inline(always)]
 fn forget_unfinished(connection: &Connection) {
     let transmission = &connection.transmission;
     if transmission.skb.get() != 0 {
         if transmission.ended.get() != transmission.transport.get() {
-            counters::one(Counter::UnfinishedOut);
+            counters::one(Counter::OvertakenOut);
         }
         transmission.skb.set(0);
         transmission.copy.set(0);
@@ -588,7 +588,7 @@ fn finished<M: Memory>(
         let waits = if transmission.flags.get() & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
             leaving::put(skb, record, is_its)
         } else if !is_its() {
-            return Err(Counter::UnfinishedOut);
+            return Err(Counter::OvertakenOut);
         } else {
             in_flight::put(connection, transmission.seq.get(), transmission.len.get(), record)
         };

@@ -53,8 +53,13 @@ impl Ledger {
             shown,
             outside,
             filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
-            lost: sum(&[Counter::Shed, Counter::RingFull, Counter::MapFull, Counter::HistogramFull])
-                + evicted
+            lost: sum(&[
+                Counter::Shed,
+                Counter::RingFull,
+                Counter::MapFull,
+                Counter::HistogramFull,
+                Counter::OvertakenOut,
+            ]) + evicted
                 + unwritten,
             evicted,
             dropped: sum(&[Counter::DroppedIn, Counter::UnreadIn, Counter::UnfinishedOut]),

@@ -139,7 +139,11 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         Counter::UnreadIn => {
             ("unread_at_close", false, "received segments were unread when their socket closed")
         }
-        Counter::UnfinishedOut => ("never_queued", false, "sent packets were not seen at a device queue: dropped on the way to it, or held up there while others were sent (ARP, NFQUEUE)"),
+        Counter::UnfinishedOut => ("never_queued", false, "sent packets were dropped on the way to a device queue (netfilter, no route, no neighbour)"),
+        Counter::OvertakenOut => (
+            "overtaken", false,
+            "sent packets have no line: they waited on the way to a device queue (ARP, NFQUEUE) while the next one was sent",
+        ),
         Counter::ProcessLost => {
             ("process_table_full", false, "processes of COMMAND found their table full: their packets are not shown")
         }

@@ -220,7 +220,7 @@ fn tcp_out() -> Result<Check> {
         for line in out {
             expect_unknown(evidence, line, &[])?;
         }
-        let lost = evidence.outcome.figure("losses.never_queued")?;
+        let lost = evidence.outcome.figure("losses.overtaken")?;
         ensure!(lost > 0, evidence.outcome.fault("it is not counted", []));
         Ok(())
     }))
@@ -464,7 +464,7 @@ fn evicted_send() -> Result<Check> {
         for line in out {
             expect_unknown(evidence, line, &[])?;
         }
-        let lost = evidence.outcome.figure("losses.never_queued")?;
+        let lost = evidence.outcome.figure("losses.overtaken")?;
         ensure!(lost > 0, evidence.outcome.fault("it is not counted", []));
         Ok(())
     }))
