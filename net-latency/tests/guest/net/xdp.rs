@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nix::net::if_::if_nametoindex;
 
 use super::{FAR, Path, Request};
@@ -20,14 +20,23 @@ const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_FLAGS: u16 = 3;
 /// By the stack (`do_xdp_generic`), not the driver.
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const NONE: i32 = -1;
 
 impl Path {
-    /// Has the stack run an XDP program on what the server's end receives, until [`Self::without_xdp`].
-    pub(crate) fn generic_xdp(&self) -> Result<()> {
+    /// Has the stack run an XDP program on what the server's end receives, until [`Self::without_xdp`]. Says whether the program takes
+    /// packets that are not in one piece, where it is to: Linux has such programs since 5.18.
+    pub(crate) fn generic_xdp(&self, takes_frags: bool) -> Result<bool> {
         self.far(|| {
-            let program = load()?;
-            attach(FAR, program.as_raw_fd())
+            let whole = || load(0).context("loading an XDP program");
+            let (program, takes_frags) = match takes_frags.then(|| load(BPF_F_XDP_HAS_FRAGS)) {
+                Some(Ok(program)) => (program, true),
+                Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => (whole()?, false),
+                Some(Err(error)) => return Err(error).context("loading an XDP program that takes frags"),
+                None => (whole()?, false),
+            };
+            attach(FAR, program.as_raw_fd())?;
+            Ok(takes_frags)
         })
     }
 
@@ -37,7 +46,7 @@ impl Path {
     }
 }
 
-fn load() -> Result<OwnedFd> {
+fn load(flags: u32) -> io::Result<OwnedFd> {
     /// The beginning of `union bpf_attr` for `BPF_PROG_LOAD`.
     #[repr(C)]
     struct Load {
@@ -45,20 +54,28 @@ fn load() -> Result<OwnedFd> {
         instructions: u32,
         program: u64,
         licence: u64,
-        log: [u64; 3],
+        /// Of the verifier, which says nothing.
+        log: [u64; 2],
+        kernel: u32,
+        flags: u32,
     }
     let load = Load {
         kind: BPF_PROG_TYPE_XDP,
-        instructions: PASS.len().try_into()?,
+        instructions: PASS.len() as u32,
         program: PASS.as_ptr() as u64,
         licence: c"GPL".as_ptr() as u64,
-        log: [0; 3],
+        log: [0; 2],
+        kernel: 0,
+        flags,
     };
     // SAFETY: the kernel reads the attributes, whose size it is told, and what they point to, all of which outlives the call.
     let program = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, size_of::<Load>()) };
-    ensure!(program >= 0, "loading an XDP program: {}", io::Error::last_os_error());
+    let program = libc::c_int::try_from(program).map_err(io::Error::other)?;
+    if program < 0 {
+        return Err(io::Error::last_os_error());
+    }
     // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(program.try_into()?) })
+    Ok(unsafe { OwnedFd::from_raw_fd(program) })
 }
 
 fn attach(device: &str, program: i32) -> Result<()> {
