@@ -1,6 +1,6 @@
 //! Fine stages: the parts into which a packet's last stage is split, and those that follow it.
 
-use crate::{FLAG_DROPPED, FLAG_RTO, PacketRecord, Unknown, tagged};
+use crate::{Direction, FLAG_DROPPED, FLAG_RTO, PacketRecord, Unknown, tagged};
 
 /// Number of parts of [`FineRecord::parts`].
 pub const PARTS: usize = 4;
@@ -26,6 +26,17 @@ pub const PART_FINISHED: usize = 3;
 #[must_use]
 pub const fn unknown_part(reason: Unknown) -> u64 {
     u64::MAX - reason as u64
+}
+
+/// The parts of a packet of which none is known, for this reason. Only an outgoing one's line has an end of its own, which is `now`.
+#[inline(always)]
+#[must_use]
+pub fn unknown_parts(direction: Direction, reason: Unknown, now: impl FnOnce() -> u64) -> [u64; PARTS] {
+    let mut parts = [unknown_part(reason); PARTS];
+    if matches!(direction, Direction::Out) {
+        parts[PART_FINISHED] = now();
+    }
+    parts
 }
 
 /// What a part says: its time in ns, or why that is not known.
@@ -78,7 +89,8 @@ impl Held {
 }
 
 /// One finished packet, with its fine stages in ns, index with the `PART_` constants. An incoming one's parts add up to its last
-/// stage, or all are unknown ([`unknown_part`]); UDP never has a gap. Of an outgoing one each is known by itself.
+/// stage, or all are unknown ([`unknown_part`]), as they are where that stage is; UDP never has a gap. Of an outgoing one each is known
+/// by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FineRecord {
@@ -188,7 +200,9 @@ pub fn sent_parts(
     } else {
         between(started, acked, missing)
     };
-    let qdisc = if state & SENT_UNQUEUED != 0 { 0 } else { between(queued, started, missing) };
+    // Without a queue it is with its driver at once, if that has got it at all.
+    let is_unqueued = state & SENT_UNQUEUED != 0 && started != 0;
+    let qdisc = if is_unqueued { 0 } else { between(queued, started, missing) };
     [qdisc, between(started, finished, missing), net, now]
 }
 
@@ -242,6 +256,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_comes_in_has_no_part_of_which_nothing_is_known() {
+        let parts = |direction| unknown_parts(direction, Unknown::NoRoom, || 900).map(part);
+        let unknown = Err(Unknown::NoRoom);
+        assert_eq!(parts(Direction::In), [unknown; PARTS]);
+        assert_eq!(parts(Direction::Out), [unknown, unknown, unknown, Ok(900)]);
+    }
+
     fn parts(started: u64, finished: u64, acked: u64, state: u32) -> [Result<u64, Unknown>; 3] {
         let times = SentTimes { queued: 100, started, finished, acked };
         let unacked = (acked == u64::MAX).then_some(Unknown::Unacknowledged);
@@ -264,6 +286,9 @@ mod tests {
     #[test]
     fn nothing_waits_where_there_is_no_queue() {
         assert_eq!(parts(110, 130, 500, SENT_UNQUEUED), [Ok(0), Ok(20), Ok(390)]);
+        // Of what the state says of a packet that has not left, an earlier one's may be left.
+        let no_stamp = Err(Unknown::NoStamp);
+        assert_eq!(parts(0, 0, 0, SENT_UNQUEUED), [no_stamp, no_stamp, no_stamp]);
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub use fine::{
     FineRecord, Held, PART_COPY, PART_CPU, PART_DRIVER, PART_FINISHED, PART_GAP, PART_NET, PART_QDISC,
     PART_WAIT, PARTS, SENT_AGAIN, SENT_BY_TIMER, SENT_DROPPED, SENT_TAG_BITS, SENT_UNQUEUED, Sent, SentSlot,
     SentSlots, SentTimes, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
+    unknown_parts,
 };
 pub use histogram::{
     BUCKETS, Block, CELLS, CellKey, ConnectionKey, FINE_ROWS, GroupBy, NEVER, ROW_TOTAL, ROWS, Span,

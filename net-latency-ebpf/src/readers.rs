@@ -318,6 +318,11 @@ mod tests {
         }
         assert_eq!(split(1_000, 0, 1_100, 1_200), UNSEEN);
         assert_eq!(split(2_100, 900, 0, 0), UNSEEN);
+        // It was not taken, or when it came is not known.
+        let reading = Reading { asked: 500, woken: 1_010, running: 1_700, holder: 0 };
+        for (transport, readable, app) in [(ARRIVED, ARRIVED, 0), (0, ARRIVED, APP), (0, 0, 0)] {
+            assert_eq!(reading.parts(transport, readable, app), UNSEEN);
+        }
     }
 
     #[test]

@@ -10,12 +10,13 @@ use aya_ebpf::{
     maps::RingBuf,
 };
 use net_latency_common::{
-    Counter, Direction, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMPS, Unknown, unknown_part,
+    Counter, Direction, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMPS, Unknown, hook_key,
+    unknown_parts,
 };
 #[cfg(feature = "fine")]
 use net_latency_common::{FineRecord, PART_FINISHED, between};
 #[cfg(feature = "hist")]
-use net_latency_common::{IPPROTO_UDP, STAMP_IP, STAMP_TRANSPORT, TRAFFIC_OUT, TRAFFIC_UDP};
+use net_latency_common::{IPPROTO_UDP, STAMP_TRANSPORT, TRAFFIC_OUT, TRAFFIC_UDP};
 
 #[cfg(feature = "hist")]
 use super::histogram;
@@ -23,12 +24,9 @@ use super::{
     counters::{self, HookResult},
     sampling,
 };
-use crate::flow::filter;
+use crate::{flow::filter, kernel::cpu::now, skips};
 #[cfg(feature = "fine")]
-use crate::{
-    flow::settings::setting,
-    kernel::{cpu::now, memory::copy_words},
-};
+use crate::{flow::settings::setting, kernel::memory::copy_words};
 
 /// Finished packets, until the user side takes them.
 #[map]
@@ -72,7 +70,7 @@ pub(crate) fn emit(
     mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
 ) -> HookResult {
-    emit_fine(packet, mark, record, || unknown_parts(Unknown::NoStamp), || true)
+    emit_fine(packet, mark, record, || unknown_parts(packet.direction, Unknown::NoStamp, now), || true)
 }
 
 /// The same of a packet that has these parts, where they are asked for. `is_its` says whether what the record and the packet are made of
@@ -109,7 +107,7 @@ pub(crate) fn emit_sent(
     if !is_wanted {
         return Err(Counter::FilteredOut);
     }
-    hand_over(packet, record, || unknown_parts(reason), is_its)
+    hand_over(packet, record, || unknown_parts(packet.direction, reason, now), is_its)
 }
 
 /// Puts the record of a packet that is asked for into the ring buffer, or counts its times, or both if it is slow enough for that.
@@ -147,6 +145,10 @@ fn hand_over(
             // SAFETY: room for a record, and for its parts where they are asked for; whose it is hands it back here.
             unsafe {
                 entry.write(record());
+                if skips::happens(const { hook_key("ring::inconsistent") }) {
+                    // Older than tracing.
+                    (*entry).stamps[STAMP_IP] = 1;
+                }
                 if !is_its() {
                     generated::bpf_ringbuf_discard(entry.cast(), flags);
                     return gone(packet.direction);
@@ -221,16 +223,6 @@ fn reserve() -> Option<*mut PacketRecord> {
         return RECORDS.reserve::<FineRecord>(0).map(|mut entry| entry.as_mut_ptr().cast());
     }
     RECORDS.reserve::<PacketRecord>(0).map(|mut entry| entry.as_mut_ptr())
-}
-
-/// Parts that are all unknown for this reason, of a line that is complete now.
-#[inline(always)]
-fn unknown_parts(reason: Unknown) -> [u64; PARTS] {
-    let unknown = unknown_part(reason);
-    #[cfg(feature = "fine")]
-    return [unknown, unknown, unknown, now()];
-    #[cfg(not(feature = "fine"))]
-    [unknown; PARTS]
 }
 
 /// Puts the record of an outgoing packet that has waited, with these parts and flags besides, into the ring buffer, or counts its

@@ -17,6 +17,7 @@ use crate::{
 
 pub(crate) const CASES: &[Case] = &[
     ("hist_by_stage_counts_every_packet", by_stage),
+    ("hist_counts_no_parts_of_control_packets", control),
     ("hist_by_pid_counts_each_process_packets", by_pid),
     ("hist_shows_where_a_pause_was", pause),
     ("hist_by_comm", |backend| by_other(backend, "comm")),
@@ -115,6 +116,31 @@ fn by_stage(backend: Backend) -> Result<()> {
     let page = page(&outcome)?;
     expect(&outcome, &page, Value::is_null, (ROUNDS * 2).into())?;
     before.expect_restored()
+}
+
+/// What no application reads has no time in a socket to split, be it counted among all or by port.
+fn control(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?;
+    for by in ["stage", "port"] {
+        let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+        let port = pair.far.port().to_string();
+        let tool = start(backend, &["--by", by, "--stages", "fine", "--control", "--port", &port])?;
+        pair.open(&path)?;
+        pair.converse(ROUNDS, LEN)?;
+        let outcome = tool.stop()?;
+        // Not all of its packets have a total.
+        let page = pages(&outcome)?.pop().context("no page")?;
+        let fault = |what: &str| outcome.fault(format_args!("{what}, by {by}: {page}"), []);
+        let read = count(&page, |_| true, "in", "tcp_app_ns")?;
+        outcome.expect_all("packets read", read.0, (ROUNDS * 2).into(), [])?;
+        let taken = count(&page, |_| true, "in", "ip_tcp_ns")?;
+        ensure!(taken.0 > read.0, fault("no control packet came"));
+        for part in ["tcp_gap_ns", "tcp_wait_ns", "tcp_cpu_ns", "tcp_copy_ns"] {
+            let (known, unknown) = count(&page, |_| true, "in", part)?;
+            ensure!(known + unknown == read.0 + read.1, fault(&format!("{known} + {unknown} {part}")));
+        }
+    }
+    Ok(())
 }
 
 /// Two processes, and each has all of its own packets and no other's.

@@ -2,6 +2,7 @@
 //! what it is known to have sent and read.
 
 mod copies;
+mod control;
 mod driver;
 mod fine;
 mod held;
@@ -62,6 +63,7 @@ pub(crate) const THEMES: &[Theme] = &[
     places::THEME,
     fine::THEME,
     sent::THEME,
+    control::THEME,
     held::THEME,
     programs::THEME,
     skipped::THEME,
