@@ -78,14 +78,15 @@ pub fn switched<M: Memory>(next: Thread<M>) {
     }
 }
 
-/// Adds what the scheduler did with the current thread, which reads a packet that has waited since `queued_at`.
+/// Adds what the scheduler did with the current thread, which reads a packet that has waited since `queued_at`, 0 if that is not known.
 #[inline(always)]
 pub(super) fn reader(id: u64, queued_at: u64) {
     let ids = Task::current_ids();
     let Some(found) = SCHEDULED.get_ptr(ids as u32) else { return };
     // SAFETY: an element that is never freed.
     let scheduled = unsafe { &*found };
-    if scheduled.waking_at < queued_at {
+    // Where it is not known since when, it may have been woken for anything.
+    if queued_at == 0 || scheduled.waking_at < queued_at {
         return;
     }
     let mut row = JourneyRow {
