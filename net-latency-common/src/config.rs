@@ -103,6 +103,8 @@ pub struct Settings {
     pub slower_ns: u64,
     /// While times are counted: packets that took so many ns, as a whole or in one stage, have a record besides. 0: none has.
     pub record_slower_ns: u64,
+    /// When the programs were about to be loaded, in ns of `CLOCK_MONOTONIC`: no stamp of theirs is older.
+    pub since: u64,
     /// A random number: who may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
     /// Only packets of certain tasks: one of the following three is on.
@@ -145,7 +147,7 @@ pub struct Settings {
     pub ephemeral_ports: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 3 * 8 + 19 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 4 * 8 + 19 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

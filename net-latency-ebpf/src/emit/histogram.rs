@@ -252,7 +252,8 @@ fn time(traffic: u32, flags: u16, stages: [u64; STAMPS], row: u32) -> u64 {
         _ => (first, last),
     };
     // Of what TCP sends again, the first time says when it did, and not how long the host took.
-    if from != 0 && to >= from && flags & FLAG_RETRANS == 0 {
+    // What is not known is 0, and no stamp is older than the programs.
+    if from > setting!(since) && to >= from && flags & FLAG_RETRANS == 0 {
         return to - from;
     }
     no_time_of(kind(traffic, flags) | u64::from(row) << 8, first, second, third, last)

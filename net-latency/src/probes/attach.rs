@@ -33,6 +33,7 @@ use super::{
 };
 use crate::message::tell;
 use crate::{
+    clock::monotonic_ns,
     error::Failure,
     kernel::{facts::Live, prerequisites, symbols},
     request::{Backend, Histograms, PacketFilter},
@@ -224,6 +225,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     }
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
     settings.fine = u32::from(request.fine);
+    settings.since = monotonic_ns();
     // The standard library's hashes have random keys.
     settings.seed = RandomState::new().hash_one(());
     let mut loader = EbpfLoader::new();

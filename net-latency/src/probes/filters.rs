@@ -69,6 +69,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         wakeup_bytes: buffer_bytes / 4,
         histograms_by: 0,
         record_slower_ns: 0,
+        since: 0,
         tcp_header_only: 0,
         seed: 0,
     }
