@@ -46,6 +46,14 @@ impl Balance<'_> {
     pub fn write_places(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(out, "  ")?;
         self.ledger.write(out)?;
+        let inconsistent = self.ledger.inconsistent;
+        if inconsistent > 0 {
+            writeln!(
+                out,
+                "  {inconsistent} packets with inconsistent times were skipped: please report this \
+                 (--debug has them)"
+            )?;
+        }
         for loss in self.losses.kinds().filter(|loss| loss.count > 0) {
             writeln!(out, "  {} {}", loss.count, loss.meaning)?;
             if loss.name == Some(DROPPED_AT_SOCKET) {
@@ -59,5 +67,34 @@ impl Balance<'_> {
             Some(cost) => cost.write(self.ledger.seen, out),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inconsistent_has_a_sentence() {
+        let text = |inconsistent| {
+            let ledger = Ledger { seen: 5, shown: 5 - inconsistent, inconsistent, ..Ledger::default() };
+            let losses = Losses { missed_probes: Some(0), ..Losses::default() };
+            let balance = Balance {
+                packets: [0; 2],
+                elapsed: Duration::ZERO,
+                losses: &losses,
+                ledger: &ledger,
+                cost: None,
+            };
+            let mut out = Vec::new();
+            balance.write_places(&mut out).expect("memory can be written");
+            String::from_utf8(out).expect("ASCII")
+        };
+        assert_eq!(text(0), "  5 packets seen = 5 shown\n");
+        assert_eq!(
+            text(2),
+            "  5 packets seen = 3 shown + 2 with inconsistent times\n  \
+             2 packets with inconsistent times were skipped: please report this (--debug has them)\n"
+        );
     }
 }

@@ -6,6 +6,15 @@ use net_latency_common::Counter;
 
 use super::census::Census;
 
+/// Packets that have a record, and are not shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Those finished while not every hook was attached, or when no more were wanted.
+    pub outside: u64,
+    /// Those with times that can't be theirs ([`crate::packet::possible`]).
+    pub inconsistent: u64,
+}
+
 /// Where the packets of a run are: every one that TCP or UDP got or sent, or that was on its way when it began, is in
 /// exactly one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +27,8 @@ pub struct Ledger {
     pub shown: u64,
     /// Those finished just before it began, or not shown any more.
     pub outside: u64,
+    /// Those with times that can't be theirs: a fault of ours.
+    pub inconsistent: u64,
     /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
     pub filtered: u64,
     /// Those that are missing: ring buffer or map full, or not taken by the reader of the output.
@@ -35,7 +46,7 @@ pub struct Ledger {
 impl Ledger {
     /// From what the kernel side has counted since loading; the user side knows the rest.
     #[must_use]
-    pub fn new(census: &Census, shown: u64, outside: u64, unwritten: u64) -> Self {
+    pub fn new(census: &Census, shown: u64, left_out: LeftOut, unwritten: u64) -> Self {
         let Census { before, after, waiting, .. } = census;
         let (waiting, evicted) = (*waiting, census.evicted());
         let sum = |counters: &[Counter]| counters.iter().map(|&counter| before.get(counter)).sum::<u64>();
@@ -51,7 +62,8 @@ impl Ledger {
             from_before: 0,
             seen: came.map(|counter| after.get(counter)).into_iter().sum(),
             shown,
-            outside,
+            outside: left_out.outside,
+            inconsistent: left_out.inconsistent,
             filtered: sum(&[Counter::FilteredIn, Counter::FilteredOut, Counter::RejectedIn]),
             lost: sum(&[
                 Counter::Shed,
@@ -75,13 +87,16 @@ impl Ledger {
         end: &Census,
         early: u64,
         shown: u64,
-        outside: u64,
+        left_out: LeftOut,
         unwritten: u64,
     ) -> Self {
         // The kernel side sorts out itself what it doesn't send.
-        let outside_at = |census: &Census| census.after.get(Counter::Outside);
-        let from = Self::new(start, 0, early + outside_at(start), 0).while_running();
-        let to = Self::new(end, shown, early + outside + outside_at(end), unwritten).while_running();
+        let at = |census: &Census, left_out: LeftOut| LeftOut {
+            outside: early + left_out.outside + census.after.get(Counter::Outside),
+            ..left_out
+        };
+        let from = Self::new(start, 0, at(start, LeftOut::default()), 0).while_running();
+        let to = Self::new(end, shown, at(end, left_out), unwritten).while_running();
         let evicted = end.evicted().saturating_sub(start.evicted());
         let run = to.since(&from);
         Self { evicted, lost: run.lost + evicted, ..run }
@@ -101,8 +116,8 @@ impl Ledger {
     /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
-        let Self { shown, outside, filtered, lost, dropped, duplicates, waiting, .. } = *self;
-        let places = [shown, outside, filtered, lost, dropped, duplicates, waiting];
+        let Self { shown, outside, inconsistent, filtered, lost, dropped, duplicates, waiting, .. } = *self;
+        let places = [shown, outside, inconsistent, filtered, lost, dropped, duplicates, waiting];
         i128::from(self.seen) + i128::from(self.from_before)
             - places.into_iter().map(i128::from).sum::<i128>()
     }
@@ -116,6 +131,7 @@ impl Ledger {
             seen: self.seen - earlier.seen,
             shown: self.shown - earlier.shown,
             outside: self.outside - earlier.outside,
+            inconsistent: self.inconsistent - earlier.inconsistent,
             filtered: self.filtered - earlier.filtered,
             lost: self.lost.saturating_sub(earlier.lost),
             evicted: self.evicted.saturating_sub(earlier.evicted),
@@ -141,6 +157,7 @@ impl Ledger {
             (self.dropped, "dropped or unread"),
             (self.duplicates, "duplicate segments received (needless retransmissions)"),
             (self.waiting, "waiting"),
+            (self.inconsistent, "with inconsistent times"),
             (self.outside, "at start or end"),
         ];
         for (count, what) in rest.into_iter().filter(|(count, _)| *count > 0) {
@@ -183,7 +200,8 @@ mod tests {
         // In: 1000 stored = 900 taken (200 of others, 30 dropped or unread, the rest with a record) + 60 + 40.
         let records = 900 - 200 - 30 - 7 - 8 + 3 + 500 - 100 - 4;
         let census = Census { before: counters, waiting: 60, at_ns: 0, after: counters };
-        let ledger = Ledger::new(&census, records - 11 - 6, 11, 6);
+        let left_out = LeftOut { outside: 8, inconsistent: 3 };
+        let ledger = Ledger::new(&census, records - 11 - 6, left_out, 6);
         assert_eq!(ledger.unaccounted(), 0, "{ledger:?}");
         assert_eq!((ledger.seen, ledger.lost, ledger.dropped), (1560, 7 + 2 + 8 + 40 + 6, 34));
         let text = |ledger: &Ledger| {
@@ -203,7 +221,7 @@ mod tests {
         after.values[Counter::Stored as usize] += 1;
         after.values[Counter::Taken as usize] += 1;
         after.values[Counter::FilteredIn as usize] += 1;
-        let moving = Ledger::new(&Census { after, ..census }, records - 11 - 6, 11, 6);
+        let moving = Ledger::new(&Census { after, ..census }, records - 11 - 6, left_out, 6);
         assert_eq!(moving.while_running().unaccounted(), 41);
         // One whose record has come, while it still waits.
         let early = Ledger { shown: ledger.shown + 42, ..ledger }.while_running();
@@ -228,8 +246,9 @@ mod tests {
         };
         // 40 came before the start, of which 3 wait; 100 in the run, of which 7 wait and 5 were evicted.
         let (start, end) = (census(40, 37, 20, 2, 3), census(140, 128, 20, 4, 7));
-        let ledger = Ledger::of_run(&start, &end, 34, 87, 2, 0);
-        assert_eq!((ledger.seen, ledger.dropped, ledger.outside), (100, 0, 2 + 2));
+        let ledger = Ledger::of_run(&start, &end, 34, 86, LeftOut { outside: 2, inconsistent: 1 }, 0);
+        assert_eq!((ledger.seen, ledger.dropped), (100, 0));
+        assert_eq!((ledger.outside, ledger.inconsistent), (2 + 2, 1));
         assert_eq!((ledger.from_before, ledger.waiting, ledger.evicted, ledger.lost), (3 + 1, 7, 5, 5));
         assert_eq!(ledger.unaccounted(), 1);
         // Of what moves while it is counted nothing is known.

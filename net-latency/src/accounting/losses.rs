@@ -24,6 +24,8 @@ pub struct Losses {
     pub slow_held_back: u64,
     /// The same, since the reader of the output took none.
     pub slow_unwritten: u64,
+    /// The same, since their times can't be theirs ([`super::LeftOut::inconsistent`]).
+    pub slow_inconsistent: u64,
 }
 
 /// One kind of loss, how often it happened, and what it means.
@@ -76,7 +78,13 @@ impl Losses {
             is_lost_line: false,
             meaning: "slow packets were counted and have no line: the output did not take it",
         };
-        counted.chain([evicted, missed, unwritten, held_back, slow_unwritten])
+        let slow_inconsistent = Loss {
+            name: Some("slow_inconsistent"),
+            count: self.slow_inconsistent,
+            is_lost_line: false,
+            meaning: "slow packets were counted and have no line: their times are inconsistent; please report this",
+        };
+        counted.chain([evicted, missed, unwritten, held_back, slow_unwritten, slow_inconsistent])
     }
 
     /// What was lost between `earlier` and this.
@@ -91,6 +99,7 @@ impl Losses {
             unwritten: self.unwritten.saturating_sub(earlier.unwritten),
             slow_held_back: self.slow_held_back.saturating_sub(earlier.slow_held_back),
             slow_unwritten: self.slow_unwritten.saturating_sub(earlier.slow_unwritten),
+            slow_inconsistent: self.slow_inconsistent.saturating_sub(earlier.slow_inconsistent),
         }
     }
 

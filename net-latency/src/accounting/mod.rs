@@ -35,7 +35,7 @@ pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, 
 pub use drops::Drops;
 pub use footer::Footer;
 pub use human::Human;
-pub use ledger::Ledger;
+pub use ledger::{Ledger, LeftOut};
 pub use losses::{Loss, Losses};
 pub use packet::Packet;
 use packet::whole;
@@ -222,6 +222,7 @@ mod tests {
         unwritten: 0,
         slow_held_back: 0,
         slow_unwritten: 0,
+        slow_inconsistent: 0,
     };
 
     #[test]
@@ -286,6 +287,7 @@ mod tests {
             unwritten: 40,
             slow_held_back: 50,
             slow_unwritten: 60,
+            slow_inconsistent: 70,
         };
         assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));

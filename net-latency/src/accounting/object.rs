@@ -83,6 +83,7 @@ pub struct Object {
     from_before: u64,
     shown: u64,
     outside: u64,
+    inconsistent: u64,
     filtered: u64,
     lost: u64,
     evicted: u64,
@@ -124,6 +125,7 @@ impl Object {
             from_before: ledger.from_before,
             shown: ledger.shown,
             outside: ledger.outside,
+            inconsistent: ledger.inconsistent,
             filtered: ledger.filtered,
             lost: ledger.lost,
             evicted: ledger.evicted,
@@ -370,8 +372,10 @@ pub(crate) mod tests {
             unwritten: 40,
             slow_held_back: 50,
             slow_unwritten: 60,
+            slow_inconsistent: 70,
         };
-        let ledger = Ledger { seen: 100, from_before: 7, shown: 3, outside: 5, ..Ledger::default() };
+        let ledger =
+            Ledger { seen: 100, from_before: 7, shown: 3, outside: 3, inconsistent: 2, ..Ledger::default() };
         let text = footer(&summary, &losses, &ledger);
         assert_eq!(valid(&text)["in_flight"], json!(99));
         insta::assert_snapshot!(text);

@@ -10,7 +10,7 @@ use tokio::{task::yield_now, time::sleep};
 
 use super::Alarm;
 use crate::{
-    accounting::{Footer, Losses, Packet, Summary, object, tcp::Connections},
+    accounting::{Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
     clock::Clock,
     diagnosis::{Model, json, judge, text},
     error::Failure,
@@ -81,7 +81,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
         names: Names::default(),
-        outside: 0,
+        left_out: LeftOut::default(),
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
     let started = Instant::now();
@@ -97,8 +97,8 @@ struct Live {
     summary: Summary,
     tracer: Tracer,
     names: Names,
-    /// Records of packets finished while not every hook was attached: they don't count.
-    outside: u64,
+    /// Records that don't count.
+    left_out: LeftOut,
     alarm: Alarm,
 }
 
@@ -145,9 +145,9 @@ impl Live {
     /// Takes the packets that wait, so many at most.
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
         let clock = Clock::sample();
-        let Self { model, summary, tracer, names, outside, .. } = self;
+        let Self { model, summary, tracer, names, left_out, .. } = self;
         for _ in 0..most {
-            let next = tracer.records(clock, Some(&mut *names), outside).next(|event| {
+            let next = tracer.records(clock, Some(&mut *names), left_out).next(|event| {
                 model.record(event);
                 summary.record_event(event);
             })?;
@@ -164,7 +164,7 @@ impl Live {
         self.drain(usize::MAX)?;
         self.model.ask(tasks::name, Allowed::of);
         self.summary.finish();
-        let ledger = self.tracer.ledger(self.summary.packets(), self.outside, 0)?;
+        let ledger = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?;
         losses.evicted_in = ledger.evicted;
         if config.footer != FooterFormat::None {
             let footer = Footer {

@@ -16,7 +16,7 @@ use tokio::signal::unix::Signal;
 use super::Alarm;
 use crate::{
     accounting::{
-        Balance, Footer, Ledger, Losses, Summary,
+        Balance, Footer, Ledger, LeftOut, Losses, Summary,
         object::{Kind, Object, View},
     },
     clock::Clock,
@@ -101,7 +101,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         names: shows_names.then(Names::default),
         summary: Summary::since(start),
         recent: config.interval.map(|_| Summary::since(start)),
-        outside: 0,
+        left_out: LeftOut::default(),
         alarm: Alarm::new("lines lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
     let started = Instant::now();
@@ -129,10 +129,10 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // After `--count` lines, or when the output is closed, records may be left that nobody wants.
     let Tracer { capture, counted_until, .. } = &mut stream.tracer;
     while let Some(completion_ns) = capture.read()?.map(|record| record.finished_ns()) {
-        stream.outside += u64::from(completion_ns <= *counted_until);
+        stream.left_out.outside += u64::from(completion_ns <= *counted_until);
     }
     let shown = stream.summary.packets() - untaken.lines;
-    let ledger = stream.tracer.ledger(shown, stream.outside, untaken.lines + untaken.records)?;
+    let ledger = stream.tracer.ledger(shown, stream.left_out, untaken.lines + untaken.records)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
     if config.footer != FooterFormat::None {
@@ -184,8 +184,8 @@ struct Stream<'a> {
     summary: Summary,
     /// The same since the last report, if there are reports.
     recent: Option<Summary>,
-    /// Records of packets finished while not every hook was attached: they are not shown.
-    outside: u64,
+    /// Records that are not shown.
+    left_out: LeftOut,
     alarm: Alarm,
 }
 
@@ -198,7 +198,7 @@ impl Stream<'_> {
         let over = pace::over(self.options.duration);
         tokio::pin!(over);
         let mut reports = Every::new(self.options.interval);
-        let mut state = self.tracer.state(self.summary.packets(), self.outside)?;
+        let mut state = self.tracer.state(self.summary.packets(), self.left_out)?;
         let mut ticks = 0u32;
         loop {
             let mut is_due = false;
@@ -246,7 +246,7 @@ impl Stream<'_> {
                 Err(outcome) => return outcome,
             }
             if is_due {
-                let now = self.tracer.state(self.summary.packets(), self.outside)?;
+                let now = self.tracer.state(self.summary.packets(), self.left_out)?;
                 self.report(&now.since(&state));
                 state = now;
             }
@@ -281,8 +281,8 @@ impl Stream<'_> {
     /// Puts the lines of the records that wait into the output's buffer, so many at most and as long as there is room; says how
     /// many.
     fn fill(&mut self, clock: Clock, most: usize) -> Result<usize, Failure> {
-        let Self { writer, sink, tracer, names, summary, recent, outside, .. } = self;
-        let mut records = tracer.records(clock, names.as_mut(), outside);
+        let Self { writer, sink, tracer, names, summary, recent, left_out, .. } = self;
+        let mut records = tracer.records(clock, names.as_mut(), left_out);
         for taken in 0..most {
             if !sink.has_room() {
                 return Ok(taken);
@@ -340,7 +340,7 @@ impl Stream<'_> {
         {
             let is_shown = span.contains(&completion_ns);
             records += u64::from(is_shown);
-            self.outside += u64::from(!is_shown && completion_ns <= *counted_until);
+            self.left_out.outside += u64::from(!is_shown && completion_ns <= *counted_until);
         }
         Ok(Untaken { lines, records })
     }

@@ -104,7 +104,9 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
 pub fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
     let packet = completion_ns(record);
     match parts {
-        Some(parts) if record.direction != Direction::In as u8 => packet.max(parts[PART_FINISHED]),
+        Some(parts) if record.direction != Direction::In as u8 => {
+            packet.max(part(parts[PART_FINISHED]).unwrap_or(0))
+        }
         _ => packet,
     }
 }

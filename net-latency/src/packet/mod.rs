@@ -1,4 +1,5 @@
 //! A packet as the user side knows it: the event, and the names of its stages.
 
 pub mod event;
+pub mod possible;
 pub mod stages;

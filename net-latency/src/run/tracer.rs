@@ -15,7 +15,7 @@ use rustix::{
 };
 
 use crate::{
-    accounting::{Census, Cost, Drops, Ledger, Losses},
+    accounting::{Census, Cost, Drops, Ledger, LeftOut, Losses},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
@@ -53,6 +53,10 @@ pub struct Tracer {
     log: Option<KernelLog>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
     pub span: RangeInclusive<u64>,
+    /// When nothing was attached yet, in ns of that clock: no stamp is older.
+    since: u64,
+    /// Whether records that are refused are told.
+    is_debugging: bool,
     /// What was where when that began.
     start: Census,
     /// Records that had been thrown away by then: of packets finished before.
@@ -121,6 +125,7 @@ impl Tracer {
         let plan =
             Plan::new(&kernel::read_btf()?, Scope { fine: request.fine, ..Scope::of(&request.filter) })?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
+        let since = monotonic_ns();
         let (mut probes, mut ebpf) = attach::attach(&plan, backend, request)?;
         let hooks = hooks(&plan, probes.mechanism());
         drop((notice, plan));
@@ -149,6 +154,9 @@ impl Tracer {
             counts,
             log,
             span,
+            since,
+            // A test should say what it has found.
+            is_debugging: request.log_level > 0 || cfg!(debug_assertions),
             start,
             early,
             end: None,
@@ -160,17 +168,26 @@ impl Tracer {
     }
 
     /// The packets that were finished while every hook was attached, by this clock, with names where `names` are given.
-    /// `outside` counts the others.
+    /// `left_out` counts the others.
     pub fn records<'a>(
         &'a mut self,
         clock: Clock,
         names: Option<&'a mut Names>,
-        outside: &'a mut u64,
+        left_out: &'a mut LeftOut,
     ) -> Live<'a> {
-        let Self { capture, span, counted_until, counts, .. } = self;
+        let Self { capture, span, since, is_debugging, counted_until, counts, .. } = self;
         // The kernel side gives a record only to what it counts.
         let span = if counts.is_some() { &ALWAYS } else { span };
-        Live { capture, span, counted_until: *counted_until, outside, clock, names }
+        Live {
+            capture,
+            span,
+            since: *since,
+            counted_until: *counted_until,
+            left_out,
+            is_debugging: *is_debugging,
+            clock,
+            names,
+        }
     }
 
     /// What is finished from now on is not valid.
@@ -234,15 +251,15 @@ impl Tracer {
         Ok(self.counts.as_ref().context("no times are counted")?.connections()?)
     }
 
-    /// Where all packets are now, and what is lost: `shown` so far, and left `outside` of what is shown.
+    /// Where all packets are now, and what is lost: `shown` so far, and `left_out` of what is shown.
     ///
     /// # Errors
     /// If the kernel refuses to show it.
-    pub fn state(&self, shown: u64, outside: u64) -> Result<State, Failure> {
+    pub fn state(&self, shown: u64, left_out: LeftOut) -> Result<State, Failure> {
         let census = self.capture.census()?;
         // The kernel side sorts out itself what it doesn't send.
-        let outside = self.early + outside + census.before.get(Counter::Outside);
-        let ledger = Ledger::new(&census, shown, outside, 0).while_running();
+        let outside = self.early + left_out.outside + census.before.get(Counter::Outside);
+        let ledger = Ledger::new(&census, shown, LeftOut { outside, ..left_out }, 0).while_running();
         let losses = Losses { missed_probes: self.missed(), ..self.losses()? };
         Ok(State { at: Instant::now(), ledger, losses })
     }
@@ -294,18 +311,18 @@ impl Tracer {
     /// # Errors
     /// If the kernel refuses to show its counters.
     pub fn ledger_so_far(&self, shown: u64) -> Result<Ledger, Failure> {
-        Ok(Ledger::of_run(&self.start, &self.capture.census()?, self.early, shown, 0, 0))
+        Ok(Ledger::of_run(&self.start, &self.capture.census()?, self.early, shown, LeftOut::default(), 0))
     }
 
-    /// Where the packets of the whole run are, once it has ended: those `shown`, those left `outside` of what was shown
+    /// Where the packets of the whole run are, once it has ended: those `shown`, those `left_out` of what was shown
     /// (finished by [`Self::counted_until`]), and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
     /// of it: it would look as if it had been dropped.
     ///
     /// # Errors
     /// If it has not ended.
-    pub fn ledger(&self, shown: u64, outside: u64, unwritten: u64) -> Result<Ledger, Failure> {
+    pub fn ledger(&self, shown: u64, left_out: LeftOut, unwritten: u64) -> Result<Ledger, Failure> {
         let end = self.end.as_ref().context("still attached")?;
-        Ok(Ledger::of_run(&self.start, end, self.early, shown, outside, unwritten))
+        Ok(Ledger::of_run(&self.start, end, self.early, shown, left_out, unwritten))
     }
 }
 

@@ -25,11 +25,15 @@ use super::{
     order::Order,
 };
 use crate::{
-    accounting::{Census, Drops},
+    accounting::{Census, Drops, LeftOut},
     clock::{Clock, monotonic_ns},
     error::Failure,
     kernel::{devices::Devices, namespaced::NamespacedPids},
-    packet::event::{Event, completion_ns, finished_ns},
+    message::tell,
+    packet::{
+        event::{Event, completion_ns, finished_ns},
+        possible,
+    },
 };
 
 /// The maps that are read while tracing and, the last time, after everything is detached.
@@ -99,6 +103,11 @@ fn takes(record: &FineRecord, slower_ns: u64) -> bool {
     slower_ns == 0 || times.any(|time| time >= slower_ns)
 }
 
+/// Records that are refused and told: of a fault there may be any number.
+const TOLD: u64 = 10;
+/// What seems to be finished so much later than it is read, ns, is not: nothing waits for it.
+const FAR_NS: u64 = 60_000_000_000;
+
 /// A finished packet's record, where it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
@@ -106,6 +115,8 @@ pub struct Record<'a> {
     pub packet: &'a PacketRecord,
     /// Its fine stages, where they are asked for, as [`FineRecord`] has them.
     pub parts: Option<&'a [u64; PARTS]>,
+    /// When it was read, or a little before, in ns of `CLOCK_MONOTONIC`.
+    pub read_ns: u64,
 }
 
 impl<'a> Record<'a> {
@@ -116,8 +127,16 @@ impl<'a> Record<'a> {
         finished_ns(self.packet, self.parts)
     }
 
+    /// Whether all its times can be those of a packet, of programs of which none ran before `since`.
+    #[inline]
+    fn is_possible(&self, since: u64) -> bool {
+        let finished_ns = self.finished_ns();
+        possible::is_possible(self.packet, self.parts, since)
+            && (finished_ns <= self.read_ns || finished_ns <= monotonic_ns())
+    }
+
     fn of(FineRecord { packet, parts }: &'a FineRecord) -> Self {
-        Self { packet, parts: Some(parts) }
+        Self { packet, parts: Some(parts), read_ns: 0 }
     }
 }
 
@@ -135,6 +154,8 @@ pub struct Capture {
     order: Order<Place>,
     /// Whether records have fine stages.
     is_fine: bool,
+    /// When what is in order was read, or a little before.
+    read_ns: u64,
     /// With fine stages, until everything is detached.
     unfinished: Option<Unfinished>,
     /// What was left then.
@@ -171,6 +192,7 @@ impl Capture {
             maps,
             order: Order::new(),
             is_fine: fine.is_some(),
+            read_ns: 0,
             unfinished,
             left: Vec::new(),
             left_read: 0,
@@ -195,22 +217,28 @@ impl Capture {
         if self.order.is_empty() {
             self.refill()?;
         }
-        let Self { maps, order, is_fine, left, .. } = self;
-        Ok(order.take().map(|place| match place {
-            Place::Buffer(position) => record(&maps.records, position, *is_fine),
-            Place::Left(index) => Record::of(&left[index]),
+        let Self { maps, order, is_fine, read_ns, left, .. } = self;
+        Ok(order.take().map(|place| {
+            let record = match place {
+                Place::Buffer(position) => record(&maps.records, position, *is_fine),
+                Place::Left(index) => Record::of(&left[index]),
+            };
+            Record { read_ns: *read_ns, ..record }
         }))
     }
 
     fn refill(&mut self) -> Result<()> {
-        let Self { maps, order, is_fine, left, left_read, .. } = self;
+        let Self { maps, order, is_fine, read_ns, left, left_read, .. } = self;
         let buffer = &mut maps.records;
         let in_buffer = |place| if let Place::Buffer(position) = place { Some(position) } else { None };
         buffer.release(order.waiting().filter_map(in_buffer).min().unwrap_or(buffer.next_position()));
-        order.refill(monotonic_ns(), || {
+        let now = monotonic_ns();
+        *read_ns = now;
+        order.refill(now, || {
             if let Some(position) = buffer.read()? {
                 let finished_ns = record(buffer, position, *is_fine).finished_ns();
-                return Ok(Some((finished_ns, Place::Buffer(position))));
+                let is_far = finished_ns > now.saturating_add(FAR_NS);
+                return Ok(Some((if is_far { 0 } else { finished_ns }, Place::Buffer(position))));
             }
             let place = *left_read;
             let rest = left.get(place).map(|record| (Record::of(record).finished_ns(), Place::Left(place)));
@@ -290,10 +318,14 @@ pub struct Live<'a> {
     pub capture: &'a mut Capture,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid.
     pub span: &'a RangeInclusive<u64>,
+    /// No stamp is older, in ns of that clock.
+    pub since: u64,
     /// Completions until then are in the ledger.
     pub counted_until: u64,
-    /// Counts packets that are in the ledger and outside of the span.
-    pub outside: &'a mut u64,
+    /// Counts packets that are in the ledger and not handed out.
+    pub left_out: &'a mut LeftOut,
+    /// Whether a record that is refused is told.
+    pub is_debugging: bool,
     /// What time it is.
     pub clock: Clock,
     /// Where names are asked for.
@@ -308,13 +340,17 @@ impl RecordSource for Live<'_> {
     // All of it in the view's loop: what a call would have to be given takes as long as this.
     #[inline(always)]
     fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
-        let Self { capture, span, counted_until, outside, clock, names } = self;
+        let Self { capture, span, since, counted_until, left_out, is_debugging, clock, names } = self;
         while let Some(record) = capture.read()? {
-            let Record { packet, parts } = record;
+            let Record { packet, parts, .. } = record;
             // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
             let completion_ns = completion_ns(packet);
             if !span.contains(&completion_ns) {
-                **outside += u64::from(completion_ns <= *counted_until);
+                left_out.outside += u64::from(completion_ns <= *counted_until);
+                continue;
+            }
+            if !record.is_possible(*since) {
+                refuse(&record, *since, left_out, *is_debugging);
                 continue;
             }
             let wall_ns = clock.to_utc_ns(record.finished_ns());
@@ -328,6 +364,17 @@ impl RecordSource for Live<'_> {
             return Ok(Some(take(&event)));
         }
         Ok(None)
+    }
+}
+
+/// A record is not handed out, since its times can't be its packet's.
+#[cold]
+fn refuse(record: &Record<'_>, since: u64, left_out: &mut LeftOut, is_told: bool) {
+    left_out.inconsistent += 1;
+    if is_told && left_out.inconsistent <= TOLD {
+        let what = possible::describe(record.packet, record.parts, since);
+        let rest = if left_out.inconsistent == TOLD { "\nthe next ones are only counted" } else { "" };
+        tell(format_args!("inconsistent record: {what}{rest}"));
     }
 }
 
@@ -357,7 +404,7 @@ unsafe fn record_at<'a>(start: NonNull<u8>, is_fine: bool) -> Record<'a> {
         if is_fine {
             Record::of(start.cast().as_ref())
         } else {
-            Record { packet: start.cast().as_ref(), parts: None }
+            Record { packet: start.cast().as_ref(), parts: None, read_ns: 0 }
         }
     }
 }
@@ -436,7 +483,7 @@ mod tests {
                 // SAFETY: the same.
                 (bytes.len() >= size_of::<FineRecord>()).then(|| unsafe { record_at(start, true) }),
             ];
-            for Record { packet, parts } in records.into_iter().flatten() {
+            for Record { packet, parts, .. } in records.into_iter().flatten() {
                 let wall_ns = i64::try_from(packet.stamps[0]).unwrap_or(0);
                 let event = Event::new(packet, wall_ns, Some(&packet.comm)).with_parts(parts);
                 for format in [Format::Text, Format::Json, Format::Csv] {

@@ -49,6 +49,12 @@ impl Footer {
         self.0["skipped_calls"].as_u64()
     }
 
+    /// Packets whose times can't be theirs, and which were left out: none of a run that shows packets.
+    pub(crate) fn inconsistent(&self) -> u64 {
+        let counts = [&self.0["inconsistent"], &self.0["losses"]["slow_inconsistent"]];
+        counts.into_iter().filter_map(Value::as_u64).sum()
+    }
+
     /// What is said of a function, by `calls`.
     pub(crate) fn function(&self, name: &str) -> Option<&Value> {
         self.0["functions"].as_array()?.iter().find(|function| function["function"] == name)
@@ -65,6 +71,7 @@ impl Footer {
             duplicates: self.figure("duplicates")?,
             waiting: self.figure("waiting")?,
             outside: self.figure("outside")?,
+            inconsistent: self.figure("inconsistent")?,
             from_before: self.figure("from_before")?,
             in_flight: self.figure("in_flight")?,
             counted_twice: self.figure("counted_twice")?,
@@ -90,6 +97,7 @@ pub(crate) struct Ledger {
     pub(crate) duplicates: u64,
     pub(crate) waiting: u64,
     pub(crate) outside: u64,
+    pub(crate) inconsistent: u64,
     pub(crate) from_before: u64,
     pub(crate) in_flight: u64,
     pub(crate) counted_twice: u64,
@@ -97,9 +105,9 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Those that have a place.
-    pub(crate) fn places(&self) -> [u64; 7] {
-        let Self { shown, filtered, lost, dropped, duplicates, waiting, outside, .. } = *self;
-        [shown, filtered, lost, dropped, duplicates, waiting, outside]
+    pub(crate) fn places(&self) -> [u64; 8] {
+        let Self { shown, filtered, lost, dropped, duplicates, waiting, outside, inconsistent, .. } = *self;
+        [shown, filtered, lost, dropped, duplicates, waiting, outside, inconsistent]
     }
 
     /// By how many packets it does not close: those of which a hook was skipped, at the end of a run.

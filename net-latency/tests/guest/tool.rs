@@ -115,6 +115,7 @@ pub(crate) struct Launch {
     ignores_hangup: bool,
     is_under_load: bool,
     can_skip: bool,
+    may_be_inconsistent: bool,
     footer: &'static str,
 }
 
@@ -132,6 +133,7 @@ impl Launch {
             ignores_hangup: false,
             is_under_load: false,
             can_skip: false,
+            may_be_inconsistent: false,
             footer: "json",
         }
     }
@@ -189,6 +191,12 @@ impl Launch {
     /// With the object of which hooks can be skipped (`cases/truth/skipped.rs`).
     pub(crate) fn skipping(mut self) -> Self {
         self.can_skip = true;
+        self
+    }
+
+    /// Records with times that can't be are made on purpose: else each is a failure.
+    pub(crate) fn with_inconsistent_records(mut self) -> Self {
+        self.may_be_inconsistent = true;
         self
     }
 
@@ -254,6 +262,7 @@ impl Launch {
             backend: self.backend,
             is_under_load: self.is_under_load,
             has_figures: self.footer == "json",
+            may_be_inconsistent: self.may_be_inconsistent,
             stderr,
             said: Vec::new(),
             file,
@@ -277,6 +286,7 @@ pub(crate) struct Tool {
     is_under_load: bool,
     /// Its footer is for programs.
     has_figures: bool,
+    may_be_inconsistent: bool,
     stderr: Lines,
     said: Vec<String>,
     file: Option<Scratch>,
@@ -369,7 +379,11 @@ impl Tool {
         };
         let span = (DateTime::from(self.since), DateTime::from(SystemTime::now()));
         let (backend, is_under_load) = (self.backend, self.is_under_load);
-        Ok(Outcome { status, backend, is_under_load, stderr: self.said.clone(), data, span })
+        let outcome = Outcome { status, backend, is_under_load, stderr: self.said.clone(), data, span };
+        if !self.may_be_inconsistent {
+            outcome.expect_consistent()?;
+        }
+        Ok(outcome)
     }
 }
 
@@ -436,6 +450,19 @@ impl Outcome {
     /// The figures of each interval, and of the whole run.
     pub(crate) fn footers(&self) -> Result<Vec<Footer>> {
         self.stderr.iter().filter_map(|line| Footer::parse(line).transpose()).collect()
+    }
+
+    /// Fails if a packet had times that can't be its own. No call that the kernel skips explains that, so that there is no second try.
+    fn expect_consistent(&self) -> Result<()> {
+        const SENTENCE: &str = "with inconsistent times were skipped";
+        let counted = self.footers()?.iter().map(Footer::inconsistent).sum::<u64>();
+        let is_told = self.stderr.iter().any(|line| line.contains(SENTENCE));
+        ensure!(
+            counted == 0 && !is_told,
+            "packets with times that can't be theirs; it said:\n{}",
+            self.stderr.join("\n")
+        );
+        Ok(())
     }
 
     /// A figure of the footer, see [`Footer::figure`].

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    accounting::Losses,
+    accounting::{LeftOut, Losses},
     clock::{Clock, Zone},
     error::Failure,
     message::tell,
@@ -29,6 +29,7 @@ pub(super) struct Slow {
     held_back: u64,
     /// Packets whose line the output did not take.
     unwritten: u64,
+    left_out: LeftOut,
 }
 
 impl Slow {
@@ -47,6 +48,7 @@ impl Slow {
             written: 0,
             held_back: 0,
             unwritten: 0,
+            left_out: LeftOut::default(),
         })
     }
 
@@ -64,6 +66,7 @@ impl Slow {
     pub(super) fn note(&self, losses: &mut Losses) {
         losses.slow_held_back = self.held_back;
         losses.slow_unwritten = self.unwritten;
+        losses.slow_inconsistent = self.left_out.inconsistent;
     }
 
     /// Writes the lines of the packets that wait, a batch at most; tells whether it got through. Whoever takes nothing for as
@@ -77,10 +80,9 @@ impl Slow {
             if self.sink.as_ref().is_some_and(|sink| !sink.has_room()) && !self.flush(patience) {
                 return Ok(false);
             }
-            let Self { sink, writer, names, bucket, held_back, unwritten, .. } = self;
-            // None is: the kernel side gives a record only to what it counts.
-            let mut outside = 0;
-            let next = tracer.records(clock, Some(names), &mut outside).next(|event| match sink {
+            // None is outside: the kernel side gives a record only to what it counts.
+            let Self { sink, writer, names, bucket, held_back, unwritten, left_out, .. } = self;
+            let next = tracer.records(clock, Some(names), left_out).next(|event| match sink {
                 _ if !bucket.takes(now) => *held_back += 1,
                 Some(sink) => writer.write(event, sink.buffer()),
                 None => *unwritten += 1,

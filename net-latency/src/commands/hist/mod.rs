@@ -29,7 +29,7 @@ use self::{
 use super::Alarm;
 use crate::{
     accounting::{
-        Balance, Losses,
+        Balance, LeftOut, Losses,
         object::{Kind, Object, View},
     },
     clock::{Clock, Zone, monotonic_ns},
@@ -86,7 +86,7 @@ pub(super) fn say_figures(
         return Ok(());
     }
     let packets = by_direction(counts);
-    let ledger = tracer.ledger(packets.iter().sum(), 0, 0)?;
+    let ledger = tracer.ledger(packets.iter().sum(), LeftOut::default(), 0)?;
     losses.evicted_in = ledger.evicted;
     let cost = tracer.cost()?;
     let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
@@ -133,7 +133,7 @@ impl Hist<'_> {
         let mut looks = Every::new(Some(LOOK));
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
-        let mut state = self.tracer.state(0, 0)?;
+        let mut state = self.tracer.state(0, LeftOut::default())?;
         loop {
             tokio::select! {
                 biased;
@@ -148,7 +148,8 @@ impl Hist<'_> {
                         let counts = since(&now, &earlier);
                         self.print(&counts, from, to, false)?;
                         if self.config.footer == FooterFormat::Json {
-                            let reached = self.tracer.state(by_direction(&now).iter().sum(), 0)?;
+                            let shown = by_direction(&now).iter().sum();
+                            let reached = self.tracer.state(shown, LeftOut::default())?;
                             let (elapsed, ledger, losses) = reached.since(&state);
                             let packets = by_direction(&counts);
                             let balance =

@@ -52,7 +52,7 @@ use self::{
     view::{End, Status, View},
 };
 use crate::{
-    accounting::{Footer, Human, Losses, Packet, Summary, object, tcp::Connections},
+    accounting::{Footer, Human, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
     clock::{Clock, Zone, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
@@ -176,8 +176,8 @@ struct Top<'a> {
     config: &'a TopConfig,
     feed: Feed,
     summary: Summary,
-    /// Records of packets finished while not every hook was attached: they are not shown.
-    outside: u64,
+    /// Records that are not shown.
+    left_out: LeftOut,
     model: Model,
     verdict: Verdict,
     /// While the screen is frozen: what was known then, and when.
@@ -212,7 +212,7 @@ impl<'a> Top<'a> {
             config,
             feed,
             summary,
-            outside: 0,
+            left_out: LeftOut::default(),
             model,
             frozen: None,
             state,
@@ -330,9 +330,9 @@ impl<'a> Top<'a> {
     }
 
     fn take_next(&mut self, clock: Clock) -> Result<Option<()>, Failure> {
-        let Self { feed, model, verdict, summary, outside, .. } = self;
+        let Self { feed, model, verdict, summary, left_out, .. } = self;
         match feed {
-            Feed::Kernel(tracer) => tracer.records(clock, None, outside).next(|event| {
+            Feed::Kernel(tracer) => tracer.records(clock, None, left_out).next(|event| {
                 model.record(event);
                 verdict.record(event);
                 summary.record_event(event);
@@ -417,13 +417,13 @@ impl<'a> Top<'a> {
     /// Says what was seen.
     fn finish(self) -> Result<(), Failure> {
         let elapsed = self.elapsed();
-        let Self { config, feed, mut summary, mut outside, is_over, .. } = self;
+        let Self { config, feed, mut summary, mut left_out, is_over, .. } = self;
         match feed {
             Feed::Kernel(mut tracer) => {
                 let losses = tracer.detach()?;
                 let clock = Clock::sample();
                 while tracer
-                    .records(clock, None, &mut outside)
+                    .records(clock, None, &mut left_out)
                     .next(|event| summary.record_event(event))?
                     .is_some()
                 {}
@@ -431,7 +431,7 @@ impl<'a> Top<'a> {
                 if config.footer == FooterFormat::None {
                     return Ok(());
                 }
-                let ledger = tracer.ledger(summary.packets(), outside, 0)?;
+                let ledger = tracer.ledger(summary.packets(), left_out, 0)?;
                 let footer = Footer {
                     summary: &summary,
                     elapsed,

@@ -156,14 +156,19 @@ impl<'a> Fields<'a> {
         let (direction, protocol) = (self.direction?, self.protocol?);
         let source = self.saddr.zip(self.sport);
         let destination = self.daddr.zip(self.dport);
+        let stages = crossed(direction, protocol).map(|place| self.times[place]);
         Some(Packet {
             time: times.read(&self.ts?)?,
             direction,
             protocol,
             ends: source.zip(destination).map(|(source, destination)| [source.into(), destination.into()]),
             len: self.len.unwrap_or(0),
-            stages: crossed(direction, protocol).map(|place| self.times[place]),
-            parts: self.fine.map(|fine| split(direction, protocol).map(|place| fine[place?])),
+            stages,
+            parts: self.fine.map(|fine| match (direction, stages) {
+                // Of what is not known there are no parts.
+                (Direction::In, [.., None]) => [None; PARTS],
+                _ => split(direction, protocol).map(|place| fine[place?]),
+            }),
             values: self.values,
         })
     }

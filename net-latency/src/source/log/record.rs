@@ -325,6 +325,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_time_that_is_not_known_are_none() {
+        let mut control = incoming();
+        control.stamps[STAMP_APP] = 0;
+        let unknown = unknown_part(Unknown::NoStamp);
+        for (format, parts) in [Format::Json, Format::Csv].map(|form| (form, [unknown, 0, 7, 5_000_000])) {
+            let event = Event::new(&control, WALL_NS, None).with_parts(Some(&parts));
+            assert_eq!(read(&log(&event, format)).event().parts(), Some([None; PARTS]), "{format:?}");
+        }
+    }
+
+    #[test]
     fn times_that_cannot_be_of_four_stamps_leave_the_stages() {
         let line = |times: &str| {
             let line =

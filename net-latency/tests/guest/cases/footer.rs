@@ -28,7 +28,17 @@ fn count(footer: &Value, field: &str) -> Result<u64> {
 fn expect_sums(footer: &Value) -> Result<()> {
     let sum = |fields: &[&str]| fields.iter().map(|field| count(footer, field)).sum::<Result<u64>>();
     let came = sum(&["seen", "from_before", "counted_twice"])?;
-    let places = ["shown", "outside", "filtered", "lost", "dropped", "duplicates", "waiting", "in_flight"];
+    let places = [
+        "shown",
+        "outside",
+        "inconsistent",
+        "filtered",
+        "lost",
+        "dropped",
+        "duplicates",
+        "waiting",
+        "in_flight",
+    ];
     ensure!(came == sum(&places)?, "{came} are not all: {footer}");
     let reasons = |of: &Value| -> Result<u64> {
         let reasons = of["unknown_stages"].as_object().context("no reasons")?;

@@ -22,6 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_intervals", of_intervals),
     ("ledger_of_a_part_of_a_conversation", of_a_part),
     ("ledger_of_full_tables", of_full_tables),
+    ("ledger_of_inconsistent_records", of_inconsistent_records),
 ];
 
 /// The ledger of a run that began before its traffic.
@@ -70,6 +71,36 @@ fn of_a_pid(backend: Backend) -> Result<()> {
     let ledger = ledger(&outcome)?;
     expect(&outcome, &ledger, &expected)?;
     ensure!(outcome.lines()?.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", []));
+    Ok(())
+}
+
+/// Records with times that can't be are not shown, and the first ones are told. The object for tests makes them.
+fn of_inconsistent_records(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 25;
+    const TOLD: usize = 10;
+    let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
+    let arguments = ["--debug", "--port", &pair.far.port().to_string()];
+    let tool = Launch::new(backend).skipping().with_inconsistent_records().args(&arguments).start()?;
+    pair.converse(ROUNDS, 100)?;
+    skipping("ring::inconsistent", || pair.converse(ROUNDS, 100))?;
+    pair.converse(ROUNDS, 100)?;
+    let outcome = tool.stop()?;
+    let packets = u64::from(ROUNDS) * 4;
+    let expected =
+        Ledger { seen: 3 * packets, shown: 2 * packets, inconsistent: packets, ..Ledger::default() };
+    let ledger = ledger(&outcome)?;
+    expect(&outcome, &ledger, &expected)?;
+    let lines = outcome.lines()?;
+    ensure!(lines.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", []));
+    let footer = outcome.footer()?;
+    let figures = footer.figure("packets_in")? + footer.figure("packets_out")?;
+    ensure!(figures == ledger.shown, outcome.fault("they are in the figures", []));
+    let told: Vec<_> = outcome.stderr.iter().filter(|line| line.contains("inconsistent record: ")).collect();
+    let is_whole = |line: &&&String| line.contains(" ip 1 ") && line.contains(" tcp 127.0.0.1:");
+    ensure!(
+        told.len() == TOLD && told.iter().all(|line| is_whole(&line)),
+        outcome.fault(format_args!("{} told: {told:?}", told.len()), [])
+    );
     Ok(())
 }
 
