@@ -9,10 +9,10 @@ pub const MAX_CGROUPS: u32 = 16;
 /// For [`Settings::filter_pid`](crate::Settings::filter_pid): processes are in the set. No process has this id
 /// (`PID_MAX_LIMIT` is 2^22).
 pub const PIDS_IN_SET: u32 = u32::MAX;
-/// Value of a process id to show.
-pub const PID_ALONE: u8 = 1;
-/// Value of a process id to show with the processes that this one starts.
-pub const PID_WITH_CHILDREN: u8 = 2;
+/// State of a process to show.
+pub const PID_ALONE: u64 = 1;
+/// State of a process to show with those that it starts. A larger one is that of a process that has exited: when it was started, ns.
+pub const PID_WITH_CHILDREN: u64 = 2;
 
 /// Globs that one [`Bank`] holds.
 pub const GLOBS_PER_BANK: usize = 4;

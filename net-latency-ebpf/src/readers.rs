@@ -17,7 +17,7 @@ use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Unknow
 use crate::{
     emit::counters::HookResult,
     entry::Field,
-    flow::filter,
+    flow::{filter, settings::setting},
     kernel::{
         cpu::now,
         memory::Memory,
@@ -120,6 +120,21 @@ pub(crate) fn asks_unseen() {
         && is_of(reader.asked.get(), tag)
     {
         reader.asked.set(0);
+    }
+}
+
+/// A thread exits (tracepoint `sched_process_exit`): its id will be another one's, which has read nothing.
+#[inline(always)]
+pub fn exited<M: Memory>(thread: Thread<M>) {
+    if setting!(fine) == 0 {
+        return;
+    }
+    let (slot, tag) = place(thread.thread());
+    if let Some(reader) = READERS.get(slot)
+        && is_of(reader.asked.get(), tag)
+    {
+        reader.asked.set(0);
+        reader.holder.set(0);
     }
 }
 

@@ -11,10 +11,14 @@
 mod object;
 
 use aya_ebpf::{
-    macros::{kprobe, kretprobe},
-    programs::{ProbeContext, RetProbeContext},
+    macros::{kprobe, kretprobe, raw_tracepoint},
+    programs::{ProbeContext, RawTracePointContext, RetProbeContext},
 };
-use net_latency_ebpf::calls::{self, CallResult};
+use net_latency_ebpf::{
+    calls::{self, CallResult},
+    flow::processes,
+    kernel::{memory::Probed, task::Thread},
+};
 
 #[inline(always)]
 fn end(result: CallResult) -> u32 {
@@ -46,4 +50,11 @@ pub fn any_entry(context: ProbeContext) -> u32 {
 #[kretprobe]
 pub fn any_return(context: RetProbeContext) -> u32 {
     end(calls::returned(&context, true))
+}
+
+/// `sched_process_exit(task)`.
+#[raw_tracepoint]
+pub fn call_exited(context: RawTracePointContext) -> i32 {
+    processes::exited(Thread::<Probed>::new(context.arg(0)));
+    0
 }

@@ -18,6 +18,7 @@ use aya_ebpf::{
 };
 use net_latency_common::{AF_INET, AF_INET6, journey as common};
 use net_latency_ebpf::{
+    flow::processes,
     journey::{begin, context, heads, position, queue, schedule},
     kernel::{
         memory::{Number, Probed},
@@ -118,6 +119,7 @@ on_tracepoint! {
     journey_tcp_rcv_space_adjust: queue::taken(Socket 0);
     journey_sched_waking: schedule::waking(Thread 0);
     journey_sched_switch: schedule::switched(Thread 2);
+    journey_process_exited: processes::exited(Thread 0);
 }
 
 /// `kfree_skb(skb, location)`, and since Linux 5.17 `reason`.

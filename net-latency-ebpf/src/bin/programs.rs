@@ -237,10 +237,20 @@ on_tracepoint!(
     btf_out_drv, transmit::queued(Skb)
 );
 
-/// `sched_process_fork(parent, child)`: rare enough for one program to serve both backends, as the next one.
+/// `sched_process_fork(parent, child)`: rare enough for one program to serve both backends, as the next two.
 #[raw_tracepoint]
 pub fn raw_started(context: RawTracePointContext) -> i32 {
     end(&context, processes::started::<Probed>(Thread::new(context.arg(1)))) as i32
+}
+
+/// `sched_process_exit(task)`: of a process that is asked for, and of a thread that reads.
+#[raw_tracepoint]
+pub fn raw_exited(context: RawTracePointContext) -> i32 {
+    let task = Thread::<Probed>::new(context.arg(0));
+    processes::exited(task);
+    #[cfg(feature = "fine")]
+    net_latency_ebpf::readers::exited(task);
+    0
 }
 
 /// `sched_process_free(task)`.

@@ -35,9 +35,9 @@ static TIMES: PerCpuArray<Block> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
 
-/// Names of the processes that have counts.
+/// Names of the processes that have counts, by group.
 #[map]
-static NAMES: HashMap<u32, [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
+static NAMES: HashMap<[u64; 2], [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
 
 /// Connections that have counts, each with its number, which stands for them in the key of each count.
 #[map]
@@ -77,7 +77,6 @@ pub(crate) fn is_of_all() -> bool {
 pub(crate) struct Whose {
     /// As [`CellKey::group`] has it.
     group: [u64; 2],
-    pid: u32,
     process: [u64; 2],
 }
 
@@ -114,13 +113,13 @@ pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counte
     if !is_valid(third, last) {
         return Err(Counter::Outside);
     }
-    let Whose { group: [start, end], pid, process } = whose;
+    let Whose { group: [start, end], process } = whose;
     match add(start, end, row(traffic, ROW_TOTAL), time(traffic, flags, stages, ROW_TOTAL)) {
         // The packet shows nowhere.
         LOST => return Err(Counter::HistogramFull),
         FIRST if setting!(histograms_by) == GroupBy::Pid as u32 => {
-            // Where there is no room, the process has a number only.
-            let _ = NAMES.insert(&pid, &process, 0);
+            let [name, rest] = process;
+            name_process(start, end, name, rest);
         }
         _ => {}
     }
@@ -136,6 +135,15 @@ pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counte
     column(1);
     column(2);
     Ok(Place { group: [start, end], traffic, flags })
+}
+
+/// Notes the name of a process that has counts. Where there is no room, it has a number only.
+///
+/// A global function: it is rare, and the callers have no stack for its key.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn name_process(pid: u64, start: u64, name: u64, rest: u64) -> u32 {
+    NAMES.insert(&[pid, start], &[name, rest], 0).is_ok().into()
 }
 
 /// Traffic and flags of a packet in one argument.
@@ -304,14 +312,15 @@ fn is_valid(third: u64, last: u64) -> bool {
 #[inline(always)]
 pub(crate) fn whose(direction: Direction, packet: &PacketRecord) -> Whose {
     // Copies: whose address a call gets is on the stack, and of a packet that would be all of it.
-    Whose { group: group(direction, packet), pid: packet.pid, process: words(packet.process) }
+    Whose { group: group(direction, packet), process: words(packet.process) }
 }
 
 #[inline(always)]
 fn group(direction: Direction, packet: &PacketRecord) -> [u64; 2] {
     let by = setting!(histograms_by);
     if by == GroupBy::Pid as u32 {
-        [packet.pid.into(), 0]
+        // See `Task`: it is where the name would be. A number alone may be that of several processes, one after the other.
+        [packet.pid.into(), words(packet.comm)[0]]
     } else if by == GroupBy::Comm as u32 {
         without_rest(words(packet.comm))
     } else if by == GroupBy::Process as u32 {

@@ -59,7 +59,7 @@ pub(crate) fn task(task: &Task) -> bool {
 #[inline(always)]
 pub(crate) fn current_task() -> Task {
     let task = named_task();
-    with_cgroup(if is_by_task() { task.judged(is_wanted) } else { task })
+    with_group(if is_by_task() { task.judged(is_wanted) } else { task })
 }
 
 /// The task this CPU runs, if it is asked for. Where that can be told by its process, it is before all else.
@@ -75,7 +75,7 @@ pub(crate) fn current_task_if_wanted() -> Option<Task> {
 /// The task this CPU runs, which was found to be wanted before.
 #[inline(always)]
 pub(crate) fn current_wanted_task() -> Task {
-    with_cgroup(named_task())
+    with_group(named_task())
 }
 
 /// The task this CPU runs, with its names where somebody asks for them.
@@ -95,11 +95,24 @@ fn needs_names() -> bool {
     by == 0 || is_by_name || setting!(record_slower_ns) != 0 || setting!(filter_comm) != 0
 }
 
-/// The current task with its cgroup in place of its name, where times are counted by cgroup.
+/// The current task with what tells its group in place of its name, where times are counted by cgroup, or by process.
 #[inline(always)]
-fn with_cgroup(task: Task) -> Task {
-    let is_by_cgroup = cfg!(feature = "hist") && setting!(histograms_by) == GroupBy::Cgroup as u32;
-    if is_by_cgroup { task.with_cgroup() } else { task }
+#[cfg_attr(
+    not(feature = "hist"),
+    expect(clippy::missing_const_for_fn, reason = "it is not where times are counted")
+)]
+fn with_group(task: Task) -> Task {
+    #[cfg(feature = "hist")]
+    {
+        let by = setting!(histograms_by);
+        if by == GroupBy::Cgroup as u32 {
+            return task.with_cgroup();
+        }
+        if by == GroupBy::Pid as u32 {
+            return task.with_start();
+        }
+    }
+    task
 }
 
 /// Whether packets of nobody who is known are wanted.

@@ -1,51 +1,121 @@
 //! Processes that are asked for. Of a command, those that they start are asked for too.
+//!
+//! A number stands for a process as long as that lives, and is another's afterwards. So the exit of a process leaves in place of its state
+//! when it was started, which no other of that number has: what it still sends while the kernel closes its sockets is its own, and what
+//! a newcomer sends is not. The number is free before `sched_process_free` tells (`release_task`, and a grace period later), so that it
+//! may be another child's of the command by then.
+//!
+//! Considered: to keep from the beginning when a process was started, and to compare that for each packet (two reads more for every call
+//! of a process that is asked for); to take away the number at its exit (the last packets of a process would be nobody's).
 
 use aya_ebpf::{macros::map, maps::HashMap};
 use net_latency_common::{Counter, PID_WITH_CHILDREN, PIDS_IN_SET};
 
 use super::settings::setting;
-use crate::kernel::{
-    memory::Memory,
-    task::{Task, Thread},
+use crate::{
+    entry::{Field, Own},
+    kernel::{
+        memory::Memory,
+        task::{Task, Thread},
+    },
 };
 
-/// Processes to show: alone, or with those that they start. The user side makes room for more of the latter.
+/// Processes to show: alone, or with those that they start; of one that has exited, when it was started. The user side makes room for
+/// more with children.
 #[map]
-static PIDS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
+static PIDS: HashMap<u32, u64> = HashMap::with_max_entries(1024, 0);
+
+/// When the only process to show was started, once it has exited; 0 before.
+#[unsafe(no_mangle)]
+// SAFETY: fields of integers.
+static EXITED: Own<Field<u64>, 1> = unsafe { Own::zeroed() };
+
+#[inline(always)]
+fn only_exited() -> &'static Field<u64> {
+    // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
+    unsafe { &*EXITED.at(0) }
+}
+
+/// The state of a process that is asked for.
+#[inline(always)]
+fn state(process: u32) -> Option<&'static Field<u64>> {
+    let entry = PIDS.get_ptr(process)?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs; a field has the layout of what it holds.
+    Some(unsafe { &*entry.cast() })
+}
+
+/// Whether a process has exited that has this state.
+#[inline(always)]
+fn has_exited(state: u64) -> bool {
+    // No process has been started within the kernel's first two ns.
+    state > PID_WITH_CHILDREN
+}
 
 /// Whether the process this CPU runs is asked for.
 #[inline(always)]
 pub(crate) fn current_is_wanted() -> bool {
     match setting!(filter_pid) {
         0 => true,
-        PIDS_IN_SET => PIDS.get_ptr(Task::current_pid()).is_some(),
-        pid => pid == Task::current_pid(),
+        PIDS_IN_SET => state(Task::current_pid()).is_some_and(|state| is_current(state.get())),
+        pid => pid == Task::current_pid() && is_current(only_exited().get()),
     }
+}
+
+/// Whether the process this CPU runs is the one whose state is kept under its number.
+#[inline(always)]
+fn is_current(state: u64) -> bool {
+    !has_exited(state) || current_was_started_at(state) != 0
+}
+
+/// Whether the process this CPU runs was started at that time.
+///
+/// A global function, which the verifier checks once by itself: only what exits, and who has its number later, gets here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn current_was_started_at(time: u64) -> u32 {
+    u32::from(Task::current_start() == time)
 }
 
 /// The current task has made another one (tracepoint `sched_process_fork`), which doesn't run yet.
 #[inline(always)]
 pub fn started<M: Memory>(child: Thread<M>) -> Result<(), Counter> {
-    let Some(entry) = PIDS.get_ptr(Task::current_pid()) else { return Ok(()) };
-    // SAFETY: entries are preallocated and never unmapped while a program runs.
-    if unsafe { *entry } != PID_WITH_CHILDREN {
+    let Some(state) = state(Task::current_pid()) else { return Ok(()) };
+    if state.get() != PID_WITH_CHILDREN {
         return Ok(());
     }
-    // A thread of the same process finds itself there.
+    // A thread of the same process finds itself there, and a new process whoever had its number before.
     PIDS.insert(&child.process(), &PID_WITH_CHILDREN, 0).map_err(|_| Counter::ProcessLost)
 }
 
-/// A task is gone for good (tracepoint `sched_process_free`): if it was a process, its id will be another one's.
-/// It still had it when it closed its sockets.
+/// The current task exits (tracepoint `sched_process_exit`), and its sockets are still open: if no other of its process is left, that one
+/// has ended.
+#[inline(always)]
+pub fn exited<M: Memory>(task: Thread<M>) {
+    let process = task.process();
+    let state = match setting!(filter_pid) {
+        0 => return,
+        PIDS_IN_SET => match state(process) {
+            Some(state) => state,
+            None => return,
+        },
+        pid if pid == process => only_exited(),
+        _ => return,
+    };
+    // Two of them may be here at the same time, and are of the same process.
+    if !has_exited(state.get()) && task.is_last() {
+        state.set(task.start());
+    }
+}
+
+/// A task is gone for good (tracepoint `sched_process_free`): if it was a process, and its number is no other child's by now, nobody
+/// has it any more.
 #[inline(always)]
 pub fn freed<M: Memory>(task: Thread<M>) {
     let process = task.process();
     if task.thread() != process {
         return;
     }
-    let Some(entry) = PIDS.get_ptr(process) else { return };
-    // SAFETY: as in `started`.
-    if unsafe { *entry } == PID_WITH_CHILDREN {
+    if state(process).is_some_and(|state| has_exited(state.get()) && state.get() == task.start()) {
         // It is there.
         let _ = PIDS.remove(&process);
     }

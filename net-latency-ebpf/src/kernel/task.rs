@@ -6,7 +6,7 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
 use super::{
-    memory::{Direct, Memory, probe},
+    memory::{Direct, Memory, Probed, probe},
     offsets::{At as _, offset},
 };
 
@@ -20,7 +20,7 @@ pub struct Task {
     /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.
     pub ids: u64,
     /// The thread's name. While times are counted by cgroup nobody asks for it, and the first word is the cgroup's id: what
-    /// is sent later, from a softirq, could not ask for it.
+    /// is sent later, from a softirq, could not ask for it. While they are counted by process, it is when that was started.
     name: Name,
     /// The process' name, which is that of the thread group's leader.
     process: Name,
@@ -67,12 +67,35 @@ impl Task {
         self
     }
 
+    /// The current task with the start of its process in place of its name.
+    #[cfg(feature = "hist")]
+    #[inline(always)]
+    pub(crate) fn with_start(mut self) -> Self {
+        self.name[0] = Self::current_start();
+        self
+    }
+
     /// The current task with its cgroup in place of its name.
+    #[cfg(feature = "hist")]
     #[inline(always)]
     pub(crate) fn with_cgroup(mut self) -> Self {
         // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
         self.name[0] = unsafe { generated::bpf_get_current_cgroup_id() };
         self
+    }
+
+    /// When the process was started that this CPU runs, ns.
+    #[inline(always)]
+    pub(crate) fn current_start() -> u64 {
+        // SAFETY: the helpers give the address of a live task, and the verifier knows the first one's as one. The offsets are those of
+        // fields, from BTF.
+        unsafe {
+            if offset!(bpf_get_current_task_btf).value() != 0 {
+                Thread::<Direct>::new(generated::bpf_get_current_task_btf().cast_const().cast()).start()
+            } else {
+                Thread::<Probed>::new(generated::bpf_get_current_task() as *const u8).start()
+            }
+        }
     }
 
     /// The name of the thread that this CPU runs.
@@ -216,5 +239,26 @@ impl<M: Memory> Thread<M> {
     pub(crate) fn thread(self) -> u32 {
         // SAFETY: as above.
         unsafe { M::read(self.pointer, offset!(task_struct_pid)) }
+    }
+
+    /// Whether all tasks of its process exit, of one that does itself.
+    #[inline(always)]
+    pub(crate) fn is_last(self) -> bool {
+        // SAFETY: as above; a task has its `signal_struct` until it is gone for good.
+        unsafe {
+            let signal: *const u8 = M::read(self.pointer, offset!(task_struct_signal));
+            let live: u32 = M::read(signal, offset!(signal_struct_live));
+            live == 0
+        }
+    }
+
+    /// When its process was started, ns. A thread that takes its process over by executing a program takes this over too (`de_thread`).
+    #[inline(always)]
+    pub(crate) fn start(self) -> u64 {
+        // SAFETY: as above; a task's group has a leader as long as it lives.
+        unsafe {
+            let leader: *const u8 = M::read(self.pointer, offset!(task_struct_group_leader));
+            M::read(leader, offset!(task_struct_start_time))
+        }
     }
 }

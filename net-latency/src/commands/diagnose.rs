@@ -26,7 +26,7 @@ use crate::{
     },
     run::pace::{self, BATCH, LAST_PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
-        ends::{Processes, Signals, readable},
+        ends::{Selected, Signals, readable},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -65,9 +65,10 @@ fn connections(config: &DiagnoseConfig) -> Option<Connections> {
 /// Judges what this kernel does for so long.
 async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Duration) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     let mut sink = Sink::open(None, b"", Rotation::default())?;
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+    selected.are_there()?;
     sink.begin();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
@@ -85,7 +86,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
     let started = Instant::now();
-    live.collect(&mut signals, &mut processes, &sink, duration).await?;
+    live.collect(&mut signals, &mut selected, &sink, duration).await?;
     let elapsed = started.elapsed();
     let losses = live.finish(config, elapsed)?;
     live.model.finish();
@@ -107,7 +108,7 @@ impl Live {
     async fn collect(
         &mut self,
         signals: &mut Signals,
-        processes: &mut Processes,
+        selected: &mut Selected,
         sink: &Sink,
         duration: Duration,
     ) -> Result<(), Failure> {
@@ -122,7 +123,7 @@ impl Live {
                 biased;
                 () = signals.any() => return Ok(()),
                 () = &mut over => return Ok(()),
-                ended = processes.all_ended() => return ended,
+                ended = selected.all_gone() => return ended,
                 ready = filling.readable() => {
                     ready.context("cannot wait for the ring buffer")?.clear_ready();
                 }

@@ -27,7 +27,7 @@ use crate::{
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         command::{self, Forwarded, Running, Stopped},
-        ends::{self, Processes, Signals, readable},
+        ends::{self, Selected, Signals, readable},
         kernel_log::KernelLog,
         privileges::{self, Later},
         tracer::Tracer,
@@ -60,9 +60,10 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         output::header(config.format, config.tracing.stages),
         config.rotation,
     )?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
+    selected.are_there()?;
     sink.begin();
     let log = tracer.take_log();
     let later = Later {
@@ -114,7 +115,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         command = Some(stopped.begin(forwarded)?);
     }
     let mut status = None;
-    let mut ends = Ends { signals: &mut signals, hangup, processes: &mut processes, command: &mut command };
+    let mut ends = Ends { signals: &mut signals, hangup, selected: &mut selected, command: &mut command };
     let mut outcome = stream.trace(&mut ends, &mut status).await;
 
     let elapsed = started.elapsed();
@@ -160,7 +161,7 @@ struct Ends<'a> {
     signals: &'a mut Signals,
     /// Whoever rotates logs asks for the output to be opened anew.
     hangup: Option<Signal>,
-    processes: &'a mut Processes,
+    selected: &'a mut Selected,
     command: &'a mut Option<Running>,
 }
 
@@ -216,7 +217,7 @@ impl Stream<'_> {
                     return Ok(End::Done);
                 }
                 () = &mut over => return Ok(End::Done),
-                ended = ends.processes.all_ended(), if ends.command.is_none() => {
+                ended = ends.selected.all_gone(), if ends.command.is_none() => {
                     ended?;
                     return Ok(End::Done);
                 }

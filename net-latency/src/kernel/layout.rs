@@ -5,7 +5,7 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 12] = [
+const STRUCTS: [&str; 13] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -17,6 +17,7 @@ const STRUCTS: [&str; 12] = [
     "tcp_sock",
     "udp_sock",
     "task_struct",
+    "signal_struct",
     "bpf_link_info",
 ];
 
@@ -97,7 +98,10 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         task_struct_pid: "task_struct.pid",
         task_struct_tgid: "task_struct.tgid",
         task_struct_group_leader: "task_struct.group_leader",
+        task_struct_signal: "task_struct.signal",
+        task_struct_start_time: "task_struct.start_time",
         task_struct_comm: "task_struct.comm",
+        signal_struct_live: "signal_struct.live",
     };
     let control_block = btf.offset("sk_buff.cb")?;
     Ok(Offsets {
@@ -141,14 +145,18 @@ pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfErro
     })
 }
 
-/// What the kernel side needs to find the name of a task's process, and no other offset.
+/// What the kernel side needs to know a task and its process, and no other offset.
 ///
 /// # Errors
 /// As [`offsets`].
 pub fn offsets_of_tasks(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     Ok(Offsets {
+        task_struct_tgid: btf.offset("task_struct.tgid")?,
         task_struct_group_leader: btf.offset("task_struct.group_leader")?,
+        task_struct_signal: btf.offset("task_struct.signal")?,
+        task_struct_start_time: btf.offset("task_struct.start_time")?,
         task_struct_comm: btf.offset("task_struct.comm")?,
+        signal_struct_live: btf.offset("signal_struct.live")?,
         ..Offsets::default()
     })
 }

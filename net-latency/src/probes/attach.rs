@@ -392,7 +392,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, FINE, HOOKS, Hook, PROCESSES},
+        table::{CLOSE, EXIT, FINE, HOOKS, Hook, PROCESSES},
     };
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
             });
             programs.map(str::to_owned).collect::<BTreeSet<String>>()
         };
-        let mut all = named(&[&HOOKS[..], &[CLOSE], &PROCESSES].concat());
+        let mut all = named(&[&HOOKS[..], &[CLOSE, EXIT], &PROCESSES].concat());
         assert_eq!(programs_in(OBJECT), all);
         assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));

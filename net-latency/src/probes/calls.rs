@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{HashMap, MapData, PerCpuArray, RingBuf},
-    programs::KProbe,
+    programs::{KProbe, RawTracePoint},
 };
 use net_latency_common::{
     CALL_COUNTERS_MAP, CALL_SETTINGS_GLOBAL, CALLS_MAP, CallContext, CallCounters, CallRecord, CallSettings,
@@ -34,6 +34,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ne
 
 /// The programs in it: on the calls that are asked for, and on everybody's.
 const PROGRAMS: [&str; 4] = ["call_entry", "call_return", "any_entry", "any_return"];
+
+/// The program that sees processes exit, where some are asked for, and its tracepoint.
+const EXITED: [&str; 2] = ["call_exited", "sched_process_exit"];
 
 /// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.
 const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
@@ -144,6 +147,14 @@ impl CallProbes {
             filters::fill(filter, &mut probes.ebpf)?;
             for name in PROGRAMS {
                 probes.program(name)?.load().with_context(|| format!("loading {name}"))?;
+            }
+            if !filter.pids.is_empty() {
+                let [name, tracepoint] = EXITED;
+                let program = probes.ebpf.program_mut(name).context("a program is missing")?;
+                <&mut RawTracePoint>::try_from(&mut *program)?
+                    .load()
+                    .with_context(|| format!("loading {name}"))?;
+                probes.attached.attach(program, tracepoint)?;
             }
             Ok(probes)
         };
@@ -311,6 +322,7 @@ mod tests {
 
     #[test]
     fn the_object_has_these_programs() {
-        assert_eq!(super::super::programs_in(OBJECT), PROGRAMS.map(str::to_owned).into());
+        let all = PROGRAMS.into_iter().chain([EXITED[0]]).map(str::to_owned).collect();
+        assert_eq!(super::super::programs_in(OBJECT), all);
     }
 }

@@ -100,9 +100,9 @@ pub(super) fn fill(filter: &PacketFilter, ebpf: &mut Ebpf) -> Result<()> {
     let alone = filter.pids.iter().map(|&pid| (pid, PID_ALONE));
     let followed = filter.followed.iter().map(|&pid| (pid, PID_WITH_CHILDREN));
     fill_set(ebpf, PIDS_MAP, alone.chain(followed))?;
-    fill_set(ebpf, PORTS_MAP, filter.ports.iter().map(|&port| (u32::from(port), 1)))?;
-    fill_set(ebpf, NETNS_MAP, filter.netns.iter().map(|&inode| (inode, 1)))?;
-    fill_set(ebpf, INTERFACES_MAP, filter.interfaces.iter().map(|name| (interface(name), 1)))?;
+    fill_set(ebpf, PORTS_MAP, filter.ports.iter().map(|&port| (u32::from(port), 1_u8)))?;
+    fill_set(ebpf, NETNS_MAP, filter.netns.iter().map(|&inode| (inode, 1_u8)))?;
+    fill_set(ebpf, INTERFACES_MAP, filter.interfaces.iter().map(|name| (interface(name), 1_u8)))?;
 
     let map = ebpf.map_mut(HOSTS_MAP).context("a map is missing")?;
     let mut hosts: LpmTrie<_, Host, u8> = LpmTrie::try_from(map)?;
@@ -126,9 +126,13 @@ pub(super) fn fill(filter: &PacketFilter, ebpf: &mut Ebpf) -> Result<()> {
     Ok(())
 }
 
-fn fill_set<K: Pod>(ebpf: &mut Ebpf, name: &str, entries: impl Iterator<Item = (K, u8)>) -> Result<()> {
+fn fill_set<K: Pod, V: Pod>(
+    ebpf: &mut Ebpf,
+    name: &str,
+    entries: impl Iterator<Item = (K, V)>,
+) -> Result<()> {
     let map = ebpf.map_mut(name).context("a map is missing")?;
-    let mut set: HashMap<_, K, u8> = HashMap::try_from(map)?;
+    let mut set: HashMap<_, K, V> = HashMap::try_from(map)?;
     for (key, value) in entries {
         set.insert(key, value, 0).with_context(|| format!("filling {name}"))?;
     }

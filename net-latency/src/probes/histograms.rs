@@ -48,7 +48,7 @@ pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
 pub struct Counts {
     times: PerCpuArray<MapData, Block>,
     groups: PerCpuHashMap<MapData, CellKey, u64>,
-    names: HashMap<MapData, u32, [u8; COMM_LEN]>,
+    names: HashMap<MapData, [u64; 2], [u8; COMM_LEN]>,
     connections: HashMap<MapData, ConnectionKey, u64>,
     span: Array<MapData, Span>,
 }
@@ -126,9 +126,9 @@ impl Counts {
         pairs.collect::<Result<_, _>>().context("reading the kernel side's connections")
     }
 
-    /// The name that a process had when one of its times was the first in a bucket.
+    /// The name that the process of a group had when one of its times was the first in a bucket.
     #[must_use]
-    pub fn name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
-        self.names.get(&pid, 0).ok()
+    pub fn name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
+        self.names.get(&group, 0).ok()
     }
 }

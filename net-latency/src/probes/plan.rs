@@ -2,7 +2,7 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, FINE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
+use super::table::{Absence, CLOSE, EXIT, FINE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
 use crate::{
     error::Failure,
     kernel::{
@@ -25,6 +25,8 @@ pub struct Scope {
     pub protocol: Option<Protocol>,
     /// The only IP version.
     pub version: Option<IpVersion>,
+    /// Some processes are asked for by their numbers.
+    pub pids: bool,
     /// Processes that others start are followed.
     pub processes: bool,
     /// Fine stages are asked for.
@@ -39,6 +41,7 @@ impl Scope {
             direction: filter.direction,
             protocol: filter.protocol,
             version: filter.version,
+            pids: !filter.pids.is_empty() || filter.followed.is_some(),
             processes: filter.followed.is_some(),
             fine: false,
         }
@@ -157,8 +160,9 @@ fn choose(
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
     let processes = PROCESSES.into_iter().filter(|_| scope.processes);
+    let exit = [EXIT].into_iter().filter(|_| scope.pids || scope.fine);
     let fine = FINE.into_iter().filter(|_| scope.fine);
-    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(processes) {
+    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(exit).chain(processes) {
         if !scope.needs(&hook) {
             continue;
         }
@@ -179,7 +183,7 @@ fn choose(
 
 /// What is looked for in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
-    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE]).chain(PROCESSES);
+    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
     layout::names().chain([SUBPROGRAM]).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 
@@ -249,6 +253,7 @@ mod tests {
         let udp6 = Scope {
             protocol: Some(Protocol::Udp),
             version: Some(IpVersion::V6),
+            pids: true,
             processes: true,
             ..Scope::default()
         };
@@ -259,7 +264,7 @@ mod tests {
     #[test]
     fn no_program_stands_twice_in_the_table() {
         let mut seen = HashSet::new();
-        for hook in HOOKS.into_iter().chain(FINE).chain([CLOSE]).chain(PROCESSES) {
+        for hook in HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES) {
             let programs: HashSet<_> =
                 [(Mechanism::Fentry, false), (Mechanism::Kprobe, false), (Mechanism::Kprobe, true)]
                     .map(|(mechanism, is_preemptible)| hook.programs.of(mechanism, is_preemptible).name())

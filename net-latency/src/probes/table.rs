@@ -361,6 +361,9 @@ pub const FINE: [Hook; 11] = [
 /// Frees what is kept of a socket when the kernel destroys it.
 pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
+/// Ends what is kept of a process or a thread by its number, which is another one's afterwards.
+pub const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
+
 /// Follow the processes that a command starts, until they are gone.
 pub const PROCESSES: [Hook; 2] =
     [process(&["sched_process_fork"], "raw_started"), process(&["sched_process_free"], "raw_freed")];

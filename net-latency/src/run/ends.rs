@@ -1,15 +1,29 @@
-//! What ends a run from outside: signals, and the end of the processes that are traced.
+//! What ends a run from outside: signals, and the end of the processes and cgroups that are traced.
 
-use std::{future::pending, io, mem::MaybeUninit, os::fd::OwnedFd, ptr};
+use std::{
+    fs::File,
+    future::pending,
+    io::{self, Read as _, Seek as _},
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    ptr,
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     signal::unix::{Signal, SignalKind, signal},
+    time::Interval,
 };
 
-use crate::error::Failure;
+use super::pace::ticks;
+use crate::{error::Failure, message::tell, request::PacketFilter};
 
 /// The signals that end a run.
 pub(crate) struct Signals {
@@ -64,22 +78,41 @@ fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
     Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
 }
 
-/// The processes that were asked for: when the last has ended, so does the run.
-pub(crate) struct Processes {
-    running: Vec<AsyncFd<OwnedFd>>,
-    any: bool,
+/// How often cgroups are looked at: nothing tells when one is removed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The processes and cgroups that were asked for. A number or a path may be another's as soon as they are gone: so they are held from
+/// before the start on, and when all processes have ended, or all cgroups are gone, nothing more can be shown, and the run ends.
+pub(crate) struct Selected {
+    /// Those that have not ended.
+    running: Vec<(u32, AsyncFd<OwnedFd>)>,
+    by_process: bool,
+    /// Those that are there.
+    cgroups: Vec<Cgroup>,
+    by_cgroup: bool,
+    look: Interval,
+    is_quiet: bool,
 }
 
-impl Processes {
-    /// Fails if one has ended since the command line was checked.
-    pub(crate) fn watch(pids: &[u32]) -> Result<Self, Failure> {
+/// A cgroup, by a file in it that all have.
+struct Cgroup {
+    path: PathBuf,
+    file: File,
+}
+
+impl Selected {
+    /// Holds those of `filter`. Unless `is_quiet`, stderr is told when a cgroup is gone.
+    ///
+    /// # Errors
+    /// If one is gone since the command line was checked.
+    pub(crate) fn hold(filter: &PacketFilter, is_quiet: bool) -> Result<Self, Failure> {
         let mut running = Vec::new();
-        for &pid in pids {
+        for &pid in &filter.pids {
             let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
             let opened =
                 raw.context("no such process id").and_then(|raw| Ok(pidfd_open(raw, PidfdFlags::empty())?));
             match opened.and_then(|fd| Ok(readable(fd)?)) {
-                Ok(fd) => running.push(fd),
+                Ok(fd) => running.push((pid, fd)),
                 Err(error) => {
                     return Err(Failure::Usage(format!(
                         "cannot watch process {pid}: {error}; is it still running?"
@@ -87,19 +120,82 @@ impl Processes {
                 }
             }
         }
-        Ok(Self { any: !running.is_empty(), running })
+        let cgroups = filter.cgroups.iter().map(|path| Cgroup::open(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            by_process: !running.is_empty(),
+            running,
+            by_cgroup: !cgroups.is_empty(),
+            cgroups,
+            look: ticks(LOOK),
+            is_quiet,
+        })
     }
 
-    /// Returns when all have ended; never if none was asked for. Safe to call again after being dropped.
-    pub(crate) async fn all_ended(&mut self) -> Result<(), Failure> {
-        if !self.any {
-            return pending().await;
+    /// Everything is attached: who is gone by now may have gone before that was seen, and who has the number or the path may be another.
+    ///
+    /// # Errors
+    /// If one is gone.
+    pub(crate) fn are_there(&mut self) -> Result<(), Failure> {
+        for (pid, fd) in &self.running {
+            let mut ended = [PollFd::new(fd.get_ref(), PollFlags::IN)];
+            if poll(&mut ended, Some(&Timespec::default())).context("cannot watch a process")? > 0 {
+                return Err(Failure::Usage(format!("process {pid} ended before it could be traced")));
+            }
         }
-        while let Some(process) = self.running.last() {
-            let _ready = process.readable().await.context("cannot wait for the traced process")?;
-            self.running.pop();
+        match self.cgroups.iter_mut().find_map(|cgroup| cgroup.is_gone().then_some(&cgroup.path)) {
+            Some(path) => Err(Failure::Usage(format!(
+                "cgroup {} was removed before it could be traced",
+                path.display()
+            ))),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Returns when all processes have ended, or all cgroups are gone; never if none was asked for. Safe to call again after being
+    /// dropped.
+    pub(crate) async fn all_gone(&mut self) -> Result<(), Failure> {
+        let Self { running, by_process, cgroups, by_cgroup, look, is_quiet } = self;
+        tokio::select! {
+            ended = all_ended(running), if *by_process => ended,
+            () = all_removed(cgroups, look, *is_quiet), if *by_cgroup => Ok(()),
+            () = pending() => Ok(()),
+        }
+    }
+}
+
+async fn all_ended(running: &mut Vec<(u32, AsyncFd<OwnedFd>)>) -> Result<(), Failure> {
+    while let Some((_, process)) = running.last() {
+        let _ready = process.readable().await.context("cannot wait for the traced process")?;
+        running.pop();
+    }
+    Ok(())
+}
+
+async fn all_removed(cgroups: &mut Vec<Cgroup>, look: &mut Interval, is_quiet: bool) {
+    while !cgroups.is_empty() {
+        look.tick().await;
+        cgroups.retain_mut(|cgroup| {
+            let is_gone = cgroup.is_gone();
+            if is_gone && !is_quiet {
+                tell(format_args!("cgroup {} is gone", cgroup.path.display()));
+            }
+            !is_gone
+        });
+    }
+}
+
+impl Cgroup {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let file = File::open(path.join("cgroup.controllers")).map_err(|error| {
+            Failure::Usage(format!("cannot watch cgroup {}: {error}; is it still there?", path.display()))
+        })?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Whether it was removed. The kernel then reads nothing of it to anybody (`kernfs_get_active`), whatever has its path.
+    fn is_gone(&mut self) -> bool {
+        let read = self.file.rewind().and_then(|()| self.file.read(&mut [0]));
+        read.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
     }
 }
 

@@ -237,10 +237,10 @@ impl Tracer {
         Ok(self.counts.as_mut().context("no times are counted")?.forget(keys)?)
     }
 
-    /// The name of a process that has counts, where one is known.
+    /// The name of a process that has counts, by its group, where one is known.
     #[must_use]
-    pub fn process_name(&self, pid: u32) -> Option<[u8; COMM_LEN]> {
-        self.counts.as_ref()?.name(pid)
+    pub fn process_name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
+        self.counts.as_ref()?.name(group)
     }
 
     /// The connections that have counts, and the addresses of IPv6 ones, by their numbers.

@@ -22,6 +22,7 @@ mod ways;
 use std::{
     env,
     ffi::{CString, OsStr, OsString},
+    fs,
     io::{self, BufRead as _, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::{
@@ -68,6 +69,18 @@ impl Peer {
     /// Starts a peer with that name in the calling thread's network namespace.
     pub(crate) fn spawn(comm: &[u8]) -> Result<Self> {
         Self::spawn_by(comm, |command| Ok(command.spawn()?))
+    }
+
+    /// Starts a peer with that process id, which is free: its process has ended, and its parent has waited for it.
+    pub(crate) fn spawn_as(comm: &[u8], pid: u32) -> Result<Self> {
+        let mut found = None;
+        until(PATIENCE, || {
+            give_next(pid)?;
+            found = Some(Self::spawn(comm)?).filter(|peer| peer.pid() == pid);
+            Ok(found.is_some())
+        })
+        .with_context(|| format!("nobody gets process id {pid}"))?;
+        found.context("there is one")
     }
 
     /// Starts a peer by a program that executes what its arguments end with.
@@ -164,6 +177,12 @@ impl Drop for Peer {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// The next process or thread gets this id, unless another one that begins just now does.
+fn give_next(id: u32) -> Result<()> {
+    let before = id.checked_sub(1).context("no id")?;
+    fs::write("/proc/sys/kernel/ns_last_pid", before.to_string()).context("telling the last id")
 }
 
 /// A client and a server, connected.
@@ -414,6 +433,8 @@ impl Role {
                 Ok(0)
             }
             ["thread", command @ ..] => delegate::thread(self, command),
+            ["thread-as", id, command @ ..] => delegate::thread_as(self, id.parse()?, command),
+            ["child-as", pid, command @ ..] => delegate::child_as(self, pid.parse()?, command),
             ["named", name, command @ ..] => delegate::named(self, name, command),
             // The process is named as its first thread, which this is.
             ["rename", name] => {

@@ -41,7 +41,7 @@ use crate::{
     request::{CallFormat, CallsConfig, FooterFormat, Rotation, Style},
     run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
-        ends::{self, Processes, Signals, readable},
+        ends::{self, Selected, Signals, readable},
         names::tell_unmatched,
         notice::Notice,
         privileges::{self, Later},
@@ -70,7 +70,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         None => None,
     };
     let mut sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
     let choice = Choice::make(config)?;
@@ -91,6 +91,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     if attached.is_empty() {
         return Err(Failure::cannot_trace("none of the functions can be traced", "-v says why"));
     }
+    selected.are_there()?;
     sink.begin();
     probes.watch()?;
     let later = Later { output: sink.reopened(), reads_names: true, ..Later::default() };
@@ -120,7 +121,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     };
     run.form.begin(&mut run.text);
     let started = Instant::now();
-    let mut outcome = run.follow(&mut signals, hangup, &mut processes).await;
+    let mut outcome = run.follow(&mut signals, hangup, &mut selected).await;
     let elapsed = started.elapsed();
 
     run.span = start_ns..=monotonic_ns();
@@ -294,7 +295,7 @@ impl Run<'_> {
         &mut self,
         signals: &mut Signals,
         mut hangup: Option<Signal>,
-        processes: &mut Processes,
+        selected: &mut Selected,
     ) -> Result<End, Failure> {
         let filling = self.maps.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = pace::ticks(TICK);
@@ -313,7 +314,7 @@ impl Run<'_> {
                     }
                 }
                 () = &mut over => return Ok(End::Done),
-                all_ended = processes.all_ended() => {
+                all_ended = selected.all_gone() => {
                     all_ended?;
                     return Ok(End::Done);
                 }

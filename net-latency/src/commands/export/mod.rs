@@ -27,7 +27,7 @@ use crate::{
     message::tell,
     request::{ExportBy, ExportConfig},
     run::{
-        ends::{Processes, Signals},
+        ends::{Selected, Signals},
         pace::{self, TICK},
         privileges::{self, Later},
         tracer::Tracer,
@@ -54,7 +54,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     let start =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     let names = Names::new(config.by);
     if matches!(config.by, ExportBy::Cgroup | ExportBy::Pod) && !names.has_hierarchy() {
         return Err(Failure::cannot_trace(
@@ -70,6 +70,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     let server =
         Server::start(listener, || privileges::give_up_in_this_thread(&Later::default(), || true).map(drop))?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
+    selected.are_there()?;
     let later =
         Later { answers: true, reads_names: true, directories: names.directories(), ..Later::default() };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
@@ -95,7 +96,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         alarm,
         slow,
     };
-    let outcome = export.answer(server, &mut signals, &mut processes).await;
+    let outcome = export.answer(server, &mut signals, &mut selected).await;
     let told = export.finish();
     outcome.and(told)
 }
@@ -125,7 +126,7 @@ impl Export<'_> {
         &mut self,
         mut server: Server,
         signals: &mut Signals,
-        processes: &mut Processes,
+        selected: &mut Selected,
     ) -> Result<(), Failure> {
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
@@ -137,7 +138,7 @@ impl Export<'_> {
                 biased;
                 () = signals.any() => return Ok(()),
                 () = &mut over => return Ok(()),
-                ended = processes.all_ended() => return ended,
+                ended = selected.all_gone() => return ended,
                 _ = looks.tick() => {
                     self.names.refresh();
                     self.slow.iter_mut().for_each(Slow::refresh);

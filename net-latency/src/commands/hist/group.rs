@@ -76,7 +76,7 @@ impl Identity {
 /// Finds names.
 pub(super) struct Names<'a> {
     by: GroupBy,
-    process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>,
+    process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
     devices: Devices,
     connections: HashMap<u64, ConnectionKey>,
     /// Paths below the hierarchy's root by inode number, which is the id.
@@ -87,7 +87,7 @@ impl<'a> Names<'a> {
     /// As they are now.
     pub(super) fn new(
         by: GroupBy,
-        process: &'a dyn Fn(u32) -> Option<[u8; COMM_LEN]>,
+        process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
         connections: HashMap<u64, ConnectionKey>,
     ) -> Self {
         let cgroups = match by {
@@ -135,8 +135,9 @@ impl<'a> Names<'a> {
             _ if !is_known => Identity::Unknown,
             GroupBy::Connection => self.connection(first).unwrap_or(Identity::Unknown),
             GroupBy::Pid => {
-                let pid = first as u32;
-                Identity::Process(pid, (self.process)(pid).and_then(|name| until_nul(&name)))
+                // The second word tells it from others that had its number: when it was started.
+                let name = (self.process)([first, second]).and_then(|name| until_nul(&name));
+                Identity::Process(first as u32, name)
             }
             GroupBy::Process => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Named),
             GroupBy::Comm => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Comm),
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     fn text(by: GroupBy, words: [u64; 2]) -> String {
-        let process = |pid| (pid == 7).then_some(*b"fire\nfox\0garbage");
+        let process = |group| (group == [7, 1]).then_some(*b"fire\nfox\0garbage");
         let mut out = Vec::new();
         let v4 = |a, b, c, d| u64::from(u32::from_ne_bytes([a, b, c, d]));
         let v6 = |last: u16| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).octets();
@@ -201,7 +202,8 @@ mod tests {
         let name = u64::from_ne_bytes(*b"curl\0\0\0\0");
         let shown = [
             text(GroupBy::Stage, [0, 0]),
-            text(GroupBy::Pid, [7, 0]),
+            text(GroupBy::Pid, [7, 1]),
+            text(GroupBy::Pid, [7, 2]),
             text(GroupBy::Pid, [8, 0]),
             text(GroupBy::Pid, [0, 0]),
             text(GroupBy::Process, [name, 0]),

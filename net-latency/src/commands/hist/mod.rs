@@ -39,7 +39,7 @@ use crate::{
     request::{FooterFormat, HistConfig, ReportFormat, Rotation},
     run::pace::{self, Every, LAST_PATIENCE, PATIENCE},
     run::{
-        ends::{Processes, Signals},
+        ends::{Selected, Signals},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -58,9 +58,10 @@ pub fn run(config: &HistConfig) -> Result<(), Failure> {
 
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     let mut sink = Sink::open(None, b"", Rotation::default())?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
+    selected.are_there()?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     sink.begin();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
@@ -68,7 +69,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
     let mut hist = Hist { config, sink, tracer, started: Instant::now(), alarm };
-    let outcome = hist.count(&mut signals, &mut processes).await;
+    let outcome = hist.count(&mut signals, &mut selected).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
 }
@@ -125,7 +126,7 @@ impl Hist<'_> {
     async fn count(
         &mut self,
         signals: &mut Signals,
-        processes: &mut Processes,
+        selected: &mut Selected,
     ) -> Result<ControlFlow<()>, Failure> {
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
@@ -139,7 +140,7 @@ impl Hist<'_> {
                 biased;
                 () = signals.any() => return Ok(ControlFlow::Continue(())),
                 () = &mut over => return Ok(ControlFlow::Continue(())),
-                ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                ended = selected.all_gone() => return ended.map(ControlFlow::Continue),
                 // Where the reader has not taken the last one, the next covers this time too.
                 () = pages.next() => {
                     if self.sink.waiting_lines() == 0 {
@@ -201,7 +202,7 @@ impl Hist<'_> {
     /// Prints what was counted between two times, into the sink's buffer.
     fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<(), Failure> {
         let by = self.config.histograms.by;
-        let process = |pid| self.tracer.process_name(pid);
+        let process = |group| self.tracer.process_name(group);
         let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
         let mut names = Names::new(by, &process, connections);
         let clock = Clock::sample();

@@ -54,7 +54,7 @@ fn sorted(parts: impl IntoIterator<Item = Vec<(CellKey, u64)>>) -> Counts {
 }
 
 fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
-    let process = |pid| match pid {
+    let process = |[pid, _]: [u64; 2]| match pid {
         19550 => Some(*b"firefox\0\0\0\0\0\0\0\0\0"),
         20 => Some(*b"\x1b[2J,PID 1|\\x\xff\0\0"),
         _ => None,

@@ -40,7 +40,7 @@ use crate::{
     request::{FooterFormat, JourneyConfig, JourneyFormat, Rotation},
     run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
-        ends::{Processes, Signals},
+        ends::{Selected, Signals},
         names::tell_unmatched,
         notice::Notice,
         privileges::{self, Later},
@@ -65,7 +65,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     let rotation = Rotation { size: None, every: None, keep: 1 };
     let mut sink = Sink::open(config.output.as_deref(), header, rotation)?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut processes = Processes::watch(&config.filter.pids)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     let btf = kernel::read_btf()?;
     let filter = &config.filter;
@@ -89,6 +89,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         notice.change(|| format!("attaching to {done} of {all} functions …"));
     })?;
     drop((notice, btf));
+    selected.are_there()?;
     following.arm(true)?;
     if is_perfetto {
         // A file of trace events can't be gone on with.
@@ -114,7 +115,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         unwatched: 0,
         begun: Instant::now(),
     };
-    let outcome = run.until_ended(&mut signals, &mut processes).await;
+    let outcome = run.until_ended(&mut signals, &mut selected).await;
     let finished = run.finish(&outcome);
     let notice = Notice::new(format!("detaching from {} functions …", run.following.traced), config.quiet);
     drop(run);
@@ -155,7 +156,7 @@ impl Run<'_> {
     async fn until_ended(
         &mut self,
         signals: &mut Signals,
-        processes: &mut Processes,
+        selected: &mut Selected,
     ) -> Result<ControlFlow<()>, Failure> {
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
@@ -165,7 +166,7 @@ impl Run<'_> {
                 biased;
                 () = signals.any() => return Ok(ControlFlow::Continue(())),
                 () = &mut over => return Ok(ControlFlow::Continue(())),
-                ended = processes.all_ended() => return ended.map(ControlFlow::Continue),
+                ended = selected.all_gone() => return ended.map(ControlFlow::Continue),
                 _ = tick.tick() => {}
             }
             if self.sink.reader_gone() {

@@ -58,10 +58,10 @@ use crate::{
     error::Failure,
     kernel::ports,
     message::say,
-    request::{FooterFormat, TopConfig, TopInput},
+    request::{FooterFormat, PacketFilter, TopConfig, TopInput},
     run::pace::{self, BATCH, TICK},
     run::{
-        ends::{Processes, Signals, readable},
+        ends::{Selected, Signals, readable},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -89,19 +89,17 @@ async fn top(config: &TopConfig) -> Result<(), Failure> {
         TopInput::Kernel(tracing) => {
             let keyboard = terminal::keyboard(false)?;
             let look = terminal::look(&keyboard)?;
-            let sources = Sources::open(&config.filter.pids, keyboard)?;
-            (
-                Feed::Kernel(Box::new(Tracer::start(&config.filter, tracing, false, config.quiet)?)),
-                sources,
-                look,
-            )
+            let mut sources = Sources::open(&config.filter, keyboard)?;
+            let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+            sources.selected.are_there()?;
+            (Feed::Kernel(Box::new(tracer)), sources, look)
         }
         TopInput::Logs(logs) => {
             let keyboard = terminal::keyboard(logs.files.iter().any(|file| file.as_os_str() == "-"))?;
             let replay = Replay::open(logs, &config.filter)?;
             let look = terminal::look(&keyboard)?;
             // A log's processes are not those that have their numbers now.
-            (Feed::Log(Box::new(replay)), Sources::open(&[], keyboard)?, look)
+            (Feed::Log(Box::new(replay)), Sources::open(&PacketFilter::default(), keyboard)?, look)
         }
     };
     let mut top = Top::new(config, feed, look);
@@ -124,19 +122,20 @@ struct Sources {
     hangup: Signal,
     resized: Signal,
     continued: Signal,
-    processes: Processes,
+    selected: Selected,
     keyboard: AsyncFd<OwnedFd>,
 }
 
 impl Sources {
-    fn open(pids: &[u32], keyboard: OwnedFd) -> Result<Self, Failure> {
+    fn open(filter: &PacketFilter, keyboard: OwnedFd) -> Result<Self, Failure> {
         let listen = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             signals: Signals::listen().context("cannot listen for signals")?,
             hangup: listen(SignalKind::hangup())?,
             resized: listen(SignalKind::window_change())?,
             continued: listen(SignalKind::from_raw(libc::SIGCONT))?,
-            processes: Processes::watch(pids)?,
+            // The screen says it.
+            selected: Selected::hold(filter, true)?,
             keyboard: readable(keyboard).context("cannot wait for the keyboard")?,
         })
     }
@@ -252,7 +251,7 @@ impl<'a> Top<'a> {
                 biased;
                 () = sources.signals.any() => return Ok(()),
                 _ = sources.hangup.recv() => return Ok(()),
-                ended = sources.processes.all_ended(), if !self.is_over => {
+                ended = sources.selected.all_gone(), if !self.is_over => {
                     ended?;
                     self.drain()?;
                     if let Feed::Kernel(tracer) = &mut self.feed {

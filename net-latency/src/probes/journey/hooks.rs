@@ -64,12 +64,16 @@ pub(super) const FUNCTIONS: [FunctionHook; 14] = [
     function("journey_udp_called", &[("udp_sendmsg", Stage::UdpOut), ("udpv6_sendmsg", Stage::UdpOut)]),
 ];
 
+/// The program of `TRACEPOINTS` that only serves where processes are asked for.
+pub(super) const EXITED: &str = "journey_process_exited";
+
 /// Programs of `FUNCTIONS` that only serve packets which begin here.
 pub(super) const OUTWARDS: [&str; 4] =
     ["journey_udp_called", "journey_udp_made", "journey_tcp_called", "journey_tcp_transmitted"];
 
 /// Those of tracepoints.
-pub(super) const TRACEPOINTS: [TracepointHook; 18] = [
+pub(super) const TRACEPOINTS: [TracepointHook; 19] = [
+    tracepoint("sched_process_exit", EXITED, 0, Stage::Same),
     tracepoint("irq_handler_entry", "journey_irq_handler_entry", 0, Stage::Same),
     tracepoint("irq_handler_exit", "journey_irq_handler_exit", 0, Stage::Same),
     tracepoint("softirq_raise", "journey_softirq_raise", 0, Stage::Same),

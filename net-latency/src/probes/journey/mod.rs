@@ -27,7 +27,7 @@ use net_latency_common::{
 };
 use rustc_hash::FxHashSet;
 
-use self::hooks::{FUNCTIONS, OUTWARDS, TRACEPOINTS};
+use self::hooks::{EXITED, FUNCTIONS, OUTWARDS, TRACEPOINTS};
 use super::{
     attach,
     attached::{Attached, release_memory},
@@ -234,7 +234,10 @@ impl Plan {
                 ));
             }
         }
-        let tracepoints = TRACEPOINTS.iter().filter(|hook| btf.has_tracepoint(hook.tracepoint));
+        let tracepoints = TRACEPOINTS
+            .iter()
+            .filter(|hook| btf.has_tracepoint(hook.tracepoint))
+            .filter(|hook| hook.program != EXITED || !request.filter.pids.is_empty());
         let is_special = |name: &str| functions.iter().any(|(_, target)| *target == name);
         let mut places: Vec<_> = btf
             .functions_taking("sk_buff")

@@ -23,6 +23,7 @@ mod output;
 pub(crate) mod prerequisites;
 mod privileges;
 mod race;
+mod reused;
 mod rotation;
 mod selection;
 mod soak;
@@ -82,6 +83,7 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     footer::CASES,
     hist::CASES,
     privileges::CASES,
+    reused::CASES,
     selection::CASES,
     summary::CASES,
 ];
@@ -115,6 +117,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         filters::CASES,
         selection::CASES,
         command::CASES,
+        reused::CASES,
         volume::CASES,
         ledger::CASES,
         witness::CASES,

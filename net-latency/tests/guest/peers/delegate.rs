@@ -9,7 +9,7 @@ use std::{
         fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
-    process::{Command, Stdio},
+    process::{Command, Stdio, id},
     thread,
 };
 
@@ -24,7 +24,8 @@ use nix::{
     unistd::{ForkResult, fork, gettid},
 };
 
-use super::{ROLE, Role};
+use super::{ROLE, Role, give_next};
+use crate::process::{PATIENCE, until};
 
 /// Name of a child of a peer.
 pub(crate) const CHILD: &str = "nl-child";
@@ -38,6 +39,20 @@ pub(super) fn thread(role: &mut Role, command: &[&str]) -> Result<u64> {
         Ok(gettid().as_raw().try_into()?)
     };
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("the thread panicked"))?
+}
+
+/// The same by a thread with this id, which is free.
+pub(super) fn thread_as(role: &mut Role, id: u32, command: &[&str]) -> Result<u64> {
+    let mut answer = None;
+    until(PATIENCE, || {
+        give_next(id)?;
+        let work =
+            || if gettid().as_raw().cast_unsigned() == id { Some(role.perform(command)) } else { None };
+        answer =
+            thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("the thread panicked"))?;
+        Ok(answer.is_some())
+    })?;
+    answer.context("no thread has this id")?
 }
 
 /// A thread of this process that takes this name performs the command. Answers with its id.
@@ -72,6 +87,17 @@ pub(super) fn duplex(stream: &TcpStream, messages: usize, len: usize) -> Result<
 /// A child that has inherited the connection performs the command and ends. Answers with its PID.
 pub(super) fn child(role: &mut Role, command: &[&str]) -> Result<u64> {
     in_child(|| role.perform(command))
+}
+
+/// The same by a child with this process id, which is free.
+pub(super) fn child_as(role: &mut Role, pid: u32, command: &[&str]) -> Result<u64> {
+    let mut last = 0;
+    until(PATIENCE, || {
+        give_next(pid)?;
+        last = in_child(|| if id() == pid { role.perform(command) } else { Ok(0) })?;
+        Ok(last == u64::from(pid))
+    })?;
+    Ok(last)
 }
 
 /// Another process gets the connection as a message, performs the command and ends. Answers with its PID.
