@@ -16,6 +16,8 @@ pub(super) struct Holder {
     /// Its name, ended by 0, if somebody has asked in time.
     pub(super) name: Option<[u8; COMM_LEN]>,
     is_asked: bool,
+    /// When it was met first, ns since 1970: who was started later is another one with its number.
+    met_ns: i64,
 }
 
 /// Who had the CPU that readers waited for longest.
@@ -32,6 +34,7 @@ pub(super) struct HeldBy {
 struct Reader {
     pid: u32,
     tid: u32,
+    met_ns: i64,
     /// Where it may run, if somebody has asked in time.
     allowed: Option<Allowed>,
 }
@@ -48,25 +51,25 @@ pub(super) struct Holders {
 }
 
 impl Holders {
-    /// This thread has waited so long for the CPU that the process `holder` had.
-    pub(super) fn add(&mut self, holder: Option<u32>, reader: Option<(u32, u32)>, ns: u64) {
+    /// This thread has waited so long for the CPU that the process `holder` had, until `wall_ns` or a little earlier.
+    pub(super) fn add(&mut self, holder: Option<u32>, reader: Option<(u32, u32)>, ns: u64, wall_ns: i64) {
         self.all_ns = self.all_ns.saturating_add(ns);
         if let Some(pid) = holder {
-            self.add_to(pid, None, ns);
+            self.add_to(pid, None, ns, wall_ns);
         }
         if let Some((pid, tid)) = reader
             && self.reader.is_none_or(|known| (known.pid, known.tid) != (pid, tid))
         {
-            self.reader = Some(Reader { pid, tid, allowed: None });
+            self.reader = Some(Reader { pid, tid, met_ns: wall_ns, allowed: None });
         }
     }
 
-    fn add_to(&mut self, pid: u32, name: Option<[u8; COMM_LEN]>, ns: u64) {
+    fn add_to(&mut self, pid: u32, name: Option<[u8; COMM_LEN]>, ns: u64, met_ns: i64) {
         if let Some(known) = self.known.iter_mut().find(|known| known.pid == pid) {
             known.ns = known.ns.saturating_add(ns);
             known.name = known.name.or(name);
         } else if self.known.len() < MOST {
-            self.known.push(Holder { pid, ns, name, is_asked: name.is_some() });
+            self.known.push(Holder { pid, ns, name, is_asked: name.is_some(), met_ns });
         } else {
             self.others_ns = self.others_ns.saturating_add(ns);
         }
@@ -76,8 +79,8 @@ impl Holders {
     pub(super) fn join(&mut self, other: &Self) {
         self.all_ns = self.all_ns.saturating_add(other.all_ns);
         self.others_ns = self.others_ns.saturating_add(other.others_ns);
-        for Holder { pid, ns, name, .. } in &other.known {
-            self.add_to(*pid, *name, *ns);
+        for Holder { pid, ns, name, met_ns, .. } in &other.known {
+            self.add_to(*pid, *name, *ns, *met_ns);
         }
         self.reader = other.reader.or(self.reader);
     }
@@ -85,14 +88,14 @@ impl Holders {
     /// Asks for what is not known yet, once per process: who has ended has no name any more.
     pub(super) fn ask(
         &mut self,
-        name: impl Fn(u32) -> Option<[u8; COMM_LEN]>,
-        allowed: impl Fn(u32, u32) -> Option<Allowed>,
+        name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
+        allowed: impl Fn(u32, u32, i64) -> Option<Allowed>,
     ) {
         for holder in self.known.iter_mut().filter(|holder| !holder.is_asked) {
-            (holder.name, holder.is_asked) = (name(holder.pid), true);
+            (holder.name, holder.is_asked) = (name(holder.pid, holder.met_ns), true);
         }
         if let Some(reader) = &mut self.reader {
-            reader.allowed = allowed(reader.pid, reader.tid).or(reader.allowed);
+            reader.allowed = allowed(reader.pid, reader.tid, reader.met_ns).or(reader.allowed);
         }
     }
 
@@ -118,12 +121,12 @@ mod tests {
         let mut holders = Holders::default();
         assert!(holders.main().is_none());
         for (pid, ns) in [(Some(7), 100), (Some(8), 300), (None, 100), (Some(8), 300), (Some(7), 200)] {
-            holders.add(pid, Some((1, 2)), ns);
+            holders.add(pid, Some((1, 2)), ns, 5);
         }
         let (main, share) = holders.main().expect("known");
         assert_eq!((main.pid, share), (8, 60));
         let mut both = Holders::default();
-        both.add(Some(7), None, 9_000);
+        both.add(Some(7), None, 9_000, 5);
         both.join(&holders);
         let (main, share) = both.main().expect("known");
         assert_eq!((main.pid, share), (7, 93));
@@ -133,25 +136,26 @@ mod tests {
     fn one_of_those_without_a_place_may_be_the_main_one() {
         let mut holders = Holders::default();
         for pid in 1..=MOST as u32 {
-            holders.add(Some(pid), None, 10);
+            holders.add(Some(pid), None, 10, 5);
         }
         assert!(holders.main().is_some());
-        holders.add(Some(100), None, 10);
+        holders.add(Some(100), None, 10, 5);
         assert!(holders.main().is_none());
     }
 
     #[test]
     fn each_is_asked_for_once_and_what_was_known_stays() {
         let mut holders = Holders::default();
-        holders.add(Some(7), Some((1, 2)), 10);
+        holders.add(Some(7), Some((1, 2)), 10, 5);
         let allowed = Allowed { count: 1, first: 3, online: 4 };
-        holders.ask(|_| None, |_, _| Some(allowed));
+        holders
+            .ask(|_, met| (met != 5).then_some([b'y'; COMM_LEN]), |_, _, met| (met == 5).then_some(allowed));
         // Both have ended; the number of the first is another's by now.
-        holders.ask(|_| Some([b'x'; COMM_LEN]), |_, _| None);
+        holders.ask(|_, _| Some([b'x'; COMM_LEN]), |_, _, _| None);
         assert_eq!(holders.main().map(|(main, _)| main.name), Some(None));
         assert_eq!(holders.allowed(), Some(allowed));
         // Of another reader nothing is known.
-        holders.add(Some(7), Some((1, 3)), 10);
+        holders.add(Some(7), Some((1, 3)), 10, 6);
         assert_eq!(holders.allowed(), None);
     }
 }

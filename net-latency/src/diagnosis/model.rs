@@ -341,7 +341,8 @@ pub struct Model {
     /// As [`service_port`] takes them.
     ephemeral: u32,
     pub(super) services: Vec<Service>,
-    places: HashMap<(u32, u16, Protocol), usize>,
+    /// By number and name of the process: a number may be another's later.
+    places: HashMap<(u32, [u8; COMM_LEN], u16, Protocol), usize>,
     /// The places of those who are alike; of several in one place, only that.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
@@ -441,7 +442,12 @@ impl Model {
                         ];
                         all.into_iter().for_each(|(item, part)| add(side, item, parts[part]));
                         if let Some(ns) = parts[PART_CPU].filter(|ns| *ns >= threshold) {
-                            side.holders.add(event.cpu_held_by(), event.pid().zip(event.tid()), ns);
+                            side.holders.add(
+                                event.cpu_held_by(),
+                                event.pid().zip(event.tid()),
+                                ns,
+                                event.wall_ns(),
+                            );
                         }
                     }
                     None => {
@@ -577,8 +583,8 @@ impl Model {
     /// run.
     pub(crate) fn ask(
         &mut self,
-        name: impl Fn(u32) -> Option<[u8; COMM_LEN]>,
-        allowed: impl Fn(u32, u32) -> Option<Allowed>,
+        name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
+        allowed: impl Fn(u32, u32, i64) -> Option<Allowed>,
     ) {
         for side in self.services.iter_mut().flat_map(|service| &mut service.sides) {
             side.holders.ask(&name, &allowed);
@@ -611,7 +617,8 @@ impl Model {
     fn place(&mut self, event: &Event<'_>, ends: &Ends) -> Option<usize> {
         let (pid, protocol) = (event.record().pid, event.protocol());
         let port = service_port(ends.local.port(), ends.remote.port(), self.ephemeral);
-        if let Some(place) = self.places.get(&(pid, port, protocol)) {
+        let key = (pid, event.process().map(padded).unwrap_or_default(), port, protocol);
+        if let Some(place) = self.places.get(&key) {
             return Some(*place);
         }
         let kind = name(event).filter(|_| pid > 0).map(|name| (name, port, protocol, event.record().netns));
@@ -625,7 +632,7 @@ impl Model {
         if self.services.len() == SERVICES {
             return None;
         }
-        self.places.insert((pid, port, protocol), self.services.len());
+        self.places.insert(key, self.services.len());
         if let Some(kind) = kind {
             self.alike.entry(kind).or_default().push(self.services.len());
         }
@@ -678,10 +685,13 @@ impl Model {
 
 /// The name of the process, or where that is unknown of the thread, ended by 0.
 fn name(event: &Event<'_>) -> Option<[u8; COMM_LEN]> {
-    let known = event.process().or(event.comm())?;
+    event.process().or(event.comm()).map(padded)
+}
+
+fn padded(known: &[u8]) -> [u8; COMM_LEN] {
     let mut name = [0; COMM_LEN];
     name[..known.len()].copy_from_slice(known);
-    Some(name)
+    name
 }
 
 /// So many ns earlier.

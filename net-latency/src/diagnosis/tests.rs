@@ -314,8 +314,8 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let wait = "had that CPU until the reader got it: 100 % of the wait";
     assert!(said(&model).contains(&format!("\nPID {HOLDER} {wait}")), "{}", said(&model));
     let allowed = Allowed { count: 1, first: 3, online: 4 };
-    let name = |pid| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));
-    model.ask(name, |pid, tid| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
+    let name = |pid, _| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));
+    model.ask(name, |pid, tid, _| ((pid, tid) == (ORDERS.pid, ORDERS.pid)).then_some(allowed));
     assert!(
         said(&model).contains(&format!("PID {HOLDER}, {wait}\naffinity forces it: ")),
         "{}",

@@ -1,12 +1,16 @@
 //! Process ids as containers know them: the numbers that processes have in their own PID namespaces.
 
 use std::{
+    collections::hash_map::Entry,
     fs::{self, File},
     io::Read as _,
     os::unix::fs::MetadataExt as _,
 };
 
+use net_latency_common::COMM_LEN;
 use rustc_hash::FxHashMap;
+
+use super::tasks::lived_at;
 
 /// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
 const INITIAL: u64 = 0xefff_fffc;
@@ -22,13 +26,14 @@ pub(super) fn proc_is_initial() -> bool {
     fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL)
 }
 
-/// A cache of what /proc says. Only a process that still runs can be asked for. Who refreshes it every second
-/// or so need not fear that an id has become another process' meanwhile: the kernel gives ids out in turn.
+/// A cache of what /proc says. Only a process that still runs can be asked for. One that was started later than a packet was complete
+/// has only got the number since: the packet's has none that is known.
 #[derive(Debug)]
 pub struct NamespacedPids {
     /// Whether /proc knows processes by the ids that the kernel side gives.
     usable: bool,
-    numbers: FxHashMap<u32, Option<u32>>,
+    /// With the name of whose process it was asked for: another one may have the id.
+    numbers: FxHashMap<u32, ([u8; COMM_LEN], Option<u32>)>,
     /// Kept for its memory.
     status: Vec<u8>,
 }
@@ -40,13 +45,23 @@ impl NamespacedPids {
         Self { usable: proc_is_initial(), numbers: FxHashMap::default(), status: Vec::new() }
     }
 
-    /// The number that the process has in its innermost PID namespace; `pid` is the one in the initial namespace.
-    pub fn number(&mut self, pid: u32) -> Option<u32> {
+    /// The number that the process has in its innermost PID namespace; `pid` is the one in the initial namespace. It has this name, and
+    /// lived at `wall_ns`.
+    pub fn number(&mut self, pid: u32, name: [u8; COMM_LEN], wall_ns: i64) -> Option<u32> {
         if !self.usable || pid == 0 {
             return None;
         }
-        let status = &mut self.status;
-        *self.numbers.entry(pid).or_insert_with(|| look_up(pid, status))
+        let Self { numbers, status, .. } = self;
+        let mut new = || (name, look_up(pid, wall_ns, status));
+        match numbers.entry(pid) {
+            Entry::Occupied(mut known) => {
+                if known.get().0 != name {
+                    known.insert(new());
+                }
+                known.get().1
+            }
+            Entry::Vacant(place) => place.insert(new()).1,
+        }
     }
 
     /// Forgets all numbers: ids are used again.
@@ -61,8 +76,11 @@ impl Default for NamespacedPids {
     }
 }
 
-fn look_up(pid: u32, status: &mut Vec<u8>) -> Option<u32> {
+fn look_up(pid: u32, wall_ns: i64, status: &mut Vec<u8>) -> Option<u32> {
     status.clear();
+    if !lived_at(&format!("/proc/{pid}"), wall_ns) {
+        return None;
+    }
     // Whatever fails here, the process has gone or is none of ours to see.
     let file = File::open(format!("/proc/{pid}/status")).ok()?;
     file.take(STATUS_LEN as u64).read_to_end(status).ok()?;
@@ -89,25 +107,32 @@ mod tests {
         assert_eq!(innermost(b"Name:\tNSpid:\\nNSpid: 5\nPid:\t7\n"), None);
     }
 
+    const NAME: [u8; COMM_LEN] = *b"server\0\0\0\0\0\0\0\0\0\0";
+    const OTHER: [u8; COMM_LEN] = *b"other\0\0\0\0\0\0\0\0\0\0\0";
+
     #[test]
     fn processes_are_asked_once_and_again_after_a_refresh() {
         let own = std::process::id();
         let mut pids = NamespacedPids { usable: true, ..NamespacedPids::new() };
-        let number = pids.number(own);
+        let number = pids.number(own, NAME, i64::MAX);
         assert!(number.is_some());
-        pids.numbers.insert(own, Some(1_000_000));
-        assert_eq!(pids.number(own), Some(1_000_000));
+        pids.numbers.insert(own, (NAME, Some(1_000_000)));
+        assert_eq!(pids.number(own, NAME, i64::MAX), Some(1_000_000));
+        // Another one has had the number.
+        assert_eq!(pids.number(own, OTHER, i64::MAX), number);
         pids.refresh();
-        assert_eq!(pids.number(own), number);
+        assert_eq!(pids.number(own, NAME, i64::MAX), number);
+        pids.refresh();
+        assert_eq!(pids.number(own, NAME, 0), None, "this process was not started in 1970");
     }
 
     #[test]
     fn unknown_is_none() {
         let mut pids = NamespacedPids { usable: true, ..NamespacedPids::new() };
         // More than any kernel allows (`PID_MAX_LIMIT`).
-        assert_eq!(pids.number(u32::MAX), None);
-        assert_eq!(pids.number(0), None);
+        assert_eq!(pids.number(u32::MAX, NAME, i64::MAX), None);
+        assert_eq!(pids.number(0, NAME, i64::MAX), None);
         pids.usable = false;
-        assert_eq!(pids.number(std::process::id()), None);
+        assert_eq!(pids.number(std::process::id(), NAME, i64::MAX), None);
     }
 }

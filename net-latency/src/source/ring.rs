@@ -355,9 +355,10 @@ impl RecordSource for Live<'_> {
             }
             let wall_ns = clock.to_utc_ns(record.finished_ns());
             let (ns_pid, device) = match names {
-                Some(Names { devices, namespaced }) => {
-                    (namespaced.number(packet.pid), devices.name(packet.netns, packet.ifindex))
-                }
+                Some(Names { devices, namespaced }) => (
+                    namespaced.number(packet.pid, packet.process, wall_ns),
+                    devices.name(packet.netns, packet.ifindex),
+                ),
                 None => (None, None),
             };
             let event = Event::new(packet, wall_ns, device).with_ns_pid(ns_pid).with_parts(parts);

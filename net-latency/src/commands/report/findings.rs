@@ -1,6 +1,6 @@
 //! Everything that a report tells, gathered in memory that doesn't depend on the logs' length.
 
-use super::table::{Connection, Table};
+use super::table::{Connection, Owner, Table};
 use super::timeline::Timeline;
 use crate::accounting::{self as summary, Worst, transit::Transits};
 use crate::kernel::ports;
@@ -25,10 +25,10 @@ pub(super) struct Report {
     pub(super) flags: [u64; FLAG_NAMES.len()],
     pub(super) stages: summary::Table,
     pub(super) worst: Worst,
-    pub(super) processes: Table<Option<u32>>,
+    pub(super) processes: Table<Owner>,
     pub(super) connections: Table<Connection>,
     pub(super) timeline: Timeline,
-    transits: Transits<(Connection, Option<u32>)>,
+    transits: Transits<(Connection, Owner)>,
     /// Ports of clients, as [`Connection::role`] takes them, where requests and answers are followed: not if some packets are left out.
     ephemeral: Option<u32>,
 }
@@ -56,7 +56,7 @@ impl Report {
     pub(super) fn finish(&mut self) {
         for (connection, entry) in self.connections.iter_mut() {
             let news = entry.finish(connection.role(self.ephemeral));
-            if let Some(process) = self.processes.get_mut(&entry.pid) {
+            if let Some(process) = entry.owner.and_then(|owner| self.processes.get_mut(&owner)) {
                 process.tcp.add(&news);
             }
         }
@@ -76,16 +76,17 @@ impl Report {
         let plain = packet.plain();
         self.stages.record(&plain);
         self.worst.record(&plain);
-        let process = self.processes.add(packet.values.pid, packet, &plain);
+        let owner = Owner::of(packet);
+        let process = self.processes.add(owner, packet, &plain);
         if let Some(connection) = Connection::of(packet) {
             let entry = self.connections.add(connection, packet, &plain);
             if let Some(segment) = packet.segment(&plain) {
                 process.tcp.add(&entry.converse(connection.role(self.ephemeral), &segment));
-                let receiver = (connection, packet.values.pid);
+                let receiver = (connection, owner);
                 let told = segment.passage.and_then(|passage| self.transits.see(&passage, receiver));
-                if let Some(((connection, pid), ns)) = told {
+                if let Some(((connection, owner), ns)) = told {
                     let [connection, process] =
-                        [self.connections.get_mut(&connection), self.processes.get_mut(&pid)];
+                        [self.connections.get_mut(&connection), self.processes.get_mut(&owner)];
                     for entry in [connection, process].into_iter().flatten() {
                         entry.tcp.add_transit(ns);
                     }

@@ -157,8 +157,8 @@ fn write_processes(report: &Report, top: usize, page: &mut String) -> fmt::Resul
     writeln!(page, "<h2>Processes</h2>\n<div class=\"scroll\">\n<table class=\"processes\">")?;
     writeln!(page, "<caption>{}</caption>", heading("Processes", rows.len(), &report.processes))?;
     write_head(&["PID", "name"], page)?;
-    for (pid, entry) in rows {
-        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    for (owner, entry) in rows {
+        let pid = owner.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         write!(page, "<tr><th scope=\"row\" class=\"left\">{pid}</th>")?;
         write!(page, "<td class=\"left\"><code>{}</code></td>", Name(entry.name.as_deref()))?;
         write_row(entry, page)?;

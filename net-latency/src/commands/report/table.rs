@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::SocketAddr;
 
 use net_latency_common::Direction;
+use rustc_hash::FxBuildHasher;
 
 use crate::accounting::{
     self as summary, Times,
@@ -37,6 +38,8 @@ pub(super) struct Entry {
     pub(super) name: Option<Box<str>>,
     name_is_process: bool,
     pub(super) pid: Option<u32>,
+    /// The last process that is known.
+    pub(super) owner: Option<Owner>,
     /// Lines of the same key may have been counted among the others.
     pub(super) is_rest: bool,
     /// What its connections, or itself, show beside the times.
@@ -59,7 +62,9 @@ impl Entry {
                 *sum += u128::from(ns.unwrap_or(0));
             }
         }
-        self.pid = packet.values.pid.or(self.pid);
+        if packet.values.pid.is_some() || self.owner.is_none() {
+            (self.pid, self.owner) = (packet.values.pid, Some(Owner::of(packet)));
+        }
         let Values { pid, tid, comm, process, .. } = &packet.values;
         let is_process = process.is_some() || tid.is_some() && tid == pid;
         if let Some(name) = process.as_deref().or(comm.as_deref())
@@ -95,6 +100,22 @@ impl Entry {
         let (direction, name, longest) = sums.rev().max_by_key(|(.., sum)| *sum)?;
         let percent = (longest * 100 + all / 2).checked_div(all)?;
         Some((direction, name, u64::try_from(percent).unwrap_or(100)))
+    }
+}
+
+/// A process: its number, and a sum of its name where the log has that. A log says of a number alone neither when its process ended nor
+/// that another one has it since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Owner {
+    pub(super) pid: Option<u32>,
+    name: u64,
+}
+
+impl Owner {
+    pub(super) fn of(packet: &Packet<'_>) -> Self {
+        let Values { pid, process, .. } = &packet.values;
+        let name = process.as_deref().map_or(0, |name| FxBuildHasher.hash_one(name));
+        Self { pid: *pid, name }
     }
 }
 

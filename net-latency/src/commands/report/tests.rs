@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use super::findings::Report;
 
-use super::table::Connection;
+use super::table::{Connection, Owner};
 use super::{html, object, text};
 use crate::clock::Zone;
 use crate::output::tests::any_record;
@@ -291,6 +291,18 @@ fn filters_keep_out_what_was_not_asked_for() {
 }
 
 #[test]
+fn a_number_that_is_used_again_is_another_process() {
+    let lines = [&b"second"[..], b"first", b"second"].map(|name| {
+        let record = PacketRecord { comm: comm(name), process: comm(name), pid: 7, tid: 7, ..incoming() };
+        line(&record, WALL_NS, Format::Json)
+    });
+    let report = report_on(&lines.concat(), &config()).expect("a log");
+    let (rows, _) = report.processes.top(9);
+    let told: Vec<_> = rows.iter().map(|(owner, row)| (owner.pid, row.name.as_deref(), row.lines)).collect();
+    assert_eq!(told, [(Some(7), Some("second"), 2), (Some(7), Some("first"), 1)]);
+}
+
+#[test]
 fn a_process_has_its_own_name_and_not_a_thread_s() {
     let names = |process: &[u8]| {
         let threads = [(&b"worker"[..], 8), (b"main", 7), (b"worker", 9)];
@@ -344,7 +356,7 @@ struct Naive {
     span: Option<(i64, i64)>,
     /// Times by direction, protocol and column; the last is the total.
     times: BTreeMap<(bool, Protocol, usize), Vec<u64>>,
-    processes: BTreeMap<Option<u32>, (u64, u64, u128)>,
+    processes: BTreeMap<Owner, (u64, u64, u128)>,
     connections: BTreeMap<Connection, (u64, u64, u128)>,
 }
 
@@ -363,7 +375,7 @@ impl Naive {
                 let key = (packet.direction == Direction::Out, packet.protocol, column);
                 naive.times.entry(key).or_default().extend(ns);
             }
-            let process = naive.processes.entry(packet.values.pid).or_default();
+            let process = naive.processes.entry(Owner::of(packet)).or_default();
             let connection = Connection::of(packet).expect("both ends are known");
             let connection = naive.connections.entry(connection).or_default();
             for (lines, bytes, time) in [process, connection] {
@@ -455,7 +467,7 @@ proptest! {
         let (processes, others) = report.processes.top(1_000);
         prop_assert_eq!(others.lines, 0);
         let found: BTreeMap<_, _> =
-            processes.iter().map(|(pid, row)| (*pid, (row.lines, row.bytes, row.time_ns))).collect();
+            processes.iter().map(|(owner, row)| (*owner, (row.lines, row.bytes, row.time_ns))).collect();
         prop_assert_eq!(&found, &naive.processes);
         prop_assert!(processes.is_sorted_by_key(|(_, row)| std::cmp::Reverse(row.time_ns)));
         let (connections, _) = report.connections.top(1_000);

@@ -150,8 +150,8 @@ fn write_processes(report: &Report, top: usize, out: &mut impl Write) -> io::Res
     let (rows, others) = report.processes.top(top);
     writeln!(out, "  {}:", heading("processes", rows.len(), &report.processes))?;
     writeln!(out, "      PID {:<NAME_WIDTH$}{:>11}{TIMES_HEAD}", "name", "packets")?;
-    for (pid, entry) in rows {
-        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    for (owner, entry) in rows {
+        let pid = owner.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         write!(out, "  {pid:>7} {:<NAME_WIDTH$}{:>11}", name(entry), packets(entry))?;
         write_times(entry, out)?;
         write_tcp(entry, out)?;

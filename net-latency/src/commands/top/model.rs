@@ -162,6 +162,7 @@ impl Model {
         self.has_parts |= event.parts().is_some();
         let pid = event.record().pid;
         let now = self.now;
+        self.begin_anew_if_other(pid, event);
         let is_room = self.processes.cells + self.connections.cells < CELLS;
         let mut process = self.processes.place(pid, now, is_room);
         if let Some(process) = &mut process {
@@ -186,6 +187,16 @@ impl Model {
             if let Some(process) = self.processes.entries.get_mut(&receiver.pid) {
                 process.traffic.add_transit(ns);
             }
+        }
+    }
+
+    /// Whoever has the number of a process under another name is another process, or has become another program: what is shown of it
+    /// is its own.
+    fn begin_anew_if_other(&mut self, pid: u32, event: &Event<'_>) {
+        let (Some(known), Some(name)) = (self.processes.entries.get(&pid), event.process()) else { return };
+        if pid != 0 && known.name.bytes() != Some(name) {
+            self.processes.entries.remove(&pid);
+            self.connections.entries.retain(|key, _| key.pid != pid);
         }
     }
 
@@ -609,6 +620,18 @@ pub(super) mod tests {
         assert_eq!((model.processes().count(), model.connections().count()), (1, 1));
         model.advance(60 * SECOND);
         assert_eq!((model.processes().count(), model.connections().count()), (0, 0));
+    }
+
+    #[test]
+    fn who_gets_the_number_of_another_process_begins_anew() {
+        let mut model = model();
+        for (name, dport) in [(&b"first"[..], 1), (b"first", 2), (b"second", 3)] {
+            record(&mut model, &PacketRecord { process: comm(name), dport, ..incoming() });
+        }
+        let names: Vec<_> = model.processes().map(|(_, process)| process.name.bytes()).collect();
+        assert_eq!(names, [Some(&b"second"[..])]);
+        let ports: Vec<_> = model.connections().map(|(key, _)| key.local.port()).collect();
+        assert_eq!(ports, [3]);
     }
 
     #[test]

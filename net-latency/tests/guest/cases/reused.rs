@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     ("reused_pid_of_the_only_one", of_one),
     ("reused_pid_of_the_only_one_in_hist", of_one_in_hist),
     ("reused_pid_of_the_only_one_in_journey", of_one_in_journey),
-    ("reused_pid_of_the_only_one_in_calls", of_one_in_calls),
+    ("calls_of_a_reused_pid", of_one_in_calls),
     ("reused_pid_of_others_has_a_row_of_its_own", of_others),
     ("reused_pid_of_a_commands_child", of_a_child),
     ("reused_thread_id_has_no_times", of_a_thread),
