@@ -2,6 +2,7 @@
 
 mod cards;
 mod devices;
+mod egress;
 mod filter;
 mod links;
 mod places;
@@ -11,6 +12,10 @@ pub(crate) mod verdicts;
 pub(crate) mod xdp;
 
 pub(crate) use filter::{Hook, destination_nat, drop_port, forget_rules, queue_port, transparent_proxy};
+pub(crate) use egress::Refused;
+pub(crate) use filter::{
+    destination_nat, drop_from, drop_port, drop_sent, forget_rules, queue_sent, transparent_proxy,
+};
 pub(crate) use places::{counter, counter_v6};
 use qdisc::Netem;
 
@@ -202,6 +207,16 @@ impl Path {
                 fs::write(format!("/proc/sys/net/ipv4/neigh/{NEAR}/{setting}"), value).context(setting)?;
             }
             links::forget_neighbour(far, NEAR)
+        })
+    }
+
+    /// The same, but what is sent is dropped after two questions, which takes some 40 ms (`neigh_invalidate`).
+    pub(crate) fn lose_neighbour(&self) -> Result<()> {
+        self.forget_neighbour()?;
+        self.near(|| {
+            // What is sent to an own address goes by this one.
+            set_up("lo")?;
+            Ok(fs::write(format!("/proc/sys/net/ipv4/neigh/{NEAR}/mcast_solicit"), "2")?)
         })
     }
 

@@ -5,9 +5,11 @@
 
 pub(crate) mod alone;
 mod calls;
+mod crafted;
 mod delegate;
+mod dying;
 mod exchanges;
-mod forge;
+pub(crate) mod forge;
 mod many;
 mod party;
 mod processor;
@@ -345,6 +347,8 @@ struct Role {
     gateway: party::Gateway,
     exchanges: exchanges::Log,
     udp: udp::Udp,
+    dying: dying::Dying,
+    crafted: crafted::Crafted,
 }
 
 impl Role {
@@ -504,6 +508,8 @@ impl Role {
             ["hog-when-asked", pipe, ms] => party::hog(pipe, milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),
+            ["crafted", rest @ ..] => self.crafted.perform(self.listener.as_ref(), rest),
+            ["dying", rest @ ..] => self.dying.perform(&self.udp, rest),
             _ => bail!("unknown command"),
         }
     }

@@ -1,6 +1,6 @@
 //! The footer's ledger: a place for every packet that the kernel side saw.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -19,6 +19,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ledger_of_a_pid", of_a_pid),
     ("ledger_of_lost_records", of_lost_records),
     ("ledger_of_drops", of_drops),
+    ("ledger_of_closed_queues", of_closed_queues),
     ("ledger_of_intervals", of_intervals),
     ("ledger_of_a_part_of_a_conversation", of_a_part),
     ("ledger_of_full_tables", of_full_tables),
@@ -154,6 +155,48 @@ fn of_drops(backend: Backend) -> Result<()> {
     ensure!(purged <= 2, outcome.fault("more waits than the closed socket had", []));
     ledger.dropped += purged;
     expect(&outcome, &ledger, &expected)
+}
+
+/// Datagrams on the queues of sockets that are closed (`udp_destruct_common`) are their sockets' drops: of each port and namespace
+/// exactly its own, though two namespaces have the same port.
+fn of_closed_queues(backend: Backend) -> Result<()> {
+    const PORT: u16 = 47_010;
+    let unread = [7, 3];
+    let mut tool = Launch::new(backend).args(&["--interval", "100ms"]).start()?;
+    let mut places = Vec::new();
+    for count in unread {
+        let path = Path::private_loopback(Version::V4)?;
+        let (mut sender, mut receiver) =
+            (path.near(|| Peer::spawn(CLIENT))?, path.near(|| Peer::spawn(SERVER))?);
+        sender.ask("udp bind 127.0.0.1")?;
+        receiver.ask(&format!("udp bind 127.0.0.1 {PORT}"))?;
+        sender.ask(&format!("udp send-to 127.0.0.1:{PORT} {} 90", count + 1))?;
+        receiver.ask("udp receive 1")?;
+        receiver.ask("udp close")?;
+        places.push((fs::metadata(path.near_namespace())?.ino(), count, path));
+    }
+    // They are freed after a grace period.
+    let dropped = |said: &[String]| -> u64 {
+        let reports = said.iter().filter_map(|line| Footer::parse(line).ok().flatten());
+        reports.filter_map(|report| report.figure("losses.dropped_at_socket").ok()).sum()
+    };
+    tool.expect_said("that they were dropped", |said| dropped(said) >= unread.iter().sum())?;
+    let outcome = tool.stop()?;
+    let footer = outcome.footer()?;
+    let drops = footer["drops"].as_array().context("no drops")?;
+    let found: HashMap<_, _> = drops
+        .iter()
+        .map(|drop| ((drop["netns"].as_u64(), drop["port"].as_u64()), &drop["packets"]))
+        .collect();
+    for (netns, count, _path) in &places {
+        let its = found.get(&(Some(*netns), Some(PORT.into())));
+        ensure!(
+            its.is_some_and(|packets| **packets == *count),
+            outcome.fault(format_args!("{its:?} of {count} in namespace {netns}; all: {drops:?}"), [])
+        );
+    }
+    ensure!(drops.len() == places.len(), outcome.fault(format_args!("others dropped too: {drops:?}"), []));
+    outcome.ledger().map(drop)
 }
 
 /// The intervals' ledgers add up, each by itself and all together.

@@ -14,6 +14,7 @@ const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_LOCAL_OUT: u32 = 3;
 const NF_INET_POST_ROUTING: u32 = 4;
 const NF_DROP: u32 = 0;
+const NF_QUEUE: u32 = 3;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
@@ -62,12 +63,14 @@ const NFTA_QUEUE_NUM: u16 = 1;
 const TABLE: &[u8] = b"nl\0";
 const CHAIN: &[u8] = b"nl\0";
 const IPV4: i32 = libc::AF_INET;
+/// `NFPROTO_INET`: IPv4 and IPv6.
+const BOTH: i32 = 1;
 
 /// Sends what is for `from` to `to` instead, in the calling thread's namespace.
 pub(crate) fn destination_nat(from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     const OFFSET_OF_DESTINATION: u32 = 16;
     const PRIORITY: i32 = -100;
-    rule(b"nat\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
+    rule(IPV4, b"nat\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
         expect(rule, NFT_PAYLOAD_NETWORK_HEADER, OFFSET_OF_DESTINATION, &from.octets());
         keep(rule, &to.octets());
         expression(rule, b"nat\0", |data| {
@@ -79,13 +82,14 @@ pub(crate) fn destination_nat(from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     .context("a rule for NAT")
 }
 
-/// Of a TCP or UDP header.
+// Of a TCP or UDP header.
+const OFFSET_OF_SOURCE_PORT: u32 = 0;
 const OFFSET_OF_DESTINATION_PORT: u32 = 2;
 
 /// Gives what arrives for `port` to a socket there before IP does, as a transparent proxy has it, in the calling thread's namespace.
 pub(crate) fn transparent_proxy(port: u16) -> Result<()> {
     const PRIORITY: i32 = -150;
-    rule(b"filter\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
+    rule(IPV4, b"filter\0", NF_INET_PRE_ROUTING, PRIORITY, |rule| {
         expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
         keep(rule, &port.to_be_bytes());
         expression(rule, b"tproxy\0", |data| {
@@ -98,16 +102,37 @@ pub(crate) fn transparent_proxy(port: u16) -> Result<()> {
 
 /// Drops what arrives for `port`, in the calling thread's namespace.
 pub(crate) fn drop_port(port: u16) -> Result<()> {
-    rule(b"filter\0", NF_INET_LOCAL_IN, 0, |rule| {
-        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
+    ends(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_DESTINATION_PORT, port, NF_DROP).context("a rule that drops")
+}
+
+/// Drops what arrives from `port`, in the calling thread's namespace.
+pub(crate) fn drop_from(port: u16) -> Result<()> {
+    ends(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_SOURCE_PORT, port, NF_DROP).context("a rule that drops answers")
+}
+
+/// Drops what is sent to `port` from the calling thread's namespace, by IPv4 and IPv6: the sender's call fails with `EPERM`.
+pub(crate) fn drop_sent(port: u16) -> Result<()> {
+    ends(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port, NF_DROP)
+        .context("a rule that drops what is sent")
+}
+
+/// Has a program decide on what is sent to `port`, where there is none (`nf_queue`): it is dropped, and the sender's call succeeds.
+pub(crate) fn queue_sent(port: u16) -> Result<()> {
+    ends(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port, NF_QUEUE)
+        .context("a rule that queues what is sent")
+}
+
+/// A rule by which `verdict` is the end of what has `port` there.
+fn ends(family: i32, hook: u32, offset: u32, port: u16, verdict: u32) -> Result<()> {
+    rule(family, b"filter\0", hook, 0, |rule| {
+        expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, offset, &port.to_be_bytes());
         expression(rule, b"immediate\0", |data| {
             number(data, NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
             data.nested(NFTA_IMMEDIATE_DATA, |data| {
-                data.nested(NFTA_DATA_VERDICT, |data| number(data, NFTA_VERDICT_CODE, NF_DROP));
+                data.nested(NFTA_DATA_VERDICT, |data| number(data, NFTA_VERDICT_CODE, verdict));
             });
         });
     })
-    .context("a rule that drops")
 }
 
 /// Where a packet of this machine's own sockets passes a rule.
@@ -125,24 +150,30 @@ pub(crate) fn queue_port(hook: Hook, port: u16, number: u16) -> Result<()> {
         Hook::Out => NF_INET_LOCAL_OUT,
         Hook::PostRouting => NF_INET_POST_ROUTING,
     };
-    rule(b"filter\0", hook, 0, |rule| {
+    rule(IPV4, b"filter\0", hook, 0, |rule| {
         expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, OFFSET_OF_DESTINATION_PORT, &port.to_be_bytes());
         expression(rule, b"queue\0", |data| data.attribute(NFTA_QUEUE_NUM, &number.to_be_bytes()));
     })
     .context("a rule that queues")
 }
 
-/// Undoes the functions above.
+/// Undoes the functions above that are of IPv4 alone.
 pub(crate) fn forget_rules() -> Result<()> {
-    let mut table = message(NFT_MSG_DELTABLE, 0);
+    let mut table = message(IPV4, NFT_MSG_DELTABLE, 0);
     table.attribute(NFTA_TABLE_NAME, TABLE);
     batch(vec![table]).context("removing the rules")
 }
 
-fn rule(kind: &[u8], hook: u32, priority: i32, expressions: impl FnOnce(&mut Request)) -> Result<()> {
-    let mut table = message(NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
+fn rule(
+    family: i32,
+    kind: &[u8],
+    hook: u32,
+    priority: i32,
+    expressions: impl FnOnce(&mut Request),
+) -> Result<()> {
+    let mut table = message(family, NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
     table.attribute(NFTA_TABLE_NAME, TABLE);
-    let mut chain = message(NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE);
+    let mut chain = message(family, NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE);
     chain.attribute(NFTA_CHAIN_TABLE, TABLE);
     chain.attribute(NFTA_CHAIN_NAME, CHAIN);
     chain.nested(NFTA_CHAIN_HOOK, |chain| {
@@ -150,7 +181,7 @@ fn rule(kind: &[u8], hook: u32, priority: i32, expressions: impl FnOnce(&mut Req
         number(chain, NFTA_HOOK_PRIORITY, priority.cast_unsigned());
     });
     chain.attribute(NFTA_CHAIN_TYPE, kind);
-    let mut rule = message(NFT_MSG_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND);
+    let mut rule = message(family, NFT_MSG_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_APPEND);
     rule.attribute(NFTA_RULE_TABLE, TABLE);
     rule.attribute(NFTA_RULE_CHAIN, CHAIN);
     rule.nested(NFTA_RULE_EXPRESSIONS, expressions);
@@ -191,10 +222,10 @@ fn number(request: &mut Request, kind: u16, value: u32) {
     request.attribute(kind, &value.to_be_bytes());
 }
 
-fn message(kind: u16, flags: libc::c_int) -> Request {
+fn message(family: i32, kind: u16, flags: libc::c_int) -> Request {
     let mut request = Request::new(NFNL_SUBSYS_NFTABLES << 8 | kind, flags);
     // struct nfgenmsg: family, version, resource.
-    request.put(&[u8::try_from(IPV4).unwrap_or(u8::MAX), 0, 0, 0]);
+    request.put(&[u8::try_from(family).unwrap_or(u8::MAX), 0, 0, 0]);
     request
 }
 

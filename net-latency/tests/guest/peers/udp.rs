@@ -29,8 +29,9 @@ pub(super) struct Udp(Option<UdpSocket>);
 impl Udp {
     pub(super) fn perform(&mut self, command: &[&str]) -> Result<u64> {
         match command {
-            ["bind", address] => {
-                let socket = UdpSocket::bind((address.parse::<IpAddr>()?, 0))?;
+            ["bind", address] => self.perform(&["bind", address, "0"]),
+            ["bind", address, port] => {
+                let socket = UdpSocket::bind((address.parse::<IpAddr>()?, port.parse()?))?;
                 socket.set_read_timeout(Some(PATIENCE))?;
                 let port = socket.local_addr()?.port();
                 self.0 = Some(socket);
@@ -74,6 +75,8 @@ impl Udp {
                 setsockopt(self.socket()?, sockopt::Mark, &value.parse()?)?;
                 Ok(0)
             }
+            // Drops all that arrives (`sk_filter`).
+            ["refuse"] => refuse(self.socket()?),
             ["merge"] => set(self.socket()?, libc::IPPROTO_UDP, UDP_GRO, 1),
             ["cork", on] => set(self.socket()?, libc::IPPROTO_UDP, UDP_CORK, on.parse()?),
             ["send", count, len] => {
@@ -148,7 +151,7 @@ impl Udp {
         }
     }
 
-    fn socket(&self) -> Result<&UdpSocket> {
+    pub(super) fn socket(&self) -> Result<&UdpSocket> {
         self.0.as_ref().context("no UDP socket")
     }
 
@@ -223,6 +226,24 @@ impl Udp {
         }
         Ok(seen as u64)
     }
+}
+
+fn refuse(socket: &UdpSocket) -> Result<u64> {
+    // `ret #0`: the bytes that are kept.
+    let mut filter = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut filter };
+    // SAFETY: the program is live, and says how many instructions there are.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    ensure!(result == 0, io::Error::last_os_error());
+    Ok(0)
 }
 
 fn headers(vectors: &mut [libc::iovec]) -> Vec<libc::mmsghdr> {

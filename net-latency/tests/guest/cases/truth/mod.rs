@@ -3,7 +3,9 @@
 
 mod copies;
 mod control;
+mod crafted;
 mod driver;
+mod dropped;
 mod fine;
 mod held;
 mod io;
@@ -67,7 +69,16 @@ pub(crate) const THEMES: &[Theme] = &[
     held::THEME,
     programs::THEME,
     skipped::THEME,
+    dropped::THEME,
+    dropped::WITHOUT_TCP,
+    dropped::OF_PORT,
+    dropped::UNSEEN,
+    crafted::THEME,
+    crafted::FLOOD,
 ];
+
+/// Those that have hooks skipped.
+const SKIPPING: [&str; 2] = [skipped::THEME.name, dropped::UNSEEN.name];
 
 /// What the tool has shown of one scenario.
 pub(crate) struct Evidence<'a> {
@@ -128,7 +139,7 @@ impl Played {
 
 fn play(backend: Backend, theme: &Theme, wanted: &[&str]) -> Result<Played> {
     let launch = Launch::new(backend).args(theme.arguments);
-    let tool = if theme.name == skipped::THEME.name { launch.skipping() } else { launch }.start()?;
+    let tool = if SKIPPING.contains(&theme.name) { launch.skipping() } else { launch }.start()?;
     let mut scenarios = HashMap::new();
     for scenario in theme.scenarios.iter().filter(|scenario| wanted.contains(&scenario.name)) {
         let start = Utc::now();
