@@ -161,7 +161,7 @@ fn of_drops(backend: Backend) -> Result<()> {
 /// exactly its own, though two namespaces have the same port.
 fn of_closed_queues(backend: Backend) -> Result<()> {
     const PORT: u16 = 47_010;
-    let unread = [7, 3];
+    let unread: [u64; 2] = [7, 3];
     let mut tool = Launch::new(backend).args(&["--interval", "100ms"]).start()?;
     let mut places = Vec::new();
     for count in unread {
@@ -180,7 +180,7 @@ fn of_closed_queues(backend: Backend) -> Result<()> {
         let reports = said.iter().filter_map(|line| Footer::parse(line).ok().flatten());
         reports.filter_map(|report| report.figure("losses.dropped_at_socket").ok()).sum()
     };
-    tool.expect_said("that they were dropped", |said| dropped(said) >= unread.iter().sum())?;
+    tool.expect_said("that they were dropped", |said| dropped(said) >= unread.iter().sum::<u64>())?;
     let outcome = tool.stop()?;
     let footer = outcome.footer()?;
     let drops = footer["drops"].as_array().context("no drops")?;

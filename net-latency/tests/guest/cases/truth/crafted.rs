@@ -382,10 +382,13 @@ fn fixed(is_held: bool) -> Result<Check> {
                 println!("{flaw:?}: {shown} of {read} bytes have a line");
                 Ok(())
             });
-            faults.extend(verdict.err().map(|error| format!("{flaw:?}: {error:#}")));
+            let beginning =
+                |error: anyhow::Error| format!("{error:#}").lines().take(12).collect::<Vec<_>>().join("\n");
+            faults.extend(verdict.err().map(|error| format!("{flaw:?}: {}", beginning(error))));
         }
         let _ends = (&table.path, &table.client);
-        ensure!(faults.is_empty(), "{} of {} flaws: {}", faults.len(), FLAWS.len(), faults.join("\n"));
+        let what = || format!("{} of {} flaws:\n{}", faults.len(), FLAWS.len(), faults.join("\n"));
+        ensure!(faults.is_empty(), evidence.outcome.fault(what(), []));
         Ok(())
     }))
 }
