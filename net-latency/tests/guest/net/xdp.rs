@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use nix::net::if_::if_nametoindex;
+use nix::{
+    net::if_::if_nametoindex,
+    sys::resource::{Resource, setrlimit},
+};
 
 use super::{FAR, Path, Request};
 
@@ -27,6 +30,9 @@ impl Path {
     /// Has the stack run an XDP program on what the server's end receives, until [`Self::without_xdp`]. Says whether the program takes
     /// packets that are not in one piece, where it is to: Linux has such programs since 5.18.
     pub(crate) fn generic_xdp(&self, takes_frags: bool) -> Result<bool> {
+        // Before Linux 5.11 programs count as locked memory, together with those of the tool.
+        setrlimit(Resource::RLIMIT_MEMLOCK, libc::RLIM_INFINITY, libc::RLIM_INFINITY)
+            .context("RLIMIT_MEMLOCK")?;
         self.far(|| {
             let whole = || load(0).context("loading an XDP program");
             let (program, takes_frags) = match takes_frags.then(|| load(BPF_F_XDP_HAS_FRAGS)) {

@@ -391,7 +391,7 @@ fn queue_tcp(path: Path, manner: verdicts::Manner) -> Result<Check> {
     Ok(Box::new(move |evidence| messages.check_tcp(evidence, known)))
 }
 
-/// The same of what GRO has merged.
+/// The same of what GRO has merged, which a veth link does since Linux 5.13; before, single segments come.
 fn queue_merged() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     path.merge()?;
