@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 // Of linux/bpf.h.
 const BPF_PROG_LOAD: libc::c_long = 5;
@@ -45,6 +46,8 @@ impl Drop for Refused {
 }
 
 fn load() -> Result<OwnedFd> {
+    // Before Linux 5.11 programs count as locked memory.
+    setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).context("RLIMIT_MEMLOCK")?;
     /// The start of `union bpf_attr`; the rest is 0.
     #[repr(C)]
     #[derive(Default)]

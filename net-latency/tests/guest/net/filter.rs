@@ -14,7 +14,6 @@ const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_LOCAL_OUT: u32 = 3;
 const NF_INET_POST_ROUTING: u32 = 4;
 const NF_DROP: u32 = 0;
-const NF_QUEUE: u32 = 3;
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
@@ -102,34 +101,27 @@ pub(crate) fn transparent_proxy(port: u16) -> Result<()> {
 
 /// Drops what arrives for `port`, in the calling thread's namespace.
 pub(crate) fn drop_port(port: u16) -> Result<()> {
-    ends(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_DESTINATION_PORT, port, NF_DROP).context("a rule that drops")
+    drops(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_DESTINATION_PORT, port).context("a rule that drops")
 }
 
 /// Drops what arrives from `port`, in the calling thread's namespace.
 pub(crate) fn drop_from(port: u16) -> Result<()> {
-    ends(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_SOURCE_PORT, port, NF_DROP).context("a rule that drops answers")
+    drops(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_SOURCE_PORT, port).context("a rule that drops answers")
 }
 
 /// Drops what is sent to `port` from the calling thread's namespace, by IPv4 and IPv6: the sender's call fails with `EPERM`.
 pub(crate) fn drop_sent(port: u16) -> Result<()> {
-    ends(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port, NF_DROP)
-        .context("a rule that drops what is sent")
+    drops(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port).context("a rule that drops what is sent")
 }
 
-/// Has a program decide on what is sent to `port`, where there is none (`nf_queue`): it is dropped, and the sender's call succeeds.
-pub(crate) fn queue_sent(port: u16) -> Result<()> {
-    ends(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port, NF_QUEUE)
-        .context("a rule that queues what is sent")
-}
-
-/// A rule by which `verdict` is the end of what has `port` there.
-fn ends(family: i32, hook: u32, offset: u32, port: u16, verdict: u32) -> Result<()> {
+/// A rule that drops what has `port` there.
+fn drops(family: i32, hook: u32, offset: u32, port: u16) -> Result<()> {
     rule(family, b"filter\0", hook, 0, |rule| {
         expect(rule, NFT_PAYLOAD_TRANSPORT_HEADER, offset, &port.to_be_bytes());
         expression(rule, b"immediate\0", |data| {
             number(data, NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
             data.nested(NFTA_IMMEDIATE_DATA, |data| {
-                data.nested(NFTA_DATA_VERDICT, |data| number(data, NFTA_VERDICT_CODE, verdict));
+                data.nested(NFTA_DATA_VERDICT, |data| number(data, NFTA_VERDICT_CODE, NF_DROP));
             });
         });
     })

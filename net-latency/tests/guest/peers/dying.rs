@@ -4,7 +4,10 @@
 use std::{
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::net::UnixDatagram,
+    },
     thread::sleep,
     time::Duration,
 };
@@ -41,6 +44,8 @@ pub(super) struct Dying {
     next: Option<Next>,
     /// Of UDP-Lite: what sends, and what receives.
     lite: Option<(UdpSocket, UdpSocket)>,
+    /// What is on their queues stays there.
+    kept: Vec<(UnixDatagram, UnixDatagram)>,
 }
 
 impl Dying {
@@ -69,19 +74,31 @@ impl Dying {
                     None => 0,
                 })
             }
+            // Takes the skb that was freed last, and keeps it.
+            ["keep-skb"] => self.keep_skb(),
             // Datagrams to that address die on arrival; each is followed by one of UDP-Lite.
-            ["arrive", to, wrong, rounds, gap_ms] => {
-                let gap = Duration::from_millis(gap_ms.parse()?);
-                self.arrive(to.parse()?, *wrong == "wrong-checksum", rounds.parse()?, gap)
+            ["arrive", to, death, rounds, gap_ms] => {
+                self.arrive(to.parse()?, death, rounds.parse()?, Duration::from_millis(gap_ms.parse()?))
             }
             _ => bail!("unknown command"),
         }
     }
 
-    fn arrive(&self, to: SocketAddr, wrong: bool, rounds: u64, gap: Duration) -> Result<u64> {
-        let (sender, receiver) = self.lite.as_ref().context("no UDP-Lite")?;
+    fn keep_skb(&mut self) -> Result<u64> {
+        let (from, to) = UnixDatagram::pair()?;
+        from.send(&DEAD)?;
+        self.kept.push((from, to));
+        Ok(0)
+    }
+
+    fn arrive(&mut self, to: SocketAddr, death: &str, rounds: u64, gap: Duration) -> Result<u64> {
+        let (sender, receiver) = self.lite.take().context("no UDP-Lite")?;
         let plain = UdpSocket::bind((unspecified(to.ip()), 0))?;
-        let raw = if wrong { Some(open(to.ip(), libc::SOCK_RAW, libc::IPPROTO_RAW)?) } else { None };
+        let raw = if death == "wrong-checksum" {
+            Some(open(to.ip(), libc::SOCK_RAW, libc::IPPROTO_RAW)?)
+        } else {
+            None
+        };
         let there = receiver.local_addr()?;
         let mut bytes = [0; NEXT.len()];
         for _ in 0..rounds {
@@ -96,10 +113,15 @@ impl Dying {
                     raw.send_to(&packet, SocketAddr::new(to.ip(), 0))?;
                 }
             }
+            if death == "answered" {
+                // By ICMP, whose skb was freed after the datagram's.
+                self.keep_skb()?;
+            }
             sleep(gap);
             sender.send_to(&NEXT, there)?;
             ensure!(receiver.recv(&mut bytes)? == NEXT.len(), "another datagram");
         }
+        self.lite = Some((sender, receiver));
         Ok(rounds)
     }
 }

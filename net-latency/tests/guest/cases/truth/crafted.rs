@@ -8,6 +8,7 @@
 use std::{
     env, fs,
     net::{SocketAddr, SocketAddrV4},
+    ops::Range,
     os::fd::{AsRawFd as _, OwnedFd},
     thread::sleep,
     time::{Duration, Instant},
@@ -110,6 +111,22 @@ struct Done {
     to: DateTime<Utc>,
     /// Bytes that were read.
     bytes: u32,
+}
+
+impl Done {
+    /// Whether it sent a segment that TCP accepts, and that has all of these bytes.
+    fn covers(&self, range: &Range<usize>) -> bool {
+        match self.step {
+            Step::Send { offset, len, flaw: Flaw::None } => {
+                offset as usize <= range.start && range.end <= (offset + len) as usize
+            }
+            Step::Burst { offset, count } => {
+                let (first, end) = (offset as usize, (offset + 2 * count) as usize);
+                (first..end).contains(&range.start) && (range.start - first) % 2 == 0 && range.len() == 1
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A connection and its plan.
@@ -289,43 +306,29 @@ impl Connection {
         Ok((all.try_into()?, brought.len().try_into()?))
     }
 
-    /// The line's bytes are within one segment that was accepted. As far as its times are known, that one brought all of them.
-    fn expect_segment(&self, line: &Line, range: &std::ops::Range<usize>, bytes: &[usize]) -> Result<()> {
-        let covers = |done: &Done| match done.step {
-            Step::Burst { offset, count } => {
-                let (first, end) = (offset as usize, (offset + 2 * count) as usize);
-                (first..end).contains(&range.start) && (range.start - first) % 2 == 0 && range.len() == 1
-            }
-            Step::Send { offset, len, flaw: Flaw::None } => {
-                offset as usize <= range.start && range.end <= (offset + len) as usize
-            }
-            _ => false,
-        };
-        ensure!(self.done.iter().any(covers), "no segment that TCP accepted has all of {range:?}");
+    /// The line's bytes are within a segment that was accepted, and brought one of them at least. Its times, as far as they are known,
+    /// are that segment's.
+    fn expect_segment(&self, line: &Line, range: &Range<usize>, bytes: &[usize]) -> Result<()> {
         let ts = line.ts.with_timezone(&Utc);
         self.expect_read(ts, range)?;
         let ago = |ns: u64| ts - TimeDelta::nanoseconds(ns.try_into().unwrap_or(i64::MAX));
         let came = [line.total.map(ago), line.stages[2].map(ago)];
-        for came in came.into_iter().flatten() {
-            let step = bytes[0];
-            ensure!(
-                bytes.iter().all(|other| *other == step),
-                "known times, of bytes that several segments brought"
-            );
+        let is_of = |step: usize| {
             let done = &self.done[step];
             let next = self.done.get(step + 1).map_or(DateTime::<Utc>::MAX_UTC, |next| next.from);
-            ensure!(
-                came >= done.from - CLOCK_ERROR && came < next,
-                "it came at {came}, but {:?}, which brought it, was sent at {}",
-                done.step,
-                done.from
-            );
-        }
+            let is_its_time = |came: &DateTime<Utc>| *came >= done.from - CLOCK_ERROR && *came < next;
+            done.covers(range) && bytes.contains(&step) && came.iter().flatten().all(is_its_time)
+        };
+        ensure!(
+            (0..self.done.len()).any(is_of),
+            "no segment that brought any of {range:?} has all of it and came at {:?}",
+            came.iter().flatten().collect::<Vec<_>>()
+        );
         Ok(())
     }
 
     /// The line was finished by the read that took its first byte.
-    fn expect_read(&self, ts: DateTime<Utc>, range: &std::ops::Range<usize>) -> Result<()> {
+    fn expect_read(&self, ts: DateTime<Utc>, range: &Range<usize>) -> Result<()> {
         let mut taken = 0;
         for done in self.done.iter().filter(|done| done.bytes > 0) {
             taken += done.bytes;

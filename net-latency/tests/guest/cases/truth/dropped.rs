@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::{Dir, Line, Proto},
-    net::{Path, Refused, Version, drop_sent, queue_sent},
+    net::{Path, Refused, Version, drop_sent},
     oracle::expect_datagrams,
     peers::{CLIENT, Peer, SERVER},
     skips::skipping,
@@ -25,7 +25,6 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "refused_then_ping_socket", play: || refused(Version::V4, "ping-socket") },
         Scenario { name: "refused_then_lite", play: || refused(Version::V4, "lite") },
         Scenario { name: "refused_then_raw", play: || refused(Version::V4, "raw") },
-        Scenario { name: "queued_without_program", play: queued_without_program },
         Scenario { name: "refused_by_cgroup", play: refused_by_cgroup },
         Scenario { name: "without_neighbour", play: without_neighbour },
         Scenario { name: "kept_here", play: kept_here },
@@ -218,18 +217,6 @@ fn refused(version: Version, next: &str) -> Result<Check> {
     Ok(stage.expect(ROUNDS))
 }
 
-/// Netfilter hands it to a program that isn't there (`nf_queue`): dropped, and the call succeeds.
-fn queued_without_program() -> Result<Check> {
-    let mut stage = Stage::new(Version::V4)?;
-    let far = stage.path.addresses().1;
-    stage.then(&format!("ping {far}"))?;
-    stage.open()?;
-    stage.path.near(|| queue_sent(DEAD))?;
-    stage.die(FEW, GAP, false)?;
-    stage.live()?;
-    Ok(stage.expect(FEW))
-}
-
 /// A cgroup's program drops it, behind netfilter and IP's hook (`ip_finish_output`): systemd's `IPAddressDeny=`.
 fn refused_by_cgroup() -> Result<Check> {
     let mut stage = Stage::new(Version::V4)?;
@@ -319,7 +306,11 @@ fn lite(version: Version, death: Death) -> Result<Check> {
         Death::SocketFilter => drop(other.ask("udp refuse")?),
         Death::NoSocket | Death::WrongChecksum => {}
     }
-    let what = if death == Death::WrongChecksum { "wrong-checksum" } else { "plain" };
+    let what = match death {
+        Death::WrongChecksum => "wrong-checksum",
+        Death::NoSocket => "answered",
+        Death::FullQueue | Death::SocketFilter => "plain",
+    };
     let rounds = FEW;
     peer.ask(&format!("dying arrive {dead} {what} {rounds} {}", GAP.as_millis()))?;
     Ok(Box::new(move |evidence| {
@@ -345,6 +336,8 @@ fn datagram_after_no_socket() -> Result<Check> {
     let nowhere = SocketAddr::new(address, CLOSED);
     for _ in 0..FEW {
         sender.ask(&format!("udp send-to {nowhere} 1 {LEN}"))?;
+        // ICMP's answer was freed after it.
+        sender.ask("dying keep-skb")?;
         sleep(GAP);
         skipping("udp::received", || {
             sender.ask(&format!("udp send-to {to} 1 {LEN}"))?;
