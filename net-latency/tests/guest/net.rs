@@ -11,9 +11,10 @@ pub(crate) mod tap;
 pub(crate) mod verdicts;
 pub(crate) mod xdp;
 
-pub(crate) use filter::{Hook, destination_nat, drop_port, forget_rules, queue_port, transparent_proxy};
 pub(crate) use egress::Refused;
-pub(crate) use filter::{destination_nat, drop_from, drop_port, drop_sent, forget_rules, transparent_proxy};
+pub(crate) use filter::{
+    Hook, destination_nat, drop_from, drop_port, drop_sent, forget_rules, queue_port, transparent_proxy,
+};
 pub(crate) use places::{counter, counter_v6};
 use qdisc::Netem;
 

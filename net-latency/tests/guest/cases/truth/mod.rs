@@ -1,8 +1,8 @@
 //! Every packet on every path: scenarios of traffic, many under one run of the tool, each checked against
 //! what it is known to have sent and read.
 
-mod copies;
 mod control;
+mod copies;
 mod crafted;
 mod driver;
 mod dropped;
