@@ -6,6 +6,7 @@ pub mod devices;
 pub mod facts;
 pub mod functions;
 pub mod layout;
+mod lives;
 pub mod memory;
 pub mod namespaced;
 pub mod ports;

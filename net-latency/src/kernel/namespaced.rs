@@ -10,7 +10,7 @@ use std::{
 use net_latency_common::COMM_LEN;
 use rustc_hash::FxHashMap;
 
-use super::tasks::lived_at;
+use super::lives::lived_at;
 
 /// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h).
 const INITIAL: u64 = 0xefff_fffc;

@@ -3,12 +3,8 @@
 use std::{fs, io, ops::RangeInclusive, path::Path, process};
 
 use net_latency_common::COMM_LEN;
-use rustix::{
-    param::clock_ticks_per_second,
-    time::{ClockId, Timespec, clock_gettime},
-};
 
-use super::namespaced::proc_is_initial;
+use super::{lives::lived_at, namespaced::proc_is_initial};
 use crate::request::glob::Glob;
 
 /// Those of the globs that match no thread of another process now. The first thread of a process has the process's name.
@@ -39,32 +35,6 @@ fn unmatched_in<'a>(proc: &Path, own: u32, globs: &'a [Glob]) -> io::Result<Vec<
         }
     }
     Ok(unmatched)
-}
-
-/// When the process or thread of this directory of /proc was started, ns since 1970, in steps of 10 ms: not later than it was.
-fn started(directory: &str) -> Option<i64> {
-    // Read in this order, what comes between makes it earlier.
-    let wall = clock_gettime(ClockId::Realtime);
-    let running = clock_gettime(ClockId::Boottime);
-    let ns = |time: Timespec| time.tv_sec * 1_000_000_000 + time.tv_nsec;
-    let ticks = start_ticks(&fs::read(format!("{directory}/stat")).ok()?)?;
-    let start =
-        i64::try_from(u128::from(ticks) * 1_000_000_000 / u128::from(clock_ticks_per_second())).ok()?;
-    Some(ns(wall) - (ns(running) - start))
-}
-
-/// The start in a line of a `stat`. A name may have anything in it, parentheses too.
-fn start_ticks(stat: &[u8]) -> Option<u64> {
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    // The first word behind the name is the third of the line, and the start the 22nd.
-    let word = stat[end + 1..].split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(19)?;
-    str::from_utf8(word).ok()?.trim_end().parse().ok()
-}
-
-/// Whether the process or thread that has this directory of /proc lived at a time, ns since 1970. Else it is another one that has got the
-/// number since.
-pub(super) fn lived_at(directory: &str, wall_ns: i64) -> bool {
-    started(directory).is_some_and(|start| start <= wall_ns)
 }
 
 /// The name, ended by 0, of a process that lives and did so at `wall_ns`, by its id in the initial PID namespace.
@@ -148,34 +118,13 @@ mod tests {
             assert_eq!(read(allowed, online), None, "{allowed:?} {online:?}");
         }
         if proc_is_initial() {
-            let (now, own) = (now(), process::id());
-            let allowed = Allowed::of(own, own, now).expect("this one lives");
+            // In 1970 this process was not started.
+            let (later, before, own) = (i64::MAX, 0, process::id());
+            let allowed = Allowed::of(own, own, later).expect("this one lives");
             assert!(allowed.count >= 1 && allowed.count <= allowed.online, "{allowed:?}");
-            assert!(name(own, now).is_some());
-            // A day before this one was started, its number was another's.
-            let before = now - 86_400_000_000_000;
+            assert!(name(own, later).is_some());
             assert_eq!((Allowed::of(own, own, before), name(own, before)), (None, None));
         }
-    }
-
-    fn now() -> i64 {
-        let now = clock_gettime(ClockId::Realtime);
-        now.tv_sec * 1_000_000_000 + now.tv_nsec
-    }
-
-    #[test]
-    fn a_start_is_found_behind_any_name() {
-        let behind = "S 1 7 7 0 -1 4194560 141 0 0 0 0 0 0 0 20 0 1 0 4711 2383872 0\n";
-        for name in ["sh", "a b", ") S 1 2", "((", ""] {
-            assert_eq!(start_ticks(format!("7 ({name}) {behind}").as_bytes()), Some(4711), "{name}");
-        }
-        for other in ["", "7 (sh", "7 (sh) S 1", "7 (sh) S 1 7 7 0 -1 4194560 141 0 0 0 0 0 0 0 20 0 1 0 x 1"]
-        {
-            assert_eq!(start_ticks(other.as_bytes()), None, "{other}");
-        }
-        let start = started("/proc/self").expect("this one lives");
-        assert!(start <= now() && start > now() - 86_400_000_000_000);
-        assert!(lived_at("/proc/self", now()) && !lived_at("/proc/self", start - 1_000_000_000));
     }
 
     #[test]

@@ -196,9 +196,9 @@ mod tests {
     /// Functions that some kernels of the matrix lack, as recorded on each.
     const LACKING: [(&str, &[&str]); 4] = [
         ("5.10", &["__tcp_read_sock", "tcp_read_done"]),
-        ("6.1", &[]),
-        ("6.12", &["do_tcp_sendpages"]),
-        ("7.2", &["do_tcp_sendpages", "tcp_v4_send_check", "tcp_v6_send_check"]),
+        ("6.1", &["tcp_drop"]),
+        ("6.12", &["do_tcp_sendpages", "tcp_drop"]),
+        ("7.2", &["do_tcp_sendpages", "tcp_drop", "tcp_v4_send_check", "tcp_v6_send_check"]),
     ];
 
     fn chosen(scope: Scope, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
