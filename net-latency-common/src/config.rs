@@ -17,6 +17,8 @@ pub struct Offsets {
     pub sk_buff_data: u32,
     pub sk_buff_end: u32,
     pub sk_buff_users: u32,
+    pub sk_buff_cloned: u32,
+    pub sk_buff_cloned_shift: u32,
     pub sk_buff_mark: u32,
     pub sk_buff_skb_mstamp_ns: u32,
     pub sk_buff_protocol: u32,
@@ -50,6 +52,7 @@ pub struct Offsets {
     pub sock_sk_lock_owned: u32,
     pub sock_sk_receive_queue: u32,
     pub sock_sk_backlog_len: u32,
+    pub sock_sk_drops: u32,
     pub tcp_sock_rcv_nxt: u32,
     pub tcp_sock_out_of_order_queue: u32,
     pub tcp_sock_copied_seq: u32,
@@ -144,13 +147,15 @@ pub struct Settings {
     pub histograms_by: u32,
     /// TCP lets a packet go where its control block is gone already, and only its header tells.
     pub tcp_header_only: u32,
+    /// Whether TCP drops skbs without a word (`tcp_drop` before Linux 5.18).
+    pub tcp_drops_unseen: u32,
     /// [`crate::FineRecord`]s instead of [`crate::PacketRecord`]s.
     pub fine: u32,
     /// The ports that the kernel gives out: the first, and the last shifted by 16 bits.
     pub ephemeral_ports: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 4 * 8 + 19 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 4 * 8 + 20 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

@@ -10,7 +10,6 @@ use crate::{
     entry::Field,
     flow::{filter, untraced},
     kernel::{
-        cpu::now,
         memory::{Memory, number},
         skb::Skb,
     },
@@ -65,7 +64,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     // They end here: what comes again is stamped again.
-    let (drv, _) = skb_stamps::take_in(skb.address(), || skb.head(), now());
+    let drv = skb_stamps::take_forwarded(number(skb.address()), number(skb.head()));
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
     if let Some(before) = forwarded_entry(skb.address()) {
@@ -101,10 +100,11 @@ pub(crate) fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> 
     (forwarded.hops.get() == hops + 1).then_some(forwarded.drv.get())
 }
 
-/// An skb takes another one's buffer (`skb_morph`): of fragments, the one that came last becomes the whole packet.
+/// An skb gets another buffer: a larger one of its own (`pskb_expand_head`), or another skb's (`skb_morph`: of fragments, the one that came
+/// last becomes the whole packet).
 #[inline(always)]
-pub fn morphed<M: Memory>(skb: Skb<M>) -> HookResult {
-    skb_stamps::morphed(number(skb.address()), number(skb.head()));
+pub fn rebuffered<M: Memory>(skb: Skb<M>) -> HookResult {
+    skb_stamps::rebuffered(number(skb.address()), number(skb.head()));
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 //! - by a copy (`skb_copy_header`: `skb_copy`, `pskb_copy`, `skb_copy_expand`, generic XDP's `skb_pp_cow_data`): it gets the stamps of
 //!   what it copies, or loses those that were left under its address ([`copied`]);
 //! - by `skb_segment`, where NFQUEUE cuts a merged packet up: stamps from before count for none after it ([`segmented`]);
-//! - by `skb_morph`, when fragments are put together: the last one's skb takes the first one's buffer ([`morphed`]).
+//! - by `skb_morph`, when fragments are put together: the last one's skb takes the first one's buffer ([`rebuffered`]).
 //!
 //! `kfree_skb` ends what is left. Other ends are unseen, and harmless by the above.
 //!
@@ -324,15 +324,37 @@ extern "C" fn received_shared(skb: u64, head: u64) -> u32 {
     0
 }
 
-/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack, and IP. Its
-/// buffer is at `head`.
+/// The stamps of an skb that its transport receives, which from now on belong to no packet: the last entry into the stack, and IP.
 #[inline(always)]
-pub(crate) fn take_in(skb: u64, head: impl FnOnce() -> u64, now: u64) -> (u64, u64) {
-    let mut stamps = of(skb).take_in(now);
+pub(crate) fn take_in<M: Memory>(skb: Skb<M>, address: u64, now: u64) -> (u64, u64) {
+    let mut stamps = of(address).take_in(now);
     if HAS_SHARED.get() != 0 {
-        stamps = later(stamps, of_buffer(number(head())).take_in(now));
+        let head = number(skb.head());
+        let drv = take_shared(head, now, SkbStage::Arrived as u32);
+        let shared = (drv, take_shared(head, now, SkbStage::IpIn as u32));
+        // Of a clone that IP's hook did not see, which the kernel may have skipped, what lies under its address is another packet's.
+        stamps = if last(shared) == 0 && skb.is_clone() { (0, 0) } else { later(stamps, shared) };
     }
     if last(stamps) > SEGMENTED_AT.get() { stamps } else { (0, 0) }
+}
+
+/// Takes a stamp of the skbs that share a buffer: the driver's or, behind that, IP's.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn take_shared(head: u64, now: u64, stage: u32) -> u64 {
+    let stamps = of_buffer(head);
+    let is_driver = stage == SkbStage::Arrived as u32;
+    stamps.take(if is_driver { SkbStage::Arrived } else { SkbStage::IpIn }, now)
+}
+
+/// When an skb entered the stack that this machine forwards: its stamps end here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn take_forwarded(skb: u64, head: u64) -> u64 {
+    let now = now();
+    let own = of(skb).take_in(now);
+    let shared = if HAS_SHARED.get() != 0 { of_buffer(head).take_in(now) } else { (0, 0) };
+    later(own, shared).0
 }
 
 /// When an skb that its transport let go at that time passed IP; it is with its device now.
@@ -381,10 +403,10 @@ pub(crate) extern "C" fn copied(new: u64, old: u64, head: u64) -> u32 {
     0
 }
 
-/// An skb, whose buffer is at `head`, takes another one's buffer, and stays what it is.
+/// An skb, whose buffer is at `head`, gets another buffer, and stays what it is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn morphed(skb: u64, head: u64) -> u32 {
+pub(crate) extern "C" fn rebuffered(skb: u64, head: u64) -> u32 {
     if HAS_SHARED.get() != 0 {
         let now = now();
         let own = of(skb).take_in(now);

@@ -62,12 +62,12 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// When the packet was at its driver, at IP and at UDP.
+    /// When the packet, of which this skb is, was at its driver, at IP and at UDP.
     #[inline(always)]
-    fn stamps(&self) -> (u64, u64, u64) {
+    fn stamps<M: Memory>(&self, skb: Skb<M>) -> (u64, u64, u64) {
         let transport = self.transport.get();
         if self.has_stamps.get() == 0 {
-            self.take_stamps(transport);
+            self.take_stamps(skb, transport);
         }
         (self.drv.get(), self.ip.get(), transport)
     }
@@ -81,8 +81,8 @@ impl Receiving {
     }
 
     #[inline(always)]
-    fn take_stamps(&self, transport: u64) {
-        let (drv, ip) = skb_stamps::take_in(self.skb.get(), || self.head.get(), transport);
+    fn take_stamps<M: Memory>(&self, skb: Skb<M>, transport: u64) {
+        let (drv, ip) = skb_stamps::take_in(skb, self.skb.get(), transport);
         self.drv.set(drv);
         self.ip.set(ip);
         self.has_stamps.set(1);
@@ -238,7 +238,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     // Of most packets, which others get, nobody asks for the stamps. What was merged is freed before its segments are queued, so that
     // its address may be another's by then.
     if is_merged || !filter::is_by_process() {
-        receiving.take_stamps(transport);
+        receiving.take_stamps(skb, transport);
     }
     Ok(())
 }
@@ -262,7 +262,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let is_segment = merged_ports != 0 && merged_ports == header as u32;
     let is_packet = receiving.skb.get() == number(skb.address());
     let is_its = is_packet || receiving.head.get() == skb.head() || is_segment;
-    let (drv, ip, transport) = if is_its { receiving.stamps() } else { (0, 0, 0) };
+    let (drv, ip, transport) = if is_its { receiving.stamps(skb) } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
     let left = receiving.merged_left.get();

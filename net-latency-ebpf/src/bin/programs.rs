@@ -131,10 +131,6 @@ pub fn raw_dropped(context: RawTracePointContext) -> i32 {
 }
 
 on_function!(
-    /// `tcp_drop(sk, skb)`.
-    fentry_in_dropped, kprobe_in_dropped, receive::dropped_by_tcp(Skb 1)
-);
-on_function!(
     /// `skb_copy_header(new, old)`.
     fentry_copied, kprobe_copied, transmit::copied(Skb 0, Skb 1)
 );
@@ -144,7 +140,11 @@ on_function!(
 );
 on_function!(
     /// `skb_morph(skb, other)`.
-    fentry_morphed, kprobe_morphed, ip::morphed(Skb 0)
+    fentry_morphed, kprobe_morphed, ip::rebuffered(Skb 0)
+);
+on_function!(
+    /// `pskb_expand_head(skb, …)`.
+    fentry_expanded, kprobe_expanded, ip::rebuffered(Skb 0)
 );
 on_function!(
     /// `__tcp_read_sock(sk, …)` or `tcp_read_sock(sk, …)`: splice, and consumers within the kernel.

@@ -195,6 +195,12 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_pacing_status)) == SK_PACING_NEEDED
     }
 
+    /// How many skbs TCP has dropped of it, or about (`sk_drops_add`).
+    #[inline(always)]
+    pub(crate) fn drops(self) -> u32 {
+        self.field(offset!(sock_sk_drops))
+    }
+
     /// Whether it waits for connections, and is none itself.
     #[inline(always)]
     pub(crate) fn is_listening(self) -> bool {

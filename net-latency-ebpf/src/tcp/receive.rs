@@ -4,7 +4,8 @@
 //! number ([`super::segments`]).
 
 use net_latency_common::{
-    Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS, PacketRecord, STAMPS,
+    Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS,
+    PacketRecord, STAMPS,
 };
 
 #[cfg(feature = "fine")]
@@ -25,7 +26,7 @@ use crate::{
         counters::{self, HookResult},
         ring::{Finished, emit, emit_fine},
     },
-    flow::{addresses::AddrPair, filter, untraced::FlowKey},
+    flow::{addresses::AddrPair, filter, settings::setting, untraced::FlowKey},
     ip,
     kernel::{
         cpu::{cpu, now},
@@ -100,7 +101,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         }
     }
     let transport = if filter::is_by_process() { now() } else { early };
-    let (drv, ip) = skb_stamps::take_in(skb.address(), || skb.head(), transport);
+    let (drv, ip) = skb_stamps::take_in(skb, skb.address(), transport);
     let (drv, last) = match ip::first_entry(skb, family, header.content) {
         Some(first) => (first, drv),
         None => (drv, 0),
@@ -223,12 +224,6 @@ pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     if had_stamps { Ok(()) } else { segments::dropped(skb) }
 }
 
-/// TCP drops an skb (`tcp_drop`), of which the kernel tells nothing else before Linux 5.18.
-#[inline(always)]
-pub fn dropped_by_tcp<M: Memory>(skb: Skb<M>) -> HookResult {
-    segments::dropped(skb)
-}
-
 /// A receive call has moved the socket's `copied_seq` (or has peeked and left it).
 #[inline(always)]
 pub fn taken<M: Memory>(socket: Socket<M>) -> HookResult {
@@ -281,11 +276,48 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
         let at = connection.taken_at.get();
         connection.fine.reading.set(if task.ids == 0 { Reading::default() } else { readers::current(at) });
     }
+    note_drops(socket, connection);
     connection.taken_until.set(until);
     if filter::task(&task) {
         learn_buffer(socket, connection);
     }
     walk(socket, connection, || first_step(connection))
+}
+
+/// Where TCP drops segments unseen, what came before it was found to have dropped any may be one of these.
+#[inline(always)]
+fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
+    if setting!(tcp_drops_unseen) == 0 {
+        return;
+    }
+    let drops = socket.drops();
+    if drops != connection.drops.get() {
+        connection.drops.set(drops);
+        connection.unproven_until.set(connection.taken_at.get());
+    }
+}
+
+/// Whether a segment at which the walk is was dropped, though that was not seen; what is known of it is corrected otherwise. The bytes that
+/// are read are those of an skb, and no segment reaches beyond its skb.
+///
+/// A function with a stack of its own, which is free again before there is a line.
+#[inline(never)]
+fn was_dropped(connection: &Connection, segment: &Segment) -> bool {
+    let is_unproven = setting!(tcp_drops_unseen) != 0 && segment.transport <= connection.unproven_until.get();
+    if is_unproven {
+        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
+    }
+    if !segment.is_ambiguous() {
+        return false;
+    }
+    segment.settle_len();
+    let (next, buffer_end) = (connection.read_next.get(), connection.buffer_end.get());
+    let is_within = !before(next, connection.buffer_start.get()) && before(next, buffer_end);
+    if !is_within || !before(buffer_end, segment.end()) {
+        return false;
+    }
+    segment.len.set(buffer_end.wrapping_sub(next));
+    is_unproven && segment.copies.get() == 0
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;
@@ -510,7 +542,11 @@ fn first_step(connection: &Connection) -> u32 {
 fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -> u32 {
     let next = connection.read_next.get();
     let segment = waiting.segment();
-    segment.settle_len();
+    let is_doubtful = setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
+    if is_doubtful && was_dropped(connection, segment) {
+        counters::one(Counter::DroppedIn);
+        return MISSED;
+    }
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
     let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
     let task = if is_unseen { Task::UNKNOWN } else { connection.user.get() };

@@ -274,6 +274,7 @@ mod tests {
             types: Vec::new(),
             is_preemptible: false,
             counts_missed_kprobes: true,
+            shows_drops: true,
         }
     }
 

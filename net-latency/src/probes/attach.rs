@@ -60,7 +60,7 @@ const SKIPS: &str = "NET_LATENCY_SKIPS";
 const NO_LOG_BYTES: u32 = 4096;
 
 /// Entries of maps that make room for those of fine stages: all of them together may take 18 MiB.
-const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 8192), (WRITES_MAP, 8192)];
+const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 7168), (WRITES_MAP, 8192)];
 
 /// What to load the kernel side with.
 #[derive(Clone, Debug, Default)]
@@ -224,6 +224,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         settings.record_slower_ns = filters::slower_ns(slower);
     }
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
+    settings.tcp_drops_unseen = u32::from(!plan.shows_drops);
     settings.fine = u32::from(request.fine);
     settings.since = monotonic_ns();
     // The standard library's hashes have random keys.

@@ -71,6 +71,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         record_slower_ns: 0,
         since: 0,
         tcp_header_only: 0,
+        tcp_drops_unseen: 0,
         seed: 0,
     }
 }

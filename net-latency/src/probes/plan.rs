@@ -16,6 +16,9 @@ use crate::{
 /// A struct of the kernel's verifier.
 const SUBPROGRAM: &str = "bpf_subprog_info";
 
+/// Functions that tell why an skb is dropped: the first since Linux 6.11, the second from 5.19 on.
+const REASONS: [&str; 2] = ["sk_skb_reason_drop", "kfree_skb_list_reason"];
+
 /// Which packets there need be hooks for, and whether for more than packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
@@ -88,6 +91,8 @@ pub struct Plan {
     pub types: Vec<u8>,
     /// Whether this kernel preempts tasks within the kernel.
     pub is_preemptible: bool,
+    /// Whether the tracepoint `kfree_skb` shows what TCP drops, as it does since Linux 5.18 (`tcp_drop_reason`).
+    pub shows_drops: bool,
     /// Whether the kernel counts calls that a kprobe's program missed.
     pub counts_missed_kprobes: bool,
 }
@@ -139,6 +144,7 @@ impl Plan {
             types: btf.only(targets(), targets()),
             choices,
             offsets,
+            shows_drops: REASONS.into_iter().any(|name| btf.has_function(name)),
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
     }
@@ -184,7 +190,7 @@ fn choose(
 /// What is looked for in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
     let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
-    layout::names().chain([SUBPROGRAM]).chain(hooks.flat_map(|hook| hook.candidates).copied())
+    layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 
 #[cfg(test)]
@@ -196,9 +202,9 @@ mod tests {
     /// Functions that some kernels of the matrix lack, as recorded on each.
     const LACKING: [(&str, &[&str]); 4] = [
         ("5.10", &["__tcp_read_sock", "tcp_read_done"]),
-        ("6.1", &["tcp_drop"]),
-        ("6.12", &["do_tcp_sendpages", "tcp_drop"]),
-        ("7.2", &["do_tcp_sendpages", "tcp_drop", "tcp_v4_send_check", "tcp_v6_send_check"]),
+        ("6.1", &[]),
+        ("6.12", &["do_tcp_sendpages"]),
+        ("7.2", &["do_tcp_sendpages", "tcp_v4_send_check", "tcp_v6_send_check"]),
     ];
 
     fn chosen(scope: Scope, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {

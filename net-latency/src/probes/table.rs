@@ -182,7 +182,7 @@ impl Hook {
     /// Whether tasks run through this, and not softirqs alone: all that an application's calls bring about.
     #[must_use]
     pub fn is_in_tasks(&self) -> bool {
-        self.direction != IN || self.stage == Stage::App
+        self.direction == OUT || self.stage == Stage::App
     }
 
     const fn tcp(self) -> Self {
@@ -311,12 +311,11 @@ pub const HOOKS: [Hook; 32] = [
         absence: Absence::Fatal,
         part: None,
     },
-    // Gone since Linux 5.18, whose `kfree_skb` shows what it dropped.
-    optional(IN, Stage::End, &["tcp_drop"], "fentry_in_dropped", "kprobe_in_dropped").tcp(),
     // Without these, an skb may show what an earlier one has left under its address.
     function(None, Stage::Copy, &["skb_copy_header"], "fentry_copied", "kprobe_copied"),
     function(None, Stage::Copy, &["skb_segment"], "fentry_segmented", "kprobe_segmented"),
     function(IN, Stage::Copy, &["skb_morph"], "fentry_morphed", "kprobe_morphed"),
+    function(IN, Stage::Copy, &["pskb_expand_head"], "fentry_expanded", "kprobe_expanded"),
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app").tcp(),
     // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
