@@ -496,6 +496,55 @@ mod tests {
         assert!(!is_of(word(12_345, tag | IN_SECOND), same));
     }
 
+    /// Some time after the machine's start, ns.
+    const START: u64 = 1 << 40;
+    /// The buffers of [`SLAB`]'s skbs.
+    const BUFFERS: u64 = 0xffff_8881_0434_0000;
+
+    #[test]
+    fn the_later_of_two_pairs_is_the_packets_own() {
+        // IP has stamped the buffer of a shared skb, and the clone has the address of a ping that never came to a transport.
+        let (skb, clone, buffer) = (SLAB + 256, SLAB + 512, BUFFERS + 1024);
+        of(clone).set_in((START, START + 10));
+        of(skb).set_in((START + 100, 0));
+        let drv = of(skb).take(SkbStage::Arrived, START + 110);
+        of_buffer(buffer).set_in((drv, START + 110));
+        let now = START + 120;
+        let own = later(of(clone).take_in(now), of_buffer(buffer).take_in(now));
+        assert_eq!(own, (START + 100, START + 110));
+        assert_eq!(of(skb).take_in(now), (0, 0));
+        // Later it is the buffer that has what was left of an earlier one.
+        of_buffer(buffer).set_in((START + 200, START + 210));
+        of(clone).set_in((START + 300, START + 310));
+        let now = START + 320;
+        let own = later(of(clone).take_in(now), of_buffer(buffer).take_in(now));
+        assert_eq!(own, (START + 300, START + 310));
+    }
+
+    #[test]
+    fn what_an_address_is_given_is_all_it_has() {
+        let skb = SLAB + 1024;
+        for stamps in [(START + 5, START + 6), (START + 7, 0), (0, 0)] {
+            of(skb).set_in((START, START + 1));
+            of(skb).stamp(SkbStage::IpOut, START + 2);
+            of(skb).set_in(stamps);
+            let now = START + 50;
+            assert_eq!(of(skb).seen(SkbStage::IpOut, now), START + 2);
+            assert_eq!(of(skb).seen(SkbStage::Arrived, now), stamps.0);
+            assert_eq!(of(skb).take_in(now), stamps);
+            assert_eq!(of(skb).take_in(now), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_stamp_of_ip_from_before_the_skb_came_is_none() {
+        let skb = SLAB + 2048;
+        of(skb).set_in((START, START + 1));
+        // IP's hook is skipped for the packet that comes with this skb next.
+        of(skb).stamp(SkbStage::Arrived, START + 100);
+        assert_eq!(of(skb).take_in(START + 110), (START + 100, 0));
+    }
+
     #[test]
     fn a_stamp_is_old_in_time() {
         let word = word(1 << 39, 7);
