@@ -332,8 +332,7 @@ pub(crate) fn take_in<M: Memory>(skb: Skb<M>, address: u64, now: u64) -> (u64, u
         let head = number(skb.head());
         let drv = take_shared(head, now, SkbStage::Arrived as u32);
         let shared = (drv, take_shared(head, now, SkbStage::IpIn as u32));
-        // Of a clone that IP's hook did not see, which the kernel may have skipped, what lies under its address is another packet's.
-        stamps = if last(shared) == 0 && skb.is_clone() { (0, 0) } else { later(stamps, shared) };
+        stamps = later(stamps, shared);
     }
     if last(stamps) > SEGMENTED_AT.get() { stamps } else { (0, 0) }
 }

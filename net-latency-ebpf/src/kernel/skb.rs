@@ -160,12 +160,6 @@ impl<M: Memory> Skb<M> {
         self.field::<u32>(offset!(sk_buff_users)) == 1
     }
 
-    /// Whether the skb shares its buffer with another one, or did so: a clone, or what was cloned.
-    #[inline(always)]
-    pub(crate) fn is_clone(self) -> bool {
-        self.field::<u8>(offset!(sk_buff_cloned)) >> offset!(sk_buff_cloned_shift).value() & 1 != 0
-    }
-
     /// Whether the skb is on a queue: `__skb_unlink` makes both its pointers null.
     #[inline(always)]
     pub(crate) fn is_queued(self) -> bool {

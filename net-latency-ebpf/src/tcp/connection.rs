@@ -173,9 +173,8 @@ pub(crate) struct Connection {
     pub(super) is_untraced: Field<u32>,
     /// What of [`Socket::drops`] is known, where drops are not seen.
     pub(super) drops: Field<u32>,
-    /// What came by then, ns, may have been dropped without anybody seeing it.
-    pub(super) unproven_until: Field<u64>,
-    reserved: Field<u32>,
+    /// What came by then, in units of 2^20 ns, may have been dropped unseen.
+    pub(super) unproven_until: Field<u32>,
     /// Whether it has a slot, and so stays until its socket is destroyed: 0 in all that may be evicted.
     pub(super) stays: Field<u32>,
     #[cfg(feature = "fine")]

@@ -4,8 +4,7 @@
 //! number ([`super::segments`]).
 
 use net_latency_common::{
-    Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS,
-    PacketRecord, STAMPS,
+    Counter, Direction, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PARTS, PacketRecord, STAMPS,
 };
 
 #[cfg(feature = "fine")]
@@ -284,6 +283,12 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
     walk(socket, connection, || first_step(connection))
 }
 
+/// A time in units of 2^20 ns, about a millisecond.
+#[inline(always)]
+fn coarse(ns: u64) -> u32 {
+    (ns >> 20) as u32
+}
+
 /// Where TCP drops segments unseen, what came before it was found to have dropped any may be one of these.
 #[inline(always)]
 fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
@@ -293,31 +298,28 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
     let drops = socket.drops();
     if drops != connection.drops.get() {
         connection.drops.set(drops);
-        connection.unproven_until.set(connection.taken_at.get());
+        connection.unproven_until.set(coarse(connection.taken_at.get()));
     }
 }
 
-/// Whether a segment at which the walk is was dropped, though that was not seen; what is known of it is corrected otherwise. The bytes that
-/// are read are those of an skb, and no segment reaches beyond its skb.
+/// Whether a segment at which the walk is was dropped, though that was not seen. The bytes that are read are those of an skb, and no segment
+/// reaches beyond its skb: one of several copies is cut to that.
 ///
 /// A function with a stack of its own, which is free again before there is a line.
 #[inline(never)]
 fn was_dropped(connection: &Connection, segment: &Segment) -> bool {
-    let is_unproven = setting!(tcp_drops_unseen) != 0 && segment.transport <= connection.unproven_until.get();
-    if is_unproven {
-        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
-    }
-    if !segment.is_ambiguous() {
-        return false;
-    }
     segment.settle_len();
     let (next, buffer_end) = (connection.read_next.get(), connection.buffer_end.get());
     let is_within = !before(next, connection.buffer_start.get()) && before(next, buffer_end);
     if !is_within || !before(buffer_end, segment.end()) {
         return false;
     }
-    segment.len.set(buffer_end.wrapping_sub(next));
-    is_unproven && segment.copies.get() == 0
+    if segment.is_ambiguous() {
+        segment.len.set(buffer_end.wrapping_sub(next));
+        return false;
+    }
+    let is_unproven = !before(connection.unproven_until.get(), coarse(segment.transport));
+    connection.drops.get() != 0 && is_unproven
 }
 
 /// A kernel function is about to take bytes from a socket's queue (`__tcp_read_sock`, for splice and the like;

@@ -60,7 +60,7 @@ const SKIPS: &str = "NET_LATENCY_SKIPS";
 const NO_LOG_BYTES: u32 = 4096;
 
 /// Entries of maps that make room for those of fine stages: all of them together may take 18 MiB.
-const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 7168), (WRITES_MAP, 8192)];
+const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 6144), (WRITES_MAP, 8192)];
 
 /// What to load the kernel side with.
 #[derive(Clone, Debug, Default)]
