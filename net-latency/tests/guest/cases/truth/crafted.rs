@@ -122,7 +122,9 @@ impl Done {
             }
             Step::Burst { offset, count } => {
                 let (first, end) = (offset as usize, (offset + 2 * count) as usize);
-                (first..end).contains(&range.start) && (range.start - first) % 2 == 0 && range.len() == 1
+                (first..end).contains(&range.start)
+                    && (range.start - first).is_multiple_of(2)
+                    && range.len() == 1
             }
             _ => false,
         }
