@@ -39,18 +39,34 @@ const START: Duration = Duration::from_secs(30);
 struct Server(Child);
 
 impl Server {
-    /// Starts it at the far end, and waits until somebody answers at its port.
+    /// Starts it at the far end, and waits until it listens at its port.
     fn start(path: &Path, port: u16, program: &str, arguments: &[&str]) -> Result<Self> {
-        let address = path.addresses().1;
         let child = path.far(|| spawn(program, arguments))?;
         let mut server = Self(child);
         let is_there = || {
             ensure!(server.0.try_wait()?.is_none(), "{program} ended");
-            path.near(|| Ok(TcpStream::connect((address, port)).is_ok()))
+            path.far(|| listens(port))
         };
-        until(START, is_there).with_context(|| format!("{program} does not answer"))?;
+        until(START, is_there).with_context(|| format!("{program} does not listen"))?;
         Ok(server)
     }
+}
+
+/// Whether a program listens at this port of the thread's network namespace. A connection made to find out would be a client to it, and
+/// iperf3 turns down a second one while it has a first.
+fn listens(port: u16) -> Result<bool> {
+    // TCP_LISTEN (include/net/tcp_states.h); the fourth word of a row is the state.
+    let is_listener = |row: &str| {
+        let mut words = row.split_ascii_whitespace().skip(1);
+        let local = words.next().and_then(|address| address.rsplit_once(':'));
+        local.is_some_and(|(_, its)| its == format!("{port:04X}")) && words.nth(1) == Some("0A")
+    };
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
+    let mut is_any = false;
+    for table in tables {
+        is_any |= table?.lines().skip(1).any(is_listener);
+    }
+    Ok(is_any)
 }
 
 impl Drop for Server {
