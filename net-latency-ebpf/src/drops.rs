@@ -1,9 +1,12 @@
 //! Which sockets drop what they get.
 
-use aya_ebpf::{bindings::BPF_NOEXIST, macros::map, maps::HashMap};
 use net_latency_common::{Counter, DroppingSockets};
 
-use crate::{entry::increment, flow::settings::setting};
+use crate::{
+    bpf::entry::increment,
+    bpf::{HashMap, NO_EXIST, map},
+    flow::settings::setting,
+};
 
 /// Received packets that were dropped behind TCP or UDP, by whose sockets did. What finds no room is in the counter of all alone.
 #[map]
@@ -17,7 +20,7 @@ pub(crate) fn of(netns: u32, protocol: u8, local: u16, remote: u16) -> Counter {
     let sockets = DroppingSockets::new(netns, protocol, local, remote, setting!(ephemeral_ports));
     if DROPS.get_ptr_mut(&sockets).is_none() {
         // It is there already if another CPU, or what interrupted this one, was here between.
-        let _ = DROPS.insert(&sockets, &0, BPF_NOEXIST.into());
+        let _ = DROPS.insert(&sockets, &0, NO_EXIST);
     }
     if let Some(count) = DROPS.get_ptr_mut(&sockets) {
         increment(count);

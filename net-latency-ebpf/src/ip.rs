@@ -2,12 +2,15 @@
 //! stamps its address ([`crate::skb_stamps`]). Every hook by which an skb enters the stack starts that address anew; a packet
 //! that enters again after it was forwarded is recognised by its content.
 
-use aya_ebpf::{macros::map, maps::LruHashMap};
 use net_latency_common::Counter;
 
 use crate::{
+    bpf::{
+        LruHashMap,
+        entry::{Field, Global},
+        map,
+    },
     emit::counters::HookResult,
-    entry::Field,
     flow::{filter, untraced},
     kernel::{
         memory::{Memory, number},
@@ -35,7 +38,8 @@ static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096
 
 /// Whether this machine has forwarded a packet: else nobody need look for one.
 #[unsafe(no_mangle)]
-static HAS_FORWARDED: Field<u64> = Field::new(0);
+// SAFETY: an integer.
+static HAS_FORWARDED: Global<u64> = unsafe { Global::zeroed() };
 
 /// What was noted of a packet that was forwarded with the skb at this address.
 #[inline(always)]

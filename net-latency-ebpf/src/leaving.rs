@@ -4,22 +4,18 @@
 //! From the device's queue to the driver an skb is in one CPU's hands at a time, so that its address tells it. GSO makes other skbs
 //! of a datagram: such a one, and what finds no room, gets its line at once.
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, PerCpuArray},
-};
 use net_latency_common::{
     FLAG_RETRANS, PacketRecord, SENT_AGAIN, SENT_DROPPED, STAMP_DRV, Sent, SentSlots, SentTimes, Unknown,
     sent_flags, sent_parts,
 };
 
 use crate::{
+    bpf::{Array, PerCpuArray, map, now},
     emit::{
         counters,
         ring::{emit_waiting, part_between},
     },
     kernel::{
-        cpu::now,
         memory::{Memory, copy_words, number},
         skb::Skb,
     },

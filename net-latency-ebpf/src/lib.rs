@@ -3,7 +3,8 @@
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
 //! [`udp`] (or of [`journey`] or [`calls`]), instantiated for the way its context lets it read kernel memory
 //! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `leaving` → `slots`,
-//! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `entry`.
+//! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `bpf`, which alone knows whether it
+//! is a program in the kernel or a test on some machine.
 //!
 //! Each map stands beside the type it holds. All are bounded and, but for the trie of addresses, preallocated; those that
 //! follow packets and sockets evict what was used least recently, so that what the kernel dropped unseen can't fill them.
@@ -19,13 +20,13 @@
     expect(dead_code, reason = "the smaller objects need only some of what reads the kernel's memory")
 )]
 
+pub mod bpf;
 #[cfg(feature = "calls")]
 pub mod calls;
 #[cfg(feature = "packets")]
 mod drops;
 #[cfg(feature = "packets")]
 pub mod emit;
-mod entry;
 pub mod flow;
 #[cfg(feature = "packets")]
 pub mod ip;

@@ -8,18 +8,13 @@
 //! Considered: a hash table (some 100 instructions for each switch of any task), task storage (Linux 5.11), `sched_info` in the task
 //! (it adds up every wait for a CPU, not only that of the last wakeup).
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, PerCpuArray},
-};
 use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Unknown, tagged, unknown_part};
 
 use crate::{
+    bpf::{Array, PerCpuArray, entry::Field, map, now},
     emit::counters::HookResult,
-    entry::Field,
     flow::{filter, settings::setting},
     kernel::{
-        cpu::now,
         memory::Memory,
         task::{Task, Thread},
     },

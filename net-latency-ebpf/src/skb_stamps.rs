@@ -28,9 +28,11 @@ use core::ptr;
 use net_latency_common::tagged;
 
 use crate::{
-    entry::{Field, Own},
+    bpf::{
+        entry::{Global, Own},
+        now,
+    },
     kernel::{
-        cpu::now,
         memory::{Memory, number},
         skb::Skb,
     },
@@ -49,12 +51,14 @@ static SKB_STAMPS: Own<StampSlot, { SLOTS as usize }> = unsafe { Own::zeroed() }
 
 /// Whether IP has received an skb that others had too: else no stamps are kept by buffers.
 #[unsafe(no_mangle)]
-static HAS_SHARED: Field<u64> = Field::new(0);
+// SAFETY: an integer.
+static HAS_SHARED: Global<u64> = unsafe { Global::zeroed() };
 
 /// When an skb that IP had received was cut into segments, ns; 0 if none was. What was stamped before may be left under an address that
 /// one of the segments has got.
 #[unsafe(no_mangle)]
-static SEGMENTED_AT: Field<u64> = Field::new(0);
+// SAFETY: an integer.
+static SEGMENTED_AT: Global<u64> = unsafe { Global::zeroed() };
 
 /// Sets the address of a buffer apart from that of an skb: no machine has memory 2 TiB apart in one direct mapping's slab pages and
 /// buffers alike.

@@ -1,12 +1,9 @@
 //! What tests have happen on purpose that the kernel does when it likes: a hook is skipped, or an entry is evicted just when a program
 //! reads it. In the object for tests alone; elsewhere nothing happens.
 
-use aya_ebpf::maps::LruHashMap;
+use crate::bpf::LruHashMap;
 #[cfg(feature = "skips")]
-use aya_ebpf::{macros::map, maps::HashMap};
-
-#[cfg(feature = "skips")]
-use crate::entry::Field;
+use crate::bpf::{HashMap, entry::Field, map};
 
 /// Whether something happens, and how often it has.
 #[cfg(feature = "skips")]
@@ -49,7 +46,7 @@ pub fn happens(key: u32) -> bool {
 
 /// Evicts an entry, if that is to happen now.
 #[inline(always)]
-pub(crate) fn evict<K, V>(when: u32, map: &LruHashMap<K, V>, key: &K) {
+pub(crate) fn evict<K: Copy + 'static, V: 'static>(when: u32, map: &LruHashMap<K, V>, key: &K) {
     if happens(when) {
         // One that is not there is as good as evicted.
         let _ = map.remove(key);

@@ -16,15 +16,14 @@
 use core::mem;
 use core::ptr;
 
-use aya_ebpf::{
-    bindings::BPF_NOEXIST,
-    maps::{Array, LruHashMap},
-};
 use net_latency_common::{Counter, hook_key};
 
 use crate::{
+    bpf::{
+        Array, LruHashMap, NO_EXIST,
+        entry::{add, increment},
+    },
     emit::counters,
-    entry::{add, increment},
     flow::addresses::SPREAD,
     kernel::memory::{copy_words, is_nonzero},
     skips,
@@ -459,7 +458,7 @@ const NOT_SPILLED: u32 = 1;
 
 /// Both slots are taken: an old entry goes to the map, or the new one. Rare, and so a function by itself.
 #[inline(never)]
-fn spill<T: Entry>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key: u64, entry: &T) -> u32 {
+fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key: u64, entry: &T) -> u32 {
     let spilled = Slots::spilled(slots);
     let slot = Slots::slot(slots, 0);
     let there = Slot::key(slot);
@@ -482,7 +481,7 @@ fn spill<T: Entry>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key: u64, ent
             return SPILLED;
         }
     }
-    if map.insert(key, entry, BPF_NOEXIST.into()).is_ok() {
+    if map.insert(key, entry, NO_EXIST).is_ok() {
         counters::one(Counter::Spilled);
         return SPILLED;
     }

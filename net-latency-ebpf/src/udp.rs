@@ -7,28 +7,23 @@
 //! Out: the way from the write call to the device is synchronous and several threads may go it on one socket
 //! at the same time, so that a datagram is followed by its thread.
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, LruHashMap, PerCpuArray},
-};
 use net_latency_common::{
     Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord, hook_key,
 };
 
 use crate::{
+    bpf::{Array, LruHashMap, PerCpuArray, cpu, entry::Field, map, now},
     drops,
     emit::{
         counters::{self, HookResult},
         ring::{self, Finished, emit_fine, emit_sent},
     },
-    entry::Field,
     flow::{
         addresses::AddrPair,
         filter,
         untraced::{self, Receiver},
     },
     kernel::{
-        cpu::{cpu, now},
         memory::{Memory, Number, Probed, copy_words, number, read_before},
         skb::Skb,
         socket::Socket,

@@ -77,8 +77,7 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     let seed = args.all.then(new_seed);
     for (name, mut tests, packages) in [
         ("tests on this machine", quick_cargo("test"), [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
-        // Not linked statically: the functions that aya-ebpf has for copying memory would replace those of libc then.
-        ("tests of the kernel side", cargo("test"), KERNEL_SIDE.to_vec()),
+        ("tests of the kernel side", quick_cargo("test"), KERNEL_SIDE.to_vec()),
     ] {
         tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
         let before = summary.failed();

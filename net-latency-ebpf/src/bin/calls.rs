@@ -28,28 +28,41 @@ fn end(result: CallResult) -> u32 {
     0
 }
 
+/// Stack and instruction pointer.
+#[inline(always)]
+fn registers(context: &ProbeContext) -> (u64, u64) {
+    // SAFETY: the context of a kprobe's program.
+    unsafe { ((*context.regs).rsp, (*context.regs).rip) }
+}
+
+#[inline(always)]
+fn stack_pointer(context: &RetProbeContext) -> u64 {
+    // SAFETY: as above.
+    unsafe { (*context.regs).rsp }
+}
+
 /// At the beginning of functions.
 #[kprobe]
 pub fn call_entry(context: ProbeContext) -> u32 {
-    end(calls::entered(&context, false))
+    end(calls::entered(|| registers(&context), false))
 }
 
 /// Where they return to.
 #[kretprobe]
 pub fn call_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(&context, false))
+    end(calls::returned(|| stack_pointer(&context), false))
 }
 
 /// The same whoever calls, to measure what it costs.
 #[kprobe]
 pub fn any_entry(context: ProbeContext) -> u32 {
-    end(calls::entered(&context, true))
+    end(calls::entered(|| registers(&context), true))
 }
 
 /// See above.
 #[kretprobe]
 pub fn any_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(&context, true))
+    end(calls::returned(|| stack_pointer(&context), true))
 }
 
 /// `sched_process_exit(task)`.

@@ -10,24 +10,20 @@
 //! (`do_exit`): such a call has been left for good when its context enters a function at or above that place, or when the
 //! place no longer holds an address by which the kernel sees returns. Then it is dropped and counted.
 
-use aya_ebpf::{
-    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::generated,
-    macros::map,
-    maps::{Array, LruHashMap, PerCpuArray, RingBuf},
-    programs::{ProbeContext, RetProbeContext},
-};
 use net_latency_common::{
     CallContext, CallCounter, CallCounters, CallRecord, CallSettings, CallStack, LEVEL_HARDIRQ, LEVEL_NMI,
     LEVEL_SOFTIRQ, LEVEL_TASK, MAX_DEPTH,
 };
 
 use crate::{
-    entry,
+    bpf::entry,
+    bpf::{
+        AVAIL_DATA, Array, FORCE_WAKEUP, LruHashMap, NO_WAKEUP, PerCpuArray, RingBuf, cpu, current_task, map,
+        now,
+    },
     flow::{addresses::bytes, filter, settings::setting},
     kernel::{
         context::{self, CpuContext},
-        cpu::{cpu, now},
         globals::constant,
         memory::probe,
         task::Task,
@@ -95,11 +91,10 @@ fn count_dropped(calls: u64) {
 
 /// A function is entered. `all`: whoever calls it.
 #[inline(always)]
-pub fn entered(probe_context: &ProbeContext, all: bool) -> CallResult {
+pub fn entered(registers: impl FnOnce() -> (u64, u64), all: bool) -> CallResult {
     let Some(context) = context(all) else { return Ok(()) };
-    // SAFETY: the context of a kprobe's program.
-    let (slot, function) =
-        unsafe { ((*probe_context.regs).rsp, (*probe_context.regs).rip.wrapping_sub(PROBE_LEN)) };
+    let (slot, behind) = registers();
+    let function = behind.wrapping_sub(PROBE_LEN);
     count(CallCounter::Entered);
     let stack = match STACKS.get_ptr_mut(&context) {
         Some(stack) => stack,
@@ -141,11 +136,11 @@ pub fn entered(probe_context: &ProbeContext, all: bool) -> CallResult {
 
 /// A function has returned.
 #[inline(always)]
-pub fn returned(probe_context: &RetProbeContext, all: bool) -> CallResult {
+pub fn returned(stack_pointer: impl FnOnce() -> u64, all: bool) -> CallResult {
     let exit_ns = now();
     let Some(context) = context(all) else { return Ok(()) };
-    // SAFETY: the context of a kprobe's program. The return has taken the address off the stack.
-    let slot = unsafe { (*probe_context.regs).rsp }.wrapping_sub(8);
+    // The return has taken the address off the stack.
+    let slot = stack_pointer().wrapping_sub(8);
     let function = probed_function();
     let stack = STACKS.get_ptr_mut(&context).ok_or(CallCounter::NoEntry)?;
     // SAFETY: as in `entered`.
@@ -175,10 +170,9 @@ pub fn returned(probe_context: &RetProbeContext, all: bool) -> CallResult {
         level: context.level as u32,
     });
     // As for packets: the reader comes by a timer unless the buffer fills faster.
-    let waiting = CALLS.query(u64::from(BPF_RB_AVAIL_DATA));
-    let flags =
-        if waiting < u64::from(setting!(wakeup_bytes)) { BPF_RB_NO_WAKEUP } else { BPF_RB_FORCE_WAKEUP };
-    entry.submit(u64::from(flags));
+    let waiting = CALLS.query(AVAIL_DATA);
+    let flags = if waiting < u64::from(setting!(wakeup_bytes)) { NO_WAKEUP } else { FORCE_WAKEUP };
+    entry.submit(flags);
     Ok(())
 }
 
@@ -192,8 +186,7 @@ fn context(all: bool) -> Option<CallContext> {
     if is_by_task && !filter::current() {
         return None;
     }
-    // SAFETY: the helper takes nothing.
-    let task = unsafe { generated::bpf_get_current_task() };
+    let task = current_task() as u64;
     let level = level();
     if is_by_task && level != LEVEL_TASK {
         return None;

@@ -1,9 +1,7 @@
 //! Counting what became no line.
 
-use aya_ebpf::{macros::map, maps::PerCpuArray};
+use crate::bpf::{PerCpuArray, entry::increment, map};
 use net_latency_common::{Counter, Counters};
-
-use crate::entry::increment;
 
 /// Why packets became no line.
 #[map]

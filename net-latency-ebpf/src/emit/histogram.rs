@@ -1,10 +1,5 @@
 //! Counting the times of finished packets where nobody wants a record of each.
 
-use aya_ebpf::{
-    bindings::BPF_NOEXIST,
-    macros::map,
-    maps::{Array, HashMap, PerCpuArray, PerCpuHashMap},
-};
 use net_latency_common::{
     AF_INET, Block, CELLS, COMM_LEN, CellKey, ConnectionKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS,
     GroupBy, IPPROTO_TCP, NEVER, PacketRecord, ROW_TOTAL, STAMPS, Span, TRAFFIC_OUT, UNKNOWN, Unknown, cell,
@@ -18,13 +13,9 @@ use net_latency_common::{
 
 use super::{counters, ring::Finished};
 use crate::{
-    entry::increment,
+    bpf::{Array, HashMap, NO_EXIST, PerCpuArray, PerCpuHashMap, cpu, entry::increment, map, now},
     flow::settings::setting,
-    kernel::{
-        cpu::{cpu, now},
-        memory::as_it_is,
-        task::Task,
-    },
+    kernel::{memory::as_it_is, task::Task},
 };
 
 /// Counts of times by kind of traffic and stage. The user side makes room where it wants them.
@@ -383,7 +374,7 @@ pub(crate) extern "C" fn number(first: u64, second: u64, third: u64) -> u64 {
     }
     let new = now() << CPU_BITS | u64::from(cpu()) & ((1 << CPU_BITS) - 1);
     // It is there already if another CPU, or what interrupted this one, was here between.
-    let _ = CONNECTION_IDS.insert(&key, &new, BPF_NOEXIST.into());
+    let _ = CONNECTION_IDS.insert(&key, &new, NO_EXIST);
     // SAFETY: as above.
     CONNECTION_IDS.get_ptr(&key).map_or(0, |number| unsafe { *number })
 }
@@ -422,7 +413,7 @@ pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
         return COUNTED;
     }
     // It is there already if another CPU, or what interrupted this one, was here between.
-    let _ = GROUPS.insert(&key, &0, BPF_NOEXIST.into());
+    let _ = GROUPS.insert(&key, &0, NO_EXIST);
     match GROUPS.get_ptr_mut(&key) {
         Some(cell) => {
             increment(cell);

@@ -3,12 +3,6 @@
 #[cfg(feature = "fine")]
 use core::mem::offset_of;
 
-use aya_ebpf::{
-    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP},
-    helpers::generated,
-    macros::map,
-    maps::RingBuf,
-};
 use net_latency_common::{
     Counter, Direction, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMPS, Unknown, hook_key,
     unknown_parts,
@@ -24,7 +18,11 @@ use super::{
     counters::{self, HookResult},
     sampling,
 };
-use crate::{flow::filter, kernel::cpu::now, skips};
+use crate::{
+    bpf::{self, AVAIL_DATA, NO_WAKEUP, RingBuf, map, now},
+    flow::filter,
+    skips,
+};
 #[cfg(feature = "fine")]
 use crate::{flow::settings::setting, kernel::memory::copy_words};
 
@@ -135,10 +133,10 @@ fn hand_over(
     if is_recorded {
         let flags = if is_counted {
             // Nobody is woken: the reader comes by its timer, and what finds no room until then is counted only.
-            u64::from(BPF_RB_NO_WAKEUP)
+            NO_WAKEUP
         } else {
             sampling::admit(packet.stamps[STAMP_DRV] ^ packet.stamps[STAMP_APP], || {
-                RECORDS.query(u64::from(BPF_RB_AVAIL_DATA))
+                RECORDS.query(AVAIL_DATA)
             })?
         };
         if let Some(entry) = reserve() {
@@ -150,7 +148,7 @@ fn hand_over(
                     (*entry).stamps[STAMP_IP] = 1;
                 }
                 if !is_its() {
-                    generated::bpf_ringbuf_discard(entry.cast(), flags);
+                    bpf::discard(entry.cast(), flags);
                     return gone(packet.direction);
                 }
                 #[cfg(feature = "fine")]
@@ -166,13 +164,13 @@ fn hand_over(
                     };
                     histogram::name(&mut *entry);
                     if counted.is_ok() {
-                        generated::bpf_ringbuf_submit(entry.cast(), flags);
+                        bpf::submit(entry.cast(), flags);
                     } else {
-                        generated::bpf_ringbuf_discard(entry.cast(), flags);
+                        bpf::discard(entry.cast(), flags);
                     }
                     return counted.map(|_| ());
                 }
-                generated::bpf_ringbuf_submit(entry.cast(), flags);
+                bpf::submit(entry.cast(), flags);
             }
             return Ok(());
         }
@@ -256,7 +254,7 @@ pub(crate) unsafe fn emit_waiting(
         histogram::count_parts(place, parts);
         return Ok(());
     }
-    let how = sampling::admit(parts[PART_FINISHED], || RECORDS.query(u64::from(BPF_RB_AVAIL_DATA)))?;
+    let how = sampling::admit(parts[PART_FINISHED], || RECORDS.query(AVAIL_DATA))?;
     let mut entry = RECORDS.reserve::<FineRecord>(0).ok_or(Counter::RingFull)?;
     let record = entry.as_mut_ptr();
     // SAFETY: room for a record, and one as the caller says; all of it is words. How it copies: see `copy_words`.

@@ -1,17 +1,18 @@
 //! More packets than the reader takes: the last quarter of the ring buffer is for a sample of them, the smaller the
 //! fuller it is. So what is shown stays a fair picture of the traffic, instead of all packets of one moment and none of the next.
 
-use aya_ebpf::{
-    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::bpf_get_prandom_u32,
-};
 use net_latency_common::Counter;
 
-use crate::{entry::Field, flow::settings::setting};
+use crate::{
+    bpf::entry::Global,
+    bpf::{FORCE_WAKEUP, NO_WAKEUP, random},
+    flow::settings::setting,
+};
 
 /// Whether more packets come than the reader takes, so that it gets a sample.
 #[unsafe(no_mangle)]
-static SHEDDING: Field<u64> = Field::new(0);
+// SAFETY: an integer.
+static SHEDDING: Global<u64> = unsafe { Global::zeroed() };
 
 /// How often the sample is halved on the way through the last quarter.
 const STEPS: u64 = 16;
@@ -27,7 +28,7 @@ pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Co
     let looks = stamp >> 2 & 15 == 0;
     let is_shedding = SHEDDING.get() != 0;
     if !looks && !is_shedding {
-        return Ok(u64::from(BPF_RB_NO_WAKEUP));
+        return Ok(NO_WAKEUP);
     }
     let quarter = u64::from(setting!(wakeup_bytes));
     let waiting = waiting();
@@ -39,11 +40,10 @@ pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Co
     if sheds {
         // Checked, since the program has no room for a panic.
         let halvings = 1 + ((waiting - 3 * quarter) * STEPS).checked_div(quarter).unwrap_or(0);
-        // SAFETY: the helper takes nothing.
-        let chance = unsafe { bpf_get_prandom_u32() };
+        let chance = random();
         if chance >> (u32::BITS - halvings.min(STEPS) as u32) != 0 {
             return Err(Counter::Shed);
         }
     }
-    Ok(u64::from(if looks && waiting >= quarter { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }))
+    Ok(if looks && waiting >= quarter { FORCE_WAKEUP } else { NO_WAKEUP })
 }

@@ -5,11 +5,6 @@
 //! times) is decided when the packet is complete: the packets before and after it still need it then. Who is
 //! asked for is decided when a task gives or takes bytes, and kept with its name.
 
-use aya_ebpf::{
-    helpers::bpf_get_prandom_u32,
-    macros::map,
-    maps::{HashMap, LpmTrie, lpm_trie::Key},
-};
 use net_latency_common::{
     AF_INET, Direction, GroupBy, Host, INTERFACE_LEN, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
 };
@@ -20,6 +15,7 @@ use net_latency_common::{PART_DRIVER, PART_NET, PART_QDISC, PARTS, part};
 #[cfg(feature = "names")]
 use super::names;
 use super::{addresses::AddrPair, processes, settings::setting};
+use crate::bpf::{HashMap, Key, LpmTrie, map, random};
 use crate::kernel::{
     memory::Memory,
     skb::Skb,
@@ -316,6 +312,5 @@ fn is_long(from: u64, to: u64, least: u64) -> bool {
 
 #[inline(always)]
 pub(crate) fn is_sampled() -> bool {
-    // SAFETY: the helper takes nothing.
-    unsafe { bpf_get_prandom_u32() < setting!(sample_below) }
+    random() < setting!(sample_below)
 }

@@ -1,12 +1,9 @@
 //! Tasks that are asked for by what may change: their name or cgroup.
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, CgroupArray},
-};
 use net_latency_common::{Bank, MAX_BANKS, MAX_CGROUPS};
 
 use super::{processes, settings::setting};
+use crate::bpf::{Array, CgroupArray, map};
 use crate::kernel::{memory::hidden, task::Name};
 
 /// Names of tasks to show.

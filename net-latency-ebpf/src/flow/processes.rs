@@ -8,12 +8,15 @@
 //! Considered: to keep from the beginning when a process was started, and to compare that for each packet (two reads more for every call
 //! of a process that is asked for); to take away the number at its exit (the last packets of a process would be nobody's).
 
-use aya_ebpf::{macros::map, maps::HashMap};
 use net_latency_common::{Counter, PID_WITH_CHILDREN, PIDS_IN_SET};
 
 use super::settings::setting;
 use crate::{
-    entry::{Field, Own},
+    bpf::{
+        HashMap,
+        entry::{Field, Own},
+        map,
+    },
     kernel::{
         memory::Memory,
         task::{Task, Thread},

@@ -9,7 +9,7 @@ use net_latency_common::Settings;
 
 /// What a setting may be. Its instructions are not `pure`: the compiler would keep the value on the stack for its next use, and the
 /// programs have little of that, where one instruction gives it again.
-pub(crate) trait Setting: Sized + Default {
+pub(crate) trait Setting: Sized {
     /// The one that is `AT` bytes within [`Settings`].
     #[cfg(target_arch = "bpf")]
     fn written<const AT: usize>() -> Self;
@@ -53,12 +53,12 @@ impl Setting for u64 {
 
 /// The setting that this picks, which is `AT` bytes within [`Settings`].
 #[inline(always)]
-pub(crate) fn written<const AT: usize, T: Setting>(_pick: fn(&Settings) -> T) -> T {
+#[cfg_attr(target_arch = "bpf", expect(unused_variables, reason = "it says the type only"))]
+pub(crate) fn written<const AT: usize, T: Setting>(pick: fn(&Settings) -> T) -> T {
     #[cfg(target_arch = "bpf")]
     return T::written::<AT>();
-    // In tests on this machine nothing is asked for.
     #[cfg(not(target_arch = "bpf"))]
-    T::default()
+    crate::bpf::host::setting(pick)
 }
 
 /// The setting named by a `Settings` field.

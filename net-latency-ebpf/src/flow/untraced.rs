@@ -10,7 +10,7 @@ use super::{
     filter,
 };
 use crate::{
-    entry::{Field, Own},
+    bpf::entry::{Field, Own},
     kernel::{
         memory::{Memory, number},
         sequence::before,

@@ -1,6 +1,5 @@
 //! Where journeys begin: at the first place at which it can be told whether a packet is asked for.
 
-use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::{
     COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP,
     journey::{CONTEXT_PROCESS, JourneyRow, JourneyStart, ROW_WANTED, TALLY_BEGUN},
@@ -16,19 +15,13 @@ use super::{
     untraced,
 };
 use crate::{
+    bpf::{ANY, LruHashMap, cpu, map, now},
     flow::{
         addresses::{AddrPair, SPREAD, bytes},
         filter,
         settings::setting,
     },
-    kernel::{
-        cpu::{cpu, now},
-        memory::Memory,
-        sequence::before,
-        skb::Skb,
-        socket::Socket,
-        task::Task,
-    },
+    kernel::{memory::Memory, sequence::before, skb::Skb, socket::Socket, task::Task},
 };
 
 /// A write call on a TCP socket.
@@ -137,7 +130,7 @@ pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) {
         seq: tcp.write_seq(),
         cpu: cpu(),
     };
-    let _ = TCP_CALLS.insert(&address, &call, BPF_ANY.into());
+    let _ = TCP_CALLS.insert(&address, &call, ANY);
 }
 
 /// `__tcp_transmit_skb(sk, skb, …)`.
@@ -233,7 +226,7 @@ pub fn udp_called<M: Memory>(socket: Socket<M>, place: u64) {
         return;
     }
     let call = UdpCall { at: now(), place, socket: socket.address(), made_at: 0, made_place: 0, skb: 0 };
-    let _ = UDP_CALLS.insert(&Task::current_ids(), &call, BPF_ANY.into());
+    let _ = UDP_CALLS.insert(&Task::current_ids(), &call, ANY);
 }
 
 /// `udp_send_skb(skb, …)` or `udp_v6_send_skb(skb, …)`: not all headers are written yet.

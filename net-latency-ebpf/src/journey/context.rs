@@ -1,16 +1,11 @@
 //! In which context a CPU is: a task, a softirq or an interrupt; and what led to a softirq.
 
-use aya_ebpf::{
-    bindings::BPF_ANY,
-    macros::map,
-    maps::{LruHashMap, PerCpuArray},
-};
 use net_latency_common::journey::{CONTEXT_HARDIRQ, CONTEXT_PROCESS, CONTEXT_SOFTIRQ, CONTEXT_UNKNOWN};
 
 use super::settings::given;
+use crate::bpf::{ANY, LruHashMap, PerCpuArray, cpu, map, now};
 use crate::kernel::{
     context::{self, CpuContext},
-    cpu::{cpu, now},
     memory::{Memory, Number, probe},
     skb::Skb,
 };
@@ -112,7 +107,7 @@ pub fn scheduled<M: Memory>(napi: Number, _place: u64) {
     let id: u32 = unsafe { probe(napi) };
     let interrupt = Interrupt { at: softirqs.handling_at, number: softirqs.handling as u32, cpu: cpu() };
     // Nothing could be done about a failure: the row is absent.
-    let _ = INTERRUPTS.insert(&id, &interrupt, BPF_ANY.into());
+    let _ = INTERRUPTS.insert(&id, &interrupt, ANY);
 }
 
 /// A softirq is raised on this CPU.

@@ -4,7 +4,6 @@
 //! seen (`skb_release_head_state`), and so is the replacement of a buffer by another one (`pskb_expand_head`). The
 //! user side checks ports and sequence number on top.
 
-use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::journey::{
     PLACE_COPY, PLACE_DROP, ROW_DROP, ROW_FREED, ROW_KEPT, ROW_QUEUED, ROW_READ,
 };
@@ -16,8 +15,8 @@ use super::{
     tally::{self, is_any},
     untraced,
 };
+use crate::bpf::{ANY, LruHashMap, map, now};
 use crate::kernel::{
-    cpu::now,
     memory::{Memory, Number, Probed, probe},
     offsets::offset,
     skb::Skb,
@@ -94,7 +93,7 @@ fn moved<M: Memory>(skb: Skb<M>, head: u64) -> Option<Head> {
 #[inline(always)]
 pub(super) fn follow(head: u64, entry: &Head) {
     // An LRU map takes in everything; if not, the journey goes on unseen, which is no error of a row.
-    let _ = HEADS.insert(&head, entry, BPF_ANY.into());
+    let _ = HEADS.insert(&head, entry, ANY);
 }
 
 /// A function was given this skb, or a tracepoint.
@@ -194,7 +193,7 @@ pub fn expanded<M: Memory>(skb: Skb<M>, place: u64) {
             let _ = HEADS.remove(&skb.head());
         }
         if !head.is_kept(skb) {
-            let _ = MOVING.insert(&skb.address(), &head.id, BPF_ANY.into());
+            let _ = MOVING.insert(&skb.address(), &head.id, ANY);
             add(head.id, skb, place, 0, 0, 0);
         }
     }

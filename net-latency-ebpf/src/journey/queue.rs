@@ -1,6 +1,5 @@
 //! Packets on the queues of TCP sockets, where their skbs may be merged and freed: by sequence number.
 
-use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::journey::{PLACE_COPY, PLACE_TAKEN, ROW_QUEUED, ROW_READ, ROW_UNWATCHED};
 
 use super::{
@@ -11,9 +10,8 @@ use super::{
     untraced,
 };
 use crate::{
-    entry::Field,
+    bpf::{ANY, LruHashMap, entry::Field, map, now},
     kernel::{
-        cpu::now,
         memory::{Memory, Number},
         sequence::before,
         skb::Skb,
@@ -78,7 +76,7 @@ fn watch(socket: u64, id: u64, seq: u32) -> bool {
             copied_at: [0; WAITING].map(Field::new),
             seqs: [seq, 0, 0, 0].map(Field::new),
         };
-        return QUEUES.insert(&socket, &queue, BPF_ANY.into()).is_ok();
+        return QUEUES.insert(&socket, &queue, ANY).is_ok();
     };
     put(queue, 0, id, seq) || put(queue, 1, id, seq) || put(queue, 2, id, seq) || put(queue, 3, id, seq)
 }

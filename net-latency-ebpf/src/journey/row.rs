@@ -1,6 +1,5 @@
 //! Handing rows to the user side.
 
-use aya_ebpf::{bindings::BPF_RB_NO_WAKEUP, macros::map, maps::RingBuf};
 use net_latency_common::{
     COMM_LEN, INTERFACE_LEN,
     journey::{
@@ -11,9 +10,9 @@ use net_latency_common::{
 
 use super::{context, headers, tally};
 use crate::{
+    bpf::{NO_WAKEUP, RingBuf, cpu, map, now},
     flow::{addresses::bytes, filter},
     kernel::{
-        cpu::{cpu, now},
         memory::{Memory, Probed, number},
         skb::Skb,
         task::Task,
@@ -30,7 +29,7 @@ pub(super) fn start(start: &JourneyStart) {
     match ROWS.reserve::<JourneyStart>(0) {
         Some(mut entry) => {
             entry.write(*start);
-            entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+            entry.submit(NO_WAKEUP);
         }
         None => tally::count(TALLY_LOST),
     }
@@ -69,7 +68,7 @@ pub(super) extern "C" fn journey_add(id: u64, skb: u64, place: u64, flags: u64, 
         interrupt_at,
         interrupt,
     }));
-    entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+    entry.submit(NO_WAKEUP);
     0
 }
 
@@ -103,7 +102,7 @@ pub(super) extern "C" fn journey_add_bare(id: u64, at: u64, place: u64, flags: u
         interrupt_at: 0,
         interrupt: 0,
     }));
-    entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+    entry.submit(NO_WAKEUP);
     0
 }
 
@@ -113,7 +112,7 @@ pub(super) fn add_given(row: &JourneyRow) {
     match ROWS.reserve::<JourneyRow>(0) {
         Some(mut entry) => {
             entry.write(*row);
-            entry.submit(u64::from(BPF_RB_NO_WAKEUP));
+            entry.submit(NO_WAKEUP);
         }
         None => tally::count(TALLY_LOST),
     }

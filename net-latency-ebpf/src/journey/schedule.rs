@@ -1,6 +1,5 @@
 //! When the reader of a packet was woken, and when it got a CPU.
 
-use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
 use net_latency_common::{
     COMM_LEN,
     journey::{CONTEXT_PROCESS, JourneyRow, PLACE_SWITCH, PLACE_WAKING},
@@ -8,9 +7,9 @@ use net_latency_common::{
 
 use super::{context, row::add_given, tally::is_any};
 use crate::{
+    bpf::{ANY, LruHashMap, cpu, map, now},
     flow::addresses::bytes,
     kernel::{
-        cpu::{cpu, now},
         memory::Memory,
         task::{Task, Thread},
     },
@@ -54,7 +53,7 @@ pub fn waking<M: Memory>(thread: Thread<M>) {
         reserved: 0,
     };
     // Nothing could be done about a failure: the row is absent.
-    let _ = SCHEDULED.insert(&thread.thread(), &scheduled, BPF_ANY.into());
+    let _ = SCHEDULED.insert(&thread.thread(), &scheduled, ANY);
 }
 
 /// `sched_switch(preempt, previous, next)`.

@@ -1,13 +1,7 @@
 //! Which journeys are under way, and how many.
 
-use aya_ebpf::{
-    bindings::BPF_NOEXIST,
-    macros::map,
-    maps::{Array, HashMap},
-};
+use crate::bpf::{Array, HashMap, NO_EXIST, entry::increment, map};
 use net_latency_common::journey::{TALLIES, TALLY_ARMED, TALLY_BEGUN, TALLY_ENDED};
-
-use crate::entry::increment;
 
 /// What is kept of a journey.
 #[derive(Clone, Copy)]
@@ -56,7 +50,7 @@ pub(super) fn count(index: u32) {
 /// A journey begins, if there is room.
 #[inline(always)]
 pub(super) fn insert(id: u64, known: &Known) -> bool {
-    JOURNEYS.insert(&id, known, BPF_NOEXIST.into()).is_ok()
+    JOURNEYS.insert(&id, known, NO_EXIST).is_ok()
 }
 
 /// Whether this journey has not ended.

@@ -1,10 +1,11 @@
 //! Flows whose packets a task has read that is not asked for: they are not picked again for a while, or else packets of
 //! others would take all places.
 
-use aya_ebpf::{bindings::BPF_ANY, macros::map, maps::LruHashMap};
-
 use super::tally;
-use crate::{flow::filter, kernel::cpu::now};
+use crate::{
+    bpf::{ANY, LruHashMap, map, now},
+    flow::filter,
+};
 
 /// When a packet between these ends was last read by a task that was not asked for.
 #[map]
@@ -23,7 +24,7 @@ pub(super) fn read_by_current(id: u64) {
     let Some(known) = tally::known(id) else { return };
     if known.flow != 0 {
         // Nothing could be done about a failure: a candidate more.
-        let _ = READ_BY_OTHERS.insert(&known.flow, &now(), BPF_ANY.into());
+        let _ = READ_BY_OTHERS.insert(&known.flow, &now(), ANY);
     }
 }
 

@@ -1,9 +1,8 @@
 //! What a CPU is at: a task, a softirq, a hardirq or an NMI. Decoded from its preemption count
 //! (include/linux/preempt.h), not from hooks, which may be missed.
 
-use aya_ebpf::helpers::generated;
-
-use super::{cpu::cpu, memory::probe};
+use super::memory::probe;
+use crate::bpf::{cpu, current_task};
 
 /// What a CPU is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +58,7 @@ pub(crate) fn softirq_disable_cnt(offset: u32) -> u32 {
         return 0;
     }
     // SAFETY: the current task lives, and the offset is a field's, from BTF; any bits are a number.
-    unsafe { probe((generated::bpf_get_current_task() as *const u8).wrapping_add(offset as usize)) }
+    unsafe { probe(current_task().wrapping_add(offset as usize)) }
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use core::{marker::PhantomData, mem::MaybeUninit, ptr};
 
-use aya_ebpf::helpers::generated;
-
 use super::offsets::{At, offset};
+use crate::bpf::{read_kernel, tcp_sock};
 
 /// A way of reading a field of a kernel struct.
 pub trait Memory: Copy {
@@ -157,10 +156,9 @@ impl Memory for Direct {
 
     #[inline(always)]
     unsafe fn tcp_sock(sk: *const u8) -> *const u8 {
-        // A load past the end of `struct sock` needs the larger type. Tracing programs may call this
-        // helper since Linux 5.9.
-        // SAFETY: the helper checks that `sk` is a full TCP socket.
-        unsafe { generated::bpf_skc_to_tcp_sock(sk.cast_mut().cast()).cast_const().cast() }
+        // A load past the end of `struct sock` needs the larger type.
+        // SAFETY: as the caller says.
+        unsafe { tcp_sock(sk) }
     }
 
     #[inline(always)]
@@ -221,11 +219,7 @@ impl Memory for Probed {
         let copy = room.as_mut_ptr().cast::<u8>();
         // SAFETY: there is room for that; on a fault the helper fills it with zeroes.
         unsafe {
-            generated::bpf_probe_read_kernel(
-                copy.cast(),
-                size_of::<Room<WORDS>>() as u32,
-                base.wrapping_add(start).cast(),
-            );
+            read_kernel(copy, size_of::<Room<WORDS>>() as u32, base.wrapping_add(start));
         }
         // The verifier prohibits to subtract from an address on the stack, and allows to add what is less than 0.
         copy.wrapping_add(below_zero(start as u64) as usize)
@@ -242,7 +236,7 @@ impl Memory for Probed {
         let behind = u64::from(at.value()).wrapping_sub(start(from));
         if behind <= (size_of::<Room<WORDS>>() - size_of::<T>()) as u64 {
             // SAFETY: within the copy, and aligned as in the struct.
-            unsafe { at.load(copy) }
+            unsafe { at.load_copied(copy) }
         } else {
             // SAFETY: see the trait.
             unsafe { Self::read(base, at) }
@@ -259,7 +253,7 @@ pub(crate) unsafe fn probe<T: Copy>(address: *const u8) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the destination has room for a `T`; on a fault the helper fills it with zeroes.
     unsafe {
-        generated::bpf_probe_read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address.cast());
+        read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address);
         value.assume_init()
     }
 }

@@ -2,7 +2,6 @@
 
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) mod context;
-pub(crate) mod cpu;
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) mod globals;
 pub mod memory;

@@ -6,6 +6,9 @@ use core::{arch::asm, hint::assert_unchecked, mem::transmute_copy};
 #[cfg(target_arch = "bpf")]
 use net_latency_common::Place;
 
+#[cfg(not(target_arch = "bpf"))]
+use crate::bpf::host;
+
 /// Where a field of a struct lies.
 pub trait At: Copy {
     /// The offset as a number.
@@ -19,6 +22,22 @@ pub trait At: Copy {
     /// # Safety
     /// The verifier knows `base` as a pointer to the struct, and the field is a `T`, of which any bits are valid.
     unsafe fn load<T: Copy>(self, base: *const u8) -> T;
+
+    /// The same, of a copy on the stack.
+    ///
+    /// # Safety
+    /// There are a `T`'s bytes, of which any are valid.
+    #[inline(always)]
+    unsafe fn load_copied<T: Copy>(self, base: *const u8) -> T {
+        // SAFETY: as the caller says. The kernel's memory and a program's are read by the same instruction.
+        #[cfg(target_arch = "bpf")]
+        return unsafe { self.load(base) };
+        // SAFETY: as the caller says.
+        #[cfg(not(target_arch = "bpf"))]
+        unsafe {
+            self.of(base).cast::<T>().read_unaligned()
+        }
+    }
 }
 
 /// The offset that is `FIELD` bytes within [`net_latency_common::Offsets`], and `BEHIND` bytes more.
@@ -88,19 +107,18 @@ impl<const FIELD: usize, const BEHIND: usize> At for Offset<FIELD, BEHIND> {
     }
 }
 
-/// On this machine there is no kernel's memory to read: the tests need only what goes without.
 #[cfg(not(target_arch = "bpf"))]
 impl<const FIELD: usize, const BEHIND: usize> At for Offset<FIELD, BEHIND> {
     fn value(self) -> u32 {
-        unreachable!("no program")
+        host::offset(FIELD) + BEHIND as u32
     }
 
-    fn of(self, _base: *const u8) -> *const u8 {
-        unreachable!("no program")
+    fn of(self, base: *const u8) -> *const u8 {
+        base.wrapping_add(self.value() as usize)
     }
 
-    unsafe fn load<T: Copy>(self, _base: *const u8) -> T {
-        unreachable!("no program")
+    unsafe fn load<T: Copy>(self, base: *const u8) -> T {
+        host::memory::read(self.of(base) as u64)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use core::marker::PhantomData;
 
-use aya_ebpf::{helpers::generated, macros::map, maps::Array};
 use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBases};
 
 use super::{
@@ -10,6 +9,7 @@ use super::{
     offsets::{At, offset},
     socket::Socket,
 };
+use crate::bpf::{Array, map, read_kernel_str};
 
 /// Where the kernel keeps the addresses by which a page is found; zero until the user side knows.
 #[map]
@@ -264,10 +264,10 @@ impl<M: Memory> Skb<M> {
         // SAFETY: the buffer is as long as said; any address survives. A name that is shorter than an earlier one
         // leaves that one's end behind it, which this helper doesn't copy.
         unsafe {
-            generated::bpf_probe_read_kernel_str(
+            read_kernel_str(
                 name.as_mut_ptr().cast(),
                 INTERFACE_LEN as u32,
-                offset!(net_device_name).of(device).cast(),
+                offset!(net_device_name).of(device),
             );
         }
         name

@@ -2,13 +2,13 @@
 
 use core::{marker::PhantomData, mem::MaybeUninit};
 
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated};
 use net_latency_common::COMM_LEN;
 
 use super::{
     memory::{Direct, Memory, Probed, probe},
     offsets::{At as _, offset},
 };
+use crate::bpf::{self, current_task, current_task_known, read_current_comm, read_kernel};
 
 /// A name, ended by NUL; words, so that it is copied by words.
 pub(crate) type Name = [u64; COMM_LEN / 8];
@@ -79,22 +79,17 @@ impl Task {
     #[cfg(feature = "hist")]
     #[inline(always)]
     pub(crate) fn with_cgroup(mut self) -> Self {
-        // SAFETY: the helper takes nothing. Tracing programs have it on Linux 5.10 and later.
-        self.name[0] = unsafe { generated::bpf_get_current_cgroup_id() };
+        self.name[0] = bpf::current_cgroup();
         self
     }
 
     /// When the process was started that this CPU runs, ns.
     #[inline(always)]
     pub(crate) fn current_start() -> u64 {
-        // SAFETY: the helpers give the address of a live task, and the verifier knows the first one's as one. The offsets are those of
-        // fields, from BTF.
-        unsafe {
-            if offset!(bpf_get_current_task_btf).value() != 0 {
-                Thread::<Direct>::new(generated::bpf_get_current_task_btf().cast_const().cast()).start()
-            } else {
-                Thread::<Probed>::new(generated::bpf_get_current_task() as *const u8).start()
-            }
+        if offset!(bpf_get_current_task_btf).value() != 0 {
+            Thread::<Direct>::new(current_task_known()).start()
+        } else {
+            Thread::<Probed>::new(current_task()).start()
         }
     }
 
@@ -112,7 +107,7 @@ impl Task {
             // Two loads, where the other helper takes 70 instructions.
             // SAFETY: the helper gives the address of a live task, and the verifier knows it as one. The offset is a field's, from BTF.
             let name = unsafe {
-                let task: *const u8 = generated::bpf_get_current_task_btf().cast_const().cast();
+                let task = current_task_known();
                 let at = offset!(task_struct_comm);
                 [Direct::read(task, at), Direct::read(task, at.behind::<8>())]
             };
@@ -120,7 +115,7 @@ impl Task {
         }
         // SAFETY: there is room for a name; the helper ends it by NUL.
         unsafe {
-            generated::bpf_get_current_comm(place.as_mut_ptr().cast(), COMM_LEN as u32);
+            read_current_comm(place.as_mut_ptr().cast(), COMM_LEN as u32);
             place.assume_init()
         }
     }
@@ -134,7 +129,7 @@ impl Task {
     /// The ids of the task this CPU runs.
     #[inline(always)]
     pub(crate) fn current_ids() -> u64 {
-        bpf_get_current_pid_tgid()
+        bpf::current_ids()
     }
 
     /// The process id of the task this CPU runs.
@@ -182,10 +177,10 @@ fn read_leader_name(name: *mut Name) {
     // SAFETY: the caller has room for a name. The helper gives the address of a live task, whose group has a leader as long as
     // it lives; the offsets are those of fields, from BTF. The helpers survive a fault.
     unsafe {
-        let task = generated::bpf_get_current_task() as *const u8;
+        let task = current_task();
         let leader: *const u8 = probe(offset!(task_struct_group_leader).of(task));
         let from = offset!(task_struct_comm).of(leader);
-        generated::bpf_probe_read_kernel(name.cast(), COMM_LEN as u32, from.cast());
+        read_kernel(name.cast(), COMM_LEN as u32, from);
     }
 }
 

@@ -2,10 +2,6 @@
 //! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
 //! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, LruHashMap},
-};
 use net_latency_common::{Counter, hook_key};
 
 use super::writes::Write;
@@ -17,7 +13,7 @@ use super::{
 #[cfg(feature = "fine")]
 use crate::readers::Reading;
 use crate::{
-    entry::Field,
+    bpf::{Array, LruHashMap, entry::Field, map},
     flow::{
         addresses::AddrPair,
         untraced::{self, Extent, FlowKey},

@@ -14,9 +14,9 @@ use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, Held};
 
 use super::connection::{self, Connection};
 use crate::{
+    bpf::now,
     emit::counters::HookResult,
     kernel::{
-        cpu::now,
         memory::{Memory, Number, number},
         offsets::{At as _, offset},
         skb::Skb,

@@ -1,7 +1,6 @@
 //! What a connection keeps of why TCP holds bytes back ([`super::held`]).
 
-use crate::entry::Field;
-
+use crate::bpf::entry::Field;
 /// Why TCP holds back what it has, and since when; and for how long it did so for another reason before.
 #[repr(C)]
 pub(super) struct Holding {

@@ -12,7 +12,6 @@
 //! line that is evicted would be lost), a stamp for each skb at `tcp_v4_rcv` (a busy socket's backlog joins ACKs, so that one skb
 //! stands for several).
 
-use aya_ebpf::{macros::map, maps::Array};
 use net_latency_common::{
     FLAG_ZERO_WINDOW, PacketRecord, SENT_AGAIN, SENT_BY_TIMER, SENT_DROPPED, SENT_TAG_BITS, SENT_UNQUEUED,
     STAMP_APP, STAMP_DRV, STAMP_TRANSPORT, Sent, SentSlots, SentTimes, Unknown, sent_flags, sent_parts,
@@ -24,13 +23,13 @@ use super::{
     steps::{BATCH, DONE, MORE, repeat},
 };
 use crate::{
+    bpf::{Array, entry::Field, map, now},
     emit::{
         counters::{self, HookResult},
         ring::{emit_waiting, part_between},
     },
-    entry::Field,
     flow::addresses::SPREAD,
-    kernel::{cpu::now, memory::Memory, sequence::before, skb::Skb, socket::Socket},
+    kernel::{memory::Memory, sequence::before, skb::Skb, socket::Socket},
     slots::{Places, Slots},
 };
 

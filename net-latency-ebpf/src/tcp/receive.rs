@@ -15,12 +15,8 @@ use super::{
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     transmit,
 };
-#[cfg(feature = "fine")]
 use crate::{
-    emit::ring::is_fine,
-    readers::{self, Reading, UNSEEN},
-};
-use crate::{
+    bpf::{cpu, now},
     emit::{
         counters::{self, HookResult},
         ring::{Finished, emit, emit_fine},
@@ -28,7 +24,6 @@ use crate::{
     flow::{addresses::AddrPair, filter, settings::setting, untraced::FlowKey},
     ip,
     kernel::{
-        cpu::{cpu, now},
         memory::{Memory, number},
         sequence::before,
         skb::{Skb, TcpHeader},
@@ -36,6 +31,11 @@ use crate::{
         task::Task,
     },
     skb_stamps, udp,
+};
+#[cfg(feature = "fine")]
+use crate::{
+    emit::ring::is_fine,
+    readers::{self, Reading, UNSEEN},
 };
 
 /// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes

@@ -3,17 +3,17 @@
 
 use core::ptr;
 
-use aya_ebpf::{
-    macros::map,
-    maps::{Array, LruHashMap, PerCpuArray},
-};
 use net_latency_common::{Counter, FLAG_AMBIGUOUS, IPPROTO_TCP, SEGMENT_SIZE, hook_key};
 
 use super::steps::{BATCH, DONE, MORE, repeat};
 use crate::{
+    bpf::{
+        Array, LruHashMap, PerCpuArray,
+        entry::{Field, Own, add, add_to_half, increment},
+        map,
+    },
     drops,
     emit::counters::{self, HookResult},
-    entry::{Field, Own, add, add_to_half, increment},
     flow::{
         addresses::{AddrPair, SPREAD},
         settings::setting,

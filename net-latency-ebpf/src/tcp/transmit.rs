@@ -24,19 +24,14 @@ use super::{
 };
 #[cfg(feature = "fine")]
 use super::{held, in_flight};
-#[cfg(feature = "fine")]
 use crate::{
-    emit::ring::is_fine,
-    leaving::{self, Whose},
-};
-use crate::{
+    bpf::{cpu, now},
     emit::{
         counters::{self, HookResult},
         ring::{self, Finished, emit_sent},
     },
     flow::{filter, settings::setting, untraced},
     kernel::{
-        cpu::{cpu, now},
         memory::{Memory, Number, number, read_before},
         sequence::before,
         skb::{Skb, TcpSent},
@@ -44,6 +39,11 @@ use crate::{
         task::Task,
     },
     skb_stamps, udp,
+};
+#[cfg(feature = "fine")]
+use crate::{
+    emit::ring::is_fine,
+    leaving::{self, Whose},
 };
 
 /// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. Of

@@ -1,10 +1,9 @@
 //! Write calls whose bytes are not all sent, and segments that are sent again.
 
-use aya_ebpf::{macros::map, maps::LruHashMap};
 use net_latency_common::hook_key;
 
 use crate::{
-    entry::Field,
+    bpf::{LruHashMap, entry::Field, map},
     kernel::{memory::copy_words, task::Task},
     skips,
 };

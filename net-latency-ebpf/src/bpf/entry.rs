@@ -3,7 +3,9 @@
 //! A program and what interrupts it, two programs on two CPUs, and two functions of one program reach the same entry. So
 //! nobody has it by a `&mut`: it is shared, and its fields change in place.
 
-use core::{cell::UnsafeCell, mem::MaybeUninit};
+use core::cell::UnsafeCell;
+#[cfg(target_arch = "bpf")]
+use core::mem::MaybeUninit;
 
 /// A field that changes while others have a reference to its entry.
 #[repr(transparent)]
@@ -35,6 +37,33 @@ impl<T: Copy> Field<T> {
     }
 }
 
+/// A variable in the object's own memory (`.bss`), all zeroes at first.
+#[repr(transparent)]
+pub(crate) struct Global<T: 'static>(Own<Field<T>, 1>);
+
+impl<T: Copy> Global<T> {
+    /// # Safety
+    /// All zeroes are a `T`.
+    pub(crate) const unsafe fn zeroed() -> Self {
+        // SAFETY: as the caller says.
+        Self(unsafe { Own::zeroed() })
+    }
+
+    /// The value that it has now.
+    #[inline(always)]
+    pub(crate) fn get(&'static self) -> T {
+        // SAFETY: mapped while a program runs; what changes is a field.
+        unsafe { (*self.0.first()).get() }
+    }
+
+    /// Gives it another value.
+    #[inline(always)]
+    pub(crate) fn set(&'static self, value: T) {
+        // SAFETY: as above.
+        unsafe { (*self.0.first()).set(value) }
+    }
+}
+
 /// A table of so many entries, a power of two, in the object's own memory (`.bss`): the address of an entry is reckoned, where an
 /// array's is looked up. All zeroes at first.
 ///
@@ -43,27 +72,47 @@ impl<T: Copy> Field<T> {
 ///
 /// `no_mangle`, as all that is in `.bss`: else LLVM makes it smaller than its type, or in parts, and the kernel refuses the BTF.
 #[repr(transparent)]
-pub(crate) struct Own<T, const ENTRIES: usize>(UnsafeCell<[T; ENTRIES]>);
+pub(crate) struct Own<T: 'static, const ENTRIES: usize>(
+    #[cfg(target_arch = "bpf")] UnsafeCell<[T; ENTRIES]>,
+    #[cfg(not(target_arch = "bpf"))] super::Table<T>,
+);
 
 // SAFETY: as of `Field`; entries are given by pointer only.
 unsafe impl<T, const ENTRIES: usize> Sync for Own<T, ENTRIES> {}
 
 impl<T, const ENTRIES: usize> Own<T, ENTRIES> {
+    const IS_GOOD: () =
+        assert!(ENTRIES.is_power_of_two() && ENTRIES * size_of::<T>() <= 1 << 20, "see above");
+
     /// # Safety
     /// All zeroes are a `T`.
     pub(crate) const unsafe fn zeroed() -> Self {
-        const { assert!(ENTRIES.is_power_of_two() && ENTRIES * size_of::<T>() <= 1 << 20, "see above") };
+        const { Self::IS_GOOD };
+        #[cfg(target_arch = "bpf")]
         // SAFETY: as the caller says.
-        Self(UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }))
+        return Self(UnsafeCell::new(unsafe { MaybeUninit::zeroed().assume_init() }));
+        #[cfg(not(target_arch = "bpf"))]
+        Self(super::Table::new())
+    }
+
+    #[cfg(target_arch = "bpf")]
+    #[inline(always)]
+    fn first(&'static self) -> *mut T {
+        self.0.get().cast()
+    }
+
+    #[cfg(not(target_arch = "bpf"))]
+    fn first(&'static self) -> *mut T {
+        self.0.at(0, ENTRIES)
     }
 
     /// The entry of this number, of which the lower bits count.
     #[inline(always)]
     pub(crate) fn at(&'static self, number: u64) -> *mut T {
-        let table = self.0.get().cast::<T>();
         // In one piece: the verifier of Linux 5.10 forgets how large a number can be that the compiler keeps on the stack.
         #[cfg(target_arch = "bpf")]
         {
+            let table = self.first();
             let mut entry = number;
             // SAFETY: changes the register only.
             unsafe {
@@ -80,11 +129,8 @@ impl<T, const ENTRIES: usize> Own<T, ENTRIES> {
             }
             entry as *mut T
         }
-        // SAFETY: within the table.
         #[cfg(not(target_arch = "bpf"))]
-        unsafe {
-            table.add(number as usize & (ENTRIES - 1))
-        }
+        self.0.at(number as usize & (ENTRIES - 1), ENTRIES)
     }
 }
 

@@ -1,0 +1,138 @@
+//! The kernel's memory: slabs, from which a test takes objects, and which give an address again as soon as its object is freed, the last
+//! first, as SLUB does.
+
+extern crate std;
+
+use core::ptr;
+use std::{cell::RefCell, vec::Vec};
+
+use super::Machine;
+
+/// Where memory begins: in the direct mapping of x86-64 kernels.
+const START: u64 = 0xffff_8881_0000_0000;
+
+/// What each slab takes of the memory.
+const SLAB: u64 = 1 << 16;
+
+struct Memory {
+    bytes: Vec<u8>,
+    /// Bytes that were written to since it was new.
+    used: usize,
+    slabs: Vec<Slab>,
+}
+
+/// Objects of one size.
+struct Slab {
+    size: u64,
+    /// How many were ever taken.
+    taken: u64,
+    free: Vec<u64>,
+}
+
+std::thread_local! {
+    static MEMORY: RefCell<Memory> = const { RefCell::new(Memory { bytes: Vec::new(), used: 0, slabs: Vec::new() }) };
+}
+
+/// Memory for objects of so many bytes each. Returns its number.
+pub fn slab(size: u64) -> usize {
+    MEMORY.with_borrow_mut(|memory| {
+        memory.slabs.push(Slab { size: size.next_multiple_of(64), taken: 0, free: Vec::new() });
+        let bytes = memory.slabs.len() * SLAB as usize;
+        if memory.bytes.len() < bytes {
+            memory.bytes.resize(bytes, 0);
+        }
+        memory.slabs.len() - 1
+    })
+}
+
+/// Takes an object of a slab. It has in it what its last owner left there.
+///
+/// # Panics
+/// If the slab has no more.
+pub fn take(slab: usize) -> u64 {
+    MEMORY.with_borrow_mut(|memory| {
+        let of = &mut memory.slabs[slab];
+        of.free.pop().unwrap_or_else(|| {
+            assert!((of.taken + 1) * of.size <= SLAB, "slab {slab} has no more");
+            of.taken += 1;
+            START + slab as u64 * SLAB + (of.taken - 1) * of.size
+        })
+    })
+}
+
+/// Frees an object.
+pub fn free(address: u64) {
+    MEMORY.with_borrow_mut(|memory| memory.slabs[((address - START) / SLAB) as usize].free.push(address));
+}
+
+/// Writes a value.
+///
+/// # Panics
+/// If there is no such memory.
+pub fn write<T: Copy>(address: u64, value: T) {
+    MEMORY.with_borrow_mut(|memory| {
+        let at = (address - START) as usize;
+        let bytes = &mut memory.bytes[at..at + size_of::<T>()];
+        // SAFETY: there is room for it, at any alignment.
+        unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(value) };
+        memory.used = memory.used.max(at + size_of::<T>());
+    });
+}
+
+/// Reads a value; zeroes where there is no memory. Any bytes have to be one.
+#[must_use]
+pub fn read<T: Copy>(address: u64) -> T {
+    let mut value = core::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: there is room for it, and it is written.
+    unsafe {
+        read_kernel(value.as_mut_ptr().cast(), size_of::<T>() as u32, address as *const u8);
+        value.assume_init()
+    }
+}
+
+pub(super) fn reset() {
+    MEMORY.with_borrow_mut(|memory| {
+        memory.bytes[..memory.used].fill(0);
+        memory.used = 0;
+        memory.slabs.clear();
+    });
+}
+
+pub(crate) unsafe fn read_kernel(to: *mut u8, len: u32, from: *const u8) {
+    let len = len as usize;
+    MEMORY.with_borrow(|memory| {
+        let at = (from as u64).wrapping_sub(START) as usize;
+        let bytes = at.checked_add(len).and_then(|end| memory.bytes.get(at..end));
+        // SAFETY: the caller has room for so many.
+        unsafe {
+            match bytes {
+                Some(bytes) => ptr::copy_nonoverlapping(bytes.as_ptr(), to, len),
+                None => ptr::write_bytes(to, 0, len),
+            }
+        }
+    });
+}
+
+pub(crate) unsafe fn read_kernel_str(to: *mut u8, len: u32, from: *const u8) {
+    for at in 0..len as usize {
+        let byte = if at + 1 == len as usize { 0 } else { read::<u8>(from as u64 + at as u64) };
+        // SAFETY: the caller has room for so many.
+        unsafe { to.add(at).write(byte) };
+        if byte == 0 {
+            break;
+        }
+    }
+}
+
+/// As `bpf_skc_to_tcp_sock` does: a full socket, of TCP.
+pub(crate) unsafe fn tcp_sock(sk: *const u8) -> *const u8 {
+    // `TCP_TIME_WAIT` and `TCP_NEW_SYN_RECV`.
+    const SMALL: u32 = 1 << 6 | 1 << 12;
+    const TCP: u16 = 6;
+    let (state, protocol) =
+        Machine::with(|machine| (machine.offsets.sock_skc_state, machine.offsets.sock_sk_protocol));
+    let state: u8 = read(sk as u64 + u64::from(state));
+    let protocol: u16 = read(sk as u64 + u64::from(protocol));
+    let is_full = 1_u32.checked_shl(state.into()).is_some_and(|bit| bit & SMALL == 0);
+    if is_full && protocol == TCP { sk } else { ptr::null() }
+}

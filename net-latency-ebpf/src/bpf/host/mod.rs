@@ -1,0 +1,156 @@
+//! What the kernel gives its programs, on a machine made of plain Rust: one for each thread, so that tests don't meet.
+//!
+//! It has the kernel's meaning where the logic above can tell: maps that evict what was used least recently and give an entry's memory to
+//! the next one, arrays of fixed size, a ring buffer that may be full, a clock that goes on with each look. Addresses of the kernel's memory
+//! are numbers of its own, the same in each run. What a test does with it: [`Machine`], [`memory`].
+
+extern crate std;
+
+mod maps;
+pub mod memory;
+
+use std::cell::RefCell;
+#[cfg(test)]
+use std::vec::Vec;
+
+pub(crate) use aya_ebpf_macros::map;
+pub(crate) use maps::{
+    Array, CgroupArray, HashMap, Key, LpmTrie, LruHashMap, PerCpuArray, PerCpuHashMap, RingBuf, Table,
+};
+pub(crate) use memory::{read_kernel, read_kernel_str, tcp_sock};
+use net_latency_common::{COMM_LEN, Offsets, Settings};
+
+/// CPUs at most.
+pub const CPUS: usize = 4;
+
+/// What a machine has beside its maps and its memory.
+pub struct Machine {
+    /// Where the fields of the kernel's structs lie.
+    pub offsets: Offsets,
+    /// What the user asks for.
+    pub settings: Settings,
+    /// The next look at the clock gives this, ns.
+    pub clock: u64,
+    /// The CPU that works.
+    pub cpu: usize,
+    /// Process id of the current task in the upper half, thread id in the lower.
+    pub ids: u64,
+    /// Address of its `struct task_struct`, whose name it has.
+    pub task: u64,
+    /// Id of its cgroup.
+    pub cgroup: u64,
+    /// Which cgroups of the filter it is in, a bit for each.
+    pub in_cgroups: u32,
+    /// The next random number follows from this.
+    pub random: u64,
+    /// Entries of a hash table at most, whatever it has room for on a real machine.
+    pub entries: usize,
+    /// Bytes in a ring buffer at most.
+    pub ring_bytes: usize,
+}
+
+impl Machine {
+    const fn new() -> Self {
+        // SAFETY: words of 32 bits.
+        let (offsets, settings) = unsafe { (core::mem::zeroed(), core::mem::zeroed()) };
+        Self {
+            offsets,
+            settings,
+            clock: 1,
+            cpu: 0,
+            ids: 0,
+            task: 0,
+            cgroup: 0,
+            in_cgroups: 0,
+            random: 1,
+            entries: usize::MAX,
+            ring_bytes: 1 << 20,
+        }
+    }
+
+    /// Does something with this thread's.
+    pub fn with<R>(work: impl FnOnce(&mut Self) -> R) -> R {
+        MACHINE.with_borrow_mut(work)
+    }
+
+    /// This thread's machine is as new: its maps are empty, and its memory is nobody's.
+    pub fn reset() {
+        maps::reset();
+        memory::reset();
+        Self::with(|machine| *machine = Self::new());
+    }
+}
+
+std::thread_local! {
+    static MACHINE: RefCell<Machine> = const { RefCell::new(Machine::new()) };
+}
+
+/// Records that a ring buffer's reader has not taken: their bytes, as words.
+#[cfg(test)]
+pub type Records = Vec<Vec<u64>>;
+
+/// Now. Each look is later than the one before, so that a time tells which look it is of.
+pub(crate) fn now() -> u64 {
+    Machine::with(|machine| {
+        machine.clock += 1;
+        machine.clock
+    })
+}
+
+pub(crate) fn cpu() -> u32 {
+    Machine::with(|machine| machine.cpu as u32)
+}
+
+/// A random number (xorshift).
+pub(crate) fn random() -> u32 {
+    Machine::with(|machine| {
+        machine.random ^= machine.random << 13;
+        machine.random ^= machine.random >> 7;
+        machine.random ^= machine.random << 17;
+        machine.random as u32
+    })
+}
+
+pub(crate) fn current_ids() -> u64 {
+    Machine::with(|machine| machine.ids)
+}
+
+pub(crate) fn current_task() -> *const u8 {
+    Machine::with(|machine| machine.task as *const u8)
+}
+
+pub(crate) fn current_task_known() -> *const u8 {
+    current_task()
+}
+
+pub(crate) unsafe fn read_current_comm(to: *mut u8, len: u32) {
+    let at = Machine::with(|machine| machine.task + u64::from(machine.offsets.task_struct_comm));
+    assert_eq!(len as usize, COMM_LEN, "a name's length");
+    // SAFETY: as the caller says.
+    unsafe { read_kernel(to, len, at as *const u8) };
+}
+
+pub(crate) fn current_cgroup() -> u64 {
+    Machine::with(|machine| machine.cgroup)
+}
+
+/// The word of 32 bits that is so many bytes within the offsets.
+pub(crate) fn offset(at: usize) -> u32 {
+    Machine::with(|machine| {
+        // SAFETY: a struct of such words.
+        unsafe { (&raw const machine.offsets).byte_add(at).cast::<u32>().read() }
+    })
+}
+
+/// The setting that this picks.
+pub(crate) fn setting<T>(pick: fn(&Settings) -> T) -> T {
+    Machine::with(|machine| pick(&machine.settings))
+}
+
+pub(crate) unsafe fn submit(entry: *mut u8, _flags: u64) {
+    maps::hand_back(entry, true);
+}
+
+pub(crate) unsafe fn discard(entry: *mut u8, _flags: u64) {
+    maps::hand_back(entry, false);
+}
