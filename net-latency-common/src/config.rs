@@ -17,6 +17,8 @@ pub struct Offsets {
     pub sk_buff_data: u32,
     pub sk_buff_end: u32,
     pub sk_buff_users: u32,
+    pub sk_buff_cloned: u32,
+    pub sk_buff_cloned_shift: u32,
     pub sk_buff_mark: u32,
     pub sk_buff_skb_mstamp_ns: u32,
     pub sk_buff_protocol: u32,

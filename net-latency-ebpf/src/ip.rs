@@ -68,7 +68,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 #[inline(always)]
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     // They end here: what comes again is stamped again.
-    let drv = skb_stamps::take_forwarded(number(skb.address()), number(skb.head()));
+    let drv = skb_stamps::take_forwarded(number(skb.address()), skb.shared_head());
     let content = skb.forwarded_content(family);
     let (_, hops) = skb.protocol_and_hops(family);
     if let Some(before) = forwarded_entry(skb.address()) {
@@ -108,7 +108,7 @@ pub(crate) fn first_entry<M: Memory>(skb: Skb<M>, family: u32, content: u64) -> 
 /// last becomes the whole packet).
 #[inline(always)]
 pub fn rebuffered<M: Memory>(skb: Skb<M>) -> HookResult {
-    skb_stamps::rebuffered(number(skb.address()), number(skb.head()));
+    skb_stamps::rebuffered(number(skb.address()), skb.shared_head());
     Ok(())
 }
 

@@ -21,6 +21,10 @@
 )]
 
 pub mod bpf;
+// For tests on any machine.
+#[cfg(not(target_arch = "bpf"))]
+extern crate std;
+
 #[cfg(feature = "calls")]
 pub mod calls;
 #[cfg(feature = "packets")]
@@ -35,6 +39,8 @@ pub mod journey;
 pub mod kernel;
 #[cfg(feature = "fine")]
 mod leaving;
+#[cfg(test)]
+mod lives;
 #[cfg(feature = "fine")]
 pub mod readers;
 #[cfg(feature = "packets")]

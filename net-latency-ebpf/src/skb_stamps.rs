@@ -236,6 +236,12 @@ impl SkbStamps {
         if is_of(there, self.tag | IN_SECOND) { time(there, now) } else { 0 }
     }
 
+    /// What the driver and IP have stamped, likewise.
+    #[inline(always)]
+    fn seen_in(self, now: u64) -> (u64, u64) {
+        (self.seen(SkbStage::Arrived, now), self.seen(SkbStage::IpIn, now))
+    }
+
     /// The skb has no stamp of this stage any more.
     #[inline(always)]
     fn drop(self, stage: SkbStage) {
@@ -279,6 +285,12 @@ impl SkbStamps {
 #[inline(always)]
 fn of_buffer(head: u64) -> SkbStamps {
     of(head ^ OF_BUFFER)
+}
+
+/// Whether stamps may lie under the address of a buffer, 0 for one that clones don't share.
+#[inline(always)]
+fn is_shared(head: u64) -> bool {
+    HAS_SHARED.get() != 0 && head != 0
 }
 
 /// The later of two pairs of stamps.
@@ -333,7 +345,7 @@ extern "C" fn received_shared(skb: u64, head: u64) -> u32 {
 pub(crate) fn take_in<M: Memory>(skb: Skb<M>, address: u64, now: u64) -> (u64, u64) {
     let mut stamps = of(address).take_in(now);
     if HAS_SHARED.get() != 0 {
-        let head = number(skb.head());
+        let head = skb.shared_head();
         let drv = take_shared(head, now, SkbStage::Arrived as u32);
         let shared = (drv, take_shared(head, now, SkbStage::IpIn as u32));
         stamps = later(stamps, shared);
@@ -345,6 +357,9 @@ pub(crate) fn take_in<M: Memory>(skb: Skb<M>, address: u64, now: u64) -> (u64, u
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn take_shared(head: u64, now: u64, stage: u32) -> u64 {
+    if head == 0 {
+        return 0;
+    }
     let stamps = of_buffer(head);
     let is_driver = stage == SkbStage::Arrived as u32;
     stamps.take(if is_driver { SkbStage::Arrived } else { SkbStage::IpIn }, now)
@@ -354,10 +369,14 @@ extern "C" fn take_shared(head: u64, now: u64, stage: u32) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn take_forwarded(skb: u64, head: u64) -> u64 {
-    let now = now();
+    take_all(skb, head, now()).0
+}
+
+/// Takes the stamps of an skb, whose buffer is at `head` if clones share that, wherever they lie.
+#[inline(always)]
+fn take_all(skb: u64, head: u64, now: u64) -> (u64, u64) {
     let own = of(skb).take_in(now);
-    let shared = if HAS_SHARED.get() != 0 { of_buffer(head).take_in(now) } else { (0, 0) };
-    later(own, shared).0
+    if is_shared(head) { later(own, of_buffer(head).take_in(now)) } else { own }
 }
 
 /// When an skb that its transport let go at that time passed IP; it is with its device now.
@@ -372,30 +391,28 @@ pub(crate) fn drop_in(skb: u64) {
     of(skb).drop_in();
 }
 
-/// An skb is dropped, whose buffer is at `head`: what is left under its address is of no packet. 1 if it was stamped on its way in, and so
+/// An skb is dropped, whose buffer is at `head` if clones share that: what is left under its address is of no packet. 1 if it was stamped on its way in, and so
 /// has not come to its transport.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn forget(skb: u64, head: u64) -> u32 {
     let now = now();
     of(skb).drop(SkbStage::IpOut);
-    let mut stamps = of(skb).take_in(now);
-    if HAS_SHARED.get() != 0 {
-        stamps = later(stamps, of_buffer(head).take_in(now));
-    }
-    u32::from(last(stamps) != 0)
+    let own = last(of(skb).take_in(now));
+    // A packet socket may drop what it has of a packet, while IP goes on with its clone.
+    let is_stamped = own != 0 || is_shared(head) && last(of_buffer(head).seen_in(now)) != 0;
+    u32::from(is_stamped)
 }
 
-/// An skb is made that is a copy of another one, whose buffer is at `head`. Either may be what goes on.
+/// An skb is made that is a copy of another one, whose buffer is at `head` if clones share that. Either may be what goes on.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn copied(new: u64, old: u64, head: u64) -> u32 {
     let now = now();
     let (new, old) = (of(new), of(old));
-    let seen = |of: SkbStamps| (of.seen(SkbStage::Arrived, now), of.seen(SkbStage::IpIn, now));
-    let mut stamps = seen(old);
-    if HAS_SHARED.get() != 0 {
-        stamps = later(stamps, seen(of_buffer(head)));
+    let mut stamps = old.seen_in(now);
+    if is_shared(head) {
+        stamps = later(stamps, of_buffer(head).seen_in(now));
     }
     new.set_in(stamps);
     new.drop(SkbStage::IpOut);
@@ -406,28 +423,23 @@ pub(crate) extern "C" fn copied(new: u64, old: u64, head: u64) -> u32 {
     0
 }
 
-/// An skb, whose buffer is at `head`, gets another buffer, and stays what it is.
+/// An skb, whose buffer is at `head` if clones share that, gets another buffer, and stays what it is.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn rebuffered(skb: u64, head: u64) -> u32 {
-    if HAS_SHARED.get() != 0 {
+    if is_shared(head) {
         let now = now();
-        let own = of(skb).take_in(now);
-        of(skb).set_in(later(own, of_buffer(head).take_in(now)));
+        of(skb).set_in(take_all(skb, head, now));
     }
     0
 }
 
-/// An skb, whose buffer is at `head`, is cut into segments, which are skbs of their own. If IP had received it: see [`SEGMENTED_AT`].
+/// An skb, whose buffer is at `head` if clones share that, is cut into segments, which are skbs of their own. If IP had received it: see [`SEGMENTED_AT`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn segmented(skb: u64, head: u64) -> u32 {
     let now = now();
-    let mut stamps = of(skb).take_in(now);
-    if HAS_SHARED.get() != 0 {
-        stamps = later(stamps, of_buffer(head).take_in(now));
-    }
-    let (_, ip) = stamps;
+    let (_, ip) = take_all(skb, head, now);
     if ip != 0 {
         // CPUs that write at the same time write about the same.
         SEGMENTED_AT.set(now);
@@ -437,8 +449,6 @@ pub(crate) extern "C" fn segmented(skb: u64, head: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use std::vec::Vec;
 
     use super::*;

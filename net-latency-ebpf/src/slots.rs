@@ -488,3 +488,31 @@ fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key
     add(spilled, u64::MAX);
     NOT_SPILLED
 }
+
+/// How many entries there are.
+#[cfg(test)]
+pub(crate) struct Count {
+    pub(crate) count: u64,
+    is_full: bool,
+}
+
+#[cfg(test)]
+impl Count {
+    /// Whether the map may have evicted some.
+    pub(crate) fn evicts(&self) -> bool {
+        self.is_full
+    }
+}
+
+#[cfg(test)]
+impl<T: 'static, const BITS: u32> Table<T, BITS> {
+    pub(crate) fn count(&self) -> Count {
+        let in_slots =
+            self.places.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));
+        let (spilled, most) = self.map.count();
+        Count {
+            count: in_slots.filter(|slot| Slot::key(*slot) != 0).count() as u64 + spilled,
+            is_full: spilled >= most,
+        }
+    }
+}

@@ -154,7 +154,7 @@ pub(crate) fn add(count: *mut u64, more: u64) {
     // SAFETY: as above.
     #[cfg(not(target_arch = "bpf"))]
     unsafe {
-        *count += more;
+        *count = (*count).wrapping_add(more);
     }
 }
 

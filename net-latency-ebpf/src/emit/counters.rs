@@ -61,3 +61,16 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::SlowLost => "ring buffer full, slow packet counted only",
     }
 }
+
+/// What all CPUs have counted.
+#[cfg(test)]
+pub(crate) fn total() -> Counters {
+    let mut total = Counters::default();
+    for cpu in 0..crate::bpf::host::CPUS {
+        crate::bpf::host::Machine::with(|machine| machine.cpu = cpu);
+        if let Some(counters) = COUNTERS.get(0) {
+            total.values.iter_mut().zip(counters.values).for_each(|(sum, more)| *sum += more);
+        }
+    }
+    total
+}

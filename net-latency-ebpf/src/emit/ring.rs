@@ -299,3 +299,9 @@ fn filtered(direction: Direction) -> Counter {
         Direction::Out => Counter::FilteredOut,
     }
 }
+
+/// Takes the records that programs have handed over.
+#[cfg(test)]
+pub(crate) fn take_records() -> bpf::host::Records {
+    RECORDS.take()
+}

@@ -154,6 +154,14 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_head))
     }
 
+    /// The same of a buffer that clones share or have shared, of which this may be one (`skb->cloned`); else 0. What has got another buffer
+    /// since (`pskb_expand_head`, `skb_copy`) is none.
+    #[inline(always)]
+    pub(crate) fn shared_head(self) -> u64 {
+        let bits = u32::from(self.field::<u8>(offset!(sk_buff_cloned)));
+        if bits >> offset!(sk_buff_cloned_shift).value() & 1 == 0 { 0 } else { number(self.head()) }
+    }
+
     /// Whether a single one has the skb (`skb_shared`).
     #[inline(always)]
     pub(crate) fn has_one_user(self) -> bool {

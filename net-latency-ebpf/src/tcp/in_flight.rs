@@ -445,8 +445,6 @@ pub extern "C" fn backlog_step(address: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use super::*;
 
     #[test]

@@ -12,3 +12,6 @@ mod segments;
 mod steps;
 pub mod transmit;
 mod writes;
+
+#[cfg(test)]
+pub(crate) use segments::waiting_segments;

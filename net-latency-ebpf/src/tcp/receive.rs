@@ -216,7 +216,7 @@ fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u
 /// An skb is dropped (tracepoint `kfree_skb`).
 #[inline(always)]
 pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
-    let had_stamps = skb_stamps::forget(number(skb.address()), number(skb.head())) != 0;
+    let had_stamps = skb_stamps::forget(number(skb.address()), skb.shared_head()) != 0;
     udp::dropped(skb)?;
     transmit::dropped(skb);
     // Its transport would have taken them.
@@ -339,6 +339,7 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
         learn_start(socket, connection, tcp.copied_seq());
     }
     connection.reports_late.set(1);
+    connection.is_unsure.set(1);
     connection.settle(number(socket.address()));
     #[cfg(feature = "fine")]
     if is_fine() && socket.owned_by_task() {
@@ -375,11 +376,34 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection) {
         Some(skb) => (skb.tcp_cb_seq(), skb.len()),
         None => (connection.taken_until.get(), 0),
     };
+    let next = connection.read_next.get();
+    // One that was read to its end is gone.
+    let is_next = start != connection.buffer_start.get() || next == connection.buffer_end.get();
     connection.buffer_start.set(start);
     connection.buffer_end.set(start.wrapping_add(len));
     let is_late = connection.reports_late.get() != 0;
-    connection.taken_from.set(if is_late { connection.read_next.get() } else { start });
+    connection.taken_from.set(if is_late { next } else { start });
     connection.reports_late.set(0);
+    if !is_next || is_late || connection.is_late.get() != 0 || len == 0 {
+        return;
+    }
+    if start == next {
+        connection.is_unsure.set(0);
+    } else if before(start, next) {
+        skip_read_part(connection, start);
+    }
+}
+
+/// An skb has bytes at its beginning that came before, and that were read with those: TCP reads the rest of it only. What waits under the
+/// number of that rest is another segment, in which it came as well.
+///
+/// A function with a stack of its own: it is rare.
+#[inline(never)]
+fn skip_read_part(connection: &Connection, start: u32) {
+    if trim_next(connection.address.get(), start) == MISSED {
+        connection.read_next.set(connection.buffer_end.get());
+        counters::one(Counter::UnmatchedIn);
+    }
 }
 
 /// The start of the oldest skb in the receive queue, if it lies before `copied`; else `copied`.
@@ -408,16 +432,11 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
         }
     }
     let mut result = Ok(());
-    let mut start = until;
     if found == MISSED {
-        start = first_unread(socket, until);
-        if trim_next(address, start) == MORE {
-            found = repeat(BATCHES_PER_RUN, || take_batch(address));
-        }
-    }
-    if found == MISSED {
+        let start = first_unread(socket, until);
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
+        connection.is_unsure.set(1);
         if start == until && is_all_read(socket, until) {
             segments::settle_share(&next_key(connection));
         }
@@ -544,12 +563,15 @@ fn first_step(connection: &Connection) -> u32 {
 fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -> u32 {
     let next = connection.read_next.get();
     let segment = waiting.segment();
+    let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
+    if (is_of_earlier || connection.is_unsure.get() != 0) && segment.is_doubtful() {
+        segment.make_ambiguous();
+    }
     let is_doubtful = setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
     if is_doubtful && was_dropped(connection, segment) {
         counters::one(Counter::DroppedIn);
         return MISSED;
     }
-    let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
     let is_unseen = !is_of_earlier && before(next, connection.taken_from.get());
     let task = if is_unseen { Task::UNKNOWN } else { connection.user.get() };
     if filter::task(&task) && segment.flags.get() & UNWANTED == 0 {

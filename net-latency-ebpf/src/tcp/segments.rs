@@ -107,13 +107,24 @@ const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS)
 #[map]
 static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
 
-/// How many segments of a connection wait, by a mixture of its ends; those that have the same share a count. What the map evicts stays
-/// counted, until all of a connection is read or what shares its count.
-#[unsafe(no_mangle)]
-// SAFETY: fields of integers.
-static SHARES: Own<Field<u64>, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };
+/// What is known of a connection before its socket is.
+#[repr(C)]
+pub(super) struct Share {
+    /// How many segments wait. What the map evicts stays counted, until all of a connection is read.
+    count: u64,
+    /// The byte behind those that came; 0 before any did.
+    end: Field<u32>,
+    /// Before this byte, some came twice, in segments that may begin elsewhere: what waits under the number of a first byte need not be
+    /// what is read from there on. 0: none did.
+    doubtful_until: Field<u32>,
+}
 
-/// Counts of [`SHARES`], as a power of two.
+/// By a mixture of a connection's ends; connections that have the same share an entry.
+#[unsafe(no_mangle)]
+// SAFETY: integers.
+static SHARES: Own<Share, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };
+
+/// Entries of [`SHARES`], as a power of two.
 const SHARE_BITS: u32 = 12;
 
 /// Segments of one connection that wait at most: more than 8 MiB of full-sized ones, and half of the slots. A peer that sends single bytes
@@ -152,11 +163,11 @@ impl SegmentKey {
         u32::from(self.remote_port) << 16 | u32::from(self.local_port)
     }
 
-    /// The count of its connection.
+    /// The share of its connection.
     #[inline(always)]
-    fn share(&self) -> *mut u64 {
+    fn share(&self) -> *mut Share {
         let mixed = (self.addresses ^ u64::from(self.ports()) << 16 ^ setting!(seed)).wrapping_mul(SPREAD);
-        SHARES.at(mixed >> (u64::BITS - SHARE_BITS)).cast()
+        SHARES.at(mixed >> (u64::BITS - SHARE_BITS))
     }
 
     /// Whether both are the same in all that a dropped skb tells.
@@ -195,6 +206,21 @@ impl Segment {
         if segment_waits(next.hash()) == 0 {
             self.len.set(self.longest.get());
         }
+    }
+
+    /// Whether its bytes may have come with another segment too, which begins elsewhere.
+    #[inline(always)]
+    pub(super) fn is_doubtful(&self) -> bool {
+        // SAFETY: an entry of a table, mapped while a program runs; what changes are fields.
+        let until = unsafe { (*self.key.share()).doubtful_until.get() };
+        let left = until.wrapping_sub(self.key.seq);
+        until != 0 && left != 0 && left < FURTHEST
+    }
+
+    /// No stamp is known to be its own.
+    #[inline(always)]
+    pub(super) fn make_ambiguous(&self) {
+        self.flags.set(self.flags.get() | FLAG_AMBIGUOUS);
     }
 
     /// Whether no stamp is known to be its own: what comes from now on changes nothing.
@@ -244,23 +270,51 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
     // finder's alone; whose one of the map is by now, its key tells.
     let segment = unsafe { &*found.entry };
     if found.is_twin || segment.copies.get() != 0 {
-        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
+        segment.make_ambiguous();
     }
     segment
 }
 
-/// Segments of a connection that wait, about.
-#[inline(always)]
-fn shared(share: *mut u64) -> u64 {
-    // SAFETY: an entry of a table, mapped while a program runs. Volatile: others write it.
-    unsafe { ptr::read_volatile(share) }
+impl Share {
+    /// Segments of a connection that wait, about.
+    #[inline(always)]
+    fn waiting(share: *mut Self) -> u64 {
+        // SAFETY: an entry of a table, mapped while a program runs. Volatile: others write it.
+        unsafe { ptr::read_volatile(&raw const (*share).count) }
+    }
+
+    /// Where the count is.
+    #[inline(always)]
+    fn count(share: *mut Self) -> *mut u64 {
+        // SAFETY: as above.
+        unsafe { &raw mut (*share).count }
+    }
+
+    /// A segment is stored.
+    #[inline(always)]
+    fn came(share: *mut Self, seq: u32, len: u32) {
+        // SAFETY: as above; what changes are fields.
+        let share = unsafe { &*share };
+        let (before, end) = (share.end.get(), seq.wrapping_add(len));
+        let again = before.wrapping_sub(seq);
+        if before == 0 || again == 0 || again > FURTHEST {
+            return share.end.set(end);
+        }
+        if again < len {
+            share.end.set(end);
+        }
+        share.doubtful_until.set(share.end.get());
+    }
 }
+
+/// How far apart two bytes are at most that wait at the same time: the largest window.
+const FURTHEST: u32 = 1 << 30;
 
 /// All that the connection with this key has got is read: what is still counted was evicted.
 #[inline(always)]
 pub(super) fn settle_share(key: &SegmentKey) {
-    // SAFETY: as in `shared`.
-    unsafe { ptr::write_volatile(key.share(), 0) };
+    // SAFETY: as in `Share::waiting`.
+    unsafe { ptr::write_volatile(Share::count(key.share()), 0) };
 }
 
 /// The segment with this key.
@@ -292,7 +346,7 @@ pub(super) fn remove(waiting: &Waiting) -> bool {
     let was_there = WAITING.remove(&waiting.0);
     if was_there {
         counters::one(Counter::Taken);
-        add(share, u64::MAX);
+        add(Share::count(share), u64::MAX);
     }
     was_there
 }
@@ -331,7 +385,7 @@ pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
 /// The segment has no line, since what is known of its connection was evicted.
 #[inline(always)]
 pub(super) fn evict(waiting: &Waiting) {
-    add(waiting.segment().key.share(), u64::MAX);
+    add(Share::count(waiting.segment().key.share()), u64::MAX);
     WAITING.evict(&waiting.0);
 }
 
@@ -353,10 +407,11 @@ pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
     examine(waits.skb, key.seq);
     let share = key.share();
     // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
-    if shared(share) as i64 >= MOST_OF_ONE {
+    if Share::waiting(share) as i64 >= MOST_OF_ONE {
         return Err(Counter::MapFull);
     }
     let (skb, len) = (waits.skb, waits.len);
+    Share::came(share, key.seq, len);
     let segment = || Segment {
         key,
         drv: waits.drv,
@@ -376,7 +431,7 @@ pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
     match WAITING.insert(key.hash(), segment) {
         Inserted::New => {
             counters::one(Counter::Stored);
-            increment(share);
+            increment(Share::count(share));
             Ok(())
         }
         Inserted::NoRoom => Err(Counter::MapFull),
@@ -517,7 +572,7 @@ extern "C" fn forget_step() -> u32 {
     let next = dropped.key.seq.wrapping_add(segment.len.get());
     if segment.copies.get() != 0 {
         // A copy is what waits, and its stamps are not known.
-        segment.flags.set(segment.flags.get() | FLAG_AMBIGUOUS);
+        segment.make_ambiguous();
         segment.skb.set(0);
         Table::<Segment, SLOT_BITS>::keep(&waiting.0);
     } else {
@@ -529,6 +584,12 @@ extern "C" fn forget_step() -> u32 {
     dropped.key.seq = next;
     dropped.skb = 0;
     if before(next, dropped.until) { MORE } else { DONE }
+}
+
+/// Segments that wait.
+#[cfg(test)]
+pub(crate) fn waiting_segments() -> crate::slots::Count {
+    WAITING.count()
 }
 
 #[cfg(test)]
@@ -584,7 +645,6 @@ mod tests {
 
     #[test]
     fn segments_of_a_connection_never_meet() {
-        extern crate std;
         let pair = AddrPair::new(AF_INET6, [1, 2, 3, 4]);
         let hashes: std::collections::HashSet<u64> =
             (0..100_000).map(|n| SegmentKey::new(&pair, 443, 51_000, 7, n * 1448).hash()).collect();

@@ -290,7 +290,7 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
 #[inline(always)]
 pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>) -> HookResult {
     let (copy, address) = (number(new.address()), number(old.address()));
-    skb_stamps::copied(copy, address, number(old.head()));
+    skb_stamps::copied(copy, address, old.shared_head());
     let socket = old.socket();
     if socket.address() == 0 {
         return Ok(());
@@ -307,7 +307,7 @@ pub fn copied<M: Memory>(new: Skb<M>, old: Skb<M>) -> HookResult {
 #[inline(always)]
 pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
     let address = number(skb.address());
-    skb_stamps::segmented(address, number(skb.head()));
+    skb_stamps::segmented(address, skb.shared_head());
     let socket = skb.socket();
     if socket.address() != 0
         && let Some(connection) = connection::find(socket)

@@ -104,7 +104,10 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         signal_struct_live: "signal_struct.live",
     };
     let control_block = btf.offset("sk_buff.cb")?;
+    let cloned = btf.offset_in_bits("sk_buff.cloned")?;
     Ok(Offsets {
+        sk_buff_cloned: cloned / u8::BITS,
+        sk_buff_cloned_shift: cloned % u8::BITS,
         // Not asked for where `kfree_skb` shows what TCP drops.
         sock_sk_drops: btf.offset("sock.sk_drops.counter").unwrap_or(0),
         tcp_skb_cb_seq: control_block + offsets.tcp_skb_cb_seq,

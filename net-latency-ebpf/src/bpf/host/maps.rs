@@ -1,7 +1,4 @@
 //! Maps.
-
-extern crate std;
-
 use core::{
     any::Any,
     borrow::Borrow,
@@ -135,6 +132,16 @@ impl<T: 'static> Array<T> {
     pub(crate) fn get_ptr_mut(&self, index: u32) -> Option<*mut T> {
         let count = self.entries.load(Ordering::Relaxed);
         self.place.with(|| Entries::new(count), |entries| entries.at(index as usize))
+    }
+
+    /// Entries that somebody has looked at.
+    #[cfg(test)]
+    pub(crate) fn touched(&self) -> Vec<*mut T> {
+        let count = self.entries.load(Ordering::Relaxed);
+        self.place.with(
+            || Entries::new(count),
+            |entries| entries.touched.iter().map(|index| entries.entries[*index].as_mut_ptr()).collect(),
+        )
     }
 
     pub(crate) fn get_ptr(&self, index: u32) -> Option<*const T> {
@@ -300,6 +307,15 @@ hash_map!(
     LruHashMap,
     true
 );
+
+#[cfg(test)]
+impl<K: Copy + 'static, V: 'static> LruHashMap<K, V> {
+    /// How many entries there are, and how many there may be.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let most = Machine::with(|machine| machine.entries.min(self.entries as usize));
+        (self.with(|entries| entries.nodes.len() as u64), most as u64)
+    }
+}
 
 /// `BPF_MAP_TYPE_PERCPU_HASH`.
 pub(crate) struct PerCpuHashMap<K, V> {

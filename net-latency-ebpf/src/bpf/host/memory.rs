@@ -1,8 +1,5 @@
 //! The kernel's memory: slabs, from which a test takes objects, and which give an address again as soon as its object is freed, the last
 //! first, as SLUB does.
-
-extern crate std;
-
 use core::ptr;
 use std::{cell::RefCell, vec::Vec};
 

@@ -3,9 +3,6 @@
 //! It has the kernel's meaning where the logic above can tell: maps that evict what was used least recently and give an entry's memory to
 //! the next one, arrays of fixed size, a ring buffer that may be full, a clock that goes on with each look. Addresses of the kernel's memory
 //! are numbers of its own, the same in each run. What a test does with it: [`Machine`], [`memory`].
-
-extern crate std;
-
 mod maps;
 pub mod memory;
 

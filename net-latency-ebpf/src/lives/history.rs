@@ -1,0 +1,561 @@
+//! Histories: steps that are drawn, what each does, and how a history that shows a fault is made short.
+
+use core::fmt::Write as _;
+use std::{format, string::String, vec::Vec};
+
+use net_latency_common::{Counter, PacketRecord};
+
+use super::{
+    choice::Choice,
+    tcp_in::{Connection, Reading},
+    truth::{Ends, Hook, Packet},
+    world::{Flow, Kernel, Skb, World, hook, note, records, shown, skb as hooked},
+};
+use crate::{
+    bpf::host::{CPUS, Machine},
+    emit::{counters, ring},
+    tcp::waiting_segments,
+};
+
+/// Something that happens. Numbers count modulo what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A driver gives a segment to a CPU, which takes it to TCP at once or not. It begins so many times 5 bytes behind what was sent
+    /// before (or before that), and has so many times 10.
+    Segment { cpu: u8, connection: u8, from: i8, len: u8, segs: u8, goes: bool },
+    /// What a CPU works on goes on.
+    Go { cpu: u8, how: Fate },
+    /// What waits somewhere goes on, on this CPU.
+    Resume { cpu: u8, which: u8 },
+    /// A task reads; it begins a call if it is in none.
+    Read { task: u8, connection: u8, len: u8, how: Reading },
+    /// A task ends its call.
+    Unlock { connection: u8 },
+    /// A socket is closed, or another one with the same ends is there.
+    Close { connection: u8 },
+    /// A packet socket lets an skb go: it was read, or is dropped.
+    Let { which: u8, drops: bool },
+    /// Time passes.
+    Wait { ms: u8 },
+}
+
+/// What becomes of an skb before its next place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing special.
+    Plain,
+    /// It waits: in a CPU's backlog, for a verdict (NFQUEUE), for GRO.
+    Waits,
+    /// A packet socket of all protocols gets a clone (`packet_rcv`).
+    Tapped,
+    /// A packet socket that is bound to the device and its protocol shares it: IP goes on with a clone (`ip_rcv_core`).
+    Shared,
+    /// It is copied: `skb_pp_cow_data` for generic XDP, `skb_unshare`, `nfqnl_mangle`.
+    Copied,
+    /// It gets another buffer (`pskb_expand_head`).
+    Expanded,
+    /// It enters the stack again, as a VLAN's, a bridge's or after a redirect.
+    Again,
+    /// This machine forwards it, and gets it again in the other namespace.
+    Forwarded,
+    /// It is dropped (`kfree_skb`).
+    Dropped,
+    /// It ends where no hook sees it: stolen by netfilter, sent on by a driver.
+    Ends,
+}
+
+const FATES: [Fate; 10] = [
+    Fate::Plain,
+    Fate::Waits,
+    Fate::Tapped,
+    Fate::Shared,
+    Fate::Copied,
+    Fate::Expanded,
+    Fate::Again,
+    Fate::Forwarded,
+    Fate::Dropped,
+    Fate::Ends,
+];
+
+/// Where an skb is on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Device,
+    Ip,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Travelling {
+    skb: Skb,
+    place: Place,
+}
+
+/// A kernel, which filters, and steps.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    pub(super) kernel: Kernel,
+    pub(super) seed: u64,
+    pub(super) is_shuffled: bool,
+    /// Entries of hash tables, at most.
+    pub(super) entries: usize,
+    pub(super) control: bool,
+    pub(super) steps: Vec<Step>,
+}
+
+impl History {
+    /// The history of this seed.
+    pub(super) fn draw(seed: u64) -> Self {
+        let mut choice = Choice::new(seed);
+        let kernel = Kernel { shows_tcp_drops: true, is_direct: choice.one_in(2) };
+        let count = 4 + choice.below(60);
+        // Some histories have many of one kind.
+        let favourite = choice.of(&FATES);
+        Self {
+            kernel,
+            seed,
+            is_shuffled: choice.one_in(2),
+            entries: if choice.one_in(8) { 2 + choice.below(14) as usize } else { usize::MAX },
+            control: choice.one_in(4),
+            steps: (0..count).map(|_| Step::draw(&mut choice, favourite)).collect(),
+        }
+    }
+
+    /// Whether all that is shown is true; else what isn't.
+    pub(super) fn run(&self) -> Result<(), String> {
+        std::panic::catch_unwind(|| Run::new(self, false).run(&self.steps).1)
+            .unwrap_or_else(|_| Err("panic".into()))
+    }
+
+    /// What happens, line by line, and what of it is shown falsely.
+    pub(super) fn tell(&self) -> String {
+        let (log, result) = Run::new(self, true).run(&self.steps);
+        let mut text = format!("{self:#?}\n");
+        for line in log.unwrap_or_default() {
+            let _ = writeln!(text, "{line}");
+        }
+        let _ = writeln!(text, "{result:?}");
+        text
+    }
+
+    /// The shortest history that still shows a fault.
+    pub(super) fn shrink(&self) -> Self {
+        let mut best = self.clone();
+        let is_faulty = |history: &Self| history.run().is_err();
+        loop {
+            let before = best.steps.len();
+            let mut size = best.steps.len().next_power_of_two();
+            while size > 0 {
+                let mut at = 0;
+                while at < best.steps.len() {
+                    let mut shorter = best.clone();
+                    shorter.steps.drain(at..(at + size).min(best.steps.len()));
+                    if is_faulty(&shorter) {
+                        best = shorter;
+                    } else {
+                        at += size;
+                    }
+                }
+                size /= 2;
+            }
+            let mut is_simpler = false;
+            for at in 0..best.steps.len() {
+                for simpler in best.steps[at].simpler() {
+                    let mut other = best.clone();
+                    other.steps[at] = simpler;
+                    if is_faulty(&other) {
+                        best = other;
+                        is_simpler = true;
+                    }
+                }
+            }
+            for plainer in [
+                Self { is_shuffled: false, ..best.clone() },
+                Self { entries: usize::MAX, ..best.clone() },
+                Self { control: false, ..best.clone() },
+            ] {
+                if is_faulty(&plainer) {
+                    best = plainer;
+                }
+            }
+            if best.steps.len() == before && !is_simpler {
+                return best;
+            }
+        }
+    }
+}
+
+impl Step {
+    fn draw(choice: &mut Choice, favourite: Fate) -> Self {
+        let cpu = u8::from(choice.one_in(3));
+        let connection = u8::from(choice.one_in(3));
+        match choice.below(32) {
+            0..=8 => Self::Segment {
+                cpu,
+                connection,
+                from: if choice.one_in(3) { choice.below(13) as i8 - 6 } else { 0 },
+                len: if choice.one_in(6) { 0 } else { 1 + choice.below(4) as u8 },
+                segs: if choice.one_in(8) { choice.below(5) as u8 } else { 0 },
+                goes: choice.one_in(2),
+            },
+            9..=22 => {
+                let how = match choice.below(4) {
+                    0 => choice.of(&FATES),
+                    1 => favourite,
+                    _ => Fate::Plain,
+                };
+                Self::Go { cpu, how }
+            }
+            23 => Self::Resume { cpu, which: choice.below(8) as u8 },
+            24..=27 => Self::Read {
+                task: choice.below(2) as u8,
+                connection,
+                len: 1 + choice.below(40) as u8,
+                how: choice.of(&[
+                    Reading::Copy,
+                    Reading::Copy,
+                    Reading::Copy,
+                    Reading::Peek,
+                    Reading::Splice,
+                ]),
+            },
+            28 | 29 => Self::Unlock { connection },
+            30 => match choice.below(4) {
+                0 => Self::Close { connection },
+                _ => Self::Let { which: choice.below(8) as u8, drops: choice.one_in(2) },
+            },
+            _ => Self::Wait { ms: 1 << choice.below(8) as u8 },
+        }
+    }
+
+    /// Steps that say less.
+    fn simpler(self) -> Vec<Self> {
+        match self {
+            Self::Go { cpu, how } if how != Fate::Plain => [Self::Go { cpu, how: Fate::Plain }].into(),
+            Self::Segment { cpu, connection, from, len, segs, goes } => [
+                Self::Segment { cpu: 0, connection, from, len, segs, goes },
+                Self::Segment { cpu, connection, from, len, segs, goes: true },
+                Self::Segment { cpu, connection: 0, from, len, segs, goes },
+                Self::Segment { cpu, connection, from: 0, len, segs, goes },
+                Self::Segment { cpu, connection, from, len: 1, segs, goes },
+                Self::Segment { cpu, connection, from, len, segs: 0, goes },
+            ]
+            .into_iter()
+            .filter(|other| *other != self)
+            .collect(),
+            Self::Read { task, connection, len, how } => [
+                Self::Read { task: 0, connection, len, how },
+                Self::Read { task, connection, len: 40, how },
+                Self::Read { task, connection, len, how: Reading::Copy },
+            ]
+            .into_iter()
+            .filter(|other| *other != self)
+            .collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    connections: Vec<Connection>,
+    working: [Option<Travelling>; CPUS],
+    waiting: Vec<Travelling>,
+    /// What packet sockets have.
+    tapped: Vec<Skb>,
+}
+
+impl Run {
+    fn new(history: &History, tells: bool) -> Self {
+        let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
+        Machine::with(|machine| {
+            machine.entries = history.entries;
+            machine.settings.control = u32::from(history.control);
+        });
+        if tells {
+            world.log = Some(Vec::new());
+        }
+        let mut run = Self {
+            world,
+            connections: Vec::new(),
+            working: [None; CPUS],
+            waiting: Vec::new(),
+            tapped: Vec::new(),
+        };
+        for number in 0..2_u8 {
+            run.connect(number);
+        }
+        run
+    }
+
+    fn connect(&mut self, number: u8) {
+        let world = &mut self.world;
+        let is_v6 = number == 1;
+        let flow = Flow {
+            is_v6,
+            addresses: [
+                [10, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+                [10, 0, 0, 2, 3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8],
+            ],
+            remote_port: 40_000 + u16::from(number),
+            local_port: 80,
+            net: 0,
+        };
+        let first = world.first_number();
+        world.truth.connections.push(Ends {
+            remote: shown(flow.addresses[0], is_v6),
+            local: shown(flow.addresses[1], is_v6),
+            remote_port: flow.remote_port,
+            local_port: flow.local_port,
+            family: if is_v6 { 10 } else { 2 },
+            netns: world.nets[flow.net].inode,
+            first,
+        });
+        let number = world.truth.connections.len() - 1;
+        self.connections.push(Connection::new(world, flow, number));
+    }
+
+    fn run(mut self, steps: &[Step]) -> (Option<Vec<String>>, Result<(), String>) {
+        for step in steps {
+            note!(self.world, "{step:?}");
+            self.step(*step);
+        }
+        let result = self.check();
+        (self.world.log.take(), result)
+    }
+
+    fn on(&self, cpu: u8) -> usize {
+        let cpu = usize::from(cpu) % CPUS;
+        Machine::with(|machine| machine.cpu = cpu);
+        self.world.run_as(None);
+        cpu
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Segment { cpu, connection, from, len, segs, goes } => {
+                self.segment(cpu, connection, from, len, segs);
+                if goes {
+                    self.step(Step::Go { cpu, how: Fate::Plain });
+                    self.step(Step::Go { cpu, how: Fate::Plain });
+                }
+            }
+            Step::Go { cpu, how } => {
+                let cpu = self.on(cpu);
+                if let Some(travelling) = self.working[cpu].take() {
+                    self.working[cpu] = self.go(travelling, how);
+                }
+            }
+            Step::Resume { cpu, which } => {
+                let cpu = self.on(cpu);
+                if !self.waiting.is_empty() {
+                    let next = self.waiting.remove(usize::from(which) % self.waiting.len());
+                    self.waiting.extend(self.working[cpu].replace(next));
+                }
+            }
+            Step::Read { task, connection, len, how } => {
+                let number = usize::from(connection) % self.connections.len();
+                let connection = &mut self.connections[number];
+                if connection.sk == 0 {
+                    return;
+                }
+                if connection.owner.is_none() {
+                    connection.lock(&self.world, usize::from(task) % 2);
+                }
+                if connection.readable() != 0 {
+                    connection.read(&mut self.world, u64::from(len) * 5, how);
+                }
+            }
+            Step::Unlock { connection } => {
+                let number = usize::from(connection) % self.connections.len();
+                let connection = &mut self.connections[number];
+                if connection.owner.is_some() && connection.sk != 0 {
+                    self.world.run_as(connection.owner);
+                    connection.unlock(&mut self.world);
+                }
+            }
+            Step::Close { connection } => {
+                let number = usize::from(connection) % self.connections.len();
+                if self.connections[number].sk != 0 {
+                    self.world.run_as(self.connections[number].owner.or(Some(0)));
+                    self.connections[number].close(&mut self.world);
+                }
+            }
+            Step::Let { which, drops } => {
+                if !self.tapped.is_empty() {
+                    let skb = self.tapped.remove(usize::from(which) % self.tapped.len());
+                    if drops { self.world.drop(skb) } else { self.world.free(skb) }
+                }
+            }
+            Step::Wait { ms } => Machine::with(|machine| machine.clock += u64::from(ms) * 1_000_000),
+        }
+    }
+
+    /// A driver has a segment, and gives it to the stack.
+    fn segment(&mut self, cpu: u8, connection: u8, from: i8, len: u8, segs: u8) {
+        let cpu = self.on(cpu);
+        let number = usize::from(connection) % self.connections.len();
+        let connection = &mut self.connections[number];
+        let start = connection.sent.saturating_add_signed(i64::from(from) * 5);
+        let len = u32::from(len) * 10;
+        connection.sent = connection.sent.max(start + u64::from(len));
+        let net = connection.flow.net;
+        let flow = connection.flow;
+        let mark = self.world.choice.below(4);
+        self.world.truth.packets.push(Packet {
+            connection: connection.number,
+            start,
+            len,
+            segs: if segs > 1 && len != 0 { segs.into() } else { 1 },
+            mark,
+            forwarded: None,
+            ifindex: self.world.nets[net].ifindex,
+        });
+        let packet = self.world.truth.packets.len() - 1;
+        let skb = self.world.new_skb(packet, &flow, net);
+        note!(
+            self.world,
+            "  packet {packet}: {start} to {}, skb {:#x} head {:#x}",
+            start + u64::from(len),
+            skb.address,
+            skb.head
+        );
+        self.enter(skb);
+        // What the CPU worked on before waits until later.
+        self.waiting.extend(self.working[cpu].replace(Travelling { skb, place: Place::Device }));
+    }
+
+    /// It enters the stack (`netif_receive_skb`, `netif_rx`, `napi_gro_receive`).
+    fn enter(&mut self, skb: Skb) {
+        hook!(self.world, Hook::Arrived, skb.packet, ip::arrived(hooked(skb)));
+    }
+
+    /// An skb gets to its next place, unless something else becomes of it.
+    fn go(&mut self, mut now: Travelling, how: Fate) -> Option<Travelling> {
+        let skb = now.skb;
+        match how {
+            Fate::Waits => {
+                self.waiting.push(now);
+                return None;
+            }
+            Fate::Dropped => {
+                self.world.drop(skb);
+                return None;
+            }
+            Fate::Ends => {
+                self.world.free(skb);
+                return None;
+            }
+            Fate::Copied => {
+                let copy = self.world.begin_copy(skb);
+                hook!(self.world, Hook::Other, skb.packet, tcp::transmit::copied(hooked(copy), hooked(skb)));
+                self.world.end_copy(copy, skb);
+                self.world.free(skb);
+                now.skb = copy;
+            }
+            Fate::Expanded => {
+                hook!(self.world, Hook::Other, skb.packet, ip::rebuffered(hooked(skb)));
+                self.world.rebuffer(&mut now.skb);
+            }
+            Fate::Again if now.place == Place::Device => self.enter(skb),
+            Fate::Tapped if now.place == Place::Device => {
+                let clone = self.world.clone_skb(skb);
+                self.tapped.push(clone);
+            }
+            Fate::Forwarded if now.place == Place::Ip => return Some(self.forward(now)),
+            _ => {}
+        }
+        match now.place {
+            Place::Device => Some(self.reach_ip(now.skb, how == Fate::Shared)),
+            Place::Ip => {
+                self.reach_tcp(now.skb);
+                None
+            }
+        }
+    }
+
+    /// `ip_rcv_core`.
+    fn reach_ip(&mut self, skb: Skb, is_shared: bool) -> Travelling {
+        if is_shared {
+            self.world.users(skb, 1);
+        }
+        hook!(self.world, Hook::Ip, skb.packet, ip::received(hooked(skb)));
+        if !is_shared {
+            return Travelling { skb, place: Place::Ip };
+        }
+        // `skb_share_check`.
+        let clone = self.world.clone_skb(skb);
+        self.world.users(skb, -1);
+        self.tapped.push(skb);
+        Travelling { skb: clone, place: Place::Ip }
+    }
+
+    /// `ip_forward`, and the same skb enters the stack of another namespace (veth).
+    fn forward(&mut self, mut now: Travelling) -> Travelling {
+        const HOPS: [u64; 2] = [8, 7];
+        let connection = self.world.truth.packets[now.skb.packet].connection;
+        let flow = self.connections.iter().find(|other| other.number == connection).map(|other| other.flow);
+        let is_v6 = flow.is_some_and(|flow| flow.is_v6);
+        let family = if is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
+        let call = hook!(self.world, Hook::Forwarded, now.skb.packet, ip::forwarded(hooked(now.skb), family));
+        self.world.truth.packets[now.skb.packet].forwarded = Some(call);
+        let network: u16 = self.world.get(now.skb.address, self.world.offsets.sk_buff_network_header);
+        let hops = now.skb.head + u64::from(network) + HOPS[usize::from(is_v6)];
+        crate::bpf::host::memory::write(hops, crate::bpf::host::memory::read::<u8>(hops) - 1);
+        self.enter(now.skb);
+        now.place = Place::Device;
+        now
+    }
+
+    /// `ip_local_deliver`.
+    fn reach_tcp(&mut self, skb: Skb) {
+        let bytes = self.world.ip_len(skb);
+        self.world.pull(skb, bytes);
+        let connection = self.world.truth.packets[skb.packet].connection;
+        let finds_socket = self.world.choice.one_in(2);
+        let index = self.connections.iter().position(|other| other.number == connection);
+        self.connections[index.expect("a connection")].receive(&mut self.world, skb, finds_socket);
+    }
+
+    /// Whether lines and counters say what was true.
+    fn check(&mut self) -> Result<(), String> {
+        let lines: Vec<PacketRecord> = records(ring::take_records());
+        super::STATS.with(|stats| {
+            for line in &lines {
+                let known = line.stamps.iter().filter(|s| **s != 0).count();
+                stats.borrow_mut()[known + usize::from(line.len == 0) * 5] += 1;
+            }
+        });
+        let mut seen = Vec::new();
+        for line in &lines {
+            note!(self.world, "line: {line:?}");
+            self.world.truth.check(line, &mut seen).map_err(|fault| format!("{fault}: {line:?}"))?;
+        }
+        let counted = counters::total();
+        let get = |counter| counted.get(counter);
+        let shown = lines.iter().filter(|line| line.len != 0).count() as u64;
+        let came = get(Counter::Stored)
+            + get(Counter::RejectedIn)
+            + get(Counter::DuplicateIn)
+            + get(Counter::MapFull);
+        if came != self.world.truth.received {
+            return Err(format!(
+                "TCP got {} segments, and {came} are counted: {counted:?}",
+                self.world.truth.received
+            ));
+        }
+        let taken = shown
+            + get(Counter::DroppedIn)
+            + get(Counter::UnreadIn)
+            + get(Counter::FilteredIn)
+            + get(Counter::RingFull);
+        if taken != get(Counter::Taken) {
+            return Err(format!("{} were taken, and {taken} are counted: {counted:?}", get(Counter::Taken)));
+        }
+        let waiting = waiting_segments();
+        let (left, evicted) = (get(Counter::Stored) - get(Counter::Taken), waiting.evicts());
+        if left != waiting.count && !(evicted && left > waiting.count) {
+            return Err(format!("{left} should wait, and {} do: {counted:?}", waiting.count));
+        }
+        Ok(())
+    }
+}

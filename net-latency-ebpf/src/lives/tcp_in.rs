@@ -1,0 +1,328 @@
+//! What TCP does with what it receives, as far as hooks can tell, and what tasks read. From net/ipv4/tcp_input.c, tcp_ipv4.c and tcp.c of
+//! Linux 6.1; what differs on the others of the matrix is said where it does.
+
+use std::{collections::VecDeque, vec::Vec};
+
+use super::{
+    truth::{Hook, Read},
+    world::{Flow, Skb, World, hook, note, skb as hooked, sock},
+};
+
+/// An skb on a queue of TCP's: its bytes by their positions, and which packet each piece came with (`tcp_try_coalesce` joins them).
+#[derive(Clone, Debug)]
+pub(super) struct Queued {
+    skb: Skb,
+    start: u64,
+    end: u64,
+    pieces: Vec<(u64, u64, usize)>,
+}
+
+/// A connection, this end of it.
+pub(super) struct Connection {
+    pub(super) flow: Flow,
+    /// `struct tcp_sock`; 0 once it is closed.
+    pub(super) sk: u64,
+    pub(super) number: usize,
+    first: u32,
+    expected: u64,
+    copied: u64,
+    queue: VecDeque<Queued>,
+    out_of_order: Vec<Queued>,
+    backlog: VecDeque<Skb>,
+    /// Who has the socket's lock.
+    pub(super) owner: Option<usize>,
+    /// The furthest that the other end has sent.
+    pub(super) sent: u64,
+}
+
+/// How a task reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// `tcp_recvmsg`.
+    Copy,
+    /// The same with MSG_PEEK.
+    Peek,
+    /// `tcp_read_sock`: splice.
+    Splice,
+}
+
+impl Connection {
+    pub(super) fn new(world: &mut World, flow: Flow, number: usize) -> Self {
+        let first = world.truth.connections[number].first;
+        let sk = world.new_socket(&flow, first);
+        Self {
+            flow,
+            sk,
+            number,
+            first,
+            expected: 0,
+            copied: 0,
+            queue: VecDeque::new(),
+            out_of_order: Vec::new(),
+            backlog: VecDeque::new(),
+            owner: None,
+            sent: 0,
+        }
+    }
+
+    fn seq(&self, position: u64) -> u32 {
+        self.first.wrapping_add(position as u32)
+    }
+
+    /// Shows what hooks read of the socket.
+    fn update(&self, world: &World) {
+        let offsets = world.offsets;
+        world.put(self.sk, offsets.tcp_sock_rcv_nxt, self.seq(self.expected));
+        world.put(self.sk, offsets.tcp_sock_copied_seq, self.seq(self.copied));
+        world.put(self.sk, offsets.tcp_sock_out_of_order_queue, u64::from(!self.out_of_order.is_empty()));
+        world.put(self.sk, offsets.sock_sk_backlog_len, self.backlog.len() as u32);
+        world.put(self.sk, offsets.sock_sk_lock_owned, u32::from(self.owner.is_some()));
+        let queue = offsets.sock_sk_receive_queue;
+        world.put(self.sk, queue, self.queue.front().map_or(0, |first| first.skb.address));
+        world.put(self.sk, queue + 16, self.queue.len() as u32);
+    }
+
+    /// `tcp_v4_rcv` or `tcp_v6_rcv`, with `skb->data` on TCP's header.
+    pub(super) fn receive(&mut self, world: &mut World, skb: Skb, finds_socket: bool) {
+        // `tcp_v4_early_demux`.
+        if finds_socket && self.sk != 0 {
+            world.put(skb.address, world.offsets.sk_buff_sk, self.sk);
+        }
+        world.truth.received += u64::from(world.truth.packets[skb.packet].len != 0);
+        let family = if self.flow.is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
+        hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
+        if self.sk == 0 {
+            // No socket: a reset is sent.
+            return world.drop(skb);
+        }
+        if self.owner.is_some() {
+            // `tcp_add_backlog`. What follows the last one there is joined to it (since Linux 5.0); that is left to the queue here.
+            self.backlog.push_back(skb);
+            return self.update(world);
+        }
+        self.work_on(world, skb);
+    }
+
+    /// TCP drops an skb.
+    fn drop(&self, world: &mut World, skb: Skb) {
+        let drops = world.offsets.sock_sk_drops;
+        world.put(self.sk, drops, world.get::<u32>(self.sk, drops) + 1);
+        if world.kernel.shows_tcp_drops { world.drop(skb) } else { world.free(skb) }
+    }
+
+    /// `tcp_rcv_established`, `tcp_data_queue`.
+    fn work_on(&mut self, world: &mut World, skb: Skb) {
+        let offsets = world.offsets;
+        let (start, len) = {
+            let packet = &world.truth.packets[skb.packet];
+            (packet.start, packet.len)
+        };
+        let end = start + u64::from(len);
+        world.put(skb.address, offsets.tcp_skb_cb_seq, self.seq(start));
+        world.put(skb.address, offsets.tcp_skb_cb_end_seq, self.seq(end));
+        if len == 0 {
+            // An ACK: freed once it is looked at.
+            return world.free(skb);
+        }
+        const WINDOW: u64 = 4000;
+        if end <= self.expected || start > self.copied + WINDOW {
+            note!(world, "  TCP drops {start} to {end}");
+            return self.drop(world, skb);
+        }
+        world.pull(skb, 20);
+        let new = Queued { skb, start, end, pieces: [(start, end, skb.packet)].into() };
+        if start > self.expected {
+            self.queue_out_of_order(world, new);
+        } else {
+            self.append(world, new);
+            self.take_from_out_of_order(world);
+        }
+        self.update(world);
+    }
+
+    /// `tcp_queue_rcv`: joined to the last one of the queue, if that ends where it begins (and the pages allow it, which is drawn).
+    fn append(&mut self, world: &mut World, new: Queued) {
+        self.expected = new.end;
+        if let Some(last) = self.queue.back_mut()
+            && last.end == new.start
+            && !world.choice.one_in(3)
+        {
+            return join(world, last, new);
+        }
+        self.queue.push_back(new);
+    }
+
+    /// `tcp_ofo_queue`: what was out of order and is not any more.
+    fn take_from_out_of_order(&mut self, world: &mut World) {
+        while let Some(first) = self.out_of_order.first()
+            && first.start <= self.expected
+        {
+            let first = self.out_of_order.remove(0);
+            if first.end <= self.expected {
+                self.drop(world, first.skb);
+            } else {
+                self.append(world, first);
+            }
+        }
+    }
+
+    /// `tcp_data_queue_ofo`.
+    fn queue_out_of_order(&mut self, world: &mut World, new: Queued) {
+        if let Some(last) = self.out_of_order.last_mut()
+            && last.end == new.start
+            && !world.choice.one_in(3)
+        {
+            return join(world, last, new);
+        }
+        // Within another: the new one goes. What it covers goes instead.
+        if self.out_of_order.iter().any(|other| other.start <= new.start && new.end <= other.end) {
+            return self.drop(world, new.skb);
+        }
+        let mut index = 0;
+        while index < self.out_of_order.len() {
+            let other = &self.out_of_order[index];
+            if new.start <= other.start && other.end <= new.end {
+                let other = self.out_of_order.remove(index);
+                self.drop(world, other.skb);
+            } else {
+                index += 1;
+            }
+        }
+        let index = self.out_of_order.partition_point(|other| other.start < new.start);
+        self.out_of_order.insert(index, new);
+    }
+
+    /// A task locks the socket for a call.
+    pub(super) fn lock(&mut self, world: &World, task: usize) {
+        self.owner = Some(task);
+        self.update(world);
+    }
+
+    /// `release_sock`: what came meanwhile is worked on by the task.
+    pub(super) fn unlock(&mut self, world: &mut World) {
+        while let Some(skb) = self.backlog.pop_front() {
+            self.work_on(world, skb);
+            self.update(world);
+        }
+        self.owner = None;
+        self.update(world);
+    }
+
+    /// The task that has the lock takes bytes, or looks at them.
+    pub(super) fn read(&mut self, world: &mut World, len: u64, how: Reading) {
+        let task = self.owner;
+        world.run_as(task);
+        if how == Reading::Splice {
+            hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
+        }
+        let until = self.copied + len;
+        let mut at = self.copied;
+        let mut pieces = Vec::new();
+        let mut index = 0;
+        while at < until
+            && let Some(first) = self.queue.get(index)
+        {
+            let end = first.end.min(until);
+            let mine: Vec<_> = first
+                .pieces
+                .iter()
+                .map(|(start, to, packet)| ((*start).max(at), (*to).min(end), *packet))
+                .filter(|(start, to, _)| start < to)
+                .collect();
+            let is_through = end == first.end;
+            at = end;
+            match how {
+                Reading::Peek => {
+                    index += 1;
+                    hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
+                }
+                Reading::Copy => {
+                    self.copied = at;
+                    self.update(world);
+                    let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
+                    self.note_reads(world, &mine, call);
+                    if is_through {
+                        self.eat(world);
+                    }
+                }
+                Reading::Splice => {
+                    pieces.extend(mine);
+                    if is_through {
+                        self.eat(world);
+                    }
+                }
+            }
+        }
+        if how == Reading::Splice && !pieces.is_empty() {
+            self.copied = at;
+            self.update(world);
+            let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
+            self.note_reads(world, &pieces, call);
+        }
+        self.update(world);
+    }
+
+    fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize) {
+        for (start, end, packet) in pieces {
+            note!(world, "  read {start} to {end} of packet {packet}");
+            world.truth.reads.push(Read {
+                connection: self.number,
+                start: *start,
+                end: *end,
+                packet: *packet,
+                call,
+            });
+        }
+    }
+
+    /// `tcp_eat_recv_skb`.
+    fn eat(&mut self, world: &mut World) {
+        if let Some(first) = self.queue.pop_front() {
+            world.free(first.skb);
+        }
+        self.update(world);
+    }
+
+    /// Bytes that can be read.
+    pub(super) fn readable(&self) -> u64 {
+        self.expected - self.copied
+    }
+
+    /// `tcp_close`, and the end of the socket.
+    pub(super) fn close(&mut self, world: &mut World) {
+        if self.sk == 0 {
+            return;
+        }
+        // `__tcp_close` locks it, frees what was not read, and works on the backlog (`release_sock`).
+        for queued in std::mem::take(&mut self.queue) {
+            world.free(queued.skb);
+        }
+        self.unlock(world);
+        for queued in std::mem::take(&mut self.queue) {
+            world.free(queued.skb);
+        }
+        self.update(world);
+        hook!(world, Hook::Other, self.number, tcp::receive::closed(sock(self.sk)));
+        // `tcp_v4_destroy_sock`.
+        for queued in std::mem::take(&mut self.out_of_order) {
+            world.drop(queued.skb);
+        }
+        world.free_socket(self.sk);
+        self.sk = 0;
+    }
+}
+
+/// `tcp_try_coalesce`: an skb's bytes become another's, and it is freed where no hook sees that (`kfree_skb_partial`).
+fn join(world: &mut World, last: &mut Queued, new: Queued) {
+    let len = world.offsets.sk_buff_len;
+    let more = (new.end - new.start) as u32;
+    world.put(last.skb.address, len, world.get::<u32>(last.skb.address, len) + more);
+    world.put(
+        last.skb.address,
+        world.offsets.tcp_skb_cb_end_seq,
+        world.get::<u32>(new.skb.address, world.offsets.tcp_skb_cb_end_seq),
+    );
+    last.end = new.end;
+    last.pieces.extend(new.pieces);
+    world.free(new.skb);
+}

@@ -1,0 +1,214 @@
+//! What was true: which packet passed which hook when, who read which bytes. And whether lines say that.
+
+use std::{format, string::String, vec::Vec};
+
+use net_latency_common::{
+    Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP,
+    STAMP_TRANSPORT,
+};
+
+/// A hook, as far as a stamp tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    Arrived,
+    Ip,
+    Forwarded,
+    Tcp,
+    Taken,
+    Other,
+}
+
+/// A call of a hook: the looks at the clock that it took, and which packet or connection it was about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) hook: Hook,
+    pub(super) about: usize,
+    /// Behind the last look before it, up to its own last.
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// Process and thread of the task, as `bpf_get_current_pid_tgid` gives them.
+    pub(super) ids: u64,
+}
+
+/// A packet that was received.
+#[derive(Clone, Debug)]
+pub(super) struct Packet {
+    pub(super) connection: usize,
+    /// The position of its first byte in the stream, and how many there are.
+    pub(super) start: u64,
+    pub(super) len: u32,
+    pub(super) segs: u16,
+    pub(super) mark: u32,
+    /// When it was forwarded, the call that did so last.
+    pub(super) forwarded: Option<usize>,
+    /// Where it came last.
+    pub(super) ifindex: u32,
+}
+
+/// Bytes that a task has read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Read {
+    pub(super) connection: usize,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) packet: usize,
+    pub(super) call: usize,
+}
+
+/// A connection as lines show it.
+#[derive(Clone, Debug)]
+pub(super) struct Ends {
+    pub(super) remote: [u8; 16],
+    pub(super) local: [u8; 16],
+    pub(super) remote_port: u16,
+    pub(super) local_port: u16,
+    pub(super) family: u8,
+    pub(super) netns: u32,
+    /// The number of the byte at position 0.
+    pub(super) first: u32,
+}
+
+/// All that was true.
+#[derive(Default)]
+pub(super) struct Truth {
+    pub(super) calls: Vec<Call>,
+    pub(super) packets: Vec<Packet>,
+    pub(super) connections: Vec<Ends>,
+    pub(super) reads: Vec<Read>,
+    /// Segments with data that TCP's hook got.
+    pub(super) received: u64,
+}
+
+impl Truth {
+    /// The call that took this look at the clock.
+    fn call_at(&self, stamp: u64) -> Option<&Call> {
+        let index = self.calls.partition_point(|call| call.to < stamp);
+        self.calls.get(index).filter(|call| call.from < stamp)
+    }
+
+    /// Whether a stamp was taken by this hook, of this packet or connection.
+    fn expect(&self, what: &str, stamp: u64, hook: Hook, about: usize) -> Result<(), String> {
+        match self.call_at(stamp) {
+            Some(call) if call.hook == hook && call.about == about => Ok(()),
+            other => Err(format!("{what} {stamp} is not of {hook:?} {about}, but of {other:?}")),
+        }
+    }
+
+    /// Whether all that a line says is true.
+    pub(super) fn check(&self, line: &PacketRecord, seen: &mut Vec<(usize, u64, u64)>) -> Result<(), String> {
+        if line.direction != Direction::In as u8 || line.protocol != IPPROTO_TCP {
+            return Err("not of this kind".into());
+        }
+        self.check_tcp_in(line, seen)
+    }
+
+    /// The connection that a received segment is of.
+    fn connection(&self, line: &PacketRecord) -> Option<usize> {
+        self.connections.iter().position(|ends| {
+            (ends.remote_port, ends.local_port) == (line.sport, line.dport)
+                && (ends.remote, ends.local, ends.family) == (line.saddr, line.daddr, line.family)
+                && ends.netns == line.netns
+        })
+    }
+
+    fn check_tcp_in(&self, line: &PacketRecord, seen: &mut Vec<(usize, u64, u64)>) -> Result<(), String> {
+        let connection = self.connection(line).ok_or("of no connection")?;
+        let first = self.connections[connection].first;
+        if line.flags & FLAG_CONTROL != 0 {
+            return self.check_control_in(line, connection);
+        }
+        let start = u64::from(line.seq.wrapping_sub(first));
+        let end = start + u64::from(line.len);
+        for (other, from, to) in &*seen {
+            if *other == connection && *from < end && start < *to {
+                return Err(format!("bytes {start} to {end} have two lines"));
+            }
+        }
+        seen.push((connection, start, end));
+        let [drv, ip] = [line.stamps[STAMP_DRV], line.stamps[STAMP_IP]];
+        let [transport, app] = [line.stamps[STAMP_TRANSPORT], line.stamps[STAMP_APP]];
+        let reads = self
+            .reads
+            .iter()
+            .filter(|read| read.connection == connection && read.start < end && start < read.end);
+        let mut of_first = None;
+        for read in reads {
+            if (read.start..read.end).contains(&start) {
+                of_first = Some(read);
+            }
+            let is_known = drv | ip | transport != 0;
+            let packet = &self.packets[read.packet];
+            if is_known && (packet.start > start || packet.start + u64::from(packet.len) < end) {
+                return Err(format!(
+                    "bytes {start} to {end} are not all of packet {}: {packet:?}",
+                    read.packet
+                ));
+            }
+            for (what, stamp, hook) in
+                [("drv", drv, Hook::Arrived), ("ip", ip, Hook::Ip), ("tcp", transport, Hook::Tcp)]
+            {
+                if stamp != 0 {
+                    self.expect(what, stamp, hook, read.packet)?;
+                }
+            }
+            if is_known {
+                let expected = (packet.segs, packet.mark, packet.ifindex, packet.segs > 1);
+                let shown = (line.segs, line.mark, line.ifindex, line.flags & FLAG_GRO != 0);
+                if shown != expected {
+                    return Err(format!("segs, mark, ifindex and GRO are {shown:?}, not {expected:?}"));
+                }
+            }
+        }
+        let read = of_first.ok_or_else(|| format!("byte {start} was not read"))?;
+        let call = &self.calls[read.call];
+        if app != 0 && !(call.from < app && app <= call.to) {
+            return Err(format!("app {app} is not of {call:?}, but of {:?}", self.call_at(app)));
+        }
+        let ids = u64::from(line.pid) << 32 | u64::from(line.tid);
+        if ids != 0 && ids != call.ids {
+            return Err(format!("of task {ids:#x}, not {:#x}", call.ids));
+        }
+        if app == 0 && ids != 0 {
+            return Err("of a task, at no time".into());
+        }
+        self.check_entries(line, read.packet)
+    }
+
+    /// The first entry of a packet that was forwarded, and the last one.
+    fn check_entries(&self, line: &PacketRecord, packet: usize) -> Result<(), String> {
+        let [drv, last] = [line.stamps[STAMP_DRV], line.other];
+        if last != 0 {
+            self.expect("last", last, Hook::Arrived, packet)?;
+            let forwarded = self.packets[packet].forwarded.ok_or("entered twice, and was not forwarded")?;
+            if drv > self.calls[forwarded].from || last < self.calls[forwarded].to {
+                return Err(format!(
+                    "entered {drv} and {last}, and was forwarded at {}",
+                    self.calls[forwarded].to
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_control_in(&self, line: &PacketRecord, connection: usize) -> Result<(), String> {
+        if line.stamps[STAMP_APP] != 0 || line.pid != 0 || line.tid != 0 || line.len != 0 {
+            return Err("a control packet that was read".into());
+        }
+        let call = self
+            .call_at(line.stamps[STAMP_TRANSPORT])
+            .filter(|call| call.hook == Hook::Tcp)
+            .ok_or("not of TCP")?;
+        let packet = &self.packets[call.about];
+        if packet.connection != connection || packet.len != 0 {
+            return Err(format!("of another packet: {packet:?}"));
+        }
+        for (what, stamp, hook) in
+            [("drv", line.stamps[STAMP_DRV], Hook::Arrived), ("ip", line.stamps[STAMP_IP], Hook::Ip)]
+        {
+            if stamp != 0 {
+                self.expect(what, stamp, hook, call.about)?;
+            }
+        }
+        self.check_entries(line, call.about)
+    }
+}

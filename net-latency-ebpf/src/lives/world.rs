@@ -1,0 +1,448 @@
+//! A kernel's objects in a machine's memory, and how hooks are called.
+
+use core::mem::size_of;
+use std::vec::Vec;
+
+use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IPPROTO_TCP, Offsets};
+
+use super::{
+    choice::Choice,
+    layout::{self, Sizes},
+    truth::{Call, Hook, Truth},
+};
+use crate::{
+    bpf::host::{Machine, memory},
+    emit::counters,
+    kernel::{
+        memory::{Memory, Probed},
+        socket::Socket,
+    },
+};
+
+/// Where an skb's headers begin in its buffer, and where its end is.
+const NETWORK: u16 = 32;
+const TCP_HEADER: u32 = 20;
+const END: u32 = 192;
+/// `skb->cloned`.
+const CLONED: u8 = 1 << 3;
+/// Position 0 of a stream, of a sender whose numbers are about to wrap.
+const NEAR_WRAP: u32 = u32::MAX - 700;
+
+/// What differs between kernels, as far as hooks can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kernel {
+    /// `kfree_skb` tells of what TCP drops (5.18: `tcp_drop_reason`; before, `tcp_drop` is inlined into most callers).
+    pub(super) shows_tcp_drops: bool,
+    /// Plain loads, or a helper for each read.
+    pub(super) is_direct: bool,
+}
+
+/// An skb: the packet that it has, where its buffer is, and who else has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skb {
+    pub(super) address: u64,
+    pub(super) head: u64,
+    pub(super) packet: usize,
+}
+
+/// A process with one thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    pub(super) address: u64,
+    pub(super) ids: u64,
+}
+
+/// Addresses, ports and namespace of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub(super) is_v6: bool,
+    /// Remote, then local.
+    pub(super) addresses: [[u8; 16]; 2],
+    pub(super) remote_port: u16,
+    pub(super) local_port: u16,
+    pub(super) net: usize,
+}
+
+/// A network namespace, with one device in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    pub(super) address: u64,
+    pub(super) device: u64,
+    pub(super) inode: u32,
+    pub(super) ifindex: u32,
+}
+
+/// The objects, and all that is true.
+pub(super) struct World {
+    pub(super) kernel: Kernel,
+    pub(super) choice: Choice,
+    pub(super) offsets: Offsets,
+    sizes: Sizes,
+    skbs: usize,
+    heads: usize,
+    socks: usize,
+    /// How many skbs have a buffer.
+    shares: Vec<(u64, u32)>,
+    pub(super) nets: Vec<Net>,
+    pub(super) tasks: Vec<Task>,
+    pub(super) truth: Truth,
+    /// What happened, for whoever reads a failure.
+    pub(super) log: Option<Vec<std::string::String>>,
+}
+
+/// Calls a hook by the backend of the kernel.
+macro_rules! hook {
+    ($world:expr, $kind:expr, $about:expr, $($path:ident)::+ ($($argument:expr),* $(,)?)) => {{
+        let about = $about;
+        if $world.kernel.is_direct {
+            $world.call($kind, about, || crate::$($path)::+::<crate::kernel::memory::Direct>($($argument),*))
+        } else {
+            $world.call($kind, about, || crate::$($path)::+::<crate::kernel::memory::Probed>($($argument),*))
+        }
+    }};
+}
+pub(super) use hook;
+
+/// Notes what happens, if somebody reads that.
+macro_rules! note {
+    ($world:expr, $($text:tt)*) => {
+        if let Some(log) = &mut $world.log {
+            log.push(std::format!($($text)*));
+        }
+    };
+}
+pub(super) use note;
+
+/// An skb as a hook gets it.
+pub(super) fn skb<M: Memory>(skb: Skb) -> crate::kernel::skb::Skb<M> {
+    crate::kernel::skb::Skb::new(skb.address as *const u8)
+}
+
+/// A socket as a hook gets it.
+pub(super) fn sock<M: Memory>(sk: u64) -> Socket<M> {
+    Socket::new(sk as *const u8)
+}
+
+impl World {
+    /// A machine on which nothing has happened yet. Whatever its memory has in it is drawn.
+    pub(super) fn new(kernel: Kernel, seed: u64, is_shuffled: bool) -> Self {
+        Machine::reset();
+        let mut choice = Choice::new(seed);
+        let (offsets, sizes) = layout::draw(&mut choice, is_shuffled);
+        Machine::with(|machine| {
+            machine.offsets = Offsets { sk_buff_cloned_shift: CLONED.trailing_zeros(), ..offsets };
+            machine.clock = 1_000_000_000;
+            machine.settings.since = machine.clock;
+            machine.settings.seed = choice.next();
+            machine.settings.tcp_drops_unseen = u32::from(!kernel.shows_tcp_drops);
+            machine.settings.wakeup_bytes = 1 << 18;
+            machine.random = choice.next() | 1;
+        });
+        let [skbs, heads] = [sizes.skb, END + sizes.shared].map(|size| memory::slab(size.into()));
+        let mut world = Self {
+            kernel,
+            choice,
+            offsets,
+            skbs,
+            heads,
+            socks: memory::slab(sizes.sock.into()),
+            sizes,
+            shares: Vec::new(),
+            nets: Vec::new(),
+            tasks: Vec::new(),
+            truth: Truth::default(),
+            log: None,
+        };
+        world.nets = (0..2).map(|number| world.net(number)).collect();
+        world.tasks = (0..3).map(|number| world.task(number)).collect();
+        world.run_as(None);
+        world
+    }
+
+    fn net(&self, number: u32) -> Net {
+        let [address, device] =
+            [self.sizes.net, self.sizes.device].map(|size| memory::take(memory::slab(size.into())));
+        let (inode, ifindex) = (4_026_531_840 + number, 2 + number);
+        self.put(address, self.offsets.net_ns_inum, inode);
+        self.put(device, self.offsets.net_device_ifindex, ifindex);
+        self.put(device, self.offsets.net_device_nd_net, address);
+        let mut name = [0_u8; INTERFACE_LEN];
+        name[..4].copy_from_slice(b"eth0");
+        self.put(device, self.offsets.net_device_name, name);
+        Net { address, device, inode, ifindex }
+    }
+
+    fn task(&self, number: u32) -> Task {
+        let [address, signal] =
+            [self.sizes.task, self.sizes.signal].map(|size| memory::take(memory::slab(size.into())));
+        let id = 1000 + number;
+        self.put(address, self.offsets.task_struct_pid, id);
+        self.put(address, self.offsets.task_struct_tgid, id);
+        self.put(address, self.offsets.task_struct_group_leader, address);
+        self.put(address, self.offsets.task_struct_signal, signal);
+        self.put(address, self.offsets.task_struct_start_time, 1_000_u64 + u64::from(number));
+        let mut name = [0_u8; COMM_LEN];
+        name[..5].copy_from_slice(b"task0");
+        name[4] += number as u8;
+        self.put(address, self.offsets.task_struct_comm, name);
+        self.put(signal, self.offsets.signal_struct_live, 1_u32);
+        Task { address, ids: u64::from(id) << 32 | u64::from(id) }
+    }
+
+    /// The current task is this one; what a softirq interrupts if there is none.
+    pub(super) fn run_as(&self, task: Option<usize>) {
+        let task = task.map_or(self.tasks[2], |number| self.tasks[number]);
+        Machine::with(|machine| {
+            machine.ids = task.ids;
+            machine.task = task.address;
+        });
+    }
+
+    /// Writes a field.
+    pub(super) fn put<T: Copy>(&self, base: u64, offset: u32, value: T) {
+        memory::write(base + u64::from(offset), value);
+    }
+
+    /// Reads a field.
+    pub(super) fn get<T: Copy>(&self, base: u64, offset: u32) -> T {
+        memory::read(base + u64::from(offset))
+    }
+
+    /// Runs the program of a hook.
+    pub(super) fn call(
+        &mut self,
+        hook: Hook,
+        about: usize,
+        program: impl FnOnce() -> counters::HookResult,
+    ) -> usize {
+        let (from, ids, cpu) = Machine::with(|machine| (machine.clock, machine.ids, machine.cpu));
+        let result = program();
+        if let Err(counter) = result {
+            counters::one(counter);
+        }
+        let to = Machine::with(|machine| machine.clock);
+        note!(
+            self,
+            "  {hook:?} {about} on CPU {cpu}, {} to {}: {:?}",
+            from % 100_000 + 1,
+            to % 100_000,
+            result.err().map(|counter: Counter| counter)
+        );
+        self.truth.calls.push(Call { hook, about, from, to, ids });
+        self.truth.calls.len() - 1
+    }
+
+    /// A new skb with a buffer of its own, which has a packet's headers in it.
+    pub(super) fn new_skb(&mut self, packet: usize, flow: &Flow, net: usize) -> Skb {
+        let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
+        self.shares.push((head, 1));
+        let skb = Skb { address, head, packet };
+        let offsets = self.offsets;
+        let (len, segs, mark) = {
+            let packet = &self.truth.packets[packet];
+            (packet.len, packet.segs, packet.mark)
+        };
+        let transport = self.write_headers(head, packet, flow);
+        self.put(address, offsets.sk_buff_head, head);
+        self.put(address, offsets.sk_buff_end, END);
+        self.put(address, offsets.sk_buff_users, 1_u32);
+        self.put(address, offsets.sk_buff_mark, mark);
+        self.put(address, offsets.sk_buff_sk, 0_u64);
+        self.put(address, offsets.sk_buff_cloned, 0_u8);
+        self.put(address, offsets.sk_buff_dev, self.nets[net].device);
+        self.put(address, offsets.sk_buff_network_header, NETWORK);
+        self.put(address, offsets.sk_buff_transport_header, transport);
+        self.put(address, offsets.sk_buff_protocol, if flow.is_v6 { 0x86dd_u16 } else { 0x0800 }.to_be());
+        self.put(address, offsets.sk_buff_next, 0_u64);
+        // What GRO has merged lies in pages but for its headers.
+        self.put(address, offsets.sk_buff_data_len, if segs > 1 { len } else { 0 });
+        self.put(head, END + offsets.skb_shared_info_gso_segs, if segs > 1 { segs } else { 0 });
+        self.put(address, offsets.sk_buff_len, u32::from(transport - NETWORK) + TCP_HEADER + len);
+        self.put(address, offsets.sk_buff_data, head + u64::from(NETWORK));
+        skb
+    }
+
+    /// Writes IP's and TCP's headers. Returns where TCP's begins.
+    fn write_headers(&self, head: u64, packet: usize, flow: &Flow) -> u16 {
+        let network = head + u64::from(NETWORK);
+        let [remote, local] = flow.addresses;
+        let transport = if flow.is_v6 {
+            memory::write(network, [0x60, 0, 0, 0, 0, 0, IPPROTO_TCP, 64_u8]);
+            memory::write(network + 8, remote);
+            memory::write(network + 24, local);
+            NETWORK + 40
+        } else {
+            memory::write(network, [0x45, 0, 0, 0, 0, 0, 0, 0, 64, IPPROTO_TCP, 0, 0_u8]);
+            memory::write(network + 12, <[u8; 4]>::try_from(&remote[..4]).expect("four"));
+            memory::write(network + 16, <[u8; 4]>::try_from(&local[..4]).expect("four"));
+            NETWORK + 20
+        };
+        let packet = &self.truth.packets[packet];
+        let seq = self.truth.connections[packet.connection].first.wrapping_add(packet.start as u32);
+        let tcp = head + u64::from(transport);
+        memory::write(tcp, [flow.remote_port.to_be(), flow.local_port.to_be()]);
+        // The acknowledgement tells two packets with the same bytes apart, as it mostly does.
+        memory::write(tcp + 4, [seq.to_be(), 77_u32.to_be(), (5_u32 << 28 | 1 << 20).to_be(), 0]);
+        transport
+    }
+
+    /// Takes the header off that `skb->data` stands on: IP's, or with it TCP's.
+    pub(super) fn pull(&self, skb: Skb, bytes: u32) {
+        let [len, data] = [self.offsets.sk_buff_len, self.offsets.sk_buff_data];
+        self.put(skb.address, len, self.get::<u32>(skb.address, len) - bytes);
+        self.put(skb.address, data, self.get::<u64>(skb.address, data) + u64::from(bytes));
+    }
+
+    /// Bytes of IP's header.
+    pub(super) fn ip_len(&self, skb: Skb) -> u32 {
+        let transport: u16 = self.get(skb.address, self.offsets.sk_buff_transport_header);
+        u32::from(transport - NETWORK)
+    }
+
+    /// `skb_clone`: another skb with the same buffer.
+    pub(super) fn clone_skb(&mut self, skb: Skb) -> Skb {
+        let address = memory::take(self.skbs);
+        self.put(skb.address, self.offsets.sk_buff_cloned, CLONED);
+        self.copy_struct(skb, address);
+        self.share(skb.head, 1);
+        Skb { address, ..skb }
+    }
+
+    fn copy_struct(&self, skb: Skb, address: u64) {
+        for word in 0..u64::from(self.sizes.skb) / 8 {
+            memory::write(address + word * 8, memory::read::<u64>(skb.address + word * 8));
+        }
+        self.put(address, self.offsets.sk_buff_users, 1_u32);
+        self.put(address, self.offsets.sk_buff_next, 0_u64);
+    }
+
+    /// A copy of a buffer, which is at another address.
+    fn copy_buffer(&mut self, head: u64) -> u64 {
+        let new = memory::take(self.heads);
+        for word in 0..u64::from(END + self.sizes.shared) / 8 {
+            memory::write(new + word * 8, memory::read::<u64>(head + word * 8));
+        }
+        self.shares.push((new, 1));
+        new
+    }
+
+    /// An skb has another buffer from now on.
+    pub(super) fn rebuffer(&mut self, skb: &mut Skb) {
+        let new = self.copy_buffer(skb.head);
+        self.share(skb.head, -1);
+        let data: u64 = self.get(skb.address, self.offsets.sk_buff_data);
+        self.put(skb.address, self.offsets.sk_buff_cloned, 0_u8);
+        self.put(skb.address, self.offsets.sk_buff_head, new);
+        self.put(skb.address, self.offsets.sk_buff_data, new + (data - skb.head));
+        skb.head = new;
+    }
+
+    /// Memory for a copy, whose header `skb_copy_header` is about to write: the buffer is there by then.
+    pub(super) fn begin_copy(&mut self, skb: Skb) -> Skb {
+        let address = memory::take(self.skbs);
+        let head = self.copy_buffer(skb.head);
+        Skb { address, head, packet: skb.packet }
+    }
+
+    pub(super) fn end_copy(&self, copy: Skb, skb: Skb) {
+        self.copy_struct(skb, copy.address);
+        let data: u64 = self.get(skb.address, self.offsets.sk_buff_data);
+        self.put(copy.address, self.offsets.sk_buff_cloned, 0_u8);
+        self.put(copy.address, self.offsets.sk_buff_head, copy.head);
+        self.put(copy.address, self.offsets.sk_buff_data, copy.head + (data - skb.head));
+    }
+
+    pub(super) fn users(&self, skb: Skb, more: i32) -> u32 {
+        let users = self.get::<u32>(skb.address, self.offsets.sk_buff_users).wrapping_add_signed(more);
+        self.put(skb.address, self.offsets.sk_buff_users, users);
+        users
+    }
+
+    fn share(&mut self, head: u64, more: i32) -> u32 {
+        let index = self.shares.iter().position(|(of, _)| *of == head).expect("a buffer");
+        let share = &mut self.shares[index];
+        share.1 = share.1.wrapping_add_signed(more);
+        let left = share.1;
+        if left == 0 {
+            self.shares.swap_remove(index);
+            memory::free(head);
+        }
+        left
+    }
+
+    /// Frees an skb where no hook sees it (`consume_skb`, `__kfree_skb`), if it was the last reference.
+    pub(super) fn free(&mut self, skb: Skb) {
+        if self.users(skb, -1) == 0 {
+            self.share(skb.head, -1);
+            memory::free(skb.address);
+        }
+    }
+
+    /// `kfree_skb`: the tracepoint tells, if it was the last reference.
+    pub(super) fn drop(&mut self, skb: Skb) {
+        if self.get::<u32>(skb.address, self.offsets.sk_buff_users) == 1 {
+            self.call(Hook::Other, skb.packet, || crate::tcp::receive::dropped(self::skb::<Probed>(skb)));
+        }
+        self.free(skb);
+    }
+
+    /// A socket of a connection.
+    pub(super) fn new_socket(&mut self, flow: &Flow, first: u32) -> u64 {
+        const TCP_ESTABLISHED: u8 = 1;
+        let sk = memory::take(self.socks);
+        let offsets = self.offsets;
+        for word in 0..u64::from(self.sizes.sock) / 8 {
+            memory::write(sk + word * 8, 0_u64);
+        }
+        let [remote, local] = flow.addresses;
+        if flow.is_v6 {
+            self.put(sk, offsets.sock_skc_v6_daddr, remote);
+            self.put(sk, offsets.sock_skc_v6_rcv_saddr, local);
+        } else {
+            let mut pair = [0; 8];
+            pair[..4].copy_from_slice(&remote[..4]);
+            pair[4..].copy_from_slice(&local[..4]);
+            self.put(sk, offsets.sock_skc_addrpair, pair);
+        }
+        let family = if flow.is_v6 { AF_INET6 } else { AF_INET };
+        self.put(sk, offsets.sock_skc_family, family as u16);
+        self.put(
+            sk,
+            offsets.sock_skc_portpair,
+            u32::from(flow.remote_port.to_be()) | u32::from(flow.local_port) << 16,
+        );
+        self.put(sk, offsets.sock_skc_net, self.nets[flow.net].address);
+        self.put(sk, offsets.sock_skc_state, TCP_ESTABLISHED);
+        self.put(sk, offsets.sock_sk_protocol, u16::from(IPPROTO_TCP));
+        self.put(sk, offsets.tcp_sock_rcv_nxt, first);
+        self.put(sk, offsets.tcp_sock_copied_seq, first);
+        sk
+    }
+
+    pub(super) fn free_socket(&self, sk: u64) {
+        memory::free(sk);
+    }
+
+    /// The number of the first byte of a stream.
+    pub(super) fn first_number(&mut self) -> u32 {
+        if self.choice.one_in(4) { NEAR_WRAP } else { self.choice.next() as u32 }
+    }
+}
+
+/// An address as records have it.
+pub(super) fn shown(address: [u8; 16], is_v6: bool) -> [u8; 16] {
+    let mut shown = [0; 16];
+    let len = if is_v6 { 16 } else { 4 };
+    shown[..len].copy_from_slice(&address[..len]);
+    shown
+}
+
+/// Records of packets from the words that a ring buffer has.
+pub(super) fn records<T: Copy>(words: Vec<Vec<u64>>) -> Vec<T> {
+    let record = |words: Vec<u64>| {
+        assert_eq!(words.len() * 8, size_of::<T>(), "a record's size");
+        // SAFETY: words of that size, which a program has written as a record.
+        unsafe { words.as_ptr().cast::<T>().read() }
+    };
+    words.into_iter().map(record).collect::<Vec<_>>()
+}
