@@ -27,6 +27,8 @@ use crate::{
 /// What property tests begin with. The recorded one is in .cargo/config.toml.
 const SEED: &str = "PROPTEST_RNG_SEED";
 
+/// How many histories of packets' lives the kernel side's simulator runs (net-latency-ebpf/src/lives): some 25 s of a processor.
+const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "1000000");
 /// How long each reader is tried with damaged input: there are some 15, and two processors (net-latency/src/fuzz.rs).
 const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");
 
@@ -79,7 +81,8 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
         ("tests on this machine", quick_cargo("test"), [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
         ("tests of the kernel side", quick_cargo("test"), KERNEL_SIDE.to_vec()),
     ] {
-        tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter).env(browser, required);
+        tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter);
+        tests.env(browser, required).env(HISTORIES.0, HISTORIES.1);
         let before = summary.failed();
         if let Some(seed) = &seed {
             tests.env(SEED, seed);

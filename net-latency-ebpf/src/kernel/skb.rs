@@ -108,13 +108,16 @@ impl<M: Memory> Skb<M> {
     /// The first skb of a socket's receive queue.
     #[inline(always)]
     pub(crate) fn first_received(socket: Socket<M>) -> Option<Self> {
-        // struct sk_buff_head: next, prev, qlen.
-        const QLEN: usize = 16;
-        let queue = offset!(sock_sk_receive_queue);
-        if socket.field::<u32>(queue.behind::<QLEN>()) == 0 {
+        if socket.received_skbs() == 0 {
             return None;
         }
-        Some(Self::new(socket.field(queue)))
+        Some(Self::new(socket.field(offset!(sock_sk_receive_queue))))
+    }
+
+    /// The one behind it on its queue.
+    #[inline(always)]
+    pub(crate) fn next(self) -> Self {
+        Self::new(self.field(offset!(sk_buff_next)))
     }
 
     /// Its address: who it is while it lives, and no longer.

@@ -149,6 +149,14 @@ impl<M: Memory> Socket<M> {
         self.field::<u32>(offset!(sock_sk_lock_owned)) != 0
     }
 
+    /// Skbs on its receive queue.
+    #[inline(always)]
+    pub(crate) fn received_skbs(self) -> u32 {
+        // struct sk_buff_head: next, prev, qlen.
+        const QLEN: usize = 16;
+        self.field(offset!(sock_sk_receive_queue).behind::<QLEN>())
+    }
+
     /// Whether skbs wait until the task that holds the socket's lock lets it go. `__release_sock` sets the length to 0 when it is
     /// through with all of them.
     #[inline(always)]

@@ -20,9 +20,8 @@ use crate::{
 /// Something that happens. Numbers count modulo what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A driver gives a segment to a CPU, which takes it to TCP at once or not. It begins so many times 5 bytes behind what was sent
-    /// before (or before that), and has so many times 10.
-    Segment { cpu: u8, connection: u8, from: i8, len: u8, segs: u8, goes: bool },
+    /// A driver gives a segment to a CPU.
+    Segment(Segment),
     /// What a CPU works on goes on.
     Go { cpu: u8, how: Fate },
     /// What waits somewhere goes on, on this CPU.
@@ -37,6 +36,27 @@ pub(super) enum Step {
     Let { which: u8, drops: bool },
     /// Time passes.
     Wait { ms: u8 },
+}
+
+/// A segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) cpu: u8,
+    pub(super) connection: u8,
+    /// The same bytes as those of so many segments before; 0 for others.
+    pub(super) again: u8,
+    /// It begins so many times 5 bytes behind what was sent before, or before that.
+    pub(super) from: i8,
+    /// It has so many times 10 bytes.
+    pub(super) len: u8,
+    /// GRO has made it of so many, if there are two or more.
+    pub(super) segs: u8,
+    /// The CPU takes it to TCP at once.
+    pub(super) goes: bool,
+    /// Its socket is found early (`tcp_v4_early_demux`).
+    pub(super) is_found: bool,
+    /// TCP can join it to the skb before it (`tcp_try_coalesce`).
+    pub(super) joins: bool,
 }
 
 /// What becomes of an skb before its next place.
@@ -120,8 +140,8 @@ impl History {
         }
     }
 
-    /// Whether all that is shown is true; else what isn't.
-    pub(super) fn run(&self) -> Result<(), String> {
+    /// How many lines there are, if all that they show is true; else what isn't.
+    pub(super) fn run(&self) -> Result<u64, String> {
         std::panic::catch_unwind(|| Run::new(self, false).run(&self.steps).1)
             .unwrap_or_else(|_| Err("panic".into()))
     }
@@ -189,14 +209,17 @@ impl Step {
         let cpu = u8::from(choice.one_in(3));
         let connection = u8::from(choice.one_in(3));
         match choice.below(32) {
-            0..=8 => Self::Segment {
+            0..=8 => Self::Segment(Segment {
                 cpu,
                 connection,
-                from: if choice.one_in(3) { choice.below(13) as i8 - 6 } else { 0 },
+                again: if choice.one_in(5) { 1 + choice.below(3) as u8 } else { 0 },
+                from: if choice.one_in(5) { choice.below(13) as i8 - 6 } else { 0 },
                 len: if choice.one_in(6) { 0 } else { 1 + choice.below(4) as u8 },
                 segs: if choice.one_in(8) { choice.below(5) as u8 } else { 0 },
                 goes: choice.one_in(2),
-            },
+                is_found: choice.one_in(2),
+                joins: !choice.one_in(3),
+            }),
             9..=22 => {
                 let how = match choice.below(4) {
                     0 => choice.of(&FATES),
@@ -231,14 +254,18 @@ impl Step {
     fn simpler(self) -> Vec<Self> {
         match self {
             Self::Go { cpu, how } if how != Fate::Plain => [Self::Go { cpu, how: Fate::Plain }].into(),
-            Self::Segment { cpu, connection, from, len, segs, goes } => [
-                Self::Segment { cpu: 0, connection, from, len, segs, goes },
-                Self::Segment { cpu, connection, from, len, segs, goes: true },
-                Self::Segment { cpu, connection: 0, from, len, segs, goes },
-                Self::Segment { cpu, connection, from: 0, len, segs, goes },
-                Self::Segment { cpu, connection, from, len: 1, segs, goes },
-                Self::Segment { cpu, connection, from, len, segs: 0, goes },
+            Self::Segment(segment) => [
+                Segment { cpu: 0, ..segment },
+                Segment { goes: true, ..segment },
+                Segment { connection: 0, ..segment },
+                Segment { from: 0, ..segment },
+                Segment { again: 0, ..segment },
+                Segment { len: 1, ..segment },
+                Segment { segs: 0, ..segment },
+                Segment { is_found: false, ..segment },
+                Segment { joins: false, ..segment },
             ]
+            .map(Self::Segment)
             .into_iter()
             .filter(|other| *other != self)
             .collect(),
@@ -262,6 +289,8 @@ struct Run {
     waiting: Vec<Travelling>,
     /// What packet sockets have.
     tapped: Vec<Skb>,
+    /// Whether no table is small.
+    is_plain: bool,
 }
 
 impl Run {
@@ -280,6 +309,7 @@ impl Run {
             working: [None; CPUS],
             waiting: Vec::new(),
             tapped: Vec::new(),
+            is_plain: history.entries == usize::MAX,
         };
         for number in 0..2_u8 {
             run.connect(number);
@@ -314,7 +344,7 @@ impl Run {
         self.connections.push(Connection::new(world, flow, number));
     }
 
-    fn run(mut self, steps: &[Step]) -> (Option<Vec<String>>, Result<(), String>) {
+    fn run(mut self, steps: &[Step]) -> (Option<Vec<String>>, Result<u64, String>) {
         for step in steps {
             note!(self.world, "{step:?}");
             self.step(*step);
@@ -332,9 +362,10 @@ impl Run {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Segment { cpu, connection, from, len, segs, goes } => {
-                self.segment(cpu, connection, from, len, segs);
-                if goes {
+            Step::Segment(segment) => {
+                self.segment(segment);
+                if segment.goes {
+                    let cpu = segment.cpu;
                     self.step(Step::Go { cpu, how: Fate::Plain });
                     self.step(Step::Go { cpu, how: Fate::Plain });
                 }
@@ -391,22 +422,30 @@ impl Run {
     }
 
     /// A driver has a segment, and gives it to the stack.
-    fn segment(&mut self, cpu: u8, connection: u8, from: i8, len: u8, segs: u8) {
+    fn segment(&mut self, segment: Segment) {
+        let Segment { cpu, connection, again, from, len, segs, is_found, joins, .. } = segment;
         let cpu = self.on(cpu);
         let number = usize::from(connection) % self.connections.len();
         let connection = &mut self.connections[number];
-        let start = connection.sent.saturating_add_signed(i64::from(from) * 5);
-        let len = u32::from(len) * 10;
+        let mut before =
+            self.world.truth.packets.iter().rev().filter(|packet| packet.connection == connection.number);
+        let (start, len) = match usize::from(again).checked_sub(1).and_then(|again| before.nth(again)) {
+            Some(packet) => (packet.start, packet.len),
+            None => (connection.sent.saturating_add_signed(i64::from(from) * 5), u32::from(len) * 10),
+        };
         connection.sent = connection.sent.max(start + u64::from(len));
         let net = connection.flow.net;
         let flow = connection.flow;
-        let mark = self.world.choice.below(4);
+        let mark = self.world.truth.packets.len() as u32 % 4;
         self.world.truth.packets.push(Packet {
             connection: connection.number,
             start,
             len,
             segs: if segs > 1 && len != 0 { segs.into() } else { 1 },
             mark,
+            is_found,
+            joins,
+            reached: 0,
             forwarded: None,
             ifindex: self.world.nets[net].ifindex,
         });
@@ -459,6 +498,7 @@ impl Run {
             Fate::Again if now.place == Place::Device => self.enter(skb),
             Fate::Tapped if now.place == Place::Device => {
                 let clone = self.world.clone_skb(skb);
+                self.world.give_to_packet_socket(clone);
                 self.tapped.push(clone);
             }
             Fate::Forwarded if now.place == Place::Ip => return Some(self.forward(now)),
@@ -485,6 +525,7 @@ impl Run {
         // `skb_share_check`.
         let clone = self.world.clone_skb(skb);
         self.world.users(skb, -1);
+        self.world.give_to_packet_socket(skb);
         self.tapped.push(skb);
         Travelling { skb: clone, place: Place::Ip }
     }
@@ -511,24 +552,20 @@ impl Run {
         let bytes = self.world.ip_len(skb);
         self.world.pull(skb, bytes);
         let connection = self.world.truth.packets[skb.packet].connection;
-        let finds_socket = self.world.choice.one_in(2);
         let index = self.connections.iter().position(|other| other.number == connection);
-        self.connections[index.expect("a connection")].receive(&mut self.world, skb, finds_socket);
+        self.connections[index.expect("a connection")].receive(&mut self.world, skb);
     }
 
     /// Whether lines and counters say what was true.
-    fn check(&mut self) -> Result<(), String> {
+    fn check(&mut self) -> Result<u64, String> {
         let lines: Vec<PacketRecord> = records(ring::take_records());
-        super::STATS.with(|stats| {
-            for line in &lines {
-                let known = line.stamps.iter().filter(|s| **s != 0).count();
-                stats.borrow_mut()[known + usize::from(line.len == 0) * 5] += 1;
-            }
-        });
         let mut seen = Vec::new();
         for line in &lines {
             note!(self.world, "line: {line:?}");
             self.world.truth.check(line, &mut seen).map_err(|fault| format!("{fault}: {line:?}"))?;
+        }
+        if self.is_plain {
+            self.world.truth.expect_all(&lines)?;
         }
         let counted = counters::total();
         let get = |counter| counted.get(counter);
@@ -556,6 +593,6 @@ impl Run {
         if left != waiting.count && !(evicted && left > waiting.count) {
             return Err(format!("{left} should wait, and {} do: {counted:?}", waiting.count));
         }
-        Ok(())
+        Ok(lines.len() as u64)
     }
 }

@@ -80,14 +80,23 @@ impl Connection {
         let queue = offsets.sock_sk_receive_queue;
         world.put(self.sk, queue, self.queue.front().map_or(0, |first| first.skb.address));
         world.put(self.sk, queue + 16, self.queue.len() as u32);
+        for (skb, next) in self.queue.iter().zip(self.queue.iter().skip(1)) {
+            world.put(skb.skb.address, offsets.sk_buff_next, next.skb.address);
+        }
     }
 
     /// `tcp_v4_rcv` or `tcp_v6_rcv`, with `skb->data` on TCP's header.
-    pub(super) fn receive(&mut self, world: &mut World, skb: Skb, finds_socket: bool) {
+    pub(super) fn receive(&mut self, world: &mut World, skb: Skb) {
         // `tcp_v4_early_demux`.
-        if finds_socket && self.sk != 0 {
+        if world.truth.packets[skb.packet].is_found && self.sk != 0 {
             world.put(skb.address, world.offsets.sk_buff_sk, self.sk);
         }
+        let calls = world.truth.calls.len();
+        let packet = &mut world.truth.packets[skb.packet];
+        // What the hook knows to be old hides nothing.
+        let is_old =
+            packet.is_found && self.owner.is_none() && packet.start + u64::from(packet.len) <= self.expected;
+        packet.reached = if is_old { 0 } else { calls };
         world.truth.received += u64::from(world.truth.packets[skb.packet].len != 0);
         let family = if self.flow.is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
         hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
@@ -140,12 +149,12 @@ impl Connection {
         self.update(world);
     }
 
-    /// `tcp_queue_rcv`: joined to the last one of the queue, if that ends where it begins (and the pages allow it, which is drawn).
+    /// `tcp_queue_rcv`: joined to the last one of the queue, if that ends where it begins and the pages allow it.
     fn append(&mut self, world: &mut World, new: Queued) {
         self.expected = new.end;
         if let Some(last) = self.queue.back_mut()
             && last.end == new.start
-            && !world.choice.one_in(3)
+            && world.truth.packets[new.skb.packet].joins
         {
             return join(world, last, new);
         }
@@ -170,7 +179,7 @@ impl Connection {
     fn queue_out_of_order(&mut self, world: &mut World, new: Queued) {
         if let Some(last) = self.out_of_order.last_mut()
             && last.end == new.start
-            && !world.choice.one_in(3)
+            && world.truth.packets[new.skb.packet].joins
         {
             return join(world, last, new);
         }
@@ -240,7 +249,7 @@ impl Connection {
                     self.copied = at;
                     self.update(world);
                     let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
-                    self.note_reads(world, &mine, call);
+                    self.note_reads(world, &mine, call, false);
                     if is_through {
                         self.eat(world);
                     }
@@ -257,12 +266,12 @@ impl Connection {
             self.copied = at;
             self.update(world);
             let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
-            self.note_reads(world, &pieces, call);
+            self.note_reads(world, &pieces, call, true);
         }
         self.update(world);
     }
 
-    fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize) {
+    fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize, is_late: bool) {
         for (start, end, packet) in pieces {
             note!(world, "  read {start} to {end} of packet {packet}");
             world.truth.reads.push(Read {
@@ -271,6 +280,7 @@ impl Connection {
                 end: *end,
                 packet: *packet,
                 call,
+                is_late,
             });
         }
     }

@@ -39,8 +39,13 @@ pub(super) struct Packet {
     pub(super) len: u32,
     pub(super) segs: u16,
     pub(super) mark: u32,
+    /// Whether its socket is found early, and whether TCP can join it to the skb before it.
+    pub(super) is_found: bool,
+    pub(super) joins: bool,
     /// When it was forwarded, the call that did so last.
     pub(super) forwarded: Option<usize>,
+    /// As which of all calls it came to TCP; 0 if it did not.
+    pub(super) reached: usize,
     /// Where it came last.
     pub(super) ifindex: u32,
 }
@@ -53,6 +58,8 @@ pub(super) struct Read {
     pub(super) end: u64,
     pub(super) packet: usize,
     pub(super) call: usize,
+    /// The skbs were gone by then (`tcp_read_sock`).
+    pub(super) is_late: bool,
 }
 
 /// A connection as lines show it.
@@ -172,6 +179,44 @@ impl Truth {
             return Err("of a task, at no time".into());
         }
         self.check_entries(line, read.packet)
+    }
+
+    /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.
+    pub(super) fn expect_all(&self, lines: &[PacketRecord]) -> Result<(), String> {
+        for (number, ends) in self.connections.iter().enumerate() {
+            let mut came: Vec<_> = self
+                .packets
+                .iter()
+                .filter(|packet| packet.connection == number && packet.reached != 0)
+                .collect();
+            came.retain(|packet| packet.len != 0);
+            came.sort_by_key(|packet| packet.reached);
+            let is_in_order = came.is_sorted_by_key(|packet| packet.start);
+            came.sort_by_key(|packet| packet.start);
+            if came.windows(2).any(|pair| pair[0].start + u64::from(pair[0].len) > pair[1].start) {
+                continue;
+            }
+            let reads = || self.reads.iter().filter(|read| read.connection == number);
+            // What came out of order may count as doubtful where skbs are gone.
+            let may_lack = !is_in_order && reads().any(|read| read.is_late);
+            for read in reads() {
+                let packet = &self.packets[read.packet];
+                let seq = ends.first.wrapping_add(packet.start as u32);
+                let line = lines.iter().find(|line| {
+                    line.seq == seq
+                        && line.dport == ends.local_port
+                        && line.sport == ends.remote_port
+                        && line.len != 0
+                });
+                let Some(line) = line else {
+                    return Err(format!("packet {} was read, and has no line", read.packet));
+                };
+                if line.len != packet.len || line.pid == 0 || line.stamps.contains(&0) && !may_lack {
+                    return Err(format!("not all of packet {} is known: {line:?}", read.packet));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The first entry of a packet that was forwarded, and the last one.

@@ -75,12 +75,14 @@ pub(super) struct Net {
 /// The objects, and all that is true.
 pub(super) struct World {
     pub(super) kernel: Kernel,
-    pub(super) choice: Choice,
+    choice: Choice,
     pub(super) offsets: Offsets,
     sizes: Sizes,
     skbs: usize,
     heads: usize,
     socks: usize,
+    /// A packet socket.
+    packet_socket: u64,
     /// How many skbs have a buffer.
     shares: Vec<(u64, u32)>,
     pub(super) nets: Vec<Net>,
@@ -147,6 +149,7 @@ impl World {
             heads,
             socks: memory::slab(sizes.sock.into()),
             sizes,
+            packet_socket: 0,
             shares: Vec::new(),
             nets: Vec::new(),
             tasks: Vec::new(),
@@ -155,8 +158,15 @@ impl World {
         };
         world.nets = (0..2).map(|number| world.net(number)).collect();
         world.tasks = (0..3).map(|number| world.task(number)).collect();
+        world.packet_socket = memory::take(world.socks);
+        world.put(world.packet_socket, offsets.sock_skc_family, 17_u16);
         world.run_as(None);
         world
+    }
+
+    /// `skb_set_owner_r`, by a packet socket.
+    pub(super) fn give_to_packet_socket(&self, skb: Skb) {
+        self.put(skb.address, self.offsets.sk_buff_sk, self.packet_socket);
     }
 
     fn net(&self, number: u32) -> Net {

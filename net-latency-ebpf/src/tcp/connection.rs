@@ -161,9 +161,8 @@ pub(crate) struct Connection {
     pub(super) buffer_end: Field<u32>,
     /// Whether the next to report what was taken does so when the buffers are gone.
     pub(super) reports_late: Field<u32>,
-    /// Whether the next byte to be read need not be a segment's first, or no skb says that it is: what waits under its number counts as
-    /// ambiguous if its bytes came twice.
-    pub(super) is_unsure: Field<u32>,
+    /// Up to this number the skbs that are read follow each other: no bytes of one are in the one before.
+    pub(super) sure_until: Field<u32>,
     /// What lies before this number and has no line yet was taken by calls that were not seen.
     pub(super) taken_from: Field<u32>,
     /// Whether a process that was asked for has used it.

@@ -258,6 +258,13 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
     }
     learn_start(socket, connection, copied);
     if !before(connection.read_next.get(), until) {
+        if connection.reports_late.get() == 0
+            && let Some(skb) = Skb::first_received(socket)
+        {
+            begin_buffer(connection, skb, connection.taken_until.get());
+        }
+        connection.taken_until.set(until);
+        connection.reports_late.set(0);
         return Ok(());
     }
     // Without an owner this is a kernel consumer in softirq, and the task only what it interrupted.
@@ -276,11 +283,14 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
         connection.fine.reading.set(if task.ids == 0 { Reading::default() } else { readers::current(at) });
     }
     note_drops(socket, connection);
+    let copied = connection.taken_until.get();
     connection.taken_until.set(until);
     if filter::task(&task) {
-        learn_buffer(socket, connection);
+        learn_buffer(socket, connection, copied);
     }
-    walk(socket, connection, || first_step(connection))
+    let result = walk(socket, connection, || first_step(connection));
+    connection.reports_late.set(0);
+    result
 }
 
 /// A time in units of 2^20 ns, about a millisecond.
@@ -336,10 +346,11 @@ pub fn reading<M: Memory>(socket: Socket<M>) -> HookResult {
         connection.mark_traced();
     }
     if connection.is_untraced.get() == 0 {
-        learn_start(socket, connection, tcp.copied_seq());
+        let copied = tcp.copied_seq();
+        learn_start(socket, connection, copied);
+        learn_queue(socket, connection, copied);
     }
     connection.reports_late.set(1);
-    connection.is_unsure.set(1);
     connection.settle(number(socket.address()));
     #[cfg(feature = "fine")]
     if is_fine() && socket.owned_by_task() {
@@ -363,34 +374,64 @@ pub fn decrypting<M: Memory>(socket: Socket<M>) -> HookResult {
 #[inline(always)]
 fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
     if connection.read_known.get() == 0 {
-        connection.read_next.set(first_unread(socket, copied));
+        let start = first_unread(socket, copied);
+        connection.read_next.set(start);
+        connection.taken_until.set(start);
         connection.read_known.set(1);
     }
 }
 
 /// Which bytes are in the skb that is being read. A receive call reports each skb before it frees it, so that
-/// this is the oldest one; where a caller reports later, it holds none of the bytes taken, and tells nothing.
+/// this is the oldest one; where a caller reports later, it holds none of the bytes taken, and tells nothing. All before `copied` was
+/// taken before.
 #[inline(always)]
-fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection) {
-    let (start, len) = match Skb::first_received(socket) {
-        Some(skb) => (skb.tcp_cb_seq(), skb.len()),
-        None => (connection.taken_until.get(), 0),
-    };
-    let next = connection.read_next.get();
-    // One that was read to its end is gone.
-    let is_next = start != connection.buffer_start.get() || next == connection.buffer_end.get();
-    connection.buffer_start.set(start);
-    connection.buffer_end.set(start.wrapping_add(len));
+fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
     let is_late = connection.reports_late.get() != 0;
-    connection.taken_from.set(if is_late { next } else { start });
-    connection.reports_late.set(0);
-    if !is_next || is_late || connection.is_late.get() != 0 || len == 0 {
-        return;
+    let (start, end) = match Skb::first_received(socket) {
+        Some(skb) if is_late => (skb.tcp_cb_seq(), skb.tcp_cb_seq().wrapping_add(skb.len())),
+        Some(skb) => begin_buffer(connection, skb, copied),
+        None => (connection.taken_until.get(), connection.taken_until.get()),
+    };
+    connection.buffer_start.set(start);
+    connection.buffer_end.set(end);
+    connection.taken_from.set(if is_late { connection.read_next.get() } else { start });
+}
+
+/// This skb is read, of which all before `copied` was read before. Where it begins and ends.
+#[inline(always)]
+fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) -> (u32, u32) {
+    let start = skb.tcp_cb_seq();
+    let end = start.wrapping_add(skb.len());
+    // What an earlier call left comes first.
+    if connection.is_late.get() == 0 {
+        // Else it is the one that was being read.
+        if before(start, copied) && !before(copied, connection.sure_until.get()) {
+            skip_read_part(connection, number(skb.address()), start, end);
+        }
+        connection.sure_until.set(end);
     }
-    if start == next {
-        connection.is_unsure.set(0);
-    } else if before(start, next) {
-        skip_read_part(connection, start);
+    (start, end)
+}
+
+/// What is read next is in the skbs of the queue, which will be gone when it is reported: how far they follow each other.
+#[inline(always)]
+fn learn_queue<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
+    /// Skbs that are looked at. What is in others counts as ambiguous.
+    const MOST: u32 = 8;
+    let Some(mut skb) = Skb::first_received(socket) else { return };
+    let (_, mut end) = begin_buffer(connection, skb, copied);
+    let count = socket.received_skbs();
+    let mut number = 1;
+    while number < MOST && number < count {
+        skb = skb.next();
+        if skb.tcp_cb_seq() != end {
+            break;
+        }
+        end = end.wrapping_add(skb.len());
+        number += 1;
+    }
+    if connection.is_late.get() == 0 {
+        connection.sure_until.set(end);
     }
 }
 
@@ -399,9 +440,9 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection) {
 ///
 /// A function with a stack of its own: it is rare.
 #[inline(never)]
-fn skip_read_part(connection: &Connection, start: u32) {
-    if trim_next(connection.address.get(), start) == MISSED {
-        connection.read_next.set(connection.buffer_end.get());
+fn skip_read_part(connection: &Connection, skb: u64, start: u32, end: u32) {
+    if trim_next(connection.address.get(), skb, start) == MISSED {
+        connection.read_next.set(end);
         counters::one(Counter::UnmatchedIn);
     }
 }
@@ -434,9 +475,11 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
     let mut result = Ok(());
     if found == MISSED {
         let start = first_unread(socket, until);
-        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's.
-        connection.read_next.set(if before(connection.read_next.get(), start) { start } else { until });
-        connection.is_unsure.set(1);
+        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. What is read of this one next need not begin
+        // where a segment does.
+        let is_within = connection.reports_late.get() == 0 && before(until, connection.buffer_end.get());
+        let behind = if is_within { connection.buffer_end.get() } else { until };
+        connection.read_next.set(if before(connection.read_next.get(), start) { start } else { behind });
         if start == until && is_all_read(socket, until) {
             segments::settle_share(&next_key(connection));
         }
@@ -564,7 +607,8 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     let next = connection.read_next.get();
     let segment = waiting.segment();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
-    if (is_of_earlier || connection.is_unsure.get() != 0) && segment.is_doubtful() {
+    let is_gone = is_of_earlier || connection.reports_late.get() != 0;
+    if is_gone && !before(next, connection.sure_until.get()) {
         segment.make_ambiguous();
     }
     let is_doubtful = setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
@@ -604,18 +648,18 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     if is_last { DONE } else { MORE }
 }
 
-/// The segment of the socket at `address` that begins at `start`, where an skb does, is the next one without the bytes that came again
+/// The segment of the socket at `address` that begins at `start` and came with this skb is the next one without the bytes that came again
 /// with what was missing before them: TCP reads the rest of it only.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn trim_next(address: u64, start: u32) -> u32 {
+pub extern "C" fn trim_next(address: u64, skb: u64, start: u32) -> u32 {
     let Some(connection) = connection::at(address) else { return MISSED };
     let next = connection.read_next.get();
     if !before(start, next) {
         return MISSED;
     }
     let Some(waiting) = segments::waiting(&key_at(connection, start)) else { return MISSED };
-    if segments::trim(&waiting, next) { MORE } else { MISSED }
+    if segments::trim(&waiting, skb, next) { MORE } else { MISSED }
 }
 
 /// A batch of steps along the segments of the socket at `address` that nobody took.

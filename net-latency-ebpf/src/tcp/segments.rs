@@ -107,24 +107,13 @@ const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS)
 #[map]
 static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
 
-/// What is known of a connection before its socket is.
-#[repr(C)]
-pub(super) struct Share {
-    /// How many segments wait. What the map evicts stays counted, until all of a connection is read.
-    count: u64,
-    /// The byte behind those that came; 0 before any did.
-    end: Field<u32>,
-    /// Before this byte, some came twice, in segments that may begin elsewhere: what waits under the number of a first byte need not be
-    /// what is read from there on. 0: none did.
-    doubtful_until: Field<u32>,
-}
-
-/// By a mixture of a connection's ends; connections that have the same share an entry.
+/// How many segments of a connection wait, by a mixture of its ends; those that have the same share a count. What the map evicts stays
+/// counted, until all of a connection is read or what shares its count.
 #[unsafe(no_mangle)]
-// SAFETY: integers.
-static SHARES: Own<Share, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };
+// SAFETY: fields of integers.
+static SHARES: Own<Field<u64>, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };
 
-/// Entries of [`SHARES`], as a power of two.
+/// Counts of [`SHARES`], as a power of two.
 const SHARE_BITS: u32 = 12;
 
 /// Segments of one connection that wait at most: more than 8 MiB of full-sized ones, and half of the slots. A peer that sends single bytes
@@ -163,11 +152,11 @@ impl SegmentKey {
         u32::from(self.remote_port) << 16 | u32::from(self.local_port)
     }
 
-    /// The share of its connection.
+    /// The count of its connection.
     #[inline(always)]
-    fn share(&self) -> *mut Share {
+    fn share(&self) -> *mut u64 {
         let mixed = (self.addresses ^ u64::from(self.ports()) << 16 ^ setting!(seed)).wrapping_mul(SPREAD);
-        SHARES.at(mixed >> (u64::BITS - SHARE_BITS))
+        SHARES.at(mixed >> (u64::BITS - SHARE_BITS)).cast()
     }
 
     /// Whether both are the same in all that a dropped skb tells.
@@ -206,15 +195,6 @@ impl Segment {
         if segment_waits(next.hash()) == 0 {
             self.len.set(self.longest.get());
         }
-    }
-
-    /// Whether its bytes may have come with another segment too, which begins elsewhere.
-    #[inline(always)]
-    pub(super) fn is_doubtful(&self) -> bool {
-        // SAFETY: an entry of a table, mapped while a program runs; what changes are fields.
-        let until = unsafe { (*self.key.share()).doubtful_until.get() };
-        let left = until.wrapping_sub(self.key.seq);
-        until != 0 && left != 0 && left < FURTHEST
     }
 
     /// No stamp is known to be its own.
@@ -275,46 +255,18 @@ fn entry(found: &Found<Segment>) -> &'static Segment {
     segment
 }
 
-impl Share {
-    /// Segments of a connection that wait, about.
-    #[inline(always)]
-    fn waiting(share: *mut Self) -> u64 {
-        // SAFETY: an entry of a table, mapped while a program runs. Volatile: others write it.
-        unsafe { ptr::read_volatile(&raw const (*share).count) }
-    }
-
-    /// Where the count is.
-    #[inline(always)]
-    fn count(share: *mut Self) -> *mut u64 {
-        // SAFETY: as above.
-        unsafe { &raw mut (*share).count }
-    }
-
-    /// A segment is stored.
-    #[inline(always)]
-    fn came(share: *mut Self, seq: u32, len: u32) {
-        // SAFETY: as above; what changes are fields.
-        let share = unsafe { &*share };
-        let (before, end) = (share.end.get(), seq.wrapping_add(len));
-        let again = before.wrapping_sub(seq);
-        if before == 0 || again == 0 || again > FURTHEST {
-            return share.end.set(end);
-        }
-        if again < len {
-            share.end.set(end);
-        }
-        share.doubtful_until.set(share.end.get());
-    }
+/// Segments of a connection that wait, about.
+#[inline(always)]
+fn shared(share: *mut u64) -> u64 {
+    // SAFETY: an entry of a table, mapped while a program runs. Volatile: others write it.
+    unsafe { ptr::read_volatile(share) }
 }
-
-/// How far apart two bytes are at most that wait at the same time: the largest window.
-const FURTHEST: u32 = 1 << 30;
 
 /// All that the connection with this key has got is read: what is still counted was evicted.
 #[inline(always)]
 pub(super) fn settle_share(key: &SegmentKey) {
-    // SAFETY: as in `Share::waiting`.
-    unsafe { ptr::write_volatile(Share::count(key.share()), 0) };
+    // SAFETY: as in `shared`.
+    unsafe { ptr::write_volatile(key.share(), 0) };
 }
 
 /// The segment with this key.
@@ -346,19 +298,19 @@ pub(super) fn remove(waiting: &Waiting) -> bool {
     let was_there = WAITING.remove(&waiting.0);
     if was_there {
         counters::one(Counter::Taken);
-        add(Share::count(share), u64::MAX);
+        add(share, u64::MAX);
     }
     was_there
 }
 
-/// The segment waits without the bytes before `seq` from now on. False if it can't, or has no others.
+/// The segment waits without the bytes before `seq` from now on. False if it can't, has no others, or did not come with this skb.
 #[inline(always)]
-pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
+pub(super) fn trim(waiting: &Waiting, skb: u64, seq: u32) -> bool {
     let segment = waiting.segment();
     segment.settle_len();
     let end = segment.end();
     let key = SegmentKey { seq, ..segment.key };
-    let has_more = before(seq, end);
+    let has_more = before(seq, end) && segment.skb.get() == short(skb);
     let rest = |key| Segment {
         key,
         len: Field::new(end.wrapping_sub(seq)),
@@ -385,7 +337,7 @@ pub(super) fn trim(waiting: &Waiting, seq: u32) -> bool {
 /// The segment has no line, since what is known of its connection was evicted.
 #[inline(always)]
 pub(super) fn evict(waiting: &Waiting) {
-    add(Share::count(waiting.segment().key.share()), u64::MAX);
+    add(waiting.segment().key.share(), u64::MAX);
     WAITING.evict(&waiting.0);
 }
 
@@ -407,11 +359,10 @@ pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
     examine(waits.skb, key.seq);
     let share = key.share();
     // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
-    if Share::waiting(share) as i64 >= MOST_OF_ONE {
+    if shared(share) as i64 >= MOST_OF_ONE {
         return Err(Counter::MapFull);
     }
     let (skb, len) = (waits.skb, waits.len);
-    Share::came(share, key.seq, len);
     let segment = || Segment {
         key,
         drv: waits.drv,
@@ -431,7 +382,7 @@ pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
     match WAITING.insert(key.hash(), segment) {
         Inserted::New => {
             counters::one(Counter::Stored);
-            increment(Share::count(share));
+            increment(share);
             Ok(())
         }
         Inserted::NoRoom => Err(Counter::MapFull),
@@ -473,6 +424,8 @@ fn disown(segment: &Segment, skb: u64) {
 /// An skb comes, at this address, of which TCP has all bytes. If the segment with its key waits still, it came with an skb that is gone.
 #[inline(always)]
 pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
+    // Else what is kept of the one before is taken for its own, should that have had its address.
+    examine(skb, key.seq);
     if let Some(there) = WAITING.peek(key.hash()) {
         // SAFETY: as in `came_again`.
         disown(unsafe { &*there }, skb);
@@ -501,6 +454,9 @@ struct Dropped {
 #[map]
 static DROPPED: PerCpuArray<Dropped> = PerCpuArray::with_max_entries(1, 0);
 
+/// The family of packet sockets (include/linux/socket.h).
+const AF_PACKET: u32 = 17;
+
 /// An skb is dropped: what it brought will not be taken. It may hold segments that TCP has joined to it, which are dropped with it.
 ///
 /// Wherever that happens, its headers say which segment it is; and that it is this one, and no copy of it, its address.
@@ -508,9 +464,10 @@ static DROPPED: PerCpuArray<Dropped> = PerCpuArray::with_max_entries(1, 0);
 #[inline(always)]
 pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let header = skb.tcp_header_anywhere();
-    // What TCP sends is not what it got, be it the same segment over loopback.
+    // What TCP sends is not what it got, be it the same segment over loopback. Nor is what a packet socket has got of it.
     let socket = skb.socket();
-    if socket.address() != 0 && socket.local_port() == header.source {
+    let is_others = || socket.family() == AF_PACKET || socket.local_port() == header.source;
+    if socket.address() != 0 && is_others() {
         return Ok(());
     }
     let (Some(dropped), Some(examined)) = (DROPPED.get_ptr_mut(0), EXAMINED.get_ptr(0)) else {

@@ -1,0 +1,180 @@
+//! Faults that histories have shown, each as the shortest one that did.
+
+use std::vec::Vec;
+
+use super::{
+    history::{Fate, History, Segment, Step},
+    tcp_in::Reading,
+    world::Kernel,
+};
+
+/// A segment that its CPU takes to TCP at once.
+const GOES: Segment = Segment {
+    cpu: 0,
+    connection: 0,
+    again: 0,
+    from: 0,
+    len: 1,
+    segs: 0,
+    goes: true,
+    is_found: false,
+    joins: false,
+};
+/// One that stays where it is.
+const STAYS: Segment = Segment { goes: false, ..GOES };
+
+/// All steps that a history has, by both backends.
+fn expect_true(steps: &[Step]) {
+    for is_direct in [true, false] {
+        let kernel = Kernel { shows_tcp_drops: true, is_direct };
+        let history = History {
+            kernel,
+            seed: 1,
+            is_shuffled: false,
+            entries: usize::MAX,
+            control: true,
+            steps: Vec::from(steps),
+        };
+        if let Err(fault) = history.run() {
+            panic!("{fault}\n{}", history.tell());
+        }
+    }
+}
+
+fn read(len: u8, how: Reading) -> Step {
+    Step::Read { task: 0, connection: 0, len, how }
+}
+
+/// A packet socket drops what it has of a packet, and IP goes on with a clone, which lies where a copied skb has left its stamps.
+#[test]
+fn a_packet_socket_drops_what_it_shares() {
+    expect_true(&[
+        Step::Segment(Segment { cpu: 1, ..STAYS }),
+        Step::Segment(Segment { len: 0, ..STAYS }),
+        Step::Go { cpu: 1, how: Fate::Copied },
+        Step::Go { cpu: 0, how: Fate::Shared },
+        Step::Let { which: 0, drops: true },
+        Step::Go { cpu: 0, how: Fate::Plain },
+    ]);
+}
+
+/// An skb gets a buffer that another packet had, which IP had received shared.
+#[test]
+fn another_buffer_has_what_is_left_of_another_packet() {
+    expect_true(&[
+        Step::Segment(Segment { cpu: 1, ..STAYS }),
+        Step::Segment(Segment { len: 0, ..STAYS }),
+        Step::Go { cpu: 0, how: Fate::Plain },
+        Step::Go { cpu: 1, how: Fate::Shared },
+        Step::Go { cpu: 1, how: Fate::Ends },
+        Step::Segment(GOES),
+        Step::Resume { cpu: 1, which: 0 },
+        Step::Let { which: 0, drops: false },
+        Step::Go { cpu: 1, how: Fate::Expanded },
+    ]);
+}
+
+/// An skb begins with bytes that came before, and a later segment begins where these end.
+#[test]
+fn the_rest_of_an_skb_is_not_the_segment_that_begins_there() {
+    for how in [Reading::Copy, Reading::Splice] {
+        expect_true(&[
+            Step::Segment(Segment { cpu: 1, ..STAYS }),
+            Step::Segment(STAYS),
+            Step::Go { cpu: 0, how: Fate::Plain },
+            Step::Go { cpu: 1, how: Fate::Plain },
+            Step::Go { cpu: 0, how: Fate::Plain },
+            Step::Go { cpu: 1, how: Fate::Plain },
+            Step::Segment(Segment { from: -3, len: 4, ..GOES }),
+            Step::Segment(Segment { from: -5, len: 4, ..GOES }),
+            read(40, how),
+        ]);
+        // The same where the first of them has been read.
+        expect_true(&[
+            Step::Segment(Segment { len: 3, ..GOES }),
+            Step::Segment(Segment { cpu: 1, ..STAYS }),
+            Step::Segment(Segment { from: -5, len: 2, ..STAYS }),
+            read(40, Reading::Copy),
+            Step::Go { cpu: 0, how: Fate::Plain },
+            Step::Go { cpu: 1, how: Fate::Plain },
+            Step::Go { cpu: 0, how: Fate::Plain },
+            Step::Go { cpu: 1, how: Fate::Plain },
+            Step::Unlock { connection: 0 },
+            read(40, how),
+        ]);
+    }
+}
+
+/// What follows a byte at which nothing was known to begin is a copy that TCP has not looked at yet.
+#[test]
+fn a_copy_that_waits_for_the_lock_was_not_read() {
+    expect_true(&[
+        Step::Segment(Segment { len: 2, ..GOES }),
+        Step::Segment(Segment { joins: true, ..GOES }),
+        Step::Segment(Segment { joins: true, ..GOES }),
+        Step::Segment(Segment { from: -4, len: 3, joins: true, ..GOES }),
+        Step::Segment(Segment { len: 4, joins: true, ..GOES }),
+        read(15, Reading::Splice),
+        Step::Segment(Segment { from: -3, ..GOES }),
+        read(40, Reading::Copy),
+    ]);
+}
+
+/// An skb that brought nothing is dropped, and lies where one lay whose bytes TCP has joined to others.
+#[test]
+fn an_skb_that_brought_nothing_is_not_the_one_before_it() {
+    expect_true(&[
+        Step::Segment(Segment { len: 3, ..GOES }),
+        Step::Segment(Segment { len: 4, ..GOES }),
+        Step::Segment(Segment { len: 3, joins: true, ..GOES }),
+        Step::Segment(Segment { again: 2, is_found: true, ..GOES }),
+        read(40, Reading::Copy),
+    ]);
+}
+
+/// An skb that is read in part gets more bytes meanwhile.
+#[test]
+fn what_is_joined_to_an_skb_that_is_read_has_its_line() {
+    expect_true(&[
+        Step::Segment(GOES),
+        read(1, Reading::Copy),
+        Step::Unlock { connection: 0 },
+        Step::Segment(Segment { joins: true, ..GOES }),
+        read(40, Reading::Copy),
+    ]);
+    expect_true(&[
+        Step::Segment(Segment { len: 4, ..GOES }),
+        read(2, Reading::Copy),
+        Step::Unlock { connection: 0 },
+        Step::Segment(Segment { joins: true, ..GOES }),
+        read(6, Reading::Copy),
+        read(40, Reading::Copy),
+    ]);
+}
+
+/// A copy that waits begins where an skb does that is read in part, and is not what that came with.
+#[test]
+fn the_rest_of_an_skb_is_no_copy_of_it() {
+    expect_true(&[
+        Step::Segment(GOES),
+        Step::Segment(Segment { len: 2, ..GOES }),
+        Step::Segment(Segment { from: -6, len: 4, ..GOES }),
+        Step::Segment(GOES),
+        read(6, Reading::Copy),
+        Step::Segment(Segment { again: 2, ..GOES }),
+        read(40, Reading::Copy),
+    ]);
+}
+
+/// A packet socket drops what it has of an ACK, and that lies where an skb lay whose bytes TCP has joined to others.
+#[test]
+fn what_a_packet_socket_drops_is_no_segment() {
+    expect_true(&[
+        Step::Segment(GOES),
+        Step::Segment(Segment { len: 0, ..STAYS }),
+        Step::Segment(Segment { cpu: 1, joins: true, ..GOES }),
+        Step::Go { cpu: 0, how: Fate::Tapped },
+        Step::Let { which: 0, drops: true },
+        read(40, Reading::Copy),
+    ]);
+}
