@@ -102,12 +102,18 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
 #[must_use]
 #[inline]
 pub fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
-    let packet = completion_ns(record);
+    line_ns(completion_ns(record), record, parts)
+}
+
+/// The same, of a packet that was finished then.
+#[must_use]
+#[inline]
+pub(crate) fn line_ns(completion_ns: u64, record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
     match parts {
         Some(parts) if record.direction != Direction::In as u8 => {
-            packet.max(part(parts[PART_FINISHED]).unwrap_or(0))
+            completion_ns.max(part(parts[PART_FINISHED]).unwrap_or(0))
         }
-        _ => packet,
+        _ => completion_ns,
     }
 }
 
@@ -174,6 +180,23 @@ impl<'a> Event<'a> {
             ns_pid: None,
             stages: [between(first, second), between(second, third), between(third, last)],
             total: between(first, last),
+            parts: None,
+        }
+    }
+
+    /// The same where all stamps are known, and each is at least as late as that of the stage before it.
+    #[inline]
+    pub(crate) fn in_order(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
+        let [first, second, third, last] = in_display_order(record);
+        debug_assert!(first != 0 && [first, second, third, last].is_sorted());
+        Self {
+            record,
+            wall_ns,
+            ifname,
+            ns_pid: None,
+            stages: [(first, second), (second, third), (third, last)]
+                .map(|(from, to)| Some(to.wrapping_sub(from))),
+            total: Some(last.wrapping_sub(first)),
             parts: None,
         }
     }

@@ -10,9 +10,28 @@ use net_latency_common::{
 };
 
 use super::{
-    event::{Event, finished_ns},
+    event::{Event, completion_ns},
     stages::dir,
 };
+
+/// When a packet was finished of which every stamp is known, and can be its packet's ([`is_possible`]), as of nearly all: that is its last
+/// one then. `None` says nothing of the others: so the view's loop has a few comparisons for each record, and a call for few.
+#[must_use]
+#[inline]
+pub fn finished_in_order(record: &PacketRecord, since: u64) -> Option<u64> {
+    // Where the first stamp is known, so are those behind it.
+    let since = since.max(1);
+    let [drv, ip] = [record.stamps[STAMP_DRV], record.stamps[STAMP_IP]];
+    let [transport, app] = [record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP]];
+    if record.direction == Direction::In as u8 {
+        let again = record.other;
+        let is_entered_in_order = again == 0 || (again >= drv && ip >= again);
+        (drv >= since && ip >= drv && is_entered_in_order && transport >= ip && app >= transport)
+            .then_some(app)
+    } else {
+        (app >= since && transport >= app && ip >= transport && drv >= ip).then_some(drv)
+    }
+}
 
 /// Whether all times of a record can be its packet's, of programs of which none ran before `since` (ns of `CLOCK_MONOTONIC`):
 ///
@@ -22,17 +41,27 @@ use super::{
 ///
 /// When TCP first sent what it sends again is not looked at: the kernel itself noted that, maybe long ago.
 #[must_use]
-#[inline]
+#[inline(never)]
 pub fn is_possible(record: &PacketRecord, parts: Option<&[u64; PARTS]>, since: u64) -> bool {
     let [drv, ip] = [record.stamps[STAMP_DRV], record.stamps[STAMP_IP]];
     let [transport, app] = [record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP]];
-    if record.direction == Direction::In as u8 {
+    let follow = if record.direction == Direction::In as u8 {
         // Where it entered the stack more than once, the last entry comes before IP.
         follow_each_other([drv, record.other, ip, transport, app], since)
-            && parts.is_none_or(|parts| split(parts, record.protocol, transport, app))
     } else {
         follow_each_other([app, transport, ip, drv], since)
-            && parts.is_none_or(|parts| follow(parts, finished_ns(record, None), since))
+    };
+    follow && parts.is_none_or(|parts| are_possible(parts, record, completion_ns(record), since))
+}
+
+/// Whether parts can be those of a packet whose stamps can be its own, and that was finished at `completion_ns`.
+#[must_use]
+#[inline]
+pub fn are_possible(parts: &[u64; PARTS], record: &PacketRecord, completion_ns: u64, since: u64) -> bool {
+    if record.direction == Direction::In as u8 {
+        split(parts, record.protocol, record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP])
+    } else {
+        follow(parts, completion_ns, since)
     }
 }
 
@@ -41,7 +70,6 @@ pub fn is_possible(record: &PacketRecord, parts: Option<&[u64; PARTS]>, since: u
 fn follow_each_other<const N: usize>(stamps: [u64; N], since: u64) -> bool {
     let mut latest = since;
     let mut is_so = true;
-    // No branches: they are nearly always known.
     for stamp in stamps {
         is_so &= stamp == 0 || stamp >= latest;
         latest = latest.max(stamp);
@@ -103,7 +131,10 @@ mod tests {
 
     use super::*;
     use crate::packet::{
-        event::fixtures::{incoming, outgoing, udp},
+        event::{
+            finished_ns,
+            fixtures::{incoming, outgoing, udp},
+        },
         stages,
     };
 
@@ -261,6 +292,9 @@ mod tests {
             let record = if is_out { outgoing() } else { incoming() };
             let record = PacketRecord { stamps, other: other[0], ..record };
             let record = if is_udp { udp(record) } else { record };
+            let in_order = finished_in_order(&record, since);
+            let is_known = !stamps.contains(&0) && is_possible(&record, None, since);
+            prop_assert_eq!(in_order, is_known.then(|| completion_ns(&record)));
             if is_possible(&record, Some(&parts), since) {
                 let event = Event::new(&record, 0, None).with_parts(Some(&parts));
                 let run = finished_ns(&record, Some(&parts)).saturating_sub(since);

@@ -31,7 +31,7 @@ use crate::{
     kernel::{devices::Devices, namespaced::NamespacedPids},
     message::tell,
     packet::{
-        event::{Event, completion_ns, finished_ns},
+        event::{Event, completion_ns, finished_ns, line_ns},
         possible,
     },
 };
@@ -125,14 +125,6 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn finished_ns(&self) -> u64 {
         finished_ns(self.packet, self.parts)
-    }
-
-    /// Whether all its times can be those of a packet, of programs of which none ran before `since`.
-    #[inline]
-    fn is_possible(&self, since: u64) -> bool {
-        let finished_ns = self.finished_ns();
-        possible::is_possible(self.packet, self.parts, since)
-            && (finished_ns <= self.read_ns || finished_ns <= monotonic_ns())
     }
 
     fn of(FineRecord { packet, parts }: &'a FineRecord) -> Self {
@@ -233,12 +225,12 @@ impl Capture {
         let in_buffer = |place| if let Place::Buffer(position) = place { Some(position) } else { None };
         buffer.release(order.waiting().filter_map(in_buffer).min().unwrap_or(buffer.next_position()));
         let now = monotonic_ns();
+        let far = now.saturating_add(FAR_NS);
         *read_ns = now;
         order.refill(now, || {
             if let Some(position) = buffer.read()? {
                 let finished_ns = record(buffer, position, *is_fine).finished_ns();
-                let is_far = finished_ns > now.saturating_add(FAR_NS);
-                return Ok(Some((if is_far { 0 } else { finished_ns }, Place::Buffer(position))));
+                return Ok(Some((if finished_ns > far { 0 } else { finished_ns }, Place::Buffer(position))));
             }
             let place = *left_read;
             let rest = left.get(place).map(|record| (Record::of(record).finished_ns(), Place::Left(place)));
@@ -342,18 +334,26 @@ impl RecordSource for Live<'_> {
     fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
         let Self { capture, span, since, counted_until, left_out, is_debugging, clock, names } = self;
         while let Some(record) = capture.read()? {
-            let Record { packet, parts, .. } = record;
+            let Record { packet, parts, read_ns } = record;
+            // Of nearly all packets the order of their stamps says at once which is the last, and that all are possible.
+            let in_order = possible::finished_in_order(packet, *since);
             // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
-            let completion_ns = completion_ns(packet);
-            if !span.contains(&completion_ns) {
+            let completion_ns = in_order.unwrap_or_else(|| completion_ns(packet));
+            // The range's own `contains` also looks whether it was iterated over.
+            if completion_ns < *span.start() || completion_ns > *span.end() {
                 left_out.outside += u64::from(completion_ns <= *counted_until);
                 continue;
             }
-            if !record.is_possible(*since) {
-                refuse(&record, *since, left_out, *is_debugging);
+            let finished_ns = line_ns(completion_ns, packet, parts);
+            let is_possible = match in_order {
+                Some(last) => parts.is_none_or(|parts| possible::are_possible(parts, packet, last, *since)),
+                None => possible::is_possible(packet, parts, *since),
+            };
+            if !is_possible || (finished_ns > read_ns && finished_ns > monotonic_ns()) {
+                refuse(packet, parts, *since, left_out, *is_debugging);
                 continue;
             }
-            let wall_ns = clock.to_utc_ns(record.finished_ns());
+            let wall_ns = clock.to_utc_ns(finished_ns);
             let (ns_pid, device) = match names {
                 Some(Names { devices, namespaced }) => (
                     namespaced.number(packet.pid, packet.process, wall_ns),
@@ -361,8 +361,11 @@ impl RecordSource for Live<'_> {
                 ),
                 None => (None, None),
             };
-            let event = Event::new(packet, wall_ns, device).with_ns_pid(ns_pid).with_parts(parts);
-            return Ok(Some(take(&event)));
+            let event = match in_order {
+                Some(_) => Event::in_order(packet, wall_ns, device),
+                None => Event::new(packet, wall_ns, device),
+            };
+            return Ok(Some(take(&event.with_ns_pid(ns_pid).with_parts(parts))));
         }
         Ok(None)
     }
@@ -370,10 +373,16 @@ impl RecordSource for Live<'_> {
 
 /// A record is not handed out, since its times can't be its packet's.
 #[cold]
-fn refuse(record: &Record<'_>, since: u64, left_out: &mut LeftOut, is_told: bool) {
+fn refuse(
+    packet: &PacketRecord,
+    parts: Option<&[u64; PARTS]>,
+    since: u64,
+    left_out: &mut LeftOut,
+    is_told: bool,
+) {
     left_out.inconsistent += 1;
     if is_told && left_out.inconsistent <= TOLD {
-        let what = possible::describe(record.packet, record.parts, since);
+        let what = possible::describe(packet, parts, since);
         let rest = if left_out.inconsistent == TOLD { "\nthe next ones are only counted" } else { "" };
         tell(format_args!("inconsistent record: {what}{rest}"));
     }
