@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use aya_build::{Package, Toolchain};
 use object::{
     build::elf::{Builder, SectionData},
@@ -15,10 +15,14 @@ use object::{
 #[path = "../xtask/src/setup/bpf_toolchain.rs"]
 mod bpf_toolchain;
 
+/// Set to anything: the objects keep their source lines, for the verifier's log to name them.
+const SOURCE_LINES: &str = "NET_LATENCY_SOURCE_LINES";
+
 fn main() -> anyhow::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../xtask/src/setup/bpf_toolchain.rs");
     println!("cargo:rerun-if-env-changed={}", bpf_toolchain::OVERRIDE);
+    println!("cargo:rerun-if-env-changed={SOURCE_LINES}");
     // The package for `cargo install` has no object for tests.
     println!("cargo:rustc-cfg=has_skipping_object");
     println!("cargo:rustc-check-cfg=cfg(has_skipping_object)");
@@ -80,13 +84,21 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// An object without what only debuggers read: four fifths of it, which would be in the tool's binary and be gone through at
-/// each start. The linker makes BTF of that, and so needs it, and can't leave it out.
+/// each start. The linker makes BTF of that, and so needs it, and can't leave it out. Of the rest, more than half says which source line
+/// each instruction comes from, and where in that a linker would have to write.
 fn strip(path: &Path) -> anyhow::Result<Vec<u8>> {
     let data = fs::read(path)?;
     let mut object = Builder::read(&*data)?;
+    let keeps_lines = env::var_os(SOURCE_LINES).is_some();
     for section in &mut object.sections {
-        section.delete =
-            [&b".debug_"[..], b".rel.debug_"].iter().any(|debug| section.name.starts_with(debug));
+        // The object is linked, and no loader looks at BTF's relocations.
+        section.delete = [&b".debug_"[..], b".rel.debug_", b".rel.BTF"]
+            .iter()
+            .any(|unused| section.name.starts_with(unused));
+        if section.name.as_slice() == b".BTF.ext" && !keeps_lines {
+            let SectionData::Data(info) = &section.data else { bail!(".BTF.ext has no data") };
+            section.data = SectionData::Data(without_lines(info)?.into());
+        }
     }
     object.delete_orphans();
     // LLVM writes one table of strings for symbols and sections; this writes two.
@@ -97,6 +109,30 @@ fn strip(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut stripped = Vec::new();
     object.write(&mut stripped)?;
     Ok(stripped)
+}
+
+/// What a `.BTF.ext` says of functions, without what it says of source lines. The loader would copy all lines of a section for each of
+/// its functions, and the kernel would check them, and keep them as long as the programs.
+fn without_lines(info: &[u8]) -> anyhow::Result<Vec<u8>> {
+    // Where the header (`struct btf_ext_header`) has its own length, and where lines and relocations begin behind it and how many bytes
+    // they have.
+    const HEADER: usize = 4;
+    const LINES: usize = 16;
+    const LINES_LENGTH: usize = 20;
+    const RELOCATIONS: usize = 24;
+    const RELOCATIONS_LENGTH: usize = 28;
+    let word = |at: usize| {
+        let bytes = info.get(at..at + 4).context("its header has no end")?;
+        anyhow::Ok(u32::from_le_bytes(bytes.try_into()?))
+    };
+    let (lines, end) = (word(LINES)?, word(LINES)? + word(LINES_LENGTH)?);
+    let header = word(HEADER)? as usize;
+    ensure!(word(RELOCATIONS_LENGTH)? == 0 && header + end as usize == info.len(), "lines are not its end");
+    let mut rest = info[..header + lines as usize].to_vec();
+    for (at, value) in [(LINES_LENGTH, 0), (RELOCATIONS, lines)] {
+        rest[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+    }
+    Ok(rest)
 }
 
 fn package<'a>(root_dir: &'a Path, features: &'a [&'a str]) -> anyhow::Result<Package<'a>> {

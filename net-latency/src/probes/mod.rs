@@ -13,9 +13,15 @@ pub mod plan;
 pub mod presets;
 pub mod table;
 
-/// Names of the programs in an object: what the tables name must be there, and nothing is there that none of them names.
+/// Names of the programs in an object: what the tables name must be there, and nothing is there that none of them names. What the kernel
+/// must know of their functions is there too, and no source line, unless the build was told to keep them.
 #[cfg(test)]
 fn programs_in(object: &[u8]) -> std::collections::BTreeSet<String> {
     let object = aya_obj::Object::parse(object).expect("build.rs makes objects");
+    for function in object.functions.values() {
+        assert_eq!(function.func_info.len(), 1, "{}", function.name);
+        let has_lines = function.line_info.len() > 0;
+        assert_eq!(has_lines, option_env!("NET_LATENCY_SOURCE_LINES").is_some(), "{}", function.name);
+    }
     object.programs.into_keys().collect()
 }
