@@ -33,6 +33,7 @@ fn expect_true(steps: &[Step]) {
             is_shuffled: false,
             entries: usize::MAX,
             control: true,
+            skips: 0,
             steps: Vec::from(steps),
         };
         if let Err(fault) = history.run() {

@@ -34,6 +34,8 @@ pub(super) enum Step {
     Close { connection: u8 },
     /// A packet socket lets an skb go: it was read, or is dropped.
     Let { which: u8, drops: bool },
+    /// TCP makes room: what waits to be read becomes one skb.
+    Collapse { connection: u8 },
     /// Time passes.
     Wait { ms: u8 },
 }
@@ -119,6 +121,8 @@ pub(super) struct History {
     /// Entries of hash tables, at most.
     pub(super) entries: usize,
     pub(super) control: bool,
+    /// One kprobe of so many is skipped; none if it is 0.
+    pub(super) skips: u32,
     pub(super) steps: Vec<Step>,
 }
 
@@ -126,7 +130,7 @@ impl History {
     /// The history of this seed.
     pub(super) fn draw(seed: u64) -> Self {
         let mut choice = Choice::new(seed);
-        let kernel = Kernel { shows_tcp_drops: true, is_direct: choice.one_in(2) };
+        let kernel = Kernel { shows_tcp_drops: !choice.one_in(4), is_direct: choice.one_in(2) };
         let count = 4 + choice.below(60);
         // Some histories have many of one kind.
         let favourite = choice.of(&FATES);
@@ -136,6 +140,8 @@ impl History {
             is_shuffled: choice.one_in(2),
             entries: if choice.one_in(8) { 2 + choice.below(14) as usize } else { usize::MAX },
             control: choice.one_in(4),
+            // docs/accuracy.md: a copy that TCP drops unseen may stand for a segment that was skipped.
+            skips: if kernel.shows_tcp_drops && choice.one_in(8) { 2 + choice.below(8) } else { 0 },
             steps: (0..count).map(|_| Step::draw(&mut choice, favourite)).collect(),
         }
     }
@@ -192,6 +198,7 @@ impl History {
                 Self { is_shuffled: false, ..best.clone() },
                 Self { entries: usize::MAX, ..best.clone() },
                 Self { control: false, ..best.clone() },
+                Self { skips: 0, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -244,6 +251,7 @@ impl Step {
             28 | 29 => Self::Unlock { connection },
             30 => match choice.below(4) {
                 0 => Self::Close { connection },
+                1 => Self::Collapse { connection },
                 _ => Self::Let { which: choice.below(8) as u8, drops: choice.one_in(2) },
             },
             _ => Self::Wait { ms: 1 << choice.below(8) as u8 },
@@ -300,6 +308,7 @@ impl Run {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);
         });
+        world.skips = history.skips;
         if tells {
             world.log = Some(Vec::new());
         }
@@ -309,7 +318,7 @@ impl Run {
             working: [None; CPUS],
             waiting: Vec::new(),
             tapped: Vec::new(),
-            is_plain: history.entries == usize::MAX,
+            is_plain: history.entries == usize::MAX && history.skips == 0,
         };
         for number in 0..2_u8 {
             run.connect(number);
@@ -339,6 +348,7 @@ impl Run {
             family: if is_v6 { 10 } else { 2 },
             netns: world.nets[flow.net].inode,
             first,
+            is_collapsed: false,
         });
         let number = world.truth.connections.len() - 1;
         self.connections.push(Connection::new(world, flow, number));
@@ -392,6 +402,8 @@ impl Run {
                 if connection.owner.is_none() {
                     connection.lock(&self.world, usize::from(task) % 2);
                 }
+                // docs/accuracy.md: the same where the skbs are gone.
+                let how = if self.world.skips != 0 && how == Reading::Splice { Reading::Copy } else { how };
                 if connection.readable() != 0 {
                     connection.read(&mut self.world, u64::from(len) * 5, how);
                 }
@@ -409,6 +421,13 @@ impl Run {
                 if self.connections[number].sk != 0 {
                     self.world.run_as(self.connections[number].owner.or(Some(0)));
                     self.connections[number].close(&mut self.world);
+                }
+            }
+            Step::Collapse { connection } => {
+                let number = usize::from(connection) % self.connections.len();
+                let connection = &mut self.connections[number];
+                if connection.sk != 0 {
+                    connection.collapse(&mut self.world);
                 }
             }
             Step::Let { which, drops } => {
@@ -444,7 +463,8 @@ impl Run {
             segs: if segs > 1 && len != 0 { segs.into() } else { 1 },
             mark,
             is_found,
-            joins,
+            // docs/accuracy.md: a copy of a segment that was skipped, and that TCP has joined to another skb, may stand for it.
+            joins: joins && self.world.skips == 0,
             reached: 0,
             forwarded: None,
             ifindex: self.world.nets[net].ifindex,
@@ -515,10 +535,14 @@ impl Run {
 
     /// `ip_rcv_core`.
     fn reach_ip(&mut self, skb: Skb, is_shared: bool) -> Travelling {
+        // docs/accuracy.md: what is shared there, and that hook skipped, may have another packet's times.
+        let skips = self.world.skips;
         if is_shared {
             self.world.users(skb, 1);
+            self.world.skips = 0;
         }
         hook!(self.world, Hook::Ip, skb.packet, ip::received(hooked(skb)));
+        self.world.skips = skips;
         if !is_shared {
             return Travelling { skb, place: Place::Ip };
         }

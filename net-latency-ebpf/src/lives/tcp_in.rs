@@ -65,6 +65,27 @@ impl Connection {
         }
     }
 
+    /// `tcp_collapse`, when memory is short: the skbs of the receive queue become one, and are freed where no hook sees that.
+    pub(super) fn collapse(&mut self, world: &mut World) {
+        let (Some(first), Some(last)) = (self.queue.front(), self.queue.back()) else { return };
+        let (start, end) = (first.start, last.end);
+        world.truth.connections[self.number].is_collapsed = true;
+        let skb = world.collapsed(first.skb, self.seq(start), (end - start) as u32);
+        let mut pieces = Vec::new();
+        let mut at = start;
+        for queued in core::mem::take(&mut self.queue) {
+            for (from, to, packet) in queued.pieces {
+                if to > at {
+                    pieces.push((from.max(at), to, packet));
+                    at = to;
+                }
+            }
+            world.free(queued.skb);
+        }
+        self.queue.push_back(Queued { skb, start, end, pieces });
+        self.update(world);
+    }
+
     fn seq(&self, position: u64) -> u32 {
         self.first.wrapping_add(position as u32)
     }
@@ -97,9 +118,10 @@ impl Connection {
         let is_old =
             packet.is_found && self.owner.is_none() && packet.start + u64::from(packet.len) <= self.expected;
         packet.reached = if is_old { 0 } else { calls };
-        world.truth.received += u64::from(world.truth.packets[skb.packet].len != 0);
         let family = if self.flow.is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
-        hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
+        let call = hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
+        let is_counted = world.truth.packets[skb.packet].len != 0 && !world.truth.calls[call].is_skipped;
+        world.truth.received += u64::from(is_counted);
         if self.sk == 0 {
             // No socket: a reset is sent.
             return world.drop(skb);

@@ -88,6 +88,8 @@ pub(super) struct World {
     pub(super) nets: Vec<Net>,
     pub(super) tasks: Vec<Task>,
     pub(super) truth: Truth,
+    /// One kprobe of so many is skipped; none if it is 0.
+    pub(super) skips: u32,
     /// What happened, for whoever reads a failure.
     pub(super) log: Option<Vec<std::string::String>>,
 }
@@ -154,6 +156,7 @@ impl World {
             nets: Vec::new(),
             tasks: Vec::new(),
             truth: Truth::default(),
+            skips: 0,
             log: None,
         };
         world.nets = (0..2).map(|number| world.net(number)).collect();
@@ -226,7 +229,10 @@ impl World {
         program: impl FnOnce() -> counters::HookResult,
     ) -> usize {
         let (from, ids, cpu) = Machine::with(|machine| (machine.clock, machine.ids, machine.cpu));
-        let result = program();
+        // The kernel skips a kprobe that is hit while another one runs on its CPU (`kprobe_ftrace_handler`); tracepoints it does not.
+        let is_kprobe = !self.kernel.is_direct && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Forwarded);
+        let is_skipped = is_kprobe && self.skips != 0 && self.choice.one_in(self.skips);
+        let result = if is_skipped { Ok(()) } else { program() };
         if let Err(counter) = result {
             counters::one(counter);
         }
@@ -238,7 +244,7 @@ impl World {
             to % 100_000,
             result.err().map(|counter: Counter| counter)
         );
-        self.truth.calls.push(Call { hook, about, from, to, ids });
+        self.truth.calls.push(Call { hook, about, from, to, ids, is_skipped });
         self.truth.calls.len() - 1
     }
 
@@ -324,6 +330,16 @@ impl World {
         }
         self.put(address, self.offsets.sk_buff_users, 1_u32);
         self.put(address, self.offsets.sk_buff_next, 0_u64);
+    }
+
+    /// What `tcp_collapse` makes of several skbs: another one, whose headers are the first one's.
+    pub(super) fn collapsed(&mut self, first: Skb, seq: u32, len: u32) -> Skb {
+        let new = self.begin_copy(first);
+        self.end_copy(new, first);
+        self.put(new.address, self.offsets.tcp_skb_cb_seq, seq);
+        self.put(new.address, self.offsets.tcp_skb_cb_end_seq, seq.wrapping_add(len));
+        self.put(new.address, self.offsets.sk_buff_len, len);
+        new
     }
 
     /// A copy of a buffer, which is at another address.

@@ -402,14 +402,19 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u
 fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) -> (u32, u32) {
     let start = skb.tcp_cb_seq();
     let end = start.wrapping_add(skb.len());
+    let short = segments::short(number(skb.address()));
     // What an earlier call left comes first.
     if connection.is_late.get() == 0 {
         // Else it is the one that was being read.
-        if before(start, copied) && !before(copied, connection.sure_until.get()) {
+        let is_next = !before(copied, connection.sure_until.get());
+        let is_other = start == connection.skb_start.get() && connection.skb.get() != short;
+        if before(start, copied) && (is_next || is_other) {
             skip_read_part(connection, number(skb.address()), start, end);
         }
         connection.sure_until.set(end);
     }
+    connection.skb_start.set(start);
+    connection.skb.set(short);
     (start, end)
 }
 
@@ -607,8 +612,12 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     let next = connection.read_next.get();
     let segment = waiting.segment();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
-    let is_gone = is_of_earlier || connection.reports_late.get() != 0;
-    if is_gone && !before(next, connection.sure_until.get()) {
+    // A copy that waits has the same number. What begins an skb came with that one.
+    if next == connection.skb_start.get() && segment.skb.get() != connection.skb.get() {
+        // Nor is it known what else is in there: TCP may have put it together (`tcp_collapse`).
+        connection.sure_until.set(next);
+    }
+    if !before(next, connection.sure_until.get()) {
         segment.make_ambiguous();
     }
     let is_doubtful = setting!(tcp_drops_unseen) != 0 || segment.is_ambiguous();
