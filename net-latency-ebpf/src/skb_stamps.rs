@@ -447,6 +447,12 @@ pub(crate) extern "C" fn segmented(skb: u64, head: u64) -> u32 {
     0
 }
 
+/// Whether stamps from before some time count for none.
+#[cfg(test)]
+pub(crate) fn was_segmented() -> bool {
+    SEGMENTED_AT.get() != 0
+}
+
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;

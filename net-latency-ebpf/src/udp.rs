@@ -47,6 +47,8 @@ pub struct Receiving {
     drv: Field<u64>,
     ip: Field<u64>,
     transport: Field<u64>,
+    /// Of what GRO merged: the task that this CPU runs. Where softirqs are preempted, what comes between is in another.
+    merged_in: Field<u64>,
     /// Of what GRO merged, and 0 for a plain datagram: the ports, which segments made of it have too.
     merged_ports: Field<u32>,
     /// How many of these segments are not queued yet.
@@ -73,6 +75,32 @@ impl Receiving {
         self.skb.set(0);
         self.head.set(0);
         self.merged_ports.set(0);
+    }
+
+    /// The skb with which the packet came is dropped.
+    #[inline(always)]
+    fn end_skb<M: Memory>(&self, skb: Skb<M>) {
+        // Of a merged one with a list of its segments the first is that skb (`skb_segment_list`), and the others go on.
+        let is_whole = self.merged_ports.get() == 0 || skb.gro_segments() > 1;
+        self.skb.set(0);
+        self.head.set(0);
+        if is_whole {
+            self.merged_ports.set(0);
+        }
+    }
+
+    /// An skb is dropped that was not queued: if it was a segment of what was merged, one less is to come.
+    #[inline(always)]
+    fn end_segment<M: Memory>(&self, skb: Skb<M>) {
+        let merged_ports = self.merged_ports.get();
+        if merged_ports == 0 || merged_ports != skb.udp_header() as u32 {
+            return;
+        }
+        let left = self.merged_left.get().wrapping_sub(1);
+        self.merged_left.set(left);
+        if left == 0 {
+            self.end();
+        }
     }
 
     #[inline(always)]
@@ -125,6 +153,12 @@ static DATAGRAM_SLOTS: Array<Slots<Datagram>> = Array::with_max_entries(1 << SLO
 static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(entries(10240), 0);
 
 const WAITING: Table<Datagram, SLOT_BITS> = Table::new(&DATAGRAM_SLOTS, &DATAGRAMS);
+
+/// How many datagrams wait on queues.
+#[cfg(test)]
+pub(crate) fn waiting_datagrams() -> crate::slots::Count {
+    WAITING.count()
+}
 
 /// How far a thread's datagram has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -227,6 +261,9 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     receiving.skb.set(number(skb.address()));
     receiving.head.set(skb.head());
     receiving.merged_ports.set(if is_merged { skb.udp_header() as u32 } else { 0 });
+    if is_merged {
+        receiving.merged_in.set(Task::current_ids());
+    }
     receiving.merged_left.set(u32::from(segments));
     receiving.transport.set(transport);
     receiving.has_stamps.set(0);
@@ -256,19 +293,23 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let merged_ports = receiving.merged_ports.get();
     let is_segment = merged_ports != 0 && merged_ports == header as u32;
     let is_packet = receiving.skb.get() == number(skb.address());
-    let is_its = is_packet || receiving.head.get() == skb.head() || is_segment;
+    // What was merged is freed before its segments are queued: its address may be that of a packet that comes between.
+    let is_between = merged_ports != 0 && receiving.merged_in.get() != Task::current_ids();
+    let is_its = !is_between && (is_packet || receiving.head.get() == skb.head() || is_segment);
     let (drv, ip, transport) = if is_its { receiving.stamps(skb) } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };
     let left = receiving.merged_left.get();
-    let is_last = if is_segment { left <= u32::from(segs) } else { is_packet };
+    let is_last = !is_between && if is_segment { left <= u32::from(segs) } else { is_packet };
     if is_last {
         // The packet itself is the last to be queued, after all clones (`__udp4_lib_mcast_deliver`), or the last segment of it is:
         // what another life of its address, or another datagram of its ports, finds here is not its own, should the hook before
         // be skipped. Further sockets that get the same merged multicast by segments know no stamps.
         receiving.end();
     }
-    receiving.merged_left.set(left.wrapping_sub(u32::from(segs)));
+    if is_its {
+        receiving.merged_left.set(left.wrapping_sub(u32::from(segs)));
+    }
     let ifindex = skb.ifindex();
     let datagram = Datagram { drv, ip, transport, socket: socket.address(), header, ifindex, segs, flags };
     match WAITING.insert(number(skb.address()), || datagram) {
@@ -454,7 +495,7 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     if let Some(receiving) = RECEIVING.get(0)
         && receiving.skb.get() == address
     {
-        receiving.end();
+        receiving.end_skb(skb);
     }
     if let Some(send) = current()
         && send.is_of(skb)
@@ -462,7 +503,12 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
         send.state.set(SendState::Idle);
         return Err(Counter::UnfinishedOut);
     }
-    let Some(found) = WAITING.find(address) else { return Ok(()) };
+    let Some(found) = WAITING.find(address) else {
+        if let Some(receiving) = RECEIVING.get(0) {
+            receiving.end_segment(skb);
+        }
+        return Ok(());
+    };
     // SAFETY: a slot's entry is the finder's alone; all of it is integers.
     let (socket, header) = unsafe { ((*found.entry).socket, (*found.entry).header) };
     forget(&found);

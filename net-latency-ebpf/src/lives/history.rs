@@ -3,18 +3,21 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, PacketRecord};
+use net_latency_common::{Counter, FLAG_CONTROL, PacketRecord};
 
 use super::{
     choice::Choice,
     tcp_in::{Connection, Reading},
     truth::{Ends, Hook, Packet},
+    udp_in::{self, Udp},
     world::{Flow, Kernel, Skb, World, hook, note, records, shown, skb as hooked},
 };
 use crate::{
     bpf::host::{CPUS, Machine},
     emit::{counters, ring},
+    skb_stamps::was_segmented,
     tcp::waiting_segments,
+    udp::waiting_datagrams,
 };
 
 /// Something that happens. Numbers count modulo what there is.
@@ -36,6 +39,8 @@ pub(super) enum Step {
     Let { which: u8, drops: bool },
     /// TCP makes room: what waits to be read becomes one skb.
     Collapse { connection: u8 },
+    /// Of UDP's.
+    Datagram(udp_in::Step),
     /// Time passes.
     Wait { ms: u8 },
 }
@@ -130,7 +135,14 @@ impl History {
     /// The history of this seed.
     pub(super) fn draw(seed: u64) -> Self {
         let mut choice = Choice::new(seed);
-        let kernel = Kernel { shows_tcp_drops: !choice.one_in(4), is_direct: choice.one_in(2) };
+        let kernel = Kernel {
+            shows_tcp_drops: !choice.one_in(4),
+            is_direct: choice.one_in(2),
+            is_rt: choice.one_in(4),
+            skips: choice.one_in(8),
+        };
+        // TCP alone, UDP alone, or both.
+        let of_udp = [0, 0, 16, 24][choice.below(4) as usize];
         let count = 4 + choice.below(60);
         // Some histories have many of one kind.
         let favourite = choice.of(&FATES);
@@ -142,7 +154,7 @@ impl History {
             control: choice.one_in(4),
             // docs/accuracy.md: a copy that TCP drops unseen may stand for a segment that was skipped.
             skips: if kernel.shows_tcp_drops && choice.one_in(8) { 2 + choice.below(8) } else { 0 },
-            steps: (0..count).map(|_| Step::draw(&mut choice, favourite)).collect(),
+            steps: (0..count).map(|_| Step::draw(&mut choice, favourite, of_udp)).collect(),
         }
     }
 
@@ -212,10 +224,16 @@ impl History {
 }
 
 impl Step {
-    fn draw(choice: &mut Choice, favourite: Fate) -> Self {
+    /// Of 32 steps so many of those that bring and take packets are UDP's.
+    fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32) -> Self {
         let cpu = u8::from(choice.one_in(3));
         let connection = u8::from(choice.one_in(3));
-        match choice.below(32) {
+        let kind = choice.below(32);
+        let is_go = (9..=23).contains(&kind);
+        if !is_go && choice.below(24) < of_udp {
+            return Self::Datagram(udp_in::Step::draw(choice));
+        }
+        match kind {
             0..=8 => Self::Segment(Segment {
                 cpu,
                 connection,
@@ -285,7 +303,17 @@ impl Step {
             .into_iter()
             .filter(|other| *other != self)
             .collect(),
+            Self::Datagram(step) => step.simpler().into_iter().map(Self::Datagram).collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// On which CPU it happens, if that is said.
+    fn cpu(self) -> Option<u8> {
+        match self {
+            Self::Segment(Segment { cpu, .. }) | Self::Go { cpu, .. } | Self::Resume { cpu, .. } => Some(cpu),
+            Self::Datagram(step) => Some(step.cpu()),
+            _ => None,
         }
     }
 }
@@ -299,6 +327,7 @@ struct Run {
     tapped: Vec<Skb>,
     /// Whether no table is small.
     is_plain: bool,
+    udp: Udp,
 }
 
 impl Run {
@@ -318,7 +347,8 @@ impl Run {
             working: [None; CPUS],
             waiting: Vec::new(),
             tapped: Vec::new(),
-            is_plain: history.entries == usize::MAX && history.skips == 0,
+            is_plain: history.entries == usize::MAX && history.skips == 0 && !history.kernel.skips,
+            udp: Udp::default(),
         };
         for number in 0..2_u8 {
             run.connect(number);
@@ -371,6 +401,10 @@ impl Run {
     }
 
     fn step(&mut self, step: Step) {
+        if !matches!(step, Step::Go { .. } | Step::Wait { .. }) {
+            let cpu = step.cpu().map_or_else(|| Machine::with(|machine| machine.cpu), |cpu| self.on(cpu));
+            self.udp.finish(&mut self.world, cpu);
+        }
         match step {
             Step::Segment(segment) => {
                 self.segment(segment);
@@ -382,6 +416,10 @@ impl Run {
             }
             Step::Go { cpu, how } => {
                 let cpu = self.on(cpu);
+                let is_busy = self.world.kernel.is_rt && self.working[cpu].is_some();
+                if !is_busy && self.udp.goes_on(&mut self.world, cpu, how) {
+                    return;
+                }
                 if let Some(travelling) = self.working[cpu].take() {
                     self.working[cpu] = self.go(travelling, how);
                 }
@@ -436,6 +474,7 @@ impl Run {
                     if drops { self.world.drop(skb) } else { self.world.free(skb) }
                 }
             }
+            Step::Datagram(step) => self.datagram(step),
             Step::Wait { ms } => Machine::with(|machine| machine.clock += u64::from(ms) * 1_000_000),
         }
     }
@@ -468,6 +507,7 @@ impl Run {
             reached: 0,
             forwarded: None,
             ifindex: self.world.nets[net].ifindex,
+            datagram: None,
         });
         let packet = self.world.truth.packets.len() - 1;
         let skb = self.world.new_skb(packet, &flow, net);
@@ -481,6 +521,32 @@ impl Run {
         self.enter(skb);
         // What the CPU worked on before waits until later.
         self.waiting.extend(self.working[cpu].replace(Travelling { skb, place: Place::Device }));
+    }
+
+    /// Something happens to UDP.
+    fn datagram(&mut self, step: udp_in::Step) {
+        let cpu = self.on(step.cpu());
+        match step {
+            udp_in::Step::Comes { target, len, segs, goes, .. } => {
+                let skb = self.udp.comes(&mut self.world, target, len, segs);
+                self.enter(skb);
+                self.waiting.extend(self.working[cpu].replace(Travelling { skb, place: Place::Device }));
+                if goes {
+                    for _ in 0..3 {
+                        self.step(Step::Go { cpu: step.cpu(), how: Fate::Plain });
+                    }
+                }
+            }
+            udp_in::Step::Take { task, socket, how, .. } => {
+                let task = usize::from(task) % 2;
+                self.world.run_as(Some(task));
+                self.udp.take(&mut self.world, task, Udp::number(socket), how);
+            }
+            udp_in::Step::Looked { .. } => self.udp.looked(&mut self.world),
+            udp_in::Step::Close { socket, again, .. } => {
+                self.udp.close(&mut self.world, Udp::number(socket), again);
+            }
+        }
     }
 
     /// It enters the stack (`netif_receive_skb`, `netif_rx`, `napi_gro_receive`).
@@ -527,7 +593,7 @@ impl Run {
         match now.place {
             Place::Device => Some(self.reach_ip(now.skb, how == Fate::Shared)),
             Place::Ip => {
-                self.reach_tcp(now.skb);
+                self.reach_transport(now.skb);
                 None
             }
         }
@@ -559,7 +625,8 @@ impl Run {
         const HOPS: [u64; 2] = [8, 7];
         let connection = self.world.truth.packets[now.skb.packet].connection;
         let flow = self.connections.iter().find(|other| other.number == connection).map(|other| other.flow);
-        let is_v6 = flow.is_some_and(|flow| flow.is_v6);
+        let datagram = self.world.truth.packets[now.skb.packet].datagram.map(|(flow, _)| flow);
+        let is_v6 = datagram.or(flow).is_some_and(|flow| flow.is_v6);
         let family = if is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
         let call = hook!(self.world, Hook::Forwarded, now.skb.packet, ip::forwarded(hooked(now.skb), family));
         self.world.truth.packets[now.skb.packet].forwarded = Some(call);
@@ -572,9 +639,12 @@ impl Run {
     }
 
     /// `ip_local_deliver`.
-    fn reach_tcp(&mut self, skb: Skb) {
+    fn reach_transport(&mut self, skb: Skb) {
         let bytes = self.world.ip_len(skb);
         self.world.pull(skb, bytes);
+        if self.world.truth.packets[skb.packet].datagram.is_some() {
+            return self.udp.receive(&mut self.world, skb);
+        }
         let connection = self.world.truth.packets[skb.packet].connection;
         let index = self.connections.iter().position(|other| other.number == connection);
         self.connections[index.expect("a connection")].receive(&mut self.world, skb);
@@ -583,26 +653,27 @@ impl Run {
     /// Whether lines and counters say what was true.
     fn check(&mut self) -> Result<u64, String> {
         let lines: Vec<PacketRecord> = records(ring::take_records());
-        let mut seen = Vec::new();
+        let (mut seen, mut seen_udp) = (Vec::new(), Vec::new());
         for line in &lines {
             note!(self.world, "line: {line:?}");
-            self.world.truth.check(line, &mut seen).map_err(|fault| format!("{fault}: {line:?}"))?;
+            self.world
+                .truth
+                .check(line, &mut seen, &mut seen_udp)
+                .map_err(|fault| format!("{fault}: {line:?}"))?;
         }
-        if self.is_plain {
+        if self.is_plain && !was_segmented() {
             self.world.truth.expect_all(&lines)?;
         }
         let counted = counters::total();
         let get = |counter| counted.get(counter);
-        let shown = lines.iter().filter(|line| line.len != 0).count() as u64;
+        let shown = lines.iter().filter(|line| line.flags & FLAG_CONTROL == 0).count() as u64;
         let came = get(Counter::Stored)
             + get(Counter::RejectedIn)
             + get(Counter::DuplicateIn)
             + get(Counter::MapFull);
-        if came != self.world.truth.received {
-            return Err(format!(
-                "TCP got {} segments, and {came} are counted: {counted:?}",
-                self.world.truth.received
-            ));
+        let got = self.world.truth.received + self.world.truth.udp.enqueued;
+        if came != got {
+            return Err(format!("TCP and UDP got {got}, and {came} are counted: {counted:?}"));
         }
         let taken = shown
             + get(Counter::DroppedIn)
@@ -612,10 +683,15 @@ impl Run {
         if taken != get(Counter::Taken) {
             return Err(format!("{} were taken, and {taken} are counted: {counted:?}", get(Counter::Taken)));
         }
-        let waiting = waiting_segments();
-        let (left, evicted) = (get(Counter::Stored) - get(Counter::Taken), waiting.evicts());
-        if left != waiting.count && !(evicted && left > waiting.count) {
-            return Err(format!("{left} should wait, and {} do: {counted:?}", waiting.count));
+        let (segments, datagrams) = (waiting_segments(), waiting_datagrams());
+        let left = get(Counter::Stored) - get(Counter::Taken);
+        let evicted = segments.evicts() || datagrams.evicts();
+        let waiting = segments.count + datagrams.count;
+        if left != waiting && !(evicted && left > waiting) {
+            return Err(format!("{left} should wait, and {waiting} do: {counted:?}"));
+        }
+        if !datagrams.evicts() {
+            self.world.truth.check_all_udp_in(&seen_udp)?;
         }
         Ok(lines.len() as u64)
     }

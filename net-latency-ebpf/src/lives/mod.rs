@@ -1,16 +1,19 @@
 //! The kernel side against a kernel that a test makes: packets live as they do on Linux, at random, and whatever is shown of them has to be
 //! true or absent with a counted reason.
 //!
-//! [`world`] has a kernel's objects in memory, at places of their own ([`layout`]), and frees and gives them again as SLUB does. [`tcp_in`]
-//! and [`history`] call the hooks as Linux calls the functions, and know the truth ([`truth`]). A history is a list of steps, drawn from a
+//! [`world`] has a kernel's objects in memory, at places of their own ([`layout`]), and frees and gives them again as SLUB does. [`tcp_in`],
+//! [`udp_in`] and [`history`] call the hooks as Linux calls the functions, and know the truth ([`truth`]). A history is a list of steps, drawn from a
 //! seed ([`choice`]); one that shows a fault is made short, and told.
 
 mod choice;
 mod found;
+mod found_udp;
 mod history;
 mod layout;
 mod tcp_in;
 mod truth;
+mod udp_in;
+mod udp_truth;
 mod world;
 
 use std::env;

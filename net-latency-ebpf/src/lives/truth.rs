@@ -3,9 +3,11 @@
 use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
-    Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP,
-    STAMP_TRANSPORT,
+    Counter, Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV,
+    STAMP_IP, STAMP_TRANSPORT,
 };
+
+use super::{udp_truth::Udp, world::Flow};
 
 /// A hook, as far as a stamp tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,8 @@ pub(super) enum Hook {
     Forwarded,
     Tcp,
     Taken,
+    Udp,
+    Consumed,
     Other,
 }
 
@@ -30,6 +34,8 @@ pub(super) struct Call {
     pub(super) ids: u64,
     /// Whether the kernel skipped it.
     pub(super) is_skipped: bool,
+    /// What it has counted.
+    pub(super) result: Option<Counter>,
 }
 
 /// A packet that was received.
@@ -50,6 +56,8 @@ pub(super) struct Packet {
     pub(super) reached: usize,
     /// Where it came last.
     pub(super) ifindex: u32,
+    /// Of a datagram: its ends and its protocol. Else it is TCP's.
+    pub(super) datagram: Option<(Flow, u8)>,
 }
 
 /// Bytes that a task has read.
@@ -88,6 +96,7 @@ pub(super) struct Truth {
     pub(super) reads: Vec<Read>,
     /// Segments with data that TCP's hook got.
     pub(super) received: u64,
+    pub(super) udp: Udp,
 }
 
 impl Truth {
@@ -98,7 +107,7 @@ impl Truth {
     }
 
     /// Whether a stamp was taken by this hook, of this packet or connection.
-    fn expect(&self, what: &str, stamp: u64, hook: Hook, about: usize) -> Result<(), String> {
+    pub(super) fn expect(&self, what: &str, stamp: u64, hook: Hook, about: usize) -> Result<(), String> {
         match self.call_at(stamp) {
             Some(call) if call.hook == hook && call.about == about => Ok(()),
             other => Err(format!("{what} {stamp} is not of {hook:?} {about}, but of {other:?}")),
@@ -106,7 +115,15 @@ impl Truth {
     }
 
     /// Whether all that a line says is true.
-    pub(super) fn check(&self, line: &PacketRecord, seen: &mut Vec<(usize, u64, u64)>) -> Result<(), String> {
+    pub(super) fn check(
+        &self,
+        line: &PacketRecord,
+        seen: &mut Vec<(usize, u64, u64)>,
+        seen_udp: &mut Vec<usize>,
+    ) -> Result<(), String> {
+        if line.direction == Direction::In as u8 && line.protocol == IPPROTO_UDP {
+            return self.check_udp_in(line, seen_udp);
+        }
         if line.direction != Direction::In as u8 || line.protocol != IPPROTO_TCP {
             return Err("not of this kind".into());
         }

@@ -35,6 +35,10 @@ pub(super) struct Kernel {
     pub(super) shows_tcp_drops: bool,
     /// Plain loads, or a helper for each read.
     pub(super) is_direct: bool,
+    /// A softirq may come between another's two hooks (PREEMPT_RT since 6.18), and so may a task.
+    pub(super) is_rt: bool,
+    /// It skips some of the programs of `udp_rcv`.
+    pub(super) skips: bool,
 }
 
 /// An skb: the packet that it has, where its buffer is, and who else has it.
@@ -75,7 +79,7 @@ pub(super) struct Net {
 /// The objects, and all that is true.
 pub(super) struct World {
     pub(super) kernel: Kernel,
-    choice: Choice,
+    pub(super) choice: Choice,
     pub(super) offsets: Offsets,
     sizes: Sizes,
     skbs: usize,
@@ -244,7 +248,7 @@ impl World {
             to % 100_000,
             result.err().map(|counter: Counter| counter)
         );
-        self.truth.calls.push(Call { hook, about, from, to, ids, is_skipped });
+        self.truth.calls.push(Call { hook, about, from, to, ids, is_skipped, result: result.err() });
         self.truth.calls.len() - 1
     }
 

@@ -13,8 +13,6 @@ const SLAB: u64 = 1 << 16;
 
 struct Memory {
     bytes: Vec<u8>,
-    /// Bytes that were written to since it was new.
-    used: usize,
     slabs: Vec<Slab>,
 }
 
@@ -27,7 +25,7 @@ struct Slab {
 }
 
 std::thread_local! {
-    static MEMORY: RefCell<Memory> = const { RefCell::new(Memory { bytes: Vec::new(), used: 0, slabs: Vec::new() }) };
+    static MEMORY: RefCell<Memory> = const { RefCell::new(Memory { bytes: Vec::new(), slabs: Vec::new() }) };
 }
 
 /// Memory for objects of so many bytes each. Returns its number.
@@ -69,10 +67,14 @@ pub fn free(address: u64) {
 pub fn write<T: Copy>(address: u64, value: T) {
     MEMORY.with_borrow_mut(|memory| {
         let at = (address - START) as usize;
+        let slab = &memory.slabs[at / SLAB as usize];
+        assert!(
+            (at as u64 + size_of::<T>() as u64) % SLAB <= slab.taken * slab.size,
+            "an object that was taken"
+        );
         let bytes = &mut memory.bytes[at..at + size_of::<T>()];
         // SAFETY: there is room for it, at any alignment.
         unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(value) };
-        memory.used = memory.used.max(at + size_of::<T>());
     });
 }
 
@@ -89,9 +91,11 @@ pub fn read<T: Copy>(address: u64) -> T {
 
 pub(super) fn reset() {
     MEMORY.with_borrow_mut(|memory| {
-        memory.bytes[..memory.used].fill(0);
-        memory.used = 0;
-        memory.slabs.clear();
+        let Memory { bytes, slabs } = memory;
+        // Only objects are written to.
+        for (slab, start) in slabs.drain(..).zip((0..).step_by(SLAB as usize)) {
+            bytes[start..start + (slab.taken * slab.size) as usize].fill(0);
+        }
     });
 }
 

@@ -1,0 +1,66 @@
+//! What the simulator has found in what UDP receives: the shortest history of each fault.
+
+use super::{
+    history::{Fate, History, Step},
+    udp_in::{Step::Comes, Step::Take, Taking::Whole},
+    world::Kernel,
+};
+
+const PLAIN: Kernel = Kernel { shows_tcp_drops: true, is_direct: false, is_rt: false, skips: false };
+
+/// Runs these steps several times: what they don't say is drawn anew.
+fn run(kernel: Kernel, steps: &[Step]) {
+    for seed in 1..200 {
+        let history = History {
+            kernel,
+            seed,
+            is_shuffled: false,
+            entries: usize::MAX,
+            control: false,
+            skips: 0,
+            steps: steps.to_vec(),
+        };
+        if let Err(fault) = history.run() {
+            panic!("seed {seed}: {fault}\n{}", history.tell());
+        }
+    }
+}
+
+const fn comes(segs: u8) -> Step {
+    Step::Datagram(Comes { cpu: 0, target: 0, len: 1, segs, goes: true })
+}
+
+const fn go(how: Fate) -> Step {
+    Step::Go { cpu: 0, how }
+}
+
+const TAKE: Step = Step::Datagram(Take { cpu: 0, task: 0, socket: 0, how: Whole });
+
+/// Where softirqs are preempted: behind the first of two merged packets of the same ports comes the second. The first one's segments
+/// had the second one's times.
+#[test]
+fn segments_are_those_of_their_own_softirq() {
+    let steps = [comes(3), comes(4), go(Fate::Waits), go(Fate::Plain), TAKE, TAKE];
+    run(Kernel { is_rt: true, ..PLAIN }, &steps);
+}
+
+/// The same, where what comes between has the merged one's address, and the program of `udp_rcv` is skipped for it.
+#[test]
+fn what_comes_between_is_not_what_was_merged() {
+    let steps = [comes(3), comes(0), TAKE];
+    run(Kernel { is_rt: true, skips: true, ..PLAIN }, &steps);
+}
+
+/// The first segment of a list is the merged skb itself. Where the socket had no room for it, the others' time at UDP was not known.
+#[test]
+fn a_list_goes_on_without_its_first_segment() {
+    run(PLAIN, &[comes(2), go(Fate::Ends), go(Fate::Plain), TAKE]);
+}
+
+/// A segment is dropped before its socket's queue, and then the program of `udp_rcv` is skipped for a datagram of the same ports. That had
+/// the merged one's times.
+#[test]
+fn a_segment_that_is_dropped_was_the_last_one() {
+    let steps = [comes(2), go(Fate::Plain), go(Fate::Dropped), comes(0), TAKE, TAKE];
+    run(Kernel { skips: true, ..PLAIN }, &steps);
+}
