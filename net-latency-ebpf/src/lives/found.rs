@@ -26,7 +26,7 @@ const STAYS: Segment = Segment { goes: false, ..GOES };
 /// All steps that a history has, by both backends.
 fn expect_true(steps: &[Step]) {
     for is_direct in [true, false] {
-        let kernel = Kernel { shows_tcp_drops: true, is_direct, is_rt: false, skips: false };
+        let kernel = Kernel { shows_tcp_drops: true, is_direct, is_rt: false };
         let history = History {
             kernel,
             seed: 1,

@@ -139,7 +139,6 @@ impl History {
             shows_tcp_drops: !choice.one_in(4),
             is_direct: choice.one_in(2),
             is_rt: choice.one_in(4),
-            skips: choice.one_in(8),
         };
         // TCP alone, UDP alone, or both.
         let of_udp = [0, 0, 16, 24][choice.below(4) as usize];
@@ -347,7 +346,7 @@ impl Run {
             working: [None; CPUS],
             waiting: Vec::new(),
             tapped: Vec::new(),
-            is_plain: history.entries == usize::MAX && history.skips == 0 && !history.kernel.skips,
+            is_plain: history.entries == usize::MAX && history.skips == 0,
             udp: Udp::default(),
         };
         for number in 0..2_u8 {
@@ -527,8 +526,8 @@ impl Run {
     fn datagram(&mut self, step: udp_in::Step) {
         let cpu = self.on(step.cpu());
         match step {
-            udp_in::Step::Comes { target, len, segs, goes, .. } => {
-                let skb = self.udp.comes(&mut self.world, target, len, segs);
+            udp_in::Step::Comes { target, len, segs, kind, goes, .. } => {
+                let skb = self.udp.comes(&mut self.world, target, len, segs, kind);
                 self.enter(skb);
                 self.waiting.extend(self.working[cpu].replace(Travelling { skb, place: Place::Device }));
                 if goes {
@@ -625,7 +624,7 @@ impl Run {
         const HOPS: [u64; 2] = [8, 7];
         let connection = self.world.truth.packets[now.skb.packet].connection;
         let flow = self.connections.iter().find(|other| other.number == connection).map(|other| other.flow);
-        let datagram = self.world.truth.packets[now.skb.packet].datagram.map(|(flow, _)| flow);
+        let datagram = self.world.truth.packets[now.skb.packet].datagram.map(|datagram| datagram.flow);
         let is_v6 = datagram.or(flow).is_some_and(|flow| flow.is_v6);
         let family = if is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
         let call = hook!(self.world, Hook::Forwarded, now.skb.packet, ip::forwarded(hooked(now.skb), family));

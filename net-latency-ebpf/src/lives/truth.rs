@@ -7,7 +7,7 @@ use net_latency_common::{
     STAMP_IP, STAMP_TRANSPORT,
 };
 
-use super::{udp_truth::Udp, world::Flow};
+use super::udp_truth::{Datagram, Udp};
 
 /// A hook, as far as a stamp tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub(super) struct Packet {
     pub(super) reached: usize,
     /// Where it came last.
     pub(super) ifindex: u32,
-    /// Of a datagram: its ends and its protocol. Else it is TCP's.
-    pub(super) datagram: Option<(Flow, u8)>,
+    /// What UDP has of it. Else it is TCP's.
+    pub(super) datagram: Option<Datagram>,
 }
 
 /// Bytes that a task has read.

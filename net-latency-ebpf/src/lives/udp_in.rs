@@ -11,7 +11,7 @@ use super::{
     choice::Choice,
     history::Fate,
     truth::{Hook, Packet},
-    udp_truth::{Taken, Want},
+    udp_truth::{Datagram, Taken, Want},
     world::{Flow, Skb, World, hook, note, skb as hooked, sock},
 };
 use crate::{
@@ -71,8 +71,8 @@ const TARGETS: [(&[usize], bool); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A driver gives a datagram to a CPU, which takes it to a socket at once or not. It has so many times 10 bytes, and if GRO merged
-    /// it, so many segments of that.
-    Comes { cpu: u8, target: u8, len: u8, segs: u8, goes: bool },
+    /// it, so many segments of that. Its kind says the rest, bit by bit: port, checksum, list, mark.
+    Comes { cpu: u8, target: u8, len: u8, segs: u8, kind: u8, goes: bool },
     /// A task takes the first datagram of a socket, on that CPU.
     Take { cpu: u8, task: u8, socket: u8, how: Taking },
     /// A task that looked at a datagram while others took it is done with that.
@@ -86,6 +86,8 @@ pub(super) enum Step {
 pub(super) enum Taking {
     /// All of it.
     Whole,
+    /// The same, and its skb is freed by `kfree_skb`.
+    Dropped,
     /// Into no room at all.
     Empty,
     /// It only looks (MSG_PEEK).
@@ -107,6 +109,7 @@ impl Step {
                 target: if choice.one_in(2) { choice.below(2) * 3 } else { choice.below(9) } as u8,
                 len: if choice.one_in(4) { 0 } else { 1 + choice.below(3) as u8 },
                 segs: if choice.one_in(4) { choice.below(5) as u8 } else { 0 },
+                kind: choice.below(32) as u8,
                 goes: choice.one_in(2),
             },
             9..=13 => Self::Take {
@@ -119,6 +122,7 @@ impl Step {
                     2 => Taking::BeginPeek,
                     3 => Taking::Fails,
                     4 => Taking::Unseen,
+                    5 => Taking::Dropped,
                     _ => Taking::Whole,
                 },
             },
@@ -130,12 +134,13 @@ impl Step {
     /// Steps that say less.
     pub(super) fn simpler(self) -> Vec<Self> {
         match self {
-            Self::Comes { cpu, target, len, segs, goes } => [
-                Self::Comes { cpu: 0, target, len, segs, goes },
-                Self::Comes { cpu, target: 0, len, segs, goes },
-                Self::Comes { cpu, target, len: 1, segs, goes },
-                Self::Comes { cpu, target, len, segs: 0, goes },
-                Self::Comes { cpu, target, len, segs, goes: true },
+            Self::Comes { cpu, target, len, segs, kind, goes } => [
+                Self::Comes { cpu: 0, target, len, segs, kind, goes },
+                Self::Comes { cpu, target: 0, len, segs, kind, goes },
+                Self::Comes { cpu, target, len: 1, segs, kind, goes },
+                Self::Comes { cpu, target, len, segs: 0, kind, goes },
+                Self::Comes { cpu, target, len, segs, kind: 0, goes },
+                Self::Comes { cpu, target, len, segs, kind, goes: true },
             ]
             .into_iter()
             .filter(|other| *other != self)
@@ -225,7 +230,7 @@ impl Udp {
     }
 
     /// A driver has a datagram. Returns its skb, which is about to enter the stack.
-    pub(super) fn comes(&mut self, world: &mut World, target: u8, len: u8, segs: u8) -> Skb {
+    pub(super) fn comes(&mut self, world: &mut World, target: u8, len: u8, segs: u8, kind: u8) -> Skb {
         let number = usize::from(target) % TARGETS.len();
         let (receivers, is_v4) = TARGETS[number];
         for receiver in receivers {
@@ -242,24 +247,27 @@ impl Udp {
                 [10, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
                 if receivers.len() > 1 { group } else { own },
             ],
-            remote_port: 5000 + world.choice.below(2) as u16,
+            remote_port: 5000 + u16::from(kind & 1),
             local_port: if receivers.is_empty() { 99 } else { place.port },
             net: place.net,
         };
         let segs = if segs > 1 && len != 0 && !place.is_lite { u16::from(segs) } else { 1 };
-        let mark = world.choice.below(4);
+        let protocol = if place.is_lite { IPPROTO_UDPLITE } else { IPPROTO_UDP };
+        // Many datagrams have the same bytes, and so the same checksum.
+        let sum = u16::from(kind >> 1 & 1) + u16::from(protocol);
+        let datagram = Datagram { flow, protocol, sum, is_list: kind >> 2 & 1 != 0 };
         let packet = Packet {
             connection: 0,
             start: 0,
             len: u32::from(len) * 10 * u32::from(segs),
             segs,
-            mark,
+            mark: u32::from(kind >> 3),
             is_found: false,
             joins: false,
-            reached: 0,
             forwarded: None,
+            reached: 0,
             ifindex: world.nets[flow.net].ifindex,
-            datagram: Some((flow, if place.is_lite { IPPROTO_UDPLITE } else { IPPROTO_UDP })),
+            datagram: Some(datagram),
         };
         world.truth.packets.push(packet);
         new_skb(world, world.truth.packets.len() - 1, segs)
@@ -287,15 +295,15 @@ impl Udp {
     /// `udp_rcv` or `udpv6_rcv`, with `skb->data` on UDP's header.
     pub(super) fn receive(&mut self, world: &mut World, skb: Skb) {
         let cpu = Machine::with(|machine| machine.cpu);
-        let Some((flow, protocol)) = world.truth.packets[skb.packet].datagram else { return };
+        let Some(Datagram { flow, protocol, .. }) = world.truth.packets[skb.packet].datagram else { return };
         let mut is_seen = false;
         let thread = (1..).find(|thread| self.delivering[cpu].iter().all(|other| other.thread != *thread));
         let thread = thread.unwrap_or(0);
         run_softirq(world, thread);
         // `udplite_rcv` is not hooked.
-        if protocol == IPPROTO_UDP && !(world.kernel.skips && world.choice.one_in(4)) {
-            hook!(world, Hook::Udp, skb.packet, udp::received(hooked(skb)));
-            is_seen = true;
+        if protocol == IPPROTO_UDP {
+            let call = hook!(world, Hook::Udp, skb.packet, udp::received(hooked(skb)));
+            is_seen = !world.truth.calls[call].is_skipped;
         }
         for other in &mut self.delivering[cpu] {
             other.is_seen = false;
@@ -368,7 +376,8 @@ impl Udp {
             return self.queue(world, delivery.socket, skb, (len, segs), how, delivery.is_seen);
         }
         // `udp_rcv_segment`.
-        delivery.segments = if delivery.skb.is_none() && world.users(skb, 0) == 1 && world.choice.one_in(4) {
+        let is_list = packet_of(world, skb).datagram.is_some_and(|datagram| datagram.is_list);
+        delivery.segments = if is_list && delivery.skb.is_none() && !is_multicast(packet_of(world, skb)) {
             in_list(world, skb)
         } else {
             segments(world, skb)
@@ -471,7 +480,7 @@ impl Udp {
         } else if let Some(counter) = world.truth.calls[call].result {
             note!(world, "  UDP-Lite: {counter:?}");
         }
-        if world.choice.one_in(8) { world.drop(skb) } else { world.free(skb) }
+        if how == Taking::Dropped { world.drop(skb) } else { world.free(skb) }
     }
 
     /// A task that looked at a datagram is done with it.
@@ -528,7 +537,7 @@ fn packet_of(world: &World, skb: Skb) -> &Packet {
 }
 
 fn is_multicast(packet: &Packet) -> bool {
-    packet.datagram.is_some_and(|(flow, _)| flow.addresses[1][0] == 224)
+    packet.datagram.is_some_and(|datagram| datagram.flow.addresses[1][0] == 224)
 }
 
 /// A task that has looked at a datagram lets it go.
@@ -558,7 +567,7 @@ fn drop_queued(world: &mut World, skb: Skb, is_followed: bool) {
 
 /// An skb of a datagram, or of one of the segments of one that was merged.
 fn new_skb(world: &mut World, packet: usize, segs: u16) -> Skb {
-    let (len, (flow, protocol)) = {
+    let (len, Datagram { flow, protocol, sum, .. }) = {
         let packet = &world.truth.packets[packet];
         (packet.len / u32::from(packet.segs) * u32::from(segs), packet.datagram.expect("a datagram"))
     };
@@ -566,8 +575,6 @@ fn new_skb(world: &mut World, packet: usize, segs: u16) -> Skb {
     let offsets = world.offsets;
     let network = skb.head + u64::from(world.get::<u16>(skb.address, offsets.sk_buff_network_header));
     memory::write(network + if flow.is_v6 { 6 } else { 9 }, protocol);
-    // Many datagrams have the same bytes, and so the same checksum.
-    let sum = world.choice.below(2) as u16 + u16::from(protocol);
     let ip_len = world.ip_len(skb);
     let header = [flow.remote_port, flow.local_port, (len + HEADER) as u16, sum].map(u16::to_be);
     memory::write(network + u64::from(ip_len), header);

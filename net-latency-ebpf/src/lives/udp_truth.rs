@@ -6,8 +6,18 @@ use net_latency_common::{Counter, FLAG_GRO, PacketRecord, STAMP_APP, STAMP_DRV, 
 
 use super::{
     truth::{Hook, Truth},
-    world::shown,
+    world::{Flow, shown},
 };
+
+/// What only a datagram has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Datagram {
+    pub(super) flow: Flow,
+    pub(super) protocol: u8,
+    pub(super) sum: u16,
+    /// Whether GRO has left its segments the skbs that they are, in a list.
+    pub(super) is_list: bool,
+}
 
 /// A datagram that a task has taken.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +79,7 @@ impl Truth {
         }
         seen.push(taken.call);
         let (packet, call) = (&self.packets[taken.packet], &self.calls[taken.call]);
-        let (flow, _) = packet.datagram.ok_or("of no datagram")?;
+        let Datagram { flow, .. } = packet.datagram.ok_or("of no datagram")?;
         let ids = u64::from(line.pid) << 32 | u64::from(line.tid);
         if ids != call.ids {
             return Err(format!("of task {ids:#x}, not {:#x}", call.ids));

@@ -37,8 +37,6 @@ pub(super) struct Kernel {
     pub(super) is_direct: bool,
     /// A softirq may come between another's two hooks (PREEMPT_RT since 6.18), and so may a task.
     pub(super) is_rt: bool,
-    /// It skips some of the programs of `udp_rcv`.
-    pub(super) skips: bool,
 }
 
 /// An skb: the packet that it has, where its buffer is, and who else has it.
@@ -79,7 +77,7 @@ pub(super) struct Net {
 /// The objects, and all that is true.
 pub(super) struct World {
     pub(super) kernel: Kernel,
-    pub(super) choice: Choice,
+    choice: Choice,
     pub(super) offsets: Offsets,
     sizes: Sizes,
     skbs: usize,
@@ -234,7 +232,8 @@ impl World {
     ) -> usize {
         let (from, ids, cpu) = Machine::with(|machine| (machine.clock, machine.ids, machine.cpu));
         // The kernel skips a kprobe that is hit while another one runs on its CPU (`kprobe_ftrace_handler`); tracepoints it does not.
-        let is_kprobe = !self.kernel.is_direct && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Forwarded);
+        let is_kprobe =
+            !self.kernel.is_direct && matches!(hook, Hook::Ip | Hook::Tcp | Hook::Udp | Hook::Forwarded);
         let is_skipped = is_kprobe && self.skips != 0 && self.choice.one_in(self.skips);
         let result = if is_skipped { Ok(()) } else { program() };
         if let Err(counter) = result {
