@@ -47,6 +47,12 @@ fn state(process: u32) -> Option<&'static Field<u64>> {
     Some(unsafe { &*entry.cast() })
 }
 
+/// A process is asked for.
+#[cfg(test)]
+pub(crate) fn want(process: u32, state: u64) {
+    PIDS.insert(&process, &state, 0).expect("room for it");
+}
+
 /// Whether a process has exited that has this state.
 #[inline(always)]
 fn has_exited(state: u64) -> bool {

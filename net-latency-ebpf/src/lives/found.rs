@@ -4,6 +4,7 @@ use std::vec::Vec;
 
 use super::{
     history::{Fate, History, Segment, Step},
+    processes::Filter,
     tcp_in::Reading,
     world::Kernel,
 };
@@ -33,6 +34,7 @@ fn expect_true(steps: &[Step]) {
             is_shuffled: false,
             entries: usize::MAX,
             control: true,
+            filter: Filter::Off,
             skips: 0,
             steps: Vec::from(steps),
         };

@@ -2,6 +2,7 @@
 
 use super::{
     history::{Fate, History, Step},
+    processes::Filter,
     udp_in::{Step::Comes, Step::Take, Taking::Whole},
     world::Kernel,
 };
@@ -18,6 +19,7 @@ fn run(kernel: Kernel, skips: u32, steps: &[Step]) {
             entries: usize::MAX,
             control: false,
             skips,
+            filter: Filter::Off,
             steps: steps.to_vec(),
         };
         if let Err(fault) = history.run() {

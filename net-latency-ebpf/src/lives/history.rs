@@ -3,10 +3,11 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, FLAG_CONTROL, PacketRecord};
+use net_latency_common::{Counter, PacketRecord};
 
 use super::{
     choice::Choice,
+    processes::{self, Filter, Processes},
     tcp_in::{Connection, Reading},
     truth::{Ends, Hook, Packet},
     udp_in::{self, Udp},
@@ -39,6 +40,8 @@ pub(super) enum Step {
     Let { which: u8, drops: bool },
     /// TCP makes room: what waits to be read becomes one skb.
     Collapse { connection: u8 },
+    /// Of tasks.
+    Process(processes::Step),
     /// Of UDP's.
     Datagram(udp_in::Step),
     /// Time passes.
@@ -128,6 +131,7 @@ pub(super) struct History {
     pub(super) control: bool,
     /// One kprobe of so many is skipped; none if it is 0.
     pub(super) skips: u32,
+    pub(super) filter: Filter,
     pub(super) steps: Vec<Step>,
 }
 
@@ -140,6 +144,7 @@ impl History {
             is_direct: choice.one_in(2),
             is_rt: choice.one_in(4),
         };
+        let filter = Filter::draw(&mut choice);
         // TCP alone, UDP alone, or both.
         let of_udp = [0, 0, 16, 24][choice.below(4) as usize];
         let count = 4 + choice.below(60);
@@ -153,7 +158,8 @@ impl History {
             control: choice.one_in(4),
             // docs/accuracy.md: a copy that TCP drops unseen may stand for a segment that was skipped.
             skips: if kernel.shows_tcp_drops && choice.one_in(8) { 2 + choice.below(8) } else { 0 },
-            steps: (0..count).map(|_| Step::draw(&mut choice, favourite, of_udp)).collect(),
+            filter,
+            steps: (0..count).map(|_| Step::draw(&mut choice, favourite, of_udp, filter)).collect(),
         }
     }
 
@@ -210,6 +216,7 @@ impl History {
                 Self { entries: usize::MAX, ..best.clone() },
                 Self { control: false, ..best.clone() },
                 Self { skips: 0, ..best.clone() },
+                Self { filter: Filter::Off, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -224,7 +231,10 @@ impl History {
 
 impl Step {
     /// Of 32 steps so many of those that bring and take packets are UDP's.
-    fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32) -> Self {
+    fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32, filter: Filter) -> Self {
+        if filter != Filter::Off && choice.one_in(6) {
+            return Self::Process(processes::Step::draw(choice));
+        }
         let cpu = u8::from(choice.one_in(3));
         let connection = u8::from(choice.one_in(3));
         let kind = choice.below(32);
@@ -254,7 +264,7 @@ impl Step {
             }
             23 => Self::Resume { cpu, which: choice.below(8) as u8 },
             24..=27 => Self::Read {
-                task: choice.below(2) as u8,
+                task: choice.below(4) as u8,
                 connection,
                 len: 1 + choice.below(40) as u8,
                 how: choice.of(&[
@@ -302,6 +312,7 @@ impl Step {
             .into_iter()
             .filter(|other| *other != self)
             .collect(),
+            Self::Process(step) => step.simpler().into_iter().map(Self::Process).collect(),
             Self::Datagram(step) => step.simpler().into_iter().map(Self::Datagram).collect(),
             _ => Vec::new(),
         }
@@ -327,11 +338,16 @@ struct Run {
     /// Whether no table is small.
     is_plain: bool,
     udp: Udp,
+    processes: Processes,
+    /// Whether nothing is evicted, nor finds no room.
+    has_room: bool,
 }
 
 impl Run {
     fn new(history: &History, tells: bool) -> Self {
         let mut world = World::new(history.kernel, history.seed, history.is_shuffled);
+        let processes = Processes::new(&mut world, history.filter);
+        world.truth.is_filtered = history.filter != Filter::Off;
         Machine::with(|machine| {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);
@@ -348,6 +364,8 @@ impl Run {
             tapped: Vec::new(),
             is_plain: history.entries == usize::MAX && history.skips == 0,
             udp: Udp::default(),
+            processes,
+            has_room: history.entries == usize::MAX,
         };
         for number in 0..2_u8 {
             run.connect(number);
@@ -437,7 +455,7 @@ impl Run {
                     return;
                 }
                 if connection.owner.is_none() {
-                    connection.lock(&self.world, usize::from(task) % 2);
+                    connection.lock(&self.world, self.processes.running(task));
                 }
                 // docs/accuracy.md: the same where the skbs are gone.
                 let how = if self.world.skips != 0 && how == Reading::Splice { Reading::Copy } else { how };
@@ -456,7 +474,7 @@ impl Run {
             Step::Close { connection } => {
                 let number = usize::from(connection) % self.connections.len();
                 if self.connections[number].sk != 0 {
-                    self.world.run_as(self.connections[number].owner.or(Some(0)));
+                    self.world.run_as(self.connections[number].owner.or(Some(self.processes.running(0))));
                     self.connections[number].close(&mut self.world);
                 }
             }
@@ -472,6 +490,14 @@ impl Run {
                     let skb = self.tapped.remove(usize::from(which) % self.tapped.len());
                     if drops { self.world.drop(skb) } else { self.world.free(skb) }
                 }
+            }
+            Step::Process(step) => {
+                let (connections, udp) = (&self.connections, &self.udp);
+                let is_busy = |task| {
+                    connections.iter().any(|connection| connection.owner == Some(task))
+                        || udp.is_used_by(task)
+                };
+                self.processes.step(&mut self.world, step, is_busy);
             }
             Step::Datagram(step) => self.datagram(step),
             Step::Wait { ms } => Machine::with(|machine| machine.clock += u64::from(ms) * 1_000_000),
@@ -504,6 +530,7 @@ impl Run {
             // docs/accuracy.md: a copy of a segment that was skipped, and that TCP has joined to another skb, may stand for it.
             joins: joins && self.world.skips == 0,
             reached: 0,
+            is_untraced: false,
             forwarded: None,
             ifindex: self.world.nets[net].ifindex,
             datagram: None,
@@ -537,7 +564,7 @@ impl Run {
                 }
             }
             udp_in::Step::Take { task, socket, how, .. } => {
-                let task = usize::from(task) % 2;
+                let task = self.processes.running(task);
                 self.world.run_as(Some(task));
                 self.udp.take(&mut self.world, task, Udp::number(socket), how);
             }
@@ -660,12 +687,12 @@ impl Run {
                 .check(line, &mut seen, &mut seen_udp)
                 .map_err(|fault| format!("{fault}: {line:?}"))?;
         }
-        if self.is_plain && !was_segmented() {
+        if self.is_plain && !self.world.truth.is_filtered && !was_segmented() {
             self.world.truth.expect_all(&lines)?;
         }
         let counted = counters::total();
         let get = |counter| counted.get(counter);
-        let shown = lines.iter().filter(|line| line.flags & FLAG_CONTROL == 0).count() as u64;
+        let shown = lines.len() as u64;
         let came = get(Counter::Stored)
             + get(Counter::RejectedIn)
             + get(Counter::DuplicateIn)
@@ -679,8 +706,10 @@ impl Run {
             + get(Counter::UnreadIn)
             + get(Counter::FilteredIn)
             + get(Counter::RingFull);
-        if taken != get(Counter::Taken) {
-            return Err(format!("{} were taken, and {taken} are counted: {counted:?}", get(Counter::Taken)));
+        // What has no data is never stored.
+        let ended = get(Counter::Taken) + get(Counter::ControlIn);
+        if taken != ended {
+            return Err(format!("{ended} were taken, and {taken} are counted: {counted:?}"));
         }
         let (segments, datagrams) = (waiting_segments(), waiting_datagrams());
         let left = get(Counter::Stored) - get(Counter::Taken);
@@ -689,7 +718,7 @@ impl Run {
         if left != waiting && !(evicted && left > waiting) {
             return Err(format!("{left} should wait, and {waiting} do: {counted:?}"));
         }
-        if !datagrams.evicts() {
+        if !evicted && self.has_room {
             self.world.truth.check_all_udp_in(&seen_udp)?;
         }
         Ok(lines.len() as u64)

@@ -10,6 +10,7 @@ mod found;
 mod found_udp;
 mod history;
 mod layout;
+mod processes;
 mod tcp_in;
 mod truth;
 mod udp_in;

@@ -3,8 +3,11 @@
 
 use std::{collections::VecDeque, vec::Vec};
 
+use net_latency_common::Counter;
+
 use super::{
     truth::{Hook, Read},
+    udp_truth::Want,
     world::{Flow, Skb, World, hook, note, skb as hooked, sock},
 };
 
@@ -31,6 +34,9 @@ pub(super) struct Connection {
     backlog: VecDeque<Skb>,
     /// Who has the socket's lock.
     pub(super) owner: Option<usize>,
+    /// Whether somebody has read who is wanted, and whether others have.
+    is_used: bool,
+    is_others: bool,
     /// The furthest that the other end has sent.
     pub(super) sent: u64,
 }
@@ -62,6 +68,8 @@ impl Connection {
             backlog: VecDeque::new(),
             owner: None,
             sent: 0,
+            is_used: false,
+            is_others: false,
         }
     }
 
@@ -122,6 +130,11 @@ impl Connection {
         let call = hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
         let is_counted = world.truth.packets[skb.packet].len != 0 && !world.truth.calls[call].is_skipped;
         world.truth.received += u64::from(is_counted);
+        if world.truth.calls[call].result == Some(Counter::RejectedIn) {
+            // Only others have used the connection.
+            world.truth.packets[skb.packet].is_untraced = true;
+            world.truth.udp.want(self.is_others && !self.is_used, Want::Segment);
+        }
         if self.sk == 0 {
             // No socket: a reset is sent.
             return world.drop(skb);
@@ -243,6 +256,11 @@ impl Connection {
     pub(super) fn read(&mut self, world: &mut World, len: u64, how: Reading) {
         let task = self.owner;
         world.run_as(task);
+        if world.wants_current() {
+            self.is_used = true;
+        } else {
+            self.is_others = true;
+        }
         if how == Reading::Splice {
             hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
         }

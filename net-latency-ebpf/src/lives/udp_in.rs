@@ -35,6 +35,13 @@ struct Place {
     takes_merged: bool,
 }
 
+impl Place {
+    /// Its namespace and its port.
+    fn key(&self) -> (usize, u16) {
+        (self.net, self.port)
+    }
+}
+
 const fn place(port: u16, net: usize) -> Place {
     Place { is_v6: false, net, port, is_lite: false, takes_merged: false }
 }
@@ -208,7 +215,7 @@ struct Delivery {
     socket: usize,
     /// Whether the hook ran, and nothing came between.
     is_seen: bool,
-    /// Where softirqs are preempted: the thread that has this one.
+    /// The ids of the task that it interrupts, or, where softirqs are preempted, of the thread that has it.
     thread: u64,
 }
 
@@ -222,6 +229,11 @@ pub(super) struct Udp {
 }
 
 impl Udp {
+    /// Whether a task looks at a datagram.
+    pub(super) fn is_used_by(&self, task: usize) -> bool {
+        self.looking.iter().any(|(other, ..)| *other == task)
+    }
+
     fn is_delivering_to(&self, socket: usize) -> bool {
         self.delivering
             .iter()
@@ -266,6 +278,7 @@ impl Udp {
             joins: false,
             forwarded: None,
             reached: 0,
+            is_untraced: false,
             ifindex: world.nets[flow.net].ifindex,
             datagram: Some(datagram),
         };
@@ -297,13 +310,20 @@ impl Udp {
         let cpu = Machine::with(|machine| machine.cpu);
         let Some(Datagram { flow, protocol, .. }) = world.truth.packets[skb.packet].datagram else { return };
         let mut is_seen = false;
-        let thread = (1..).find(|thread| self.delivering[cpu].iter().all(|other| other.thread != *thread));
-        let thread = thread.unwrap_or(0);
-        run_softirq(world, thread);
+        let thread = if world.kernel.is_rt {
+            let is_free = |thread: &u64| self.delivering[cpu].iter().all(|other| other.thread != *thread);
+            (20..).find(is_free).expect("a thread")
+        } else {
+            Machine::with(|machine| machine.ids)
+        };
+        run_softirq(thread);
         // `udplite_rcv` is not hooked.
         if protocol == IPPROTO_UDP {
             let call = hook!(world, Hook::Udp, skb.packet, udp::received(hooked(skb)));
             is_seen = !world.truth.calls[call].is_skipped;
+            if is_seen {
+                world.truth.udp.received[cpu] = world.truth.calls[call].to;
+            }
         }
         for other in &mut self.delivering[cpu] {
             other.is_seen = false;
@@ -343,7 +363,7 @@ impl Udp {
             self.delivering[cpu].insert(0, delivery);
             return true;
         }
-        run_softirq(world, delivery.thread);
+        run_softirq(delivery.thread);
         if let Some(segment) = delivery.segments.pop_front() {
             let socket = delivery.socket;
             let len = packet_of(world, segment).len / u32::from(packet_of(world, segment).segs);
@@ -409,7 +429,7 @@ impl Udp {
         let is_followed = !is_lite && matches!(result, None | Some(Counter::DroppedIn));
         if !is_lite {
             world.truth.udp.enqueued += 1;
-            world.truth.udp.judge_queue(result);
+            world.truth.udp.judge_queue(sk, PLACES[number].key(), cpu_of_hook(), result);
         }
         let queue = &mut self.sockets[number].queue;
         if how == Fate::Ends || queue.len() >= BUFFER {
@@ -473,6 +493,12 @@ impl Udp {
                 Number::new((0xbad_u64 << 32 | u64::from(len as u32)) as *const u8)
             )
         );
+        world.truth.udp.uses(
+            sk,
+            PLACES[number].key(),
+            world.truth.calls[call].to,
+            world.truth.calls[call].is_wanted,
+        );
         if !PLACES[number].is_lite {
             let netns = world.nets[PLACES[number].net].inode;
             let (Queued { len, segs, is_followed, has_transport, .. }, packet) = (first, skb.packet);
@@ -525,11 +551,13 @@ impl Udp {
     }
 }
 
-/// On PREEMPT_RT a softirq runs in a thread, and what comes between is in another.
-fn run_softirq(world: &World, thread: u64) {
-    if world.kernel.is_rt {
-        Machine::with(|machine| machine.ids = 20 + thread);
-    }
+fn cpu_of_hook() -> usize {
+    Machine::with(|machine| machine.cpu)
+}
+
+/// A softirq goes on: the current task is still what it was, or on PREEMPT_RT the softirq's thread.
+fn run_softirq(thread: u64) {
+    Machine::with(|machine| machine.ids = thread);
 }
 
 fn packet_of(world: &World, skb: Skb) -> &Packet {

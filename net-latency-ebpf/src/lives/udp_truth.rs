@@ -4,6 +4,8 @@ use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{Counter, FLAG_GRO, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT};
 
+use crate::bpf::host::CPUS;
+
 use super::{
     truth::{Hook, Truth},
     world::{Flow, shown},
@@ -33,11 +35,15 @@ pub(super) struct Taken {
     pub(super) has_transport: bool,
 }
 
+/// For so long, as a power of two, ns, a socket is untraced.
+const EPOCH: u32 = 30;
+
 /// What has to be counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
     Queue,
     Drop,
+    Segment,
 }
 
 /// What was true of UDP.
@@ -46,14 +52,33 @@ pub(super) struct Udp {
     pub(super) taken: Vec<Taken>,
     /// Calls of the queue's hook for sockets of UDP.
     pub(super) enqueued: u64,
+    /// When `udp_rcv` had its last packet on each CPU.
+    pub(super) received: [u64; CPUS],
+    /// Sockets, their namespaces and ports, and when: from these somebody took who is not wanted.
+    others: Vec<(u64, (usize, u16), u64)>,
+    /// Addresses of sockets from which somebody took who is wanted.
+    used: Vec<u64>,
     /// What was not counted as it should.
     missed: Option<Want>,
 }
 
 impl Udp {
     /// What becomes of a datagram that gets to a socket's queue.
-    pub(super) fn judge_queue(&mut self, result: Option<Counter>) {
-        self.want(matches!(result, None | Some(Counter::DroppedIn)), Want::Queue);
+    pub(super) fn judge_queue(&mut self, sk: u64, of: (usize, u16), cpu: usize, result: Option<Counter>) {
+        // From such a socket nothing is followed until the second is over, unless somebody who is wanted used it: docs/accuracy.md.
+        let now = self.received[cpu] >> EPOCH;
+        let is_others = self.others.contains(&(sk, of, now)) && !self.used.contains(&sk);
+        let is_right = match result {
+            None | Some(Counter::DroppedIn) => true,
+            Some(Counter::RejectedIn) => is_others,
+            Some(_) => false,
+        };
+        self.want(is_right, Want::Queue);
+    }
+
+    /// Somebody has taken from a socket, who is wanted or not.
+    pub(super) fn uses(&mut self, sk: u64, of: (usize, u16), at: u64, is_wanted: bool) {
+        if is_wanted { self.used.push(sk) } else { self.others.push((sk, of, at >> EPOCH)) }
     }
 
     pub(super) fn want(&mut self, is_so: bool, what: Want) {
@@ -81,6 +106,9 @@ impl Truth {
         let (packet, call) = (&self.packets[taken.packet], &self.calls[taken.call]);
         let Datagram { flow, .. } = packet.datagram.ok_or("of no datagram")?;
         let ids = u64::from(line.pid) << 32 | u64::from(line.tid);
+        if !call.is_wanted {
+            return Err(format!("of task {ids:#x}, which nobody wants"));
+        }
         if ids != call.ids {
             return Err(format!("of task {ids:#x}, not {:#x}", call.ids));
         }
@@ -133,8 +161,10 @@ impl Truth {
         for taken in &self.udp.taken {
             let result = self.calls[taken.call].result;
             let has_line = seen.contains(&taken.call);
+            let is_wanted = self.calls[taken.call].is_wanted;
             let is_right = match result {
-                None => has_line == taken.is_followed,
+                Some(Counter::FilteredIn) => taken.is_followed && !is_wanted,
+                None => has_line == (taken.is_followed && is_wanted) && (is_wanted || !taken.is_followed),
                 Some(_) => !has_line && !taken.is_followed,
             };
             if !is_right {

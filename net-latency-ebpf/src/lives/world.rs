@@ -1,6 +1,6 @@
 //! A kernel's objects in a machine's memory, and how hooks are called.
 
-use core::mem::size_of;
+use core::{cell::Cell, mem::size_of};
 use std::vec::Vec;
 
 use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IPPROTO_TCP, Offsets};
@@ -89,6 +89,13 @@ pub(super) struct World {
     shares: Vec<(u64, u32)>,
     pub(super) nets: Vec<Net>,
     pub(super) tasks: Vec<Task>,
+    /// Which of them a filter wants; none where there is no filter.
+    pub(super) wanted: Vec<bool>,
+    /// Which of them softirqs interrupt.
+    pub(super) interrupted: usize,
+    current: Cell<usize>,
+    /// Slabs of `struct task_struct` and `struct signal_struct`.
+    of_tasks: [usize; 2],
     pub(super) truth: Truth,
     /// One kprobe of so many is skipped; none if it is 0.
     pub(super) skips: u32,
@@ -157,6 +164,10 @@ impl World {
             shares: Vec::new(),
             nets: Vec::new(),
             tasks: Vec::new(),
+            wanted: Vec::new(),
+            interrupted: 2,
+            current: Cell::new(2),
+            of_tasks: [sizes.task, sizes.signal].map(|size| memory::slab(size.into())),
             truth: Truth::default(),
             skips: 0,
             log: None,
@@ -188,25 +199,49 @@ impl World {
     }
 
     fn task(&self, number: u32) -> Task {
-        let [address, signal] =
-            [self.sizes.task, self.sizes.signal].map(|size| memory::take(memory::slab(size.into())));
         let id = 1000 + number;
+        let address = self.new_task([id; 2], 1_000 + u64::from(number), None);
+        Task { address, ids: u64::from(id) << 32 | u64::from(id) }
+    }
+
+    /// A task with these ids, of its process and its own: a thread of the process that has this leader and signals, or of a new one.
+    pub(super) fn new_task(&self, [group, id]: [u32; 2], start: u64, of: Option<(u64, u64)>) -> u64 {
+        let [tasks, signals] = self.of_tasks;
+        let address = memory::take(tasks);
+        let (leader, signal) = of.unwrap_or_else(|| {
+            let signal = memory::take(signals);
+            self.put(signal, self.offsets.signal_struct_live, 1_u32);
+            (address, signal)
+        });
         self.put(address, self.offsets.task_struct_pid, id);
-        self.put(address, self.offsets.task_struct_tgid, id);
-        self.put(address, self.offsets.task_struct_group_leader, address);
+        self.put(address, self.offsets.task_struct_tgid, group);
+        self.put(address, self.offsets.task_struct_group_leader, leader);
         self.put(address, self.offsets.task_struct_signal, signal);
-        self.put(address, self.offsets.task_struct_start_time, 1_000_u64 + u64::from(number));
+        self.put(address, self.offsets.task_struct_start_time, start);
         let mut name = [0_u8; COMM_LEN];
         name[..5].copy_from_slice(b"task0");
-        name[4] += number as u8;
+        name[4] += (id % 10) as u8;
         self.put(address, self.offsets.task_struct_comm, name);
-        self.put(signal, self.offsets.signal_struct_live, 1_u32);
-        Task { address, ids: u64::from(id) << 32 | u64::from(id) }
+        address
+    }
+
+    /// The task is gone, and with it its process' signals.
+    pub(super) fn free_task(&self, address: u64, signal: Option<u64>) {
+        memory::free(address);
+        if let Some(signal) = signal {
+            memory::free(signal);
+        }
+    }
+
+    /// Whether a filter wants the current task, or there is none.
+    pub(super) fn wants_current(&self) -> bool {
+        self.wanted.get(self.current.get()).is_none_or(|is_wanted| *is_wanted)
     }
 
     /// The current task is this one; what a softirq interrupts if there is none.
     pub(super) fn run_as(&self, task: Option<usize>) {
-        let task = task.map_or(self.tasks[2], |number| self.tasks[number]);
+        self.current.set(task.unwrap_or(self.interrupted));
+        let task = self.tasks[self.current.get()];
         Machine::with(|machine| {
             machine.ids = task.ids;
             machine.task = task.address;
@@ -247,7 +282,16 @@ impl World {
             to % 100_000,
             result.err().map(|counter: Counter| counter)
         );
-        self.truth.calls.push(Call { hook, about, from, to, ids, is_skipped, result: result.err() });
+        self.truth.calls.push(Call {
+            hook,
+            about,
+            from,
+            to,
+            ids,
+            is_skipped,
+            result: result.err(),
+            is_wanted: self.wants_current(),
+        });
         self.truth.calls.len() - 1
     }
 
