@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -30,6 +30,8 @@ pub(crate) enum Task {
     Bench(BenchArgs),
     /// Make faults in a system of services, and count how many `net-latency diagnose` names
     Incidents(IncidentsArgs),
+    /// Change the kernel side in many small ways, one at a time, and name the changes that its unit tests don't notice
+    Mutants(MutantsArgs),
     /// Write the figures on record into the documents that quote them
     Docs,
     /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
@@ -127,6 +129,22 @@ pub(crate) struct IncidentsArgs {
     /// Put the table on record: docs/incidents.md
     #[arg(long)]
     pub(crate) save: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MutantsArgs {
+    /// Try only so many changes, drawn at random
+    #[arg(long, value_name = "N")]
+    pub(crate) sample: Option<NonZeroUsize>,
+    /// Draw by this number: the same number draws the same changes
+    #[arg(long, value_name = "S", default_value_t = 1, requires = "sample")]
+    pub(crate) seed: u64,
+    /// Change only files that match this (repeatable), like net-latency-ebpf/src/tcp/*.rs
+    #[arg(long = "file", value_name = "GLOB")]
+    pub(crate) files: Vec<String>,
+    /// Fail if less than this part of the changes that compile is noticed
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub(crate) at_least: u8,
 }
 
 #[derive(Debug, Args)]

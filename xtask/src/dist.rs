@@ -19,7 +19,7 @@ use crate::{
     build::{self, cargo},
     paths,
     process::quietly,
-    setup::cargo_deb,
+    setup::cargo_tool,
 };
 
 /// The manual pages, below `target/dist`.
@@ -144,7 +144,7 @@ fn strip(built: &Path, target: &Path) -> Result<()> {
 
 /// Makes a Debian package of what is in `target/dist`, as net-latency/Cargo.toml says.
 fn package() -> Result<PathBuf> {
-    cargo_deb::ensure()?;
+    cargo_tool::DEB.ensure()?;
     let mut command = cargo("deb");
     let path = env::var_os("PATH").unwrap_or_default();
     let tools = paths::tools().join("bin");

@@ -8,6 +8,7 @@ mod cli;
 mod dist;
 mod guest;
 mod incidents;
+mod mutants;
 mod paths;
 mod process;
 mod run;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Task::Vm(args) => vm::run(args),
         Task::Bench(args) => bench::run(&args),
         Task::Incidents(args) => incidents::run(&args),
+        Task::Mutants(args) => mutants::run(&args),
         Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
         Task::Dist(DistArgs { is_crate: true, check, .. }) => build(|| dist::crates(check)),
         Task::Dist(args) => build(|| dist::run(if args.deb { Product::Package } else { Product::Tool })),
@@ -55,7 +57,9 @@ fn build(build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode>
 }
 
 fn clean() -> Result<()> {
-    for directory in [paths::tools(), paths::kernels(), paths::guest(), paths::crates(), paths::dist()] {
+    for directory in
+        [paths::tools(), paths::kernels(), paths::guest(), paths::crates(), paths::dist(), paths::mutants()]
+    {
         if directory.exists() {
             fs::remove_dir_all(&directory)
                 .with_context(|| format!("can't remove {}", directory.display()))?;

@@ -39,3 +39,8 @@ pub(crate) fn crates() -> PathBuf {
 pub(crate) fn dist() -> PathBuf {
     below_target("dist")
 }
+
+/// What cargo-mutants leaves: its lists, and what each mutant's build and tests printed.
+pub(crate) fn mutants() -> PathBuf {
+    below_target("mutants")
+}

@@ -2,7 +2,7 @@
 
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
-pub(crate) mod cargo_deb;
+pub(crate) mod cargo_tool;
 pub(crate) mod kernels;
 pub(crate) mod programs;
 pub(crate) mod qemu;
