@@ -7,11 +7,12 @@ use net_latency_common::{Counter, PacketRecord};
 
 use super::{
     choice::Choice,
+    flow::{Flow, shown},
     processes::{self, Filter, Processes},
     tcp_in::{Connection, Reading},
     truth::{Ends, Hook, Packet},
     udp_in::{self, Udp},
-    world::{Flow, Kernel, Skb, World, hook, note, records, shown, skb as hooked},
+    world::{Kernel, Skb, World, hook, note, records, skb as hooked},
 };
 use crate::{
     bpf::host::{CPUS, Machine},

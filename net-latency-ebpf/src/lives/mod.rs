@@ -6,6 +6,7 @@
 //! seed ([`choice`]); one that shows a fault is made short, and told.
 
 mod choice;
+mod flow;
 mod found;
 mod found_udp;
 mod history;

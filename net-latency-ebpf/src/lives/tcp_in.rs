@@ -6,9 +6,10 @@ use std::{collections::VecDeque, vec::Vec};
 use net_latency_common::Counter;
 
 use super::{
+    flow::Flow,
     truth::{Hook, Read},
     udp_truth::Want,
-    world::{Flow, Skb, World, hook, note, skb as hooked, sock},
+    world::{Skb, World, hook, note, skb as hooked, sock},
 };
 
 /// An skb on a queue of TCP's: its bytes by their positions, and which packet each piece came with (`tcp_try_coalesce` joins them).

@@ -9,10 +9,11 @@ use net_latency_common::{Counter, IPPROTO_UDP};
 
 use super::{
     choice::Choice,
+    flow::Flow,
     history::Fate,
     truth::{Hook, Packet},
     udp_truth::{Datagram, Taken, Want},
-    world::{Flow, Skb, World, hook, note, skb as hooked, sock},
+    world::{Skb, World, hook, note, skb as hooked, sock},
 };
 use crate::{
     bpf::host::{CPUS, Machine, memory},

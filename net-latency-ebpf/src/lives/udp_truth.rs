@@ -7,8 +7,8 @@ use net_latency_common::{Counter, FLAG_GRO, PacketRecord, STAMP_APP, STAMP_DRV, 
 use crate::bpf::host::CPUS;
 
 use super::{
+    flow::{Flow, shown},
     truth::{Hook, Truth},
-    world::{Flow, shown},
 };
 
 /// What only a datagram has.

@@ -7,6 +7,7 @@ use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IP
 
 use super::{
     choice::Choice,
+    flow::Flow,
     layout::{self, Sizes},
     truth::{Call, Hook, Truth},
 };
@@ -52,17 +53,6 @@ pub(super) struct Skb {
 pub(super) struct Task {
     pub(super) address: u64,
     pub(super) ids: u64,
-}
-
-/// Addresses, ports and namespace of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) is_v6: bool,
-    /// Remote, then local.
-    pub(super) addresses: [[u8; 16]; 2],
-    pub(super) remote_port: u16,
-    pub(super) local_port: u16,
-    pub(super) net: usize,
 }
 
 /// A network namespace, with one device in it.
@@ -500,14 +490,6 @@ impl World {
     pub(super) fn first_number(&mut self) -> u32 {
         if self.choice.one_in(4) { NEAR_WRAP } else { self.choice.next() as u32 }
     }
-}
-
-/// An address as records have it.
-pub(super) fn shown(address: [u8; 16], is_v6: bool) -> [u8; 16] {
-    let mut shown = [0; 16];
-    let len = if is_v6 { 16 } else { 4 };
-    shown[..len].copy_from_slice(&address[..len]);
-    shown
 }
 
 /// Records of packets from the words that a ring buffer has.
