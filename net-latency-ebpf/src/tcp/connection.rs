@@ -156,14 +156,13 @@ pub(crate) struct Connection {
     pub(super) taken_at: Field<u64>,
     pub(super) late_at: Field<u64>,
     pub(super) is_late: Field<u32>,
-    /// The bytes of the buffer from which the application took last, by their sequence numbers.
-    pub(super) buffer_start: Field<u32>,
-    pub(super) buffer_end: Field<u32>,
+    /// The bytes of the skb from which the application took last, by their sequence numbers; none if it is gone.
+    pub(super) skb_start: Field<u32>,
+    pub(super) skb_end: Field<u32>,
     /// Whether the next to report what was taken does so when the buffers are gone.
     pub(super) reports_late: Field<u32>,
-    /// The skb that is read ([`super::segments::short`]), and its first number.
+    /// The skb that is read ([`super::segments::short`]); 0 if what brought its bytes need not be that one.
     pub(super) skb: Field<u32>,
-    pub(super) skb_start: Field<u32>,
     /// Up to this number the skbs that are read follow each other: no bytes of one are in the one before.
     pub(super) sure_until: Field<u32>,
     /// What lies before this number and has no line yet was taken by calls that were not seen.

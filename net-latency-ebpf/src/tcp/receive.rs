@@ -319,13 +319,13 @@ fn note_drops<M: Memory>(socket: Socket<M>, connection: &Connection) {
 #[inline(never)]
 fn was_dropped(connection: &Connection, segment: &Segment) -> bool {
     segment.settle_len();
-    let (next, buffer_end) = (connection.read_next.get(), connection.buffer_end.get());
-    let is_within = !before(next, connection.buffer_start.get()) && before(next, buffer_end);
-    if !is_within || !before(buffer_end, segment.end()) {
+    let (next, skb_end) = (connection.read_next.get(), connection.skb_end.get());
+    let is_within = !before(next, connection.skb_start.get()) && before(next, skb_end);
+    if !is_within || !before(skb_end, segment.end()) {
         return false;
     }
     if segment.is_ambiguous() {
-        segment.len.set(buffer_end.wrapping_sub(next));
+        segment.len.set(skb_end.wrapping_sub(next));
         return false;
     }
     let is_unproven = !before(connection.unproven_until.get(), coarse(segment.transport));
@@ -370,6 +370,10 @@ pub fn decrypting<M: Memory>(socket: Socket<M>) -> HookResult {
     result
 }
 
+/// What `Connection::read_known` is once it is known where a socket's next segment starts: until an skb is read, and then.
+const JUST_LEARNED: u32 = 1;
+const LEARNED: u32 = 2;
+
 /// At the first read of a socket that is seen: where its next segment starts.
 #[inline(always)]
 fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
@@ -377,7 +381,7 @@ fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u3
         let start = first_unread(socket, copied);
         connection.read_next.set(start);
         connection.taken_until.set(start);
-        connection.read_known.set(1);
+        connection.read_known.set(JUST_LEARNED);
     }
 }
 
@@ -392,8 +396,13 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u
         Some(skb) => begin_buffer(connection, skb, copied),
         None => (connection.taken_until.get(), connection.taken_until.get()),
     };
-    connection.buffer_start.set(start);
-    connection.buffer_end.set(end);
+    if is_late {
+        // Nothing of what was taken is in there.
+        connection.skb_end.set(connection.skb_start.get());
+    } else {
+        connection.skb_start.set(start);
+        connection.skb_end.set(end);
+    }
     connection.taken_from.set(if is_late { connection.read_next.get() } else { start });
 }
 
@@ -407,14 +416,18 @@ fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) ->
     if connection.is_late.get() == 0 {
         // Else it is the one that was being read.
         let is_next = !before(copied, connection.sure_until.get());
-        let is_other = start == connection.skb_start.get() && connection.skb.get() != short;
+        let known = connection.skb.get();
+        let is_other = start == connection.skb_start.get() && known != 0 && known != short;
         if before(start, copied) && (is_next || is_other) {
             skip_read_part(connection, number(skb.address()), start, end);
         }
         connection.sure_until.set(end);
     }
+    // The first bytes of a connection may be in a clone of what brought them (`tcp_fastopen_add_skb`).
+    let is_first = connection.read_known.get() == JUST_LEARNED && skb.shared_head() != 0;
+    connection.read_known.set(LEARNED);
     connection.skb_start.set(start);
-    connection.skb.set(short);
+    connection.skb.set(if is_first { 0 } else { short });
     (start, end)
 }
 
@@ -482,8 +495,8 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
         let start = first_unread(socket, until);
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. What is read of this one next need not begin
         // where a segment does.
-        let is_within = connection.reports_late.get() == 0 && before(until, connection.buffer_end.get());
-        let behind = if is_within { connection.buffer_end.get() } else { until };
+        let is_within = connection.reports_late.get() == 0 && before(until, connection.skb_end.get());
+        let behind = if is_within { connection.skb_end.get() } else { until };
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { behind });
         if start == until && is_all_read(socket, until) {
             segments::settle_share(&next_key(connection));
@@ -613,7 +626,8 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     let segment = waiting.segment();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
     // A copy that waits has the same number. What begins an skb came with that one.
-    if next == connection.skb_start.get() && segment.skb.get() != connection.skb.get() {
+    let skb = connection.skb.get();
+    if skb != 0 && next == connection.skb_start.get() && segment.skb.get() != skb {
         // Nor is it known what else is in there: TCP may have put it together (`tcp_collapse`).
         connection.sure_until.set(next);
     }
@@ -636,8 +650,7 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
             connection.taken_at.get()
         };
         // A segment that doesn't start its buffer was appended to it.
-        let is_appended =
-            before(connection.buffer_start.get(), next) && before(next, connection.buffer_end.get());
+        let is_appended = before(connection.skb_start.get(), next) && before(next, connection.skb_end.get());
         let flags = segment.flags.get() | if is_appended { FLAG_COALESCED } else { 0 };
         let stamps = stamps(segment, app);
         let packet = Finished { direction: Direction::In, protocol: IPPROTO_TCP, flags, stamps: &stamps };
