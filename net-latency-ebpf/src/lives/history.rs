@@ -157,8 +157,7 @@ impl History {
             is_shuffled: choice.one_in(2),
             entries: if choice.one_in(8) { 2 + choice.below(14) as usize } else { usize::MAX },
             control: choice.one_in(4),
-            // docs/accuracy.md: a copy that TCP drops unseen may stand for a segment that was skipped.
-            skips: if kernel.shows_tcp_drops && choice.one_in(8) { 2 + choice.below(8) } else { 0 },
+            skips: if choice.one_in(8) { 2 + choice.below(8) } else { 0 },
             filter,
             steps: (0..count).map(|_| Step::draw(&mut choice, favourite, of_udp, filter)).collect(),
         }
@@ -458,8 +457,6 @@ impl Run {
                 if connection.owner.is_none() {
                     connection.lock(&self.world, self.processes.running(task));
                 }
-                // docs/accuracy.md: the same where the skbs are gone.
-                let how = if self.world.skips != 0 && how == Reading::Splice { Reading::Copy } else { how };
                 if connection.readable() != 0 {
                     connection.read(&mut self.world, u64::from(len) * 5, how);
                 }
@@ -507,7 +504,9 @@ impl Run {
 
     /// A driver has a segment, and gives it to the stack.
     fn segment(&mut self, segment: Segment) {
-        let Segment { cpu, connection, again, from, len, segs, is_found, joins, .. } = segment;
+        let Segment { cpu, connection, len, segs, is_found, joins, .. } = segment;
+        // docs/accuracy.md: a copy of a segment that was skipped may stand for it.
+        let (again, from) = if self.world.skips == 0 { (segment.again, segment.from) } else { (0, 0) };
         let cpu = self.on(cpu);
         let number = usize::from(connection) % self.connections.len();
         let connection = &mut self.connections[number];
@@ -528,8 +527,7 @@ impl Run {
             segs: if segs > 1 && len != 0 { segs.into() } else { 1 },
             mark,
             is_found,
-            // docs/accuracy.md: a copy of a segment that was skipped, and that TCP has joined to another skb, may stand for it.
-            joins: joins && self.world.skips == 0,
+            joins,
             reached: 0,
             is_untraced: false,
             forwarded: None,

@@ -78,6 +78,11 @@ impl Connection {
     pub(super) fn collapse(&mut self, world: &mut World) {
         let (Some(first), Some(last)) = (self.queue.front(), self.queue.back()) else { return };
         let (start, end) = (first.start, last.end);
+        // docs/accuracy.md: of skbs that have bytes in common it is not known what was put together of what.
+        let starts = self.queue.iter().skip(1).map(|queued| queued.start);
+        if self.queue.iter().zip(starts).any(|(queued, next)| queued.end != next) {
+            return;
+        }
         world.truth.connections[self.number].is_collapsed = true;
         let skb = world.collapsed(first.skb, self.seq(start), (end - start) as u32);
         let mut pieces = Vec::new();
@@ -128,13 +133,7 @@ impl Connection {
             packet.is_found && self.owner.is_none() && packet.start + u64::from(packet.len) <= self.expected;
         packet.reached = if is_old { 0 } else { calls };
         let family = if self.flow.is_v6 { net_latency_common::AF_INET6 } else { net_latency_common::AF_INET };
-        let skips = world.skips;
-        // docs/accuracy.md: a connection's first segment is not told from its copies where a packet socket has it too.
-        if world.truth.packets[skb.packet].start == 0 {
-            world.skips = 0;
-        }
         let call = hook!(world, Hook::Tcp, skb.packet, tcp::receive::received(hooked(skb), family));
-        world.skips = skips;
         let is_counted = world.truth.packets[skb.packet].len != 0 && !world.truth.calls[call].is_skipped;
         world.truth.received += u64::from(is_counted);
         if world.truth.calls[call].result == Some(Counter::RejectedIn) {

@@ -161,8 +161,6 @@ pub(crate) struct Connection {
     pub(super) skb_end: Field<u32>,
     /// Whether the next to report what was taken does so when the buffers are gone.
     pub(super) reports_late: Field<u32>,
-    /// The skb that is read ([`super::segments::short`]); 0 if what brought its bytes need not be that one.
-    pub(super) skb: Field<u32>,
     /// Up to this number the skbs that are read follow each other: no bytes of one are in the one before.
     pub(super) sure_until: Field<u32>,
     /// What lies before this number and has no line yet was taken by calls that were not seen.

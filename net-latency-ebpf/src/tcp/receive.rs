@@ -370,10 +370,6 @@ pub fn decrypting<M: Memory>(socket: Socket<M>) -> HookResult {
     result
 }
 
-/// What `Connection::read_known` is once it is known where a socket's next segment starts: until an skb is read, and then.
-const JUST_LEARNED: u32 = 1;
-const LEARNED: u32 = 2;
-
 /// At the first read of a socket that is seen: where its next segment starts.
 #[inline(always)]
 fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
@@ -381,7 +377,7 @@ fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u3
         let start = first_unread(socket, copied);
         connection.read_next.set(start);
         connection.taken_until.set(start);
-        connection.read_known.set(JUST_LEARNED);
+        connection.read_known.set(1);
     }
 }
 
@@ -411,23 +407,15 @@ fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u
 fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) -> (u32, u32) {
     let start = skb.tcp_cb_seq();
     let end = start.wrapping_add(skb.len());
-    let short = segments::short(number(skb.address()));
     // What an earlier call left comes first.
     if connection.is_late.get() == 0 {
         // Else it is the one that was being read.
-        let is_next = !before(copied, connection.sure_until.get());
-        let known = connection.skb.get();
-        let is_other = start == connection.skb_start.get() && known != 0 && known != short;
-        if before(start, copied) && (is_next || is_other) {
+        if before(start, copied) && !before(copied, connection.sure_until.get()) {
             skip_read_part(connection, number(skb.address()), start, end);
         }
         connection.sure_until.set(end);
     }
-    // The first bytes of a connection may be in a clone of what brought them (`tcp_fastopen_add_skb`).
-    let is_first = connection.read_known.get() == JUST_LEARNED && skb.shared_head() != 0;
-    connection.read_known.set(LEARNED);
     connection.skb_start.set(start);
-    connection.skb.set(if is_first { 0 } else { short });
     (start, end)
 }
 
@@ -625,12 +613,6 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     let next = connection.read_next.get();
     let segment = waiting.segment();
     let is_of_earlier = connection.is_late.get() != 0 && before(next, connection.late_until.get());
-    // A copy that waits has the same number. What begins an skb came with that one.
-    let skb = connection.skb.get();
-    if skb != 0 && next == connection.skb_start.get() && segment.skb.get() != skb {
-        // Nor is it known what else is in there: TCP may have put it together (`tcp_collapse`).
-        connection.sure_until.set(next);
-    }
     if !before(next, connection.sure_until.get()) {
         segment.make_ambiguous();
     }

@@ -409,7 +409,7 @@ fn came_again(there: *mut Segment, skb: u64, len: u32) {
 
 /// An skb's address in 32 bits, which tell it from any other within 32 GiB.
 #[inline(always)]
-pub(super) fn short(skb: u64) -> u32 {
+fn short(skb: u64) -> u32 {
     (skb >> 3) as u32
 }
 
