@@ -391,8 +391,8 @@ pub(crate) fn drop_in(skb: u64) {
     of(skb).drop_in();
 }
 
-/// An skb is dropped, whose buffer is at `head` if clones share that: what is left under its address is of no packet. 1 if it was stamped on its way in, and so
-/// has not come to its transport.
+/// An skb is dropped, whose buffer is at `head` if clones share that: what is left under its address is of no packet. 1 if it was stamped
+/// on its way in, and so has not come to its transport.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn forget(skb: u64, head: u64) -> u32 {
@@ -434,7 +434,8 @@ pub(crate) extern "C" fn rebuffered(skb: u64, head: u64) -> u32 {
     0
 }
 
-/// An skb, whose buffer is at `head` if clones share that, is cut into segments, which are skbs of their own. If IP had received it: see [`SEGMENTED_AT`].
+/// An skb, whose buffer is at `head` if clones share that, is cut into segments, which are skbs of their own. If IP had received it: see
+/// [`SEGMENTED_AT`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn segmented(skb: u64, head: u64) -> u32 {

@@ -386,20 +386,17 @@ fn learn_start<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u3
 /// taken before.
 #[inline(always)]
 fn learn_buffer<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
-    let is_late = connection.reports_late.get() != 0;
+    if connection.reports_late.get() != 0 {
+        connection.skb_end.set(connection.skb_start.get());
+        return connection.taken_from.set(connection.read_next.get());
+    }
     let (start, end) = match Skb::first_received(socket) {
-        Some(skb) if is_late => (skb.tcp_cb_seq(), skb.tcp_cb_seq().wrapping_add(skb.len())),
         Some(skb) => begin_buffer(connection, skb, copied),
         None => (connection.taken_until.get(), connection.taken_until.get()),
     };
-    if is_late {
-        // Nothing of what was taken is in there.
-        connection.skb_end.set(connection.skb_start.get());
-    } else {
-        connection.skb_start.set(start);
-        connection.skb_end.set(end);
-    }
-    connection.taken_from.set(if is_late { connection.read_next.get() } else { start });
+    connection.skb_start.set(start);
+    connection.skb_end.set(end);
+    connection.taken_from.set(start);
 }
 
 /// This skb is read, of which all before `copied` was read before. Where it begins and ends.
