@@ -60,6 +60,12 @@ static HAS_SHARED: Global<u64> = unsafe { Global::zeroed() };
 // SAFETY: an integer.
 static SEGMENTED_AT: Global<u64> = unsafe { Global::zeroed() };
 
+/// When an skb that TCP had let go was last cut into segments, ns. What IP output had stamped before under the address of a segment is
+/// another skb's.
+#[unsafe(no_mangle)]
+// SAFETY: an integer.
+static CUT_AT: Global<u64> = unsafe { Global::zeroed() };
+
 /// Sets the address of a buffer apart from that of an skb: no machine has memory 2 TiB apart in one direct mapping's slab pages and
 /// buffers alike.
 const OF_BUFFER: u64 = 1 << 41;
@@ -383,6 +389,25 @@ fn take_all(skb: u64, head: u64, now: u64) -> (u64, u64) {
 #[inline(always)]
 pub(crate) fn take_out(skb: u64, transport: u64, now: u64) -> u64 {
     of(skb).take_out(transport, now)
+}
+
+/// An skb that TCP has let go is about to be cut into segments.
+#[inline(always)]
+pub(crate) fn cut() {
+    CUT_AT.set(now());
+}
+
+/// The skb at this address is one of those segments: if IP output stamped the address before, that was another skb.
+///
+/// A global function, like those above.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn forget_before_cut(skb: u64) -> u32 {
+    let stamps = of(skb);
+    if stamps.seen(SkbStage::IpOut, now()) <= CUT_AT.get() {
+        stamps.drop(SkbStage::IpOut);
+    }
+    0
 }
 
 /// [`take_in`] where the stamps are of no use.

@@ -506,6 +506,18 @@ impl Count {
 
 #[cfg(test)]
 impl<T: 'static, const BITS: u32> Table<T, BITS> {
+    /// All entries.
+    pub(crate) fn entries(&self) -> std::vec::Vec<*mut T> {
+        let in_slots =
+            self.places.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));
+        let mut all = self.map.values();
+        // SAFETY: within a map's entry.
+        all.extend(
+            in_slots.filter(|slot| Slot::key(*slot) != 0).map(|slot| unsafe { &raw mut (*slot).entry }),
+        );
+        all
+    }
+
     pub(crate) fn count(&self) -> Count {
         let in_slots =
             self.places.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));

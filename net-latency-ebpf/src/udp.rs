@@ -8,18 +8,22 @@
 //! at the same time, so that a datagram is followed by its thread.
 
 use net_latency_common::{
-    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord, hook_key,
+    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord, hook_key, tagged,
 };
 
 use crate::{
-    bpf::{Array, LruHashMap, PerCpuArray, cpu, entry::Field, map, now},
+    bpf::{
+        Array, LruHashMap, PerCpuArray, cpu,
+        entry::{Field, Own},
+        map, now,
+    },
     drops,
     emit::{
         counters::{self, HookResult},
         ring::{self, Finished, emit_fine, emit_sent},
     },
     flow::{
-        addresses::AddrPair,
+        addresses::{AddrPair, SPREAD},
         filter,
         untraced::{self, Receiver},
     },
@@ -77,7 +81,7 @@ impl Receiving {
         self.merged_ports.set(0);
     }
 
-    /// The skb with which the packet came is dropped.
+    /// The skb with which the packet came is dropped, or not followed.
     #[inline(always)]
     fn end_skb<M: Memory>(&self, skb: Skb<M>) {
         // Of a merged one with a list of its segments the first is that skb (`skb_segment_list`), and the others go on.
@@ -196,6 +200,65 @@ pub struct Send {
 #[map]
 static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
 
+/// Slots of [`BEGUN`], as a power of two.
+const BEGUN_BITS: u32 = 10;
+
+/// When a thread last called to begin a datagram, by a hash of the socket's address. A thread that completes a corked one may have begun
+/// another one on the same socket before, which some other thread has completed.
+#[unsafe(no_mangle)]
+// SAFETY: fields of integers.
+static BEGUN: Own<Field<u64>, { 1 << BEGUN_BITS }> = unsafe { Own::zeroed() };
+
+/// When a thread last called to begin a datagram on this socket, or on another one of its slot.
+#[inline(always)]
+fn begun<M: Memory>(socket: Socket<M>) -> &'static Field<u64> {
+    // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
+    unsafe { &*BEGUN.at(number(socket.address()).wrapping_mul(SPREAD) >> (u64::BITS - BEGUN_BITS)) }
+}
+
+/// Slots of [`LET_GO`], as a power of two, and bits of a word there that tell skbs of one slot apart.
+const LET_GO_BITS: u32 = 12;
+const SKB_BITS: u32 = 24;
+
+/// When UDP let an skb go last, and which one, by a hash of its address. A datagram that waits, for its neighbour's address, goes on where
+/// its thread does not see it: another thread's on the same socket may have its address by then, and come to the device in a softirq that
+/// interrupts the first.
+#[unsafe(no_mangle)]
+// SAFETY: fields of integers.
+static LET_GO: Own<Field<u64>, { 1 << LET_GO_BITS }> = unsafe { Own::zeroed() };
+
+/// Where it stands when the skb at this address was let go, and the word that says that it was at that time.
+#[inline(always)]
+fn let_go(skb: u64, at: u64) -> (&'static Field<u64>, u64) {
+    let mixed = skb.wrapping_mul(SPREAD);
+    let tag = mixed >> (u64::BITS - LET_GO_BITS - SKB_BITS) & ((1 << SKB_BITS) - 1);
+    // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
+    let slot = unsafe { &*LET_GO.at(mixed >> (u64::BITS - LET_GO_BITS)) };
+    (slot, tagged::word::<SKB_BITS>(at, tag))
+}
+
+/// Whether this skb has not been let go again since that time. Where another one has its slot, that is not known, and hardly ever so.
+#[inline(always)]
+fn is_last(skb: u64, at: u64) -> bool {
+    let (slot, word) = let_go(skb, at);
+    let there = slot.get();
+    there == word || !tagged::is_of::<SKB_BITS>(there, let_go(skb, 0).1)
+}
+
+/// The skb at this address goes on, or ends, where the thread that let it go does not see it: whatever comes with that address next is
+/// not that thread's.
+///
+/// A global function, which the verifier checks once by itself instead of wherever it is called.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lose_sight(skb: u64) -> u32 {
+    let (slot, none) = let_go(skb, 0);
+    if tagged::is_of::<SKB_BITS>(slot.get(), none) {
+        slot.set(none);
+    }
+    0
+}
+
 /// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be written to.
 #[unsafe(no_mangle)]
 static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
@@ -211,6 +274,7 @@ impl Send {
         self.state.get() == SendState::Sent
             && self.is_skb(address)
             && self.socket.get() == number(skb.socket().address())
+            && is_last(address, self.transport.get())
     }
 
     #[inline(always)]
@@ -234,9 +298,14 @@ pub(crate) fn copied(new: u64, old: u64) {
     if let Some(send) = current()
         && send.state.get() == SendState::Sent
         && send.skb.get() == old
+        && is_last(old, send.transport.get())
     {
         send.copy.set(new);
+        let (slot, word) = let_go(new, send.transport.get());
+        slot.set(word);
+        return;
     }
+    lose_sight(new);
 }
 
 #[inline(always)]
@@ -284,11 +353,11 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     }
     let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
     if filter::is_by_process() && Receiver::new(socket).is_untraced(receiving.transport.get()) {
-        return reject(skb.address());
+        return reject(receiving, skb);
     }
     let header = skb.udp_header();
     if !is_wanted(socket, skb, header) {
-        return reject(skb.address());
+        return reject(receiving, skb);
     }
     let merged_ports = receiving.merged_ports.get();
     let is_segment = merged_ports != 0 && merged_ports == header as u32;
@@ -348,8 +417,13 @@ fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
 
 /// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
 #[inline(always)]
-fn reject(skb: u64) -> HookResult {
-    if let Some(found) = WAITING.find(number(skb)) {
+fn reject<M: Memory>(receiving: &Receiving, skb: Skb<M>) -> HookResult {
+    let address = number(skb.address());
+    if receiving.skb.get() == address {
+        // The last of it: a clone of what came before it on this CPU (on PREEMPT_RT) may have its address next.
+        receiving.end_skb(skb);
+    }
+    if let Some(found) = WAITING.find(address) {
         forget(&found);
         counters::one(Counter::DroppedIn);
     }
@@ -503,6 +577,7 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
         send.state.set(SendState::Idle);
         return Err(Counter::UnfinishedOut);
     }
+    lose_sight(address);
     let Some(found) = WAITING.find(address) else {
         if let Some(receiving) = RECEIVING.get(0) {
             receiving.end_segment(skb);
@@ -566,7 +641,9 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     send.socket.set(number(socket.address()));
     send.skb.set(0);
     send.copy.set(0);
-    send.app.set(now());
+    let app = now();
+    send.app.set(app);
+    begun(socket).set(app);
     send.state.set(SendState::Called);
     Ok(())
 }
@@ -577,6 +654,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
 pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     let socket = skb.socket();
     if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
+        lose_sight(number(skb.address()));
         // What the thread sent before has ended where no hook sees it, if it has not come to its device.
         if let Some(send) = current() {
             send.end();
@@ -603,7 +681,9 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         return exclude();
     }
     let send = current_or_new()?;
-    let is_known = send.state.get() == SendState::Called && send.socket.get() == number(socket.address());
+    let has_called = send.state.get() == SendState::Called && send.socket.get() == number(socket.address());
+    // A datagram that was never corked is this thread's, whoever calls meanwhile.
+    let is_known = has_called && (begun(socket).get() == send.app.get() || !socket.udp_pending());
     send.end();
     if !is_known {
         // Another thread began this datagram, or it was begun before tracing: whose it is is not known.
@@ -623,7 +703,10 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     send.segs.set(if segs > 1 { u32::from(segs) } else { 1 });
     send.netns.set(socket.netns());
     send.state.set(SendState::Sent);
-    send.transport.set(now());
+    let transport = now();
+    send.transport.set(transport);
+    let (slot, word) = let_go(number(skb.address()), transport);
+    slot.set(word);
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
@@ -644,8 +727,13 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
     if !filter::protocol(IPPROTO_UDP) {
         return None;
     }
-    let send = current()?;
-    send.is_of(skb).then(|| finished(skb, send))
+    if let Some(send) = current()
+        && send.is_of(skb)
+    {
+        return Some(finished(skb, send));
+    }
+    lose_sight(number(skb.address()));
+    None
 }
 
 /// The datagram that a thread is sending is at its device's queue.
@@ -719,4 +807,12 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     };
     let packet = Finished { direction, protocol, flags, stamps: &stamps };
     emit_sent(&packet, || mark, missing, record, is_its)
+}
+
+/// How many threads have a datagram in flight.
+#[cfg(test)]
+pub(crate) fn sending() -> u64 {
+    // SAFETY: entries, which no program writes to now.
+    SENDS.values().into_iter().filter(|send| unsafe { (**send).state.get() == SendState::Sent }).count()
+        as u64
 }

@@ -212,7 +212,8 @@ impl FlowKey {
         self.is(flow) && flow.is_whole.get() != 0
     }
 
-    /// Whether a received segment of this connection that starts there is untraced.
+    /// Whether a received segment of this connection whose last byte has this number is untraced. By its first one a segment could be followed
+    /// of which others have read a part.
     #[inline(always)]
     pub(crate) fn is_untraced_at(self, seq: u32) -> bool {
         let flow = self.flow();

@@ -303,6 +303,12 @@ impl<M: Memory> TcpSocket<M> {
         self.field(offset!(tcp_sock_write_seq))
     }
 
+    /// The first sequence number that is not acknowledged.
+    #[inline(always)]
+    pub(crate) fn snd_una(self) -> u32 {
+        self.field(offset!(tcp_sock_snd_una))
+    }
+
     /// The smoothed round-trip time, in eighths of a microsecond; 0 before the first ACK.
     #[inline(always)]
     pub(crate) fn smoothed_rtt(self) -> u32 {
@@ -361,8 +367,7 @@ impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
     pub(crate) fn has_small_in_flight(self) -> bool {
         let small: u32 = self.field(offset!(tcp_sock_snd_sml));
-        let acked: u32 = self.field(offset!(tcp_sock_snd_una));
-        before(acked, small) && !before(self.snd_nxt(), small)
+        before(self.snd_una(), small) && !before(self.snd_nxt(), small)
     }
 
     /// Whether the kernel's own clocks say that the peer's window holds bytes back (`TCP_CHRONO_RWND_LIMITED`).

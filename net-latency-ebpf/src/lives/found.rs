@@ -1,6 +1,6 @@
 //! Faults that histories have shown, each as the shortest one that did.
 
-use std::vec::Vec;
+use net_latency_common::PID_ALONE;
 
 use super::{
     history::{Fate, History, Segment, Step},
@@ -27,20 +27,9 @@ const STAYS: Segment = Segment { goes: false, ..GOES };
 /// All steps that a history has, by both backends.
 fn expect_true(steps: &[Step]) {
     for is_direct in [true, false] {
-        let kernel = Kernel { shows_tcp_drops: true, is_direct, is_rt: false };
-        let history = History {
-            kernel,
-            seed: 1,
-            is_shuffled: false,
-            entries: usize::MAX,
-            control: true,
-            filter: Filter::Off,
-            skips: 0,
-            steps: Vec::from(steps),
-        };
-        if let Err(fault) = history.run() {
-            panic!("{fault}\n{}", history.tell());
-        }
+        let plain = History::of(steps);
+        let kernel = Kernel { is_direct, ..plain.kernel };
+        History { kernel, control: true, ..plain }.expect_true();
     }
 }
 
@@ -180,4 +169,24 @@ fn what_a_packet_socket_drops_is_no_segment() {
         Step::Let { which: 0, drops: true },
         read(40, Reading::Copy),
     ]);
+}
+
+/// Others read a segment; of a second one, that has its bytes too, they read a part, and then a process that is followed reads the rest. Its
+/// line had all of the second one's bytes.
+#[test]
+fn what_others_have_read_a_part_of_is_not_followed() {
+    let wanted = Filter::Set([PID_ALONE, 0, 0]);
+    let reads = |task, len| Step::Read { task, connection: 0, len, how: Reading::Copy };
+    let steps = [
+        Step::Segment(GOES),
+        Step::Segment(Segment { from: -3, len: 4, ..STAYS }),
+        reads(1, 40),
+        Step::Go { cpu: 0, how: Fate::Plain },
+        Step::Go { cpu: 0, how: Fate::Plain },
+        Step::Unlock { connection: 0 },
+        reads(2, 3),
+        Step::Unlock { connection: 0 },
+        reads(0, 40),
+    ];
+    History { filter: wanted, ..History::of(&steps) }.expect_true();
 }

@@ -3,11 +3,12 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, PacketRecord};
+use net_latency_common::{Counter, Direction, PacketRecord};
 
 use super::{
     choice::Choice,
     flow::{Flow, shown},
+    out::{self, Out},
     processes::{self, Filter, Processes},
     tcp_in::{Connection, Reading},
     truth::{Ends, Hook, Packet},
@@ -18,8 +19,8 @@ use crate::{
     bpf::host::{CPUS, Machine},
     emit::{counters, ring},
     skb_stamps::was_segmented,
-    tcp::waiting_segments,
-    udp::waiting_datagrams,
+    tcp::{in_flight_packets as in_flight, waiting_segments},
+    udp::{sending, waiting_datagrams},
 };
 
 /// Something that happens. Numbers count modulo what there is.
@@ -47,6 +48,8 @@ pub(super) enum Step {
     Datagram(udp_in::Step),
     /// Time passes.
     Wait { ms: u8 },
+    /// Something goes out.
+    Out(out::Step),
 }
 
 /// A segment.
@@ -133,10 +136,34 @@ pub(super) struct History {
     /// One kprobe of so many is skipped; none if it is 0.
     pub(super) skips: u32,
     pub(super) filter: Filter,
+    /// TCP's hook on the way out is IP's function (`tcp_header_only`).
+    pub(super) header_only: bool,
     pub(super) steps: Vec<Step>,
 }
 
 impl History {
+    /// One of these steps, of which nothing else is special.
+    pub(super) fn of(steps: &[Step]) -> Self {
+        Self {
+            kernel: Kernel { shows_tcp_drops: true, is_direct: false, is_rt: false },
+            seed: 1,
+            is_shuffled: false,
+            entries: usize::MAX,
+            control: false,
+            header_only: false,
+            skips: 0,
+            filter: Filter::Off,
+            steps: steps.into(),
+        }
+    }
+
+    /// Runs it, and tells it if it shows a fault.
+    pub(super) fn expect_true(&self) {
+        if let Err(fault) = self.run() {
+            panic!("{fault}\n{}", self.tell());
+        }
+    }
+
     /// The history of this seed.
     pub(super) fn draw(seed: u64) -> Self {
         let mut choice = Choice::new(seed);
@@ -151,6 +178,16 @@ impl History {
         let count = 4 + choice.below(60);
         // Some histories have many of one kind.
         let favourite = choice.of(&FATES);
+        let out_favourite = out::favourite(&mut choice);
+        // In, out, or both.
+        let ways = if filter == Filter::Off { choice.below(3) } else { 0 };
+        let step = |choice: &mut Choice| {
+            if ways == 1 || ways == 2 && choice.one_in(2) {
+                Step::Out(out::Step::draw(choice, out_favourite))
+            } else {
+                Step::draw(choice, favourite, of_udp, filter)
+            }
+        };
         Self {
             kernel,
             seed,
@@ -159,7 +196,8 @@ impl History {
             control: choice.one_in(4),
             skips: if choice.one_in(8) { 2 + choice.below(8) } else { 0 },
             filter,
-            steps: (0..count).map(|_| Step::draw(&mut choice, favourite, of_udp, filter)).collect(),
+            header_only: choice.one_in(4),
+            steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
     }
 
@@ -217,6 +255,7 @@ impl History {
                 Self { control: false, ..best.clone() },
                 Self { skips: 0, ..best.clone() },
                 Self { filter: Filter::Off, ..best.clone() },
+                Self { header_only: false, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -314,6 +353,9 @@ impl Step {
             .collect(),
             Self::Process(step) => step.simpler().into_iter().map(Self::Process).collect(),
             Self::Datagram(step) => step.simpler().into_iter().map(Self::Datagram).collect(),
+            Self::Out(step) => {
+                step.simpler().into_iter().map(Self::Out).filter(|other| *other != self).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -341,6 +383,7 @@ struct Run {
     processes: Processes,
     /// Whether nothing is evicted, nor finds no room.
     has_room: bool,
+    out: Option<Out>,
 }
 
 impl Run {
@@ -351,6 +394,7 @@ impl Run {
         Machine::with(|machine| {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);
+            machine.settings.tcp_header_only = u32::from(history.header_only);
         });
         world.skips = history.skips;
         if tells {
@@ -366,9 +410,20 @@ impl Run {
             udp: Udp::default(),
             processes,
             has_room: history.entries == usize::MAX,
+            out: None,
         };
         for number in 0..2_u8 {
             run.connect(number);
+        }
+        if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
+            let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
+            let is_limited = history.entries != usize::MAX;
+            run.world.truth.out.is_limited = is_limited;
+            let mut out = Out::new(&mut run.world, ends);
+            out.is_limited = is_limited;
+            out.has_control = history.control;
+            out.is_header_only = history.header_only;
+            run.out = Some(out);
         }
         run
     }
@@ -421,6 +476,13 @@ impl Run {
         if !matches!(step, Step::Go { .. } | Step::Wait { .. }) {
             let cpu = step.cpu().map_or_else(|| Machine::with(|machine| machine.cpu), |cpu| self.on(cpu));
             self.udp.finish(&mut self.world, cpu);
+        }
+        if let Step::Out(_) = step {
+            // What is sent goes by several CPUs.
+            for cpu in 0..CPUS {
+                self.on(cpu as u8);
+                self.udp.finish(&mut self.world, cpu);
+            }
         }
         match step {
             Step::Segment(segment) => {
@@ -498,6 +560,14 @@ impl Run {
                 self.processes.step(&mut self.world, step, is_busy);
             }
             Step::Datagram(step) => self.datagram(step),
+            Step::Out(step) => {
+                if let Some(out) = &mut self.out {
+                    let now = [0, 1]
+                        .map(|number: usize| (self.connections[number].sk, self.connections[number].owner));
+                    out.meet_receivers(&mut self.world, now);
+                    out.step(&mut self.world, step);
+                }
+            }
             Step::Wait { ms } => Machine::with(|machine| machine.clock += u64::from(ms) * 1_000_000),
         }
     }
@@ -678,6 +748,8 @@ impl Run {
     /// Whether lines and counters say what was true.
     fn check(&mut self) -> Result<u64, String> {
         let lines: Vec<PacketRecord> = records(ring::take_records());
+        let (sent, lines): (Vec<_>, Vec<_>) =
+            lines.into_iter().partition(|line| line.direction == Direction::Out as u8);
         let (mut seen, mut seen_udp) = (Vec::new(), Vec::new());
         for line in &lines {
             note!(self.world, "line: {line:?}");
@@ -690,6 +762,11 @@ impl Run {
             self.world.truth.expect_all(&lines)?;
         }
         let counted = counters::total();
+        for line in &sent {
+            note!(self.world, "line: {line:?}");
+            out::check(&mut self.world, line).map_err(|fault| format!("{fault}: {line:?}"))?;
+        }
+        out::check_all(&self.world, &counted, in_flight() + sending())?;
         let get = |counter| counted.get(counter);
         let shown = lines.len() as u64;
         let came = get(Counter::Stored)
@@ -720,6 +797,6 @@ impl Run {
         if !evicted && self.has_room {
             self.world.truth.check_all_udp_in(&seen_udp)?;
         }
-        Ok(lines.len() as u64)
+        Ok((lines.len() + sent.len()) as u64)
     }
 }

@@ -11,6 +11,7 @@ mod found;
 mod found_udp;
 mod history;
 mod layout;
+mod out;
 mod processes;
 mod tcp_in;
 mod truth;

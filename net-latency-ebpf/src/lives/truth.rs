@@ -19,6 +19,12 @@ pub(super) enum Hook {
     Taken,
     Udp,
     Consumed,
+    /// A task writes; about a socket.
+    Written,
+    /// A transport lets a packet go; about one on its way out, as the next two.
+    Sent,
+    IpOut,
+    Queued,
     Other,
 }
 
@@ -103,11 +109,13 @@ pub(super) struct Truth {
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
+    /// What went out.
+    pub(super) out: super::out::Truth,
 }
 
 impl Truth {
     /// The call that took this look at the clock.
-    fn call_at(&self, stamp: u64) -> Option<&Call> {
+    pub(super) fn call_at(&self, stamp: u64) -> Option<&Call> {
         let index = self.calls.partition_point(|call| call.to < stamp);
         self.calls.get(index).filter(|call| call.from < stamp)
     }

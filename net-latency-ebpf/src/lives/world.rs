@@ -67,7 +67,7 @@ pub(super) struct Net {
 /// The objects, and all that is true.
 pub(super) struct World {
     pub(super) kernel: Kernel,
-    choice: Choice,
+    pub(super) choice: Choice,
     pub(super) offsets: Offsets,
     sizes: Sizes,
     skbs: usize,
@@ -77,6 +77,8 @@ pub(super) struct World {
     packet_socket: u64,
     /// How many skbs have a buffer.
     shares: Vec<(u64, u32)>,
+    /// Sockets that skbs on their way out hold, once for each (`sk_wmem_alloc`).
+    held: Vec<u64>,
     pub(super) nets: Vec<Net>,
     pub(super) tasks: Vec<Task>,
     /// Which of them a filter wants; none where there is no filter.
@@ -152,6 +154,7 @@ impl World {
             sizes,
             packet_socket: 0,
             shares: Vec::new(),
+            held: Vec::new(),
             nets: Vec::new(),
             tasks: Vec::new(),
             wanted: Vec::new(),
@@ -175,7 +178,8 @@ impl World {
         self.put(skb.address, self.offsets.sk_buff_sk, self.packet_socket);
     }
 
-    fn net(&self, number: u32) -> Net {
+    /// A namespace with a device.
+    pub(super) fn net(&self, number: u32) -> Net {
         let [address, device] =
             [self.sizes.net, self.sizes.device].map(|size| memory::take(memory::slab(size.into())));
         let (inode, ifindex) = (4_026_531_840 + number, 2 + number);
@@ -482,8 +486,61 @@ impl World {
         sk
     }
 
-    pub(super) fn free_socket(&self, sk: u64) {
-        memory::free(sk);
+    /// An skb has this socket from now on (`skb_set_owner_w`).
+    pub(super) fn hold_socket(&mut self, sk: u64) {
+        self.held.push(sk);
+    }
+
+    /// One of those who have a socket lets it go, which is freed if it was the last (`sk_free`, `sock_wfree`).
+    pub(super) fn free_socket(&mut self, sk: u64) {
+        match self.held.iter().position(|held| *held == sk) {
+            Some(index) => {
+                self.held.swap_remove(index);
+            }
+            None => memory::free(sk),
+        }
+    }
+
+    /// A second thread of the first task's process. Returns its number among the tasks.
+    pub(super) fn second_thread(&mut self) -> usize {
+        let number = self.tasks.len();
+        let task = self.task(number as u32);
+        let leader = self.tasks[0];
+        let process = leader.ids >> 32;
+        self.put(task.address, self.offsets.task_struct_tgid, process as u32);
+        self.put(task.address, self.offsets.task_struct_group_leader, leader.address);
+        self.tasks.push(Task { ids: process << 32 | task.ids & u64::from(u32::MAX), ..task });
+        number
+    }
+
+    /// A new skb with a buffer of its own, in which nothing is written yet.
+    pub(super) fn empty_skb(&mut self, packet: usize) -> Skb {
+        let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
+        self.shares.push((head, 1));
+        for word in 0..u64::from(self.sizes.skb) / 8 {
+            memory::write(address + word * 8, 0_u64);
+        }
+        self.put(address, self.offsets.sk_buff_head, head);
+        self.put(address, self.offsets.sk_buff_end, END);
+        self.put(address, self.offsets.sk_buff_data, head);
+        self.put(address, self.offsets.sk_buff_users, 1_u32);
+        self.put(head, END + self.offsets.skb_shared_info_gso_segs, 0_u16);
+        Skb { address, head, packet }
+    }
+
+    /// How many segments a buffer's bytes will be (`skb_shinfo(skb)->gso_segs`).
+    pub(super) fn set_segs(&self, skb: Skb, segs: u16) {
+        self.put(skb.head, END + self.offsets.skb_shared_info_gso_segs, segs);
+    }
+
+    /// The same, of a buffer that has them.
+    pub(super) fn segs(&self, skb: Skb) -> u16 {
+        self.get(skb.head, END + self.offsets.skb_shared_info_gso_segs)
+    }
+
+    /// Whether other skbs have this one's buffer.
+    pub(super) fn is_buffer_shared(&self, skb: Skb) -> bool {
+        self.shares.iter().any(|(head, count)| *head == skb.head && *count > 1)
     }
 
     /// The number of the first byte of a stream.

@@ -14,6 +14,7 @@ use super::{
 use crate::readers::Reading;
 use crate::{
     bpf::{Array, LruHashMap, entry::Field, map},
+    emit::counters,
     flow::{
         addresses::AddrPair,
         untraced::{self, Extent, FlowKey},
@@ -61,7 +62,8 @@ pub(super) enum Author {
 pub(crate) struct Transmission {
     /// Address of its skb, which TCP has let go; 0 for none.
     pub(super) skb: Field<u64>,
-    /// Address of a copy of that, [`SEGMENTS`] if it was cut; 0 for neither.
+    /// Address of a copy of that; when it was sent by TCP's own clock if it was cut into segments, which is no address and which these have
+    /// too; 0 for neither.
     pub(super) copy: Field<u64>,
     /// The `transport` of the last one that is not in flight any more.
     pub(super) ended: Field<u64>,
@@ -84,22 +86,41 @@ pub(crate) struct Transmission {
     pub(super) rtt: Field<u32>,
 }
 
-/// In place of the address of a copy: the skb was cut into segments. No skb's address.
-pub(super) const SEGMENTS: u64 = 1;
-
 impl Transmission {
     /// Whether its skb is at this address.
     #[inline(always)]
     pub(super) fn is(&self, skb: u64) -> bool {
-        self.skb.get() == skb || self.copy.get() == skb
+        // What was cut is free, and its address may be another's.
+        self.skb.get() == skb && !self.was_cut() || self.copy.get() == skb
     }
 
-    /// The skb at this address, if it is this one, has got a copy.
+    /// The skb at this address, if it is this one, has got a copy. If another one has, and the copy has this one's address, this one ended
+    /// where no hook saw it.
     #[inline(always)]
     pub(super) fn has_copy(&self, skb: u64, copy: u64) {
         if self.is(skb) {
             self.copy.set(copy);
+        } else if self.of(copy).is_some() {
+            self.lose();
         }
+    }
+
+    /// The skb at this address, if it is this one, was cut into segments. By TCP's own clock it was sent at that time. If it is another
+    /// one, its segments may have this one's address, should this one have ended where no hook saw it.
+    #[inline(always)]
+    pub(super) fn is_cut(&self, skb: u64, sent_at: u64) {
+        if self.is(skb) {
+            // Addresses have the highest bit, and times don't.
+            self.copy.set(sent_at & (u64::MAX >> 1));
+        } else {
+            self.lose();
+        }
+    }
+
+    /// Whether it was cut into segments.
+    #[inline(always)]
+    pub(super) fn was_cut(&self) -> bool {
+        self.copy.get() as i64 > 0
     }
 
     /// When TCP let the skb go that is at this address, if it is in flight.
@@ -108,6 +129,21 @@ impl Transmission {
         // In this order: TCP's hook writes it after it has taken another skb's address away.
         let transport = self.transport.get();
         (self.is(skb) && self.ended.get() != transport).then_some(transport)
+    }
+
+    /// What is in flight has not come to a device, and is not followed any more.
+    #[inline(always)]
+    pub(super) fn give_up(&self) {
+        if self.is_in_flight() {
+            counters::one(Counter::OvertakenOut);
+        }
+    }
+
+    /// The same, and its connection stays.
+    #[inline(always)]
+    fn lose(&self) {
+        self.give_up();
+        self.ended.set(self.transport.get());
     }
 
     /// Whether there is one.
@@ -346,6 +382,7 @@ pub(super) fn find_or_new<M: Memory>(
 #[inline(never)]
 pub(super) extern "C" fn begin(address: u64) -> u32 {
     if let Some(connection) = at(address) {
+        connection.transmission.give_up();
         // SAFETY: as in `at`, and all of a connection is fields.
         unsafe { copy_words(blank(), (&raw const *connection).cast_mut()) };
     } else {
@@ -369,4 +406,12 @@ pub(super) extern "C" fn connection_has_spilled(address: u64) -> u32 {
 #[inline(always)]
 pub(super) fn remove<M: Memory>(socket: Socket<M>) {
     USED.forget(number(socket.address()));
+}
+
+/// How many connections have a packet in flight.
+#[cfg(test)]
+pub(crate) fn in_flight_packets() -> u64 {
+    let all = USED.entries();
+    // SAFETY: entries, which no program writes to now.
+    all.into_iter().filter(|entry| unsafe { (**entry).transmission.is_in_flight() }).count() as u64
 }

@@ -14,4 +14,6 @@ pub mod transmit;
 mod writes;
 
 #[cfg(test)]
+pub(crate) use connection::in_flight_packets;
+#[cfg(test)]
 pub(crate) use segments::waiting_segments;

@@ -94,7 +94,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     if filter::is_by_process() && len != 0 {
         let key = FlowKey::new(&pair, header.source, header.destination, netns);
-        if key.is_untraced_at(header.seq) {
+        if key.is_untraced_at(header.seq.wrapping_add(len - 1)) {
             skb_stamps::drop_in(skb.address());
             return Err(Counter::RejectedIn);
         }
@@ -752,6 +752,8 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     }
     #[cfg(feature = "fine")]
     in_flight::give_up(connection);
+    // Of what waits for its neighbour's address nothing is known when it goes on.
+    connection.transmission.give_up();
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();
         repeat(BATCHES_PER_RUN, || drop_batch(address));

@@ -18,7 +18,7 @@ use net_latency_common::{
 use net_latency_common::{FLAG_RTO, SENT_UNQUEUED};
 
 use super::{
-    connection::{self, Author, Connection, SEGMENTS},
+    connection::{self, Author, Connection},
     steps::{BATCH, DONE, MISSED, MORE, repeat},
     writes::{RESENT, Resent, WRITES, Write, WriteKey},
 };
@@ -94,7 +94,13 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
         if is_all_sent {
             connection.write_evicted.set(0);
         }
-        if connection.has_write.get() != 0 && write.task.get().pid() != task.pid() {
+        let is_anothers = if connection.has_write.get() == 0 {
+            // What waits for its ACK may be of a process that nobody has seen.
+            tcp.snd_una() != start
+        } else {
+            write.task.get().pid() != task.pid()
+        };
+        if is_anothers {
             connection.several_writers.set(1);
         }
         write.set(at, task, end);
@@ -110,6 +116,10 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
     if connection.last_write.get() == start {
         // The call before this one wrote nothing; this one takes its place.
         if connection.write_start.get() == start {
+            if connection.transmission.is_in_flight() {
+                // What is sent again and waits on its way is named after that one.
+                connection.transmission.author.set(Author::Unknown);
+            }
             write.set(at, task, end);
             return Ok(());
         }
@@ -254,9 +264,7 @@ fn sent_by<M: Memory>(
 fn forget_unfinished(connection: &Connection) {
     let transmission = &connection.transmission;
     if transmission.skb.get() != 0 {
-        if transmission.ended.get() != transmission.transport.get() {
-            counters::one(Counter::OvertakenOut);
-        }
+        transmission.give_up();
         transmission.skb.set(0);
         transmission.copy.set(0);
     }
@@ -309,10 +317,14 @@ pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
     let address = number(skb.address());
     skb_stamps::segmented(address, skb.shared_head());
     let socket = skb.socket();
-    if socket.address() != 0
-        && let Some(connection) = connection::find(socket)
-    {
-        connection.transmission.has_copy(address, SEGMENTS);
+    if socket.address() == 0 {
+        return Ok(());
+    }
+    if let Some(connection) = connection::find(socket) {
+        skb_stamps::cut();
+        connection.transmission.is_cut(address, skb.tcp_sent_at());
+    } else {
+        udp::lose_sight(address);
     }
     Ok(())
 }
@@ -498,11 +510,16 @@ fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
 #[inline(always)]
 fn first_segment<M: Memory>(connection: &Connection, skb: Skb<M>) -> Option<u64> {
     let transmission = &connection.transmission;
-    if transmission.copy.get() != SEGMENTS {
+    if !transmission.was_cut() {
         return None;
     }
-    let transport = transmission.of(SEGMENTS)?;
-    (skb.tcp_payload_start() == Some(transmission.seq.get())).then_some(transport)
+    // The same bytes may have been sent before, and those segments still be on their way.
+    let transport = transmission.of(skb.tcp_sent_at())?;
+    if skb.tcp_payload_start() != Some(transmission.seq.get()) {
+        return None;
+    }
+    skb_stamps::forget_before_cut(number(skb.address()));
+    Some(transport)
 }
 
 /// What TCP has in flight, with the skb at `address` or what came of that, is at its device's queue with `skb`.

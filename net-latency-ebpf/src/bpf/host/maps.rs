@@ -310,6 +310,11 @@ hash_map!(
 
 #[cfg(test)]
 impl<K: Copy + 'static, V: 'static> LruHashMap<K, V> {
+    /// All values.
+    pub(crate) fn values(&self) -> Vec<*mut V> {
+        self.with(|entries| entries.nodes.iter().map(|node| node.value.cast()).collect())
+    }
+
     /// How many entries there are, and how many there may be.
     pub(crate) fn count(&self) -> (u64, u64) {
         let most = Machine::with(|machine| machine.entries.min(self.entries as usize));

@@ -1,0 +1,105 @@
+//! What was true of packets that go out: who wrote their bytes, and what became of them.
+
+use std::vec::Vec;
+
+use crate::lives::truth::Ends;
+
+/// Who sends one packet at a time, as far as the kernel side knows: a socket's life of TCP, a thread of UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lives) enum Source {
+    Socket(usize),
+    Thread(u64),
+}
+
+/// A packet that its transport let go.
+#[derive(Clone, Debug)]
+pub(in crate::lives) struct Packet {
+    pub(in crate::lives) protocol: u8,
+    pub(in crate::lives) ends: Ends,
+    pub(in crate::lives) source: Source,
+    /// Of TCP: the position of its first byte.
+    pub(in crate::lives) start: u64,
+    pub(in crate::lives) len: u32,
+    pub(in crate::lives) segs: u16,
+    pub(in crate::lives) flags: u16,
+    pub(in crate::lives) mark: u32,
+    /// When TCP sent its first byte first, as the kernel noted it.
+    pub(in crate::lives) first: u64,
+    pub(in crate::lives) rtt: u32,
+    pub(in crate::lives) dsacks: u16,
+    /// The call that wrote its first byte.
+    pub(in crate::lives) app: Option<usize>,
+    /// Of one that the kernel made: the tasks that it may be of.
+    pub(in crate::lives) users: Vec<u64>,
+    /// Its skb, and the last copy of it that anything saw being made; 0 for none.
+    pub(in crate::lives) skb: u64,
+    pub(in crate::lives) copy: u64,
+    /// The first of the segments that it was cut into, likewise.
+    pub(in crate::lives) segment: u64,
+    /// The skbs of it that have IP's stamp.
+    pub(in crate::lives) stamped: Vec<u64>,
+    /// Whether its skb is not freed yet.
+    pub(in crate::lives) is_alive: bool,
+    /// Whether nothing that ends it has been seen.
+    pub(in crate::lives) flies: bool,
+    /// Whether it has to have a line, with IP's stamp, with the time of its write call.
+    pub(in crate::lives) is_due: bool,
+    pub(in crate::lives) has_ip: bool,
+    pub(in crate::lives) has_app: bool,
+    pub(in crate::lives) lines: u32,
+}
+
+impl Packet {
+    /// An skb of it is freed.
+    pub(in crate::lives) fn is_free(&mut self, skb: u64) {
+        const NONE: u64 = 1;
+        if self.skb == skb {
+            self.is_alive = false;
+        }
+        if self.segment == skb {
+            self.segment = NONE;
+        }
+    }
+}
+
+/// Bytes that a write call has put into a stream.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::lives) struct Write {
+    pub(in crate::lives) socket: usize,
+    pub(in crate::lives) start: u64,
+    pub(in crate::lives) end: u64,
+    pub(in crate::lives) call: usize,
+}
+
+/// All that was true of what went out.
+#[derive(Default)]
+pub(in crate::lives) struct Out {
+    pub(in crate::lives) packets: Vec<Packet>,
+    pub(in crate::lives) writes: Vec<Write>,
+    /// What each one sent last, as long as it may be in flight.
+    newest: Vec<(Source, usize)>,
+    /// Calls of the device's hook, and on which device.
+    pub(in crate::lives) devices: Vec<(usize, u32)>,
+    /// Packets that `SeenOut` should count.
+    pub(in crate::lives) seen: u64,
+    /// Whether tables may have had no room.
+    pub(in crate::lives) is_limited: bool,
+}
+
+impl Out {
+    /// The call that wrote this byte.
+    pub(in crate::lives) fn writer(&self, socket: usize, at: u64) -> Option<usize> {
+        let write = |write: &&Write| write.socket == socket && (write.start..write.end).contains(&at);
+        self.writes.iter().find(write).map(|write| write.call)
+    }
+
+    /// Whoever sends goes on: with this packet, or with none.
+    pub(in crate::lives) fn goes_on(&mut self, source: Source, packet: Option<usize>) {
+        self.newest.retain(|(other, _)| *other != source);
+        self.newest.extend(packet.map(|packet| (source, packet)));
+    }
+
+    pub(in crate::lives) fn is_newest(&self, packet: usize) -> bool {
+        self.newest.contains(&(self.packets[packet].source, packet))
+    }
+}
