@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Case, harness::coalesced};
 use crate::{
-    ftrace::{Tracing, is_interleaved},
+    ftrace::{Entry, Tracing, is_interleaved},
     net::{Path, Version, counter, drop_port, forget_rules},
     peers::{CLIENT, Pair, Peer, SERVER},
     process::{PATIENCE, until},
@@ -294,16 +294,18 @@ fn datagram(backend: Backend) -> Result<()> {
                 .collect();
             let names: Vec<_> = ours.iter().filter_map(|row| row["function"].as_str()).collect();
             // Timers of connections that earlier cases left behind may send something meanwhile, on an idle CPU.
-            let mut next = names.iter().peekable();
+            let mut next = ours.iter().peekable();
+            let is_its =
+                |row: &Value, entry: &Entry| row["function"] == entry.name && row["cpu"] == entry.cpu;
             let entries: Vec<_> = entries
                 .iter()
-                .filter(|entry| next.next_if(|name| **name == entry.name).is_some() || entry.task != 0)
+                .filter(|entry| next.next_if(|row| is_its(row, entry)).is_some() || entry.task != 0)
                 .collect();
             let seen: Vec<_> = entries.iter().map(|entry| entry.name).collect();
             ensure!(names == seen, "ftrace saw {seen:?}, the tool {names:?}");
             let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
             for (row, entry) in ours.iter().zip(&entries) {
-                ensure!(row["cpu"] == entry.cpu, "ftrace has CPU {} for {row}", entry.cpu);
+                ensure!(is_its(row, entry), "ftrace has {entry:?} for {row}");
                 our_times.push(row["since_ns"].as_i64().context("no time")?);
                 their_times.push(entry.at.cast_signed());
             }
