@@ -5,10 +5,11 @@
 //! receive call consumes. So a datagram is followed by its skb's address from the queue on.
 //!
 //! Out: the way from the write call to the device is synchronous and several threads may go it on one socket
-//! at the same time, so that a datagram is followed by its thread.
+//! at the same time, so that a datagram is followed by its thread. Where it waits, for its neighbour's address or for
+//! a verdict, it goes on in any context, and is followed by its skb.
 
 use net_latency_common::{
-    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_UDP, PARTS, PacketRecord, hook_key, tagged,
+    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PARTS, PacketRecord, hook_key,
 };
 
 use crate::{
@@ -194,11 +195,13 @@ pub struct Send {
     netns: Field<u32>,
     state: Field<SendState>,
     reserved: u32,
+    /// Who sends it, if `app` is known.
+    task: Field<Task>,
 }
 
 /// What threads are sending by UDP, by process and thread id.
 #[map]
-static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(4096, 0);
+static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(2048, 0);
 
 /// Slots of [`BEGUN`], as a power of two.
 const BEGUN_BITS: u32 = 10;
@@ -216,50 +219,70 @@ fn begun<M: Memory>(socket: Socket<M>) -> &'static Field<u64> {
     unsafe { &*BEGUN.at(number(socket.address()).wrapping_mul(SPREAD) >> (u64::BITS - BEGUN_BITS)) }
 }
 
-/// Slots of [`LET_GO`], as a power of two, and bits of a word there that tell skbs of one slot apart.
-const LET_GO_BITS: u32 = 12;
-const SKB_BITS: u32 = 24;
+/// What waits on its way to the device, by the address of its skb: datagrams, and what else a socket has sent but by TCP, of which only
+/// that is known.
+#[map]
+static PARKED: LruHashMap<u64, Send> = LruHashMap::with_max_entries(512, 0);
 
-/// When UDP let an skb go last, and which one, by a hash of its address. A datagram that waits, for its neighbour's address, goes on where
-/// its thread does not see it: another thread's on the same socket may have its address by then, and come to the device in a softirq that
-/// interrupts the first.
+/// Slots of [`PLACES`], as a power of two.
+const PLACE_BITS: u32 = 10;
+/// What a slot has where several wait. It is no skb's address.
+const SEVERAL: u64 = 1;
+
+/// Which skbs may wait, by a hash of their addresses: of most that nothing waits for, a look at the map is saved.
 #[unsafe(no_mangle)]
 // SAFETY: fields of integers.
-static LET_GO: Own<Field<u64>, { 1 << LET_GO_BITS }> = unsafe { Own::zeroed() };
+static PLACES: Own<Field<u64>, { 1 << PLACE_BITS }> = unsafe { Own::zeroed() };
 
-/// Where it stands when the skb at this address was let go, and the word that says that it was at that time.
 #[inline(always)]
-fn let_go(skb: u64, at: u64) -> (&'static Field<u64>, u64) {
-    let mixed = skb.wrapping_mul(SPREAD);
-    let tag = mixed >> (u64::BITS - LET_GO_BITS - SKB_BITS) & ((1 << SKB_BITS) - 1);
+fn place(skb: u64) -> &'static Field<u64> {
     // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
-    let slot = unsafe { &*LET_GO.at(mixed >> (u64::BITS - LET_GO_BITS)) };
-    (slot, tagged::word::<SKB_BITS>(at, tag))
+    unsafe { &*PLACES.at(skb.wrapping_mul(SPREAD) >> (u64::BITS - PLACE_BITS)) }
 }
 
-/// Whether this skb has not been let go again since that time. Where another one has its slot, that is not known, and hardly ever so.
+/// Whether the skb at this address may be one that waits.
 #[inline(always)]
-fn is_last(skb: u64, at: u64) -> bool {
-    let (slot, word) = let_go(skb, at);
-    let there = slot.get();
-    there == word || !tagged::is_of::<SKB_BITS>(there, let_go(skb, 0).1)
+fn may_be_parked(skb: u64) -> bool {
+    let there = place(skb).get();
+    there == skb || there == SEVERAL
 }
 
-/// The skb at this address goes on, or ends, where the thread that let it go does not see it: whatever comes with that address next is
-/// not that thread's.
+/// What waits with the skb at this address.
+#[inline(always)]
+fn parked(skb: u64) -> Option<&'static Send> {
+    if !may_be_parked(skb) {
+        return None;
+    }
+    let send = PARKED.get_ptr(skb)?;
+    // SAFETY: entries are preallocated and never unmapped while a program runs. One that is evicted has another skb. What changes are fields.
+    Some(unsafe { &*send })
+}
+
+/// Nothing waits any more with the skb at this address. 1 if a datagram did.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lose_sight(skb: u64) -> u32 {
-    let (slot, none) = let_go(skb, 0);
-    if tagged::is_of::<SKB_BITS>(slot.get(), none) {
-        slot.set(none);
+pub(crate) extern "C" fn unpark(skb: u64) -> u32 {
+    let did = parked(skb).is_some_and(|parked| parked.state.get() == SendState::Sent);
+    let place = place(skb);
+    if place.get() == skb {
+        place.set(0);
     }
-    0
+    // If there is none, there is none.
+    PARKED.remove(skb).map_or(0, |()| did.into())
 }
 
-/// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be written to.
+/// The skb at this address is another one's now, or goes on in a way that is not followed: what waited with it is not followed any more.
+#[inline(always)]
+fn lose_sight(skb: u64) {
+    if may_be_parked(skb) && unpark(skb) != 0 {
+        counters::one(Counter::OvertakenOut);
+    }
+}
+
+/// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be
+/// written to.
 #[unsafe(no_mangle)]
 static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
 
@@ -274,7 +297,15 @@ impl Send {
         self.state.get() == SendState::Sent
             && self.is_skb(address)
             && self.socket.get() == number(skb.socket().address())
-            && is_last(address, self.transport.get())
+    }
+
+    /// Whether ports and length are the datagram's.
+    #[inline(always)]
+    fn has_header_of<M: Memory>(&self, skb: Skb<M>) -> bool {
+        const HEADER: u32 = 8;
+        let header = skb.udp_header();
+        let len = u16::from_be((header >> u32::BITS) as u16);
+        header as u32 == self.ports.get() && u32::from(len) == self.len.get() + HEADER
     }
 
     #[inline(always)]
@@ -295,17 +326,65 @@ impl Send {
 /// An skb is made that is a copy of another one. If that is the datagram that the thread sends, either may be what comes to the device.
 #[inline(always)]
 pub(crate) fn copied(new: u64, old: u64) {
-    if let Some(send) = current()
-        && send.state.get() == SendState::Sent
-        && send.skb.get() == old
-        && is_last(old, send.transport.get())
-    {
-        send.copy.set(new);
-        let (slot, word) = let_go(new, send.transport.get());
-        slot.set(word);
+    lose_sight(new);
+    let waiting = parked(old);
+    if let Some(parked) = waiting {
+        // Which of them goes on is not known. That the old one has waited still is.
+        parked.end();
+    }
+    let Some(send) = current() else { return };
+    if send.state.get() != SendState::Sent {
         return;
     }
-    lose_sight(new);
+    if send.is_skb(new) {
+        // It ended where no hook saw it.
+        send.end();
+    } else if send.skb.get() == old && waiting.is_none() {
+        send.copy.set(new);
+    }
+}
+
+/// A datagram is cut into segments, which are not followed.
+#[inline(always)]
+pub(crate) fn segmented<M: Memory>(skb: Skb<M>) {
+    lose_sight(number(skb.address()));
+    if let Some(send) = current()
+        && send.is_of(skb)
+    {
+        send.end();
+    }
+}
+
+/// An skb waits on its way out and goes on in any context: for its neighbour's address (`__neigh_event_send`), for a verdict
+/// (`nf_queue`). The first one's caller goes on at once where the address is only to be confirmed.
+#[inline(always)]
+pub fn waits<M: Memory>(skb: Skb<M>) -> HookResult {
+    let socket = skb.socket();
+    if socket.address() == 0 || socket.protocol() == u16::from(IPPROTO_TCP) {
+        return Ok(());
+    }
+    let address = number(skb.address());
+    if let Some(parked) = parked(address)
+        && parked.is_of(skb)
+    {
+        // For the second time.
+        return Ok(());
+    }
+    lose_sight(address);
+    PARKED.insert(address, no_send(), 0).map_err(|_| Counter::StampLost)?;
+    let place = place(address);
+    place.set(if place.get() == 0 { address } else { SEVERAL });
+    let Some(send) = current() else { return Ok(()) };
+    let Some(parked) = parked(address) else { return Ok(()) };
+    if !send.is_of(skb) {
+        return Ok(());
+    }
+    // SAFETY: the entry is this skb's alone; all of what a thread sends is fields of words.
+    unsafe { copy_words(&raw const *send, (&raw const *parked).cast_mut()) };
+    parked.skb.set(address);
+    parked.copy.set(0);
+    send.state.set(SendState::Idle);
+    Ok(())
 }
 
 #[inline(always)]
@@ -571,13 +650,19 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     {
         receiving.end_skb(skb);
     }
+    if let Some(parked) = parked(address)
+        && parked.is_of(skb)
+    {
+        unpark(address);
+        return Err(Counter::UnfinishedOut);
+    }
+    lose_sight(address);
     if let Some(send) = current()
         && send.is_of(skb)
     {
         send.state.set(SendState::Idle);
         return Err(Counter::UnfinishedOut);
     }
-    lose_sight(address);
     let Some(found) = WAITING.find(address) else {
         if let Some(receiving) = RECEIVING.get(0) {
             receiving.end_segment(skb);
@@ -644,6 +729,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     let app = now();
     send.app.set(app);
     begun(socket).set(app);
+    send.task.set(filter::current_wanted_task());
     send.state.set(SendState::Called);
     Ok(())
 }
@@ -653,8 +739,9 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
 #[inline(always)]
 pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     let socket = skb.socket();
+    // Whatever waited with its address has ended where no hook saw it.
+    lose_sight(number(skb.address()));
     if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
-        lose_sight(number(skb.address()));
         // What the thread sent before has ended where no hook sees it, if it has not come to its device.
         if let Some(send) = current() {
             send.end();
@@ -703,10 +790,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     send.segs.set(if segs > 1 { u32::from(segs) } else { 1 });
     send.netns.set(socket.netns());
     send.state.set(SendState::Sent);
-    let transport = now();
-    send.transport.set(transport);
-    let (slot, word) = let_go(number(skb.address()), transport);
-    slot.set(word);
+    send.transport.set(now());
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
@@ -727,23 +811,36 @@ pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
     if !filter::protocol(IPPROTO_UDP) {
         return None;
     }
-    if let Some(send) = current()
-        && send.is_of(skb)
-    {
-        return Some(finished(skb, send));
-    }
+    let address = number(skb.address());
+    let own = current().filter(|send| send.is_of(skb));
+    let parked = parked(address);
+    let send = if let Some(parked) = parked {
+        // The thread that this interrupts, or that goes on with it, has sent another one with that address, which ended where no hook saw it.
+        if let Some(own) = own {
+            own.end();
+        }
+        // A piece of another datagram of this socket, of which nothing is seen being made, may have the address of one that waited and
+        // ended likewise.
+        if !parked.is_of(skb) || !parked.has_header_of(skb) {
+            lose_sight(address);
+            return None;
+        }
+        parked
+    } else {
+        own?
+    };
+    let result = finished(skb, send);
     lose_sight(number(skb.address()));
-    None
+    Some(result)
 }
 
-/// The datagram that a thread is sending is at its device's queue.
+/// The datagram that a thread is sending, or that has waited since, is at its device's queue.
 #[inline(always)]
 fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     send.state.set(SendState::Idle);
     let drv = now();
     let (transport, app) = (send.transport.get(), send.app.get());
     let ip = skb_stamps::take_out(skb.address(), transport, drv);
-    let task = if app == 0 { Task::UNKNOWN } else { filter::current_wanted_task() };
     if !filter::interface(skb) {
         return Err(Counter::FilteredOut);
     }
@@ -753,6 +850,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     let mark = skb.mark();
     let record = || {
         let cpu = cpu() as u16;
+        let task = if app == 0 { Task::UNKNOWN } else { send.task.get() };
         let pair = send.addresses.get();
         // They come from the packet's header: source, then destination, as of a received one.
         let (saddr, daddr) = pair.of_record(Direction::In);
@@ -809,10 +907,12 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
     emit_sent(&packet, || mark, missing, record, is_its)
 }
 
-/// How many threads have a datagram in flight.
+/// How many datagrams are in flight.
 #[cfg(test)]
 pub(crate) fn sending() -> u64 {
-    // SAFETY: entries, which no program writes to now.
-    SENDS.values().into_iter().filter(|send| unsafe { (**send).state.get() == SendState::Sent }).count()
-        as u64
+    let sent = |send: &*mut Send| {
+        // SAFETY: entries, which no program writes to now.
+        unsafe { (**send).state.get() == SendState::Sent }
+    };
+    SENDS.values().into_iter().chain(PARKED.values()).filter(sent).count() as u64
 }

@@ -189,6 +189,14 @@ on_function!(
     fentry_out_tcp6, kprobe_out_tcp6, transmit::sent(Socket 0, Skb 1)
 );
 on_function!(
+    /// `__neigh_event_send(neigh, skb, …)`.
+    fentry_out_neighbour, kprobe_out_neighbour, udp::waits(Skb 1)
+);
+on_function!(
+    /// `nf_queue(skb, state, index, verdict)`.
+    fentry_out_verdict, kprobe_out_verdict, udp::waits(Skb 0)
+);
+on_function!(
     /// `udp_rcv(skb)`.
     fentry_in_udp4, kprobe_in_udp4, udp::received(Skb 0)
 );

@@ -190,3 +190,21 @@ fn what_others_have_read_a_part_of_is_not_followed() {
     ];
     History { filter: wanted, ..History::of(&steps) }.expect_true();
 }
+
+/// Where TCP drops unseen, a segment has all bytes of two others that wait out of order, and TCP keeps it in their place. The second one
+/// had its own times.
+#[test]
+fn a_copy_may_stand_for_the_next_one_too() {
+    let goes = Segment { cpu: 1, ..GOES };
+    let steps = [
+        Step::Segment(STAYS),
+        Step::Segment(goes),
+        Step::Segment(goes),
+        Step::Segment(Segment { from: -4, len: 3, ..goes }),
+        Step::Go { cpu: 0, how: Fate::Plain },
+        Step::Go { cpu: 0, how: Fate::Plain },
+        read(40, Reading::Copy),
+    ];
+    let plain = History::of(&steps);
+    History { kernel: Kernel { shows_tcp_drops: false, ..plain.kernel }, ..plain }.expect_true();
+}

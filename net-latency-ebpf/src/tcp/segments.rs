@@ -180,7 +180,7 @@ impl Segment {
         self.key.seq.wrapping_add(self.len.get())
     }
 
-    /// Of several copies the longest counts, unless another segment waits where the first one ends.
+    /// Of several copies the longest counts, unless another segment waits where the first one ends: then that may have come with it, too.
     #[inline(always)]
     pub(super) fn settle_len(&self) {
         if self.longest.get() != self.len.get() && self.is_ambiguous() {
@@ -192,7 +192,7 @@ impl Segment {
     #[inline(never)]
     fn take_longest(&self) {
         let next = SegmentKey { seq: self.end(), ..self.key };
-        if segment_waits(next.hash()) == 0 {
+        if doubt(next.hash(), self.longest.get().wrapping_sub(self.len.get())) == 0 {
             self.len.set(self.longest.get());
         }
     }
@@ -236,11 +236,18 @@ pub(super) extern "C" fn segment_has_spilled(hash: u64) -> u32 {
     WAITING.has_spilled(hash, const { hook_key("segments::evicted") }).into()
 }
 
-/// Whether a segment with this hash waits. Likewise.
+/// If a segment with this hash waits, so many bytes from its beginning on may have come with another one. Whether it does. Likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn segment_waits(hash: u64) -> u32 {
-    WAITING.peek(hash).is_some().into()
+extern "C" fn doubt(hash: u64, len: u32) -> u32 {
+    let Some(there) = WAITING.peek(hash) else { return 0 };
+    // SAFETY: as in `came_again`.
+    let segment = unsafe { &*there };
+    segment.make_ambiguous();
+    if segment.longest.get() < len {
+        segment.longest.set(len);
+    }
+    1
 }
 
 /// What was found.

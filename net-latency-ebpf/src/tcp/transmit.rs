@@ -324,7 +324,7 @@ pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
         skb_stamps::cut();
         connection.transmission.is_cut(address, skb.tcp_sent_at());
     } else {
-        udp::lose_sight(address);
+        udp::segmented(skb);
     }
     Ok(())
 }
@@ -484,26 +484,40 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
 }
 
 /// The same of an skb of a socket that is traced.
-///
-/// A function with a stack of its own, which is free again before what is complete is handed over.
-#[inline(never)]
+#[inline(always)]
 fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     let known = match connection::find(socket) {
-        // Else it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was missed.
-        Some(connection) => {
-            let transmission = &connection.transmission;
-            // Before all else that is read of it: TCP's hook takes it away first, and writes it last.
-            let address = transmission.skb.get();
-            let transport = transmission.of(number(skb.address())).or_else(|| first_segment(connection, skb));
-            transport.map(|transport| finished(socket, connection, skb, address, transport))
-        }
-        None => udp::queued(skb),
+        Some(connection) => segment_at_queue(skb, socket, connection),
+        None => datagram_at_queue(skb),
     };
     #[cfg(feature = "fine")]
     if known.is_none() && is_fine() {
         queued_again(skb);
     }
     known.unwrap_or(Ok(()))
+}
+
+/// The same of a connection's. Nothing if it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was
+/// missed.
+///
+/// A function with a stack of its own, which is free again before what is complete is handed over.
+#[inline(never)]
+fn segment_at_queue<M: Memory>(
+    skb: Skb<M>,
+    socket: Socket<M>,
+    connection: &Connection,
+) -> Option<HookResult> {
+    let transmission = &connection.transmission;
+    // Before all else that is read of it: TCP's hook takes it away first, and writes it last.
+    let address = transmission.skb.get();
+    let transport = transmission.of(number(skb.address())).or_else(|| first_segment(connection, skb))?;
+    Some(finished(socket, connection, skb, address, transport))
+}
+
+/// The same of what is of no connection: likewise a function with a stack of its own.
+#[inline(never)]
+fn datagram_at_queue<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
+    udp::queued(skb)
 }
 
 /// When TCP let the packet go of which this skb is the first segment, if that was cut on its way.

@@ -21,6 +21,8 @@ pub enum Stage {
     App,
     /// No stage of its own: threads are woken and get a CPU.
     Cpu,
+    /// No stage of its own: a packet waits on its way, and goes on in any context.
+    Wait,
     /// No stage of its own: an skb is made of another one, whose packet may go on with it.
     Copy,
     /// No stage: a packet's or a socket's end, which frees what is kept of it.
@@ -41,6 +43,7 @@ impl Stage {
             Self::Udp => "udp",
             Self::App => "app",
             Self::Cpu => "cpu",
+            Self::Wait => "wait",
             Self::Copy => "copy",
             Self::End => "end",
             Self::Process => "process",
@@ -259,7 +262,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 32] = [
+pub const HOOKS: [Hook; 34] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -337,6 +340,9 @@ pub const HOOKS: [Hook; 32] = [
     function(OUT, Stage::Ip, &["ip_output"], "fentry_out_ip4", "kprobe_out_ip4").v4(),
     function(OUT, Stage::Ip, &["ip_mc_output"], "fentry_out_ip4_multicast", "kprobe_out_ip4_multicast").v4(),
     function(OUT, Stage::Ip, &["ip6_output"], "fentry_out_ip6", "kprobe_out_ip6").v6(),
+    // Without these, a datagram that waits has no line, unless it goes on in its own thread.
+    optional(OUT, Stage::Wait, &["__neigh_event_send"], "fentry_out_neighbour", "kprobe_out_neighbour").udp(),
+    optional(OUT, Stage::Wait, &["nf_queue"], "fentry_out_verdict", "kprobe_out_verdict").udp(),
     tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 

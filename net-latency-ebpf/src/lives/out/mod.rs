@@ -223,6 +223,8 @@ pub(super) struct Out {
     pub(super) is_limited: bool,
     pub(super) has_control: bool,
     pub(super) is_header_only: bool,
+    /// Whether a datagram that waited may have ended where no hook sees it: a piece of another one may have its address, a limit likewise.
+    is_stale: bool,
     /// The task that has the lock of a socket that both directions use.
     owners: [Option<usize>; 2],
 }
@@ -244,6 +246,7 @@ impl Out {
             is_limited: false,
             has_control: false,
             is_header_only: false,
+            is_stale: false,
             owners: [None; 2],
         };
         out.senders = tcp::senders(world, ends);
@@ -263,7 +266,9 @@ impl Out {
                     let packet = &world.truth.out.packets[next.skb.packet];
                     let is_new =
                         packet.skb == 0 || matches!(way.fate, Fate::Cut | Fate::Fragmented | Fate::Cloned);
-                    let is_limit = is_new && packet.protocol != net_latency_common::IPPROTO_TCP;
+                    let is_udp = packet.protocol != net_latency_common::IPPROTO_TCP;
+                    let is_limit = is_new && is_udp;
+                    self.is_stale |= packet.is_parked && matches!(way.fate, Fate::Ends | Fate::Cut);
                     self.run_as(world, if is_limit { Who::Softirq } else { who });
                     self.travel(world, next, way);
                 }
@@ -339,10 +344,13 @@ impl Out {
     /// Whether there is something that goes on.
     fn meets_fate(&mut self, world: &mut World, now: &mut Travelling, way: Way) -> bool {
         let skb = now.skb;
-        let is_udp = world.truth.out.packets[skb.packet].protocol == net_latency_common::IPPROTO_UDP;
+        let protocol = world.truth.out.packets[skb.packet].protocol;
+        let is_udp = protocol == net_latency_common::IPPROTO_UDP;
+        let is_datagram = protocol != net_latency_common::IPPROTO_TCP;
         match way.fate {
             Fate::Plain => {}
             Fate::Waits => {
+                self.park(world, skb);
                 self.waiting.push(*now);
                 return false;
             }
@@ -373,6 +381,8 @@ impl Out {
             Fate::Teed => {
                 let copy = self.copy(world, skb, false);
                 self.travel(world, Travelling { skb: copy, ..*now }, Way { then: way.then, ..Way::PLAIN });
+            }
+            Fate::Cloned | Fate::Segmented | Fate::Fragmented | Fate::Cut if is_datagram && self.is_stale => {
             }
             // A clone that no hook sees, of a segment or of what others have overtaken, may have the address of another one that ended unseen:
             // the end of "Where an skb changes" in ARCHITECTURE.md.
@@ -405,6 +415,30 @@ impl Out {
         true
     }
 
+    /// `__neigh_event_send`, `nf_queue`.
+    fn park(&self, world: &mut World, skb: Skb) {
+        hook!(world, Hook::Other, skb.packet, udp::waits(hooked(skb)));
+        let is_followed = self.owner(world, skb) != 0 && self.is_followed(world, skb);
+        let packet = &mut world.truth.out.packets[skb.packet];
+        let source = packet.source;
+        if is_followed && matches!(source, Source::Thread(_)) {
+            packet.is_parked = true;
+            (packet.skb, packet.copy) = (skb.address, 0);
+            world.truth.out.goes_on(source, None);
+        }
+    }
+
+    /// Whether a hook in this context knows this skb for what it follows.
+    fn is_followed(&self, world: &World, skb: Skb) -> bool {
+        let packet = &world.truth.out.packets[skb.packet];
+        let is_its = [packet.skb, packet.copy, packet.segment].contains(&skb.address);
+        let is_known = match packet.source {
+            Source::Socket(_) => true,
+            Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
+        };
+        packet.flies && is_its && (packet.is_parked || is_known && world.truth.out.is_newest(skb.packet))
+    }
+
     /// A copy that `skb_copy_header` begins, with the same socket or with none.
     fn copy(&self, world: &mut World, skb: Skb, has_socket: bool) -> Skb {
         let copy = world.begin_copy(skb);
@@ -427,7 +461,9 @@ impl Out {
         // Of a copy of a copy no more is known.
         let is_followed = skb.address == packet.skb
             || packet.protocol == net_latency_common::IPPROTO_TCP && skb.address == packet.copy;
-        if is_followed && sk != 0 && is_thread {
+        if packet.is_parked {
+            packet.is_parked = packet.skb != skb.address;
+        } else if is_followed && sk != 0 && is_thread {
             packet.copy = copy.address;
         }
         copy
@@ -510,14 +546,9 @@ impl Out {
         let on: u64 = world.get(skb.address, offsets.sk_buff_dev);
         let ifindex: u32 = world.get(on, offsets.net_device_ifindex);
         let sk = self.owner(world, skb);
-        let is_newest = world.truth.out.is_newest(skb.packet);
+        let is_followed = self.is_followed(world, skb);
         let packet = &mut world.truth.out.packets[skb.packet];
-        let is_its = [packet.skb, packet.copy, packet.segment].contains(&skb.address);
-        let is_known = match packet.source {
-            Source::Socket(_) => true,
-            Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
-        };
-        if packet.flies && is_its && is_newest && is_known && sk != 0 {
+        if is_followed && sk != 0 {
             packet.flies = false;
             packet.is_due = !self.is_limited;
             // A segment's is not known if another packet was cut up behind IP (`CUT_AT`).
@@ -576,13 +607,9 @@ impl Out {
     /// `kfree_skb`.
     pub(super) fn drop(&self, world: &mut World, skb: Skb) {
         let sk = self.owner(world, skb);
-        let is_newest = world.truth.out.is_newest(skb.packet);
+        let is_followed = self.is_followed(world, skb);
         let packet = &mut world.truth.out.packets[skb.packet];
-        let is_known = match packet.source {
-            Source::Socket(_) => true,
-            Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
-        };
-        if (skb.address == packet.skb || skb.address == packet.copy) && is_newest && is_known && sk != 0 {
+        if is_followed && skb.address != packet.segment && sk != 0 {
             packet.flies = false;
         }
         packet.is_free(skb.address);

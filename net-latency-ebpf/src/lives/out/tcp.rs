@@ -892,6 +892,7 @@ impl Sender {
             segment: 0,
             stamped: Vec::new(),
             is_alive: true,
+            is_parked: false,
             flies: true,
             is_due: false,
             has_ip: false,

@@ -40,6 +40,8 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) stamped: Vec<u64>,
     /// Whether its skb is not freed yet.
     pub(in crate::lives) is_alive: bool,
+    /// Whether it has been seen to wait, of a datagram: it is followed by its skb since.
+    pub(in crate::lives) is_parked: bool,
     /// Whether nothing that ends it has been seen.
     pub(in crate::lives) flies: bool,
     /// Whether it has to have a line, with IP's stamp, with the time of its write call.

@@ -286,6 +286,7 @@ impl Out {
             segment: 0,
             stamped: Vec::new(),
             is_alive: true,
+            is_parked: false,
             flies: protocol == IPPROTO_UDP,
             is_due: false,
             has_ip: false,

@@ -160,6 +160,11 @@ impl Stage {
             expect_own_times(evidence, &lines)?;
             let dead = evidence.outcome.figure("losses.never_queued")?;
             ensure!(dead >= rounds, evidence.outcome.fault(format_args!("{dead} died on their way out"), []));
+            let overtaken = evidence.outcome.figure("losses.overtaken")?;
+            ensure!(
+                overtaken <= evidence.outcome.allowance().most(rounds),
+                evidence.outcome.fault(format_args!("{overtaken} ended where no hook saw it"), [])
+            );
             evidence.outcome.ledger().map(drop)
         })
     }

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    thread::sleep,
     time::Duration,
 };
 
@@ -10,7 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::{Dir, Line, Proto},
-    net::{Path, Version},
+    net::{
+        Hook, Path, Version, forget_rules, queue_port,
+        verdicts::{Manner, Verdicts},
+    },
     oracle::expect_datagrams,
     peers::{CLIENT, Peer, SERVER},
 };
@@ -33,6 +37,9 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "segmented_and_split", play: || segmented(false) },
         Scenario { name: "segmented_and_whole", play: || segmented(true) },
         Scenario { name: "fragmented", play: fragmented },
+        Scenario { name: "waits_for_neighbour", play: waits_for_neighbour },
+        Scenario { name: "waits_for_verdict", play: || waits_for_verdict(Hook::Out) },
+        Scenario { name: "waits_for_verdict_behind_ip", play: || waits_for_verdict(Hook::PostRouting) },
         Scenario { name: "multicast", play: multicast },
         Scenario { name: "mapped_address", play: mapped_address },
         Scenario { name: "full_queue", play: full_queue },
@@ -284,6 +291,70 @@ pub(super) fn fragmented() -> Result<Check> {
         let _path = &path;
         two.expect(evidence, 4, 8000)
     }))
+}
+
+/// Datagrams wait below IP, while their thread sends the next one; who has their neighbour's answer sends them.
+fn waits_for_neighbour() -> Result<Check> {
+    const COUNT: usize = 3;
+    const LEN: u32 = 120;
+    const WAIT: Duration = Duration::from_millis(300);
+    let path = Path::veth(Version::V4)?;
+    let mut two = Two::connected(&path)?;
+    // So that there is something to forget.
+    two.sender.ask(&format!("udp send 1 {LEN}"))?;
+    two.receiver.ask("udp receive 1")?;
+    path.forget_neighbour()?;
+    two.sender.ask(&format!("udp send {COUNT} {LEN}"))?;
+    sleep(WAIT);
+    path.tell_neighbour()?;
+    two.receiver.ask(&format!("udp receive {COUNT}"))?;
+    Ok(Box::new(move |evidence| {
+        let _path = &path;
+        two.expect(evidence, 1 + COUNT, LEN)?;
+        expect_long(evidence, &two.out(evidence)[1..], 2, WAIT)
+    }))
+}
+
+/// Datagrams wait for a program's verdict, and go on in that.
+fn waits_for_verdict(hook: Hook) -> Result<Check> {
+    const QUEUE: u16 = 8;
+    const COUNT: usize = 3;
+    const LEN: u32 = 140;
+    const WAIT: Duration = Duration::from_millis(150);
+    let path = Path::veth(Version::V4)?;
+    let mut two = Two::connected(&path)?;
+    let manner = Manner { takes_whole: true, every: 1, delay: WAIT, grows_by: 0 };
+    let verdicts = path.near(|| {
+        let verdicts = Verdicts::start(QUEUE, manner)?;
+        queue_port(hook, two.to.port(), QUEUE)?;
+        Ok(verdicts)
+    })?;
+    two.sender.ask(&format!("udp send {COUNT} {LEN}"))?;
+    two.receiver.ask(&format!("udp receive {COUNT}"))?;
+    path.near(forget_rules)?;
+    let judged = verdicts.finish()?;
+    ensure!(judged == COUNT as u64, "{judged} datagrams were queued");
+    Ok(Box::new(move |evidence| {
+        let _path = &path;
+        two.expect(evidence, COUNT, LEN)?;
+        // Netfilter asks before IP's hook, or behind it.
+        let stage = if matches!(hook, Hook::Out) { 1 } else { 2 };
+        expect_long(evidence, &two.out(evidence), stage, WAIT)
+    }))
+}
+
+/// This stage has taken so long, but for a tenth, and the others have not.
+fn expect_long(evidence: &Evidence<'_>, lines: &[&Line], stage: usize, wait: Duration) -> Result<()> {
+    let is_long = |time: &Option<u64>| time.is_some_and(|ns| u128::from(ns) >= wait.as_nanos() * 9 / 10);
+    let is_right = |line: &&&Line| {
+        line.stages.iter().enumerate().all(|(number, time)| is_long(time) == (number == stage))
+    };
+    let wrong: Vec<_> = lines.iter().filter(|line| !is_right(line)).copied().collect();
+    ensure!(
+        wrong.is_empty(),
+        evidence.outcome.fault(format_args!("not {wait:?} in stage {stage} alone"), wrong)
+    );
+    Ok(())
 }
 
 /// Each receiver of a multicast datagram has its line.
