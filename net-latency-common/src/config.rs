@@ -53,6 +53,7 @@ pub struct Offsets {
     pub sock_sk_receive_queue: u32,
     pub sock_sk_backlog_len: u32,
     pub sock_sk_drops: u32,
+    pub sock_sk_write_pending: u32,
     pub tcp_sock_rcv_nxt: u32,
     pub tcp_sock_out_of_order_queue: u32,
     pub tcp_sock_copied_seq: u32,

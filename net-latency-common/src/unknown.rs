@@ -15,7 +15,8 @@ pub enum Unknown {
     Ambiguous,
     /// A sent segment holds bytes that had been sent before, by an earlier write call.
     SentBefore,
-    /// The call that wrote the bytes was not seen: it came before every hook was attached, or the kernel skipped it.
+    /// The call that wrote the bytes is not known: it came before every hook was attached, the kernel skipped it, or another call on that
+    /// socket waited in the kernel meanwhile.
     WriteUnseen,
     /// The call that wrote the bytes was seen, and evicted from a full map before they were sent.
     WriteEvicted,

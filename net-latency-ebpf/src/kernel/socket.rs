@@ -209,6 +209,12 @@ impl<M: Memory> Socket<M> {
         self.field(offset!(sock_sk_drops))
     }
 
+    /// Whether a write call waits in the kernel, for room or for the connection (`sk_stream_wait_memory`, `inet_wait_for_connect`).
+    #[inline(always)]
+    pub(crate) fn has_pending_write(self) -> bool {
+        self.field::<u32>(offset!(sock_sk_write_pending)) != 0
+    }
+
     /// Whether it waits for connections, and is none itself.
     #[inline(always)]
     pub(crate) fn is_listening(self) -> bool {

@@ -67,7 +67,7 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
         net: of(&mut fields! { net_ns_inum: 4 }),
         sock: of(&mut fields! {
             sock_skc_addrpair: 8, sock_skc_portpair: 4, sock_skc_family: 2, sock_skc_state: 1, sock_skc_net: 8, sock_skc_v6_daddr: 16,
-            sock_skc_v6_rcv_saddr: 16, sock_sk_lock_owned: 4, sock_sk_drops: 4, sock_sk_receive_queue: 24, sock_sk_backlog_len: 4,
+            sock_skc_v6_rcv_saddr: 16, sock_sk_lock_owned: 4, sock_sk_drops: 4, sock_sk_write_pending: 4, sock_sk_receive_queue: 24, sock_sk_backlog_len: 4,
             sock_sk_protocol: 2, tcp_sock_rcv_nxt: 4, tcp_sock_copied_seq: 4, tcp_sock_snd_nxt: 4, tcp_sock_snd_una: 4, tcp_sock_write_seq: 4,
             tcp_sock_out_of_order_queue: 8, tcp_sock_snd_wnd: 4, tcp_sock_icsk_retransmits: 1, tcp_sock_srtt_us: 4,
             tcp_sock_dsack_dups: 4, udp_sock_pending: 4,

@@ -83,9 +83,13 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let task = filter::current_task();
     let start = tcp.write_seq();
-    let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
     connection.user.set(task);
     let write = &connection.write;
+    let is_last_through = connection.has_write.get() != 0 && write.is_through(start);
+    // Another call goes on when this one waits: which byte is whose is not known.
+    let is_alone = is_last_through || !socket.has_pending_write();
+    let (at, task) = if is_alone { (at, task) } else { (0, Task::UNKNOWN) };
+    let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
 
     // What is still in flight is the call's before.
     let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();

@@ -20,7 +20,7 @@ pub(crate) struct WriteKey {
 /// A write call.
 #[repr(C)]
 pub(crate) struct Write {
-    /// When the application called, ns.
+    /// When the application called, ns. 0 where another call waited in the kernel meanwhile: some of the bytes may be that one's.
     pub(super) at: Field<u64>,
     /// Who called.
     pub(super) task: Field<Task>,
@@ -71,6 +71,12 @@ impl Write {
         self.task.set(task);
         self.next.set(end);
         self.has_next.set(0);
+    }
+
+    /// Whether it was alone, and has written all that it was to if the next byte is this one.
+    #[inline(always)]
+    pub(super) fn is_through(&self, next: u32) -> bool {
+        self.has_next.get() == 0 && self.next.get() == next && self.at.get() != 0
     }
 
     /// Becomes the call that begins with `key`, and takes it out of the map; false if it isn't there.

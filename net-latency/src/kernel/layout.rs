@@ -84,6 +84,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         sock_sk_lock_owned: "sock.sk_lock.owned",
         sock_sk_receive_queue: "sock.sk_receive_queue",
         sock_sk_backlog_len: "sock.sk_backlog.len",
+        sock_sk_write_pending: "sock.sk_write_pending",
         tcp_sock_rcv_nxt: "tcp_sock.rcv_nxt",
         tcp_sock_out_of_order_queue: "tcp_sock.out_of_order_queue",
         tcp_sock_copied_seq: "tcp_sock.copied_seq",

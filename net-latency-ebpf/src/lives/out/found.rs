@@ -143,3 +143,11 @@ fn segments_of_another_one_are_not_what_ended_unseen() {
             .collect::<Vec<_>>(),
     );
 }
+
+#[test]
+fn bytes_of_a_call_that_waits_are_not_the_next_ones() {
+    let waits =
+        |task, copied| tcp(Write { task, socket: 2, size: 4, copied, waits: true, sends: 1, way: SOFTIRQ });
+    let goes_on = |task| tcp(Tcp::Continue { task, copied: 12, waits: false, sends: 1, way: SOFTIRQ });
+    holds(&[waits(0, 1), waits(1, 0), goes_on(0), goes_on(1)]);
+}

@@ -45,7 +45,7 @@ pub(in crate::lives) enum Step {
     /// An ACK comes for so many bytes more.
     Ack { socket: u8, len: u8 },
     /// A socket connects: by a call that writes (TCP Fast Open), the SYN with so many of its bytes; or by `connect`, if `size` is 0.
-    Connect { task: u8, socket: u8, size: u8, copied: u8, way: Way },
+    Connect { task: u8, socket: u8, size: u8, copied: u8, waits: bool, way: Way },
     /// `tcp_send_fin`.
     Fin { task: u8, socket: u8, way: Way },
     /// The socket is gone, and another one is there later.
@@ -113,7 +113,7 @@ impl Step {
         let who = Who::draw(choice);
         let size = if choice.one_in(8) { 0 } else { 1 + choice.below(12) as u8 };
         let copied = if choice.one_in(4) { choice.below(13) as u8 } else { 12 };
-        let waits = false;
+        let waits = choice.one_in(4);
         match choice.below(24) {
             0..=8 => {
                 let sends = choice.of(&[0, 0, 1, 1, 1, 2, 3]);
@@ -133,7 +133,7 @@ impl Step {
             },
             18 => Self::Control { who, socket, probes: choice.one_in(4), way },
             19 | 20 => Self::Ack { socket, len: choice.below(13) as u8 },
-            21 => Self::Connect { task, socket, size: choice.below(13) as u8, copied, way },
+            21 => Self::Connect { task, socket, size: choice.below(13) as u8, copied, waits, way },
             22 => Self::Fin { task, socket, way },
             _ => Self::Close { socket },
         }
@@ -155,8 +155,8 @@ impl Step {
                 Self::Resend { who, socket, which, cuts, joins, way: other }
             }
             Self::Control { who, socket, probes, .. } => Self::Control { who, socket, probes, way: other },
-            Self::Connect { task, socket, size, copied, .. } => {
-                Self::Connect { task, socket, size, copied, way: other }
+            Self::Connect { task, socket, size, copied, waits, .. } => {
+                Self::Connect { task, socket, size, copied, waits, way: other }
             }
             Self::Fin { task, socket, .. } => Self::Fin { task, socket, way: other },
             other => other,
@@ -198,10 +198,11 @@ impl Step {
                 all.push(Self::Control { who: Who::Softirq, socket, probes, way });
                 all.push(Self::Control { who, socket, probes: false, way });
             }
-            Self::Connect { task, socket, size, copied, way } => {
+            Self::Connect { task, socket, size, copied, waits, way } => {
                 all.extend(way.simpler().map(with));
-                all.push(Self::Connect { task: 0, socket, size, copied, way });
-                all.push(Self::Connect { task, socket, size: 0, copied, way });
+                all.push(Self::Connect { task: 0, socket, size, copied, waits, way });
+                all.push(Self::Connect { task, socket, size: 0, copied, waits, way });
+                all.push(Self::Connect { task, socket, size, copied, waits: false, way });
             }
             Self::Fin { .. } => all.extend([Way::PLAIN].map(with)),
             Self::Ack { socket, .. } => all.push(Self::Ack { socket, len: 12 }),
@@ -482,8 +483,8 @@ impl Out {
                     self.unlock(world, s);
                 }
             }
-            Step::Connect { task, socket, size, copied, way } => {
-                self.connect(world, task, socket, size, copied, way);
+            Step::Connect { task, socket, size, copied, waits, way } => {
+                self.connect(world, [task, socket], [size, copied], waits, way);
             }
             Step::Fin { task, socket, way } => {
                 let s = usize::from(socket) % self.senders.len();
@@ -525,7 +526,9 @@ impl Out {
 
     /// `tcp_sendmsg_locked` begins.
     fn written(&mut self, world: &mut World, s: usize, size: u64) -> usize {
-        let sk = self.senders[s].sk;
+        let Sender { sk, life, .. } = self.senders[s];
+        let pending = self.calls.iter().flatten().filter(|call| call.life == life).count();
+        world.put(sk, world.offsets.sock_sk_write_pending, pending as u32);
         let call =
             hook!(world, Hook::Written, s, tcp::transmit::written(sock(sk), Number::new(size as *const u8)));
         let ids = world.truth.calls[call].ids;
@@ -735,7 +738,14 @@ impl Out {
     }
 
     /// `tcp_v4_connect`, `tcp_connect`, maybe within a call that writes (`tcp_sendmsg_fastopen`).
-    fn connect(&mut self, world: &mut World, task: u8, socket: u8, size: u8, copied: u8, way: Way) {
+    fn connect(
+        &mut self,
+        world: &mut World,
+        [task, socket]: [u8; 2],
+        [size, copied]: [u8; 2],
+        waits: bool,
+        way: Way,
+    ) {
         const TCP_SYN_SENT: u8 = 2;
         let s = usize::from(socket) % self.senders.len();
         let t = usize::from(task) % 3;
@@ -782,8 +792,9 @@ impl Out {
         sender.update(world);
         if let Some(call) = call {
             let life = sender.life;
-            if false {
-                // It waits for the other end.
+            if waits {
+                // For the other end. That the first bytes are this call's shows if it sends them itself.
+                sender.is_mixed |= data == 0;
                 self.calls[t] = Some(InCall { socket: s, life, left: size - data, call });
             }
         }
