@@ -89,6 +89,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
         tcp_sock_out_of_order_queue: "tcp_sock.out_of_order_queue",
         tcp_sock_copied_seq: "tcp_sock.copied_seq",
         tcp_sock_snd_nxt: "tcp_sock.snd_nxt",
+        tcp_sock_snd_una: "tcp_sock.snd_una",
         tcp_sock_write_seq: "tcp_sock.write_seq",
         tcp_sock_snd_wnd: "tcp_sock.snd_wnd",
         tcp_sock_icsk_retransmits: "tcp_sock.inet_conn.icsk_retransmits",
@@ -127,28 +128,44 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
 /// # Errors
 /// As [`offsets`]: where a field is missing, that can't be told.
 pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
-    let nagle = btf.offset_in_bits("tcp_sock.nonagle")?;
-    let chrono = btf.offset_in_bits("tcp_sock.chrono_type")?;
+    held(known, |field| btf.offset(field), |field| btf.offset_in_bits(field))
+}
+
+/// The same by what tells where a field is, in bytes and in bits.
+fn held<E>(
+    known: Offsets,
+    offset: impl Fn(&str) -> Result<u32, E>,
+    offset_in_bits: impl Fn(&str) -> Result<u32, E>,
+) -> Result<Offsets, E> {
+    let nagle = offset_in_bits("tcp_sock.nonagle")?;
+    let chrono = offset_in_bits("tcp_sock.chrono_type")?;
     Ok(Offsets {
-        sock_sk_write_queue: btf.offset("sock.sk_write_queue")?,
-        sock_sk_tsq_flags: btf.offset("sock.sk_tsq_flags")?,
-        sock_sk_pacing_status: btf.offset("sock.sk_pacing_status")?,
-        tcp_sock_packets_out: btf.offset("tcp_sock.packets_out")?,
-        tcp_sock_retrans_out: btf.offset("tcp_sock.retrans_out")?,
-        tcp_sock_sacked_out: btf.offset("tcp_sock.sacked_out")?,
-        tcp_sock_lost_out: btf.offset("tcp_sock.lost_out")?,
-        tcp_sock_snd_cwnd: btf.offset("tcp_sock.snd_cwnd")?,
-        tcp_sock_snd_una: btf.offset("tcp_sock.snd_una")?,
-        tcp_sock_snd_sml: btf.offset("tcp_sock.snd_sml")?,
+        sock_sk_write_queue: offset("sock.sk_write_queue")?,
+        sock_sk_tsq_flags: offset("sock.sk_tsq_flags")?,
+        sock_sk_pacing_status: offset("sock.sk_pacing_status")?,
+        tcp_sock_packets_out: offset("tcp_sock.packets_out")?,
+        tcp_sock_retrans_out: offset("tcp_sock.retrans_out")?,
+        tcp_sock_sacked_out: offset("tcp_sock.sacked_out")?,
+        tcp_sock_lost_out: offset("tcp_sock.lost_out")?,
+        tcp_sock_snd_cwnd: offset("tcp_sock.snd_cwnd")?,
+        tcp_sock_snd_sml: offset("tcp_sock.snd_sml")?,
         tcp_sock_nonagle: nagle / u8::BITS,
         tcp_sock_nonagle_shift: nagle % u8::BITS,
         tcp_sock_chrono_type: chrono / u8::BITS,
         tcp_sock_chrono_type_shift: chrono % u8::BITS,
-        tcp_sock_mss_cache: btf.offset("tcp_sock.mss_cache")?,
-        tcp_sock_tcp_wstamp_ns: btf.offset("tcp_sock.tcp_wstamp_ns")?,
-        tcp_sock_tcp_clock_cache: btf.offset("tcp_sock.tcp_clock_cache")?,
+        tcp_sock_mss_cache: offset("tcp_sock.mss_cache")?,
+        tcp_sock_tcp_wstamp_ns: offset("tcp_sock.tcp_wstamp_ns")?,
+        tcp_sock_tcp_clock_cache: offset("tcp_sock.tcp_clock_cache")?,
         ..known
     })
+}
+
+/// Which offsets are known with [`offsets_of_held`] alone: the others' numbers are 0.
+#[cfg(test)]
+pub(crate) fn only_of_held() -> Offsets {
+    let anywhere = |_: &str| Ok::<_, std::convert::Infallible>(u8::BITS + 1);
+    let Ok(offsets) = held(Offsets::default(), anywhere, anywhere);
+    offsets
 }
 
 /// What the kernel side needs to know a task and its process, and no other offset.

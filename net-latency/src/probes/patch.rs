@@ -106,8 +106,10 @@ mod tests {
     use net_latency_common::WORDS;
 
     use super::*;
+    use crate::kernel::layout::only_of_held;
 
     static FULL: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
+    static STREAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
     static COUNTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
 
     fn offsets() -> Offsets {
@@ -122,6 +124,17 @@ mod tests {
     fn each_word_is_named_by_an_object() {
         let named = &words_in(FULL) | &words_in(COUNTS);
         assert_eq!(named, (0..WORDS).collect());
+    }
+
+    /// They would read some other field.
+    #[test]
+    fn objects_without_fine_stages_name_no_offset_that_is_known_with_them_alone() {
+        let known_later = words(&only_of_held(), &Settings::default());
+        for object in [STREAM, COUNTS] {
+            let unknown: Vec<_> =
+                words_in(object).into_iter().filter(|word| known_later[*word] != 0).collect();
+            assert!(unknown.is_empty(), "words {unknown:?}");
+        }
     }
 
     #[test]
