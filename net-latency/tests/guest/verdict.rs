@@ -23,6 +23,18 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
+/// A case that this kernel has nothing for, and why: neither passed nor failed.
+#[derive(Debug)]
+pub(crate) struct Skipped(pub(crate) &'static str);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
+
 /// The verdict on a case: the first try's, unless the footer's counters say that the kernel skipped calls in it. What it
 /// skipped explains nearly any fault, so the second try's counts then. There is no third one. What may be missing without
 /// a second try is in [`crate::allowance`].

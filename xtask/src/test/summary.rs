@@ -8,6 +8,8 @@ const MESSAGE_LINES: usize = 12;
 const MOST_OF_A_LINE: usize = 600;
 /// What a guest's test program puts before a test's name and the reason why it plays again.
 const SECOND_TRY: &str = "second try: ";
+/// The same where the test has nothing to look at on that kernel.
+const SKIPPED: &str = "skipped: ";
 
 /// What has passed and failed so far.
 #[derive(Debug, Default)]
@@ -16,8 +18,8 @@ pub(crate) struct Summary {
     failed: u64,
     /// What failed, and why.
     failures: Vec<(String, String)>,
-    /// Tests that were played again, where and why, whatever came of it.
-    second_tries: Vec<String>,
+    /// Tests that were skipped or played again, where and why, whatever came of it.
+    told: Vec<String>,
     /// What else is to be told at the end.
     remarks: Vec<String>,
 }
@@ -63,10 +65,12 @@ impl Summary {
         for test in failed {
             self.fail(&format!("{what}: {}", test.name), &test.message);
         }
-        self.second_tries.extend(second_tries(output).map(|line| format!("{what}: {line}")));
+        for word in [SKIPPED, SECOND_TRY] {
+            self.told.extend(told(word, output).map(|line| format!("{word}{what}: {line}")));
+        }
     }
 
-    /// Prints what was played again, why steps failed, and at last each one's name with the first line of why: reports are long, and
+    /// Prints what was skipped or played again, why steps failed, and at last each one's name with the first line of why: reports are long, and
     /// the end of a log is what people see first.
     pub(crate) fn explain(&self) {
         for line in self.closing() {
@@ -75,13 +79,12 @@ impl Summary {
     }
 
     fn closing(&self) -> impl Iterator<Item = String> {
-        let second_tries = self.second_tries.iter().map(|line| format!("{SECOND_TRY}{line}"));
         let reasons = self.failures.iter().map(|(what, why)| format!("failed: {what}: {why}"));
         let brief = self.failures.iter().map(|(what, why)| {
             let first = why.lines().next().unwrap_or_default();
             format!("failed: {what}: {}", first.chars().take(MOST_OF_A_LINE).collect::<String>())
         });
-        second_tries.chain(reasons).chain(self.remarks.iter().cloned()).chain(brief)
+        self.told.iter().cloned().chain(reasons).chain(self.remarks.iter().cloned()).chain(brief)
     }
 
     /// Whether nothing failed.
@@ -159,10 +162,10 @@ fn failed_tests(output: &str) -> Vec<FailedTest> {
     tests
 }
 
-/// What was played again: `NAME: REASON`. The line may stand behind the test's name, which is printed when it begins.
-fn second_tries(output: &str) -> impl Iterator<Item = &str> {
-    output.lines().filter_map(|line| {
-        let (before, told) = line.split_once(SECOND_TRY)?;
+/// What a test program has told by that word: `NAME: REASON`. The line may stand behind the test's name, which is printed when it begins.
+fn told<'a>(word: &'static str, output: &'a str) -> impl Iterator<Item = &'a str> {
+    output.lines().filter_map(move |line| {
+        let (before, told) = line.split_once(word)?;
         let is_its_own = before.is_empty() || before.starts_with("test ") && before.ends_with("... ");
         is_its_own.then(|| told.trim_end())
     })
@@ -242,6 +245,15 @@ mod tests {
     #[test]
     fn a_failed_test_without_a_name_still_counts() {
         assert_eq!(summed(&BAD.replace("----", "--"), 101), "4 passed, 1 failed");
+    }
+
+    #[test]
+    fn what_was_skipped_is_told_with_its_reason() {
+        let output =
+            format!("test kprobe::lite       ... skipped: kprobe::lite: no UDP-Lite\r\nignored\n{GOOD}");
+        let mut summary = Summary::default();
+        summary.add_run("kernel 7.3", &output, 0);
+        assert_eq!(Vec::from_iter(summary.closing()), ["skipped: kernel 7.3: kprobe::lite: no UDP-Lite"]);
     }
 
     #[test]

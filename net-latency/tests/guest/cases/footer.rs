@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     lines::{Dir, Line, Proto, stages},
-    net::{Path, Version},
+    net::{Path, Version, counter},
     peers::{Pair, Peer},
     tool::{Backend, Launch, Scratch, Sink},
 };
@@ -124,6 +124,8 @@ fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     }
     pair.server.ask(&format!("udp send-to 127.0.0.1:{near} 30 80"))?;
     pair.client.ask("udp receive 30")?;
+    // On a machine that stands still for a while, TCP sends again what is only late.
+    let resent = path.near(|| counter("snmp", "Tcp", "RetransSegs"))?;
     let outcome = tool.stop()?;
     let lines = outcome.lines()?;
     let footer = outcome.footer()?;
@@ -135,7 +137,8 @@ fn agrees_with_the_lines(backend: Backend) -> Result<()> {
         let wanted = u64::from(ROUNDS * 4 + WAITING * 2 + 30 * 2);
         let all = wanted + u64::from(ROUNDS * 4);
         let waiting = u64::from(WAITING);
-        let most = outcome.allowance().most(all);
+        // Each is seen at both ends.
+        let most = outcome.allowance().most(all) + 2 * resent;
         for (field, expected) in
             [("seen", all), ("shown", wanted - waiting), ("filtered", all - wanted), ("waiting", waiting)]
         {

@@ -2,7 +2,7 @@
 
 use std::{fs, io::ErrorKind, path::Path};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MsFlags, mount};
 
 use super::Case;
@@ -10,6 +10,7 @@ use crate::{
     confine,
     leftovers::Kernel,
     tool::{Backend, run},
+    verdict::Skipped,
 };
 
 /// The cases that only kprobes can show.
@@ -52,8 +53,7 @@ fn switched_off(switch: &str, backend: Backend) -> Result<()> {
     let before = Kernel::now()?;
     match fs::write(switch, "0") {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            println!("not played: this kernel can't be switched off by {switch}");
-            return Ok(());
+            bail!(Skipped("this kernel has no such switch"));
         }
         written => written.with_context(|| format!("switching off {switch}"))?,
     }

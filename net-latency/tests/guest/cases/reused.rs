@@ -314,9 +314,12 @@ fn of_a_child(backend: Backend) -> Result<()> {
 
 /// A thread is woken, waits for a CPU, and ends; the next one with its id finds bytes that had come before, and has waited for nothing.
 fn of_a_thread(backend: Backend) -> Result<()> {
-    const HELD: Duration = Duration::from_millis(400);
+    const HELD: Duration = Duration::from_millis(1_500);
+    /// What remains of that, at least, when the thread is woken.
+    const WAIT: Duration = Duration::from_millis(300);
     let path = Path::loopback(Version::V4)?;
     let mut pair = pair(&path, "nl-client")?;
+    pair.client.ask("pin 0")?;
     let mut late = Peer::spawn(b"nl-late")?;
     let mut hog = Peer::spawn(b"nl-hog")?;
     let port = late.ask(&format!("connect {} {}", pair.far.ip(), pair.far.port()))?;
@@ -327,9 +330,10 @@ fn of_a_thread(backend: Backend) -> Result<()> {
     pair.server.tell(&format!("thread {read}"))?;
     // It is in its call by then.
     std::thread::sleep(Duration::from_millis(300));
-    pair.client.tell(&format!("write {LEN}"))?;
+    // Before it is woken, so that it can't be first.
     hog.tell(&format!("hog 1 {}", HELD.as_millis()))?;
-    pair.client.answer()?;
+    std::thread::sleep(Duration::from_millis(100));
+    pair.client.ask(&format!("write {LEN}"))?;
     let tid = pair.server.answer()?;
     hog.answer()?;
     pair.server.ask("accept")?;
@@ -344,11 +348,11 @@ fn of_a_thread(backend: Backend) -> Result<()> {
     ensure!(first.tid == second.tid, outcome.fault("not the same thread id", [first, second]));
     let cpu = |line: &Line| line.fine.map(|parts| Duration::from_nanos(parts[CPU]));
     ensure!(
-        cpu(first).is_some_and(|time| time > HELD / 2),
+        cpu(first).is_some_and(|time| time > WAIT),
         outcome.fault("the first thread did not wait for a CPU", [first])
     );
     ensure!(
-        cpu(second).is_none_or(|time| time < HELD / 4) && second.cpu_held_by.is_none(),
+        cpu(second).is_none_or(|time| time < WAIT) && second.cpu_held_by.is_none(),
         outcome.fault("the second thread has the first one's times", [second])
     );
     Ok(())

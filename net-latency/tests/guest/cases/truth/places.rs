@@ -11,6 +11,7 @@ use crate::{
     oracle::{self, Conversation, bytes, expect_bytes, expect_sum, segments},
     peers::Pair,
     process::{PATIENCE, until},
+    verdict::Skipped,
 };
 
 pub(crate) const THEME: Theme = Theme {
@@ -60,10 +61,7 @@ pub(super) fn conversation(path: &Path) -> Result<Check> {
 /// The packet goes through the tunnel's device and then, encrypted by another thread, through the link's, with the same skb: it has
 /// one line, of the first.
 pub(super) fn wireguard(version: Version) -> Result<Check> {
-    let Some(path) = Path::wireguard(version)? else {
-        println!("not played: this kernel has no WireGuard");
-        return Ok(Box::new(|_| Ok(())));
-    };
+    let path = Path::wireguard(version)?.ok_or(Skipped("this kernel has no WireGuard"))?;
     let mut pairs = (0..TUNNELLED).map(|_| Pair::connect(&path)).collect::<Result<Vec<_>>>()?;
     // In turn, so that packets of one are under way through the tunnel while another sends.
     for _ in 0..ROUNDS {
