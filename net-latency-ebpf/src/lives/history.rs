@@ -7,11 +7,11 @@ use net_latency_common::{Counter, Direction, PacketRecord};
 
 use super::{
     choice::Choice,
-    flow::{Flow, shown},
+    flow::Flow,
     out::{self, Out},
     processes::{self, Filter, Processes},
     tcp_in::{Connection, Reading},
-    truth::{Ends, Hook, Packet},
+    truth::{Hook, Packet},
     udp_in::{self, Udp},
     world::{Kernel, Skb, World, hook, note, records, skb as hooked},
 };
@@ -417,10 +417,8 @@ impl Run {
         }
         if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
             let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
-            let is_limited = history.entries != usize::MAX;
-            run.world.truth.out.is_limited = is_limited;
+            run.world.truth.out.is_limited = history.entries != usize::MAX;
             let mut out = Out::new(&mut run.world, ends);
-            out.is_limited = is_limited;
             out.has_control = history.control;
             out.is_header_only = history.header_only;
             run.out = Some(out);
@@ -442,16 +440,8 @@ impl Run {
             net: 0,
         };
         let first = world.first_number();
-        world.truth.connections.push(Ends {
-            remote: shown(flow.addresses[0], is_v6),
-            local: shown(flow.addresses[1], is_v6),
-            remote_port: flow.remote_port,
-            local_port: flow.local_port,
-            family: if is_v6 { 10 } else { 2 },
-            netns: world.nets[flow.net].inode,
-            first,
-            is_collapsed: false,
-        });
+        let ends = world.ends(&flow, first);
+        world.truth.connections.push(ends);
         let number = world.truth.connections.len() - 1;
         self.connections.push(Connection::new(world, flow, number));
     }

@@ -7,9 +7,9 @@ use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IP
 
 use super::{
     choice::Choice,
-    flow::Flow,
+    flow::{Flow, shown},
     layout::{self, Sizes},
-    truth::{Call, Hook, Truth},
+    truth::{Call, Ends, Hook, Truth},
 };
 use crate::{
     bpf::host::{Machine, memory},
@@ -128,6 +128,20 @@ pub(super) fn sock<M: Memory>(sk: u64) -> Socket<M> {
     Socket::new(sk as *const u8)
 }
 
+/// Writes IP's header, from the first address to the second. Returns its length.
+pub(super) fn write_ip(at: u64, protocol: u8, is_v6: bool, [from, to]: [[u8; 16]; 2]) -> u16 {
+    if is_v6 {
+        memory::write(at, [0x60, 0, 0, 0, 0, 0, protocol, 64_u8]);
+        memory::write(at + 8, from);
+        memory::write(at + 24, to);
+        return 40;
+    }
+    memory::write(at, [0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0_u8]);
+    memory::write(at + 12, <[u8; 4]>::try_from(&from[..4]).expect("four"));
+    memory::write(at + 16, <[u8; 4]>::try_from(&to[..4]).expect("four"));
+    20
+}
+
 impl World {
     /// A machine on which nothing has happened yet. Whatever its memory has in it is drawn.
     pub(super) fn new(kernel: Kernel, seed: u64, is_shuffled: bool) -> Self {
@@ -176,6 +190,21 @@ impl World {
     /// `skb_set_owner_r`, by a packet socket.
     pub(super) fn give_to_packet_socket(&self, skb: Skb) {
         self.put(skb.address, self.offsets.sk_buff_sk, self.packet_socket);
+    }
+
+    /// A connection as lines show it, or a datagram's ends.
+    pub(super) fn ends(&self, flow: &Flow, first: u32) -> Ends {
+        let [remote, local] = flow.addresses.map(|address| shown(address, flow.is_v6));
+        Ends {
+            remote,
+            local,
+            remote_port: flow.remote_port,
+            local_port: flow.local_port,
+            family: if flow.is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
+            netns: self.nets[flow.net].inode,
+            first,
+            is_collapsed: false,
+        }
     }
 
     /// A namespace with a device.
@@ -321,19 +350,8 @@ impl World {
 
     /// Writes IP's and TCP's headers. Returns where TCP's begins.
     fn write_headers(&self, head: u64, packet: usize, flow: &Flow) -> u16 {
-        let network = head + u64::from(NETWORK);
-        let [remote, local] = flow.addresses;
-        let transport = if flow.is_v6 {
-            memory::write(network, [0x60, 0, 0, 0, 0, 0, IPPROTO_TCP, 64_u8]);
-            memory::write(network + 8, remote);
-            memory::write(network + 24, local);
-            NETWORK + 40
-        } else {
-            memory::write(network, [0x45, 0, 0, 0, 0, 0, 0, 0, 64, IPPROTO_TCP, 0, 0_u8]);
-            memory::write(network + 12, <[u8; 4]>::try_from(&remote[..4]).expect("four"));
-            memory::write(network + 16, <[u8; 4]>::try_from(&local[..4]).expect("four"));
-            NETWORK + 20
-        };
+        let transport =
+            NETWORK + write_ip(head + u64::from(NETWORK), IPPROTO_TCP, flow.is_v6, flow.addresses);
         let packet = &self.truth.packets[packet];
         let seq = self.truth.connections[packet.connection].first.wrapping_add(packet.start as u32);
         let tcp = head + u64::from(transport);

@@ -12,6 +12,8 @@ mod udp;
 
 use std::vec::Vec;
 
+use net_latency_common::{IPPROTO_TCP, IPPROTO_UDP};
+
 pub(super) use check::{check, check_all};
 use tcp::Sender;
 pub(super) use truth::Out as Truth;
@@ -219,14 +221,20 @@ pub(super) struct Out {
     calls: [Option<tcp::InCall>; 3],
     /// The datagrams that threads have begun: their ids, and the call.
     begun: Vec<(u64, usize)>,
-    /// Whether tables may have no room.
-    pub(super) is_limited: bool,
     pub(super) has_control: bool,
     pub(super) is_header_only: bool,
     /// Whether a datagram that waited may have ended where no hook sees it: a piece of another one may have its address, a limit likewise.
     is_stale: bool,
     /// The task that has the lock of a socket that both directions use.
     owners: [Option<usize>; 2],
+}
+
+/// Whether a hook in this context knows what this one has sent last: of a thread, its own.
+fn is_known_here(source: Source) -> bool {
+    match source {
+        Source::Socket(_) => true,
+        Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
+    }
 }
 
 impl Out {
@@ -243,7 +251,6 @@ impl Out {
             tasks,
             calls: [None; 3],
             begun: Vec::new(),
-            is_limited: false,
             has_control: false,
             is_header_only: false,
             is_stale: false,
@@ -266,7 +273,7 @@ impl Out {
                     let packet = &world.truth.out.packets[next.skb.packet];
                     let is_new =
                         packet.skb == 0 || matches!(way.fate, Fate::Cut | Fate::Fragmented | Fate::Cloned);
-                    let is_udp = packet.protocol != net_latency_common::IPPROTO_TCP;
+                    let is_udp = packet.protocol != IPPROTO_TCP;
                     let is_limit = is_new && is_udp;
                     self.is_stale |= packet.is_parked && matches!(way.fate, Fate::Ends | Fate::Cut);
                     self.run_as(world, if is_limit { Who::Softirq } else { who });
@@ -345,8 +352,8 @@ impl Out {
     fn meets_fate(&mut self, world: &mut World, now: &mut Travelling, way: Way) -> bool {
         let skb = now.skb;
         let protocol = world.truth.out.packets[skb.packet].protocol;
-        let is_udp = protocol == net_latency_common::IPPROTO_UDP;
-        let is_datagram = protocol != net_latency_common::IPPROTO_TCP;
+        let is_udp = protocol == IPPROTO_UDP;
+        let is_datagram = protocol != IPPROTO_TCP;
         match way.fate {
             Fate::Plain => {}
             Fate::Waits => {
@@ -432,10 +439,7 @@ impl Out {
     fn is_followed(&self, world: &World, skb: Skb) -> bool {
         let packet = &world.truth.out.packets[skb.packet];
         let is_its = [packet.skb, packet.copy, packet.segment].contains(&skb.address);
-        let is_known = match packet.source {
-            Source::Socket(_) => true,
-            Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
-        };
+        let is_known = is_known_here(packet.source);
         packet.flies && is_its && (packet.is_parked || is_known && world.truth.out.is_newest(skb.packet))
     }
 
@@ -454,13 +458,10 @@ impl Out {
         if packet.stamped.contains(&skb.address) {
             packet.stamped.push(copy.address);
         }
-        let is_thread = match packet.source {
-            Source::Socket(_) => true,
-            Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
-        };
+        let is_thread = is_known_here(packet.source);
         // Of a copy of a copy no more is known.
-        let is_followed = skb.address == packet.skb
-            || packet.protocol == net_latency_common::IPPROTO_TCP && skb.address == packet.copy;
+        let is_followed =
+            skb.address == packet.skb || packet.protocol == IPPROTO_TCP && skb.address == packet.copy;
         if packet.is_parked {
             packet.is_parked = packet.skb != skb.address;
         } else if is_followed && sk != 0 && is_thread {
@@ -492,7 +493,7 @@ impl Out {
         hook!(world, Hook::Other, skb.packet, tcp::transmit::segmented(hooked(skb)));
         let packet = &world.truth.out.packets[skb.packet];
         let is_followed = packet.skb == skb.address || packet.copy == skb.address;
-        let is_tcp = protocol == net_latency_common::IPPROTO_TCP;
+        let is_tcp = protocol == IPPROTO_TCP;
         if is_tcp && self.owner(world, skb) != 0 && !(is_followed && world.truth.out.is_newest(skb.packet)) {
             // One of the segments may have the address of the newest, if that has ended unseen.
             let source = packet.source;
@@ -507,7 +508,7 @@ impl Out {
             let mine = each.min(len - (number * each).min(len));
             world.put(piece.address, offsets.sk_buff_len, all - len + mine);
             world.set_segs(piece, 0);
-            if protocol == net_latency_common::IPPROTO_TCP {
+            if protocol == IPPROTO_TCP {
                 let at = piece.head + u64::from(transport) + 4;
                 let seq = u32::from_be(crate::bpf::host::memory::read(at));
                 crate::bpf::host::memory::write(at, seq.wrapping_add(number * each).to_be());
@@ -550,7 +551,7 @@ impl Out {
         let packet = &mut world.truth.out.packets[skb.packet];
         if is_followed && sk != 0 {
             packet.flies = false;
-            packet.is_due = !self.is_limited;
+            packet.is_due = !world.truth.out.is_limited;
             // A segment's is not known if another packet was cut up behind IP (`CUT_AT`).
             packet.has_ip = packet.stamped.contains(&skb.address) && skb.address != packet.segment;
         }

@@ -2,13 +2,13 @@
 
 use std::{collections::VecDeque, vec, vec::Vec};
 
-use net_latency_common::{AF_INET, AF_INET6, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP};
+use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP};
 
 use super::{
     super::{
         choice::Choice,
-        flow::{Flow, shown},
-        truth::{Call, Ends, Hook},
+        flow::Flow,
+        truth::{Call, Hook},
         world::{Skb, World, hook, note, skb as hooked, sock},
     },
     Fate, Out, Way, Who,
@@ -313,21 +313,6 @@ impl Sender {
         world.put(self.sk, offsets.tcp_sock_dsack_dups, self.dsacks);
     }
 
-    fn ends(&self, world: &World) -> Ends {
-        let [remote, local] = self.flow.addresses;
-        let is_v6 = self.flow.is_v6;
-        Ends {
-            remote: shown(remote, is_v6),
-            local: shown(local, is_v6),
-            remote_port: self.flow.remote_port,
-            local_port: self.flow.local_port,
-            family: if is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
-            netns: world.nets[self.flow.net].inode,
-            first: self.first,
-            is_collapsed: false,
-        }
-    }
-
     /// `tcp_skb_entail`, `skb_add_data_nocache`: to the last skb that was not sent, as far as there is room in it.
     fn append(&mut self, world: &mut World, len: u64) {
         let end = self.written + len;
@@ -600,7 +585,7 @@ impl Out {
             first: segment.first,
             ..sender.packet(world, segment.start)
         };
-        let has_app = !is_again && packet.app.is_some() && !sender.is_mixed && !self.is_limited;
+        let has_app = !is_again && packet.app.is_some() && !sender.is_mixed && !world.truth.out.is_limited;
         let packet = Packet { has_app, ..packet };
         let number = self.add(world, packet);
         let old = Skb { packet: number, ..segment.skb };
@@ -883,32 +868,13 @@ impl Out {
 impl Sender {
     /// A packet that it sends, whose first byte has this position.
     fn packet(&self, world: &World, start: u64) -> Packet {
-        let app = world.truth.out.writer(self.life, start);
+        let ends = world.ends(&self.flow, self.first);
         Packet {
-            protocol: IPPROTO_TCP,
-            ends: self.ends(world),
-            source: Source::Socket(self.life),
             start,
-            len: 0,
-            segs: 1,
-            flags: 0,
-            mark: 0,
-            first: 0,
             rtt: self.rtt,
             dsacks: if self.has_resent { self.dsacks as u16 + 1 } else { 0 },
-            app,
-            users: Vec::new(),
-            skb: 0,
-            copy: 0,
-            segment: 0,
-            stamped: Vec::new(),
-            is_alive: true,
-            is_parked: false,
-            flies: true,
-            is_due: false,
-            has_ip: false,
-            has_app: false,
-            lines: 0,
+            app: world.truth.out.writer(self.life, start),
+            ..Packet::new(IPPROTO_TCP, ends, Source::Socket(self.life))
         }
     }
 

@@ -52,6 +52,36 @@ pub(in crate::lives) struct Packet {
 }
 
 impl Packet {
+    /// One that nothing has happened to yet.
+    pub(in crate::lives) const fn new(protocol: u8, ends: Ends, source: Source) -> Self {
+        Self {
+            protocol,
+            ends,
+            source,
+            start: 0,
+            len: 0,
+            segs: 1,
+            flags: 0,
+            mark: 0,
+            first: 0,
+            rtt: 0,
+            dsacks: 0,
+            app: None,
+            users: Vec::new(),
+            skb: 0,
+            copy: 0,
+            segment: 0,
+            stamped: Vec::new(),
+            is_alive: true,
+            is_parked: false,
+            flies: true,
+            is_due: false,
+            has_ip: false,
+            has_app: false,
+            lines: 0,
+        }
+    }
+
     /// An skb of it is freed.
     pub(in crate::lives) fn is_free(&mut self, skb: u64) {
         const NONE: u64 = 1;

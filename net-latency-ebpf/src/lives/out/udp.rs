@@ -8,9 +8,9 @@ use net_latency_common::{AF_INET, AF_INET6, IPPROTO_UDP};
 use super::{
     super::{
         choice::Choice,
-        flow::{Flow, shown},
-        truth::{Ends, Hook},
-        world::{Skb, World, hook, note, skb as hooked, sock},
+        flow::Flow,
+        truth::Hook,
+        world::{Skb, World, hook, note, skb as hooked, sock, write_ip},
     },
     Fate, Out, Way, Who,
     truth::{Packet, Source},
@@ -223,7 +223,7 @@ impl Out {
         let is_udp = protocol == IPPROTO_UDP;
         let packet = self.new_packet(world, &flow, protocol, ids, len, call);
         world.truth.out.packets[packet].has_app =
-            !self.is_limited && call.is_some_and(|call| self.begun.contains(&(ids, call)));
+            !world.truth.out.is_limited && call.is_some_and(|call| self.begun.contains(&(ids, call)));
         self.begins(ids, None);
         let skb = self.new_datagram(world, packet, &flow, protocol, len);
         self.own(world, skb, sk);
@@ -256,42 +256,13 @@ impl Out {
         len: u32,
         call: Option<usize>,
     ) -> usize {
-        let [remote, local] = flow.addresses;
-        let family = if flow.is_v6 { AF_INET6 } else { AF_INET };
         let packet = Packet {
-            protocol,
-            ends: Ends {
-                remote: shown(remote, flow.is_v6),
-                local: shown(local, flow.is_v6),
-                remote_port: flow.remote_port,
-                local_port: flow.local_port,
-                family: family as u8,
-                netns: world.nets[flow.net].inode,
-                first: 0,
-                is_collapsed: false,
-            },
-            source: Source::Thread(ids),
-            start: 0,
             len,
             segs: len.div_ceil(GSO_SIZE).max(1) as u16,
-            flags: 0,
             mark: world.choice.below(4),
-            first: 0,
-            rtt: 0,
-            dsacks: 0,
             app: call,
-            users: Vec::new(),
-            skb: 0,
-            copy: 0,
-            segment: 0,
-            stamped: Vec::new(),
-            is_alive: true,
-            is_parked: false,
             flies: protocol == IPPROTO_UDP,
-            is_due: false,
-            has_ip: false,
-            has_app: false,
-            lines: 0,
+            ..Packet::new(protocol, world.ends(flow, 0), Source::Thread(ids))
         };
         world.truth.out.packets.push(packet);
         world.truth.out.packets.len() - 1
@@ -304,17 +275,7 @@ impl Out {
         let offsets = world.offsets;
         let network = skb.head + u64::from(NETWORK);
         let [remote, local] = flow.addresses;
-        let header: u16 = if flow.is_v6 {
-            memory::write(network, [0x60, 0, 0, 0, 0, 0, protocol, 64_u8]);
-            memory::write(network + 8, local);
-            memory::write(network + 24, remote);
-            40
-        } else {
-            memory::write(network, [0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0_u8]);
-            memory::write(network + 12, <[u8; 4]>::try_from(&local[..4]).expect("four"));
-            memory::write(network + 16, <[u8; 4]>::try_from(&remote[..4]).expect("four"));
-            20
-        };
+        let header = write_ip(network, protocol, flow.is_v6, [local, remote]);
         let transport = network + u64::from(header);
         memory::write(transport, [flow.local_port.to_be(), flow.remote_port.to_be()]);
         memory::write(transport + 4, [((len + HEADER) as u16).to_be(), packet as u16]);
