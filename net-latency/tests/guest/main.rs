@@ -28,7 +28,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cases::truth::Session;
+use cases::{
+    daily,
+    truth::{Session, Theme},
+};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tool::Backend;
 use verdict::{Skipped, judge};
@@ -93,22 +96,26 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         trial(name, move || judge(&own_name, case(backend), || case(backend)))
     };
     let mut trials = Vec::new();
-    for (name, case) in cases::harness::CASES {
+    let usual = Backend::tested()[0];
+    for (name, case) in cases::harness::CASES.iter().filter(|(name, _)| daily::has(name, usual)) {
         trials.push(trial(format!("harness::{name}"), *case));
     }
     // Whatever the backend; `cargo xtask test` asks one guest for them, or two for a share each.
     let is_of_user_side =
         |name: &str| cases::is_of_user_side(name) && cases::is_of_share(cases::is_behind_hooks(name));
-    for (name, case) in cases::all().filter(|(name, _)| is_of_user_side(name)) {
-        trials.push(judged(format!("user::{name}"), Backend::tested()[0], case));
+    for (name, case) in cases::all().filter(|(name, _)| is_of_user_side(name) && daily::has(name, usual)) {
+        trials.push(judged(format!("user::{name}"), usual, case));
     }
     for backend in Backend::tested() {
-        let of_backend = |name| cases::applies(name, backend) && !cases::is_of_user_side(name);
+        let of_backend = |name| {
+            cases::applies(name, backend) && !cases::is_of_user_side(name) && daily::has(name, backend)
+        };
         for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
             trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
         let themes = if cases::is_of_share(false) { cases::truth::THEMES } else { &[] };
-        for theme in themes {
+        let is_played = |theme: &&Theme| daily::has(&format!("truth::{}", theme.name), backend);
+        for theme in themes.iter().filter(is_played) {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
             let names = theme.scenarios.iter().map(|scenario| scenario.name);
             // A run of the tool that many share plays those alone that are asked for.

@@ -47,6 +47,8 @@ const SOAK_SEED: (&str, &str) = ("NET_LATENCY_SOAK_SEED", "20260302");
 const RACE: (&str, &str) = ("NET_LATENCY_RACE", "1");
 /// In all of their names.
 const RACE_FILTER: &str = "::race";
+/// Asks for the daily run's choice of tests on each kernel (`cases/daily.rs` of the guest's tests).
+const DAILY: (&str, &str) = ("NET_LATENCY_DAILY", "1");
 /// Asks for a [`Share`] of the tests.
 const SHARE: &str = "NET_LATENCY_TESTS";
 /// Says that whoever sleeps is woken.
@@ -58,8 +60,6 @@ const OF_KPROBES: Series = Series::Version(5, 10);
 /// In the names of the tests of journeys. On the real-time kernel each takes most of a minute, attaching and detaching, and the default
 /// backend takes kprobes there.
 const JOURNEYS: &str = "kprobe::journey";
-/// Parts of names of tests that the newest kernel has under `--all` only: those of what is slow to attach, and of what knows no kernel.
-const NOT_DAILY: [&str; 2] = ["auto::journey", "auto::hist_"];
 /// In the names of the tests that make faults and judge the verdict on them. Each takes several seconds, so that they run on a usual
 /// kernel and on the newest only, unless kernels are named.
 const INCIDENTS: &str = "diagnose_";
@@ -174,6 +174,8 @@ pub(super) struct Choice {
     is_whole: bool,
     /// Kernels were named: everything runs on them.
     is_named: bool,
+    /// Neither kernels nor tests were named, nor the whole: each kernel has its choice of tests.
+    is_daily: bool,
 }
 
 impl Choice {
@@ -196,6 +198,7 @@ impl Choice {
             repeat: args.repeat,
             is_whole: args.all,
             is_named,
+            is_daily: !args.all && !is_named && args.filter.is_none(),
         }
     }
 
@@ -260,9 +263,6 @@ impl Choice {
         }
         if self.is_whole && kernel.series == Series::RealTime {
             skipped.push(JOURNEYS);
-        }
-        if !self.is_whole && !self.is_named && self.filter.is_none() && kernel.series == Series::Newest {
-            skipped.extend(NOT_DAILY);
         }
         let skipped = skipped.into_iter().flat_map(|name| ["--skip".into(), OsString::from(name)]);
         // A test program takes one filter: these tests are few.
@@ -407,6 +407,9 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     set((REPEAT, repeat.as_str()));
     if job.part == Part::Race {
         set(RACE);
+    }
+    if choice.is_daily {
+        set(DAILY);
     }
     if let Some(share) = job.share.asked() {
         set((SHARE, share));

@@ -26,7 +26,14 @@ pub(crate) const CASES: &[Check] = &[
     ("a_peer_has_its_name", a_peer_has_its_name),
     ("only_skipped_calls_give_a_second_try", only_skipped_calls_give_a_second_try),
     ("what_may_be_missing", what_may_be_missing),
+    ("lists_of_tests_name_tests", lists_name_tests),
 ];
+
+fn lists_name_tests() -> Result<()> {
+    let unknown = super::unknown_names();
+    ensure!(unknown.is_empty(), "no tests: {unknown:?}");
+    Ok(())
+}
 
 fn only_skipped_calls_give_a_second_try() -> Result<()> {
     let fault =

@@ -8,6 +8,7 @@ mod command;
 mod connections;
 mod container;
 mod conversation;
+pub(crate) mod daily;
 mod diagnose;
 mod disturbances;
 mod ends;
@@ -144,6 +145,14 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     .into_iter()
     .flatten()
     .copied()
+}
+
+/// Names in this file's lists and in [`daily`]'s that no test has.
+fn unknown_names() -> Vec<&'static str> {
+    let themes: Vec<_> = truth::THEMES.iter().map(|theme| format!("truth::{}", theme.name)).collect();
+    let is_known =
+        |name: &str| all().any(|(known, _)| known == name) || themes.iter().any(|theme| theme == name);
+    daily::names().chain(OF_USER_SIDE.iter().copied()).filter(|name| !is_known(name)).collect()
 }
 
 /// Whether a case is one of what comes behind the hooks.
