@@ -2,6 +2,9 @@
 
 use std::{io, time::Duration};
 
+/// Of a run that is shorter, a share says how it started and ended.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// What a trace has cost while all was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -16,16 +19,21 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Writes one line: shares of one CPU, and the programs' time for each of so many packets.
+    /// Writes one line: shares of one CPU, or times where a run was too short for shares, and the programs' time for each of so many
+    /// packets.
     ///
     /// # Errors
     /// When `out` can't be written.
     pub fn write(&self, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
-        let elapsed = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-        let share = |time: Duration| 100.0 * time.as_secs_f64() / elapsed;
-        write!(out, "  cost: {:.1} % of a CPU, {} MiB", share(self.own), self.resident_bytes >> 20)?;
+        let part = |time: Duration| {
+            if self.elapsed < SHORT {
+                return format!("{} ms", time.as_millis());
+            }
+            format!("{:.1} %", 100.0 * time.as_secs_f64() / self.elapsed.as_secs_f64())
+        };
+        write!(out, "  cost: {} of a CPU, {} MiB", part(self.own), self.resident_bytes >> 20)?;
         if let Some(time) = self.programs {
-            write!(out, "; in the kernel {:.1} %", share(time))?;
+            write!(out, "; in the kernel {}", part(time))?;
             if packets > 0 {
                 write!(out, ", {} ns a packet", time.as_nanos() / u128::from(packets))?;
             }
@@ -59,5 +67,7 @@ mod tests {
             "  cost: 3.1 % of a CPU, 18 MiB; in the kernel 12.0 %, 1200 ns a packet\n"
         );
         assert_eq!(text(&cost, 0), "  cost: 3.1 % of a CPU, 18 MiB; in the kernel 12.0 %\n");
+        let short = Cost { own: Duration::from_millis(30), elapsed: Duration::from_millis(29), ..cost };
+        assert_eq!(text(&short, 0), "  cost: 30 ms of a CPU, 18 MiB; in the kernel 1200 ms\n");
     }
 }

@@ -141,12 +141,12 @@ impl Ledger {
         }
     }
 
-    /// Writes one line.
+    /// Writes one line, of what can have a line: packets from before tracing was complete, or after it ended, are of use to no reader.
     ///
     /// # Errors
     /// When `out` can't be written.
     pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
-        write!(out, "{} packets seen", self.seen)?;
+        write!(out, "{} packets seen", self.seen.saturating_sub(self.outside))?;
         if self.from_before > 0 {
             write!(out, " + {} from before", self.from_before)?;
         }
@@ -158,7 +158,6 @@ impl Ledger {
             (self.duplicates, "duplicate segments received (needless retransmissions)"),
             (self.waiting, "waiting"),
             (self.inconsistent, "with inconsistent times"),
-            (self.outside, "at start or end"),
         ];
         for (count, what) in rest.into_iter().filter(|(count, _)| *count > 0) {
             write!(out, " + {count} {what}")?;
