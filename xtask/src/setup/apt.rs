@@ -4,6 +4,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -12,6 +14,25 @@ use crate::{
     process::{as_root, quietly, step, succeeds},
     setup::sources::Mirrors,
 };
+
+/// How long another apt may have the lock of the lists: for that one apt doesn't wait itself, whatever `DPkg::Lock::Timeout` says.
+const LISTS_PATIENCE: Duration = Duration::from_secs(300);
+/// In its message then.
+const LISTS_LOCK: &str = "Could not get lock /var/lib/apt/lists/lock";
+
+/// Runs what needs the lists' lock, once another one has let it go.
+fn when_lists_are_free<T>(patience: Duration, mut update: impl FnMut() -> Result<T>) -> Result<T> {
+    const PAUSE: Duration = Duration::from_millis(500);
+    let start = Instant::now();
+    loop {
+        match update() {
+            Err(error) if format!("{error:#}").contains(LISTS_LOCK) && start.elapsed() < patience => {
+                sleep(PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
 
 /// The system's own apt.
 #[derive(Debug, Default)]
@@ -97,9 +118,11 @@ impl Apt {
     fn update(&mut self) -> Result<()> {
         if !self.updated {
             step("refreshing the package lists", || {
-                let mut command = as_root("apt-get");
-                command.args(["-q", "-o", "DPkg::Lock::Timeout=300", "update"]);
-                quietly(&mut command, "is the network reachable, and are the apt sources right?")
+                when_lists_are_free(LISTS_PATIENCE, || {
+                    let mut command = as_root("env");
+                    command.args(["LC_ALL=C", "apt-get", "-q", "update"]);
+                    quietly(&mut command, "is the network reachable, and are the apt sources right?")
+                })
             })?;
             self.updated = true;
         }
@@ -191,4 +214,28 @@ fn fresh(directory: &Path) -> Result<()> {
         fs::remove_dir_all(directory).with_context(|| format!("can't remove {}", directory.display()))?;
     }
     fs::create_dir_all(directory).with_context(|| format!("can't create {}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn another_apt_is_waited_for_and_nothing_else_is() {
+        let locked =
+            || anyhow!("`apt-get update` failed:\nE: {LISTS_LOCK}. It is held by process 7 (apt-get)");
+        let update = |failures: u32, error: &dyn Fn() -> anyhow::Error, patience| {
+            let mut tries = 0;
+            let result = when_lists_are_free(patience, || {
+                tries += 1;
+                if tries > failures { Ok(()) } else { Err(error()) }
+            });
+            (result.is_ok(), tries)
+        };
+        assert_eq!(update(1, &locked, LISTS_PATIENCE), (true, 2));
+        assert_eq!(update(1, &locked, Duration::ZERO), (false, 1));
+        assert_eq!(update(1, &|| anyhow!("E: no network"), LISTS_PATIENCE), (false, 1));
+    }
 }
