@@ -199,6 +199,18 @@ pub(crate) fn wrap<M: Memory>(skb: Skb<M>, key: u64, socket: u64) {
     });
 }
 
+/// What is wrapped up is cut into segments, which are skbs of their own: which of them is the first is not known.
+#[inline(always)]
+pub(crate) fn unwrap<M: Memory>(skb: Skb<M>) {
+    let key = number(skb.address());
+    if let Some(line) = LINES.peek(key)
+        // SAFETY: an entry of a map, which its packet has to itself.
+        && unsafe { (*line).acked } != 0
+    {
+        LINES.forget(key);
+    }
+}
+
 /// This CPU's driver gets an skb.
 #[inline(always)]
 pub(crate) fn begin(skb: u64, whose: Whose) -> Option<*mut Driving> {
@@ -271,4 +283,11 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) {
     if unsafe { (*line).socket } == number(skb.socket().address()) {
         finish_queued(key, SENT_DROPPED);
     }
+}
+
+/// How many packets wait for their drivers.
+#[cfg(test)]
+pub(crate) fn leaving_lines() -> u64 {
+    // SAFETY: entries, which no program writes to now.
+    LINES.entries().filter(|line| unsafe { (**line).acked == 0 }).count() as u64
 }

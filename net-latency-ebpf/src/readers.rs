@@ -28,11 +28,11 @@ const TAG_BITS: u32 = 22 - SLOT_BITS;
 /// A thread that reads. Each word is a time with its tag, or 0.
 #[repr(C)]
 pub(crate) struct Reader {
-    /// It called to receive.
+    /// It called to receive, or to send; or it was born, and has not called yet.
     asked: Field<u64>,
     /// It was woken.
     woken: Field<u64>,
-    /// It was on a CPU for the first time after that.
+    /// It was on a CPU for the first time after that, or when it called first.
     running: Field<u64>,
     /// Which process had that CPU until then; in place of a time its id.
     holder: Field<u64>,
@@ -73,7 +73,7 @@ pub(crate) struct Reading {
     pub(crate) asked: u64,
     /// It was woken last.
     pub(crate) woken: u64,
-    /// It was on a CPU for the first time after that, or after an earlier wakeup.
+    /// It was on a CPU for the first time after that, or after an earlier wakeup; or it called first, and what it did before is not known.
     pub(crate) running: u64,
     /// The id of the process that had that CPU until then; 0 if none had it.
     pub(crate) holder: u64,
@@ -99,12 +99,20 @@ pub fn asks() -> HookResult {
     }
     let (slot, tag) = place(Task::current_ids() as u32);
     let Some(reader) = READERS.get(slot) else { return Ok(()) };
+    let now = tagged::word::<TAG_BITS>(now(), tag);
     if !is_of(reader.asked.get(), tag) {
+        // Whether it was woken before is not known.
         reader.woken.set(0);
-        reader.running.set(0);
+        reader.running.set(now);
     }
-    reader.asked.set(tagged::word::<TAG_BITS>(now(), tag));
+    reader.asked.set(now);
     Ok(())
+}
+
+/// The current thread calls to send: it has a CPU, as one that calls to receive. A client's thread does so before it waits for an answer.
+#[inline(always)]
+pub(crate) fn sends() -> HookResult {
+    if setting!(fine) == 0 { Ok(()) } else { asks() }
 }
 
 /// The current thread reads in a way whose beginning no hook sees (TLS).
@@ -115,6 +123,24 @@ pub(crate) fn asks_unseen() {
         && is_of(reader.asked.get(), tag)
     {
         reader.asked.set(0);
+    }
+}
+
+/// The current task has made a thread (tracepoint `sched_process_fork`), which needs a CPU from now on: all that it does is seen.
+#[inline(always)]
+pub fn born<M: Memory>(thread: Thread<M>) {
+    if setting!(fine) == 0 {
+        return;
+    }
+    let (slot, tag) = place(thread.thread());
+    // Another's place stays that one's: most of what is started reads nothing.
+    if let Some(reader) = READERS.get(slot)
+        && reader.asked.get() == 0
+    {
+        let now = tagged::word::<TAG_BITS>(now(), tag);
+        reader.woken.set(now);
+        reader.running.set(0);
+        reader.asked.set(now);
     }
 }
 
@@ -150,19 +176,22 @@ pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
 pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
     let (slot, tag) = place(next.thread());
     let Some(reader) = READERS.get(slot) else { return Ok(()) };
-    let (woken, running) = (reader.woken.get(), reader.running.get());
-    if !is_of(reader.asked.get(), tag) || !is_of(woken, tag) {
+    let (asked, woken) = (reader.asked.get(), reader.woken.get());
+    if !is_of(asked, tag) || !is_of(woken, tag) {
         if next.is_of_kernel() && !before.is_of_kernel() {
             displaced(before.process());
         }
         return Ok(());
     }
     let now = now();
-    // After the first time it was preempted, not woken.
+    // Whoever was on a CPU since, or has called since, was preempted and not woken.
     let waited = tagged::age::<TAG_BITS>(woken, now);
-    if !is_of(running, tag) || tagged::age::<TAG_BITS>(running, now) > waited {
+    let running = reader.running.get();
+    let is_before = |word| tagged::age::<TAG_BITS>(word, now) >= waited;
+    if woken != running && is_before(running) && is_before(asked) {
         reader.running.set(tagged::word::<TAG_BITS>(now, tag));
-        reader.holder.set(tagged::word::<TAG_BITS>(holder(before, waited, now), tag));
+        let holder = holder(before, waited.saturating_sub(tagged::JITTER), now);
+        reader.holder.set(tagged::word::<TAG_BITS>(holder, tag));
     }
     Ok(())
 }
@@ -228,6 +257,7 @@ impl Reading {
             || transport == 0
             || readable < transport
             || readable > app
+            || woken == 0 && readable < running
         {
             return UNSEEN;
         }
@@ -294,7 +324,7 @@ mod tests {
     #[test]
     fn a_reader_who_is_busy_lets_bytes_wait() {
         // It was never off its CPU since.
-        assert_eq!(split(1_000, 1_900, 0, 0), [0, 900, 0, 100]);
+        assert_eq!(split(1_000, 1_900, 0, 900), [0, 900, 0, 100]);
         assert_eq!(split(1_000, 1_900, 100, 200), [0, 900, 0, 100]);
         // It asked already, and was copying what came before.
         assert_eq!(split(1_300, 900, 100, 200), [300, 0, 0, 700]);
@@ -327,6 +357,8 @@ mod tests {
             }
         }
         assert_eq!(split(1_000, 0, 1_100, 1_200), UNSEEN);
+        // It called for the first time when the bytes were there: it may have waited for a CPU until then.
+        assert_eq!(split(1_000, 1_900, 0, 1_001), UNSEEN);
         assert_eq!(split(2_100, 900, 0, 0), UNSEEN);
         // It was not taken, or when it came is not known.
         let reading = Reading { asked: 500, woken: 1_010, running: 1_700, holder: 0 };

@@ -505,26 +505,26 @@ impl Count {
 }
 
 #[cfg(test)]
+impl<T: 'static, const BITS: u32> Places<T, BITS> {
+    /// All entries in slots.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = *mut T> {
+        let slots = self.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));
+        // SAFETY: within a map's entry.
+        slots.filter(|slot| Slot::key(*slot) != 0).map(|slot| unsafe { &raw mut (*slot).entry })
+    }
+}
+
+#[cfg(test)]
 impl<T: 'static, const BITS: u32> Table<T, BITS> {
     /// All entries.
     pub(crate) fn entries(&self) -> std::vec::Vec<*mut T> {
-        let in_slots =
-            self.places.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));
         let mut all = self.map.values();
-        // SAFETY: within a map's entry.
-        all.extend(
-            in_slots.filter(|slot| Slot::key(*slot) != 0).map(|slot| unsafe { &raw mut (*slot).entry }),
-        );
+        all.extend(self.places.entries());
         all
     }
 
     pub(crate) fn count(&self) -> Count {
-        let in_slots =
-            self.places.slots.touched().into_iter().flat_map(|slots| [0, 1].map(|n| Slots::slot(slots, n)));
         let (spilled, most) = self.map.count();
-        Count {
-            count: in_slots.filter(|slot| Slot::key(*slot) != 0).count() as u64 + spilled,
-            is_full: spilled >= most,
-        }
+        Count { count: self.places.entries().count() as u64 + spilled, is_full: spilled >= most }
     }
 }

@@ -673,8 +673,9 @@ pub(crate) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let (socket, header) = unsafe { ((*found.entry).socket, (*found.entry).header) };
     forget(&found);
     if header != skb.udp_header() {
-        // That was another life of the address, which ended unseen; whose, is not known any more.
-        return Err(Counter::DroppedIn);
+        // That was another life of the address, which ended unseen; whose, is not known any more. This skb may be anything else.
+        counters::one(Counter::DroppedIn);
+        return Ok(());
     }
     let (remote, local) = ports(header as u32);
     // The socket is there as a rule: it drops what is on its queue before it is freed. If it is not, the header of this skb is by chance
@@ -731,6 +732,8 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     begun(socket).set(app);
     send.task.set(filter::current_wanted_task());
     send.state.set(SendState::Called);
+    #[cfg(feature = "fine")]
+    readers::sends()?;
     Ok(())
 }
 

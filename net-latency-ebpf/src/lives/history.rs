@@ -3,13 +3,14 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, Direction, PacketRecord};
+use net_latency_common::{Counter, Direction, FineRecord, PacketRecord};
 
 use super::{
     choice::Choice,
     flow::Flow,
     out::{self, Out},
     processes::{self, Filter, Processes},
+    readers::{self, OfKernel},
     tcp_in::{Connection, Reading},
     truth::{Hook, Packet},
     udp_in::{self, Udp},
@@ -18,8 +19,9 @@ use super::{
 use crate::{
     bpf::host::{CPUS, Machine},
     emit::{counters, ring},
+    leaving::leaving_lines,
     skb_stamps::was_segmented,
-    tcp::{in_flight_packets as in_flight, waiting_segments},
+    tcp::{in_flight::waiting_lines, in_flight_packets as in_flight, waiting_segments},
     udp::{sending, waiting_datagrams},
 };
 
@@ -46,6 +48,8 @@ pub(super) enum Step {
     Process(processes::Step),
     /// Of UDP's.
     Datagram(udp_in::Step),
+    /// Of the scheduler's.
+    Scheduler(readers::Step),
     /// Time passes.
     Wait { ms: u8 },
     /// Something goes out.
@@ -136,6 +140,8 @@ pub(super) struct History {
     /// One kprobe of so many is skipped; none if it is 0.
     pub(super) skips: u32,
     pub(super) filter: Filter,
+    /// `--stages fine`.
+    pub(super) fine: bool,
     /// TCP's hook on the way out is IP's function (`tcp_header_only`).
     pub(super) header_only: bool,
     pub(super) steps: Vec<Step>,
@@ -153,6 +159,7 @@ impl History {
             header_only: false,
             skips: 0,
             filter: Filter::Off,
+            fine: false,
             steps: steps.into(),
         }
     }
@@ -181,11 +188,12 @@ impl History {
         let out_favourite = out::favourite(&mut choice);
         // In, out, or both.
         let ways = if filter == Filter::Off { choice.below(3) } else { 0 };
+        let fine = choice.one_in(3);
         let step = |choice: &mut Choice| {
             if ways == 1 || ways == 2 && choice.one_in(2) {
                 Step::Out(out::Step::draw(choice, out_favourite))
             } else {
-                Step::draw(choice, favourite, of_udp, filter)
+                Step::draw(choice, favourite, of_udp, filter, fine)
             }
         };
         Self {
@@ -196,6 +204,7 @@ impl History {
             control: choice.one_in(4),
             skips: if choice.one_in(8) { 2 + choice.below(8) } else { 0 },
             filter,
+            fine,
             header_only: choice.one_in(4),
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
@@ -255,6 +264,7 @@ impl History {
                 Self { control: false, ..best.clone() },
                 Self { skips: 0, ..best.clone() },
                 Self { filter: Filter::Off, ..best.clone() },
+                Self { fine: false, ..best.clone() },
                 Self { header_only: false, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
@@ -270,7 +280,10 @@ impl History {
 
 impl Step {
     /// Of 32 steps so many of those that bring and take packets are UDP's.
-    fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32, filter: Filter) -> Self {
+    fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32, filter: Filter, fine: bool) -> Self {
+        if fine && choice.one_in(4) {
+            return Self::Scheduler(readers::Step::draw(choice));
+        }
         if filter != Filter::Off && choice.one_in(6) {
             return Self::Process(processes::Step::draw(choice));
         }
@@ -352,6 +365,7 @@ impl Step {
             .filter(|other| *other != self)
             .collect(),
             Self::Process(step) => step.simpler().into_iter().map(Self::Process).collect(),
+            Self::Scheduler(step) => step.simpler().into_iter().map(Self::Scheduler).collect(),
             Self::Datagram(step) => step.simpler().into_iter().map(Self::Datagram).collect(),
             Self::Out(step) => {
                 step.simpler().into_iter().map(Self::Out).filter(|other| *other != self).collect()
@@ -384,6 +398,9 @@ struct Run {
     /// Whether nothing is evicted, nor finds no room.
     has_room: bool,
     out: Option<Out>,
+    of_kernel: OfKernel,
+    /// The tasks that are asleep in a call on these connections.
+    asleep: Vec<Option<usize>>,
 }
 
 impl Run {
@@ -395,11 +412,13 @@ impl Run {
             machine.entries = history.entries;
             machine.settings.control = u32::from(history.control);
             machine.settings.tcp_header_only = u32::from(history.header_only);
+            machine.settings.fine = u32::from(history.fine);
         });
         world.skips = history.skips;
         if tells {
             world.log = Some(Vec::new());
         }
+        let of_kernel = OfKernel::new(&world);
         let mut run = Self {
             world,
             connections: Vec::new(),
@@ -411,6 +430,8 @@ impl Run {
             processes,
             has_room: history.entries == usize::MAX,
             out: None,
+            of_kernel,
+            asleep: Vec::new(),
         };
         for number in 0..2_u8 {
             run.connect(number);
@@ -444,6 +465,7 @@ impl Run {
         world.truth.connections.push(ends);
         let number = world.truth.connections.len() - 1;
         self.connections.push(Connection::new(world, flow, number));
+        self.asleep.push(None);
     }
 
     fn run(mut self, steps: &[Step]) -> (Option<Vec<String>>, Result<u64, String>) {
@@ -507,7 +529,12 @@ impl Run {
                     return;
                 }
                 if connection.owner.is_none() {
-                    connection.lock(&self.world, self.processes.running(task));
+                    let task = self.asleep[number].take().unwrap_or_else(|| {
+                        let task = self.processes.running(task);
+                        readers::ask(&mut self.world, task);
+                        task
+                    });
+                    connection.lock(&self.world, task);
                 }
                 if connection.readable() != 0 {
                     connection.read(&mut self.world, u64::from(len) * 5, how);
@@ -518,6 +545,8 @@ impl Run {
                 let connection = &mut self.connections[number];
                 if connection.owner.is_some() && connection.sk != 0 {
                     self.world.run_as(connection.owner);
+                    // `sk_wait_data`, or the end of the call.
+                    self.asleep[number] = connection.owner.filter(|_| self.world.choice.one_in(2));
                     connection.unlock(&mut self.world);
                 }
             }
@@ -525,6 +554,7 @@ impl Run {
                 let number = usize::from(connection) % self.connections.len();
                 if self.connections[number].sk != 0 {
                     self.world.run_as(self.connections[number].owner.or(Some(self.processes.running(0))));
+                    self.asleep[number] = None;
                     self.connections[number].close(&mut self.world);
                 }
             }
@@ -542,13 +572,15 @@ impl Run {
                 }
             }
             Step::Process(step) => {
-                let (connections, udp) = (&self.connections, &self.udp);
+                let (connections, udp, asleep) = (&self.connections, &self.udp, &self.asleep);
                 let is_busy = |task| {
                     connections.iter().any(|connection| connection.owner == Some(task))
                         || udp.is_used_by(task)
+                        || asleep.contains(&Some(task))
                 };
                 self.processes.step(&mut self.world, step, is_busy);
             }
+            Step::Scheduler(step) => self.of_kernel.step(&mut self.world, step, &self.processes),
             Step::Datagram(step) => self.datagram(step),
             Step::Out(step) => {
                 if let Some(out) = &mut self.out {
@@ -624,7 +656,7 @@ impl Run {
             }
             udp_in::Step::Take { task, socket, how, .. } => {
                 let task = self.processes.running(task);
-                self.world.run_as(Some(task));
+                readers::ask(&mut self.world, task);
                 self.udp.take(&mut self.world, task, Udp::number(socket), how);
             }
             udp_in::Step::Looked { .. } => self.udp.looked(&mut self.world),
@@ -737,7 +769,20 @@ impl Run {
 
     /// Whether lines and counters say what was true.
     fn check(&mut self) -> Result<u64, String> {
-        let lines: Vec<PacketRecord> = records(ring::take_records());
+        let lines: Vec<PacketRecord> = if readers::is_fine() {
+            let lines: Vec<FineRecord> = records(ring::take_records());
+            for line in &lines {
+                let result = if line.packet.direction == Direction::In as u8 {
+                    self.world.truth.check_fine(&line.packet, &line.parts)
+                } else {
+                    out::check_sent(&self.world, &line.packet, &line.parts)
+                };
+                result.map_err(|fault| format!("{fault}: {line:?}"))?;
+            }
+            lines.into_iter().map(|line| line.packet).collect()
+        } else {
+            records(ring::take_records())
+        };
         let (sent, lines): (Vec<_>, Vec<_>) =
             lines.into_iter().partition(|line| line.direction == Direction::Out as u8);
         let (mut seen, mut seen_udp) = (Vec::new(), Vec::new());
@@ -756,7 +801,7 @@ impl Run {
             note!(self.world, "line: {line:?}");
             out::check(&mut self.world, line).map_err(|fault| format!("{fault}: {line:?}"))?;
         }
-        out::check_all(&self.world, &counted, in_flight() + sending())?;
+        out::check_all(&self.world, &counted, in_flight() + sending() + waiting_lines() + leaving_lines())?;
         let get = |counter| counted.get(counter);
         let shown = lines.len() as u64;
         let came = get(Counter::Stored)

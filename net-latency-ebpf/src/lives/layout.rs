@@ -26,6 +26,8 @@ pub(super) struct Sizes {
     pub(super) sock: u32,
     pub(super) task: u32,
     pub(super) signal: u32,
+    pub(super) qdisc: u32,
+    pub(super) qdisc_ops: u32,
 }
 
 /// Gives each field its place. Between them there may be others.
@@ -77,6 +79,8 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
             task_struct_start_time: 8, task_struct_comm: 16,
         }),
         signal: of(&mut fields! { signal_struct_live: 4 }),
+        qdisc: of(&mut fields! { qdisc_enqueue: 8, qdisc_ops: 8 }),
+        qdisc_ops: of(&mut fields! { qdisc_ops_enqueue: 8 }),
     };
     (offsets, sizes)
 }

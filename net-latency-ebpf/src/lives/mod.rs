@@ -2,17 +2,20 @@
 //! true or absent with a counted reason.
 //!
 //! [`world`] has a kernel's objects in memory, at places of their own ([`layout`]), and frees and gives them again as SLUB does. [`tcp_in`],
-//! [`udp_in`], [`out`] and [`history`] call the hooks as Linux calls the functions, and know the truth ([`truth`]). A history is a list of steps, drawn from a
+//! [`udp_in`], [`readers`], [`out`] and [`history`] call the hooks as Linux calls the functions, and know the truth ([`truth`]). A history is a list of steps, drawn from a
 //! seed ([`choice`]); one that shows a fault is made short, and told.
 
 mod choice;
 mod flow;
 mod found;
+mod found_readers;
 mod found_udp;
 mod history;
 mod layout;
 mod out;
 mod processes;
+mod reader_truth;
+mod readers;
 mod tcp_in;
 mod truth;
 mod udp_in;

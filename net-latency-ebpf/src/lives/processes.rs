@@ -7,6 +7,7 @@ use net_latency_common::{PID_ALONE, PID_WITH_CHILDREN, PIDS_IN_SET};
 
 use super::{
     choice::Choice,
+    reader_truth::What,
     truth::Hook,
     world::{Task, World, note},
 };
@@ -14,6 +15,7 @@ use crate::{
     bpf::host::Machine,
     flow::processes,
     kernel::{memory::Probed, task::Thread},
+    readers,
 };
 
 /// Something that happens to tasks. Numbers count modulo what there is.
@@ -251,7 +253,11 @@ impl Processes {
         let group = if is_thread { self.processes[mine].number } else { id };
         world.tasks.push(Task { address, ids: u64::from(group) << 32 | u64::from(id) });
         let child = Thread::<Probed>::new(address as *const u8);
-        let call = world.call(Hook::Other, place, || processes::started(child));
+        let call = world.call(Hook::Other, place, || {
+            readers::born(child);
+            processes::started(child)
+        });
+        world.truth.scheduled.note(id, What::Born, call);
         let is_lost = world.truth.calls[call].result.is_some();
         if !is_thread {
             let inherits = self.processes[mine].wanted == PID_WITH_CHILDREN && !is_lost;
@@ -268,10 +274,12 @@ impl Processes {
         let live: u32 = world.get(signal, world.offsets.signal_struct_live);
         world.put(signal, world.offsets.signal_struct_live, live - 1);
         let task = Thread::<Probed>::new(world.tasks[place].address as *const u8);
-        world.call(Hook::Other, place, || {
+        let call = world.call(Hook::Other, place, || {
             processes::exited(task);
+            readers::exited(task);
             Ok(())
         });
+        world.truth.scheduled.note(world.tasks[place].ids as u32, What::Exited, call);
         note!(world, "  task {place} exits");
         // Others than the leader are released at once.
         self.members[place].state =

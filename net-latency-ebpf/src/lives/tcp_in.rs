@@ -7,6 +7,7 @@ use net_latency_common::Counter;
 
 use super::{
     flow::Flow,
+    reader_truth::What,
     truth::{Hook, Read},
     udp_truth::Want,
     world::{Skb, World, hook, note, skb as hooked, sock},
@@ -268,7 +269,8 @@ impl Connection {
             self.is_others = true;
         }
         if how == Reading::Splice {
-            hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
+            let call = hook!(world, Hook::Other, self.number, tcp::receive::reading(sock(self.sk)));
+            world.truth.scheduled.note(world.current_thread(), What::Asked, call);
         }
         let until = self.copied + len;
         let mut at = self.copied;

@@ -3,11 +3,14 @@
 use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
-    Counter, Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PacketRecord, STAMP_APP, STAMP_DRV,
-    STAMP_IP, STAMP_TRANSPORT,
+    Counter, Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PARTS, PacketRecord, STAMP_APP,
+    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
 };
 
-use super::udp_truth::{Datagram, Udp};
+use super::{
+    reader_truth::{Scheduled, What},
+    udp_truth::{Datagram, Udp},
+};
 
 /// A hook, as far as a stamp tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,8 @@ pub(super) struct Truth {
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
+    /// What threads did that may read.
+    pub(super) scheduled: Scheduled,
     /// What went out.
     pub(super) out: super::out::Truth,
 }
@@ -221,6 +226,26 @@ impl Truth {
             return Err("of a task, at no time".into());
         }
         if self.packets[read.packet].is_untraced { Ok(()) } else { self.check_entries(line, read.packet) }
+    }
+
+    /// A call that writes is seen, if there was room for what it writes.
+    pub(super) fn sends(&mut self, call: usize) {
+        let Call { ids, result, .. } = self.calls[call];
+        if result.is_none() {
+            self.scheduled.note(ids as u32, What::Asked, call);
+        }
+    }
+
+    /// Whether an incoming packet's parts are what its reader did.
+    pub(super) fn check_fine(&self, line: &PacketRecord, parts: &[u64; PARTS]) -> Result<(), String> {
+        let came = self.connection(line).and_then(|connection| {
+            let start = u64::from(line.seq.wrapping_sub(self.connections[connection].first));
+            let before = |read: &&Read| read.connection == connection && read.start <= start;
+            let reached = self.reads.iter().filter(before).map(|read| self.packets[read.packet].reached);
+            reached.max().map(|call| (self.calls[call].from, self.calls[call].to))
+        });
+        let taken = self.calls.partition_point(|call| call.to < line.stamps[STAMP_APP]);
+        self.scheduled.check(line, parts, taken, came)
     }
 
     /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.

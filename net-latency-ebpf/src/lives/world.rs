@@ -9,6 +9,7 @@ use super::{
     choice::Choice,
     flow::{Flow, shown},
     layout::{self, Sizes},
+    reader_truth::READERS,
     truth::{Call, Ends, Hook, Truth},
 };
 use crate::{
@@ -80,6 +81,8 @@ pub(super) struct World {
     /// Sockets that skbs on their way out hold, once for each (`sk_wmem_alloc`).
     held: Vec<u64>,
     pub(super) nets: Vec<Net>,
+    /// Devices without a queue.
+    pub(super) unqueued: Vec<u64>,
     pub(super) tasks: Vec<Task>,
     /// Which of them a filter wants; none where there is no filter.
     pub(super) wanted: Vec<bool>,
@@ -170,6 +173,7 @@ impl World {
             shares: Vec::new(),
             held: Vec::new(),
             nets: Vec::new(),
+            unqueued: Vec::new(),
             tasks: Vec::new(),
             wanted: Vec::new(),
             interrupted: 2,
@@ -179,7 +183,10 @@ impl World {
             skips: 0,
             log: None,
         };
-        world.nets = (0..2).map(|number| world.net(number)).collect();
+        for number in 0..2 {
+            let net = world.net(number);
+            world.nets.push(net);
+        }
         world.tasks = (0..3).map(|number| world.task(number)).collect();
         world.packet_socket = memory::take(world.socks);
         world.put(world.packet_socket, offsets.sock_skc_family, 17_u16);
@@ -208,9 +215,18 @@ impl World {
     }
 
     /// A namespace with a device.
-    pub(super) fn net(&self, number: u32) -> Net {
-        let [address, device] =
-            [self.sizes.net, self.sizes.device].map(|size| memory::take(memory::slab(size.into())));
+    pub(super) fn net(&mut self, number: u32) -> Net {
+        let sizes = [self.sizes.net, self.sizes.device, self.sizes.qdisc, self.sizes.qdisc_ops];
+        let [address, device, qdisc, ops] = sizes.map(|size| memory::take(memory::slab(size.into())));
+        self.put(device, self.offsets.net_device_qdisc, qdisc);
+        self.put(qdisc, self.offsets.qdisc_ops, ops);
+        // `noqueue_qdisc`: its operations put skbs in, and it does not.
+        let has_queue = number == 0;
+        self.put(qdisc, self.offsets.qdisc_enqueue, u64::from(has_queue));
+        self.put(ops, self.offsets.qdisc_ops_enqueue, 1_u64);
+        if !has_queue {
+            self.unqueued.push(device);
+        }
         let (inode, ifindex) = (4_026_531_840 + number, 2 + number);
         self.put(address, self.offsets.net_ns_inum, inode);
         self.put(device, self.offsets.net_device_ifindex, ifindex);
@@ -222,7 +238,8 @@ impl World {
     }
 
     fn task(&self, number: u32) -> Task {
-        let id = 1000 + number;
+        // Two that share a place among readers.
+        let id = if number == 2 { 1000 + READERS } else { 1000 + number };
         let address = self.new_task([id; 2], 1_000 + u64::from(number), None);
         Task { address, ids: u64::from(id) << 32 | u64::from(id) }
     }
@@ -237,6 +254,7 @@ impl World {
             (address, signal)
         });
         self.put(address, self.offsets.task_struct_pid, id);
+        self.put(address, self.offsets.task_struct_flags, 0_u32);
         self.put(address, self.offsets.task_struct_tgid, group);
         self.put(address, self.offsets.task_struct_group_leader, leader);
         self.put(address, self.offsets.task_struct_signal, signal);
@@ -269,6 +287,11 @@ impl World {
             machine.ids = task.ids;
             machine.task = task.address;
         });
+    }
+
+    /// The id of the current task.
+    pub(super) fn current_thread(&self) -> u32 {
+        self.tasks[self.current.get()].ids as u32
     }
 
     /// Writes a field.

@@ -443,6 +443,12 @@ pub extern "C" fn backlog_step(address: u64) -> u32 {
     MORE
 }
 
+/// How many segments wait.
+#[cfg(test)]
+pub(crate) fn waiting_lines() -> u64 {
+    LINES.entries().count() as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -446,6 +446,8 @@ fn learn_queue<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u3
 fn skip_read_part(connection: &Connection, skb: u64, start: u32, end: u32) {
     if trim_next(connection.address.get(), skb, start) == MISSED {
         connection.read_next.set(end);
+        #[cfg(feature = "fine")]
+        connection.fine.unsure_until.set(now());
         counters::one(Counter::UnmatchedIn);
     }
 }

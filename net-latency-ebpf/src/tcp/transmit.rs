@@ -44,6 +44,7 @@ use crate::{
 use crate::{
     emit::ring::is_fine,
     leaving::{self, Whose},
+    readers,
 };
 
 /// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. Of
@@ -65,6 +66,8 @@ pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     let connection = connection::find_or_new(socket, identity)?;
     let result = written_to(socket, connection, size);
     connection.settle(number(socket.address()));
+    #[cfg(feature = "fine")]
+    readers::sends()?;
     result
 }
 
@@ -327,6 +330,8 @@ pub fn segmented<M: Memory>(skb: Skb<M>) -> HookResult {
     if let Some(connection) = connection::find(socket) {
         skb_stamps::cut();
         connection.transmission.is_cut(address, skb.tcp_sent_at());
+        #[cfg(feature = "fine")]
+        leaving::unwrap(skb);
     } else {
         udp::segmented(skb);
     }
@@ -645,9 +650,8 @@ fn queued_again<M: Memory>(skb: Skb<M>) {
     if let Some((key, socket)) = leaving::queued_again(skb.address())
         && socket == number(skb.socket().address())
     {
-        if in_flight::begins_with(key, socket, skb.tcp_header_anywhere().seq) {
-            in_flight::queued_again(key, socket);
-        } else {
+        in_flight::queued_again(key, socket);
+        if !in_flight::begins_with(key, socket, skb.tcp_header_anywhere().seq) {
             leaving::wrap(skb, key, socket);
         }
     }

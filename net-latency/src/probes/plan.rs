@@ -2,7 +2,7 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, EXIT, FINE, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
+use super::table::{Absence, CLOSE, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
 use crate::{
     error::Failure,
     kernel::{
@@ -165,10 +165,14 @@ fn choose(
     preempts: impl Fn(&Hook, &str) -> bool,
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
-    let processes = PROCESSES.into_iter().filter(|_| scope.processes);
+    let processes = match scope {
+        Scope { processes: true, .. } => &PROCESSES[..],
+        Scope { fine: true, .. } => &[FORK],
+        _ => &[],
+    };
     let exit = [EXIT].into_iter().filter(|_| scope.pids || scope.fine);
     let fine = FINE.into_iter().filter(|_| scope.fine);
-    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(exit).chain(processes) {
+    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(exit).chain(processes.iter().copied()) {
         if !scope.needs(&hook) {
             continue;
         }

@@ -369,9 +369,11 @@ pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf
 /// Ends what is kept of a process or a thread by its number, which is another one's afterwards.
 pub const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
 
-/// Follow the processes that a command starts, until they are gone.
-pub const PROCESSES: [Hook; 2] =
-    [process(&["sched_process_fork"], "raw_started"), process(&["sched_process_free"], "raw_freed")];
+/// Follow the processes that a command starts, until they are gone. Where fine stages are asked for, the first one also shows threads
+/// that may read.
+pub const PROCESSES: [Hook; 2] = [FORK, process(&["sched_process_free"], "raw_freed")];
+/// A process or a thread is made.
+pub const FORK: Hook = process(&["sched_process_fork"], "raw_started");
 
 const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook {
     Hook {

@@ -9,7 +9,11 @@ use super::{
     },
     Fate, Step as Out, Then, Way, Who,
     tcp::Step::{self as Tcp, Push, Resend, Write},
-    udp::Step::{Reply, Send},
+    udp::Step::{Close, Reply, Send},
+};
+use crate::lives::udp_in::{
+    Step::{Comes, Take},
+    Taking,
 };
 
 const WAITS: Way = Way { fate: Fate::Waits, ..Way::PLAIN };
@@ -38,12 +42,21 @@ fn again(way: Way) -> Step {
 }
 
 fn holds(steps: &[Step]) {
+    run(steps, 40, false);
+}
+
+/// With `--stages fine`, where whether a device can do GSO is drawn too.
+fn holds_fine(steps: &[Step]) {
+    run(steps, 400, true);
+}
+
+fn run(steps: &[Step], seeds: u64, fine: bool) {
     // What was there before tracing, and at which numbers streams begin, is drawn.
-    for seed in 1..40 {
+    for seed in 1..seeds {
         for is_direct in [false, true] {
             let plain = History::of(steps);
             let kernel = Kernel { is_direct, ..plain.kernel };
-            History { kernel, seed, ..plain }.expect_true();
+            History { kernel, seed, fine, control: fine, ..plain }.expect_true();
         }
     }
 }
@@ -150,4 +163,43 @@ fn bytes_of_a_call_that_waits_are_not_the_next_ones() {
         |task, copied| tcp(Write { task, socket: 2, size: 4, copied, waits: true, sends: 1, way: SOFTIRQ });
     let goes_on = |task| tcp(Tcp::Continue { task, copied: 12, waits: false, sends: 1, way: SOFTIRQ });
     holds(&[waits(0, 1), waits(1, 0), goes_on(0), goes_on(1)]);
+}
+
+/// A control packet is dropped by its device's queue, and its skb lies where a datagram was that ended unseen: that one's end was all that
+/// was noted. What had the address next, a segment that GSO made, lent the packet its driver's time.
+#[test]
+fn what_is_dropped_is_not_only_what_had_its_address_before() {
+    holds_fine(&[
+        tcp(Write { task: 0, socket: 0, size: 10, copied: 12, waits: false, sends: 0, way: Way::PLAIN }),
+        tcp(Tcp::Ack { socket: 0, len: 12 }),
+        write(0, 0, 2, Way { fate: Fate::Teed, ..Way::PLAIN }),
+        tcp(Push { who: Who::Softirq, socket: 0, sends: 1, cuts: false, way: Way::PLAIN }),
+        Step::Datagram(Comes { cpu: 0, target: 0, len: 1, segs: 0, kind: 0, goes: true }),
+        Step::Out(Out::Udp(Close { socket: 1 })),
+        Step::Datagram(Take { cpu: 0, task: 0, socket: 0, how: Taking::Unseen }),
+        tcp(Tcp::Ack { socket: 0, len: 4 }),
+        tcp(Tcp::Control {
+            who: Who::Softirq,
+            socket: 0,
+            probes: false,
+            way: Way { then: Then::Dropped, ..Way::PLAIN },
+        }),
+        tcp(Resend { who: Who::Softirq, socket: 0, which: 0, cuts: false, joins: true, way: Way::PLAIN }),
+    ]);
+}
+
+/// A tunnel wraps a segment up, and the device below it cuts it into segments, which its address doesn't tell any more. What has that next
+/// lent it the time of its driver, and until then it had that of the tunnel's.
+#[test]
+fn what_a_tunnel_has_wrapped_up_and_gso_cuts_up_is_not_followed() {
+    holds_fine(&[
+        write(0, 0, 4, Way::PLAIN),
+        send(0, false, Way::PLAIN),
+        send(0, false, Way::PLAIN),
+        write(0, 1, 2, Way { then: Then::Kept, ..Way::PLAIN }),
+        write(0, 0, 8, Way { then: Then::Tunnelled, ..Way::PLAIN }),
+        Step::Out(Out::Free { which: 0, drops: false }),
+        again(Way::PLAIN),
+        tcp(Tcp::Ack { socket: 0, len: 12 }),
+    ]);
 }

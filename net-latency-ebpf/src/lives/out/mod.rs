@@ -5,6 +5,7 @@
 //! come to its device between two hooks of this one's way, as by another CPU.
 
 mod check;
+mod device;
 mod found;
 mod tcp;
 mod truth;
@@ -15,6 +16,7 @@ use std::vec::Vec;
 use net_latency_common::{IPPROTO_TCP, IPPROTO_UDP};
 
 pub(super) use check::{check, check_all};
+pub(super) use device::check_sent;
 use tcp::Sender;
 pub(super) use truth::Out as Truth;
 use truth::Source;
@@ -25,7 +27,7 @@ use super::{
     truth::Hook,
     world::{Net, Skb, World, hook, note, skb as hooked},
 };
-use crate::bpf::host::Machine;
+use crate::bpf::host::{Machine, memory};
 
 /// Something that happens on the way out. Numbers count modulo what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,8 +214,8 @@ pub(super) struct Out {
     senders: Vec<Sender>,
     datagrams: Vec<Datagrams>,
     waiting: Vec<Travelling>,
-    /// What is in a device's queue.
-    kept: Vec<Skb>,
+    /// What is in a device's queue, and the call by which it came there.
+    kept: Vec<(Skb, usize)>,
     tunnel: Net,
     /// The tasks that send, by their numbers in the world.
     tasks: [usize; 3],
@@ -235,6 +237,14 @@ fn is_known_here(source: Source) -> bool {
         Source::Socket(_) => true,
         Source::Thread(ids) => Machine::with(|machine| machine.ids) == ids,
     }
+}
+
+/// The bytes of a piece begin so much later than those of what it is made of.
+fn renumber(world: &World, piece: Skb, by: u32) {
+    let transport: u16 = world.get(piece.address, world.offsets.sk_buff_transport_header);
+    let at = piece.head + u64::from(transport) + 4;
+    let seq = u32::from_be(memory::read(at));
+    memory::write(at, seq.wrapping_add(by).to_be());
 }
 
 impl Out {
@@ -283,8 +293,8 @@ impl Out {
             Step::Free { which, drops } => {
                 self.run_as(world, Who::Softirq);
                 if !self.kept.is_empty() {
-                    let skb = self.kept.remove(usize::from(which) % self.kept.len());
-                    if drops { self.drop(world, skb) } else { self.free(world, skb) }
+                    let (skb, queued) = self.kept.remove(usize::from(which) % self.kept.len());
+                    if drops { self.drop(world, skb) } else { self.drive(world, skb, queued) }
                 }
             }
         }
@@ -499,9 +509,9 @@ impl Out {
             let source = packet.source;
             world.truth.out.goes_on(source, None);
         }
+        world.truth.out.packets[skb.packet].pieces = segs;
         let each = len.div_ceil(segs.into());
         let offsets = world.offsets;
-        let transport: u16 = world.get(skb.address, offsets.sk_buff_transport_header);
         let all: u32 = world.get(skb.address, offsets.sk_buff_len);
         for number in 0..u32::from(segs) {
             let piece = self.piece(world, skb);
@@ -509,9 +519,7 @@ impl Out {
             world.put(piece.address, offsets.sk_buff_len, all - len + mine);
             world.set_segs(piece, 0);
             if protocol == IPPROTO_TCP {
-                let at = piece.head + u64::from(transport) + 4;
-                let seq = u32::from_be(crate::bpf::host::memory::read(at));
-                crate::bpf::host::memory::write(at, seq.wrapping_add(number * each).to_be());
+                renumber(world, piece, number * each);
                 let packet = &mut world.truth.out.packets[skb.packet];
                 let is_followed = skb.address == packet.skb || skb.address == packet.copy;
                 if number == 0 && is_followed && self.owner(world, skb) != 0 {
@@ -535,49 +543,6 @@ impl Out {
         world.put(skb.address, world.offsets.sk_buff_dev, net.map_or(0, |net| net.device));
         hook!(world, Hook::IpOut, skb.packet, ip::sent(hooked(skb)));
         world.truth.out.packets[skb.packet].stamped.push(skb.address);
-    }
-
-    /// `__dev_queue_xmit`.
-    fn reach_queue(&mut self, world: &mut World, skb: Skb, then: Then) {
-        let offsets = world.offsets;
-        let device: u64 = world.get(skb.address, offsets.sk_buff_dev);
-        if then == Then::Tunnelled {
-            world.put(skb.address, offsets.sk_buff_dev, self.tunnel.device);
-        }
-        let on: u64 = world.get(skb.address, offsets.sk_buff_dev);
-        let ifindex: u32 = world.get(on, offsets.net_device_ifindex);
-        let sk = self.owner(world, skb);
-        let is_followed = self.is_followed(world, skb);
-        let packet = &mut world.truth.out.packets[skb.packet];
-        if is_followed && sk != 0 {
-            packet.flies = false;
-            packet.is_due = !world.truth.out.is_limited;
-            // A segment's is not known if another packet was cut up behind IP (`CUT_AT`).
-            packet.has_ip = packet.stamped.contains(&skb.address) && skb.address != packet.segment;
-        }
-        let call = hook!(world, Hook::Queued, skb.packet, tcp::transmit::queued(hooked(skb)));
-        world.truth.out.devices.push((call, ifindex));
-        match then {
-            Then::Freed => self.free(world, skb),
-            Then::Kept => self.kept.push(skb),
-            Then::Dropped => self.drop(world, skb),
-            Then::Tunnelled => {
-                // The header that is there no more stands where TCP's seems to be.
-                world.put(skb.address, offsets.sk_buff_dev, device);
-                hook!(world, Hook::Other, skb.packet, ip::sent(hooked(skb)));
-                hook!(world, Hook::Other, skb.packet, tcp::transmit::queued(hooked(skb)));
-                self.free(world, skb);
-            }
-            Then::Loops => {
-                // `skb_orphan`.
-                world.put(skb.address, offsets.sk_buff_sk, 0_u64);
-                if sk != 0 {
-                    world.free_socket(sk);
-                }
-                hook!(world, Hook::Other, skb.packet, ip::arrived(hooked(skb)));
-                self.free(world, skb);
-            }
-        }
     }
 
     /// The socket that an skb holds.

@@ -453,8 +453,16 @@ impl Out {
                     let (rtt, dsacks) = (world.choice.below(1000), world.choice.below(2));
                     let sender = &mut self.senders[s];
                     // Nothing behind a FIN.
-                    sender.acked =
-                        (sender.acked + u64::from(len) * UNIT).min(sender.sent).min(sender.written);
+                    let until = (sender.acked + u64::from(len) * UNIT).min(sender.sent).min(sender.written);
+                    let (life, acked) = (sender.life, sender.acked);
+                    // What was sent before tracing began is there by now.
+                    let before = sender.queue.iter().take_while(|segment| segment.packet.is_none());
+                    let acked =
+                        before.map(|segment| segment.end).max().unwrap_or(0).min(sender.sent).max(acked);
+                    let until = self.acknowledgeable(world, life, acked, until);
+                    self.acknowledge(world, s, until);
+                    let sender = &mut self.senders[s];
+                    sender.acked = until;
                     sender.free_queue(world, sender.acked);
                     // `tcp_trim_head`.
                     if let Some(first) = sender.queue.front_mut()
@@ -517,6 +525,7 @@ impl Out {
         let call =
             hook!(world, Hook::Written, s, tcp::transmit::written(sock(sk), Number::new(size as *const u8)));
         let ids = world.truth.calls[call].ids;
+        world.truth.sends(call);
         self.senders[s].users.push(ids);
         call
     }
@@ -823,6 +832,12 @@ impl Out {
         sender.sent = sender.written + 1;
         sender.update(world);
         world.put(sender.sk, world.offsets.tcp_sock_write_seq, sender.seq(sender.sent));
+    }
+
+    /// A socket, its life, and the number at a position.
+    pub(super) fn acknowledged(&self, s: usize, until: u64) -> (u64, usize, u32) {
+        let sender = &self.senders[s];
+        (sender.sk, sender.life, sender.seq(until))
     }
 
     /// `tcp_v4_destroy_sock`, and another socket is there.

@@ -49,6 +49,12 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) has_ip: bool,
     pub(in crate::lives) has_app: bool,
     pub(in crate::lives) lines: u32,
+    /// Whether a tunnel has wrapped it up.
+    pub(in crate::lives) is_wrapped: bool,
+    /// How many pieces of it no driver has got yet, if it was cut up.
+    pub(in crate::lives) pieces: u16,
+    /// Whether a driver has got it, be it as a copy.
+    pub(in crate::lives) is_out: bool,
 }
 
 impl Packet {
@@ -79,6 +85,9 @@ impl Packet {
             has_ip: false,
             has_app: false,
             lines: 0,
+            is_wrapped: false,
+            pieces: 0,
+            is_out: false,
         }
     }
 
@@ -103,6 +112,16 @@ pub(in crate::lives) struct Write {
     pub(in crate::lives) call: usize,
 }
 
+/// A driver's work on what came to its queue: the calls by which it came there, and by which the driver got and was done with its first
+/// segment. And whether that device has no queue.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::lives) struct Driven {
+    pub(in crate::lives) queued: usize,
+    pub(in crate::lives) started: usize,
+    pub(in crate::lives) finished: Option<usize>,
+    pub(in crate::lives) is_unqueued: bool,
+}
+
 /// All that was true of what went out.
 #[derive(Default)]
 pub(in crate::lives) struct Out {
@@ -112,6 +131,9 @@ pub(in crate::lives) struct Out {
     newest: Vec<(Source, usize)>,
     /// Calls of the device's hook, and on which device.
     pub(in crate::lives) devices: Vec<(usize, u32)>,
+    pub(in crate::lives) driven: Vec<Driven>,
+    /// ACKs: of which socket's life, of all bytes before which position, and the call that saw it first.
+    pub(in crate::lives) acks: Vec<(usize, u64, usize)>,
     /// Packets that `SeenOut` should count.
     pub(in crate::lives) seen: u64,
     /// Whether tables may have had no room.

@@ -184,6 +184,7 @@ impl Out {
         }
         let call = hook!(world, Hook::Written, number, udp::written(sock(sk)));
         if corked.is_none() {
+            world.truth.sends(call);
             // What the thread sent before is not followed any more.
             let ids = world.truth.calls[call].ids;
             world.truth.out.goes_on(Source::Thread(ids), None);

@@ -22,7 +22,6 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "reader_sleeps_then_splices", play: || pause(io::taken("splice")?, WAIT, 99) },
         Scenario { name: "reader_sleeps_then_maps", play: || pause(io::taken("zerocopy")?, WAIT, 99) },
         Scenario { name: "reader_sleeps_then_submits", play: || pause(io::taken("ring")?, WAIT, 99) },
-        Scenario { name: "reader_has_a_worker", play: || pause(io::taken("ring-worker")?, WAIT, 99) },
         Scenario { name: "reader_waits_for_all", play: || known(io::taken_while_waiting()?) },
         Scenario { name: "reader_of_datagrams_sleeps", play: || pause(udp::slow_reader()?, WAIT, 99) },
         Scenario { name: "reader_of_datagrams_needs_a_cpu", play: || pause(udp::held_up_reader()?, CPU, 19) },
