@@ -126,6 +126,10 @@ fn judge(netlink: &OwnedFd, number: u16, manner: Manner, end: &AtomicBool) -> Re
             Err(Errno::EAGAIN) => continue,
             Err(error) => return Err(error).context("reading from a queue"),
         };
+        // A device that goes takes its packets from the queue (`nfqnl_dev_drop`): there is none for the verdict then.
+        if refusal(&buffer[..len]) == Some(Errno::ENOENT) {
+            continue;
+        }
         let (id, payload) = parse(&buffer[..len])?;
         judged += 1;
         if judged % manner.every == 0 {
@@ -140,6 +144,14 @@ fn judge(netlink: &OwnedFd, number: u16, manner: Manner, end: &AtomicBool) -> Re
         send(netlink.as_raw_fd(), &verdict.finished()?, MsgFlags::empty()).context("a verdict")?;
     }
     Ok(judged)
+}
+
+/// Why the kernel takes no verdict, if a message says so.
+fn refusal(message: &[u8]) -> Option<Errno> {
+    // struct nlmsghdr, whose kind is at 4, and struct nlmsgerr, which begins with the error.
+    let kind = u16::from_ne_bytes(message.get(4..6)?.try_into().ok()?);
+    let error = i32::from_ne_bytes(message.get(16..20)?.try_into().ok()?);
+    (i32::from(kind) == libc::NLMSG_ERROR).then(|| Errno::from_raw(-error))
 }
 
 /// The number of a packet, and as much of it as is there.
