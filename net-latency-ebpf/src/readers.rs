@@ -90,6 +90,14 @@ fn is_of(word: u64, tag: u64) -> bool {
     tagged::is_of::<TAG_BITS>(word, tag)
 }
 
+/// The place of a thread that has one, and its tag.
+#[inline(always)]
+fn known(thread: u32) -> Option<(&'static Reader, u64)> {
+    let (slot, tag) = place(thread);
+    let reader = READERS.get(slot)?;
+    is_of(reader.asked.get(), tag).then_some((reader, tag))
+}
+
 /// The current thread calls to receive from a socket (`tcp_recvmsg`, `udp_recvmsg`, `udpv6_recvmsg`), or the kernel is about to take
 /// bytes from it on the thread's behalf (splice).
 #[inline(always)]
@@ -118,10 +126,7 @@ pub(crate) fn sends() -> HookResult {
 /// The current thread reads in a way whose beginning no hook sees (TLS).
 #[inline(always)]
 pub(crate) fn asks_unseen() {
-    let (slot, tag) = place(Task::current_ids() as u32);
-    if let Some(reader) = READERS.get(slot)
-        && is_of(reader.asked.get(), tag)
-    {
+    if let Some((reader, _)) = known(Task::current_ids() as u32) {
         reader.asked.set(0);
     }
 }
@@ -150,10 +155,7 @@ pub fn exited<M: Memory>(thread: Thread<M>) {
     if setting!(fine) == 0 {
         return;
     }
-    let (slot, tag) = place(thread.thread());
-    if let Some(reader) = READERS.get(slot)
-        && is_of(reader.asked.get(), tag)
-    {
+    if let Some((reader, _)) = known(thread.thread()) {
         reader.asked.set(0);
         reader.holder.set(0);
     }
@@ -162,10 +164,7 @@ pub fn exited<M: Memory>(thread: Thread<M>) {
 /// A thread is woken (tracepoint `sched_waking`), which needs a CPU from now on.
 #[inline(always)]
 pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
-    let (slot, tag) = place(thread.thread());
-    if let Some(reader) = READERS.get(slot)
-        && is_of(reader.asked.get(), tag)
-    {
+    if let Some((reader, tag)) = known(thread.thread()) {
         reader.woken.set(tagged::word::<TAG_BITS>(now(), tag));
     }
     Ok(())

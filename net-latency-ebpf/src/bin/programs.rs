@@ -245,7 +245,8 @@ on_tracepoint!(
     btf_out_drv, transmit::queued(Skb)
 );
 
-/// `sched_process_fork(parent, child)`, of a process that is asked for, and of a thread that may read: rare enough for one program to serve both backends, as the next two.
+/// `sched_process_fork(parent, child)`, of a process that is asked for, and of a thread that may read: rare enough for one program to
+/// serve both backends, as the next two.
 #[raw_tracepoint]
 pub fn raw_started(context: RawTracePointContext) -> i32 {
     #[cfg(feature = "fine")]
