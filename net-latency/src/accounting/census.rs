@@ -32,6 +32,12 @@ impl Census {
         Self { before, waiting: in_slots(&after) + spilled, at_ns, after }
     }
 
+    /// Whether no packet has moved while this was taken, so that it is of one moment.
+    #[must_use]
+    pub fn is_of_a_moment(&self) -> bool {
+        self.before == self.after
+    }
+
     /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
     /// meanwhile.
     #[must_use]

@@ -143,7 +143,7 @@ impl Tracer {
         if let Some(counts) = &mut counts {
             counts.set_span(&span)?;
         }
-        let start = capture.census()?;
+        let start = capture.census_at_rest()?;
         let early_drops = capture.drops()?;
         Ok(Self {
             mechanism: probes.mechanism(),
@@ -285,7 +285,7 @@ impl Tracer {
             counts.set_span(&self.span)?;
         }
         let losses = self.losses()?;
-        let end = self.capture.census()?;
+        let end = self.capture.census_at_rest()?;
         self.counted_until = end.at_ns;
         self.end = Some(end);
         let missed_probes = self.missed();

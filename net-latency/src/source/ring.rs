@@ -275,6 +275,23 @@ impl Capture {
         Ok(Drops::new(counts.context("reading whose sockets drop packets")?))
     }
 
+    /// Counts what is where, at a moment in which no packet moves, if there is one within a few tries: a packet that comes meanwhile
+    /// looks as if it were between two hooks.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn census_at_rest(&self) -> Result<Census> {
+        const TRIES: usize = 4;
+        let mut census = self.census()?;
+        for _ in 1..TRIES {
+            if census.is_of_a_moment() {
+                break;
+            }
+            census = self.census()?;
+        }
+        Ok(census)
+    }
+
     /// Counts what is where. Takes a walk through the maps.
     ///
     /// # Errors
