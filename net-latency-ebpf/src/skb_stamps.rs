@@ -317,7 +317,13 @@ fn last((drv, ip): (u64, u64)) -> u64 {
 /// The skb at this address passes a stage now.
 #[inline(always)]
 pub(crate) fn stamp(skb: u64, stage: SkbStage) {
-    of(skb).stamp(stage, now());
+    stamp_at(skb, stage, now());
+}
+
+/// The same at another time.
+#[inline(always)]
+pub(crate) fn stamp_at(skb: u64, stage: SkbStage, at: u64) {
+    of(skb).stamp(stage, at);
 }
 
 /// IP receives an skb.

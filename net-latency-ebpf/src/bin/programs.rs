@@ -115,6 +115,10 @@ on_function!(
     /// `ip6_forward(skb)`.
     fentry_in_forward6, kprobe_in_forward6, ip::forwarded(Skb 0; AF_INET6)
 );
+on_tracepoint!(
+    /// `net_dev_queue(skb)`, where only received packets are traced.
+    btf_in_forward, ip::sent_on(Skb)
+);
 on_function!(
     /// `tcp_v4_rcv(skb)`.
     fentry_in_tcp4, kprobe_in_tcp4, receive::received(Skb 0; AF_INET)

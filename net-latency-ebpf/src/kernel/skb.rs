@@ -165,6 +165,21 @@ impl<M: Memory> Skb<M> {
         if bits >> offset!(sk_buff_cloned_shift).value() & 1 == 0 { 0 } else { number(self.head()) }
     }
 
+    /// Whether another skb on its way has these headers too (`skb_header_cloned`), of which either may be the clone. What TCP has sent shares
+    /// no more than its payload with the skb that TCP keeps (`__skb_header_release`).
+    #[inline(always)]
+    pub(crate) fn shares_headers(self) -> bool {
+        if self.shared_head() == 0 {
+            return false;
+        }
+        let end: u32 = self.field(offset!(sk_buff_end));
+        // SAFETY: packet memory, any address survives.
+        let references: u32 = unsafe {
+            probe(offset!(skb_shared_info_dataref).of((self.head() as *const u8).wrapping_add(end as usize)))
+        };
+        (references & 0xffff).wrapping_sub(references >> 16) != 1
+    }
+
     /// Whether a single one has the skb (`skb_shared`).
     #[inline(always)]
     pub(crate) fn has_one_user(self) -> bool {
@@ -183,6 +198,25 @@ impl<M: Memory> Skb<M> {
         // ETH_P_IP in network order.
         const IP: u16 = 0x0800_u16.to_be();
         if self.field::<u16>(offset!(sk_buff_protocol)) == IP { AF_INET } else { AF_INET6 }
+    }
+
+    /// The same of any skb; nothing for what is not IP's, or has a VLAN's header before it.
+    #[inline(always)]
+    pub(crate) fn ip_family(self) -> Option<u32> {
+        // In network order.
+        const IP: u16 = 0x0800_u16.to_be();
+        const IPV6: u16 = 0x86dd_u16.to_be();
+        match self.field::<u16>(offset!(sk_buff_protocol)) {
+            IP => Some(AF_INET),
+            IPV6 => Some(AF_INET6),
+            _ => None,
+        }
+    }
+
+    /// Whether it has come by a device (`skb->skb_iif`, which `__netif_receive_skb_core` sets), and was not made here.
+    #[inline(always)]
+    pub(crate) fn has_entered(self) -> bool {
+        self.field::<u32>(offset!(sk_buff_skb_iif)) != 0
     }
 
     /// The UDP header as it lies in memory: source port, destination port, length, checksum.
@@ -475,20 +509,30 @@ impl<M: Memory> Skb<M> {
     /// 0 if it is not TCP's.
     #[inline(always)]
     pub(crate) fn forwarded_content(self, family: u32) -> u64 {
-        const TO_NUMBERS: usize = 4;
-        const MIN_LEN: u32 = 20;
+        const TO_NUMBERS: u64 = 4;
+        const TO_END: u64 = 12;
+        const V6_LEN: u64 = 40;
         let (protocol, _) = self.protocol_and_hops(family);
-        let network: u16 = self.field(offset!(sk_buff_network_header));
-        // IP has set it on receiving the packet (`ip_rcv_core`, `ip6_rcv_core`).
-        let transport: u16 = self.field(offset!(sk_buff_transport_header));
-        let paged: u32 = self.field(offset!(sk_buff_data_len));
-        let ip_len = u32::from(transport.wrapping_sub(network));
-        if protocol != u64::from(IPPROTO_TCP) || self.len().wrapping_sub(paged) < ip_len + MIN_LEN {
+        if protocol != u64::from(IPPROTO_TCP) {
             return 0;
         }
-        let head: *const u8 = self.field(offset!(sk_buff_head));
-        // SAFETY: packet memory, any address survives; any bytes are valid.
-        let [seq, ack]: [u32; 2] = unsafe { probe(head.wrapping_add(usize::from(transport) + TO_NUMBERS)) };
+        let network: u16 = self.field(offset!(sk_buff_network_header));
+        let header = number(self.head()).wrapping_add(u64::from(network));
+        let len = if family == AF_INET {
+            // SAFETY: packet memory, any address survives; any bytes are valid.
+            u64::from(unsafe { probe::<u8>(header as *const u8) } & 0xf) << 2
+        } else {
+            V6_LEN
+        };
+        // `skb->transport_header` is of use behind IP's hook only. `skb->data` is at IP's header, or at that of the link before it.
+        let transport = header.wrapping_add(len);
+        let lengths = self.lengths();
+        let linear = u64::from(lengths.all.wrapping_sub(lengths.paged));
+        if number(self.field(offset!(sk_buff_data))).wrapping_add(linear) < transport.wrapping_add(TO_END) {
+            return 0;
+        }
+        // SAFETY: likewise.
+        let [seq, ack]: [u32; 2] = unsafe { probe(transport.wrapping_add(TO_NUMBERS) as *const u8) };
         content(seq, ack)
     }
 

@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, Direction, FineRecord, PacketRecord};
+use net_latency_common::{Counter, Direction, FineRecord, Offsets, PacketRecord};
 
 use super::{
     choice::Choice,
@@ -12,7 +12,7 @@ use super::{
     processes::{self, Filter, Processes},
     readers::{self, OfKernel},
     tcp_in::{Connection, Reading},
-    truth::{Hook, Packet},
+    truth::{Entry, Hook, Packet},
     udp_in::{self, Udp},
     world::{Kernel, Skb, World, hook, note, records, skb as hooked},
 };
@@ -96,13 +96,17 @@ pub(super) enum Fate {
     Again,
     /// This machine forwards it, and gets it again in the other namespace.
     Forwarded,
+    /// A bridge, a flowtable, IPVS or a redirect sends it on past IP, and this machine gets it again.
+    SentOn,
+    /// A bridge sends a clone of it on, by each port, and this machine gets that.
+    Flooded,
     /// It is dropped (`kfree_skb`).
     Dropped,
     /// It ends where no hook sees it: stolen by netfilter, sent on by a driver.
     Ends,
 }
 
-const FATES: [Fate; 10] = [
+const FATES: [Fate; 12] = [
     Fate::Plain,
     Fate::Waits,
     Fate::Tapped,
@@ -111,6 +115,8 @@ const FATES: [Fate; 10] = [
     Fate::Expanded,
     Fate::Again,
     Fate::Forwarded,
+    Fate::SentOn,
+    Fate::Flooded,
     Fate::Dropped,
     Fate::Ends,
 ];
@@ -598,7 +604,9 @@ impl Run {
     fn segment(&mut self, segment: Segment) {
         let Segment { cpu, connection, len, segs, is_found, joins, .. } = segment;
         // docs/accuracy.md: a copy of a segment that was skipped may stand for it.
-        let (again, from) = if self.world.skips == 0 { (segment.again, segment.from) } else { (0, 0) };
+        // And a copy of what was sent on past IP, and ended unseen, for that.
+        let is_told_apart = self.world.skips == 0 && !self.world.truth.lost_sight;
+        let (again, from) = if is_told_apart { (segment.again, segment.from) } else { (0, 0) };
         let cpu = self.on(cpu);
         let number = usize::from(connection) % self.connections.len();
         let connection = &mut self.connections[number];
@@ -623,6 +631,7 @@ impl Run {
             reached: 0,
             is_untraced: false,
             forwarded: None,
+            entry: Entry::Plain,
             ifindex: self.world.nets[net].ifindex,
             datagram: None,
         });
@@ -669,11 +678,29 @@ impl Run {
     /// It enters the stack (`netif_receive_skb`, `netif_rx`, `napi_gro_receive`).
     fn enter(&mut self, skb: Skb) {
         hook!(self.world, Hook::Arrived, skb.packet, ip::arrived(hooked(skb)));
+        // `__netif_receive_skb_core`.
+        self.world.put(skb.address, self.world.offsets.sk_buff_skb_iif, 1_u32);
+    }
+
+    /// What is about to become of a packet before it comes to its transport.
+    fn meets(&mut self, packet: usize, fate: Fate) {
+        let truth = &mut self.world.truth;
+        let packet = &mut truth.packets[packet];
+        truth.lost_sight |= packet.forwarded.is_some()
+            && matches!(fate, Fate::Copied | Fate::Shared | Fate::Flooded | Fate::Ends);
+        packet.entry = match (packet.entry, fate) {
+            (_, Fate::Copied | Fate::Shared | Fate::Flooded | Fate::Tapped | Fate::Again) => Entry::Hidden,
+            (Entry::Plain, Fate::Forwarded | Fate::SentOn) => Entry::SentOn,
+            (entry, _) => entry,
+        };
     }
 
     /// An skb gets to its next place, unless something else becomes of it.
     fn go(&mut self, mut now: Travelling, how: Fate) -> Option<Travelling> {
         let skb = now.skb;
+        // Only IP forwards.
+        let how = if how == Fate::Forwarded && now.place == Place::Device { Fate::Plain } else { how };
+        self.meets(skb.packet, how);
         match how {
             Fate::Waits => {
                 self.waiting.push(now);
@@ -704,7 +731,15 @@ impl Run {
                 self.world.give_to_packet_socket(clone);
                 self.tapped.push(clone);
             }
-            Fate::Forwarded if now.place == Place::Ip => return Some(self.forward(now)),
+            Fate::Forwarded => return Some(self.forward(now)),
+            Fate::SentOn => return Some(self.send_on(skb)),
+            Fate::Flooded => {
+                // `br_flood` has the skb until the last port gets it.
+                let clone = self.world.clone_skb(skb);
+                let now = self.send_on(clone);
+                self.world.free(skb);
+                return Some(now);
+            }
             _ => {}
         }
         match now.place {
@@ -726,6 +761,8 @@ impl Run {
         }
         hook!(self.world, Hook::Ip, skb.packet, ip::received(hooked(skb)));
         self.world.skips = skips;
+        // `skb_orphan`: a veth leaves the sender's socket.
+        self.world.put(skb.address, self.world.offsets.sk_buff_sk, 0_u64);
         if !is_shared {
             return Travelling { skb, place: Place::Ip };
         }
@@ -753,6 +790,23 @@ impl Run {
         self.enter(now.skb);
         now.place = Place::Device;
         now
+    }
+
+    /// `br_forward`, `nf_flow_offload_ip_hook`, `ip_vs_nat_xmit`, `tcf_mirred_act`: the same skb comes to a device's queue, and enters the stack
+    /// of another namespace (veth), or this one again (IFB).
+    fn send_on(&mut self, skb: Skb) -> Travelling {
+        const LINK: u32 = 14;
+        let Offsets { sk_buff_data, sk_buff_len, .. } = self.world.offsets;
+        let (data, len): (u64, u32) =
+            (self.world.get(skb.address, sk_buff_data), self.world.get(skb.address, sk_buff_len));
+        self.world.put(skb.address, sk_buff_data, data - u64::from(LINK));
+        self.world.put(skb.address, sk_buff_len, len + LINK);
+        let call = hook!(self.world, Hook::Other, skb.packet, tcp::transmit::queued(hooked(skb)));
+        self.world.put(skb.address, sk_buff_data, data);
+        self.world.put(skb.address, sk_buff_len, len);
+        self.world.truth.packets[skb.packet].forwarded = Some(call);
+        self.enter(skb);
+        Travelling { skb, place: Place::Device }
     }
 
     /// `ip_local_deliver`.

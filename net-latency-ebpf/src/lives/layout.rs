@@ -58,10 +58,10 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
             sk_buff_next: 8, sk_buff_dev: 8, sk_buff_sk: 8, sk_buff_skb_mstamp_ns: 8, tcp_skb_cb_seq: 4, tcp_skb_cb_end_seq: 4,
             tcp_skb_cb_tcp_gso_segs: 2, tcp_skb_cb_tcp_flags: 1, tcp_skb_cb_sacked: 1, tcp_skb_cb_ack_seq: 4, sk_buff_len: 4,
             sk_buff_data_len: 4, sk_buff_mark: 4, sk_buff_protocol: 2, sk_buff_transport_header: 2, sk_buff_network_header: 2,
-            sk_buff_end: 4, sk_buff_head: 8, sk_buff_data: 8, sk_buff_users: 4, sk_buff_cloned: 1,
+            sk_buff_end: 4, sk_buff_head: 8, sk_buff_data: 8, sk_buff_users: 4, sk_buff_cloned: 1, sk_buff_skb_iif: 4,
         }),
         shared: of(
-            &mut fields! { skb_shared_info_nr_frags: 1, skb_shared_info_gso_segs: 2, skb_shared_info_frags: 16 },
+            &mut fields! { skb_shared_info_dataref: 4, skb_shared_info_nr_frags: 1, skb_shared_info_gso_segs: 2, skb_shared_info_frags: 16 },
         ),
         device: of(
             &mut fields! { net_device_ifindex: 4, net_device_name: 16, net_device_nd_net: 8, net_device_qdisc: 8 },

@@ -63,6 +63,8 @@ pub(super) struct Packet {
     pub(super) joins: bool,
     /// When it was forwarded, the call that did so last.
     pub(super) forwarded: Option<usize>,
+    /// What is known of its first entry into the stack.
+    pub(super) entry: Entry,
     /// As which of all calls it came to TCP; 0 if it did not.
     pub(super) reached: usize,
     /// Whether it was not followed, since only others had used its connection.
@@ -71,6 +73,17 @@ pub(super) struct Packet {
     pub(super) ifindex: u32,
     /// What UDP has of it. Else it is TCP's.
     pub(super) datagram: Option<Datagram>,
+}
+
+/// What has to be known of a packet's first entry into the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// It has entered once.
+    Plain,
+    /// It was sent on, by IP or past it, and nothing hides that it is the same.
+    SentOn,
+    /// Something may hide it.
+    Hidden,
 }
 
 /// Bytes that a task has read.
@@ -103,6 +116,8 @@ pub(super) struct Ends {
 /// All that was true.
 #[derive(Default)]
 pub(super) struct Truth {
+    /// Whether a packet that was sent on past IP has had its skb freed unseen.
+    pub(super) lost_sight: bool,
     pub(super) calls: Vec<Call>,
     pub(super) packets: Vec<Packet>,
     pub(super) connections: Vec<Ends>,
@@ -280,6 +295,9 @@ impl Truth {
                 };
                 if line.len != packet.len || line.pid == 0 || line.stamps.contains(&0) && !may_lack {
                     return Err(format!("not all of packet {} is known: {line:?}", read.packet));
+                }
+                if packet.entry == Entry::SentOn && line.other == 0 {
+                    return Err(format!("packet {} had entered before: {line:?}", read.packet));
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::{
     choice::Choice,
     flow::Flow,
     history::Fate,
-    truth::{Hook, Packet},
+    truth::{Entry, Hook, Packet},
     udp_truth::{Datagram, Taken, Want},
     world::{Skb, World, hook, note, skb as hooked, sock},
 };
@@ -278,6 +278,7 @@ impl Udp {
             is_found: false,
             joins: false,
             forwarded: None,
+            entry: Entry::Plain,
             reached: 0,
             is_untraced: false,
             ifindex: world.nets[flow.net].ifindex,

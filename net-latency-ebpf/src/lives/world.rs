@@ -49,6 +49,16 @@ pub(super) struct Skb {
     pub(super) packet: usize,
 }
 
+/// A buffer.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    head: u64,
+    /// The skbs on their way that have it.
+    count: u32,
+    /// Whether the socket that has sent its bytes keeps them too.
+    has_sender: bool,
+}
+
 /// A process with one thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
@@ -76,8 +86,10 @@ pub(super) struct World {
     socks: usize,
     /// A packet socket.
     packet_socket: u64,
+    /// A socket that has sent packets to others of this machine, before tracing.
+    sender: u64,
     /// How many skbs have a buffer.
-    shares: Vec<(u64, u32)>,
+    shares: Vec<Share>,
     /// Sockets that skbs on their way out hold, once for each (`sk_wmem_alloc`).
     held: Vec<u64>,
     pub(super) nets: Vec<Net>,
@@ -170,6 +182,7 @@ impl World {
             socks: memory::slab(sizes.sock.into()),
             sizes,
             packet_socket: 0,
+            sender: 0,
             shares: Vec::new(),
             held: Vec::new(),
             nets: Vec::new(),
@@ -190,6 +203,8 @@ impl World {
         world.tasks = (0..3).map(|number| world.task(number)).collect();
         world.packet_socket = memory::take(world.socks);
         world.put(world.packet_socket, offsets.sock_skc_family, 17_u16);
+        world.sender = memory::take(world.socks);
+        world.put(world.sender, offsets.sock_sk_protocol, u16::from(IPPROTO_TCP));
         world.run_as(None);
         world
     }
@@ -344,7 +359,9 @@ impl World {
     /// A new skb with a buffer of its own, which has a packet's headers in it.
     pub(super) fn new_skb(&mut self, packet: usize, flow: &Flow, net: usize) -> Skb {
         let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
-        self.shares.push((head, 1));
+        // A socket of this machine may have sent it, which keeps the payload.
+        let has_sender = packet % 2 == 1;
+        self.own(head, has_sender);
         let skb = Skb { address, head, packet };
         let offsets = self.offsets;
         let (len, segs, mark) = {
@@ -356,8 +373,9 @@ impl World {
         self.put(address, offsets.sk_buff_end, END);
         self.put(address, offsets.sk_buff_users, 1_u32);
         self.put(address, offsets.sk_buff_mark, mark);
-        self.put(address, offsets.sk_buff_sk, 0_u64);
-        self.put(address, offsets.sk_buff_cloned, 0_u8);
+        self.put(address, offsets.sk_buff_sk, if has_sender { self.sender } else { 0 });
+        self.put(address, offsets.sk_buff_cloned, if has_sender { CLONED } else { 0 });
+        self.put(address, offsets.sk_buff_skb_iif, 0_u32);
         self.put(address, offsets.sk_buff_dev, self.nets[net].device);
         self.put(address, offsets.sk_buff_network_header, NETWORK);
         self.put(address, offsets.sk_buff_transport_header, transport);
@@ -430,7 +448,7 @@ impl World {
         for word in 0..u64::from(END + self.sizes.shared) / 8 {
             memory::write(new + word * 8, memory::read::<u64>(head + word * 8));
         }
-        self.shares.push((new, 1));
+        self.own(new, false);
         new
     }
 
@@ -467,15 +485,30 @@ impl World {
     }
 
     fn share(&mut self, head: u64, more: i32) -> u32 {
-        let index = self.shares.iter().position(|(of, _)| *of == head).expect("a buffer");
+        let index = self.shares.iter().position(|share| share.head == head).expect("a buffer");
         let share = &mut self.shares[index];
-        share.1 = share.1.wrapping_add_signed(more);
-        let left = share.1;
-        if left == 0 {
+        share.count = share.count.wrapping_add_signed(more);
+        let share = *share;
+        if share.count == 0 {
             self.shares.swap_remove(index);
             memory::free(head);
+        } else {
+            self.put_share(share);
         }
-        left
+        share.count
+    }
+
+    /// A new buffer.
+    fn own(&mut self, head: u64, has_sender: bool) {
+        let share = Share { head, count: 1, has_sender };
+        self.shares.push(share);
+        self.put_share(share);
+    }
+
+    /// `skb_shinfo(skb)->dataref`: all references, and above 16 bits those to the payload alone (`__skb_header_release`).
+    fn put_share(&self, Share { head, count, has_sender }: Share) {
+        let senders = u32::from(has_sender);
+        self.put(head, END + self.offsets.skb_shared_info_dataref, (count + senders) | senders << 16);
     }
 
     /// Frees an skb where no hook sees it (`consume_skb`, `__kfree_skb`), if it was the last reference.
@@ -557,7 +590,7 @@ impl World {
     /// A new skb with a buffer of its own, in which nothing is written yet.
     pub(super) fn empty_skb(&mut self, packet: usize) -> Skb {
         let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
-        self.shares.push((head, 1));
+        self.own(head, false);
         for word in 0..u64::from(self.sizes.skb) / 8 {
             memory::write(address + word * 8, 0_u64);
         }
@@ -581,7 +614,7 @@ impl World {
 
     /// Whether other skbs have this one's buffer.
     pub(super) fn is_buffer_shared(&self, skb: Skb) -> bool {
-        self.shares.iter().any(|(head, count)| *head == skb.head && *count > 1)
+        self.shares.iter().any(|share| share.head == skb.head && share.count > 1)
     }
 
     /// The number of the first byte of a stream.

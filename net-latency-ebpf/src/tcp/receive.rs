@@ -101,7 +101,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     let transport = if filter::is_by_process() { now() } else { early };
     let (drv, ip) = skb_stamps::take_in(skb, skb.address(), transport);
-    let (drv, last) = match ip::first_entry(skb, family, header.content) {
+    let (drv, last) = match ip::first_entry(skb, family, header.content, drv) {
         Some(first) => (first, drv),
         None => (drv, 0),
     };
@@ -217,6 +217,7 @@ fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u
 #[inline(always)]
 pub fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let had_stamps = skb_stamps::forget(number(skb.address()), skb.shared_head()) != 0;
+    ip::dropped(skb.address());
     udp::dropped(skb)?;
     transmit::dropped(skb);
     // Its transport would have taken them.

@@ -31,6 +31,7 @@ use crate::{
         ring::{self, Finished, emit_sent},
     },
     flow::{filter, settings::setting, untraced},
+    ip,
     kernel::{
         memory::{Memory, Number, number, read_before},
         sequence::before,
@@ -479,6 +480,8 @@ fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Autho
 #[inline(always)]
 pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     let socket = skb.socket();
+    // It may still have the socket of this machine that sent it: a veth keeps that, and IP lets it go (`ip_rcv_core`).
+    ip::sent_on(skb)?;
     if socket.address() == 0 || untraced::is_socket_untraced(socket) {
         return Ok(());
     }

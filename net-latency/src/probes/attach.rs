@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, EXIT, FINE, HOOKS, Hook, PROCESSES},
+        table::{CLOSE, EXIT, FINE, HOOKS, Hook, PROCESSES, SENT_ON},
     };
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
             });
             programs.map(str::to_owned).collect::<BTreeSet<String>>()
         };
-        let mut all = named(&[&HOOKS[..], &[CLOSE, EXIT], &PROCESSES].concat());
+        let mut all = named(&[&HOOKS[..], &[SENT_ON, CLOSE, EXIT], &PROCESSES].concat());
         assert_eq!(programs_in(OBJECT), all);
         assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));

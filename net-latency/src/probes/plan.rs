@@ -2,7 +2,9 @@
 
 use net_latency_common::{Direction, Offsets};
 
-use super::table::{Absence, CLOSE, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs};
+use super::table::{
+    Absence, CLOSE, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs, SENT_ON,
+};
 use crate::{
     error::Failure,
     kernel::{
@@ -172,7 +174,15 @@ fn choose(
     };
     let exit = [EXIT].into_iter().filter(|_| scope.pids || scope.fine);
     let fine = FINE.into_iter().filter(|_| scope.fine);
-    for hook in HOOKS.into_iter().chain(fine).chain([CLOSE]).chain(exit).chain(processes.iter().copied()) {
+    let sent_on = [SENT_ON].into_iter().filter(|_| scope.direction == Some(Direction::In));
+    for hook in HOOKS
+        .into_iter()
+        .chain(sent_on)
+        .chain(fine)
+        .chain([CLOSE])
+        .chain(exit)
+        .chain(processes.iter().copied())
+    {
         if !scope.needs(&hook) {
             continue;
         }

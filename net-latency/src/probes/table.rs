@@ -363,6 +363,12 @@ pub const FINE: [Hook; 11] = [
     optional(OUT, Stage::Tcp, &["tcp_chrono_stop"], "fentry_out_stopped", "kprobe_out_stopped").tcp(),
 ];
 
+/// Shows packets that are sent on without IP, where the other way's hook on the same tracepoint, which does so too, is not needed.
+pub const SENT_ON: Hook = Hook {
+    absence: Absence::Harmless,
+    ..tracepoint(IN, Stage::Forward, &["net_dev_queue"], "btf_in_forward").tcp()
+};
+
 /// Frees what is kept of a socket when the kernel destroys it.
 pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 

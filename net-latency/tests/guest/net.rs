@@ -98,7 +98,7 @@ pub(crate) enum Version {
 pub(crate) enum Between {
     /// Nobody.
     Nothing,
-    /// A bridge.
+    /// A bridge, or a redirect each way.
     Bridge(Namespace),
     /// Routers, so that packets enter this machine's stack several times and the tool must know.
     Routers(Vec<Namespace>),

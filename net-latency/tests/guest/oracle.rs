@@ -78,7 +78,7 @@ impl Conversation {
                 line.first_send_age.is_none() || is_sent_again,
                 fault("sent before, but no retransmission")
             );
-            let may_enter_twice = pair.is_routed && line.dir == Dir::In;
+            let may_enter_twice = pair.enters_twice && line.dir == Dir::In;
             ensure!(line.last_drv_ip.is_none() || may_enter_twice, fault("entered twice, where it can't"));
             ensure!(!line.is("coalesced") || line.dir == Dir::In, fault("appended on the way out"));
             ensure!(line.segs >= 1, fault("a packet of no segment"));

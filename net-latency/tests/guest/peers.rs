@@ -195,8 +195,8 @@ pub(crate) struct Pair {
     pub(crate) near: SocketAddr,
     /// The server's address and port.
     pub(crate) far: SocketAddr,
-    /// Whether a router of this machine lies between.
-    pub(crate) is_routed: bool,
+    /// Whether something of this machine lies between that sends packets on, so that they enter its stack again.
+    pub(crate) enters_twice: bool,
 }
 
 impl Pair {
@@ -224,7 +224,7 @@ impl Pair {
         let (near, far) = path.addresses();
         let port = server.ask(&format!("listen {far}"))?.try_into()?;
         let (near, far) = (SocketAddr::new(near, 0), SocketAddr::new(far, port));
-        Ok(Self { client, server, near, far, is_routed: path.is_routed() })
+        Ok(Self { client, server, near, far, enters_twice: path.enters_twice() })
     }
 
     /// Two new peers with IPv6 sockets that are connected over an IPv4 `path`.

@@ -16,7 +16,7 @@ use super::{
 use crate::{paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 24] = [
     "veth",
     "tun",
     "virtio_pci",
@@ -38,6 +38,9 @@ const MODULES: [&str; 21] = [
     "sch_ingress",
     "cls_matchall",
     "act_mirred",
+    "ifb",
+    "nft_flow_offload",
+    "nf_flow_table_inet",
 ];
 
 /// The same, of which some kernels lack some: 5.10 has no TLS.

@@ -34,8 +34,16 @@ fn two_pairs(
     backend: Backend,
     choose: impl FnOnce(&Pair, &Pair) -> Vec<String>,
 ) -> Result<(Pair, Pair, Outcome, Vec<Line>)> {
-    let (first, second) = (Path::loopback(Version::V4)?, Path::loopback(Version::V6)?);
-    let (mut first, mut second) = (Pair::connect(&first)?, Pair::connect(&second)?);
+    two_pairs_by(&Path::loopback(Version::V4)?, backend, choose)
+}
+
+/// The first of which has that path.
+fn two_pairs_by(
+    path: &Path,
+    backend: Backend,
+    choose: impl FnOnce(&Pair, &Pair) -> Vec<String>,
+) -> Result<(Pair, Pair, Outcome, Vec<Line>)> {
+    let (mut first, mut second) = (Pair::connect(path)?, Pair::connect(&Path::loopback(Version::V6)?)?);
     let tool = Launch::new(backend).args(&choose(&first, &second)).start()?;
     first.begin(ROUNDS, LEN)?;
     second.begin(ROUNDS, LEN)?;
@@ -196,7 +204,9 @@ fn port(backend: Backend) -> Result<()> {
 fn direction(backend: Backend) -> Result<()> {
     for (dir, name) in [(Dir::In, "in"), (Dir::Out, "out")] {
         let arguments = |_: &Pair, _: &Pair| vec!["--direction".to_owned(), name.to_owned()];
-        let (first, second, outcome, lines) = two_pairs(backend, arguments)?;
+        // What has come counts from its first entry, whether or not what leaves is traced.
+        let path = Path::bridge(Version::V4)?;
+        let (first, second, outcome, lines) = two_pairs_by(&path, backend, arguments)?;
         expect_only(&outcome, &lines, |line| line.dir == dir)?;
         for conversation in oracle::check(&outcome, &[&first, &second])? {
             let shown = match dir {

@@ -11,6 +11,7 @@ use super::{Request, exchange};
 // attributes are in network order.
 const NF_INET_PRE_ROUTING: u32 = 0;
 const NF_INET_LOCAL_IN: u32 = 1;
+const NF_INET_FORWARD: u32 = 2;
 const NF_INET_LOCAL_OUT: u32 = 3;
 const NF_INET_POST_ROUTING: u32 = 4;
 const NF_DROP: u32 = 0;
@@ -58,6 +59,16 @@ const NFT_NAT_DNAT: u32 = 1;
 const NFTA_TPROXY_FAMILY: u16 = 1;
 const NFTA_TPROXY_REG_PORT: u16 = 3;
 const NFTA_QUEUE_NUM: u16 = 1;
+const NFT_MSG_NEWFLOWTABLE: u16 = 22;
+const NFTA_FLOWTABLE_TABLE: u16 = 1;
+const NFTA_FLOWTABLE_NAME: u16 = 2;
+const NFTA_FLOWTABLE_HOOK: u16 = 3;
+const NFTA_FLOWTABLE_HOOK_NUM: u16 = 1;
+const NFTA_FLOWTABLE_HOOK_PRIORITY: u16 = 2;
+const NFTA_FLOWTABLE_HOOK_DEVS: u16 = 3;
+const NFTA_DEVICE_NAME: u16 = 1;
+const NFTA_FLOW_TABLE_NAME: u16 = 1;
+const NF_NETDEV_INGRESS: u32 = 0;
 
 const TABLE: &[u8] = b"nl\0";
 const CHAIN: &[u8] = b"nl\0";
@@ -147,6 +158,30 @@ pub(crate) fn queue_port(hook: Hook, port: u16, number: u16) -> Result<()> {
         expression(rule, b"queue\0", |data| data.attribute(NFTA_QUEUE_NUM, &number.to_be_bytes()));
     })
     .context("a rule that queues")
+}
+
+/// Sends packets between `devices` on past IP, once IP has forwarded one of their connection each way, in the calling thread's namespace: `flow
+/// add`.
+pub(super) fn flow_table(devices: &[&str]) -> Result<()> {
+    let mut table = message(BOTH, NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
+    table.attribute(NFTA_TABLE_NAME, TABLE);
+    let mut flows = message(BOTH, NFT_MSG_NEWFLOWTABLE, libc::NLM_F_CREATE);
+    flows.attribute(NFTA_FLOWTABLE_TABLE, TABLE);
+    flows.attribute(NFTA_FLOWTABLE_NAME, CHAIN);
+    flows.nested(NFTA_FLOWTABLE_HOOK, |hook| {
+        number(hook, NFTA_FLOWTABLE_HOOK_NUM, NF_NETDEV_INGRESS);
+        number(hook, NFTA_FLOWTABLE_HOOK_PRIORITY, 0);
+        hook.nested(NFTA_FLOWTABLE_HOOK_DEVS, |names| {
+            for device in devices {
+                names.attribute(NFTA_DEVICE_NAME, format!("{device}\0").as_bytes());
+            }
+        });
+    });
+    batch(vec![table, flows]).context("a flow table")?;
+    rule(BOTH, b"filter\0", NF_INET_FORWARD, 0, |rule| {
+        expression(rule, b"flow_offload\0", |data| data.attribute(NFTA_FLOW_TABLE_NAME, CHAIN));
+    })
+    .context("a rule that shortens forwarding")
 }
 
 /// Undoes the functions above that are of IPv4 alone.

@@ -27,10 +27,20 @@ const RTAX_RTO_MIN: u16 = 13;
 pub(super) enum Kind<'a> {
     Bridge,
     Bond,
-    Vlan { below: &'a str },
-    Gre { local: Ipv4Addr, remote: Ipv4Addr },
-    Vxlan { local: Ipv4Addr, remote: Ipv4Addr },
+    Vlan {
+        below: &'a str,
+    },
+    Gre {
+        local: Ipv4Addr,
+        remote: Ipv4Addr,
+    },
+    Vxlan {
+        local: Ipv4Addr,
+        remote: Ipv4Addr,
+    },
     Wireguard,
+    /// What is sent to it enters the stack again.
+    Intermediate,
 }
 
 pub(super) fn create(name: &str, kind: Kind<'_>) -> Result<()> {
@@ -47,11 +57,12 @@ pub(super) fn create(name: &str, kind: Kind<'_>) -> Result<()> {
         Kind::Gre { .. } => "gre",
         Kind::Vxlan { .. } => "vxlan",
         Kind::Wireguard => "wireguard",
+        Kind::Intermediate => "ifb",
     };
     request.nested(libc::IFLA_LINKINFO, |request| {
         request.attribute(IFLA_INFO_KIND, kind_name.as_bytes());
         request.nested(IFLA_INFO_DATA, |request| match kind {
-            Kind::Bridge | Kind::Wireguard => {}
+            Kind::Bridge | Kind::Wireguard | Kind::Intermediate => {}
             Kind::Bond => request.attribute(IFLA_BOND_MODE, &[BOND_MODE_ACTIVEBACKUP]),
             Kind::Vlan { .. } => request.attribute(IFLA_VLAN_ID, &7_u16.to_ne_bytes()),
             Kind::Gre { local, remote } => {

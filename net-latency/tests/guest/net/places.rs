@@ -14,8 +14,9 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Between, FAR, NEAR, Namespace, Path, Version, add_address, create_veth,
     devices::{ETHTOOL_GGRO, ETHTOOL_SGRO, ETHTOOL_STSO, offload, set_offload, steer},
+    filter::flow_table,
     links::{Kind, create, default_route, enslave, flood, impatient_route, route_by, set_mtu},
-    qdisc::{Netem, mirror},
+    qdisc::{Netem, mirror, redirect},
     set_up,
     tap::{Manner, Tap, Taps},
 };
@@ -59,10 +60,45 @@ impl Path {
             }
             set_up(BRIDGE)
         })?;
+        Self::bridged(near, between, far, version)
+    }
+
+    /// Two links, of each of which all that comes is redirected to the other, in a namespace of its own (`tc … action mirred egress redirect`).
+    pub(crate) fn redirected(version: Version) -> Result<Self> {
+        let (near, between, far) = links()?;
+        between.inside(|| {
+            for (port, other) in [(TO_NEAR, TO_FAR), (TO_FAR, TO_NEAR)] {
+                set_up(port)?;
+                redirect(port, other)?;
+            }
+            Ok(())
+        })?;
+        Self::bridged(near, between, far, version)
+    }
+
+    /// The path between two namespaces that are joined.
+    fn bridged(near: Namespace, between: Namespace, far: Namespace, version: Version) -> Result<Self> {
         let addresses = (host(version, 0x77, 1), host(version, 0x77, 2));
         near.inside(|| bring_up(NEAR, addresses.0))?;
         far.inside(|| bring_up(FAR, addresses.1))?;
         Ok(Self::Place { near, far, between: Between::Bridge(between), addresses })
+    }
+
+    /// Delays what each end of a veth link receives, by a device of its own that the packets go through first.
+    pub(crate) fn delay_received(&self, delay: Duration) -> Result<()> {
+        let slow_down = |device: &str| {
+            create(UPPER, Kind::Intermediate)?;
+            set_up(UPPER)?;
+            Netem::delay(delay).apply(UPPER)?;
+            redirect(device, UPPER)
+        };
+        self.near(|| slow_down(NEAR))?;
+        self.far(|| slow_down(FAR))
+    }
+
+    /// Has the first router send packets of connections on by a table of them, past its IP.
+    pub(crate) fn cut_short(&self) -> Result<()> {
+        self.between(|| flow_table(&[TO_NEAR, TO_FAR]))
     }
 
     /// As many routers, one behind the other.
@@ -183,12 +219,16 @@ impl Path {
         Ok(Self::Place { near, far, between: Between::Nothing, addresses })
     }
 
-    /// Whether packets enter this machine's stack again after they were forwarded.
-    pub(crate) fn is_routed(&self) -> bool {
+    fn is_routed(&self) -> bool {
         matches!(self, Self::Place { between: Between::Routers(_), .. })
     }
 
-    /// Delays what the first router sends on.
+    /// Whether packets enter this machine's stack again after something has sent them on.
+    pub(crate) fn enters_twice(&self) -> bool {
+        matches!(self, Self::Place { between: Between::Routers(_) | Between::Bridge(_), .. })
+    }
+
+    /// Delays what the first router or the bridge sends on to the server.
     pub(crate) fn delay_between(&self, delay: Duration) -> Result<()> {
         self.between(|| Netem::delay(delay).apply(TO_FAR))
     }

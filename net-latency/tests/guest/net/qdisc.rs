@@ -24,6 +24,8 @@ const TCA_ACT_KIND: u16 = 1;
 const TCA_ACT_OPTIONS: u16 = 2;
 const TCA_MIRRED_PARMS: u16 = 2;
 const TC_ACT_PIPE: u32 = 3;
+const TC_ACT_STOLEN: u32 = 4;
+const TCA_EGRESS_REDIR: u32 = 1;
 const TCA_EGRESS_MIRROR: u32 = 2;
 /// Probabilities are fractions of this.
 const ALWAYS: u32 = u32::MAX;
@@ -137,6 +139,16 @@ impl Netem {
 
 /// Sends a copy of all that `device` receives by another device, before the stack has it.
 pub(super) fn mirror(device: &str, to: &str) -> Result<()> {
+    pass(device, to, [TC_ACT_PIPE, TCA_EGRESS_MIRROR])
+}
+
+/// Sends all that `device` receives by another device, instead of giving it to the stack.
+pub(super) fn redirect(device: &str, to: &str) -> Result<()> {
+    pass(device, to, [TC_ACT_STOLEN, TCA_EGRESS_REDIR])
+}
+
+/// Does the one with all that `device` receives, and gives it to another one in that way.
+fn pass(device: &str, to: &str, [verdict, way]: [u32; 2]) -> Result<()> {
     let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     let mut ingress = traffic_control(libc::RTM_NEWQDISC, flags, device, [INGRESS_HANDLE, TC_H_INGRESS, 0])?;
     ingress.attribute(TCA_KIND, b"ingress");
@@ -152,13 +164,13 @@ pub(super) fn mirror(device: &str, to: &str) -> Result<()> {
                 action.attribute(TCA_ACT_KIND, b"mirred");
                 action.nested(TCA_ACT_OPTIONS, |action| {
                     // struct tc_mirred: index, capabilities, action, references, bindings, what to do, a device.
-                    let fields = [0, 0, TC_ACT_PIPE, 0, 0, TCA_EGRESS_MIRROR, to];
+                    let fields = [0, 0, verdict, 0, 0, way, to];
                     action.attribute(TCA_MIRRED_PARMS, &fields.map(u32::to_ne_bytes).concat());
                 });
             });
         });
     });
-    filter.perform().with_context(|| format!("mirroring what {device} receives"))
+    filter.perform().with_context(|| format!("passing on what {device} receives"))
 }
 
 /// A request that begins with a struct tcmsg: family, interface, and these: handle, parent, info.

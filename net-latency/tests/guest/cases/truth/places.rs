@@ -11,6 +11,7 @@ use crate::{
     oracle::{self, Conversation, bytes, expect_bytes, expect_sum, segments},
     peers::Pair,
     process::{PATIENCE, until},
+    tool::Outcome,
     verdict::Skipped,
 };
 
@@ -18,8 +19,13 @@ pub(crate) const THEME: Theme = Theme {
     name: "places",
     arguments: &[],
     scenarios: &[
-        Scenario { name: "bridge_v4", play: || conversation(&Path::bridge(Version::V4)?) },
-        Scenario { name: "bridge_v6", play: || conversation(&Path::bridge(Version::V6)?) },
+        Scenario { name: "bridge_v4", play: || delayed_between(&Path::bridge(Version::V4)?) },
+        Scenario { name: "bridge_v6", play: || delayed_between(&Path::bridge(Version::V6)?) },
+        Scenario { name: "redirected_v4", play: || delayed_between(&Path::redirected(Version::V4)?) },
+        Scenario { name: "redirected_v6", play: || delayed_between(&Path::redirected(Version::V6)?) },
+        Scenario { name: "shortcut_v4", play: || shortcut(Version::V4) },
+        Scenario { name: "shortcut_v6", play: || shortcut(Version::V6) },
+        Scenario { name: "intermediate", play: intermediate },
         Scenario { name: "router_v4", play: || routers(Version::V4, 1) },
         Scenario { name: "router_v6", play: || routers(Version::V6, 1) },
         Scenario { name: "two_routers_v4", play: || routers(Version::V4, 2) },
@@ -92,28 +98,77 @@ fn number_of_namespace() -> Result<u64> {
     Ok(number.context("no number in the namespace's name")?.parse()?)
 }
 
+/// How long what lies between holds a packet that it sends on to the server.
+const DELAY: Duration = Duration::from_millis(3);
+
+/// How many packets IP has forwarded in the namespace next to the client's.
+fn forwarded(path: &Path, version: Version) -> Result<u64> {
+    path.between(|| match version {
+        Version::V4 => counter("snmp", "Ip", "ForwDatagrams"),
+        Version::V6 => counter_v6("Ip6OutForwDatagrams"),
+    })
+}
+
 /// A forwarded packet has no line where it is forwarded. Its line counts from its first entry, on the router,
 /// and tells how much of that was after the last.
 fn routers(version: Version, count: u8) -> Result<Check> {
-    const DELAY: Duration = Duration::from_millis(3);
     let path = Path::routers(version, count)?;
-    path.delay_between(DELAY)?;
-    let mut pair = Pair::connect(&path)?;
-    pair.converse(ROUNDS, LEN)?;
-    let ends = [path.near(number_of_namespace)?, path.far(number_of_namespace)?];
-    let forwarded = path.between(|| match version {
-        Version::V4 => counter("snmp", "Ip", "ForwDatagrams"),
-        Version::V6 => counter_v6("Ip6OutForwDatagrams"),
-    })?;
+    let check = delayed_between(&path)?;
+    let forwarded = forwarded(&path, version)?;
     ensure!(forwarded >= u64::from(2 * ROUNDS), "only {forwarded} packets forwarded");
+    Ok(check)
+}
+
+/// The same of what is sent on past IP, by netfilter's table of flows.
+fn shortcut(version: Version) -> Result<Check> {
+    let path = Path::routers(version, 1)?;
+    path.cut_short()?;
+    let check = delayed_between(&path)?;
+    let forwarded = forwarded(&path, version)?;
+    // Until each way has had a packet, the rule's own work, and ICMPv6.
+    ensure!(forwarded < u64::from(ROUNDS), "{forwarded} packets forwarded by IP");
+    Ok(check)
+}
+
+/// What comes is given to a device that holds it, and that gives it to the stack again (IFB).
+fn intermediate() -> Result<Check> {
+    let path = Path::veth(Version::V4)?;
+    path.delay_received(DELAY)?;
+    let mut pair = Pair::connect(&path)?;
+    pair.enters_twice = true;
+    pair.converse(ROUNDS, LEN)?;
     Ok(Box::new(move |evidence| {
         let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
         conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        expect_held(evidence.outcome, &conversation.requests_in)?;
+        expect_held(evidence.outcome, &conversation.replies_in)
+    }))
+}
+
+/// That each of these was held between its first entry and its last.
+fn expect_held(outcome: &Outcome, lines: &[Line]) -> Result<()> {
+    let between = |line: &Line| line.stages[0]?.checked_sub(line.last_drv_ip?);
+    let held = u64::try_from(DELAY.as_nanos())?;
+    let other = lines.iter().find(|line| between(line).is_none_or(|between| between < held));
+    ensure!(other.is_none(), outcome.fault("not held between two entries", other));
+    Ok(())
+}
+
+/// A packet that something sends on has no line there, and counts from its first entry.
+fn delayed_between(path: &Path) -> Result<Check> {
+    path.delay_between(DELAY)?;
+    let mut pair = Pair::connect(path)?;
+    pair.converse(ROUNDS, LEN)?;
+    let ends = [path.near(number_of_namespace)?, path.far(number_of_namespace)?];
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        expect_held(evidence.outcome, &conversation.requests_in)?;
         let own = evidence.lines.iter().filter(|line| pair.owns(line));
         let elsewhere = own.filter(|line| line.netns.is_none_or(|netns| !ends.contains(&netns)));
         ensure!(
             elsewhere.clone().next().is_none(),
-            evidence.outcome.fault("a line of the router", elsewhere)
+            evidence.outcome.fault("a line of what lies between", elsewhere)
         );
         Ok(())
     }))
