@@ -94,14 +94,16 @@ pub struct Offsets {
     pub tcp_sock_tcp_clock_cache: u32,
 }
 
-/// Addresses of the variables that say where pages are mapped (arch/x86/mm/kaslr.c); 0 where unknown.
+/// Where pages are mapped, or the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PageBases {
-    /// Of `page_offset_base`: where the direct mapping of all memory begins.
+    /// `page_offset_base`: where the direct mapping of all memory begins.
     pub page_offset_base: u64,
-    /// Of `vmemmap_base`: where the array of all `struct page` begins.
+    /// `vmemmap_base`: where the array of all `struct page` begins.
     pub vmemmap_base: u64,
+    /// Whether these are the values; else the variables' addresses.
+    pub are_values: u64,
 }
 
 /// What to trace and show. A filter that is 0 is off. In words of 32 bits, as instructions name them ([`crate::Place`]).

@@ -99,8 +99,14 @@ pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
 /// An skb that has entered the stack is at a device's queue. If IP has not forwarded it, a bridge, a flowtable, IPVS or a redirect sends it on.
 #[inline(always)]
 pub fn sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
+    if skb.has_entered() { entered_is_sent_on(skb) } else { Ok(()) }
+}
+
+/// The same of one that has. Most have not: a function of its own, so that they need no registers for it.
+#[inline(never)]
+fn entered_is_sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
     // The address of a clone has the stamps of whatever was there before.
-    if !skb.has_entered() || skb.shares_headers() {
+    if skb.shares_headers() {
         return Ok(());
     }
     let Some(family) = skb.ip_family() else { return Ok(()) };

@@ -462,7 +462,7 @@ impl<M: Memory> Skb<M> {
         }
         let end: u32 = self.field(offset!(sk_buff_end));
         let shared = (self.head() as *const u8).wrapping_add(end as usize);
-        // SAFETY: the variables' addresses come from the kernel, and packet memory may be anything: any
+        // SAFETY: the bases come from the kernel, and packet memory may be anything: any
         // address survives, and any bytes are valid.
         unsafe {
             let count: u8 = probe(offset!(skb_shared_info_nr_frags).of(shared));
@@ -472,8 +472,8 @@ impl<M: Memory> Skb<M> {
             if count == 0 || (place as u32) < min_len || page & 1 != 0 {
                 return None;
             }
-            let vmemmap: u64 = probe(bases.vmemmap_base as *const u8);
-            let direct: u64 = probe(bases.page_offset_base as *const u8);
+            let value = |base: u64| if bases.are_values == 1 { base } else { probe(base as *const u8) };
+            let (vmemmap, direct) = (value(bases.vmemmap_base), value(bases.page_offset_base));
             // `page_to_virt`.
             let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
             Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::symbols;
+use super::pages;
 
 /// Bytes of a file that are of interest; some of the kernel's files never end.
 const MOST: u64 = 64 << 10;
@@ -25,7 +25,7 @@ pub trait Facts {
     /// Whether there is such a file.
     fn exists(&self, path: &str) -> bool;
 
-    /// Whether /proc/kallsyms tells this user where pages are mapped.
+    /// Whether the kernel tells this user where pages are mapped.
     fn shows_page_bases(&self) -> bool;
 
     /// The number that is all a file holds.
@@ -54,7 +54,7 @@ impl Facts for Live {
     }
 
     fn shows_page_bases(&self) -> bool {
-        symbols::page_bases().is_some()
+        pages::bases().or_else(pages::variables).is_some()
     }
 }
 

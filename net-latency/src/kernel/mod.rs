@@ -9,6 +9,7 @@ pub mod layout;
 mod lives;
 pub mod memory;
 pub mod namespaced;
+pub mod pages;
 pub mod ports;
 pub mod preemption;
 pub mod prerequisites;

@@ -314,11 +314,11 @@ fn locked_memory(facts: &impl Facts) -> Check {
 fn page_bases(facts: &impl Facts) -> Check {
     let name = "addresses";
     if facts.shows_page_bases() {
-        return Check::new(name, Verdict::Ok, "/proc/kallsyms shows where pages are mapped");
+        return Check::new(name, Verdict::Ok, "the kernel shows where pages are mapped");
     }
-    let found = "/proc/kallsyms hides where pages are mapped: packets whose headers a driver left in pages are only counted";
+    let found = "the kernel hides where pages are mapped: packets whose headers a driver left in pages are only counted";
     Check::new(name, Verdict::Degraded, found)
-        .remedy("run it with CAP_SYSLOG and sysctl kernel.kptr_restrict=1 or 0")
+        .remedy("run it as root, or with CAP_SYSLOG and sysctl kernel.kptr_restrict=1 or 0")
 }
 
 fn preemption(facts: &impl Facts) -> Check {

@@ -6,7 +6,6 @@ use std::{
     ops::ControlFlow,
 };
 
-use net_latency_common::PageBases;
 use rustc_hash::FxHashMap;
 
 const LIST: &str = "/proc/kallsyms";
@@ -67,30 +66,6 @@ pub(super) fn walk(
             return Ok(());
         }
     }
-}
-
-/// Where pages are mapped, as far as the kernel tells: `kptr_restrict` can forbid it.
-#[must_use]
-pub fn page_bases() -> Option<PageBases> {
-    let mut bases = PageBases::default();
-    for_each(|symbol| note_base(&mut bases, symbol)).ok()?;
-    (bases.page_offset_base != 0 && bases.vmemmap_base != 0).then_some(bases)
-}
-
-fn note_base(bases: &mut PageBases, symbol: &Symbol<'_>) -> ControlFlow<()> {
-    // A module may have variables of these names.
-    let field = match symbol.name {
-        b"page_offset_base" => &mut bases.page_offset_base,
-        b"vmemmap_base" => &mut bases.vmemmap_base,
-        _ => return ControlFlow::Continue(()),
-    };
-    if *field == 0 {
-        *field = symbol.address().unwrap_or(0);
-    }
-    if bases.page_offset_base != 0 && bases.vmemmap_base != 0 {
-        return ControlFlow::Break(());
-    }
-    ControlFlow::Continue(())
 }
 
 /// Addresses of functions and variables.
@@ -176,32 +151,6 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LIST: &[u8] = b"ffffffff88000000 T _stext\n\
-        ffffffff88f24600 D vmemmap_base\n\
-        ffffffff88f24608 D not_page_offset_base\n\
-        ffffffff88f24610 D page_offset_base\n\
-        ffffffffc0000000 t vmemmap_base\t[module]\n";
-
-    fn bases(list: &[u8]) -> PageBases {
-        let mut bases = PageBases::default();
-        walk(list, |symbol| note_base(&mut bases, symbol)).expect("memory can be read");
-        bases
-    }
-
-    #[test]
-    fn page_bases_are_found_by_their_whole_names() {
-        let expected =
-            PageBases { page_offset_base: 0xffff_ffff_88f2_4610, vmemmap_base: 0xffff_ffff_88f2_4600 };
-        assert_eq!(bases(LIST), expected);
-    }
-
-    #[test]
-    fn hidden_or_missing_addresses_are_unknown() {
-        let zeroes = b"0000000000000000 D page_offset_base\n0000000000000000 D vmemmap_base\n";
-        assert_eq!(bases(zeroes), PageBases::default());
-        assert_eq!(bases(b"0 T _stext\n"), PageBases::default());
-    }
 
     #[test]
     fn functions_and_variables_are_told_apart() {

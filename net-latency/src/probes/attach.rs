@@ -35,7 +35,7 @@ use crate::message::tell;
 use crate::{
     clock::monotonic_ns,
     error::Failure,
-    kernel::{facts::Live, prerequisites, symbols},
+    kernel::{facts::Live, pages, prerequisites},
     request::{Backend, Histograms, PacketFilter},
 };
 
@@ -299,8 +299,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
 }
 
 /// Tells the kernel side where pages are mapped, as soon as that is found: until then it can't read headers that a driver left
-/// in pages, and counts their packets. Reading the list of symbols takes as long as loading the programs does, and few drivers leave
-/// headers there; so nothing waits for it, and where there is but one CPU it comes after the start.
+/// in pages, and counts their packets. Who may not see the headers of the kernel's memory has to read the list of symbols, which takes
+/// as long as loading the programs does, and few drivers leave headers there; so nothing waits for it, and where there is but one CPU
+/// it comes after the start.
 fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
     const LEAST_URGENT: i32 = 19;
 
@@ -308,10 +309,13 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
     // The programs that are still to be loaded know the map by its first descriptor.
     let map = MapData::from_fd(map.fd().as_fd().try_clone_to_owned()?)?;
     let mut map = Array::<_, PageBases>::try_from(Map::Array(map))?;
+    if let Some(bases) = pages::bases() {
+        return Ok(map.set(0, bases, 0)?);
+    }
     let look = thread::Builder::new().spawn(move || {
         // Whoever may not say how urgent it is waits a little longer.
         let _ = setpriority_process(Some(gettid()), LEAST_URGENT);
-        if let Some(bases) = symbols::page_bases()
+        if let Some(bases) = pages::variables()
             && let Err(error) = map.set(0, bases, 0)
         {
             tell(format_args!("cannot tell where pages are mapped: {error}"));

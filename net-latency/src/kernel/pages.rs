@@ -1,0 +1,209 @@
+//! Where the kernel maps pages.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    ops::ControlFlow,
+};
+
+use net_latency_common::PageBases;
+use object::{
+    LittleEndian,
+    elf::{FileHeader64, PT_LOAD, ProgramHeader64},
+    read::elf::{FileHeader as _, ProgramHeader as _},
+};
+
+use super::symbols::{self, Symbol};
+
+/// The kernel's memory as a file, whose headers say what lies where (fs/proc/kcore.c). It takes CAP_SYS_RAWIO.
+const CORE: &str = "/proc/kcore";
+
+/// A part of the kernel's address space.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    /// Where it begins, there and in memory; nothing for the latter of what is no memory, or not in one piece.
+    address: u64,
+    memory: Option<u64>,
+    len: u64,
+}
+
+/// Where pages are mapped, if the kernel tells at once.
+#[must_use]
+pub fn bases() -> Option<PageBases> {
+    of_segments(&segments(File::open(CORE).ok()?).ok()?)
+}
+
+/// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it.
+#[must_use]
+pub fn variables() -> Option<PageBases> {
+    let mut bases = PageBases::default();
+    symbols::for_each(|symbol| note(&mut bases, symbol)).ok()?;
+    (bases.page_offset_base != 0 && bases.vmemmap_base != 0).then_some(bases)
+}
+
+fn segments(mut core: impl Read) -> io::Result<Vec<Segment>> {
+    let other = |_| io::Error::from(io::ErrorKind::InvalidData);
+    let mut bytes = vec![0; size_of::<FileHeader64<LittleEndian>>()];
+    core.read_exact(&mut bytes)?;
+    let header = FileHeader64::<LittleEndian>::parse(&*bytes).map_err(other)?;
+    let count = usize::from(header.e_phnum.get(LittleEndian));
+    // They follow at once. No more than these: what comes then is the memory itself.
+    let begun = bytes.len();
+    bytes.resize(begun + count * size_of::<ProgramHeader64<LittleEndian>>(), 0);
+    core.read_exact(&mut bytes[begun..])?;
+    let header = FileHeader64::<LittleEndian>::parse(&*bytes).map_err(other)?;
+    let headers = header.program_headers(LittleEndian, &*bytes).map_err(other)?;
+    let segment = |header: &ProgramHeader64<LittleEndian>| Segment {
+        address: header.p_vaddr(LittleEndian),
+        memory: Some(header.p_paddr(LittleEndian)).filter(|memory| *memory != u64::MAX),
+        len: header.p_memsz(LittleEndian),
+    };
+    Ok(headers.iter().filter(|header| header.p_type(LittleEndian) == PT_LOAD).map(segment).collect())
+}
+
+/// Pieces of memory are in the direct mapping, and each has its `struct page`s in a piece of the array of all of them, which is in no
+/// piece of memory (`get_sparsemem_vmemmap_info`, x86).
+fn of_segments(segments: &[Segment]) -> Option<PageBases> {
+    /// The kernel's code and data, its modules and fixed places are mapped from here on.
+    const TEXT: u64 = 0xffff_ffff_8000_0000;
+    /// What KASLR moves the mappings by (`PUD_SIZE`).
+    const STEP: u64 = 1 << 30;
+    /// The area of `vmalloc` is longer than that, and no array of pages is.
+    const LONGEST: u64 = 1 << 44;
+    const PAGE: u64 = 4096;
+    const PAGE_STRUCT: u64 = 64;
+    let segments = || segments.iter().filter(|segment| segment.address < TEXT);
+    let memory: Vec<_> = segments().filter_map(|segment| Some((segment.address, segment.memory?))).collect();
+    let others = || segments().filter(|segment| segment.memory.is_none() && segment.len < LONGEST);
+    let (address, first) = *memory.first()?;
+    let direct = address.checked_sub(first)?;
+    let pages_of = |memory: u64| memory / PAGE * PAGE_STRUCT / PAGE * PAGE;
+    let is_whole = |base: &u64| {
+        let has_pages = |&(address, memory): &(u64, u64)| {
+            address.checked_sub(memory) == Some(direct)
+                && others().any(|segment| segment.address.checked_sub(pages_of(memory)) == Some(*base))
+        };
+        base.is_multiple_of(STEP) && memory.iter().all(has_pages)
+    };
+    let mut bases = others().filter_map(|segment| segment.address.checked_sub(pages_of(first)));
+    let vmemmap = bases.find(is_whole)?;
+    Some(PageBases { page_offset_base: direct, vmemmap_base: vmemmap, are_values: 1 })
+}
+
+fn note(bases: &mut PageBases, symbol: &Symbol<'_>) -> ControlFlow<()> {
+    // A module may have variables of these names.
+    let field = match symbol.name {
+        b"page_offset_base" => &mut bases.page_offset_base,
+        b"vmemmap_base" => &mut bases.vmemmap_base,
+        _ => return ControlFlow::Continue(()),
+    };
+    if *field == 0 {
+        *field = symbol.address().unwrap_or(0);
+    }
+    if bases.page_offset_base != 0 && bases.vmemmap_base != 0 {
+        return ControlFlow::Break(());
+    }
+    ControlFlow::Continue(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIST: &[u8] = b"ffffffff88000000 T _stext\n\
+        ffffffff88f24600 D vmemmap_base\n\
+        ffffffff88f24608 D not_page_offset_base\n\
+        ffffffff88f24610 D page_offset_base\n\
+        ffffffffc0000000 t vmemmap_base\t[module]\n";
+
+    fn named(list: &[u8]) -> PageBases {
+        let mut bases = PageBases::default();
+        symbols::walk(list, |symbol| note(&mut bases, symbol)).expect("memory can be read");
+        bases
+    }
+
+    #[test]
+    fn variables_are_found_by_their_whole_names() {
+        let expected = PageBases {
+            page_offset_base: 0xffff_ffff_88f2_4610,
+            vmemmap_base: 0xffff_ffff_88f2_4600,
+            are_values: 0,
+        };
+        assert_eq!(named(LIST), expected);
+    }
+
+    #[test]
+    fn hidden_or_missing_addresses_are_unknown() {
+        let zeroes = b"0000000000000000 D page_offset_base\n0000000000000000 D vmemmap_base\n";
+        assert_eq!(named(zeroes), PageBases::default());
+        assert_eq!(named(b"0 T _stext\n"), PageBases::default());
+    }
+
+    /// The headers that a guest's Linux 6.1 shows: code, vmalloc, modules, memory and its pages, twice.
+    const SEGMENTS: [(u64, u64, u64); 7] = [
+        (0xffff_ffff_b0c0_0000, 0x23a0_0000, 0x0283_0000),
+        (0xff6c_1dcd_8000_0000, u64::MAX, 0x0031_ffff_ffff_ffff),
+        (0xffff_ffff_c000_0000, u64::MAX, 0x3f00_0000),
+        (0xff24_2caf_4000_1000, 0x1000, 0x9_e000),
+        (0xffc6_5f95_c000_0000, u64::MAX, 0x3000),
+        (0xff24_2caf_4010_0000, 0x10_0000, 0x3fee_0000),
+        (0xffc6_5f95_c000_4000, u64::MAX, 0xff_c000),
+    ];
+
+    /// A file with such headers, and some memory behind them.
+    fn core(segments: &[(u64, u64, u64)]) -> Vec<u8> {
+        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+        bytes.resize(64, 0);
+        bytes[32] = 64;
+        bytes[54] = 56;
+        bytes[56] = u8::try_from(1 + segments.len()).expect("few");
+        // What is noted about the kernel, PT_NOTE.
+        bytes.extend([4_u32, 0].map(u32::to_le_bytes).concat());
+        bytes.extend([0x200, 0, 0, 0x2f74, 0, 0].map(u64::to_le_bytes).concat());
+        for (address, memory, len) in segments {
+            bytes.extend([1_u32, 7].map(u32::to_le_bytes).concat());
+            bytes.extend([0, *address, *memory, *len, *len, 4096].map(u64::to_le_bytes).concat());
+        }
+        bytes.extend([0xff; 100]);
+        bytes
+    }
+
+    fn of(bytes: &[u8]) -> Option<PageBases> {
+        of_segments(&segments(bytes).ok()?)
+    }
+
+    #[test]
+    fn the_headers_of_the_kernels_memory_tell_where_pages_are() {
+        let expected = PageBases {
+            page_offset_base: 0xff24_2caf_4000_0000,
+            vmemmap_base: 0xffc6_5f95_c000_0000,
+            are_values: 1,
+        };
+        assert_eq!(of(&core(&SEGMENTS)), Some(expected));
+        // Without the other pages it could be anything.
+        assert_eq!(of(&core(&SEGMENTS[..6])), None);
+        assert_eq!(of(&core(&SEGMENTS[..3])), None);
+        // Another machine's: memory that is elsewhere.
+        let mut moved = SEGMENTS;
+        moved[5].0 += 0x1000;
+        assert_eq!(of(&core(&moved)), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_unknown() {
+        let whole = core(&SEGMENTS);
+        for len in 0..whole.len() - 100 {
+            assert_eq!(of(&whole[..len]), None, "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..400), begun in any::<bool>()) {
+            let bytes = if begun { [&core(&SEGMENTS)[..64], &bytes].concat() } else { bytes };
+            let _ = of(&bytes);
+        }
+    }
+}
