@@ -60,11 +60,13 @@ pub enum Counter {
     /// Packets that TCP or UDP sent, and whose socket or thread had sent the next one before they were seen at a device queue: they
     /// wait on the way to it, or their end was not seen.
     OvertakenOut,
+    /// Received data segments that TCP has given to MPTCP, whose readers are not followed.
+    NotFollowedIn,
 }
 
 impl Counter {
     /// All counters, in the order of their discriminants.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::RingFull,
         Self::MapFull,
         Self::SocketLost,
@@ -91,6 +93,7 @@ impl Counter {
         Self::SpilledTaken,
         Self::SlowLost,
         Self::OvertakenOut,
+        Self::NotFollowedIn,
     ];
 }
 

@@ -158,6 +158,10 @@ on_function!(
     /// `tcp_read_done(sk, len)`: TLS, since Linux 6.0.
     fentry_in_done, kprobe_in_done, receive::decrypting(Socket 0)
 );
+on_function!(
+    /// `subflow_data_ready(sk)`: MPTCP.
+    fentry_in_given, kprobe_in_given, receive::given(Socket 0)
+);
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
     btf_in_app, receive::taken(Socket)

@@ -208,3 +208,19 @@ fn a_copy_may_stand_for_the_next_one_too() {
     let plain = History::of(&steps);
     History { kernel: Kernel { shows_tcp_drops: false, ..plain.kernel }, ..plain }.expect_true();
 }
+
+/// Two routers of this machine.
+#[test]
+fn what_is_forwarded_twice_counts_from_its_first_entry() {
+    let [plain, forwarded] = [Fate::Plain, Fate::Forwarded].map(|how| Step::Go { cpu: 0, how });
+    expect_true(&[
+        Step::Segment(STAYS),
+        plain,
+        forwarded,
+        plain,
+        forwarded,
+        plain,
+        plain,
+        read(2, Reading::Copy),
+    ]);
+}

@@ -150,6 +150,8 @@ pub(super) struct History {
     pub(super) fine: bool,
     /// TCP's hook on the way out is IP's function (`tcp_header_only`).
     pub(super) header_only: bool,
+    /// The connection of IPv6 is a subflow of MPTCP.
+    pub(super) multipath: bool,
     pub(super) steps: Vec<Step>,
 }
 
@@ -163,6 +165,7 @@ impl History {
             entries: usize::MAX,
             control: false,
             header_only: false,
+            multipath: false,
             skips: 0,
             filter: Filter::Off,
             fine: false,
@@ -212,6 +215,7 @@ impl History {
             filter,
             fine,
             header_only: choice.one_in(4),
+            multipath: choice.one_in(8),
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
     }
@@ -272,6 +276,7 @@ impl History {
                 Self { filter: Filter::Off, ..best.clone() },
                 Self { fine: false, ..best.clone() },
                 Self { header_only: false, ..best.clone() },
+                Self { multipath: false, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;
@@ -403,6 +408,7 @@ struct Run {
     processes: Processes,
     /// Whether nothing is evicted, nor finds no room.
     has_room: bool,
+    multipath: bool,
     out: Option<Out>,
     of_kernel: OfKernel,
     /// The tasks that are asleep in a call on these connections.
@@ -435,6 +441,7 @@ impl Run {
             udp: Udp::default(),
             processes,
             has_room: history.entries == usize::MAX,
+            multipath: history.multipath,
             out: None,
             of_kernel,
             asleep: Vec::new(),
@@ -470,7 +477,9 @@ impl Run {
         let ends = world.ends(&flow, first);
         world.truth.connections.push(ends);
         let number = world.truth.connections.len() - 1;
-        self.connections.push(Connection::new(world, flow, number));
+        let mut connection = Connection::new(world, flow, number);
+        connection.is_multipath = self.multipath && is_v6;
+        self.connections.push(connection);
         self.asleep.push(None);
     }
 
@@ -533,6 +542,9 @@ impl Run {
                 let connection = &mut self.connections[number];
                 if connection.sk == 0 {
                     return;
+                }
+                if connection.is_multipath {
+                    return connection.give(&mut self.world);
                 }
                 if connection.owner.is_none() {
                     let task = self.asleep[number].take().unwrap_or_else(|| {
@@ -631,6 +643,7 @@ impl Run {
             reached: 0,
             is_untraced: false,
             forwarded: None,
+            entered: None,
             entry: Entry::Plain,
             ifindex: self.world.nets[net].ifindex,
             datagram: None,
@@ -677,7 +690,8 @@ impl Run {
 
     /// It enters the stack (`netif_receive_skb`, `netif_rx`, `napi_gro_receive`).
     fn enter(&mut self, skb: Skb) {
-        hook!(self.world, Hook::Arrived, skb.packet, ip::arrived(hooked(skb)));
+        let call = hook!(self.world, Hook::Arrived, skb.packet, ip::arrived(hooked(skb)));
+        self.world.truth.packets[skb.packet].entered.get_or_insert(call);
         // `__netif_receive_skb_core`.
         self.world.put(skb.address, self.world.offsets.sk_buff_skb_iif, 1_u32);
     }
@@ -690,7 +704,8 @@ impl Run {
             && matches!(fate, Fate::Copied | Fate::Shared | Fate::Flooded | Fate::Ends);
         packet.entry = match (packet.entry, fate) {
             (_, Fate::Copied | Fate::Shared | Fate::Flooded | Fate::Tapped | Fate::Again) => Entry::Hidden,
-            (Entry::Plain, Fate::Forwarded | Fate::SentOn) => Entry::SentOn,
+            (Entry::Plain, Fate::Forwarded) => Entry::Forwarded,
+            (Entry::Plain | Entry::Forwarded, Fate::SentOn) => Entry::SentOn,
             (entry, _) => entry,
         };
     }
@@ -851,6 +866,10 @@ impl Run {
             self.world.truth.expect_all(&lines)?;
         }
         let counted = counters::total();
+        let (given, want) = (counted.get(Counter::NotFollowedIn), self.world.truth.given);
+        if self.is_plain && !self.world.truth.is_filtered && given < want {
+            return Err(format!("MPTCP has taken {want}, and {given} are counted: {counted:?}"));
+        }
         for line in &sent {
             note!(self.world, "line: {line:?}");
             out::check(&mut self.world, line).map_err(|fault| format!("{fault}: {line:?}"))?;
@@ -869,6 +888,7 @@ impl Run {
         let taken = shown
             + get(Counter::DroppedIn)
             + get(Counter::UnreadIn)
+            + get(Counter::NotFollowedIn)
             + get(Counter::FilteredIn)
             + get(Counter::RingFull);
         // What has no data is never stored.

@@ -41,6 +41,8 @@ pub(super) struct Connection {
     is_others: bool,
     /// The furthest that the other end has sent.
     pub(super) sent: u64,
+    /// Whether it is a subflow, whose bytes MPTCP takes.
+    pub(super) is_multipath: bool,
 }
 
 /// How a task reads.
@@ -72,6 +74,7 @@ impl Connection {
             sent: 0,
             is_used: false,
             is_others: false,
+            is_multipath: false,
         }
     }
 
@@ -182,12 +185,32 @@ impl Connection {
         }
         world.pull(skb, 20);
         let new = Queued { skb, start, end, pieces: [(start, end, skb.packet)].into() };
+        let is_next = start == self.expected;
         if start > self.expected {
             self.queue_out_of_order(world, new);
         } else {
             self.append(world, new);
             self.take_from_out_of_order(world);
         }
+        self.update(world);
+        if self.is_multipath && start <= self.expected {
+            hook!(world, Hook::Other, self.number, tcp::receive::given(sock(self.sk)));
+            let reached = world.truth.packets[skb.packet].reached;
+            let is_stored = world.truth.calls.get(reached).is_some_and(|call| call.result.is_none());
+            world.truth.given += u64::from(is_next && is_stored);
+            // Else somebody has the lock of MPTCP's socket.
+            if !world.choice.one_in(3) {
+                self.give(world);
+            }
+        }
+    }
+
+    /// MPTCP takes what there is (`__mptcp_move_skbs_from_subflow`).
+    pub(super) fn give(&mut self, world: &mut World) {
+        while !self.queue.is_empty() {
+            self.eat(world);
+        }
+        self.copied = self.expected;
         self.update(world);
     }
 

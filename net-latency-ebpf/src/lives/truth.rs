@@ -63,7 +63,9 @@ pub(super) struct Packet {
     pub(super) joins: bool,
     /// When it was forwarded, the call that did so last.
     pub(super) forwarded: Option<usize>,
-    /// What is known of its first entry into the stack.
+    /// The call by which it has entered the stack first.
+    pub(super) entered: Option<usize>,
+    /// What is known of that.
     pub(super) entry: Entry,
     /// As which of all calls it came to TCP; 0 if it did not.
     pub(super) reached: usize,
@@ -80,7 +82,9 @@ pub(super) struct Packet {
 pub(super) enum Entry {
     /// It has entered once.
     Plain,
-    /// It was sent on, by IP or past it, and nothing hides that it is the same.
+    /// IP has forwarded it, and nothing hides that it is the same.
+    Forwarded,
+    /// It was also, or only, sent on past IP: then it may count from a later entry than the first.
     SentOn,
     /// Something may hide it.
     Hidden,
@@ -124,6 +128,8 @@ pub(super) struct Truth {
     pub(super) reads: Vec<Read>,
     /// Segments with data that TCP's hook got.
     pub(super) received: u64,
+    /// Of these, those that MPTCP has taken for certain.
+    pub(super) given: u64,
     pub(super) udp: Udp,
     /// Whether processes are filtered.
     pub(super) is_filtered: bool,
@@ -296,7 +302,11 @@ impl Truth {
                 if line.len != packet.len || line.pid == 0 || line.stamps.contains(&0) && !may_lack {
                     return Err(format!("not all of packet {} is known: {line:?}", read.packet));
                 }
-                if packet.entry == Entry::SentOn && line.other == 0 {
+                let is_again = matches!(packet.entry, Entry::Forwarded | Entry::SentOn);
+                let first = packet.entered.map(|call| self.calls[call].to);
+                if is_again && line.other == 0
+                    || packet.entry == Entry::Forwarded && Some(line.stamps[STAMP_DRV]) != first
+                {
                     return Err(format!("packet {} had entered before: {line:?}", read.packet));
                 }
             }

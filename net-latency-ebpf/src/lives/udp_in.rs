@@ -278,6 +278,7 @@ impl Udp {
             is_found: false,
             joins: false,
             forwarded: None,
+            entered: None,
             entry: Entry::Plain,
             reached: 0,
             is_untraced: false,

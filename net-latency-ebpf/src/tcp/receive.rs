@@ -666,24 +666,24 @@ pub extern "C" fn trim_next(address: u64, skb: u64, start: u32) -> u32 {
     if segments::trim(&waiting, skb, next) { MORE } else { MISSED }
 }
 
-/// A batch of steps along the segments of the socket at `address` that nobody took.
+/// A batch of steps along the segments of the socket at `address` that no application takes, or MPTCP does (`is_given` is 1).
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn drop_batch(address: u64) -> u32 {
-    repeat(BATCH, || drop_step(address))
+pub extern "C" fn drop_batch(address: u64, is_given: u32) -> u32 {
+    repeat(BATCH, || drop_step(address, is_given))
 }
 
-/// One step along the segments of the socket at `address` that nobody took: the next one is forgotten.
+/// One of these steps: the next segment is forgotten.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn drop_step(address: u64) -> u32 {
+pub extern "C" fn drop_step(address: u64, is_given: u32) -> u32 {
     let Some(connection) = connection::at(address) else { return DONE };
     let Some(waiting) = segments::waiting(&next_key(connection)) else { return DONE };
     let segment = waiting.segment();
     segment.settle_len();
     connection.read_next.set(segment.end());
     segments::remove(&waiting);
-    counters::one(Counter::UnreadIn);
+    counters::one(if is_given == 0 { Counter::UnreadIn } else { Counter::NotFollowedIn });
     MORE
 }
 
@@ -742,6 +742,27 @@ fn record(connection: &Connection, segment: &Segment, packet: &Finished<'_>, tas
     }
 }
 
+/// The socket of a subflow has bytes for MPTCP (`subflow_data_ready`, with the socket's lock), which takes all that TCP has put in order:
+/// the application reads them from a socket of its own, whose queue has them by MPTCP's numbers.
+#[inline(always)]
+pub fn given<M: Memory>(socket: Socket<M>) -> HookResult {
+    let identity = socket.identity();
+    // One that listens has connections.
+    if identity.is_unconnected() || !filter::socket(socket, &identity) {
+        return Ok(());
+    }
+    let connection = connection::find_or_new(socket, identity)?;
+    if let Some(tcp) = socket.known_tcp() {
+        learn_start(socket, connection, tcp.copied_seq());
+        let address = connection.address.get();
+        repeat(BATCHES_PER_RUN, || drop_batch(address, 1));
+        connection.read_next.set(tcp.rcv_nxt());
+        connection.taken_until.set(tcp.rcv_nxt());
+    }
+    connection.settle(number(socket.address()));
+    Ok(())
+}
+
 /// The kernel destroys a socket: what was taken gets its lines, the rest is counted.
 #[inline(always)]
 pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
@@ -759,7 +780,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     connection.transmission.give_up();
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();
-        repeat(BATCHES_PER_RUN, || drop_batch(address));
+        repeat(BATCHES_PER_RUN, || drop_batch(address, 0));
     }
     connection::remove(socket);
     result

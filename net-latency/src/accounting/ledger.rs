@@ -71,6 +71,7 @@ impl Ledger {
                 Counter::MapFull,
                 Counter::HistogramFull,
                 Counter::OvertakenOut,
+                Counter::NotFollowedIn,
             ]) + evicted
                 + unwritten,
             evicted,

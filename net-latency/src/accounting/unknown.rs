@@ -59,7 +59,9 @@ fn meaning(reason: Unknown) -> &'static str {
         Unknown::NoStamp => "stamp missing: the kernel skipped a hook, or the skb was replaced",
         Unknown::Ambiguous => "several copies of the segment came before it was read",
         Unknown::SentBefore => "retransmission: the times here are those of first sends",
-        Unknown::WriteUnseen => "write call not known: before tracing, skipped, or while another waited",
+        Unknown::WriteUnseen => {
+            "write call not known: before tracing, skipped, while another waited, or MPTCP"
+        }
         Unknown::WriteEvicted => "write call evicted from a full table: a filter helps",
         Unknown::Contradictory => "stamps contradict each other: the kernel skipped a hook",
         Unknown::ReaderUnseen => "what the reader did was not seen: its first read, or one in the kernel",

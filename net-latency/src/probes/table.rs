@@ -262,7 +262,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 34] = [
+pub const HOOKS: [Hook; 35] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -299,6 +299,8 @@ pub const HOOKS: [Hook; 34] = [
         .tcp(),
     // Before Linux 6.0 TLS read by the function above.
     optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done").tcp(),
+    // Without it, what MPTCP has taken seems to wait.
+    optional(IN, Stage::App, &["subflow_data_ready"], "fentry_in_given", "kprobe_in_given").tcp(),
     Hook {
         programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
         ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()

@@ -11,6 +11,7 @@ mod dying;
 mod exchanges;
 pub(crate) mod forge;
 mod many;
+mod multipath;
 mod party;
 mod processor;
 mod receive;
@@ -361,6 +362,16 @@ impl Role {
                 self.listener = Some(listener);
                 Ok(port.into())
             }
+            ["listen-multipath", address] => {
+                let listener = multipath::listener(address.parse()?)?;
+                let port = listener.local_addr()?.port();
+                self.listener = Some(listener);
+                Ok(port.into())
+            }
+            ["connect-multipath", address, port] => {
+                let stream = multipath::stream((address.parse::<IpAddr>()?, port.parse()?).into())?;
+                self.take(stream)
+            }
             ["accept"] => {
                 let (stream, _) = self.listener.as_ref().context("not listening")?.accept()?;
                 self.take(stream)
@@ -515,7 +526,10 @@ impl Role {
     }
 
     fn take(&mut self, stream: TcpStream) -> Result<u64> {
-        stream.set_nodelay(true)?;
+        // MPTCP's can't be told before Linux 5.17.
+        if stream.set_nodelay(true).is_err_and(|error| error.raw_os_error() != Some(libc::EOPNOTSUPP)) {
+            bail!("can't be told not to delay");
+        }
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let port = stream.local_addr()?.port();

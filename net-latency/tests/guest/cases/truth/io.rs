@@ -46,6 +46,9 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "cork", play: corked },
         Scenario { name: "send_more", play: more },
         Scenario { name: "nagle", play: delayed_by_nagle },
+        Scenario { name: "multipath_v4", play: || multipath(Version::V4, true) },
+        Scenario { name: "multipath_v6", play: || multipath(Version::V6, true) },
+        Scenario { name: "multipath_and_plain", play: || multipath(Version::V4, false) },
         Scenario { name: "kernel_tls", play: encrypted },
         Scenario { name: "kernel_tls_held_back", play: encrypted_and_held_back },
     ],
@@ -408,5 +411,49 @@ fn encrypted_and_held_back() -> Result<Check> {
         let sum = u64::from(RECORDS * (BYTES + TLS_RECORD));
         expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
         expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)
+    }))
+}
+
+/// What MPTCP has (`both` ends, or the client's, which falls back to TCP) is taken by way of its own socket. What comes has no line, and what
+/// leaves no process, each for its reason; the plain end has both.
+fn multipath(version: Version, both: bool) -> Result<Check> {
+    const ROUNDS: u32 = 20;
+    ensure!(fs::exists("/proc/sys/net/mptcp")?, Skipped("this kernel has no MPTCP"));
+    let path = Path::private_loopback(version)?;
+    let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
+    let (address, listen) = (pair.far.ip(), if both { "listen-multipath" } else { "listen" });
+    pair.far.set_port(pair.server.ask(&format!("{listen} {address}"))?.try_into()?);
+    let own = pair.client.ask(&format!("connect-multipath {address} {}", pair.far.port()))?;
+    pair.near.set_port(own.try_into()?);
+    pair.server.ask("accept")?;
+    pair.converse(ROUNDS, LEN)?;
+    Ok(Box::new(move |evidence| {
+        let outcome = evidence.outcome;
+        let own: Vec<_> = evidence.lines.iter().filter(|line| pair.owns(line)).collect();
+        let is_followed = |line: &Line| !both && pair.is_request(line) == (line.dir == Dir::In);
+        let (followed, others): (Vec<&Line>, Vec<&Line>) =
+            own.into_iter().partition(|line| is_followed(line));
+        let incoming = others.iter().filter(|line| line.dir == Dir::In);
+        ensure!(incoming.clone().next().is_none(), outcome.fault("MPTCP's readers", incoming.copied()));
+        let wrong = others.iter().filter(|line| {
+            let [app, rest @ ..] = line.stages;
+            line.pid.is_some() || app.is_some() || rest.contains(&None)
+        });
+        ensure!(wrong.clone().next().is_none(), outcome.fault("MPTCP's writers", wrong.copied()));
+        let named =
+            followed.iter().filter(|line| line.pid == Some(pair.server.pid()) && line.total.is_some());
+        let wanted = if both { 0 } else { 2 * ROUNDS as usize };
+        ensure!(
+            named.count() == wanted && followed.len() == wanted,
+            outcome.fault("the plain end", followed)
+        );
+        // Each way of each scenario of these that is in this run.
+        let counted = outcome.figure("losses.mptcp")?;
+        ensure!(
+            counted >= u64::from(ROUNDS) * if both { 2 } else { 1 },
+            outcome.fault(format_args!("{counted} packets of MPTCP"), [])
+        );
+        ensure!(outcome.ledger()?.waiting == 0, outcome.fault("some seem to wait", []));
+        Ok(())
     }))
 }
