@@ -106,6 +106,13 @@ pub struct PageBases {
     pub are_values: u64,
 }
 
+impl PageBases {
+    /// Bytes of a page.
+    pub const PAGE: u64 = 4096;
+    /// `sizeof(struct page)`, the same in all kernels of the matrix.
+    pub const PAGE_STRUCT: u64 = 64;
+}
+
 /// What to trace and show. A filter that is 0 is off. In words of 32 bits, as instructions name them ([`crate::Place`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]

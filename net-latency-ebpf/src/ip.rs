@@ -81,8 +81,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
 pub fn forwarded<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     // They end here: what comes again is stamped again.
     let drv = skb_stamps::take_forwarded(number(skb.address()), skb.shared_head());
-    let content = skb.forwarded_content(family);
-    let (_, hops) = skb.protocol_and_hops(family);
+    let (content, hops) = skb.content_and_hops(family);
     if let Some(before) = forwarded_entry(skb.address())
         && before.content.get() == content
         && before.hops.get() == hops + 1
@@ -115,10 +114,10 @@ fn entered_is_sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
         // `ip_forward` has noted it.
         return Ok(());
     }
-    let (_, hops) = skb.protocol_and_hops(family);
+    let (content, hops) = skb.content_and_hops(family);
     // A bridge leaves the hop limit alone, so that what was sent on twice looks like a copy that TCP has sent again: it counts from its
     // entry before the last.
-    note(skb.address(), drv, skb.forwarded_content(family), hops + 1)
+    note(skb.address(), drv, content, hops + 1)
 }
 
 /// A packet leaves the stack that entered it at `drv`, 0 if that is not known.

@@ -172,11 +172,8 @@ impl<M: Memory> Skb<M> {
         if self.shared_head() == 0 {
             return false;
         }
-        let end: u32 = self.field(offset!(sk_buff_end));
         // SAFETY: packet memory, any address survives.
-        let references: u32 = unsafe {
-            probe(offset!(skb_shared_info_dataref).of((self.head() as *const u8).wrapping_add(end as usize)))
-        };
+        let references: u32 = unsafe { probe(offset!(skb_shared_info_dataref).of(self.shared_info())) };
         (references & 0xffff).wrapping_sub(references >> 16) != 1
     }
 
@@ -195,15 +192,13 @@ impl<M: Memory> Skb<M> {
     /// `AF_INET` or `AF_INET6`, of a packet that IP has received.
     #[inline(always)]
     pub(crate) fn family(self) -> u32 {
-        // ETH_P_IP in network order.
-        const IP: u16 = 0x0800_u16.to_be();
-        if self.field::<u16>(offset!(sk_buff_protocol)) == IP { AF_INET } else { AF_INET6 }
+        self.ip_family().unwrap_or(AF_INET6)
     }
 
     /// The same of any skb; nothing for what is not IP's, or has a VLAN's header before it.
     #[inline(always)]
     pub(crate) fn ip_family(self) -> Option<u32> {
-        // In network order.
+        // ETH_P_IP and ETH_P_IPV6 in network order.
         const IP: u16 = 0x0800_u16.to_be();
         const IPV6: u16 = 0x86dd_u16.to_be();
         match self.field::<u16>(offset!(sk_buff_protocol)) {
@@ -398,11 +393,17 @@ impl<M: Memory> Skb<M> {
         if paged == 0 {
             return 0;
         }
+        // SAFETY: packet memory, any address survives.
+        unsafe { probe(offset!(skb_shared_info_gso_segs).of(self.shared_info())) }
+    }
+
+    /// `skb_shinfo(skb)`, behind the buffer.
+    #[inline(always)]
+    fn shared_info(self) -> *const u8 {
         let head: *const u8 = self.field(offset!(sk_buff_head));
         // `skb->end` is an offset on 64-bit kernels (NET_SKBUFF_DATA_USES_OFFSET).
         let end: u32 = self.field(offset!(sk_buff_end));
-        // SAFETY: packet memory, any address survives.
-        unsafe { probe(offset!(skb_shared_info_gso_segs).of(head.wrapping_add(end as usize))) }
+        head.wrapping_add(end as usize)
     }
 
     /// How long it is, and how much of that is in pages.
@@ -453,15 +454,11 @@ impl<M: Memory> Skb<M> {
     /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.
     #[inline(always)]
     fn first_fragment(self, min_len: u32) -> Option<*const u8> {
-        /// `sizeof(struct page)`, the same in all kernels of the matrix; and the size of a page.
-        const PAGE_STRUCT: u64 = 64;
-        const PAGE: u64 = 4096;
         let bases = PAGE_BASES.get(0)?;
         if bases.page_offset_base == 0 {
             return None;
         }
-        let end: u32 = self.field(offset!(sk_buff_end));
-        let shared = (self.head() as *const u8).wrapping_add(end as usize);
+        let shared = self.shared_info();
         // SAFETY: the bases come from the kernel, and packet memory may be anything: any
         // address survives, and any bytes are valid.
         unsafe {
@@ -475,8 +472,9 @@ impl<M: Memory> Skb<M> {
             let value = |base: u64| if bases.are_values == 1 { base } else { probe(base as *const u8) };
             let (vmemmap, direct) = (value(bases.vmemmap_base), value(bases.page_offset_base));
             // `page_to_virt`.
-            let number = page.wrapping_sub(vmemmap) / PAGE_STRUCT;
-            Some(direct.wrapping_add(number.wrapping_mul(PAGE)).wrapping_add(place >> 32) as *const u8)
+            let number = page.wrapping_sub(vmemmap) / PageBases::PAGE_STRUCT;
+            Some(direct.wrapping_add(number.wrapping_mul(PageBases::PAGE)).wrapping_add(place >> 32)
+                as *const u8)
         }
     }
 
@@ -505,17 +503,19 @@ impl<M: Memory> Skb<M> {
         end.wrapping_sub(head).wrapping_sub(u64::from(start)).wrapping_sub(u64::from(header)) as u32
     }
 
-    /// What `TcpHeader::content` is, of a packet that IP is about to forward, with `skb->data` on the IP header;
-    /// 0 if it is not TCP's.
+    /// What `TcpHeader::content` is, of a packet that is about to be sent on, 0 if it is not TCP's; and its hop limit. `skb->data` is on IP's
+    /// header, or on that of the link before it.
     #[inline(always)]
-    pub(crate) fn forwarded_content(self, family: u32) -> u64 {
+    pub(crate) fn content_and_hops(self, family: u32) -> (u64, u64) {
+        let (protocol, hops) = self.protocol_and_hops(family);
+        (if protocol == u64::from(IPPROTO_TCP) { self.tcp_content(family) } else { 0 }, hops)
+    }
+
+    #[inline(always)]
+    fn tcp_content(self, family: u32) -> u64 {
         const TO_NUMBERS: u64 = 4;
         const TO_END: u64 = 12;
         const V6_LEN: u64 = 40;
-        let (protocol, _) = self.protocol_and_hops(family);
-        if protocol != u64::from(IPPROTO_TCP) {
-            return 0;
-        }
         let network: u16 = self.field(offset!(sk_buff_network_header));
         let header = number(self.head()).wrapping_add(u64::from(network));
         let len = if family == AF_INET {
@@ -524,7 +524,7 @@ impl<M: Memory> Skb<M> {
         } else {
             V6_LEN
         };
-        // `skb->transport_header` is of use behind IP's hook only. `skb->data` is at IP's header, or at that of the link before it.
+        // `skb->transport_header` is of use behind IP's hook only.
         let transport = header.wrapping_add(len);
         let lengths = self.lengths();
         let linear = u64::from(lengths.all.wrapping_sub(lengths.paged));

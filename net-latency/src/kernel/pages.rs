@@ -70,14 +70,13 @@ fn of_segments(segments: &[Segment]) -> Option<PageBases> {
     const STEP: u64 = 1 << 30;
     /// The area of `vmalloc` is longer than that, and no array of pages is.
     const LONGEST: u64 = 1 << 44;
-    const PAGE: u64 = 4096;
-    const PAGE_STRUCT: u64 = 64;
+    const PAGE: u64 = PageBases::PAGE;
     let segments = || segments.iter().filter(|segment| segment.address < TEXT);
     let memory: Vec<_> = segments().filter_map(|segment| Some((segment.address, segment.memory?))).collect();
     let others = || segments().filter(|segment| segment.memory.is_none() && segment.len < LONGEST);
     let (address, first) = *memory.first()?;
     let direct = address.checked_sub(first)?;
-    let pages_of = |memory: u64| memory / PAGE * PAGE_STRUCT / PAGE * PAGE;
+    let pages_of = |memory: u64| memory / PAGE * PageBases::PAGE_STRUCT / PAGE * PAGE;
     let is_whole = |base: &u64| {
         let has_pages = |&(address, memory): &(u64, u64)| {
             address.checked_sub(memory) == Some(direct)

@@ -357,17 +357,9 @@ impl Role {
         match command {
             ["listen", address] => self.perform(&["listen", address, "0"]),
             ["listen", address, port] => {
-                let listener = TcpListener::bind((address.parse::<IpAddr>()?, port.parse()?))?;
-                let port = listener.local_addr()?.port();
-                self.listener = Some(listener);
-                Ok(port.into())
+                self.listen(TcpListener::bind((address.parse::<IpAddr>()?, port.parse()?))?)
             }
-            ["listen-multipath", address] => {
-                let listener = multipath::listener(address.parse()?)?;
-                let port = listener.local_addr()?.port();
-                self.listener = Some(listener);
-                Ok(port.into())
-            }
+            ["listen-multipath", address] => self.listen(multipath::listener(address.parse()?)?),
             ["connect-multipath", address, port] => {
                 let stream = multipath::stream((address.parse::<IpAddr>()?, port.parse()?).into())?;
                 self.take(stream)
@@ -523,6 +515,12 @@ impl Role {
             ["dying", rest @ ..] => self.dying.perform(&self.udp, rest),
             _ => bail!("unknown command"),
         }
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> Result<u64> {
+        let port = listener.local_addr()?.port();
+        self.listener = Some(listener);
+        Ok(port.into())
     }
 
     fn take(&mut self, stream: TcpStream) -> Result<u64> {

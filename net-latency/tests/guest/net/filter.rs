@@ -163,8 +163,6 @@ pub(crate) fn queue_port(hook: Hook, port: u16, number: u16) -> Result<()> {
 /// Sends packets between `devices` on past IP, once IP has forwarded one of their connection each way, in the calling thread's namespace: `flow
 /// add`.
 pub(super) fn flow_table(devices: &[&str]) -> Result<()> {
-    let mut table = message(BOTH, NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
-    table.attribute(NFTA_TABLE_NAME, TABLE);
     let mut flows = message(BOTH, NFT_MSG_NEWFLOWTABLE, libc::NLM_F_CREATE);
     flows.attribute(NFTA_FLOWTABLE_TABLE, TABLE);
     flows.attribute(NFTA_FLOWTABLE_NAME, CHAIN);
@@ -177,7 +175,7 @@ pub(super) fn flow_table(devices: &[&str]) -> Result<()> {
             }
         });
     });
-    batch(vec![table, flows]).context("a flow table")?;
+    batch(vec![new_table(BOTH), flows]).context("a flow table")?;
     rule(BOTH, b"filter\0", NF_INET_FORWARD, 0, |rule| {
         expression(rule, b"flow_offload\0", |data| data.attribute(NFTA_FLOW_TABLE_NAME, CHAIN));
     })
@@ -186,9 +184,18 @@ pub(super) fn flow_table(devices: &[&str]) -> Result<()> {
 
 /// Undoes the functions above that are of IPv4 alone.
 pub(crate) fn forget_rules() -> Result<()> {
-    let mut table = message(IPV4, NFT_MSG_DELTABLE, 0);
+    batch(vec![table(IPV4, NFT_MSG_DELTABLE, 0)]).context("removing the rules")
+}
+
+/// Makes the table, unless it is there.
+fn new_table(family: i32) -> Request {
+    table(family, NFT_MSG_NEWTABLE, libc::NLM_F_CREATE)
+}
+
+fn table(family: i32, kind: u16, flags: libc::c_int) -> Request {
+    let mut table = message(family, kind, flags);
     table.attribute(NFTA_TABLE_NAME, TABLE);
-    batch(vec![table]).context("removing the rules")
+    table
 }
 
 fn rule(
@@ -198,8 +205,6 @@ fn rule(
     priority: i32,
     expressions: impl FnOnce(&mut Request),
 ) -> Result<()> {
-    let mut table = message(family, NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
-    table.attribute(NFTA_TABLE_NAME, TABLE);
     let mut chain = message(family, NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE);
     chain.attribute(NFTA_CHAIN_TABLE, TABLE);
     chain.attribute(NFTA_CHAIN_NAME, CHAIN);
@@ -212,7 +217,7 @@ fn rule(
     rule.attribute(NFTA_RULE_TABLE, TABLE);
     rule.attribute(NFTA_RULE_CHAIN, CHAIN);
     rule.nested(NFTA_RULE_EXPRESSIONS, expressions);
-    batch(vec![table, chain, rule])
+    batch(vec![new_table(family), chain, rule])
 }
 
 /// Goes on with the rule only for packets that have these bytes there.
