@@ -42,8 +42,9 @@ const WORDS: [(&str, &str); 22] = [
 /// Options in the documents that are not ours: those of container engines.
 const OF_OTHER_PROGRAMS: [&str; 1] = ["--userns=host"];
 
-/// Words of docs/security.md with an underscore that are no tests.
-const NO_TESTS: [&str; 1] = ["no_new_privs"];
+/// Words of docs/security.md and docs/accuracy.md with an underscore that are no tests.
+const NO_TESTS: [&str; 5] =
+    ["no_new_privs", "bpf_ktime_get_ns", "kptr_restrict", "page_offset_base", "tcp_collapse"];
 
 /// Messages in the documents that are the operating system's.
 const OF_THE_SYSTEM: [&str; 3] = ["perf_event_open", "Permission denied", "Operation not permitted"];
@@ -364,29 +365,39 @@ fn messages_that_the_readme_explains_are_messages_of_the_program() {
 }
 
 #[test]
-fn tests_that_show_what_others_can_do_exist() {
-    let document = Document::read(&workspace().join("docs/security.md"));
-    let sources: String = ["net-latency/src", "net-latency/tests", "net-latency-ebpf/src"]
+fn tests_that_documents_name_exist() {
+    let folders = ["net-latency/src", "net-latency/tests", "net-latency-ebpf/src"];
+    let paths = folders.iter().flat_map(|folder| files(&workspace().join(folder), &[".rs"]));
+    let sources: String = paths.map(|path| fs::read_to_string(path).expect("sources are text")).collect();
+    let is_name = |text: &str| {
+        text.starts_with(char::is_lowercase) && text.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+    };
+    let named = |text: &str, name: &str| text.contains(&format!("name: \"{name}\""));
+    let themes: Vec<String> = files(&workspace().join("net-latency/tests/guest/cases/truth"), &[".rs"])
         .iter()
-        .flat_map(|folder| files(&workspace().join(folder), &[".rs"]))
         .map(|path| fs::read_to_string(path).expect("sources are text"))
         .collect();
-    let is_name =
-        |text: &str| text.contains('_') && text.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
-    let is_test =
-        |text: &str| text.starts_with(char::is_lowercase) && is_name(text) && !NO_TESTS.contains(&text);
-    let names: BTreeSet<_> = document
-        .code()
-        .iter()
-        .filter(|code| code.is_span && is_test(code.text))
-        .map(|code| code.text)
-        .collect();
-    assert!(names.len() > 30, "{names:?}");
-    // A function, or a case of the guests'.
-    let exists =
-        |name: &str| sources.contains(&format!("fn {name}(")) || sources.contains(&format!("(\"{name}\", "));
-    let missing: Vec<_> = names.iter().filter(|name| !exists(name)).collect();
-    assert!(missing.is_empty(), "docs/security.md names tests that are not there: {missing:?}");
+    let exists = |test: &str| match test.split_once("::") {
+        Some((theme, scenario)) => themes.iter().any(|text| named(text, theme) && named(text, scenario)),
+        // A function, or a case of the guests'.
+        None => sources.contains(&format!("fn {test}(")) || sources.contains(&format!("(\"{test}\", ")),
+    };
+    for (path, at_least) in [("docs/security.md", 30), ("docs/accuracy.md", 60)] {
+        let document = Document::read(&workspace().join(path));
+        let code = document.code();
+        let tests: BTreeSet<_> = code
+            .iter()
+            .filter(|code| code.is_span)
+            .map(|code| code.text)
+            .filter(|text| match text.split_once("::") {
+                Some((theme, scenario)) => is_name(theme) && is_name(scenario) && theme != "truth",
+                None => is_name(text) && text.contains('_') && !NO_TESTS.contains(text),
+            })
+            .collect();
+        assert!(tests.len() > at_least, "{path}: {tests:?}");
+        let missing: Vec<_> = tests.iter().filter(|test| !exists(test)).collect();
+        assert!(missing.is_empty(), "{path} names tests that are not there: {missing:?}");
+    }
 }
 
 /// Where one of [`WORDS`] stands in `text`, with what is around it.

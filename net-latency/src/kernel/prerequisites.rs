@@ -131,7 +131,7 @@ pub fn needed(facts: &impl Facts) -> Vec<Check> {
 /// What the tool works without, or with other numbers.
 #[must_use]
 pub fn circumstances(facts: &impl Facts) -> Vec<Check> {
-    [pid_namespace(facts), seccomp(facts), settings(facts)]
+    [pid_namespace(facts), seccomp(facts), settings(facts), other_protocols(facts)]
         .into_iter()
         .flatten()
         .chain([
@@ -271,6 +271,47 @@ fn seccomp(facts: &impl Facts) -> Option<Check> {
         Check::new("seccomp", Verdict::Degraded, "system calls are filtered, as in containers")
             .remedy("allow bpf and perf_event_open (--security-opt seccomp=unconfined)")
     })
+}
+
+/// Protocols of this kernel that carry a program's bytes and have no lines, with their sockets in this network
+/// namespace where the kernel counts any (MPTCP's since Linux 6.3).
+fn other_protocols(facts: &impl Facts) -> Option<Check> {
+    const NAMES: [(&str, &[&str]); 6] = [
+        ("MPTCP", &["MPTCP", "MPTCPv6"]),
+        ("SMC", &["SMC", "SMC6"]),
+        ("SCTP", &["SCTP", "SCTPv6"]),
+        ("UDP-Lite", &["UDP-Lite", "UDPLITEv6"]),
+        ("RDS", &["RDS"]),
+        ("TIPC", &["TIPC"]),
+    ];
+    let table = facts.text("/proc/net/protocols").ok()?;
+    // Columns of proto_seq_printf: name, bytes of a socket, sockets, …
+    let rows: Vec<(&str, u64)> = table
+        .lines()
+        .filter_map(|line| {
+            let mut columns = line.split_whitespace();
+            Some((columns.next()?, columns.nth(1)?.parse().ok()?))
+        })
+        .collect();
+    let (mut used, mut idle) = (Vec::new(), Vec::new());
+    for (name, rows_of_it) in NAMES {
+        let sockets = rows.iter().filter(|(row, _)| rows_of_it.contains(row)).map(|(_, sockets)| *sockets);
+        match sockets.reduce(|sum, sockets| sum + sockets) {
+            None => {}
+            Some(0) => idle.push(name.to_owned()),
+            Some(sockets) => used.push(format!("{name} (sockets: {sockets})")),
+        }
+    }
+    let name = "other protocols";
+    if !used.is_empty() {
+        return Some(Check::new(
+            name,
+            Verdict::Degraded,
+            format!("in use, and not followed: {}", used.join(", ")),
+        ));
+    }
+    (!idle.is_empty())
+        .then(|| Check::new(name, Verdict::Ok, format!("this kernel has {}: not followed", idle.join(", "))))
 }
 
 fn kprobes_offered(facts: &impl Facts) -> Check {
@@ -442,6 +483,33 @@ mod tests {
     #[test]
     fn root_on_a_plain_kernel_has_no_complaint() {
         assert_eq!(complaints(&Recorded::debian()), "");
+    }
+
+    #[test]
+    fn protocols_that_are_not_followed_are_named() {
+        const TABLE: &str = "/proc/net/protocols";
+        let head = "protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de\n";
+        let told = |rows: &[(&str, u64)]| {
+            let rows: String = rows
+                .iter()
+                .map(|(name, sockets)| {
+                    format!("{name:9} 1824 {sockets:6}       0   no       0   yes  kernel\n")
+                })
+                .collect();
+            other_protocols(&Recorded::debian().with(TABLE, &format!("{head}{rows}")))
+                .map(|check| (check.verdict, check.found))
+        };
+        assert_eq!(told(&[("TCP", 4), ("UDPv6", 1)]), None);
+        let has = "this kernel has MPTCP, UDP-Lite: not followed";
+        assert_eq!(
+            told(&[("MPTCPv6", 0), ("UDPLITEv6", 0), ("TCP", 4), ("MPTCP", 0)]),
+            Some((Verdict::Ok, has.to_owned()))
+        );
+        let uses = "in use, and not followed: MPTCP (sockets: 3), TIPC (sockets: 7)";
+        assert_eq!(
+            told(&[("MPTCP", 1), ("MPTCPv6", 2), ("SCTP", 0), ("TIPC", 7)]),
+            Some((Verdict::Degraded, uses.to_owned()))
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod dying;
 mod exchanges;
 pub(crate) mod forge;
 mod many;
-mod multipath;
+pub(crate) mod multipath;
 mod party;
 mod processor;
 mod receive;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use nix::sys::socket::{Backlog, SockaddrStorage, bind, connect, listen};
 
 /// One that listens at any port.
-pub(super) fn listener(address: IpAddr) -> Result<TcpListener> {
+pub(crate) fn listener(address: IpAddr) -> Result<TcpListener> {
     let socket = socket(address)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(address, 0)))?;
     listen(&socket, Backlog::new(8)?)?;
