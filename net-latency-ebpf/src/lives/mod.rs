@@ -22,7 +22,12 @@ mod udp_in;
 mod udp_truth;
 mod world;
 
-use std::env;
+use std::{
+    env,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    vec::Vec,
+};
 
 use history::History;
 
@@ -39,13 +44,33 @@ fn from_environment(name: &str, usual: u64) -> u64 {
 fn whatever_is_shown_is_true() {
     let count = from_environment("NET_LATENCY_HISTORIES", HISTORIES);
     let first = from_environment("NET_LATENCY_SEED", FIRST);
-    let mut lines = 0;
-    for seed in first..first + count {
-        match History::draw(seed).run() {
-            Ok(more) => lines += more,
-            Err(fault) => panic!("seed {seed}: {fault}\n{}", History::draw(seed).shrink().tell()),
-        }
-    }
+    let (next, end) = (AtomicU64::new(first), first + count);
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let lines: u64 = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(|| lines_of_share(&next, end))).collect();
+        // Whichever thread finds a fault tells it.
+        running.into_iter().map(|thread| thread.join().expect("no history shows a fault")).sum()
+    });
     // Histories that show nothing prove nothing.
     assert!(lines >= count / 2, "{lines} lines in {count} histories");
+}
+
+/// Runs the next histories as long as there are any, beside other threads: each has a kernel of its own. Returns how many lines they
+/// showed.
+fn lines_of_share(next: &AtomicU64, end: u64) -> u64 {
+    let mut lines = 0;
+    loop {
+        let seed = next.fetch_add(1, Relaxed);
+        if seed >= end {
+            return lines;
+        }
+        match History::draw(seed).run() {
+            Ok(more) => lines += more,
+            Err(fault) => {
+                // One fault is enough: the others stop.
+                next.store(end, Relaxed);
+                panic!("seed {seed}: {fault}\n{}", History::draw(seed).shrink().tell());
+            }
+        }
+    }
 }
