@@ -528,3 +528,165 @@ impl<T: 'static, const BITS: u32> Table<T, BITS> {
         Count { count: self.places.entries().count() as u64 + spilled, is_full: spilled >= most }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, vec::Vec};
+
+    use super::*;
+    use crate::bpf::Machine;
+
+    /// Two pairs: entries meet in nearly each step.
+    const BITS: u32 = 1;
+    const KEYS: u64 = 12;
+
+    #[repr(C)]
+    struct Thing {
+        came: u64,
+        value: u64,
+    }
+
+    impl Entry for Thing {
+        fn came(&self) -> u64 {
+            self.came
+        }
+    }
+
+    static SLOTS: Array<Slots<Thing>> = Array::with_max_entries(1 << BITS, 0);
+    static MAP: LruHashMap<u64, Thing> = LruHashMap::with_max_entries(64, 0);
+    const TABLE: Table<Thing, BITS> = Table::new(&SLOTS, &MAP);
+    static ALONE: Array<Slots<Thing>> = Array::with_max_entries(1 << BITS, 0);
+    const PLACES: Places<Thing, BITS> = Places::new(&ALONE);
+
+    /// Numbers drawn by a generator of which only the upper bits are of use.
+    fn random(seed: &mut u64, end: u64) -> u64 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*seed >> 33) % end
+    }
+
+    fn value(entry: *mut Thing) -> u64 {
+        // SAFETY: in a map of this thread's machine.
+        unsafe { (*entry).value }
+    }
+
+    /// Of each pair what it says of the map is so, and no slot has more claims than it should.
+    fn expect_whole(expected: &HashMap<u64, u64>) {
+        let mut held: Vec<_> = TABLE.entries().into_iter().map(value).collect();
+        let mut values: Vec<_> = expected.values().copied().collect();
+        held.sort_unstable();
+        values.sort_unstable();
+        assert_eq!(held, values);
+        for pair in 0..1 << BITS {
+            let slots = SLOTS.get_ptr_mut(pair).expect("a pair");
+            let is_here = |key: &&u64| TABLE.slots(**key) == Some(slots) && !TABLE.has_slot(**key);
+            let spilled = expected.keys().filter(is_here).count() as u64;
+            assert_eq!(Slot::<Thing>::load(Slots::spilled(slots)), spilled, "in the map");
+            for slot in [0, 1].map(|number| Slots::slot(slots, number)) {
+                assert_eq!(Slot::claims(slot), u64::from(Slot::key(slot) != 0), "claims");
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_has_what_was_put_in_and_not_taken() {
+        for mut seed in 0..200 {
+            Machine::reset();
+            let mut expected = HashMap::new();
+            let mut now = 1;
+            for number in 0..200 {
+                now += random(&mut seed, OLD / 2);
+                let key = 1 + random(&mut seed, KEYS);
+                let thing = || Thing { came: now, value: number };
+                match random(&mut seed, 7) {
+                    0 => match TABLE.insert(key, thing) {
+                        Inserted::New => assert_eq!(expected.insert(key, number), None),
+                        Inserted::There(there) => assert_eq!(Some(&value(there)), expected.get(&key)),
+                        Inserted::NoRoom => panic!("there is room"),
+                    },
+                    1 if !expected.contains_key(&key) => {
+                        TABLE.put(key, &thing());
+                        expected.insert(key, number);
+                    }
+                    2 => {
+                        TABLE.forget(key);
+                        expected.remove(&key);
+                    }
+                    3 => assert_eq!(TABLE.peek(key).map(value), expected.get(&key).copied()),
+                    way => {
+                        let found = TABLE.find(key);
+                        assert_eq!(
+                            found.as_ref().map(|found| value(found.entry)),
+                            expected.get(&key).copied()
+                        );
+                        let Some(found) = found else { continue };
+                        assert!(!found.is_twin && (found.spilled_key() == 0) == TABLE.has_slot(key));
+                        match way {
+                            5 => assert!(TABLE.remove(&found)),
+                            6 => TABLE.evict(&found),
+                            _ => Table::<Thing, BITS>::keep(&found),
+                        }
+                        if way > 4 {
+                            expected.remove(&key);
+                        }
+                    }
+                }
+                expect_whole(&expected);
+            }
+        }
+    }
+
+    /// An old entry makes room for a new one, and is found in the map from then on.
+    #[test]
+    fn only_what_is_old_moves_to_the_map() {
+        for (age, moves) in [(OLD, false), (OLD + 1, true)] {
+            Machine::reset();
+            let same_pair: Vec<u64> =
+                (1..100).filter(|key| TABLE.slots(*key) == TABLE.slots(1)).take(3).collect();
+            for (key, came) in same_pair.iter().zip([1, 1, 1 + age]) {
+                assert!(matches!(TABLE.insert(*key, || Thing { came, value: *key }), Inserted::New));
+            }
+            let has_slot = [0, 1, 2].map(|number| TABLE.has_slot(same_pair[number]));
+            assert_eq!(has_slot, [!moves, true, moves], "{age} ns");
+            expect_whole(&same_pair.iter().map(|key| (*key, *key)).collect());
+        }
+    }
+
+    /// While a slot is somebody's, others neither find its entry nor take it away.
+    #[test]
+    fn what_is_held_stays() {
+        Machine::reset();
+        assert!(matches!(TABLE.insert(1, || Thing { came: 1, value: 7 }), Inserted::New));
+        let found = TABLE.find(1).expect("there");
+        assert!(TABLE.find(1).is_none() && TABLE.find_in_slot(1).is_none());
+        TABLE.forget(1);
+        assert_eq!(TABLE.peek(1).map(value), Some(7));
+        Table::<Thing, BITS>::keep(&found);
+        assert!(TABLE.find_in_slot(1).is_some());
+    }
+
+    #[test]
+    fn places_keep_what_is_whole_and_has_room() {
+        Machine::reset();
+        let put = |key, is_whole| {
+            PLACES.put(key, |entry| {
+                // SAFETY: the place of an entry in a map of this thread's machine.
+                unsafe { entry.write(Thing { came: 1, value: key }) };
+                is_whole
+            })
+        };
+        let same_pair: Vec<u64> =
+            (1..100).filter(|key| PLACES.slots(*key) == PLACES.slots(1)).take(3).collect();
+        let [first, second, third] = same_pair[..] else { panic!("three keys of a pair") };
+        assert!(!put(first, false) && PLACES.peek(first).is_none(), "it was not whole");
+        assert!(put(first, true) && !put(first, true), "there already");
+        assert!(put(second, true) && !put(third, true), "no room");
+        assert_eq!(
+            [first, second, third].map(|key| PLACES.peek(key).map(value)),
+            [Some(first), Some(second), None]
+        );
+        PLACES.forget(third);
+        PLACES.forget(first);
+        assert!(PLACES.peek(first).is_none() && PLACES.peek(second).is_some());
+        assert!(put(third, true), "room again");
+    }
+}
