@@ -104,12 +104,13 @@ pub fn sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
 /// The same of one that has. Most have not: a function of its own, so that they need no registers for it.
 #[inline(never)]
 fn entered_is_sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
-    // The address of a clone has the stamps of whatever was there before.
+    // The address of a clone has the stamps of whatever was there before. One that IP went on with has its own by its buffer, and they are
+    // later.
     if skb.shares_headers() {
         return Ok(());
     }
     let Some(family) = skb.ip_family() else { return Ok(()) };
-    let drv = skb_stamps::take_forwarded(number(skb.address()), 0);
+    let drv = skb_stamps::take_forwarded(number(skb.address()), skb.shared_head());
     if drv == 0 {
         // `ip_forward` has noted it.
         return Ok(());

@@ -50,6 +50,21 @@ fn a_packet_socket_drops_what_it_shares() {
     ]);
 }
 
+/// The same, and the clone, which lies where an skb ended unseen, is sent on past IP.
+#[test]
+fn what_ip_shared_is_sent_on() {
+    expect_true(&[
+        Step::Segment(Segment { len: 0, ..STAYS }),
+        Step::Segment(Segment { cpu: 1, ..STAYS }),
+        Step::Go { cpu: 1, how: Fate::Ends },
+        Step::Go { cpu: 0, how: Fate::Shared },
+        Step::Let { which: 0, drops: true },
+        Step::Go { cpu: 0, how: Fate::SentOn },
+        Step::Go { cpu: 0, how: Fate::Plain },
+        Step::Go { cpu: 0, how: Fate::Plain },
+    ]);
+}
+
 /// An skb gets a buffer that another packet had, which IP had received shared.
 #[test]
 fn another_buffer_has_what_is_left_of_another_packet() {
