@@ -108,8 +108,9 @@ fn no_form_allocates_for_an_event() {
             for record in &records {
                 out.clear();
                 // In one second, whose text is kept.
-                let event =
-                    Event::new(record, 1_646_236_896_123_456_789, Some(b"e\x1b\"\xff")).with_ns_pid(Some(7));
+                let event = Event::new(record, 1_646_236_896_123_456_789, Some(b"e\x1b\"\xff"))
+                    .with_ns_pid(Some(7))
+                    .with_place(Some(b"shop/web-7d9f\xff"), Some(b"0123456789ab"));
                 writer.write(&event, &mut out);
             }
         };

@@ -1,6 +1,6 @@
 //! Counts of times as metrics, for a scraper such as Prometheus.
 //!
-//! [`groups`] puts the kernel side's counts together by names that [`names`] and [`pods`] find; [`families`] makes
+//! [`groups`] puts the kernel side's counts together by names that [`names`] finds; [`families`] makes
 //! metrics of them ([`model`], [`cells`]), [`form`] writes these as a scraper wants them, and [`server`] answers it.
 
 mod cells;
@@ -9,6 +9,5 @@ pub(crate) mod form;
 pub(crate) mod groups;
 mod model;
 pub(crate) mod names;
-mod pods;
 pub(crate) mod process;
 pub(crate) mod server;

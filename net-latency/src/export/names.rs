@@ -4,14 +4,12 @@ use std::{collections::HashMap, fs, path::PathBuf};
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    groups::{Id, Labels, Name, Naming},
-    pods::{CONTAINER_LOGS, POD_LOGS, Place, Pods},
-};
+use super::groups::{Id, Labels, Name, Naming};
 use crate::{
     escape::write_name,
     kernel::{
         cgroups::{self, unified_hierarchy},
+        containers::{CONTAINER_LOGS, POD_LOGS, Place, Pods},
         devices::Devices,
         ports,
     },
@@ -88,12 +86,6 @@ impl Names {
         self.hierarchy.is_some()
     }
 
-    /// Directories that are read for names of pods.
-    pub(crate) fn directories(&self) -> Vec<PathBuf> {
-        let pods = if self.by == ExportBy::Pod { &[POD_LOGS, CONTAINER_LOGS][..] } else { &[] };
-        pods.iter().map(PathBuf::from).collect()
-    }
-
     /// Asks anew for what may have changed.
     pub(crate) fn refresh(&mut self) {
         self.devices.refresh();
@@ -128,16 +120,17 @@ impl Names {
     }
 
     fn cgroup(&self, id: u64) -> Name {
-        let Some(cgroup) = self.cgroups.get(&id) else {
-            return Name::NotYet(vec![UNKNOWN.to_owned(); labels(self.by).len()]);
-        };
+        let unknown = || Name::NotYet(vec![UNKNOWN.to_owned(); labels(self.by).len()]);
+        let Some(cgroup) = self.cgroups.get(&id) else { return unknown() };
         if self.by == ExportBy::Cgroup {
             return Name::Known(vec![printable(&cgroup.path)]);
         }
-        match str::from_utf8(&cgroup.path).ok().and_then(Place::of) {
-            Some(place) => self.pods.name(&place),
-            None => Name::Known(vec![HOST.to_owned(); 3]),
-        }
+        let Some(place) = str::from_utf8(&cgroup.path).ok().and_then(Place::of) else {
+            return Name::Known(vec![HOST.to_owned(); 3]);
+        };
+        let Some(name) = self.pods.name(&place) else { return unknown() };
+        let labels = |container: &str| [name.namespace, name.pod, container].map(str::to_owned).to_vec();
+        name.container.map_or_else(|| Name::NotYet(labels(UNKNOWN)), |known| Name::Known(labels(known)))
     }
 }
 

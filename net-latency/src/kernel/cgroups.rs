@@ -11,41 +11,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::mounts;
+
 /// Directories of cgroups below each other: more than anybody has.
 const DEEPEST: usize = 64;
 
-/// Where the unified hierarchy is mounted, from what `/proc/self/mountinfo` has: bytes, since anybody's mount may have
-/// any path.
+/// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
 #[must_use]
 pub fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
-    mounts.split(|&byte| byte == b'\n').find_map(|line| {
-        // Optional fields stand before the hyphen, as many as there are.
-        let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
-        let hyphen = fields.iter().position(|field| *field == b"-")?;
-        let is_unified = fields.get(hyphen + 1) == Some(&&b"cgroup2"[..]);
-        is_unified.then(|| fields.get(4).map(|place| PathBuf::from(OsString::from_vec(unescaped(place)))))?
-    })
-}
-
-/// A path as it is: mountinfo has blanks, tabs, newlines and backslashes as three octal digits behind a backslash
-/// (`mangle` in fs/seq_file.c).
-fn unescaped(path: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let [first, others @ ..] = rest {
-        rest = others;
-        let octal = others
-            .first_chunk::<3>()
-            .filter(|digits| *first == b'\\' && digits.iter().all(|d| matches!(d, b'0'..=b'7')));
-        bytes.push(match octal {
-            Some(digits) => {
-                rest = &others[3..];
-                digits.iter().fold(0u8, |byte, digit| byte.wrapping_mul(8).wrapping_add(digit - b'0'))
-            }
-            None => *first,
-        });
-    }
-    bytes
+    let unified = mounts::read(mounts).find(|mount| mount.kind == b"cgroup2")?;
+    Some(OsString::from_vec(unified.place).into())
 }
 
 /// Paths below `root`, a hierarchy, of all its cgroups and of itself, by inode number, which is the id. One that comes or

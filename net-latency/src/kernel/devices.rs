@@ -1,8 +1,8 @@
 //! Names of network devices by index.
 
-use std::{fs, os::unix::fs::MetadataExt as _};
-
 use rustc_hash::FxHashMap;
+
+use super::netns;
 
 /// Room for a device's name, the closing NUL included (`IF_NAMESIZE`).
 const NAME_LEN: usize = libc::IF_NAMESIZE;
@@ -28,8 +28,7 @@ impl Devices {
     /// An empty cache.
     #[must_use]
     pub fn new() -> Self {
-        let netns = fs::metadata("/proc/self/ns/net").ok().and_then(|data| u32::try_from(data.ino()).ok());
-        Self { netns, names: FxHashMap::default(), last: None }
+        Self { netns: netns::own(), names: FxHashMap::default(), last: None }
     }
 
     /// The name of the device with this index in the namespace with this inode number.

@@ -2,17 +2,20 @@
 
 pub mod btf;
 pub mod cgroups;
+pub mod containers;
 pub mod devices;
 pub mod facts;
 pub mod functions;
 pub mod layout;
 mod lives;
 pub mod memory;
-pub mod namespaced;
+mod mounts;
+pub mod netns;
 pub mod pages;
 pub mod ports;
 pub mod preemption;
 pub mod prerequisites;
+pub mod processes;
 pub mod symbols;
 pub mod tasks;
 
@@ -52,8 +55,8 @@ mod tests {
     use std::ops::ControlFlow;
 
     use super::{
-        cgroups::unified_hierarchy, facts::recorded::Recorded, functions, namespaced::innermost, preemption,
-        prerequisites, symbols,
+        cgroups::unified_hierarchy, facts::recorded::Recorded, functions, preemption, prerequisites,
+        processes::innermost, symbols,
     };
     use crate::fuzz;
 

@@ -4,7 +4,7 @@ use std::{fs, io, ops::RangeInclusive, path::Path, process};
 
 use net_latency_common::COMM_LEN;
 
-use super::{lives::lived_at, namespaced::proc_is_initial};
+use super::{lives::lived_at, processes::proc_is_initial};
 use crate::request::glob::Glob;
 
 /// Those of the globs that match no thread of another process now. The first thread of a process has the process's name.

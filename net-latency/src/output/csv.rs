@@ -246,7 +246,7 @@ mod tests {
         output::{
             LONGEST_LINE,
             json::JsonWriter,
-            tests::{any_name, any_record},
+            tests::{any_name, any_place, any_record},
         },
         packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
     };
@@ -304,7 +304,11 @@ mod tests {
         lines += &line(&again, Some(b"wlan0"));
         lines += &line(&udp(incoming()), None);
         lines += &line(&udp(outgoing()), None);
-        lines += &write(&Event::new(&incoming(), WALL_NS, None).with_ns_pid(Some(7)));
+        lines += &write(
+            &Event::new(&incoming(), WALL_NS, None)
+                .with_ns_pid(Some(7))
+                .with_place(Some(b"red"), Some(b"0123456789ab")),
+        );
         assert_snapshot!(lines);
     }
 
@@ -349,7 +353,7 @@ mod tests {
         let stages = STAGES.map(|stage| stage.field).join(",");
         let expected = format!(
             "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,{stages},total_ns,ifname,netns,mark,cpu,\
-             flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process,rtt_ns,dsacks"
+             flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process,rtt_ns,dsacks,netns_name,container"
         );
         assert_eq!(head().join(","), expected);
     }
@@ -357,9 +361,10 @@ mod tests {
     proptest! {
         /// The same fields in the same order, with the same values.
         #[test]
-        fn any_line_says_what_json_says(record in any_record(), ifname in any_name(), is_udp: bool, ns_pid: Option<u32>) {
+        fn any_line_says_what_json_says(record in any_record(), ifname in any_name(), is_udp: bool, ns_pid: Option<u32>, (netns_name, container) in any_place()) {
             let record = if is_udp { udp(record) } else { record };
-            let event = Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid);
+            let place = (netns_name.as_deref(), container.as_deref().map(str::as_bytes));
+            let event = Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid).with_place(place.0, place.1);
             let text = write(&event);
             prop_assert!(text.len() <= LONGEST_LINE);
             let body = text.strip_suffix('\n').expect("ends with a newline");
@@ -385,7 +390,7 @@ mod tests {
                 (place, found) = (here, found + 1);
                 let same = match expected {
                     Value::Null => text.is_empty(),
-                    Value::String(name) if matches!(field, "comm" | "process" | "ifname") => {
+                    Value::String(name) if matches!(field, "comm" | "process" | "ifname" | "netns_name") => {
                         unescape(text) == name.as_bytes()
                             && !text.starts_with(['=', '+', '-', '@'])
                     }

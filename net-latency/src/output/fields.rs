@@ -109,4 +109,6 @@ pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
         let holder = event.cpu_held_by().map(u64::from);
         form.number_of_some(const { &Field::new("cpu_held_by") }, is_received, holder);
     }
+    form.name(const { &Field::new("netns_name") }, event.netns_name());
+    form.name(const { &Field::new("container") }, event.container());
 }

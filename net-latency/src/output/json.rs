@@ -213,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{TimeStyle, TimeText, Zone};
+    use crate::kernel::{containers::SHORT_LEN, netns::NAME_LEN};
     use crate::output::tests::{any_name, any_record};
     use crate::output::{LONGEST_LINE, Writer};
     use crate::packet::event::{
@@ -310,6 +311,7 @@ mod tests {
                 let mut out = Vec::new();
                 let event = Event::new(&packet, WALL_NS, Some(&name))
                     .with_ns_pid(Some(u32::MAX))
+                    .with_place(Some(&[1; NAME_LEN]), Some(&[1; SHORT_LEN]))
                     .with_parts(Some(&[u64::MAX / 2; PARTS]));
                 Writer::new(format, &options).write(&event, &mut out);
                 // A number is written in steps of eight digits.
@@ -335,14 +337,19 @@ mod tests {
     }
 
     #[test]
-    fn names_of_processes_are_last() {
+    fn names_of_places_are_last() {
         let mut out = Vec::new();
         let options = Options { zone: Zone::UTC, details: false, colour: false };
         let record = incoming();
-        let event = Event::new(&record, WALL_NS, None).with_ns_pid(Some(7));
+        let event = Event::new(&record, WALL_NS, None).with_place(Some(b"red"), Some(b"0123456789ab"));
         JsonWriter::new(&options).write(&event, &mut out);
         let text = String::from_utf8(out).expect("JSON is UTF-8");
-        assert!(text.ends_with(",\"ns_pid\":7,\"process\":\"firefox\"}\n"), "{text}");
+        assert!(
+            text.ends_with(
+                ",\"process\":\"firefox\",\"netns_name\":\"red\",\"container\":\"0123456789ab\"}\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

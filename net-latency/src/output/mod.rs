@@ -29,8 +29,8 @@ pub fn header(format: Format, stages: Stages) -> &'static [u8] {
     }
 }
 
-/// Whether lines show what takes a look at more than the record: the device's name, and a process' number in its own
-/// PID namespace.
+/// Whether lines show what takes a look at more than the record: names of the device and the network namespace, a process'
+/// number in its own PID namespace, and its container.
 #[must_use]
 pub fn shows_names(format: Format, details: bool) -> bool {
     details || format != Format::Text
@@ -111,6 +111,11 @@ pub(crate) mod tests {
             bytes
         });
         prop_oneof![bytes, text.prop_filter("not empty", |name| !name.is_empty())]
+    }
+
+    /// The name of a network namespace, and the id of a container.
+    pub(crate) fn any_place() -> impl Strategy<Value = (Option<Vec<u8>>, Option<String>)> {
+        (proptest::option::of(any_name()), proptest::option::of("[0-9a-f]{12}"))
     }
 
     /// Records with any content, also such as the kernel side never makes.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Options,
     json::JsonWriter,
-    tests::{any_name, any_record},
+    tests::{any_name, any_place, any_record},
 };
 use crate::{
     clock::Zone,
@@ -229,10 +229,12 @@ proptest! {
         ifname in any_name(),
         ns_pid in proptest::option::of(1..u32::MAX),
         parts in proptest::option::of(any::<[u64; PARTS]>()),
+        (netns_name, container) in any_place(),
     ) {
         let protocol = if is_udp { IPPROTO_UDP } else { IPPROTO_TCP };
         let record = net_latency_common::PacketRecord { protocol, other, ..record };
-        let text = line(&Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid).with_parts(parts.as_ref()));
+        let place = (netns_name.as_deref(), container.as_deref().map(str::as_bytes));
+        let text = line(&Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid).with_place(place.0, place.1).with_parts(parts.as_ref()));
         let value: Value = serde_json::from_str(&text).expect("valid JSON");
         prop_assert_eq!(check(&schema(), &value), Ok(()));
         // In the schema's order, and nothing besides.

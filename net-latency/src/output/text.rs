@@ -302,7 +302,10 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     }
     out.extend_from_slice(b" | dev ");
     write_name(event.ifname(), out);
-    part(" | netns ", (record.netns != 0).then_some(record.netns), "", out);
+    match event.netns_name() {
+        None => part(" | netns ", (record.netns != 0).then_some(record.netns), "", out),
+        name => named(b" | netns ", name, out),
+    }
     part(" | mark ", (record.mark != 0).then_some(record.mark), "", out);
     part(" | cpu ", Some(record.cpu), "", out);
     for (index, flag) in event.flags().enumerate() {
@@ -319,6 +322,15 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     part(" | dsacks ", event.dsacks().filter(|count| *count > 0), "", out);
     part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);
     part(" | ns-pid ", event.ns_pid().filter(|pid| Some(*pid) != event.pid()), "", out);
+    named(b" | container ", event.container(), out);
+}
+
+/// A name behind its key, if it is known.
+fn named(key: &[u8], name: Option<&[u8]>, out: &mut Vec<u8>) {
+    if name.is_some() {
+        out.extend_from_slice(key);
+        write_name(name, out);
+    }
 }
 
 /// A number behind its key, if it is known.
@@ -427,7 +439,8 @@ mod tests {
         TextWriter::new(&DETAILS).write(&same, &mut without);
         assert!(!String::from_utf8_lossy(&without).contains("ns-pid"));
         let again = PacketRecord { other: 1_020_000, ..incoming() };
-        TextWriter::new(&DETAILS).write(&Event::new(&again, WALL_NS, None), &mut out);
+        let place = Event::new(&again, WALL_NS, None).with_place(Some(b"a|b"), Some(b"0123456789ab"));
+        TextWriter::new(&DETAILS).write(&place, &mut out);
         assert_snapshot!(String::from_utf8(out).expect("UTF-8"));
         let mut record = incoming();
         record.stamps[STAMP_APP] = 0;

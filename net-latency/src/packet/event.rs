@@ -160,6 +160,8 @@ pub struct Event<'a> {
     wall_ns: i64,
     ifname: Option<&'a [u8]>,
     ns_pid: Option<u32>,
+    netns_name: Option<&'a [u8]>,
+    container: Option<&'a [u8]>,
     /// In display order. Every view asks for them, and some twice.
     stages: [Option<u64>; COLUMNS],
     total: Option<u64>,
@@ -178,6 +180,8 @@ impl<'a> Event<'a> {
             wall_ns,
             ifname,
             ns_pid: None,
+            netns_name: None,
+            container: None,
             stages: [between(first, second), between(second, third), between(third, last)],
             total: between(first, last),
             parts: None,
@@ -194,6 +198,8 @@ impl<'a> Event<'a> {
             wall_ns,
             ifname,
             ns_pid: None,
+            netns_name: None,
+            container: None,
             stages: [(first, second), (second, third), (third, last)]
                 .map(|(from, to)| Some(to.wrapping_sub(from))),
             total: Some(last.wrapping_sub(first)),
@@ -212,6 +218,13 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn with_ns_pid(mut self, ns_pid: Option<u32>) -> Self {
         self.ns_pid = ns_pid;
+        self
+    }
+
+    /// With the name of its network namespace, and the short id of the process's container.
+    #[must_use]
+    pub fn with_place(mut self, netns_name: Option<&'a [u8]>, container: Option<&'a [u8]>) -> Self {
+        (self.netns_name, self.container) = (netns_name, container);
         self
     }
 
@@ -400,6 +413,18 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn ns_pid(&self) -> Option<u32> {
         self.ns_pid
+    }
+
+    /// Name of the network namespace, where known: any bytes.
+    #[must_use]
+    pub fn netns_name(&self) -> Option<&'a [u8]> {
+        self.netns_name
+    }
+
+    /// Short id of the container that the process is in; `None` on the host.
+    #[must_use]
+    pub fn container(&self) -> Option<&'a [u8]> {
+        self.container
     }
 
     /// Thread id, where known.

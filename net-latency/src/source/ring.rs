@@ -28,7 +28,7 @@ use crate::{
     accounting::{Census, Drops, LeftOut},
     clock::{Clock, monotonic_ns},
     error::Failure,
-    kernel::{devices::Devices, namespaced::NamespacedPids},
+    kernel::{devices::Devices, netns::Namespaces, processes::Processes},
     message::tell,
     packet::{
         event::{Event, completion_ns, finished_ns, line_ns},
@@ -310,14 +310,16 @@ impl Capture {
 #[derive(Default)]
 pub struct Names {
     devices: Devices,
-    namespaced: NamespacedPids,
+    processes: Processes,
+    namespaces: Namespaces,
 }
 
 impl Names {
     /// Asks anew for what may have changed.
     pub fn refresh(&mut self) {
         self.devices.refresh();
-        self.namespaced.refresh();
+        self.processes.refresh();
+        self.namespaces.refresh();
     }
 }
 
@@ -371,18 +373,25 @@ impl RecordSource for Live<'_> {
                 continue;
             }
             let wall_ns = clock.to_utc_ns(finished_ns);
-            let (ns_pid, device) = match names {
-                Some(Names { devices, namespaced }) => (
-                    namespaced.number(packet.pid, packet.process, wall_ns),
-                    devices.name(packet.netns, packet.ifindex),
-                ),
-                None => (None, None),
+            let (process, device, netns_name) = match names {
+                Some(Names { devices, processes, namespaces }) => {
+                    let process = processes.find(packet.pid, packet.process, wall_ns);
+                    // Of the host's namespace, which some pods are in too, a pod is not the name.
+                    let is_elsewhere = !namespaces.is_own(packet.netns);
+                    let pod = process.filter(|_| is_elsewhere).and_then(|process| process.pod.as_deref());
+                    let device = devices.name(packet.netns, packet.ifindex);
+                    (process, device, namespaces.name(packet.netns).or(pod))
+                }
+                None => (None, None, None),
             };
+            let ns_pid = process.and_then(|process| process.number);
+            let container = process.and_then(|process| process.container.as_ref()).map(|id| &id[..]);
             let event = match in_order {
                 Some(_) => Event::in_order(packet, wall_ns, device),
                 None => Event::new(packet, wall_ns, device),
             };
-            return Ok(Some(take(&event.with_ns_pid(ns_pid).with_parts(parts))));
+            let event = event.with_ns_pid(ns_pid).with_place(netns_name, container).with_parts(parts);
+            return Ok(Some(take(&event)));
         }
         Ok(None)
     }

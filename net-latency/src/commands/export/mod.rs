@@ -71,8 +71,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         Server::start(listener, || privileges::give_up_in_this_thread(&Later::default(), || true).map(drop))?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
     selected.are_there()?;
-    let later =
-        Later { answers: true, reads_names: true, directories: names.directories(), ..Later::default() };
+    let later = Later { answers: true, reads_names: true, ..Later::default() };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
     server.set_ready(true);
     if !config.quiet {

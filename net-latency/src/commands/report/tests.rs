@@ -96,6 +96,8 @@ fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
             cpu_held_by: event.cpu_held_by(),
             rtt_ns: event.rtt_ns(),
             dsacks: event.dsacks(),
+            netns_name: None,
+            container: None,
         },
     }
 }

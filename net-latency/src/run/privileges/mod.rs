@@ -4,10 +4,7 @@
 mod calls;
 mod paths;
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::{fmt, path::Path};
 
 use anyhow::{Context as _, Result};
 use rustix::thread::{
@@ -22,10 +19,8 @@ use crate::{error::Failure, files::Place};
 pub(crate) struct Later<'a> {
     /// Opens this file anew: when it is rotated, or asked to.
     pub(crate) output: Option<&'a Path>,
-    /// Looks up processes, devices, cgroups and the like, and the time zone.
+    /// Looks up processes, devices, cgroups, pods and the like, and the time zone.
     pub(crate) reads_names: bool,
-    /// Looks up names in these directories too.
-    pub(crate) directories: Vec<PathBuf>,
     /// Passes signals on to a command, which may have become another user.
     pub(crate) has_command: bool,
     /// Answers scrapers.

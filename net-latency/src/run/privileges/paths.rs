@@ -15,7 +15,10 @@ use landlock::{
 };
 
 use super::Later;
-use crate::kernel::cgroups::unified_hierarchy;
+use crate::kernel::{
+    cgroups::unified_hierarchy,
+    containers::{CONTAINER_LOGS, POD_LOGS},
+};
 
 /// The newest rights that were tried: all to files until Linux 6.10. Kernels before know fewer of them. What is newer is
 /// about connections, which no run can make.
@@ -39,8 +42,7 @@ pub(super) fn restrict(later: &Later<'_>) -> Result<bool> {
     let reading = AccessFs::ReadFile | AccessFs::ReadDir;
     if later.reads_names {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let places = KERNEL.into_iter().chain(TIME_ZONES).map(PathBuf::from).collect::<Vec<_>>();
-        let all = [places, later.directories.clone()].concat().into_iter();
+        let all = KERNEL.into_iter().chain([POD_LOGS, CONTAINER_LOGS]).chain(TIME_ZONES).map(PathBuf::from);
         let all = all.chain(unified_hierarchy(&mounts)).chain(env::var_os("TZ").as_deref().and_then(zone));
         rules.extend(all.map(|path| (path, reading)));
     }

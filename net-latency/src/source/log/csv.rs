@@ -57,6 +57,8 @@ enum Column {
     Rtt,
     CpuHeldBy,
     Dsacks,
+    NetnsName,
+    Container,
     Unknown,
 }
 
@@ -90,6 +92,8 @@ impl Column {
             "cpu_held_by" => Self::CpuHeldBy,
             "rtt_ns" => Self::Rtt,
             "dsacks" => Self::Dsacks,
+            "netns_name" => Self::NetnsName,
+            "container" => Self::Container,
             _ => {
                 let place = |stages: &[Stage]| stages.iter().position(|stage| stage.field == name);
                 let fine = || place(&FINE_STAGES).map(Self::FineStage);
@@ -230,6 +234,8 @@ fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<(
         Column::CpuHeldBy => fields.values.cpu_held_by = Some(parse(value)?),
         Column::Rtt => fields.values.rtt_ns = Some(parse(value)?),
         Column::Dsacks => fields.values.dsacks = Some(parse(value)?),
+        Column::NetnsName => fields.values.netns_name = Some(unescape(value)),
+        Column::Container => fields.values.container = Some(unescape(value)),
         Column::NsPid => fields.values.ns_pid = Some(parse(value)?),
         Column::Unknown => {}
     }

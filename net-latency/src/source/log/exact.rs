@@ -98,6 +98,12 @@ pub(super) fn read(line: &[u8]) -> Option<Fields<'_>> {
     if rest.expect(b",\"dsacks\":").is_some() {
         fields.values.dsacks = rest.number()?;
     }
+    if rest.expect(b",\"netns_name\":").is_some() {
+        fields.values.netns_name = rest.name()?;
+    }
+    if rest.expect(b",\"container\":").is_some() {
+        fields.values.container = rest.name()?;
+    }
     (rest.0 == b"}").then_some(fields)
 }
 
@@ -197,7 +203,7 @@ mod tests {
         clock::Zone,
         output::{
             Options, Writer,
-            tests::{any_name, any_record},
+            tests::{any_name, any_place, any_record},
         },
         packet::event::{
             Event,
@@ -227,7 +233,8 @@ mod tests {
     #[test]
     fn our_lines_are_read() {
         for record in [incoming(), v6(outgoing()), udp(incoming()), udp(v6(outgoing()))] {
-            let line = line(&Event::new(&record, WALL_NS, Some(b"eth0")));
+            let event = Event::new(&record, WALL_NS, Some(b"eth0"));
+            let line = line(&event.with_place(Some(b"shop/web-7d9f"), Some(b"0123456789ab")));
             assert!(read(&line).is_some(), "{}", String::from_utf8_lossy(&line));
             check(&line).expect("the same");
         }
@@ -247,9 +254,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_of_ours_reads_as_json(record in any_record(), ifname in any_name(), is_udp: bool, ns_pid: Option<u32>) {
+        fn any_line_of_ours_reads_as_json(record in any_record(), ifname in any_name(), is_udp: bool, (netns_name, container) in any_place()) {
             let record = if is_udp { udp(record) } else { record };
-            check(&line(&Event::new(&record, WALL_NS, Some(&ifname)).with_ns_pid(ns_pid)))?;
+            let place = (netns_name.as_deref(), container.as_deref().map(str::as_bytes));
+            check(&line(&Event::new(&record, WALL_NS, Some(&ifname)).with_place(place.0, place.1)))?;
         }
 
         /// Damaged in one place.

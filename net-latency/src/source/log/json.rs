@@ -92,6 +92,12 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                 "cpu_held_by" => fields.values.cpu_held_by = map.next_value()?,
                 "rtt_ns" => fields.values.rtt_ns = map.next_value()?,
                 "dsacks" => fields.values.dsacks = map.next_value()?,
+                "netns_name" => {
+                    fields.values.netns_name = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
+                }
+                "container" => {
+                    fields.values.container = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
+                }
                 "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,
                 name => match STAGES.iter().position(|stage| stage.field == name) {
                     Some(place) => fields.times[place] = map.next_value()?,
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn fuzz_json() {
         let seeds = [
-            r#"{"ts":"2022-03-02T16:01:36.123456789+00:00","dir":"in","proto":"tcp","drv_ip_ns":41000,"ip_tcp_ns":26000,"tcp_app_ns":null,"total_ns":460000,"pid":143,"tid":143,"comm":"nginx","saddr":"192.0.2.7","sport":443,"daddr":"2001:db8::1","dport":40000,"len":1448,"netns":4026531840,"seq":1,"segs":2,"ifname":"eth0","mark":0,"cpu":3,"flags":["retrans","gro"],"ns_pid":7}"#,
+            r#"{"ts":"2022-03-02T16:01:36.123456789+00:00","dir":"in","proto":"tcp","drv_ip_ns":41000,"ip_tcp_ns":26000,"tcp_app_ns":null,"total_ns":460000,"pid":143,"tid":143,"comm":"nginx","saddr":"192.0.2.7","sport":443,"daddr":"2001:db8::1","dport":40000,"len":1448,"netns":4026531840,"seq":1,"segs":2,"ifname":"eth0","mark":0,"cpu":3,"flags":["retrans","gro"],"ns_pid":7,"netns_name":"red","container":null}"#,
             r#"{"ts":"2022-03-02T16:01:36Z","dir":"out","proto":"udp","comm":"\u001b[2J\ud83d\ude00","more":{"deep":[[1,{"a":true}]]}}"#,
         ];
         fuzz::run("json", 1_000, seeds.map(Vec::from), WORDS, |line| {

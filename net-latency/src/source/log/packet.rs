@@ -70,6 +70,8 @@ pub(crate) struct Values<'a> {
     pub(crate) cpu_held_by: Option<u32>,
     pub(crate) rtt_ns: Option<u64>,
     pub(crate) dsacks: Option<u16>,
+    pub(crate) netns_name: Option<Cow<'a, str>>,
+    pub(crate) container: Option<Cow<'a, str>>,
 }
 
 /// What a line says, in the types that views reckon with. Unknown is `None`.

@@ -9,7 +9,10 @@
 //! An unknown stage stays unknown, and a known total stays known, as long as the line's times can be those of four stamps. Of
 //! others (no line of ours) the stages count, and the total is unknown. Addresses that a line lacks are 0.0.0.0, its ports 0.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use net_latency_common::{
     AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
@@ -25,6 +28,8 @@ pub(super) struct LogRecord {
     pub(super) wall_ns: i64,
     ifname: Option<Box<[u8]>>,
     ns_pid: Option<u32>,
+    netns_name: Option<Box<[u8]>>,
+    container: Option<Box<[u8]>>,
     /// Of a log that has fine stages. Why one is unknown no line says.
     parts: Option<[u64; PARTS]>,
 }
@@ -33,6 +38,7 @@ impl LogRecord {
     pub(super) fn event(&self) -> Event<'_> {
         Event::new(&self.record, self.wall_ns, self.ifname.as_deref())
             .with_ns_pid(self.ns_pid)
+            .with_place(self.netns_name.as_deref(), self.container.as_deref())
             .with_parts(self.parts.as_ref())
     }
 }
@@ -74,11 +80,14 @@ impl From<&Packet<'_>> for LogRecord {
                 }
             },
         };
+        let bytes = |name: &Option<Cow<'_, str>>| name.as_deref().map(|name| name.as_bytes().into());
         Self {
             record: with_stamps(record, packet),
             wall_ns: packet.time.wall_ns,
-            ifname: packet.values.ifname.as_deref().map(|name| name.as_bytes().into()),
+            ifname: bytes(&packet.values.ifname),
             ns_pid: packet.values.ns_pid,
+            netns_name: bytes(&packet.values.netns_name),
+            container: bytes(&packet.values.container),
             parts: packet.parts.map(|parts| parts.map(|part| part.unwrap_or(unknown_part(Unknown::NoStamp)))),
         }
     }
@@ -213,7 +222,7 @@ mod tests {
         clock::Zone,
         output::{
             Options, Writer, header,
-            tests::{any_name, any_record},
+            tests::{any_name, any_place, any_record},
         },
         packet::event::{
             completion_ns,
@@ -366,8 +375,10 @@ mod tests {
         #[test]
         fn a_record_that_was_read_writes_its_line_again(
             (record, ifname, ns_pid) in any_stamped(), wall_ns in 0..4_000_000_000_000_000_000i64,
+            (netns_name, container) in any_place(),
         ) {
-            let event = Event::new(&record, wall_ns, Some(&ifname)).with_ns_pid(ns_pid);
+            let place = (netns_name.as_deref(), container.as_deref().map(str::as_bytes));
+            let event = Event::new(&record, wall_ns, Some(&ifname)).with_ns_pid(ns_pid).with_place(place.0, place.1);
             for format in [Format::Json, Format::Csv] {
                 let written = log(&event, format);
                 let again = log(&read(&written).event(), format);

@@ -179,7 +179,7 @@ fn hostile_comm_in_json(backend: Backend) -> Result<()> {
 const COLUMNS: &str = "ts,dir,proto,ipver,pid,tid,comm,saddr,sport,daddr,dport,len,seq,segs,drv_ip_ns,ip_tcp_ns,\
     tcp_app_ns,ip_udp_ns,udp_app_ns,app_tcp_ns,tcp_ip_ns,app_udp_ns,udp_ip_ns,ip_drv_ns,total_ns,ifname,netns,mark,\
     cpu,flags,first_send_age_ns,last_drv_ip_ns,ns_pid,process,\
-    rtt_ns,dsacks";
+    rtt_ns,dsacks,netns_name,container";
 
 /// A reader of CSV finds a record for each packet, whatever the processes' names are.
 fn csv_form(backend: Backend) -> Result<()> {

@@ -1,16 +1,26 @@
-//! Names of pods and containers, from what every node of Kubernetes has on its disk: no request to its API is needed, and
-//! no right to make one.
+//! Containers, by the paths of their cgroups; and names of pods, from what every node of Kubernetes has on its disk: no
+//! request to its API is needed, and no right to make one.
 
 use std::{collections::HashMap, fs, io, path::Path};
-
-use super::groups::Name;
 
 /// Where the kubelet keeps a directory for each pod, NAMESPACE_POD_UID, with one for each of its containers.
 pub(crate) const POD_LOGS: &str = "/var/log/pods";
 /// Where it keeps a link for each container, POD_NAMESPACE_CONTAINER-ID.log.
 pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
 
-/// What a cgroup's path says of a container.
+/// Digits of a container's id.
+const ID_LEN: usize = 64;
+/// As many of them as people write.
+pub(crate) const SHORT_LEN: usize = 12;
+
+/// The short id of the container whose cgroup this is, or is in: of containers in each other, that of the host's. Not that
+/// of the process that looks after one (`conmon`). Who may make cgroups may name them as a container's.
+pub(crate) fn short_id(path: &[u8]) -> Option<[u8; SHORT_LEN]> {
+    let mut parts = path.split(|&byte| byte == b'/').filter_map(|part| str::from_utf8(part).ok());
+    parts.find_map(container)?.as_bytes().first_chunk().copied()
+}
+
+/// Where in a pod a cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The pod's unique id.
@@ -22,11 +32,22 @@ pub(crate) struct Place {
 impl Place {
     /// From a cgroup's path, by the systemd driver
     /// (`/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope`, with `_` for `-`
-    /// in the UID) or the cgroupfs driver (`/kubepods/burstable/podUID/ID`). `None` for what is no pod's.
+    /// in the UID) or the cgroupfs driver (`/kubepods/burstable/podUID/ID`), below the root or the kubelet's own cgroup: who
+    /// may make cgroups elsewhere has no pod. `None` for what is no pod's.
     pub(crate) fn of(path: &str) -> Option<Self> {
-        let mut parts = path.split('/').skip_while(|part| !part.contains("kubepods"));
-        let uid = parts.find_map(uid)?;
-        Some(Self { uid, container: parts.next().and_then(container) })
+        // Seen from a container, the path begins with its way up.
+        let mut parts = path.split('/').skip_while(|part| part.is_empty() || *part == "..").peekable();
+        let kubelet = parts.next_if(|part| matches!(*part, "kubelet" | "kubelet.slice"));
+        let mut pods = parts.next()?;
+        if kubelet.is_some() {
+            pods = pods.strip_prefix("kubelet-").unwrap_or(pods);
+        }
+        if pods != "kubepods" && !(pods.starts_with("kubepods") && pods.ends_with(".slice")) {
+            return None;
+        }
+        // Seen from a container, it may be the pod's.
+        let uid = uid(pods).or_else(|| parts.find_map(uid))?;
+        Some(Self { uid, container: parts.next().and_then(container).map(str::to_owned) })
     }
 }
 
@@ -41,14 +62,15 @@ fn uid(part: &str) -> Option<String> {
     is_uid.then_some(uid)
 }
 
-fn container(part: &str) -> Option<String> {
+/// A container's id, of one part of its cgroup's path.
+fn container(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
-    let id = part.rsplit_once('-').map_or(part, |(_, id)| id);
-    is_container_id(id).then(|| id.to_owned())
+    let (runtime, id) = part.rsplit_once('-').unwrap_or(("", part));
+    (is_container_id(id) && !runtime.ends_with("conmon")).then_some(id)
 }
 
 fn is_container_id(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    id.len() == ID_LEN && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[derive(Clone, Debug)]
@@ -100,19 +122,29 @@ impl Pods {
         Ok(pods)
     }
 
-    /// Namespace, pod and container of a place.
-    pub(crate) fn name(&self, place: &Place) -> Name {
-        let unknown = || "unknown".to_owned();
-        let Some(pod) = self.by_uid.get(&place.uid) else { return Name::NotYet(vec![unknown(); 3]) };
-        let labels = |container| vec![pod.namespace.clone(), pod.name.clone(), container];
-        // Processes of the pod beside its containers.
-        let Some(id) = &place.container else { return Name::Known(labels(String::new())) };
-        match (self.containers.get(id), &pod.containers[..]) {
-            (Some(name), _) => Name::Known(labels(name.clone())),
-            (None, [only]) if self.containers.is_empty() => Name::Known(labels(only.clone())),
-            _ => Name::NotYet(labels(unknown())),
-        }
+    /// What a place is called; `None` if its pod is not known yet.
+    pub(crate) fn name(&self, place: &Place) -> Option<Name<'_>> {
+        let Pod { namespace, name, containers } = self.by_uid.get(&place.uid)?;
+        let container = match &place.container {
+            // Processes of the pod beside its containers.
+            None => Some(""),
+            Some(id) => match (self.containers.get(id), &containers[..]) {
+                (Some(name), _) => Some(&**name),
+                (None, [only]) if self.containers.is_empty() => Some(&**only),
+                _ => None,
+            },
+        };
+        Some(Name { namespace, pod: name, container })
     }
+}
+
+/// What a place in a pod is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) pod: &'a str,
+    /// Empty beside its containers; `None` if it is not known yet.
+    pub(crate) container: Option<&'a str>,
 }
 
 /// Names of what is in a directory, none if it is not there. One that is no text is skipped.
@@ -165,7 +197,11 @@ mod tests {
             ),
             format!("/kubepods/burstable/pod{UID}/{a}"),
             format!("/kubepods/pod{UID}/{a}"),
-            format!("/docker/{b}/kubelet/kubepods/besteffort/pod{UID}/{a}/system.slice/nginx.service"),
+            format!("/kubelet/kubepods/besteffort/pod{UID}/{a}/system.slice/nginx.service"),
+            format!(
+                "/../../../kubepods-besteffort.slice/kubepods-besteffort-pod{systemd}.slice/crio-{a}.scope"
+            ),
+            format!("/../../kubepods-besteffort-pod{systemd}.slice/crio-{a}.scope"),
         ];
         for path in alike {
             assert_eq!(place(&path), in_a, "{path}");
@@ -181,6 +217,12 @@ mod tests {
             "/kubepods/burstable",
             "/kubepods/burstable/podium/x",
             &format!("/user.slice/pod{UID}/{a}"),
+            // Whose owners may make any cgroup below.
+            &format!("/user.slice/user-1000.slice/user@1000.service{slice}/crio-{a}.scope"),
+            &format!("/user.slice/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{systemd}.slice"),
+            &format!("/docker/{b}/kubelet/kubepods/besteffort/pod{UID}/{a}"),
+            &format!("/kubepods-x/pod{UID}/{a}"),
+            &format!("/xkubepods/pod{UID}/{a}"),
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podnobody.slice/x",
         ] {
             assert_eq!(place(no_pod), None, "{no_pod}");
@@ -206,45 +248,66 @@ mod tests {
         Pods::read(&root.join("pods"), &root.join("containers")).expect("they can be read")
     }
 
-    fn name(pods: &Pods, uid: &str, container: Option<char>) -> Name {
+    fn name<'a>(pods: &'a Pods, uid: &str, container: Option<char>) -> Option<Name<'a>> {
         pods.name(&Place { uid: uid.to_owned(), container: container.map(id) })
     }
 
-    fn words(words: [&str; 3]) -> Vec<String> {
-        words.map(str::to_owned).to_vec()
+    fn web(container: Option<&str>) -> Option<Name<'_>> {
+        Some(Name { namespace: "shop", pod: "web-7d9f", container })
+    }
+
+    #[test]
+    fn containers_have_short_ids() {
+        let a = id('a');
+        let short =
+            |path: &str| short_id(path.as_bytes()).map(|id| String::from_utf8_lossy(&id).into_owned());
+        for path in [
+            format!("/system.slice/docker-{a}.scope"),
+            format!("/docker/{a}"),
+            format!("/docker/{a}/docker/{}", id('b')),
+            format!("/machine.slice/libpod-{a}.scope/container"),
+            format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{a}.scope"),
+            format!("/../cri-containerd-{a}.scope"),
+            format!("/kubepods/burstable/pod{UID}/{a}"),
+        ] {
+            assert_eq!(short(&path).as_deref(), Some("aaaaaaaaaaaa"), "{path}");
+        }
+        for path in [
+            "/",
+            "/system.slice/nginx.service",
+            &format!("/machine.slice/libpod-conmon-{a}.scope"),
+            &format!("/docker/{}", &a[1..]),
+            &format!("/docker/{a}a"),
+        ] {
+            assert_eq!(short(path), None, "{path}");
+        }
     }
 
     #[test]
     fn pods_and_containers_have_their_names() {
         let root = tree();
         let pods = read(root.path());
-        assert_eq!(name(&pods, UID, Some('a')), Name::Known(words(["shop", "web-7d9f", "side-car"])));
-        assert_eq!(name(&pods, UID, None), Name::Known(words(["shop", "web-7d9f", ""])));
+        assert_eq!(name(&pods, UID, Some('a')), web(Some("side-car")));
+        assert_eq!(name(&pods, UID, None), web(Some("")));
         // Not in the list yet, as a container that has just begun.
-        assert_eq!(name(&pods, UID, Some('b')), Name::NotYet(words(["shop", "web-7d9f", "unknown"])));
-        assert_eq!(name(&pods, "another", Some('b')), Name::NotYet(words(["unknown"; 3])));
+        assert_eq!(name(&pods, UID, Some('b')), web(None));
+        assert_eq!(name(&pods, "another", Some('b')), None);
     }
 
     #[test]
     fn the_only_container_needs_no_list() {
         let root = tree();
         fs::remove_dir_all(root.path().join("containers")).expect("it is there");
-        assert_eq!(
-            name(&read(root.path()), UID, Some('c')),
-            Name::NotYet(words(["shop", "web-7d9f", "unknown"]))
-        );
+        assert_eq!(name(&read(root.path()), UID, Some('c')), web(None));
         fs::remove_dir_all(root.path().join(format!("pods/shop_web-7d9f_{UID}/side-car")))
             .expect("it is there");
-        assert_eq!(
-            name(&read(root.path()), UID, Some('c')),
-            Name::Known(words(["shop", "web-7d9f", "nginx"]))
-        );
+        assert_eq!(name(&read(root.path()), UID, Some('c')), web(Some("nginx")));
     }
 
     #[test]
     fn a_machine_without_pods_has_none() {
         let root = tempfile::tempdir().expect("a directory");
-        assert_eq!(name(&read(root.path()), UID, None), Name::NotYet(words(["unknown"; 3])));
+        assert_eq!(name(&read(root.path()), UID, None), None);
     }
 
     proptest! {

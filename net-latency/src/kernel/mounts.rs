@@ -1,0 +1,43 @@
+//! What is mounted where, from the text of `/proc/self/mountinfo`: bytes, since anybody's mount may have any path.
+
+/// A mount.
+pub(super) struct Mount {
+    /// What of the file system it shows. Of a namespace that is its kind and number, such as `net:[4026532239]`.
+    pub(super) root: Vec<u8>,
+    /// Where.
+    pub(super) place: Vec<u8>,
+    /// The name of the file system.
+    pub(super) kind: Vec<u8>,
+}
+
+/// All mounts of such a text.
+pub(super) fn read(text: &[u8]) -> impl Iterator<Item = Mount> {
+    text.split(|&byte| byte == b'\n').filter_map(|line| {
+        // Optional fields stand before the hyphen, as many as there are.
+        let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
+        let hyphen = fields.iter().position(|field| *field == b"-")?;
+        let field = |index: usize| fields.get(index).map(|field| unescaped(field));
+        Some(Mount { root: field(3)?, place: field(4)?, kind: field(hyphen + 1)? })
+    })
+}
+
+/// A path as it is: mountinfo has blanks, tabs, newlines and backslashes as three octal digits behind a backslash
+/// (`mangle` in fs/seq_file.c).
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, others @ ..] = rest {
+        rest = others;
+        let octal = others
+            .first_chunk::<3>()
+            .filter(|digits| *first == b'\\' && digits.iter().all(|d| matches!(d, b'0'..=b'7')));
+        bytes.push(match octal {
+            Some(digits) => {
+                rest = &others[3..];
+                digits.iter().fold(0u8, |byte, digit| byte.wrapping_mul(8).wrapping_add(digit - b'0'))
+            }
+            None => *first,
+        });
+    }
+    bytes
+}
