@@ -43,7 +43,7 @@ pub(super) struct DiagnoseArguments {
     /// Judge logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
     /// standard input. Record them with --stages fine
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
-          conflicts_with_all = ["backend", "buffer", "cgroups", "netns", "sample", "control", "duration"])]
+          conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "sample", "control", "duration"])]
     replay: Vec<PathBuf>,
 
     #[command(flatten)]

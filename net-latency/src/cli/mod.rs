@@ -611,7 +611,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 47] = [
+        let wrong: [&[&str]; 49] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -635,6 +635,8 @@ mod tests {
             &["--sample", "1/0"],
             &["--netns", "99999999"],
             &["--netns", "/run/netns/nobody"],
+            &["--netns", "nobody"],
+            &["--container", "nobody", "--cgroup", "/"],
             &["--duration", "10"],
             &["--count", "0"],
             &["--buffer", "3M"],

@@ -34,6 +34,9 @@ pub(super) struct PacketArguments {
     /// Only packets of processes in this cgroup or below: a systemd unit, a container (repeatable)
     #[arg(long = "cgroup", value_name = "PATH")]
     cgroups: Vec<PathBuf>,
+    /// Only packets of processes in this container, by its name or the first digits of its id (repeatable)
+    #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "cgroups")]
+    containers: Vec<String>,
     /// Only packets with this port at either end (repeatable)
     #[arg(long = "port", value_name = "PORT", value_parser = values::parse_port)]
     ports: Vec<u16>,
@@ -43,8 +46,8 @@ pub(super) struct PacketArguments {
     /// Only packets on the network device with this name (repeatable)
     #[arg(long = "interface", value_name = "NAME")]
     interfaces: Vec<String>,
-    /// Only packets in the network namespace of this process, or at this path (repeatable)
-    #[arg(long = "netns", value_name = "PID|PATH")]
+    /// Only packets in the network namespace of this process, of this name or at this path (repeatable)
+    #[arg(long = "netns", value_name = "PID|NAME|PATH")]
     netns: Vec<String>,
     /// Only packets of this protocol
     #[arg(long = "proto", value_parser = choice::<Protocol>())]
@@ -85,12 +88,21 @@ impl PacketArguments {
     pub(super) fn resolve_for_log(self, proc: &Path) -> Result<PacketFilter, Failure> {
         at_most("--comm", self.comms.len(), MAX_GLOBS)?;
         at_most("--cgroup", self.cgroups.len(), MAX_CGROUPS as usize)?;
+        let mut cgroups = places::cgroups(&self.cgroups, proc)?;
+        cgroups.extend(places::containers(&self.containers, proc)?);
+        if cgroups.len() > MAX_CGROUPS as usize {
+            return Err(Failure::Usage(format!(
+                "--container names {} containers here, and {MAX_CGROUPS} can be traced at most; give a cgroup that \
+                 they are all in with --cgroup",
+                cgroups.len()
+            )));
+        }
         let netns = places::namespaces(&self.netns, proc)?;
         Ok(PacketFilter {
             pids: unique(self.pids),
             followed: None,
             comms: unique(self.comms),
-            cgroups: unique(places::cgroups(&self.cgroups, proc)?),
+            cgroups: unique(cgroups),
             ports: unique(self.ports),
             hosts: unique(self.hosts),
             interfaces: unique(self.interfaces),

@@ -2,11 +2,15 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io, mem,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd},
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{MetadataExt as _, OpenOptionsExt as _},
+        },
     },
     path::{Path, PathBuf},
     thread,
@@ -14,21 +18,30 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{error::Failure, kernel::cgroups::unified_hierarchy};
+use crate::{
+    error::Failure,
+    kernel::{
+        cgroups::{self, unified_hierarchy},
+        containers,
+    },
+};
 
-/// The network namespaces that `asked` names by process id or path: their inode numbers.
+/// Where `ip netns` has namespaces by their names.
+const NAMED: &str = "/run/netns";
+
+/// The network namespaces that `asked` names by process id, name or path: their inode numbers.
 pub(super) fn namespaces(asked: &[String], proc: &Path) -> Result<Vec<u32>, Failure> {
     asked.iter().map(|asked| namespace(asked, proc).map_err(Failure::Usage)).collect()
 }
 
 fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
-    let form = "write the id of a process in it, or a path such as /run/netns/NAME";
+    let form = "write its name as `ip netns` shows it, the id of a process in it, or a path";
     let (_, path) = locate(asked, proc);
     let wrong = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound if path.starts_with(proc) => {
             format!("--netns {asked}: there is no process with this PID; {form}")
         }
-        io::ErrorKind::NotFound => format!("--netns {asked}: there is no such file; {form}"),
+        io::ErrorKind::NotFound => format!("--netns {asked}: there is no {}; {form}", path.display()),
         _ => format!("--netns {asked}: {error}; {form}"),
     };
     // Without waiting for anything: it may be a FIFO.
@@ -43,11 +56,12 @@ fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
     u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is not a network namespace; {form}"))
 }
 
-/// The process, if `asked` is a number, and where the namespace is.
+/// The process, if `asked` is a number, and where the namespace is, which has a name if `asked` is no path.
 fn locate(asked: &str, proc: &Path) -> (Option<u32>, PathBuf) {
     match asked.parse::<u32>() {
         Ok(pid) => (Some(pid), proc.join(pid.to_string()).join("ns/net")),
-        Err(_) => (None, PathBuf::from(asked)),
+        Err(_) if asked.contains('/') => (None, PathBuf::from(asked)),
+        Err(_) => (None, Path::new(NAMED).join(asked)),
     }
 }
 
@@ -110,15 +124,65 @@ pub(super) fn cgroups(asked: &[PathBuf], proc: &Path) -> Result<Vec<PathBuf>, Fa
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    let mounts = fs::read(proc.join("self/mountinfo")).unwrap_or_default();
-    let Some(root) = unified_hierarchy(&mounts) else {
-        return Err(Failure::Usage(
-            "--cgroup needs the unified hierarchy (cgroup v2), which is not mounted here; \
-             `mount -t cgroup2 none /sys/fs/cgroup` mounts it"
-                .to_owned(),
-        ));
-    };
+    let root = hierarchy("--cgroup", proc)?;
     asked.iter().map(|asked| cgroup(asked, &root)).collect()
+}
+
+/// The directory of all cgroups, which `option` needs.
+fn hierarchy(option: &str, proc: &Path) -> Result<PathBuf, Failure> {
+    let mounts = fs::read(proc.join("self/mountinfo")).unwrap_or_default();
+    unified_hierarchy(&mounts).ok_or_else(|| {
+        Failure::Usage(format!(
+            "{option} needs the unified hierarchy (cgroup v2), which is not mounted here; \
+             `mount -t cgroup2 none /sys/fs/cgroup` mounts it"
+        ))
+    })
+}
+
+/// The directories of the cgroups of the containers that `asked` names.
+pub(super) fn containers(asked: &[String], proc: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let root = hierarchy("--container", proc)?;
+    let (cgroups, names) = (cgroups::all(&root), containers::names());
+    let mut found = Vec::new();
+    for asked in asked {
+        let paths = container(asked, cgroups.values().map(Vec::as_slice), &names)?;
+        let below = |path: &[u8]| root.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+        found.extend(paths.into_iter().map(below));
+    }
+    Ok(found)
+}
+
+/// Those of `cgroups` that are a container's of this name, or the one whose id begins so; `names` are those of ids.
+fn container<'a>(
+    asked: &str,
+    cgroups: impl Iterator<Item = &'a [u8]>,
+    names: &[(String, String)],
+) -> Result<Vec<&'a [u8]>, Failure> {
+    let all: Vec<_> = cgroups.filter_map(|path| Some((containers::id(path)?, path))).collect();
+    let is_named = |id: &str| names.iter().any(|(known, name)| known == id && name == asked);
+    let pick = |is_asked: &dyn Fn(&str) -> bool| {
+        let picked = all.iter().copied().filter(|(id, _)| is_asked(id));
+        picked.collect::<BTreeSet<_>>()
+    };
+    let mut found = pick(&is_named);
+    if found.is_empty() {
+        found = pick(&|id| !asked.is_empty() && id.starts_with(asked));
+        if found.iter().map(|(id, _)| id).collect::<BTreeSet<_>>().len() > 1 {
+            return Err(Failure::Usage(format!(
+                "--container {asked}: the ids of several containers begin so; write more digits"
+            )));
+        }
+    }
+    if found.is_empty() {
+        return Err(Failure::Usage(format!(
+            "--container {asked}: no running container has this name or id; write one that `docker ps`, \
+             `podman ps` or `crictl ps` shows, or give the container's cgroup with --cgroup"
+        )));
+    }
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 fn cgroup(asked: &Path, root: &Path) -> Result<PathBuf, Failure> {
@@ -165,8 +229,16 @@ mod tests {
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
         assert!(ask(fifo.to_str().expect("UTF-8")).contains("this is not a network namespace"));
-        let sentences =
-            ["99999999", "/run/netns/nobody", "/proc/self/ns/uts", "/proc/self/status", "/proc"].map(ask);
+        let sentences = [
+            "99999999",
+            "/run/netns/nobody",
+            "nobody",
+            "../nobody",
+            "/proc/self/ns/uts",
+            "/proc/self/status",
+            "/proc",
+        ]
+        .map(ask);
         insta::assert_snapshot!(sentences.join("\n"));
     }
 
@@ -199,6 +271,35 @@ mod tests {
             // Not root.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
         }
+    }
+
+    #[test]
+    fn a_container_has_names_and_an_id() {
+        let [a, b, c] = ["a", "ab", "c"].map(|begin| format!("{begin:0<64}"));
+        let paths = [
+            format!("/system.slice/docker-{a}.scope"),
+            format!("/system.slice/docker-{a}.scope/init"),
+            format!("/machine.slice/libpod-{b}.scope"),
+            format!("/machine.slice/libpod-{c}.scope"),
+            "/system.slice/cafe.service".to_owned(),
+        ];
+        let names = [(&a, "web"), (&b, "db"), (&c, "db"), (&c, "a0")];
+        let names = names.map(|(id, name)| (id.clone(), name.to_owned()));
+        let find = |asked: &str| container(asked, paths.iter().map(String::as_bytes), &names);
+        let places = |asked: &str| {
+            let found = find(asked).expect("found");
+            found
+                .into_iter()
+                .map(|path| paths.iter().position(|known| known.as_bytes() == path))
+                .collect::<Option<Vec<_>>>()
+        };
+        for (asked, expected) in
+            [("web", vec![0]), ("db", vec![2, 3]), ("ab", vec![2]), (&a[..12], vec![0]), ("a0", vec![3])]
+        {
+            assert_eq!(places(asked), Some(expected), "{asked}");
+        }
+        let sentences = ["a", "cafe", ""].map(|asked| refused(find(asked)));
+        insta::assert_snapshot!(sentences.join("\n"));
     }
 
     #[test]

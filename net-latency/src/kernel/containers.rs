@@ -3,10 +3,17 @@
 
 use std::{collections::HashMap, fs, io, path::Path};
 
+use serde::Deserialize;
+
 /// Where the kubelet keeps a directory for each pod, NAMESPACE_POD_UID, with one for each of its containers.
 pub(crate) const POD_LOGS: &str = "/var/log/pods";
 /// Where it keeps a link for each container, POD_NAMESPACE_CONTAINER-ID.log.
 pub(crate) const CONTAINER_LOGS: &str = "/var/log/containers";
+
+/// Where Docker keeps a directory for each container, by its id.
+const DOCKER: &str = "/var/lib/docker/containers";
+/// Where Podman has the list of root's containers.
+const PODMAN: &str = "/var/lib/containers/storage/overlay-containers/containers.json";
 
 /// Digits of a container's id.
 const ID_LEN: usize = 64;
@@ -18,6 +25,53 @@ pub(crate) const SHORT_LEN: usize = 12;
 pub(crate) fn short_id(path: &[u8]) -> Option<[u8; SHORT_LEN]> {
     let mut parts = path.split(|&byte| byte == b'/').filter_map(|part| str::from_utf8(part).ok());
     parts.find_map(container)?.as_bytes().first_chunk().copied()
+}
+
+/// The id of the container whose cgroup this is, on the host: none that is within another one.
+pub(crate) fn id(path: &[u8]) -> Option<&str> {
+    let end = path.iter().rposition(|&byte| byte == b'/')?;
+    let (above, own) = path.split_at(end);
+    container(str::from_utf8(&own[1..]).ok()?).filter(|_| short_id(above).is_none())
+}
+
+/// Ids and names of the host's containers, as far as Docker, Podman and the kubelet tell root.
+pub(crate) fn names() -> Vec<(String, String)> {
+    let mut names: Vec<_> = entries(DOCKER.as_ref())
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|id| {
+            let text = fs::read(Path::new(DOCKER).join(&id).join("config.v2.json")).ok()?;
+            Some((id, docker(&text)?))
+        })
+        .collect();
+    names.extend(podman(&fs::read(PODMAN).unwrap_or_default()));
+    names.extend(Pods::read(POD_LOGS.as_ref(), CONTAINER_LOGS.as_ref()).unwrap_or_default().containers);
+    names
+}
+
+/// The name in Docker's description of a container.
+fn docker(text: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Container {
+        name: String,
+    }
+    let Container { name } = serde_json::from_slice(text).ok()?;
+    Some(name.strip_prefix('/').unwrap_or(&name).to_owned())
+}
+
+/// Ids and names in Podman's list.
+fn podman(text: &[u8]) -> Vec<(String, String)> {
+    #[derive(Deserialize)]
+    struct Container {
+        id: String,
+        #[serde(default)]
+        names: Vec<String>,
+    }
+    let list: Vec<Container> = serde_json::from_slice(text).unwrap_or_default();
+    list.into_iter()
+        .flat_map(|Container { id, names }| names.into_iter().map(move |name| (id.clone(), name)))
+        .collect()
 }
 
 /// Where in a pod a cgroup is.
@@ -227,6 +281,30 @@ mod tests {
         ] {
             assert_eq!(place(no_pod), None, "{no_pod}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_is_a_container_s_or_not() {
+        let (a, b) = (id('a'), id('b'));
+        for (path, is_its) in [
+            (format!("/system.slice/docker-{a}.scope"), true),
+            (format!("/system.slice/docker-{a}.scope/init.scope"), false),
+            (format!("/docker/{b}/docker/{a}"), false),
+            ("/".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(super::id(path.as_bytes()), is_its.then_some(&*a), "{path}");
+        }
+    }
+
+    #[test]
+    fn docker_and_podman_tell_names() {
+        assert_eq!(docker(br#"{"ID":"ab","State":{"Name":"x"},"Name":"/web"}"#).as_deref(), Some("web"));
+        assert_eq!(docker(b"{}"), None);
+        let list = br#"[{"id":"ab","names":["web","front"],"image":"i"},{"id":"cd"}]"#;
+        let pair = |name: &str| ("ab".to_owned(), name.to_owned());
+        assert_eq!(podman(list), [pair("web"), pair("front")]);
+        assert_eq!(podman(b""), []);
     }
 
     fn tree() -> tempfile::TempDir {
