@@ -422,3 +422,31 @@ pub(crate) extern "C" fn add(start: u64, end: u64, row: u32, time: u64) -> u32 {
         None => LOST,
     }
 }
+
+/// Has packets counted from now on that are finished at `start` or later.
+#[cfg(test)]
+pub(crate) fn begin(start: u64) {
+    let span = SPAN.get_ptr_mut(0).expect("it has one entry");
+    // SAFETY: in a map of this thread's machine.
+    unsafe { span.write(Span { start, end: u64::MAX }) }
+}
+
+/// All that is counted: by group, row and cell.
+#[cfg(test)]
+pub(crate) fn counted() -> std::vec::Vec<(CellKey, u64)> {
+    let mut all: std::vec::Vec<_> =
+        GROUPS.all().into_iter().map(|(key, counts)| (key, counts.iter().sum())).collect();
+    for block in 0..2 * TRAFFIC_KINDS {
+        for entry in TIMES.of_all(block) {
+            // SAFETY: in a map of this thread's machine.
+            for (number, cells) in unsafe { (*entry).iter().enumerate() } {
+                let number = number as u32 + if block < TRAFFIC_KINDS { 0 } else { ROWS };
+                let row = row(block % TRAFFIC_KINDS, number);
+                let key = |cell| CellKey { group: [0; 2], row, cell };
+                all.extend(cells.iter().enumerate().map(|(cell, count)| (key(cell as u32), *count)));
+            }
+        }
+    }
+    all.retain(|(_, count)| *count > 0);
+    all
+}

@@ -2,6 +2,6 @@
 
 pub mod counters;
 #[cfg(feature = "hist")]
-mod histogram;
+pub(crate) mod histogram;
 pub(crate) mod ring;
 mod sampling;

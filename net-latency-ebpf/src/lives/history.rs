@@ -3,10 +3,11 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, Direction, FineRecord, Offsets, PacketRecord};
+use net_latency_common::{Counter, Counters, Direction, FineRecord, GroupBy, Offsets, PARTS, PacketRecord};
 
 use super::{
     choice::Choice,
+    counted,
     flow::Flow,
     out::{self, Out},
     processes::{self, Filter, Processes},
@@ -152,6 +153,8 @@ pub(super) struct History {
     pub(super) header_only: bool,
     /// The connection of IPv6 is a subflow of MPTCP.
     pub(super) multipath: bool,
+    /// Its times are counted too, by this.
+    pub(super) counted_by: Option<GroupBy>,
     pub(super) steps: Vec<Step>,
 }
 
@@ -166,6 +169,7 @@ impl History {
             control: false,
             header_only: false,
             multipath: false,
+            counted_by: None,
             skips: 0,
             filter: Filter::Off,
             fine: false,
@@ -216,14 +220,39 @@ impl History {
             fine,
             header_only: choice.one_in(4),
             multipath: choice.one_in(8),
+            counted_by: if choice.one_in(8) { Some(choice.of(&counted::BY)) } else { None },
             steps: (0..count).map(|_| step(&mut choice)).collect(),
         }
     }
 
     /// How many lines there are, if all that they show is true; else what isn't.
     pub(super) fn run(&self) -> Result<u64, String> {
-        std::panic::catch_unwind(|| Run::new(self, false).run(&self.steps).1)
-            .unwrap_or_else(|_| Err("panic".into()))
+        let run = || {
+            let lines = Run::new(self, false).run(&self.steps).1?;
+            if let Some(by) = self.counted_by {
+                // A small table has no room for some counts either, which are lost then.
+                let roomy = Self { entries: usize::MAX, ..self.clone() };
+                counted::expect_same(by, self.fine, |before| roomy.lines(before))?;
+            }
+            Ok(lines)
+        };
+        std::panic::catch_unwind(run).unwrap_or_else(|_| Err("panic".into()))
+    }
+
+    /// Its lines and counters, with `before` done to the machine before its first step.
+    fn lines(&self, before: &dyn Fn()) -> (Vec<FineRecord>, Counters) {
+        let mut run = Run::new(self, false);
+        before();
+        for step in &self.steps {
+            run.step(*step);
+        }
+        let lines = if self.fine {
+            records(ring::take_records())
+        } else {
+            let plain: Vec<PacketRecord> = records(ring::take_records());
+            plain.into_iter().map(|packet| FineRecord { packet, parts: [0; PARTS] }).collect()
+        };
+        (lines, counters::total())
     }
 
     /// What happens, line by line, and what of it is shown falsely.
@@ -277,6 +306,7 @@ impl History {
                 Self { fine: false, ..best.clone() },
                 Self { header_only: false, ..best.clone() },
                 Self { multipath: false, ..best.clone() },
+                Self { counted_by: None, ..best.clone() },
             ] {
                 if is_faulty(&plainer) {
                     best = plainer;

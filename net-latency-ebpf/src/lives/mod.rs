@@ -6,6 +6,7 @@
 //! seed ([`choice`]); one that shows a fault is made short, and told.
 
 mod choice;
+mod counted;
 mod flow;
 mod found;
 mod found_readers;

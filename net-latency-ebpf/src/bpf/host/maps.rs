@@ -156,32 +156,41 @@ impl<T: 'static> Array<T> {
 
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`.
 pub(crate) struct PerCpuArray<T> {
-    all: Array<T>,
+    place: Place,
     entries: usize,
+    of: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> PerCpuArray<T> {
-    pub(crate) const fn with_max_entries(entries: u32, flags: u32) -> Self {
-        Self { all: Array::with_max_entries(entries * CPUS as u32, flags), entries: entries as usize }
+    pub(crate) const fn with_max_entries(entries: u32, _flags: u32) -> Self {
+        Self { place: Place::new(), entries: entries as usize, of: PhantomData }
     }
 
-    fn index(&self, index: u32) -> u32 {
-        if index as usize >= self.entries {
-            return u32::MAX;
+    fn of_cpu(&self, cpu: usize, index: usize) -> Option<*mut T> {
+        let count = if self.entries == 1 { Machine::with(|machine| machine.room) } else { self.entries };
+        if index >= count {
+            return None;
         }
-        (super::cpu() as usize * self.entries) as u32 + index
+        self.place.with(|| Entries::new(count * CPUS), |entries| entries.at(cpu * count + index))
+    }
+
+    /// The entry of each CPU.
+    #[cfg(test)]
+    pub(crate) fn of_all(&self, index: u32) -> impl Iterator<Item = *mut T> {
+        (0..CPUS).filter_map(move |cpu| self.of_cpu(cpu, index as usize))
     }
 
     pub(crate) fn get_ptr_mut(&self, index: u32) -> Option<*mut T> {
-        self.all.get_ptr_mut(self.index(index))
+        self.of_cpu(super::cpu() as usize, index as usize)
     }
 
     pub(crate) fn get_ptr(&self, index: u32) -> Option<*const T> {
-        self.all.get_ptr(self.index(index))
+        self.get_ptr_mut(index).map(<*mut T>::cast_const)
     }
 
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        self.all.get(self.index(index))
+        // SAFETY: as `Array::get`.
+        self.get_ptr_mut(index).map(|entry| unsafe { &*entry })
     }
 }
 
@@ -286,7 +295,8 @@ macro_rules! hash_map {
             }
 
             pub(crate) fn insert(&self, key: impl Borrow<K>, value: impl Borrow<V>, flags: u64) -> Result<(), i32> {
-                let most = Machine::with(|machine| machine.entries.min(self.entries as usize));
+                let declared = if self.entries == 1 { usize::MAX } else { self.entries as usize };
+                let most = Machine::with(|machine| machine.entries.min(declared));
                 self.with(|entries| entries.insert(*key.borrow(), value.borrow(), flags, most, $evicts))
             }
 
@@ -339,6 +349,15 @@ impl<K: Copy + 'static, V: Copy + 'static> PerCpuHashMap<K, V> {
 
     pub(crate) fn insert(&self, key: impl Borrow<K>, value: impl Borrow<V>, flags: u64) -> Result<(), i32> {
         self.all.insert(key, [*value.borrow(); CPUS], flags)
+    }
+
+    /// All keys, with the values of each CPU.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Vec<(K, [V; CPUS])> {
+        self.all.with(|entries| {
+            // SAFETY: values in the map, which are whole between two programs.
+            entries.nodes.iter().map(|node| (node.key, unsafe { *node.value.cast() })).collect()
+        })
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Machine {
     pub random: u64,
     /// Entries of a hash table at most, whatever it has room for on a real machine.
     pub entries: usize,
+    /// Entries that the user side makes room for in arrays that are declared with one. In tables it makes all the room that they need.
+    pub room: usize,
     /// Bytes in a ring buffer at most.
     pub ring_bytes: usize,
 }
@@ -61,6 +63,7 @@ impl Machine {
             in_cgroups: 0,
             random: 1,
             entries: usize::MAX,
+            room: 1,
             ring_bytes: 1 << 20,
         }
     }
