@@ -70,6 +70,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
     selected.are_there()?;
     sink.begin();
+    let names = Names::default();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!(
@@ -81,7 +82,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
         model: new_model(config),
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
-        names: Names::default(),
+        names,
         left_out: LeftOut::default(),
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };

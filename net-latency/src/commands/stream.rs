@@ -72,6 +72,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         reads_names: true,
         ..Later::default()
     };
+    let names = output::shows_names(config.format, config.verbose).then(Names::default);
     let given = privileges::give_up(&later, || tracer.losses().is_ok())?;
     if config.debug {
         tell(given);
@@ -81,7 +82,6 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     }
 
     let start = *tracer.span.start();
-    let shows_names = output::shows_names(config.format, config.verbose);
     let mut stream = Stream {
         options: config,
         writer: Writer::new(
@@ -99,7 +99,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         sink,
         tracer,
         log,
-        names: shows_names.then(Names::default),
+        names,
         summary: Summary::since(start),
         recent: config.interval.map(|_| Summary::since(start)),
         left_out: LeftOut::default(),

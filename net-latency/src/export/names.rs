@@ -146,7 +146,7 @@ impl Naming for Names {
                 one(printable(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
             }
             ExportBy::Cgroup | ExportBy::Pod => self.cgroup(first),
-            ExportBy::Interface => match self.devices.name(second as u32, first as u32) {
+            ExportBy::Interface => match self.devices.name(second as u32, first as u32, 0) {
                 Some(name) => one(printable(name)),
                 None => unknown(),
             },

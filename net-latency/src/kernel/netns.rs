@@ -1,6 +1,6 @@
-//! Names of network namespaces: those of `ip netns`, which are mounts in /run/netns.
+//! Names of network namespaces, those of `ip netns`, which are mounts in /run/netns; and which processes are in them.
 
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::{fs, io, os::unix::fs::MetadataExt as _};
 
 use rustc_hash::FxHashMap;
 
@@ -8,6 +8,8 @@ use super::mounts;
 
 /// Where names are.
 const DIRECTORY: &[u8] = b"/run/netns/";
+/// How names begin that the runtime of a pod has drawn (of containerd and CRI-O).
+const DRAWN: &[u8] = b"cni-";
 /// Longer names are cut: a line has room for so much, whatever it has to escape.
 pub(crate) const NAME_LEN: usize = 128;
 
@@ -32,13 +34,14 @@ impl Namespaces {
         Self { own: own(), names: FxHashMap::default(), is_fresh: false }
     }
 
-    /// The name of the namespace with this inode number.
-    pub fn name(&mut self, netns: u32) -> Option<&[u8]> {
+    /// The name of the namespace with this inode number. That of a pod whose it is says more than one that was drawn.
+    pub fn name<'a>(&'a mut self, netns: u32, pod: Option<&'a [u8]>) -> Option<&'a [u8]> {
         if !self.is_fresh {
             self.names = read(&fs::read("/proc/self/mountinfo").unwrap_or_default());
             self.is_fresh = true;
         }
-        self.names.get(&netns).map(|name| &**name)
+        let name = self.names.get(&netns).map(|name| &**name);
+        name.filter(|name| pod.is_none() || !name.starts_with(DRAWN)).or(pod)
     }
 
     /// Whether it is the one that this process is in, as far as that is known.
@@ -56,6 +59,55 @@ impl Namespaces {
 impl Default for Namespaces {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The network namespaces that there were, and how to tell later whether a process is in one of them. `/proc/PID/ns/net` tells it
+/// to who may trace the process only.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    known: FxHashMap<u32, Member>,
+}
+
+/// A process that was in a namespace.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    pid: u32,
+    /// Inode number of the `/proc/PID/net/dev` of all processes in there: each namespace has its own (`proc_net_ns_init`), and while
+    /// it is there no other one has it.
+    file: u64,
+}
+
+impl Members {
+    /// The namespaces of all processes that may be looked at.
+    pub(super) fn find() -> Self {
+        let mut known = FxHashMap::default();
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let inode = |name: &str| Some(fs::metadata(format!("/proc/{pid}/{name}")).ok()?.ino());
+            let netns = || u32::try_from(inode("ns/net")?).ok();
+            // It may move meanwhile.
+            if let (Some(before), Some(file)) = (netns(), inode("net/dev"))
+                && netns() == Some(before)
+            {
+                known.entry(before).or_insert(Member { pid, file });
+            }
+        }
+        Self { known }
+    }
+
+    /// What `read` finds in the `/proc/PID/net` of a process in this namespace: this one, if it is in there, or the first one known.
+    pub(super) fn read<T>(&self, netns: u32, pid: u32, read: impl Fn(&str) -> io::Result<T>) -> Option<T> {
+        let Member { pid: first, file } = *self.known.get(&netns)?;
+        [pid, first].into_iter().find_map(|pid| {
+            let net = format!("/proc/{pid}/net");
+            let is_inside = || fs::metadata(format!("{net}/dev")).is_ok_and(|data| data.ino() == file);
+            // It may move meanwhile.
+            if !is_inside() {
+                return None;
+            }
+            read(&net).ok().filter(|_| is_inside())
+        })
     }
 }
 
@@ -95,6 +147,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_s_name_goes_before_one_that_was_drawn() {
+        let mut namespaces = Namespaces { is_fresh: true, ..Namespaces::new() };
+        namespaces.names.insert(7, (*b"cni-1b4d7a9e").into());
+        namespaces.names.insert(8, (*b"red").into());
+        let pod = Some(&b"shop/web"[..]);
+        for (netns, pod, name) in [
+            (7, None, Some(&b"cni-1b4d7a9e"[..])),
+            (7, pod, pod),
+            (8, pod, Some(b"red")),
+            (9, pod, pod),
+            (9, None, None),
+        ] {
+            assert_eq!(namespaces.name(netns, pod), name, "{netns} {pod:?}");
+        }
+    }
+
+    #[test]
     fn long_names_are_cut() {
         let line = format!("1 1 0:4 net:[7] /run/netns/{} rw - nsfs nsfs rw\n", "x".repeat(255));
         assert_eq!(read(line.as_bytes())[&7].len(), NAME_LEN);
@@ -105,10 +174,10 @@ mod tests {
         let mut namespaces = Namespaces::new();
         namespaces.names.insert(7, (*b"red").into());
         namespaces.is_fresh = true;
-        assert_eq!(namespaces.name(7), Some(&b"red"[..]));
+        assert_eq!(namespaces.name(7, None), Some(&b"red"[..]));
         namespaces.refresh();
         // No namespace has such a number.
-        assert_eq!(namespaces.name(7), None);
+        assert_eq!(namespaces.name(7, None), None);
         let own = namespaces.own.expect("/proc is mounted");
         assert!(namespaces.is_own(own) && !namespaces.is_own(own.wrapping_add(1)));
     }

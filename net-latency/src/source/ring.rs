@@ -306,7 +306,7 @@ impl Capture {
     }
 }
 
-/// Names that take a look at more than the record.
+/// Names that take a look at more than the record. Made while privileges are there, it knows more of them.
 #[derive(Default)]
 pub struct Names {
     devices: Devices,
@@ -379,8 +379,8 @@ impl RecordSource for Live<'_> {
                     // Of the host's namespace, which some pods are in too, a pod is not the name.
                     let is_elsewhere = !namespaces.is_own(packet.netns);
                     let pod = process.filter(|_| is_elsewhere).and_then(|process| process.pod.as_deref());
-                    let device = devices.name(packet.netns, packet.ifindex);
-                    (process, device, namespaces.name(packet.netns).or(pod))
+                    let device = devices.name(packet.netns, packet.ifindex, packet.pid);
+                    (process, device, namespaces.name(packet.netns, pod))
                 }
                 None => (None, None, None),
             };

@@ -10,7 +10,7 @@ use chrono::{DateTime, FixedOffset};
 use serde_json::Value;
 
 /// Fields that every line has, the stages aside.
-const COMMON: [&str; 24] = [
+const COMMON: [&str; 26] = [
     "ts",
     "dir",
     "proto",
@@ -35,6 +35,8 @@ const COMMON: [&str; 24] = [
     "last_drv_ip_ns",
     "ns_pid",
     "process",
+    "netns_name",
+    "container",
 ];
 
 /// Which way a packet went.

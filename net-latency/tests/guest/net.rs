@@ -41,7 +41,7 @@ use nix::{
 };
 
 /// The end of the link in the client's namespace.
-const NEAR: &str = "nl-near";
+pub(crate) const NEAR: &str = "nl-near";
 /// The end of the link in the server's namespace.
 const FAR: &str = "nl-far";
 

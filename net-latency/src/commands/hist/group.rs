@@ -77,7 +77,7 @@ impl Identity {
 pub(super) struct Names<'a> {
     by: GroupBy,
     process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
-    devices: Devices,
+    devices: &'a mut Devices,
     connections: HashMap<u64, ConnectionKey>,
     /// Paths below the hierarchy's root by inode number, which is the id.
     cgroups: HashMap<u64, Vec<u8>>,
@@ -88,6 +88,7 @@ impl<'a> Names<'a> {
     pub(super) fn new(
         by: GroupBy,
         process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
+        devices: &'a mut Devices,
         connections: HashMap<u64, ConnectionKey>,
     ) -> Self {
         let cgroups = match by {
@@ -97,7 +98,7 @@ impl<'a> Names<'a> {
             }
             _ => HashMap::new(),
         };
-        Self { by, process, devices: Devices::new(), connections, cgroups }
+        Self { by, process, devices, connections, cgroups }
     }
 
     /// The connection with that number.
@@ -143,7 +144,7 @@ impl<'a> Names<'a> {
             GroupBy::Comm => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Comm),
             GroupBy::Interface => {
                 let (index, netns) = (first as u32, second as u32);
-                let name = self.devices.name(netns, index).map(<[u8]>::to_vec);
+                let name = self.devices.name(netns, index, 0).map(<[u8]>::to_vec);
                 Identity::Interface { name, index, netns }
             }
             GroupBy::Cgroup => Identity::Cgroup { path: self.cgroups.get(&first).cloned(), id: first },
@@ -190,7 +191,7 @@ mod tests {
             (83, ConnectionKey([79, 81, rest])),
             (85, ConnectionKey([79, 78, rest])),
         ]);
-        Names::new(by, &process, connections).identity(Id::One(words)).write(&mut out);
+        Names::new(by, &process, &mut Devices::new(), connections).identity(Id::One(words)).write(&mut out);
         String::from_utf8(out).expect("printable")
     }
 

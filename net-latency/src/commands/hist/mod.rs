@@ -34,6 +34,7 @@ use crate::{
     },
     clock::{Clock, Zone, monotonic_ns},
     error::Failure,
+    kernel::devices::Devices,
     message::{say, tell},
     output::{Sink, write_json},
     request::{FooterFormat, HistConfig, ReportFormat, Rotation},
@@ -64,11 +65,12 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     selected.are_there()?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     sink.begin();
+    let devices = Devices::new();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
     }
-    let mut hist = Hist { config, sink, tracer, started: Instant::now(), alarm };
+    let mut hist = Hist { config, sink, tracer, devices, started: Instant::now(), alarm };
     let outcome = hist.count(&mut signals, &mut selected).await;
     let printed = hist.finish(matches!(outcome, Ok(ControlFlow::Continue(()))));
     outcome.map(drop).and(printed)
@@ -117,6 +119,7 @@ struct Hist<'a> {
     config: &'a HistConfig,
     sink: Sink,
     tracer: Tracer,
+    devices: Devices,
     started: Instant,
     alarm: Alarm,
 }
@@ -204,7 +207,8 @@ impl Hist<'_> {
         let by = self.config.histograms.by;
         let process = |group| self.tracer.process_name(group);
         let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
-        let mut names = Names::new(by, &process, connections);
+        self.devices.refresh();
+        let mut names = Names::new(by, &process, &mut self.devices, connections);
         let clock = Clock::sample();
         let named = groups(counts, self.config.top).into_iter().map(|group| {
             let id: Id = group.id;

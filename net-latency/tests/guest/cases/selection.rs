@@ -1,13 +1,20 @@
 //! Every filter on the same traffic: what fits is shown, all of it, and the rest is counted as others'.
 
-use std::{fs, net::SocketAddr, path::Path as FilePath, sync::Mutex};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path as FilePath, PathBuf},
+    sync::Mutex,
+};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::Value;
 
 use super::Case;
 use crate::{
     lines::{Dir, Line, Proto},
-    net::{Path, Version},
+    net::{NEAR, Path, Version},
     peers::{Pair, Peer},
     tool::{Backend, Launch, Outcome},
 };
@@ -19,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     ("select_hosts", hosts),
     ("select_interface_and_protocol", interface_and_protocol),
     ("select_namespaces_and_version", namespaces_and_version),
+    ("select_named_namespace_and_container", named_places),
     ("select_mark", mark),
     ("select_all_kinds_at_once", all_kinds_at_once),
     ("select_none", none),
@@ -107,12 +115,15 @@ struct Town {
     three: Talk,
     /// UDP over IPv4's loopback; the client's packets have the mark 0x21.
     four: Talk,
-    /// UDP over the link of the third.
+    /// UDP over the link of the third; in cgroup nl-town/docker-ID.scope.
     five: Talk,
     _paths: [Path; 3],
 }
 
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// As Docker names those of its containers.
+const CONTAINER: &str = "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope";
+const SHORT_ID: &str = "0123456789ab";
 static TOWN: Mutex<Option<Town>> = Mutex::new(None);
 
 impl Town {
@@ -128,7 +139,9 @@ impl Town {
         };
         town.one.client.ask(&format!("mark {}", 0x11))?;
         town.four.client.ask(&format!("udp mark {}", 0x21))?;
-        for (talk, cgroup) in [(&town.one, "a"), (&town.two, "a/b"), (&town.three, "c")] {
+        for (talk, cgroup) in
+            [(&town.one, "a"), (&town.two, "a/b"), (&town.three, "c"), (&town.five, CONTAINER)]
+        {
             let place = FilePath::new(CGROUPS).join("nl-town").join(cgroup);
             fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
             fs::write(place.join("cgroup.procs"), talk.client.pid().to_string())?;
@@ -271,6 +284,54 @@ fn namespaces_and_version(backend: Backend) -> Result<()> {
         vec![process, path(&town.two.server), path(&town.one.client), "-6".to_owned()]
     };
     expect(backend, arguments, |talk, kind| [3, 5].contains(&talk) && kind.is_clients()).map(drop)
+}
+
+/// A name of a network namespace, as `ip netns attach` gives it. It goes with the value.
+struct Named(PathBuf);
+
+impl Named {
+    /// Names that of a process.
+    fn new(name: &str, pid: u32) -> Result<Self> {
+        let directory = FilePath::new("/run/netns");
+        fs::create_dir_all(directory)?;
+        let named = Self(directory.join(name));
+        fs::write(&named.0, "")?;
+        let (namespace, none) = (format!("/proc/{pid}/ns/net"), None::<&str>);
+        mount(Some(&*namespace), &named.0, none, MsFlags::MS_BIND, none).context("naming a namespace")?;
+        Ok(named)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // A name that stays is the next case's fault to tell.
+        let _unmounted = umount2(&self.0, MntFlags::MNT_DETACH);
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// A namespace by the name that `ip netns` would give it, and a container by its id. Lines have both, and the device's name in there.
+fn named_places(backend: Backend) -> Result<()> {
+    const NAME: &str = "nl-blue";
+    let named = with_town(|town| Named::new(NAME, town.three.client.pid()))?;
+    let by_namespace = |_: &Town| words(&["--netns", NAME]);
+    let outcome = expect(backend, by_namespace, |talk, kind| [3, 5].contains(&talk) && kind.is_clients())?;
+    drop(named);
+    have_names(&outcome, |line| [Some(NAME), (line.proto == Proto::Udp).then_some(SHORT_ID), Some(NEAR)])?;
+    let by_container = |_: &Town| words(&["--container", &SHORT_ID[..6]]);
+    let outcome = expect(backend, by_container, |talk, kind| talk == 5 && kind.is_clients())?;
+    // The namespace has lost its name, and shows the devices' still.
+    have_names(&outcome, |_| [None, Some(SHORT_ID), Some(NEAR)])
+}
+
+/// The names of a line's namespace, container and device.
+fn have_names(outcome: &Outcome, expected: impl Fn(&Line) -> [Option<&'static str>; 3]) -> Result<()> {
+    for line in outcome.lines()? {
+        let value: Value = serde_json::from_str(&line.raw)?;
+        let found = ["netns_name", "container", "ifname"].map(|name| value[name].as_str());
+        ensure!(found == expected(&line), outcome.fault(format_args!("names {found:?}"), [&line]));
+    }
+    Ok(())
 }
 
 /// The mark of the sender's socket, which loopback leaves to the receiver.
