@@ -42,6 +42,16 @@ impl<'a> Packet<'a> {
     /// Every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
     #[inline]
     pub(super) fn times_of(event: &Event<'a>, start: u64) -> Self {
+        Self::with_reasons(event, event.unknown(start), event.parts_unknown(start))
+    }
+
+    /// The same, with why times are unknown.
+    #[inline]
+    fn with_reasons(
+        event: &Event<'a>,
+        reasons: [Option<Unknown>; COLUMNS + 1],
+        parts_reasons: [Option<Unknown>; PARTS],
+    ) -> Self {
         let packet = Self {
             wall_ns: Some(event.wall_ns()),
             direction: event.direction(),
@@ -49,9 +59,9 @@ impl<'a> Packet<'a> {
             is_control: event.is_control(),
             stages: event.stages(),
             total: event.total_ns(),
-            reasons: event.unknown(start),
+            reasons,
             parts: event.parts(),
-            parts_reasons: event.parts_unknown(start),
+            parts_reasons,
             pid: None,
             comm: None,
             process: None,
@@ -145,11 +155,12 @@ impl<'a> Packet<'a> {
     /// All of an event that was read back from a log, which doesn't say why times are unknown.
     #[must_use]
     pub fn of_log(event: &Event<'a>) -> Self {
-        let packet = Self::of(event, 0);
-        // That it was sent again is known by its flag.
-        if event.is_retransmission() {
-            return packet;
+        Self {
+            pid: event.pid(),
+            comm: event.comm(),
+            process: event.process(),
+            ends: event.known_ends(),
+            ..Self::with_reasons(event, [None; COLUMNS + 1], [None; PARTS])
         }
-        Self { reasons: [None; COLUMNS + 1], parts_reasons: [None; PARTS], ..packet }
     }
 }

@@ -36,13 +36,17 @@ impl Segment {
     /// Of an event; `None` if it has no data, or is none of TCP.
     #[must_use]
     pub fn of(event: &Event<'_>) -> Option<Self> {
+        Self::of_packet(event, &Packet::of_log(event))
+    }
+
+    /// The same, of an event that is that packet.
+    pub(crate) fn of_packet(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
         if event.protocol() != Protocol::Tcp || event.is_control() {
             return None;
         }
         let record = event.record();
-        let packet = Packet::of_log(event);
         let is_again = event.is_retransmission();
-        let turn = || Turn::of(&packet, event.seq(), record.len);
+        let turn = || Turn::of(packet, event.seq(), record.len);
         Some(Self {
             turn: (!is_again).then(turn),
             direction: event.direction(),
@@ -50,7 +54,7 @@ impl Segment {
             rtt_ns: event.rtt_ns(),
             dsacks: event.dsacks(),
             met_zero_window: event.parts().map(|_| record.flags & FLAG_ZERO_WINDOW != 0),
-            passage: Passage::of(&packet, event.seq(), record.len, is_again),
+            passage: Passage::of(packet, event.seq(), record.len, is_again),
         })
     }
 }

@@ -1,13 +1,11 @@
-//! The fields of a packet's line, in the order that is part of the interface. JSON and CSV differ in how they write a field
-//! ([`Form`]), never in which there are.
+//! What JSON and CSV have in common: they differ in how they write a field ([`Form`]), never in which there are.
 
 use std::net::IpAddr;
 
-use net_latency_common::{AF_INET6, Direction};
-
 use super::line::Piece;
 use crate::packet::{
-    event::{Event, Protocol, held_name},
+    event::{Event, held_name},
+    fields::{Of, with_fields},
     stages::{FINE_STAGES, STAGES, Stage, crossed, dir, split},
 };
 
@@ -47,10 +45,10 @@ pub(super) trait Form {
     /// One of a few words.
     fn word(&mut self, field: &Field, word: &'static str);
     fn number(&mut self, field: &Field, number: Option<u64>);
-    /// A number, of the packets that can have one.
-    fn number_of_some(&mut self, field: &Field, has_one: bool, number: Option<u64>);
-    /// One of a few words, of the packets that can have one.
-    fn word_of_some(&mut self, field: &Field, is_one: bool, word: Option<&'static str>);
+    /// A number that packets of other kinds don't have.
+    fn number_of_some(&mut self, field: &Field, is_there: bool, number: Option<u64>);
+    /// One of a few words, likewise.
+    fn word_of_some(&mut self, field: &Field, is_there: bool, word: Option<&'static str>);
     /// Bytes of somebody's choice.
     fn name(&mut self, field: &Field, name: Option<&[u8]>);
     fn address(&mut self, field: &Field, address: IpAddr);
@@ -62,53 +60,86 @@ pub(super) trait Form {
     fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
 }
 
-/// Has `form` write each field of `event`.
-#[inline(always)]
-pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
-    let record = event.record();
-    let (direction, protocol) = (event.direction(), event.protocol());
-    let is_sent_by_tcp = (direction, protocol) == (Direction::Out, Protocol::Tcp);
-    form.time(const { &Field::new("ts") }, event.wall_ns());
-    form.word(const { &Field::new("dir") }, dir(direction));
-    form.word(const { &Field::new("proto") }, protocol.name());
-    form.number(
-        const { &Field::new("ipver") },
-        Some(if u32::from(record.family) == AF_INET6 { 6 } else { 4 }),
-    );
-    form.number(const { &Field::new("pid") }, event.pid().map(u64::from));
-    form.number(const { &Field::new("tid") }, event.tid().map(u64::from));
-    form.name(const { &Field::new("comm") }, event.comm());
-    form.address(const { &Field::new("saddr") }, event.saddr());
-    form.number(const { &Field::new("sport") }, Some(record.sport.into()));
-    form.address(const { &Field::new("daddr") }, event.daddr());
-    form.number(const { &Field::new("dport") }, Some(record.dport.into()));
-    form.number(const { &Field::new("len") }, Some(record.len.into()));
-    form.number(const { &Field::new("seq") }, event.seq().map(u64::from));
-    form.number(const { &Field::new("segs") }, Some(record.segs.into()));
-    form.stages(crossed(direction, protocol).into_iter().zip(event.stages()));
-    form.number(const { &Field::new("total_ns") }, event.total_ns());
-    form.name(const { &Field::new("ifname") }, event.ifname());
-    form.number(const { &Field::new("netns") }, (record.netns != 0).then_some(record.netns.into()));
-    form.number(const { &Field::new("mark") }, Some(record.mark.into()));
-    form.number(const { &Field::new("cpu") }, Some(record.cpu.into()));
-    form.words(const { &Field::new("flags") }, event.flags());
-    form.number(const { &Field::new("first_send_age_ns") }, event.first_send_age_ns());
-    form.number(const { &Field::new("last_drv_ip_ns") }, event.last_drv_ip_ns());
-    form.number(const { &Field::new("ns_pid") }, event.ns_pid().map(u64::from));
-    if let Some(parts) = event.parts() {
-        let places = split(direction, protocol).into_iter().zip(parts);
-        form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
-        form.word_of_some(const { &Field::new("held") }, is_sent_by_tcp, event.held().map(held_name));
-    }
-    form.name(const { &Field::new("process") }, event.process());
-    form.number_of_some(const { &Field::new("rtt_ns") }, is_sent_by_tcp, event.rtt_ns());
-    let dsacks = event.dsacks().map(u64::from);
-    form.number_of_some(const { &Field::new("dsacks") }, dsacks.is_some(), dsacks);
-    if event.parts().is_some() {
-        let is_received = direction == Direction::In;
-        let holder = event.cpu_held_by().map(u64::from);
-        form.number_of_some(const { &Field::new("cpu_held_by") }, is_received, holder);
-    }
-    form.name(const { &Field::new("netns_name") }, event.netns_name());
-    form.name(const { &Field::new("container") }, event.container());
+/// A number that may be unknown.
+trait Number {
+    fn number(self) -> Option<u64>;
 }
+
+impl<T: Into<u64>> Number for Option<T> {
+    #[inline(always)]
+    fn number(self) -> Option<u64> {
+        self.map(Into::into)
+    }
+}
+
+macro_rules! known_numbers {
+    ($($kind:ty)*) => {
+        $(impl Number for $kind {
+            #[inline(always)]
+            fn number(self) -> Option<u64> {
+                Some(self.into())
+            }
+        })*
+    };
+}
+
+known_numbers!(u8 u16 u32);
+
+/// Has a form write a field of the kind.
+macro_rules! write_field {
+    (time $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.time($field, $event.$method())
+    };
+    (direction $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.word($field, dir($event.$method()))
+    };
+    (protocol $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.word($field, $event.$method().name())
+    };
+    (name $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.name($field, $event.$method())
+    };
+    (address $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.address($field, $event.$method())
+    };
+    (flags $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.words($field, $event.$method())
+    };
+    (held $form:ident $event:ident $method:ident $of:expr, $field:expr) => {{
+        let word = $event.$method().map(held_name);
+        let is_there = $of.is_there($event.direction(), $event.protocol(), word.is_some());
+        $form.word_of_some($field, is_there, word);
+    }};
+    (stages $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        $form.stages(crossed($event.direction(), $event.protocol()).into_iter().zip($event.$method()))
+    };
+    (fine_stages $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
+        if let Some(parts) = $event.$method() {
+            let places = split($event.direction(), $event.protocol()).into_iter().zip(parts);
+            $form.fine_stages(places.filter_map(|(place, time)| Some((place?, time))));
+        }
+    };
+    ($number:ident $form:ident $event:ident $method:ident $of:expr, $field:expr) => {{
+        let number = $event.$method().number();
+        if const { $of.is_of_all() } {
+            $form.number($field, number);
+        } else {
+            let is_there = $of.is_there($event.direction(), $event.protocol(), number.is_some());
+            $form.number_of_some($field, is_there, number);
+        }
+    }};
+}
+
+macro_rules! writer {
+    ($($name:ident: $kind:ident = $method:ident, $of:expr, $what:literal;)*) => {
+        /// Has `form` write each field of `event`.
+        #[inline(always)]
+        pub(super) fn write(event: &Event<'_>, form: &mut impl Form) {
+            $(if !const { $of.is_fine } || event.has_parts() {
+                write_field!($kind form event $method $of, const { &Field::new(stringify!($name)) });
+            })*
+        }
+    };
+}
+
+with_fields!(writer);

@@ -1,12 +1,13 @@
-//! docs/packet.schema.json describes the JSON form, no more and no less.
+//! docs/packet.schema.json and the guide's tables are written from the declaration of the fields; and the schema describes the JSON
+//! form, no more and no less.
 //!
 //! The crates that read JSON Schema bring some fifty others, so this reads the few keywords that our schema uses,
 //! and refuses a schema with any other.
 
-use std::{fmt, net::IpAddr};
+use std::{env, fmt, fs, net::IpAddr, path::Path};
 
 use chrono::DateTime;
-use net_latency_common::{IPPROTO_TCP, IPPROTO_UDP};
+use net_latency_common::{Direction, Held, IPPROTO_TCP, IPPROTO_UDP};
 use proptest::prelude::*;
 use regex_lite::Regex;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -21,14 +22,258 @@ use crate::{
     clock::Zone,
     packet::{
         event::{
-            Event, PARTS,
+            Event, FLAGS, PARTS, Protocol,
             fixtures::{WALL_NS, incoming, outgoing, udp},
+            held_meaning, held_name,
         },
-        stages::FINE_STAGES,
+        fields::{Of, with_fields},
+        stages::{FINE_STAGES, STAGES, crossed, dir, parts, stages},
     },
 };
 
 const SCHEMA: &str = include_str!("../../../docs/packet.schema.json");
+
+/// Written anew, in place of being compared, where this is set.
+const WRITE: &str = "NET_LATENCY_WRITE_DOCS";
+
+/// A field as it is declared; `kind` is empty of a stage.
+struct Described {
+    name: &'static str,
+    kind: &'static str,
+    of: Of,
+    what: String,
+}
+
+macro_rules! described {
+    ($($name:ident: $kind:ident = $method:ident, $of:expr, $what:literal;)*) => {
+        const DECLARED: &[(&str, &str, Of, &str)] = &[$((stringify!($name), stringify!($kind), $of, $what),)*];
+    };
+}
+
+with_fields!(described);
+
+const WAYS: [(Direction, Protocol); 4] = [
+    (Direction::In, Protocol::Tcp),
+    (Direction::In, Protocol::Udp),
+    (Direction::Out, Protocol::Tcp),
+    (Direction::Out, Protocol::Udp),
+];
+
+/// All fields in their order.
+fn declared() -> Vec<Described> {
+    let mut all = Vec::new();
+    for &(name, kind, of, what) in DECLARED {
+        match kind {
+            "stages" => all.extend(STAGES.map(|stage| {
+                let is_in = [0, 1].into_iter().any(|way| {
+                    let (direction, protocol) = WAYS[way];
+                    stages(direction, protocol).contains(&stage)
+                });
+                let what = format!("{}: {}.", if is_in { "In" } else { "Out" }, stage.what);
+                Described { name: stage.field, kind: "", of, what }
+            })),
+            "fine_stages" => all.extend(FINE_STAGES.map(|stage| {
+                let what = format!("With --stages fine: {}.", stage.what);
+                Described { name: stage.field, kind: "", of, what }
+            })),
+            _ if of.is_fine => {
+                all.push(Described { name, kind, of, what: format!("With --stages fine. {what}") });
+            }
+            _ => all.push(Described { name, kind, of, what: what.to_owned() }),
+        }
+    }
+    all
+}
+
+impl Described {
+    /// Whether such packets have it in JSON with fine stages, and whether it is known or can be.
+    fn is_in(&self, direction: Direction, protocol: Protocol) -> bool {
+        let place =
+            |all: &[crate::packet::stages::Stage]| all.iter().position(|stage| stage.field == self.name);
+        match (self.kind, place(&STAGES), place(&FINE_STAGES)) {
+            ("", Some(place), _) => crossed(direction, protocol).contains(&place),
+            ("", _, Some(place)) => parts(direction, protocol).any(|(_, stage)| *stage == FINE_STAGES[place]),
+            _ => self.of.has(direction, protocol),
+        }
+    }
+
+    /// The rule of its values, without the braces.
+    fn rule(&self) -> String {
+        let constants = |all: &[(&str, &str)]| {
+            let each = |(name, what): &(&str, &str)| {
+                format!(r#"{{ "const": "{name}", "description": {} }}"#, Value::from(*what))
+            };
+            all.iter().map(each).collect::<Vec<_>>().join(",\n        ")
+        };
+        let least = self.of.least;
+        let or_null = |kind: &str| {
+            let is_null_elsewhere =
+                WAYS.iter().any(|(direction, protocol)| !self.of.has(*direction, *protocol));
+            if self.of.is_known && (!is_null_elsewhere || self.of.is_absent_unknown) {
+                format!(r#""type": "{kind}""#)
+            } else {
+                format!(r#""type": ["{kind}", "null"]"#)
+            }
+        };
+        match self.kind {
+            _ if self.name == "ipver" => r#""enum": [4, 6]"#.to_owned(),
+            "time" => {
+                const PATTERN: &str = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{9}[+-][0-9]{2}:[0-9]{2}$";
+                format!(r#""type": "string", "format": "date-time", "pattern": "{PATTERN}""#)
+            }
+            "direction" => r#""enum": ["in", "out"]"#.to_owned(),
+            "protocol" => r#""enum": ["tcp", "udp"]"#.to_owned(),
+            "address" => {
+                r#""type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }]"#.to_owned()
+            }
+            "name" => format!(r#"{}, "minLength": {least}"#, or_null("string")),
+            "flags" => {
+                format!(
+                    "\"type\": \"array\",\n      \"items\": {{ \"oneOf\": [\n        {}\n      ] }}",
+                    constants(&FLAGS)
+                )
+            }
+            "held" => {
+                let all = Held::ALL.map(|held| (held_name(held), held_meaning(held)));
+                format!(
+                    "\"oneOf\": [\n        {{ \"type\": \"null\" }},\n        {}\n      ]",
+                    constants(&all)
+                )
+            }
+            number => {
+                let most = match number {
+                    "u16" => format!(r#", "maximum": {}"#, u16::MAX),
+                    "u32" => format!(r#", "maximum": {}"#, u32::MAX),
+                    _ => String::new(),
+                };
+                format!(r#"{}, "minimum": {least}{most}"#, or_null("integer"))
+            }
+        }
+    }
+}
+
+/// docs/packet.schema.json.
+fn written_schema() -> String {
+    let all = declared();
+    let list =
+        |names: Vec<&str>| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let is_of_all = |field: &&Described| !field.kind.is_empty() && field.of.is_of_all();
+    let property = |field: &Described| {
+        format!(
+            "    \"{}\": {{\n      \"description\": {},\n      {}\n    }}",
+            field.name,
+            Value::from(&*field.what),
+            field.rule()
+        )
+    };
+    let way = |(direction, protocol): (Direction, Protocol)| {
+        let mut rules = vec![
+            format!(r#""dir": {{ "const": "{}" }}"#, dir(direction)),
+            format!(r#""proto": {{ "const": "{}" }}"#, protocol.name()),
+        ];
+        let mut needed: Vec<_> = stages(direction, protocol).map(|stage| stage.field).to_vec();
+        for field in &all {
+            let has_it = field.is_in(direction, protocol);
+            let is_some_s = WAYS.iter().any(|(direction, protocol)| !field.of.has(*direction, *protocol));
+            match (has_it, field.kind.is_empty() || !field.of.is_of_all()) {
+                (false, true) => rules.push(format!(r#""{}": false"#, field.name)),
+                (false, false) => rules.push(format!(r#""{}": {{ "type": "null" }}"#, field.name)),
+                (true, false) if is_some_s && field.of.is_known => {
+                    rules.push(format!(r#""{}": {{ "type": "integer" }}"#, field.name));
+                }
+                (true, true)
+                    if !field.kind.is_empty() && !field.of.is_fine && !field.of.is_absent_unknown =>
+                {
+                    needed.push(field.name);
+                }
+                _ => {}
+            }
+        }
+        let rules = rules.join(",\n        ");
+        format!(
+            "    {{\n      \"properties\": {{\n        {rules}\n      }},\n      \"required\": [{}]\n    }}",
+            list(needed)
+        )
+    };
+    format!(
+        r#"{{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "title": "A packet, as a line of `net-latency --format json`",
+  "description": "The fields come in the order in which they stand here. What is unknown is null. Times are in ns. Fields may be added, and are never renamed.",
+  "type": "object",
+  "properties": {{
+{}
+  }},
+  "required": [
+    {}
+  ],
+  "oneOf": [
+{}
+  ]
+}}
+"#,
+        all.iter().map(property).collect::<Vec<_>>().join(",\n"),
+        list(all.iter().filter(is_of_all).map(|field| field.name).collect()),
+        WAYS.map(way).join(",\n"),
+    )
+}
+
+/// The guide's tables of fields and of flags, each behind its head.
+fn written_tables() -> [(&'static str, String); 2] {
+    let row = |name: &str, what: &str| format!("| {name} | {what} |\n");
+    let mut fields = String::new();
+    for &(name, kind, of, what) in DECLARED {
+        match kind {
+            "stages" => {
+                for (direction, protocol) in WAYS {
+                    let names =
+                        stages(direction, protocol).map(|stage| format!("`{}`", stage.field)).join(", ");
+                    let way = if direction == Direction::In { "incoming" } else { "outgoing" };
+                    let protocol = protocol.name().to_uppercase();
+                    fields += &row(&names, &format!("The stages of {way} {protocol}."));
+                }
+            }
+            "fine_stages" => {
+                let [first, .., last] = FINE_STAGES.map(|stage| stage.field);
+                let link = "#where-the-rest-of-the-time-goes---stages-fine";
+                let what = format!("With `--stages fine`: [where the rest goes]({link}).");
+                fields += &row(&format!("`{first}`, … `{last}`"), &what);
+            }
+            _ => {
+                let what = if of.is_fine { format!("With `--stages fine`. {what}") } else { what.to_owned() };
+                fields += &row(&format!("`{name}`"), &what);
+            }
+        }
+    }
+    let flags = FLAGS.map(|(name, what)| row(&format!("`{name}`"), what)).concat();
+    [("| field | is |\n|---|---|\n", fields), ("| flag | means |\n|---|---|\n", flags)]
+}
+
+/// `text` with the table behind `head` replaced.
+fn with_table(text: &str, head: &str, table: &str) -> String {
+    let (before, behind) = text.split_once(head).expect("the guide has the table");
+    let (_, after) = behind.split_once("\n\n").expect("an empty line ends it");
+    format!("{before}{head}{table}\n{after}")
+}
+
+#[test]
+fn documents_have_the_fields_that_are_declared() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let guide = fs::read_to_string(docs.join("guide.md")).expect("the guide");
+    let tables = written_tables();
+    let new = tables.iter().fold(guide.clone(), |guide, (head, table)| with_table(&guide, head, table));
+    for (file, is, should) in [("packet.schema.json", SCHEMA, written_schema()), ("guide.md", &guide, new)] {
+        if env::var_os(WRITE).is_some() {
+            fs::write(docs.join(file), should).expect("docs can be written");
+        } else {
+            let place = is.lines().zip(should.lines()).position(|(is, should)| is != should);
+            assert!(
+                is == should,
+                "docs/{file} is not as declared from line {place:?} on; {WRITE}=1 writes it"
+            );
+        }
+    }
+}
 
 fn schema() -> Value {
     serde_json::from_str(SCHEMA).expect("the schema is JSON")

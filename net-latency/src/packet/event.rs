@@ -14,17 +14,39 @@ pub use net_latency_common::PARTS;
 /// Number of columns of a line: the ways between neighbouring stages.
 pub const COLUMNS: usize = STAMPS - 1;
 
-/// Flags that the kernel side sets, by name. The names are part of the interface.
-const FLAG_NAMES: [(u16, &str); 8] = [
-    (FLAG_CONTROL, "control"),
-    (FLAG_RETRANS, "retrans"),
-    (FLAG_GRO, "gro"),
-    (FLAG_COALESCED, "coalesced"),
-    (FLAG_AMBIGUOUS, "ambiguous"),
-    (FLAG_ZERO_WINDOW, "zero-window"),
-    (FLAG_RTO, "rto"),
-    (FLAG_DROPPED, "dropped"),
+/// Flags that the kernel side sets, by name, and what they say. The names are part of the interface.
+const FLAG_NAMES: [(u16, &str, &str); 8] = [
+    (FLAG_CONTROL, "control", "No payload: SYN, FIN, RST, pure ACK or probe."),
+    (FLAG_RETRANS, "retrans", "TCP sent these bytes again."),
+    (FLAG_GRO, "gro", "GRO had merged several segments."),
+    (FLAG_COALESCED, "coalesced", "Was appended to another segment's buffer before it was read."),
+    (
+        FLAG_AMBIGUOUS,
+        "ambiguous",
+        "Another copy of the segment came while it waited: no stamp is known to be its own.",
+    ),
+    (
+        FLAG_ZERO_WINDOW,
+        "zero-window",
+        "With --stages fine: the peer's window was 0 at a time between the write call and the ACK.",
+    ),
+    (FLAG_RTO, "rto", "With --stages fine: the retransmission timer sent it, or bytes of it, again."),
+    (FLAG_DROPPED, "dropped", "With --stages fine: the device's queue dropped it."),
 ];
+
+/// The flag of a packet with a stage that is unknown.
+const PARTIAL: &str = "partial";
+
+/// All flags by name, and what they say.
+pub(crate) const FLAGS: [(&str, &str); FLAG_NAMES.len() + 1] = {
+    let mut names = [(PARTIAL, "A packet with payload of which a stage is unknown."); FLAG_NAMES.len() + 1];
+    let mut place = 0;
+    while place < FLAG_NAMES.len() {
+        names[place] = (FLAG_NAMES[place].1, FLAG_NAMES[place].2);
+        place += 1;
+    }
+    names
+};
 
 /// Why TCP held bytes back, as in JSON. The names are part of the interface.
 #[must_use]
@@ -37,6 +59,20 @@ pub const fn held_name(held: Held) -> &'static str {
         Held::Pacing => "pacing",
         Held::SmallQueue => "tsq",
         Held::SendBuffer => "sndbuf",
+    }
+}
+
+/// What that is.
+#[cfg(test)]
+pub(crate) const fn held_meaning(held: Held) -> &'static str {
+    match held {
+        Held::ReceiveWindow => "The peer's window had no room.",
+        Held::CongestionWindow => "The congestion window was in use.",
+        Held::Nagle => "Nagle's algorithm: they fill no segment, and an ACK is missing.",
+        Held::Cork => "TCP_CORK: they fill no segment.",
+        Held::Pacing => "The rate at which the socket may send: SO_MAX_PACING_RATE, or BBR.",
+        Held::SmallQueue => "Enough of the socket waits in the device's queue.",
+        Held::SendBuffer => "The write call waited for room in the send buffer.",
     }
 }
 
@@ -166,6 +202,8 @@ pub struct Event<'a> {
     stages: [Option<u64>; COLUMNS],
     total: Option<u64>,
     parts: Option<&'a [u64; PARTS]>,
+    /// A line of a log may lack it.
+    has_seq: bool,
 }
 
 impl<'a> Event<'a> {
@@ -185,6 +223,7 @@ impl<'a> Event<'a> {
             stages: [between(first, second), between(second, third), between(third, last)],
             total: between(first, last),
             parts: None,
+            has_seq: true,
         }
     }
 
@@ -204,6 +243,7 @@ impl<'a> Event<'a> {
                 .map(|(from, to)| Some(to.wrapping_sub(from))),
             total: Some(last.wrapping_sub(first)),
             parts: None,
+            has_seq: true,
         }
     }
 
@@ -225,6 +265,13 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn with_place(mut self, netns_name: Option<&'a [u8]>, container: Option<&'a [u8]>) -> Self {
         (self.netns_name, self.container) = (netns_name, container);
+        self
+    }
+
+    /// Whether its sequence number is known.
+    #[must_use]
+    pub(crate) fn with_seq(mut self, has_seq: bool) -> Self {
+        self.has_seq = has_seq;
         self
     }
 
@@ -264,10 +311,59 @@ impl<'a> Event<'a> {
         Protocol::of(self.record.protocol)
     }
 
+    /// The version of IP, 4 or 6.
+    #[must_use]
+    pub fn ip_version(&self) -> u8 {
+        if u32::from(self.record.family) == AF_INET6 { 6 } else { 4 }
+    }
+
+    /// Port of its source, whatever its direction.
+    #[must_use]
+    pub fn sport(&self) -> u16 {
+        self.record.sport
+    }
+
+    /// Port of its destination, whatever its direction.
+    #[must_use]
+    pub fn dport(&self) -> u16 {
+        self.record.dport
+    }
+
+    /// Bytes of payload.
+    #[expect(clippy::len_without_is_empty, reason = "it is the packet's, which is no collection")]
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.record.len
+    }
+
+    /// Segments or datagrams that it holds.
+    #[must_use]
+    pub fn segs(&self) -> u16 {
+        self.record.segs
+    }
+
+    /// Inode number of the network namespace, where known.
+    #[must_use]
+    pub fn netns(&self) -> Option<u32> {
+        (self.record.netns != 0).then_some(self.record.netns)
+    }
+
+    /// Its mark.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.record.mark
+    }
+
+    /// The CPU on which it crossed its last stage.
+    #[must_use]
+    pub fn cpu(&self) -> u16 {
+        self.record.cpu
+    }
+
     /// TCP sequence number of the first payload byte.
     #[must_use]
     pub fn seq(&self) -> Option<u32> {
-        (self.protocol() == Protocol::Tcp).then_some(self.record.seq)
+        (self.protocol() == Protocol::Tcp && self.has_seq).then_some(self.record.seq)
     }
 
     /// Of a retransmission: how long before it these bytes were first sent, in ns.
@@ -457,6 +553,13 @@ impl<'a> Event<'a> {
         self.address(&self.record.daddr)
     }
 
+    /// The same; `None` where a log's line lacks one.
+    #[must_use]
+    pub(crate) fn known_ends(&self) -> Option<[SocketAddr; 2]> {
+        let is_known = |end: &SocketAddr| end.port() != 0 || !end.ip().is_unspecified();
+        Some(self.ends()).filter(|ends| ends.iter().any(is_known))
+    }
+
     /// Source and destination of the packet, whatever its direction.
     #[must_use]
     pub fn ends(&self) -> [SocketAddr; 2] {
@@ -491,9 +594,18 @@ impl<'a> Event<'a> {
         !self.is_control() && self.stages().contains(&None)
     }
 
+    /// Adds one for each of its flags, by their places in [`FLAGS`].
+    pub(crate) fn count_flags(&self, counts: &mut [u64; FLAGS.len()]) {
+        let [kernels @ .., partial] = counts;
+        for ((bit, ..), count) in FLAG_NAMES.iter().zip(kernels) {
+            *count += u64::from(self.record.flags & bit != 0);
+        }
+        *partial += u64::from(self.is_partial());
+    }
+
     /// Names of the packet's flags.
     pub fn flags(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let partial = self.is_partial().then_some("partial");
+        let partial = self.is_partial().then_some(PARTIAL);
         flag_names(self.record.flags).chain(partial)
     }
 }
@@ -522,12 +634,12 @@ fn until_nul(name: &[u8; COMM_LEN]) -> Option<&[u8]> {
 
 /// Names of the flags that the kernel side has set.
 pub(crate) fn flag_names(flags: u16) -> impl Iterator<Item = &'static str> {
-    FLAG_NAMES.into_iter().filter(move |(bit, _)| flags & bit != 0).map(|(_, name)| name)
+    FLAG_NAMES.into_iter().filter(move |(bit, ..)| flags & bit != 0).map(|(_, name, _)| name)
 }
 
 /// The flag of this name, if the kernel side sets it.
 pub(crate) fn flag_named(name: &str) -> Option<u16> {
-    FLAG_NAMES.into_iter().find(|(_, known)| *known == name).map(|(bit, _)| bit)
+    FLAG_NAMES.into_iter().find(|(_, known, _)| *known == name).map(|(bit, ..)| bit)
 }
 
 #[cfg(test)]

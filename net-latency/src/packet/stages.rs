@@ -11,41 +11,66 @@ pub struct Stage {
     pub column: &'static str,
     /// Its field's name in JSON and CSV, which is part of the interface. In ns.
     pub field: &'static str,
+    /// What it is.
+    pub what: &'static str,
     /// What makes it long.
     pub hint: &'static str,
 }
 
-const fn stage(column: &'static str, field: &'static str, hint: &'static str) -> Stage {
-    Stage { column, field, hint }
+/// Columns, fields, what they are, and what makes them long.
+macro_rules! stages {
+    ($($column:literal $field:literal $what:literal, $hint:literal;)*) => {
+        [$(Stage { column: $column, field: $field, what: $what, hint: $hint },)*]
+    };
 }
 
 /// All stages, in an order that keeps that of each packet: CSV's.
-pub const STAGES: [Stage; 10] = [
-    stage("drv-ip", "drv_ip_ns", "it waited for a softirq (a CPU's backlog, GRO), or was forwarded first"),
-    stage("ip-tcp", "ip_tcp_ns", "in IP: netfilter's rules, routing, putting fragments together"),
-    stage("tcp-app", "tcp_app_ns", "its bytes waited in the socket for the reader, or for missing ones"),
-    stage("ip-udp", "ip_udp_ns", "in IP: netfilter's rules, routing, putting fragments together"),
-    stage("udp-app", "udp_app_ns", "it waited in the socket for the process to read it"),
-    stage("app-tcp", "app_tcp_ns", "TCP held its bytes back: window, Nagle, cork, pacing, a full queue"),
-    stage("tcp-ip", "tcp_ip_ns", "on the way to IP's output: routing, or netfilter's output rules"),
-    stage("app-udp", "app_udp_ns", "since the write call: cork, no room in the socket's buffer, routing"),
-    stage("udp-ip", "udp_ip_ns", "on the way to IP's output: routing, or netfilter's output rules"),
-    stage("ip-drv", "ip_drv_ns", "from IP to the device: netfilter (NAT), or the neighbour's address"),
+pub const STAGES: [Stage; 10] = stages![
+    "drv-ip" "drv_ip_ns" "from the driver to IP",
+        "it waited for a softirq (a CPU's backlog, GRO), or was forwarded first";
+    "ip-tcp" "ip_tcp_ns" "from IP to TCP",
+        "in IP: netfilter's rules, routing, putting fragments together";
+    "tcp-app" "tcp_app_ns" "from TCP until the application took the first byte",
+        "its bytes waited in the socket for the reader, or for missing ones";
+    "ip-udp" "ip_udp_ns" "from IP to UDP",
+        "in IP: netfilter's rules, routing, putting fragments together";
+    "udp-app" "udp_app_ns" "from UDP until the application took the datagram",
+        "it waited in the socket for the process to read it";
+    "app-tcp" "app_tcp_ns" "from the write call of the first byte until TCP let the packet go",
+        "TCP held its bytes back: window, Nagle, cork, pacing, a full queue";
+    "tcp-ip" "tcp_ip_ns" "from TCP to IP's output",
+        "on the way to IP's output: routing, or netfilter's output rules";
+    "app-udp" "app_udp_ns" "from the write call of the first byte until UDP let the datagram go",
+        "since the write call: cork, no room in the socket's buffer, routing";
+    "udp-ip" "udp_ip_ns" "from UDP to IP's output",
+        "on the way to IP's output: routing, or netfilter's output rules";
+    "ip-drv" "ip_drv_ns" "from IP's output to the device's queue",
+        "from IP to the device: netfilter (NAT), or the neighbour's address";
 ];
 
 /// The stages into which an incoming packet's last one is split, and those that follow an outgoing one's, where fine stages are
 /// asked for, in an order that keeps that of each packet.
-pub const FINE_STAGES: [Stage; 10] = [
-    stage("gap", "tcp_gap_ns", "bytes before it were missing: a segment was lost, or came late"),
-    stage("wait", "tcp_wait_ns", "its bytes waited for the application to ask for them"),
-    stage("cpu", "tcp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
-    stage("copy", "tcp_copy_ns", "in the call that read it: copying, or other bytes before it"),
-    stage("wait", "udp_wait_ns", "it waited for the application to ask for it"),
-    stage("cpu", "udp_cpu_ns", "the thread that reads was woken, and waited for a CPU"),
-    stage("copy", "udp_copy_ns", "in the call that read it: copying, or others before it"),
-    stage("qdisc", "qdisc_ns", "it waited in the device's queue: others, a rate limit, pacing, a delay"),
-    stage("driver", "driver_ns", "in the driver's call, which gave it to the device"),
-    stage("net", "net_ns", "on the wire and at the peer, until its ACK came"),
+pub const FINE_STAGES: [Stage; 10] = stages![
+    "gap" "tcp_gap_ns" "a part of tcp_app_ns: bytes before it were missing, until they had come too",
+        "bytes before it were missing: a segment was lost, or came late";
+    "wait" "tcp_wait_ns" "a part of tcp_app_ns: it could be read, and the application did not ask for it",
+        "its bytes waited for the application to ask for them";
+    "cpu" "tcp_cpu_ns" "a part of tcp_app_ns: the thread that reads was woken, and waited for a CPU",
+        "the thread that reads was woken, and waited for a CPU";
+    "copy" "tcp_copy_ns" "a part of tcp_app_ns: the rest, in the call that read it",
+        "in the call that read it: copying, or other bytes before it";
+    "wait" "udp_wait_ns" "a part of udp_app_ns: the application did not ask for it",
+        "it waited for the application to ask for it";
+    "cpu" "udp_cpu_ns" "a part of udp_app_ns: the thread that reads was woken, and waited for a CPU",
+        "the thread that reads was woken, and waited for a CPU";
+    "copy" "udp_copy_ns" "a part of udp_app_ns: the rest, in the call that read it",
+        "in the call that read it: copying, or others before it";
+    "qdisc" "qdisc_ns" "from the device's queue until the driver had the first segment; 0 if the device has no queue",
+        "it waited in the device's queue: others, a rate limit, pacing, a delay";
+    "driver" "driver_ns" "the driver's call with the first segment",
+        "in the driver's call, which gave it to the device";
+    "net" "net_ns" "from the driver's call until the ACK of the last byte; null where bytes were sent more than once",
+        "on the wire and at the peer, until its ACK came";
 ];
 
 /// The places in [`FINE_STAGES`] of a packet's parts; `None` for one that such packets don't have.

@@ -2,10 +2,10 @@
 
 use super::table::{Connection, Owner, Table};
 use super::timeline::Timeline;
-use crate::accounting::{self as summary, Worst, transit::Transits};
+use crate::accounting::{self as summary, Worst, tcp::Segment, transit::Transits};
 use crate::kernel::ports;
+use crate::packet::event::{Event, FLAGS};
 use crate::request::ReportConfig;
-use crate::source::log::packet::{FLAG_NAMES, Packet};
 use crate::source::log::read::Tally;
 
 /// Processes told apart at a time.
@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub(super) span: Option<(i64, i64)>,
     /// Of the clock that the first packet's time was told by, in seconds east of Greenwich.
     pub(super) offset_s: i32,
-    pub(super) flags: [u64; FLAG_NAMES.len()],
+    pub(super) flags: [u64; FLAGS.len()],
     pub(super) stages: summary::Table,
     pub(super) worst: Worst,
     pub(super) processes: Table<Owner>,
@@ -41,7 +41,7 @@ impl Report {
             packets: 0,
             span: None,
             offset_s: 0,
-            flags: [0; FLAG_NAMES.len()],
+            flags: [0; FLAGS.len()],
             stages: summary::Table::new(),
             worst: Worst::keeping(config.top),
             processes: Table::new(PROCESSES),
@@ -62,25 +62,26 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, packet: &Packet<'_>) {
+    /// Adds a packet whose time was told by a clock so many seconds east of Greenwich.
+    pub(super) fn add(&mut self, event: &Event<'_>, offset_s: i32) {
         self.packets += 1;
-        let wall_ns = packet.time.wall_ns;
+        let wall_ns = event.wall_ns();
         self.span = Some(match self.span {
             Some((first, last)) => (first.min(wall_ns), last.max(wall_ns)),
             None => {
-                self.offset_s = packet.time.offset_s;
+                self.offset_s = offset_s;
                 (wall_ns, wall_ns)
             }
         });
-        packet.values.flags.count(&mut self.flags);
-        let plain = packet.plain();
-        self.stages.record(&plain);
-        self.worst.record(&plain);
-        let owner = Owner::of(packet);
-        let process = self.processes.add(owner, packet, &plain);
-        if let Some(connection) = Connection::of(packet) {
-            let entry = self.connections.add(connection, packet, &plain);
-            if let Some(segment) = packet.segment(&plain) {
+        event.count_flags(&mut self.flags);
+        let packet = summary::Packet::of_log(event);
+        self.stages.record(&packet);
+        self.worst.record(&packet);
+        let owner = Owner::of(event);
+        let process = self.processes.add(owner, owner, event, &packet);
+        if let Some(connection) = Connection::of(event) {
+            let entry = self.connections.add(connection, owner, event, &packet);
+            if let Some(segment) = Segment::of_packet(event, &packet) {
                 process.tcp.add(&entry.converse(connection.role(self.ephemeral), &segment));
                 let receiver = (connection, owner);
                 let told = segment.passage.and_then(|passage| self.transits.see(&passage, receiver));
@@ -93,7 +94,7 @@ impl Report {
                 }
             }
         }
-        if let Some(total_ns) = plain.total {
+        if let Some(total_ns) = packet.total {
             self.timeline.add(wall_ns, packet.direction, total_ns);
         }
     }

@@ -71,13 +71,15 @@ pub fn run(config: &ReportConfig) -> Result<(), Failure> {
 
 /// Reads one unpacked log, which is called `name`, to its end.
 fn read(name: String, log: impl Read, filter: &LogFilter, report: &mut Report) -> Result<(), Failure> {
+    let takes_all = filter.is_open();
     let mut reader = LogReader::new(name, "report", log);
     let mut tally = std::mem::take(&mut report.log);
     let mut outcome = Ok(Some(()));
     while let Ok(Some(())) = outcome {
-        outcome = reader.next(&mut tally, |packet| {
-            if filter.matches(packet) {
-                report.add(packet);
+        outcome = reader.next(&mut tally, |record| {
+            let event = record.event();
+            if takes_all || filter.matches(&event) {
+                report.add(&event, record.offset_s);
             }
         });
     }

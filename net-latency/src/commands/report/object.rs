@@ -11,11 +11,10 @@ use super::table::{Entry, Others, Table};
 use super::time::show;
 use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning, tcp::Tcp};
 use crate::output;
-use crate::packet::event::{COLUMNS, Protocol};
+use crate::packet::event::{COLUMNS, FLAGS, Protocol};
 use crate::packet::stages::columns;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
-use crate::source::log::packet::FLAG_NAMES;
 
 const RFC3339: &str = "%Y-%m-%dT%H:%M:%S%.9f%:z";
 
@@ -176,7 +175,7 @@ fn object<'a>(report: &'a Report, config: &ReportConfig) -> Object<'a> {
         damaged_files: &log.damaged,
         first_ts: report.span.map(|(first, _)| ts(first)),
         last_ts: report.span.map(|(_, last)| ts(last)),
-        flags: FLAG_NAMES.into_iter().zip(report.flags).collect(),
+        flags: FLAGS.into_iter().zip(report.flags).map(|((name, _), count)| (name, count)).collect(),
         stages: stages(report),
         processes: rows(&report.processes, config.top, |_| None),
         connections: rows(&report.connections, config.top, |connection| {

@@ -1,9 +1,10 @@
 //! Who the packets belong to, in tables of bounded size.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::hash::{BuildHasher as _, Hash};
 use std::net::SocketAddr;
 
+use foldhash::fast::RandomState;
 use net_latency_common::Direction;
 use rustc_hash::FxBuildHasher;
 
@@ -12,9 +13,8 @@ use crate::accounting::{
     exchanges::Role,
     tcp::{Conversation, News, Segment, Tcp},
 };
-use crate::packet::event::{COLUMNS, Protocol, local_and_remote};
+use crate::packet::event::{COLUMNS, Event, Protocol, local_and_remote};
 use crate::packet::stages::columns;
-use crate::source::log::packet::{Packet, Values};
 
 /// The ways a packet can go.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -49,29 +49,28 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn add(&mut self, packet: &Packet<'_>, plain: &summary::Packet<'_>) {
+    fn add(&mut self, owner: Owner, event: &Event<'_>, packet: &summary::Packet<'_>) {
         self.lines += 1;
-        self.bytes += u64::from(packet.len);
-        if let Some(ns) = plain.total {
+        self.bytes += u64::from(event.len());
+        if let Some(ns) = packet.total {
             self.total.add(ns);
             self.time_ns += u128::from(ns);
         }
         let way = (packet.direction, packet.protocol);
         for (_, sums) in WAYS.iter().zip(&mut self.stages).filter(|(this, _)| **this == way) {
-            for (sum, ns) in sums.iter_mut().zip(plain.stages) {
+            for (sum, ns) in sums.iter_mut().zip(packet.stages) {
                 *sum += u128::from(ns.unwrap_or(0));
             }
         }
-        if packet.values.pid.is_some() || self.owner.is_none() {
-            (self.pid, self.owner) = (packet.values.pid, Some(Owner::of(packet)));
+        if packet.pid.is_some() || self.owner.is_none() {
+            (self.pid, self.owner) = (packet.pid, Some(owner));
         }
-        let Values { pid, tid, comm, process, .. } = &packet.values;
-        let is_process = process.is_some() || tid.is_some() && tid == pid;
-        if let Some(name) = process.as_deref().or(comm.as_deref())
+        let is_process = packet.process.is_some() || packet.pid.is_some() && event.tid() == packet.pid;
+        if let Some(name) = packet.name()
             && (is_process || !self.name_is_process)
-            && self.name.as_deref() != Some(name)
+            && self.name.as_deref().map(str::as_bytes) != Some(name)
         {
-            self.name = Some(name.into());
+            self.name = Some(String::from_utf8_lossy(name).into());
         }
         self.name_is_process |= is_process;
     }
@@ -112,10 +111,8 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    pub(super) fn of(packet: &Packet<'_>) -> Self {
-        let Values { pid, process, .. } = &packet.values;
-        let name = process.as_deref().map_or(0, |name| FxBuildHasher.hash_one(name));
-        Self { pid: *pid, name }
+    pub(super) fn of(event: &Event<'_>) -> Self {
+        Self { pid: event.pid(), name: FxBuildHasher.hash_one(u128::from_ne_bytes(event.record().process)) }
     }
 }
 
@@ -142,9 +139,9 @@ impl Connection {
     }
 
     /// `None` where the line doesn't tell both ends.
-    pub(super) fn of(packet: &Packet<'_>) -> Option<Self> {
-        let (local, remote) = local_and_remote(packet.direction, packet.ends?);
-        Some(Self { protocol: packet.protocol, netns: packet.values.netns, local, remote })
+    pub(super) fn of(event: &Event<'_>) -> Option<Self> {
+        let (local, remote) = local_and_remote(event.direction(), event.known_ends()?);
+        Some(Self { protocol: event.protocol(), netns: event.netns(), local, remote })
     }
 }
 
@@ -152,7 +149,7 @@ impl Connection {
 /// that comes again begins anew, and says so.
 #[derive(Debug)]
 pub(super) struct Table<K> {
-    entries: HashMap<K, Entry>,
+    entries: HashMap<K, Entry, RandomState>,
     most: usize,
     others: Others,
     gone: Gone,
@@ -161,17 +158,23 @@ pub(super) struct Table<K> {
 impl<K: Copy + Eq + Hash> Table<K> {
     /// Room for `most` entries.
     pub(super) fn new(most: usize) -> Self {
-        Self { entries: HashMap::new(), most, others: Others::default(), gone: Gone::default() }
+        Self { entries: HashMap::default(), most, others: Others::default(), gone: Gone::default() }
     }
 
-    /// Adds a packet, which is `plain` as it is summed up, to the entry that it then gives.
-    pub(super) fn add(&mut self, key: K, packet: &Packet<'_>, plain: &summary::Packet<'_>) -> &mut Entry {
+    /// Adds an event, which is that packet of the process, to the entry that it then gives.
+    pub(super) fn add(
+        &mut self,
+        key: K,
+        owner: Owner,
+        event: &Event<'_>,
+        packet: &summary::Packet<'_>,
+    ) -> &mut Entry {
         if self.entries.len() >= self.most && !self.entries.contains_key(&key) {
             self.prune();
         }
         let new = || Entry { is_rest: self.gone.contains(&key), ..Entry::default() };
         let entry = self.entries.entry(key).or_insert_with(new);
-        entry.add(packet, plain);
+        entry.add(owner, event, packet);
         entry
     }
 

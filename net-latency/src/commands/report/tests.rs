@@ -16,17 +16,10 @@ use super::findings::Report;
 use super::table::{Connection, Owner};
 use super::{html, object, text};
 use crate::clock::Zone;
-use crate::output::tests::any_record;
 use crate::output::{Options, Writer, header};
 use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
 use crate::packet::event::{Event, Protocol};
 use crate::request::{Format, LogFilter, ReportConfig, ReportFormat, network};
-use crate::source::log::{
-    csv::CsvReader,
-    json,
-    packet::{Flags, Packet, Values},
-    time::{Time, TimeReader},
-};
 
 const S: i64 = 1_000_000_000;
 
@@ -61,45 +54,6 @@ fn shown(report: &Report, config: &ReportConfig) -> String {
     let mut out = Vec::new();
     text::write(report, config, &mut out).expect("memory can be written");
     String::from_utf8(out).expect("UTF-8")
-}
-
-/// What a packet has to read as.
-fn expected<'a>(event: &Event<'a>) -> Packet<'a> {
-    let record = event.record();
-    let mut flags = Flags::default();
-    event.flags().for_each(|name| flags.add(name));
-    Packet {
-        time: Time { wall_ns: event.wall_ns(), offset_s: 0 },
-        direction: event.direction(),
-        protocol: event.protocol(),
-        ends: Some([(event.saddr(), record.sport).into(), (event.daddr(), record.dport).into()]),
-        len: record.len,
-        stages: event.stages(),
-        parts: event.parts(),
-        values: Values {
-            pid: event.pid(),
-            tid: event.tid(),
-            comm: event.comm().map(String::from_utf8_lossy),
-            process: event.process().map(String::from_utf8_lossy),
-            netns: (record.netns != 0).then_some(record.netns),
-            total_ns: event.total_ns(),
-            flags,
-            seq: event.seq(),
-            segs: Some(record.segs),
-            ifname: Some("eth0".into()),
-            mark: Some(record.mark),
-            cpu: Some(record.cpu),
-            first_send_age_ns: event.first_send_age_ns(),
-            last_drv_ip_ns: event.last_drv_ip_ns(),
-            ns_pid: None,
-            held: event.held(),
-            cpu_held_by: event.cpu_held_by(),
-            rtt_ns: event.rtt_ns(),
-            dsacks: event.dsacks(),
-            netns_name: None,
-            container: None,
-        },
-    }
 }
 
 /// A conversation of two processes, with whatever makes reading a log interesting.
@@ -330,7 +284,7 @@ fn what_finds_no_room_is_counted_together() {
         let mut record = incoming();
         record.stamps[STAMP_APP] = record.stamps[STAMP_DRV] + ns;
         record.saddr[..4].copy_from_slice(&number.to_be_bytes());
-        report.add(&expected(&Event::new(&record, WALL_NS, None)));
+        report.add(&Event::new(&record, WALL_NS, None), 0);
     };
     for turn in 0..2 {
         for number in 0..10_000 {
@@ -363,26 +317,26 @@ struct Naive {
 }
 
 impl Naive {
-    fn of(packets: &[Packet<'_>]) -> Self {
+    fn of(events: &[Event<'_>]) -> Self {
         let mut naive = Self::default();
-        for packet in packets {
+        for event in events {
             naive.packets += 1;
-            let at = packet.time.wall_ns;
+            let at = event.wall_ns();
             let (first, last) = naive.span.unwrap_or((at, at));
             naive.span = Some((first.min(at), last.max(at)));
-            let is_first = !packet.values.flags.contains(Flags::RETRANS);
-            let total = packet.values.total_ns.filter(|_| is_first);
-            let stages = packet.stages.map(|ns| ns.filter(|_| is_first));
+            let is_first = !event.is_retransmission();
+            let total = event.total_ns().filter(|_| is_first);
+            let stages = event.stages().map(|ns| ns.filter(|_| is_first));
             for (column, ns) in stages.into_iter().chain([total]).enumerate() {
-                let key = (packet.direction == Direction::Out, packet.protocol, column);
+                let key = (event.direction() == Direction::Out, event.protocol(), column);
                 naive.times.entry(key).or_default().extend(ns);
             }
-            let process = naive.processes.entry(Owner::of(packet)).or_default();
-            let connection = Connection::of(packet).expect("both ends are known");
+            let process = naive.processes.entry(Owner::of(event)).or_default();
+            let connection = Connection::of(event).expect("both ends are known");
             let connection = naive.connections.entry(connection).or_default();
             for (lines, bytes, time) in [process, connection] {
                 *lines += 1;
-                *bytes += u64::from(packet.len);
+                *bytes += u64::from(event.len());
                 *time += u128::from(total.unwrap_or(0));
             }
         }
@@ -421,24 +375,6 @@ fn likely_record() -> impl Strategy<Value = PacketRecord> {
 
 proptest! {
     #[test]
-    fn every_value_is_read_as_it_was_written(record in any_record(), datagram: bool) {
-        let record = if datagram { udp(record) } else { record };
-        let event = Event::new(&record, WALL_NS, None);
-        let mut times = TimeReader::default();
-
-        let text = line(&record, WALL_NS, Format::Json);
-        let fields = json::read(&text).expect("the tool's own line");
-        prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
-
-        let mut reader = CsvReader::default();
-        let header = header(Format::Csv, crate::request::Stages::Basic).trim_ascii_end();
-        prop_assert!(reader.read(header).expect("the tool's own header").is_none());
-        let text = line(&record, WALL_NS, Format::Csv);
-        let fields = reader.read(text.strip_suffix(b"\n").expect("a line")).expect("the tool's own line").expect("no header");
-        prop_assert_eq!(fields.into_packet(&mut times), Some(expected(&event)));
-    }
-
-    #[test]
     fn the_numbers_are_those_of_a_naive_reckoning(
         records in proptest::collection::vec((likely_record(), 0..100_000_000_000i64, any::<bool>()), 1..120),
     ) {
@@ -448,8 +384,7 @@ proptest! {
             log.extend(line(record, WALL_NS + at, if *csv { Format::Csv } else { Format::Json }));
             events.push(Event::new(record, WALL_NS + at, None));
         }
-        let packets: Vec<_> = events.iter().map(expected).collect();
-        let naive = Naive::of(&packets);
+        let naive = Naive::of(&events);
         let report = report_on(&log, &config()).expect("a log");
 
         prop_assert_eq!((report.packets, report.span), (naive.packets, naive.span));
@@ -477,8 +412,8 @@ proptest! {
             connections.iter().map(|(key, row)| (*key, (row.lines, row.bytes, row.time_ns))).collect();
         prop_assert_eq!(&found, &naive.connections);
         let in_time: u64 = report.timeline.slices().map(|(_, slice)| slice.incoming.count() + slice.outgoing.count()).sum();
-        prop_assert_eq!(in_time, packets.iter().filter(|packet| {
-            packet.values.total_ns.is_some() && !packet.values.flags.contains(Flags::RETRANS)
+        prop_assert_eq!(in_time, events.iter().filter(|event| {
+            event.total_ns().is_some() && !event.is_retransmission()
         }).count() as u64);
     }
 
@@ -498,11 +433,14 @@ proptest! {
     fn any_times_can_be_drawn(packets in proptest::collection::vec((any::<i64>(), any::<u64>(), any::<bool>()), 1..20)) {
         let mut report = Report::new(1, &config());
         for (wall_ns, ns, out) in packets {
-            let record = if out { outgoing() } else { incoming() };
-            let event = Event::new(&record, wall_ns, None);
-            let mut packet = Packet { stages: [Some(ns), None, Some(ns / 2)], ..expected(&event) };
-            packet.values.total_ns = Some(ns);
-            report.add(&packet);
+            let mut record = if out { outgoing() } else { incoming() };
+            // The first two and the last.
+            let (start, end) = if out { (STAMP_APP, STAMP_DRV) } else { (STAMP_DRV, STAMP_APP) };
+            record.stamps = [ns.max(1); 4];
+            record.stamps[start] = 1;
+            record.stamps[end] = ns.saturating_add(1);
+            record.stamps[STAMP_IP] = 0;
+            report.add(&Event::new(&record, wall_ns, None), 0);
         }
         let page = html::page(&report, &config());
         prop_assert!(!page.contains("NaN") && !page.contains("inf"));

@@ -13,9 +13,9 @@ use super::timeline::Slice;
 use crate::accounting::Human;
 use crate::clock::Zone;
 use crate::escape::Printable;
+use crate::packet::event::FLAGS;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
-use crate::source::log::packet::FLAG_NAMES;
 
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
 const NAME_WIDTH: usize = 15;
@@ -82,7 +82,8 @@ pub(super) fn notes(report: &Report, config: &ReportConfig) -> Vec<String> {
         notes.push(format!("{} packets excluded by filters", log.lines - report.packets));
     }
     notes.extend(log.notes());
-    let flags = report.flags.into_iter().zip(FLAG_NAMES).filter(|(count, _)| *count > 0);
+    let names = FLAGS.map(|(name, _)| name);
+    let flags = report.flags.into_iter().zip(names).filter(|(count, _)| *count > 0);
     let flags: Vec<_> = flags.map(|(count, name)| format!("{count} {name}")).collect();
     if !flags.is_empty() {
         notes.push(format!("flags: {}", flags.join(", ")));

@@ -591,7 +591,11 @@ fn a_replay_counts_what_the_report_counts() {
     let mut tally = LogTally { files: 1, ..LogTally::default() };
     let mut expected = Summary::new();
     let mut reader = LogReader::new(path.display().to_string(), "report", log.as_slice());
-    while reader.next(&mut tally, |packet| expected.record(&packet.plain())).expect("a log").is_some() {}
+    while reader
+        .next(&mut tally, |packet| expected.record(&crate::accounting::Packet::of_log(&packet.event())))
+        .expect("a log")
+        .is_some()
+    {}
     let text = |summary: &Summary| {
         let mut out = Vec::new();
         summary.write(Zone::UTC, &mut out).expect("memory can be written");

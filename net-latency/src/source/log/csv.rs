@@ -1,14 +1,12 @@
 //! A line of the CSV form: columns go by the names in the header, so that their order and number may change.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use csv_core::{ReadRecordResult, Reader};
-use net_latency_common::Direction;
 
-use super::packet::{Fields, Flags};
-use crate::packet::event::{Protocol, held_named};
-use crate::packet::stages::{FINE_STAGES, STAGES, Stage};
+use super::fields::{Fields, Name, Values};
 
 /// Without these no line can be read: a header has them, and no row has them.
 const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
@@ -24,89 +22,11 @@ pub(crate) enum Wrong {
     Value,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Ts,
-    Dir,
-    Proto,
-    Pid,
-    Tid,
-    Comm,
-    Process,
-    Saddr,
-    Sport,
-    Daddr,
-    Dport,
-    Len,
-    /// A stage, by its place in [`STAGES`].
-    Stage(usize),
-    /// A fine one, by its place in [`FINE_STAGES`].
-    FineStage(usize),
-    Total,
-    Netns,
-    Flags,
-    Seq,
-    Segs,
-    Ifname,
-    Mark,
-    Cpu,
-    FirstSendAge,
-    LastDrvIp,
-    NsPid,
-    Held,
-    Rtt,
-    CpuHeldBy,
-    Dsacks,
-    NetnsName,
-    Container,
-    Unknown,
-}
-
-impl Column {
-    fn named(name: &str) -> Self {
-        match name {
-            "ts" => Self::Ts,
-            "dir" => Self::Dir,
-            "proto" => Self::Proto,
-            "pid" => Self::Pid,
-            "tid" => Self::Tid,
-            "comm" => Self::Comm,
-            "process" => Self::Process,
-            "saddr" => Self::Saddr,
-            "sport" => Self::Sport,
-            "daddr" => Self::Daddr,
-            "dport" => Self::Dport,
-            "len" => Self::Len,
-            "total_ns" => Self::Total,
-            "netns" => Self::Netns,
-            "flags" => Self::Flags,
-            "seq" => Self::Seq,
-            "segs" => Self::Segs,
-            "ifname" => Self::Ifname,
-            "mark" => Self::Mark,
-            "cpu" => Self::Cpu,
-            "first_send_age_ns" => Self::FirstSendAge,
-            "last_drv_ip_ns" => Self::LastDrvIp,
-            "ns_pid" => Self::NsPid,
-            "held" => Self::Held,
-            "cpu_held_by" => Self::CpuHeldBy,
-            "rtt_ns" => Self::Rtt,
-            "dsacks" => Self::Dsacks,
-            "netns_name" => Self::NetnsName,
-            "container" => Self::Container,
-            _ => {
-                let place = |stages: &[Stage]| stages.iter().position(|stage| stage.field == name);
-                let fine = || place(&FINE_STAGES).map(Self::FineStage);
-                place(&STAGES).map(Self::Stage).or_else(fine).unwrap_or(Self::Unknown)
-            }
-        }
-    }
-}
-
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
 #[derive(Debug)]
 pub(crate) struct CsvReader {
-    columns: Vec<Column>,
+    /// `None` for one that this version doesn't know.
+    columns: Vec<Option<Name>>,
     /// Kept, since making one costs more than a line.
     splitter: Reader,
     /// The values of the current line without their quotes, end to end.
@@ -125,13 +45,10 @@ impl Default for CsvReader {
 
 impl CsvReader {
     /// The line's fields; `None` if it is a header.
-    pub(crate) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
         self.split(line);
         if self.is_header() {
-            self.columns = self
-                .values()
-                .map(|name| std::str::from_utf8(name).map_or(Column::Unknown, Column::named))
-                .collect();
+            self.columns = self.values().map(|name| Name::of(str::from_utf8(name).ok()?)).collect();
             return Ok(None);
         }
         match self.columns.len() {
@@ -140,13 +57,13 @@ impl CsvReader {
             _ => {}
         }
         let mut fields = Fields::default();
-        if self.columns.iter().any(|column| matches!(column, Column::FineStage(_))) {
-            fields.fine = Some(Default::default());
+        if self.columns.iter().any(|column| matches!(column, Some(Name::FineStage(_)))) {
+            fields.fine_stages = Some(Default::default());
         }
         for (column, value) in self.columns.iter().zip(self.values()) {
             // Empty is unknown.
-            if !value.is_empty() {
-                set(&mut fields, *column, value).ok_or(Wrong::Value)?;
+            if let Some(name) = column.filter(|_| !value.is_empty()) {
+                fields.set(name, &mut One(value))?;
             }
         }
         Ok(Some(fields))
@@ -185,76 +102,50 @@ fn values<'a>(text: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> 
     ends.iter().scan(0, move |start, &end| Some(&text[std::mem::replace(start, end)..end]))
 }
 
-/// `None` if the value is not of the column's kind.
-fn set<'a>(fields: &mut Fields<'a>, column: Column, value: &'a [u8]) -> Option<()> {
-    match column {
-        Column::Ts => fields.ts = Some(Cow::Borrowed(std::str::from_utf8(value).ok()?)),
-        Column::Dir => {
-            fields.direction = Some(match value {
-                b"in" => Direction::In,
-                b"out" => Direction::Out,
-                _ => return None,
-            });
-        }
-        Column::Proto => {
-            fields.protocol = Some(match value {
-                b"tcp" => Protocol::Tcp,
-                b"udp" => Protocol::Udp,
-                _ => return None,
-            });
-        }
-        Column::Pid => fields.values.pid = Some(parse(value)?),
-        Column::Tid => fields.values.tid = Some(parse(value)?),
-        Column::Comm => fields.values.comm = Some(unescape(value)),
-        Column::Process => fields.values.process = Some(unescape(value)),
-        Column::Saddr => fields.saddr = Some(parse(value)?),
-        Column::Sport => fields.sport = Some(parse(value)?),
-        Column::Daddr => fields.daddr = Some(parse(value)?),
-        Column::Dport => fields.dport = Some(parse(value)?),
-        Column::Len => fields.len = Some(parse(value)?),
-        Column::Stage(place) => fields.times[place] = Some(parse(value)?),
-        Column::FineStage(place) => fields.fine.get_or_insert_default()[place] = Some(parse(value)?),
-        Column::Total => fields.values.total_ns = Some(parse(value)?),
-        Column::Netns => fields.values.netns = Some(parse(value)?),
-        Column::Flags => {
-            let mut flags = Flags::default();
-            for name in value.split(|byte| *byte == b';') {
-                flags.add(std::str::from_utf8(name).ok()?);
-            }
-            fields.values.flags = flags;
-        }
-        Column::Seq => fields.values.seq = Some(parse(value)?),
-        Column::Segs => fields.values.segs = Some(parse(value)?),
-        Column::Ifname => fields.values.ifname = Some(unescape(value)),
-        Column::Mark => fields.values.mark = Some(parse(value)?),
-        Column::Cpu => fields.values.cpu = Some(parse(value)?),
-        Column::FirstSendAge => fields.values.first_send_age_ns = Some(parse(value)?),
-        Column::LastDrvIp => fields.values.last_drv_ip_ns = Some(parse(value)?),
-        Column::Held => fields.values.held = held_named(std::str::from_utf8(value).ok()?),
-        Column::CpuHeldBy => fields.values.cpu_held_by = Some(parse(value)?),
-        Column::Rtt => fields.values.rtt_ns = Some(parse(value)?),
-        Column::Dsacks => fields.values.dsacks = Some(parse(value)?),
-        Column::NetnsName => fields.values.netns_name = Some(unescape(value)),
-        Column::Container => fields.values.container = Some(unescape(value)),
-        Column::NsPid => fields.values.ns_pid = Some(parse(value)?),
-        Column::Unknown => {}
+/// A value, which is not empty.
+struct One<'a>(&'a [u8]);
+
+impl<'a> Values<'a> for One<'a> {
+    type Error = Wrong;
+
+    fn wrong(&self) -> Wrong {
+        Wrong::Value
     }
-    Some(())
+
+    fn number(&mut self, most: u64) -> Result<Option<u64>, Wrong> {
+        parse(self.0).filter(|number| *number <= most).map(Some).ok_or(Wrong::Value)
+    }
+
+    #[inline]
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Wrong> {
+        Ok(Some(match str::from_utf8(self.0) {
+            // Nearly all of them.
+            Ok(text) if memchr::memchr(b'\\', self.0).is_none() => Cow::Borrowed(text),
+            _ => unescape(self.0),
+        }))
+    }
+
+    fn address(&mut self) -> Result<Option<IpAddr>, Wrong> {
+        parse(self.0).map(Some).ok_or(Wrong::Value)
+    }
+
+    fn words(&mut self, take: impl FnMut(&str)) -> Result<(), Wrong> {
+        str::from_utf8(self.0).map_err(|_| Wrong::Value)?.split(';').for_each(take);
+        Ok(())
+    }
 }
 
 /// The name that was written, with what had to be escaped in it as `\xNN`, byte by byte.
-fn unescape(value: &[u8]) -> Cow<'_, str> {
+#[cold]
+fn unescape(value: &[u8]) -> Cow<'static, str> {
     const ESCAPE: &[u8] = b"\\x";
-    if memchr::memchr(b'\\', value).is_none() {
-        return String::from_utf8_lossy(value);
-    }
     let mut name = Vec::with_capacity(value.len());
     let mut rest = value;
     while let Some((&first, tail)) = rest.split_first() {
         let digits = rest.strip_prefix(ESCAPE).and_then(|rest| rest.split_at_checked(2));
         let byte = digits.and_then(|(digits, tail)| {
             let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
-            let digits = std::str::from_utf8(digits).ok().filter(|_| is_hex)?;
+            let digits = str::from_utf8(digits).ok().filter(|_| is_hex)?;
             Some((u8::from_str_radix(digits, 16).ok()?, tail))
         });
         // A backslash that begins nothing is somebody else's.
@@ -266,13 +157,15 @@ fn unescape(value: &[u8]) -> Cow<'_, str> {
 }
 
 fn parse<T: FromStr>(value: &[u8]) -> Option<T> {
-    std::str::from_utf8(value).ok()?.parse().ok()
+    str::from_utf8(value).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use net_latency_common::{FLAG_CONTROL, FLAG_GRO};
+
     use super::*;
-    use crate::fuzz;
+    use crate::{fuzz, packet::stages::STAGES};
 
     #[test]
     fn fuzz_csv() {
@@ -318,13 +211,11 @@ mod tests {
         assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
-        assert_eq!(fields.values.comm.as_deref(), Some("a,\"b\""));
-        let mut flags = Flags::default();
-        ["gro", "control"].into_iter().for_each(|name| flags.add(name));
-        assert_eq!(fields.values.flags, flags);
-        assert_eq!((fields.times[STAGES.len() - 1], fields.ts.as_deref()), (Some(12), Some("now")));
+        assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
+        assert_eq!(fields.flags.0, FLAG_GRO | FLAG_CONTROL);
+        assert_eq!((fields.stages[STAGES.len() - 1], fields.ts.as_deref()), (Some(12), Some("now")));
         let fields = packet(&mut reader, ",,tcp,out,,now,");
-        assert_eq!((fields.values.comm, fields.times[STAGES.len() - 1]), (None, None));
+        assert_eq!((fields.comm, fields.stages[STAGES.len() - 1]), (None, None));
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
         assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);

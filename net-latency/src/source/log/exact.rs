@@ -6,105 +6,22 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use net_latency_common::Direction;
-
-use super::packet::Fields;
-use crate::packet::{
-    event::Protocol,
-    stages::{STAGES, crossed},
-};
+use super::fields::{Fields, InOrder, Values};
+use crate::packet::stages::Stage;
 
 /// The fields of a line; `None` for one that has to be read otherwise, whatever it is.
 ///
 /// Inlined, as what it is for is: they are written where they are read then, and not handed on from function to function.
 #[inline(always)]
 pub(super) fn read(line: &[u8]) -> Option<Fields<'_>> {
-    let mut fields = Fields::default();
-    let mut rest = Rest(line);
-    rest.expect(b"{\"ts\":")?;
-    fields.ts = Some(Cow::Borrowed(rest.text()?));
-    let direction = if rest.expect(b",\"dir\":\"in\"").is_some() {
-        Direction::In
-    } else {
-        rest.expect(b",\"dir\":\"out\"")?;
-        Direction::Out
-    };
-    let protocol = if rest.expect(b",\"proto\":\"tcp\"").is_some() {
-        Protocol::Tcp
-    } else {
-        rest.expect(b",\"proto\":\"udp\"")?;
-        Protocol::Udp
-    };
-    (fields.direction, fields.protocol) = (Some(direction), Some(protocol));
-    rest.expect(b",\"ipver\":")?;
-    rest.digits()?;
-    rest.expect(b",\"pid\":")?;
-    fields.values.pid = rest.number()?;
-    rest.expect(b",\"tid\":")?;
-    fields.values.tid = rest.number()?;
-    rest.expect(b",\"comm\":")?;
-    fields.values.comm = rest.name()?;
-    rest.expect(b",\"saddr\":")?;
-    fields.saddr = Some(rest.address()?);
-    rest.expect(b",\"sport\":")?;
-    fields.sport = rest.number()?;
-    rest.expect(b",\"daddr\":")?;
-    fields.daddr = Some(rest.address()?);
-    rest.expect(b",\"dport\":")?;
-    fields.dport = rest.number()?;
-    rest.expect(b",\"len\":")?;
-    fields.len = rest.number()?;
-    rest.expect(b",\"seq\":")?;
-    fields.values.seq = rest.number()?;
-    rest.expect(b",\"segs\":")?;
-    fields.values.segs = rest.number()?;
-    for place in crossed(direction, protocol) {
-        rest.expect(b",\"")?;
-        rest.expect(STAGES[place].field.as_bytes())?;
-        rest.expect(b"\":")?;
-        fields.times[place] = rest.number()?;
-    }
-    rest.expect(b",\"total_ns\":")?;
-    fields.values.total_ns = rest.number()?;
-    rest.expect(b",\"ifname\":")?;
-    fields.values.ifname = rest.name()?;
-    rest.expect(b",\"netns\":")?;
-    fields.values.netns = rest.number()?;
-    rest.expect(b",\"mark\":")?;
-    fields.values.mark = rest.number()?;
-    rest.expect(b",\"cpu\":")?;
-    fields.values.cpu = rest.number()?;
-    rest.expect(b",\"flags\":[")?;
-    if rest.expect(b"]").is_none() {
-        fields.values.flags.add(rest.text()?);
-        while rest.expect(b"]").is_none() {
-            rest.expect(b",")?;
-            fields.values.flags.add(rest.text()?);
-        }
-    }
-    rest.expect(b",\"first_send_age_ns\":")?;
-    fields.values.first_send_age_ns = rest.number()?;
-    rest.expect(b",\"last_drv_ip_ns\":")?;
-    fields.values.last_drv_ip_ns = rest.number()?;
-    rest.expect(b",\"ns_pid\":")?;
-    fields.values.ns_pid = rest.number()?;
-    // Older versions wrote none.
-    if rest.expect(b",\"process\":").is_some() {
-        fields.values.process = rest.name()?;
-    }
-    if rest.expect(b",\"rtt_ns\":").is_some() {
-        fields.values.rtt_ns = rest.number()?;
-    }
-    if rest.expect(b",\"dsacks\":").is_some() {
-        fields.values.dsacks = rest.number()?;
-    }
-    if rest.expect(b",\"netns_name\":").is_some() {
-        fields.values.netns_name = rest.name()?;
-    }
-    if rest.expect(b",\"container\":").is_some() {
-        fields.values.container = rest.name()?;
-    }
-    (rest.0 == b"}").then_some(fields)
+    let mut rest = Rest(line.strip_prefix(b"{")?);
+    rest.expect(b"\"ts\":")?;
+    let ts = rest.text().ok()?;
+    let mut fields = Fields::read(&mut rest).ok()?;
+    // One that comes twice is no line of ours.
+    (rest.0 == b"}" && fields.ts.is_none()).then_some(())?;
+    fields.ts = ts;
+    Some(fields)
 }
 
 /// What has not been read yet of a line.
@@ -120,7 +37,7 @@ impl<'a> Rest<'a> {
 
     /// A string without escapes, all of it ASCII that can be printed.
     #[inline]
-    fn text(&mut self) -> Option<&'a str> {
+    fn string(&mut self) -> Option<&'a str> {
         self.expect(b"\"")?;
         let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
         let len = self.0.iter().take_while(|byte| is_plain(byte)).count();
@@ -131,21 +48,13 @@ impl<'a> Rest<'a> {
         Some(unsafe { str::from_utf8_unchecked(text) })
     }
 
-    #[inline]
-    fn name(&mut self) -> Option<Option<Cow<'a, str>>> {
-        if self.expect(b"null").is_some() {
-            return Some(None);
-        }
-        Some(Some(Cow::Borrowed(self.text()?)))
-    }
-
-    /// A number, `None` for `null`.
+    /// What `read` reads, `None` for `null`.
     #[inline(always)]
-    fn number<T: TryFrom<u64>>(&mut self) -> Option<Option<T>> {
+    fn known<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         if self.expect(b"null").is_some() {
             return Some(None);
         }
-        Some(Some(self.digits()?.try_into().ok()?))
+        read(self).map(Some)
     }
 
     /// Decimal digits, without zeros in front: JSON has none.
@@ -170,13 +79,13 @@ impl<'a> Rest<'a> {
     }
 
     #[inline]
-    fn address(&mut self) -> Option<IpAddr> {
+    fn ip(&mut self) -> Option<IpAddr> {
         let before = self.0;
         if let Some(address) = self.v4() {
             return Some(address.into());
         }
         self.0 = before;
-        self.text()?.parse().ok()
+        self.string()?.parse().ok()
     }
 
     #[inline]
@@ -191,6 +100,67 @@ impl<'a> Rest<'a> {
         }
         self.expect(b"\"")?;
         Some(octets.into())
+    }
+}
+
+/// What is wrong the parser of any JSON says.
+impl<'a> Values<'a> for Rest<'a> {
+    type Error = ();
+
+    fn wrong(&self) {}
+
+    #[inline(always)]
+    fn number(&mut self, most: u64) -> Result<Option<u64>, ()> {
+        if self.expect(b"null").is_some() {
+            return Ok(None);
+        }
+        match self.digits() {
+            Some(number) if number <= most => Ok(Some(number)),
+            _ => Err(()),
+        }
+    }
+
+    #[inline]
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, ()> {
+        self.known(|rest| rest.string().map(Cow::Borrowed)).ok_or(())
+    }
+
+    #[inline]
+    fn address(&mut self) -> Result<Option<IpAddr>, ()> {
+        self.known(Self::ip).ok_or(())
+    }
+
+    #[inline]
+    fn words(&mut self, mut take: impl FnMut(&str)) -> Result<(), ()> {
+        self.expect(b"[").ok_or(())?;
+        if self.expect(b"]").is_none() {
+            take(self.string().ok_or(())?);
+            while self.expect(b"]").is_none() {
+                self.expect(b",").ok_or(())?;
+                take(self.string().ok_or(())?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> InOrder<'a> for Rest<'a> {
+    #[inline(always)]
+    fn is_next(&mut self, key: &'static str) -> bool {
+        self.expect(key.as_bytes()).is_some()
+    }
+
+    #[inline(always)]
+    fn is_stage_next(&mut self, stage: &Stage) -> bool {
+        let field = stage.field.as_bytes();
+        // Its first letter tells it from what comes in place of it.
+        if self.0.get(2) != field.first() {
+            return false;
+        }
+        let rest =
+            self.0.strip_prefix(b",\"").and_then(|rest| rest.strip_prefix(field)?.strip_prefix(b"\":"));
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
     }
 }
 

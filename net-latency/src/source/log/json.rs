@@ -2,18 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 
-use net_latency_common::Direction;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{
     exact,
-    packet::{Fields, Flags},
-};
-use crate::packet::{
-    event::{Protocol, held_named},
-    stages::{FINE_STAGES, STAGES},
+    fields::{Fields, Name, Values},
 };
 
 /// Why a line gives no packet.
@@ -27,7 +23,7 @@ pub(crate) enum Wrong {
 
 /// The fields of a line. Those that this version doesn't know are passed over.
 #[inline(always)]
-pub(crate) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     exact::read(line).map_or_else(|| read_any(line), Ok)
 }
 
@@ -60,87 +56,43 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
         let mut fields = Fields::default();
         while let Some(key) = map.next_key::<Text<'_>>()? {
-            match &*key.0 {
-                "ts" => fields.ts = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
-                "dir" => fields.direction = map.next_value::<Option<Dir>>()?.map(Dir::direction),
-                "proto" => fields.protocol = map.next_value::<Option<Transport>>()?.map(Transport::protocol),
-                "pid" => fields.values.pid = map.next_value()?,
-                "tid" => fields.values.tid = map.next_value()?,
-                "comm" => fields.values.comm = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
-                "process" => {
-                    fields.values.process = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
-                }
-                "saddr" => fields.saddr = map.next_value()?,
-                "sport" => fields.sport = map.next_value()?,
-                "daddr" => fields.daddr = map.next_value()?,
-                "dport" => fields.dport = map.next_value()?,
-                "len" => fields.len = map.next_value()?,
-                "total_ns" => fields.values.total_ns = map.next_value()?,
-                "netns" => fields.values.netns = map.next_value()?,
-                "seq" => fields.values.seq = map.next_value()?,
-                "segs" => fields.values.segs = map.next_value()?,
-                "ifname" => fields.values.ifname = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0),
-                "mark" => fields.values.mark = map.next_value()?,
-                "cpu" => fields.values.cpu = map.next_value()?,
-                "first_send_age_ns" => fields.values.first_send_age_ns = map.next_value()?,
-                "last_drv_ip_ns" => fields.values.last_drv_ip_ns = map.next_value()?,
-                "ns_pid" => fields.values.ns_pid = map.next_value()?,
-                "held" => {
-                    let name = map.next_value::<Option<Text<'_>>>()?;
-                    fields.values.held = name.and_then(|name| held_named(&name.0));
-                }
-                "cpu_held_by" => fields.values.cpu_held_by = map.next_value()?,
-                "rtt_ns" => fields.values.rtt_ns = map.next_value()?,
-                "dsacks" => fields.values.dsacks = map.next_value()?,
-                "netns_name" => {
-                    fields.values.netns_name = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
-                }
-                "container" => {
-                    fields.values.container = map.next_value::<Option<Text<'_>>>()?.map(|text| text.0);
-                }
-                "flags" => fields.values.flags = map.next_value::<FlagNames>()?.0,
-                name => match STAGES.iter().position(|stage| stage.field == name) {
-                    Some(place) => fields.times[place] = map.next_value()?,
-                    None => match FINE_STAGES.iter().position(|stage| stage.field == name) {
-                        Some(place) => fields.fine.get_or_insert_default()[place] = map.next_value()?,
-                        None => drop(map.next_value::<IgnoredAny>()?),
-                    },
-                },
+            match Name::of(&key.0) {
+                Some(name) => fields.set(name, &mut Object(&mut map))?,
+                None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         Ok(fields)
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Dir {
-    In,
-    Out,
-}
+/// An object whose next value is to be read.
+struct Object<'m, M>(&'m mut M);
 
-impl Dir {
-    fn direction(self) -> Direction {
-        match self {
-            Self::In => Direction::In,
-            Self::Out => Direction::Out,
-        }
+impl<'de, M: MapAccess<'de>> Values<'de> for Object<'_, M> {
+    type Error = M::Error;
+
+    fn wrong(&self) -> M::Error {
+        M::Error::custom("another word")
     }
-}
 
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Transport {
-    Tcp,
-    Udp,
-}
-
-impl Transport {
-    fn protocol(self) -> Protocol {
-        match self {
-            Self::Tcp => Protocol::Tcp,
-            Self::Udp => Protocol::Udp,
+    fn number(&mut self, most: u64) -> Result<Option<u64>, M::Error> {
+        let number: Option<u64> = self.0.next_value()?;
+        if number.is_some_and(|number| number > most) {
+            return Err(M::Error::custom("too large a number"));
         }
+        Ok(number)
+    }
+
+    fn text(&mut self) -> Result<Option<Cow<'de, str>>, M::Error> {
+        Ok(self.0.next_value::<Option<Text<'_>>>()?.map(|text| text.0))
+    }
+
+    fn address(&mut self) -> Result<Option<IpAddr>, M::Error> {
+        self.0.next_value()
+    }
+
+    fn words(&mut self, take: impl FnMut(&str)) -> Result<(), M::Error> {
+        self.0.next_value_seed(Words(take))
     }
 }
 
@@ -169,37 +121,34 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// An array of names.
-struct FlagNames(Flags);
+/// Hands on the strings of an array, or of nothing.
+struct Words<F>(F);
 
-impl<'de> Deserialize<'de> for FlagNames {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        flags(deserializer).map(Self)
+impl<'de, F: FnMut(&str)> DeserializeSeed<'de> for Words<F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
-fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Flags, D::Error> {
-    struct FlagsVisitor;
-    impl<'de> Visitor<'de> for FlagsVisitor {
-        type Value = Flags;
+impl<'de, F: FnMut(&str)> Visitor<'de> for Words<F> {
+    type Value = ();
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array of strings")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Flags, A::Error> {
-            let mut flags = Flags::default();
-            while let Some(name) = names.next_element::<Text<'_>>()? {
-                flags.add(&name.0);
-            }
-            Ok(flags)
-        }
-
-        fn visit_unit<E: Error>(self) -> Result<Flags, E> {
-            Ok(Flags::default())
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of strings")
     }
-    deserializer.deserialize_any(FlagsVisitor)
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut words: A) -> Result<(), A::Error> {
+        while let Some(word) = words.next_element::<Text<'_>>()? {
+            (self.0)(&word.0);
+        }
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

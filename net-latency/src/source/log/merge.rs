@@ -13,7 +13,7 @@ use crate::error::Failure;
 /// The packets of some logs.
 pub(super) struct Logs {
     /// Those that go on, and the next packet of each.
-    logs: Vec<(LogReader<Box<dyn Read>>, LogRecord)>,
+    logs: Vec<(LogReader<Box<dyn Read>>, LogRecord<'static>)>,
     tally: Tally,
 }
 
@@ -28,7 +28,7 @@ impl Logs {
         let mut logs = Vec::new();
         for path in paths {
             let mut reader = LogReader::new(path.name(), "replay", input::open(path, |_| ())?);
-            if let Some(first) = reader.next(&mut tally, |packet| LogRecord::from(packet))? {
+            if let Some(first) = reader.next(&mut tally, |record| record.into_owned())? {
                 logs.push((reader, first));
             }
         }
@@ -39,11 +39,11 @@ impl Logs {
     ///
     /// # Errors
     /// As of [`LogReader::next`].
-    pub(super) fn next(&mut self) -> Result<Option<LogRecord>, Failure> {
+    pub(super) fn next(&mut self) -> Result<Option<LogRecord<'static>>, Failure> {
         let places = 0..self.logs.len();
         let Some(place) = places.min_by_key(|place| self.logs[*place].1.wall_ns) else { return Ok(None) };
         let (reader, next) = &mut self.logs[place];
-        match reader.next(&mut self.tally, |packet| LogRecord::from(packet))? {
+        match reader.next(&mut self.tally, |record| record.into_owned())? {
             Some(record) => Ok(Some(std::mem::replace(next, record))),
             None => Ok(Some(self.logs.remove(place).1)),
         }

@@ -7,12 +7,14 @@ use anyhow::anyhow;
 
 use super::{
     csv::{self, CsvReader},
+    fields::Fields,
     json,
     lines::{Line, Lines},
-    packet::{Fields, Packet, Values},
+    record::LogRecord,
     time::TimeReader,
 };
 use crate::error::Failure;
+use crate::kernel::netns::NAME_LEN;
 
 /// A file in whose first lines there is nothing of ours is not read to its end.
 const PATIENCE: u64 = 1_000;
@@ -149,7 +151,7 @@ impl<R: Read> LogReader<R> {
     pub(crate) fn next<T>(
         &mut self,
         tally: &mut Tally,
-        take: impl FnOnce(&Packet<'_>) -> T,
+        take: impl FnOnce(LogRecord<'_>) -> T,
     ) -> Result<Option<T>, Failure> {
         if std::mem::take(&mut self.was_good) {
             self.lines.is_good();
@@ -169,7 +171,7 @@ impl<R: Read> LogReader<R> {
                 Ok(Some(packet)) => {
                     tally.lines += 1;
                     self.was_good = true;
-                    return Ok(Some(take(&packet)));
+                    return Ok(Some(take(packet)));
                 }
                 Ok(None) => {}
                 Err(skipped) => {
@@ -212,7 +214,8 @@ struct Parser {
 
 impl Parser {
     /// The packet of a line; `None` for what has none by right: an empty line, a header, a last line that was cut off.
-    fn read<'a>(&'a mut self, line: Line<'a>, tally: &mut Tally) -> Result<Option<Packet<'a>>, Skipped> {
+    #[inline(always)]
+    fn read<'a>(&'a mut self, line: Line<'a>, tally: &mut Tally) -> Result<Option<LogRecord<'a>>, Skipped> {
         self.line += 1;
         match line {
             Line::Whole(line) => self.whole(line),
@@ -221,7 +224,8 @@ impl Parser {
         }
     }
 
-    fn whole<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Packet<'a>>, Skipped> {
+    #[inline(always)]
+    fn whole<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<LogRecord<'a>>, Skipped> {
         let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         // Spaces at the end of a row are of the name that is its last value.
         let line = line.trim_ascii_start();
@@ -238,15 +242,9 @@ impl Parser {
                 csv::Wrong::Value => Skipped::Value,
             })?,
         };
-        let is_long =
-            |name: &Option<Cow<'_, str>>| name.as_ref().is_some_and(|name| name.len() > LONGEST_NAME);
         let packet = match fields {
-            Some(Fields { values: Values { comm, process, ifname, .. }, .. })
-                if [&comm, &process, &ifname].into_iter().any(is_long) =>
-            {
-                return Err(Skipped::LongName);
-            }
-            Some(fields) => Some(fields.into_packet(&mut self.times).ok_or(Skipped::Incomplete)?),
+            Some(fields) if has_long_name(&fields) => return Err(Skipped::LongName),
+            Some(fields) => Some(LogRecord::of(fields, &mut self.times).ok_or(Skipped::Incomplete)?),
             None => None,
         };
         self.good += 1;
@@ -254,7 +252,12 @@ impl Parser {
     }
 
     /// An object says where it ends; a row of values might have gone on.
-    fn unended<'a>(&'a mut self, line: &'a [u8], tally: &mut Tally) -> Result<Option<Packet<'a>>, Skipped> {
+    #[cold]
+    fn unended<'a>(
+        &'a mut self,
+        line: &'a [u8],
+        tally: &mut Tally,
+    ) -> Result<Option<LogRecord<'a>>, Skipped> {
         let is_json = line.starts_with(b"{");
         if is_json && json::read(line).is_ok() {
             return self.whole(line);
@@ -265,6 +268,14 @@ impl Parser {
         }
         self.whole(line)
     }
+}
+
+/// Whether a name in it is longer than any that we write.
+fn has_long_name(fields: &Fields<'_>) -> bool {
+    let Fields { comm, process, ifname, container, netns_name, .. } = fields;
+    let is_longer = |name: &Option<Cow<'_, str>>, most| name.as_ref().is_some_and(|name| name.len() > most);
+    [comm, process, ifname, container].into_iter().any(|name| is_longer(name, LONGEST_NAME))
+        || is_longer(netns_name, 4 * NAME_LEN)
 }
 
 fn is_text_form(line: &[u8]) -> bool {
@@ -291,7 +302,6 @@ mod tests {
             fixtures::{WALL_NS, incoming, outgoing, udp, v6},
         },
         request::Format,
-        source::log::record::LogRecord,
     };
 
     #[test]
@@ -308,7 +318,7 @@ mod tests {
             let mut tally = Tally::default();
             let mut reader = LogReader::new("the log".to_owned(), "replay", log);
             let mut again = Vec::new();
-            while let Ok(Some(record)) = reader.next(&mut tally, |packet| LogRecord::from(packet)) {
+            while let Ok(Some(record)) = reader.next(&mut tally, |record| record.into_owned()) {
                 Writer::new(Format::Json, &options).write(&record.event(), &mut again);
             }
             // What was read can be written, and read again.

@@ -7,7 +7,8 @@
 //! - The device's index (its name is there), and the bytes of a name that are no UTF-8.
 //!
 //! An unknown stage stays unknown, and a known total stays known, as long as the line's times can be those of four stamps. Of
-//! others (no line of ours) the stages count, and the total is unknown. Addresses that a line lacks are 0.0.0.0, its ports 0.
+//! others (no line of ours) the stages count, and the total is unknown. Of a line that lacks one of them, addresses
+//! are 0.0.0.0 and ports 0.
 
 use std::{
     borrow::Cow,
@@ -18,77 +19,115 @@ use net_latency_common::{
     AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
 };
 
-use super::packet::Packet;
-use crate::packet::event::{COLUMNS, Event, PARTS, from_display_order};
+use super::{fields::Fields, time::TimeReader};
+use crate::packet::{
+    event::{COLUMNS, Event, PARTS, from_display_order},
+    stages::{crossed, split},
+};
+
+/// An end of a packet whose line lacks one.
+const NOWHERE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A record, and what only the user side knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LogRecord {
+pub(crate) struct LogRecord<'a> {
     record: PacketRecord,
-    pub(super) wall_ns: i64,
-    ifname: Option<Box<[u8]>>,
+    pub(crate) wall_ns: i64,
+    /// Of the clock that told the time, east of Greenwich.
+    pub(crate) offset_s: i32,
+    ifname: Option<Cow<'a, str>>,
     ns_pid: Option<u32>,
-    netns_name: Option<Box<[u8]>>,
-    container: Option<Box<[u8]>>,
+    netns_name: Option<Cow<'a, str>>,
+    container: Option<Cow<'a, str>>,
+    /// The line says where its bytes are.
+    has_seq: bool,
     /// Of a log that has fine stages. Why one is unknown no line says.
     parts: Option<[u64; PARTS]>,
 }
 
-impl LogRecord {
-    pub(super) fn event(&self) -> Event<'_> {
-        Event::new(&self.record, self.wall_ns, self.ifname.as_deref())
-            .with_ns_pid(self.ns_pid)
-            .with_place(self.netns_name.as_deref(), self.container.as_deref())
-            .with_parts(self.parts.as_ref())
-    }
-}
-
-impl From<&Packet<'_>> for LogRecord {
-    fn from(packet: &Packet<'_>) -> Self {
-        let [source, destination] =
-            packet.ends.unwrap_or([(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()]);
+impl<'a> LogRecord<'a> {
+    /// `None` if time, direction or protocol are missing.
+    #[inline(always)]
+    pub(super) fn of(fields: Fields<'a>, times: &mut TimeReader) -> Option<Self> {
+        let (direction, protocol) = (fields.dir?, fields.proto?);
+        let time = times.read(&fields.ts?)?;
+        let ends = fields.saddr.zip(fields.sport).zip(fields.daddr.zip(fields.dport));
+        let ((source, sport), (destination, dport)) = ends.unwrap_or((NOWHERE, NOWHERE));
         let is_v6 = source.is_ipv6() || destination.is_ipv6();
+        let age = match direction {
+            Direction::In => fields.last_drv_ip_ns,
+            Direction::Out => fields.first_send_age_ns,
+        };
+        let stages = crossed(direction, protocol).map(|place| fields.stages[place]);
+        let (stamps, other) = stamps_of(direction, time.wall_ns, stages, fields.total_ns, age);
         let record = PacketRecord {
-            stamps: [0; STAMPS],
-            other: 0,
-            saddr: octets(source.ip(), is_v6),
-            daddr: octets(destination.ip(), is_v6),
-            comm: packet.values.comm.as_deref().map_or([0; COMM_LEN], name),
-            process: packet.values.process.as_deref().map_or([0; COMM_LEN], name),
-            pid: packet.values.pid.unwrap_or(0),
-            tid: packet.values.tid.unwrap_or(0),
-            len: packet.len,
-            seq: packet.values.seq.unwrap_or(0),
+            stamps,
+            other,
+            saddr: octets(source, is_v6),
+            daddr: octets(destination, is_v6),
+            comm: name(fields.comm.as_deref().unwrap_or_default()),
+            process: name(fields.process.as_deref().unwrap_or_default()),
+            pid: fields.pid.unwrap_or(0),
+            tid: fields.tid.unwrap_or(0),
+            len: fields.len.unwrap_or(0),
+            seq: fields.seq.unwrap_or(0),
             ifindex: 0,
-            netns: packet.values.netns.unwrap_or(0),
-            mark: packet.values.mark.unwrap_or(0),
-            sport: source.port(),
-            dport: destination.port(),
-            segs: packet.values.segs.unwrap_or(1),
-            cpu: packet.values.cpu.unwrap_or(0),
-            flags: packet.values.flags.of_kernel(),
-            direction: packet.direction as u8,
-            protocol: packet.protocol.number(),
+            netns: fields.netns.unwrap_or(0),
+            mark: fields.mark.unwrap_or(0),
+            sport,
+            dport,
+            segs: fields.segs.unwrap_or(1),
+            cpu: fields.cpu.unwrap_or(0),
+            flags: fields.flags.0,
+            direction: direction as u8,
+            protocol: protocol.number(),
             family: if is_v6 { AF_INET6 as u8 } else { AF_INET as u8 },
-            held: packet.values.held.map_or(0, |held| held as u8),
-            dsacks: packet.values.dsacks.map_or(0, |count| count.wrapping_add(1)),
-            rtt_or_holder: match packet.direction {
-                Direction::In => packet.values.cpu_held_by.unwrap_or(0),
+            held: fields.held.map_or(0, |held| held as u8),
+            dsacks: fields.dsacks.map_or(0, |count| count.wrapping_add(1)),
+            rtt_or_holder: match direction {
+                Direction::In => fields.cpu_held_by.unwrap_or(0),
                 // What has another number of ns is no line of ours.
-                Direction::Out => {
-                    packet.values.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0)
-                }
+                Direction::Out => fields.rtt_ns.and_then(|ns| u32::try_from(ns / 125).ok()).unwrap_or(0),
             },
         };
-        let bytes = |name: &Option<Cow<'_, str>>| name.as_deref().map(|name| name.as_bytes().into());
-        Self {
-            record: with_stamps(record, packet),
-            wall_ns: packet.time.wall_ns,
-            ifname: bytes(&packet.values.ifname),
-            ns_pid: packet.values.ns_pid,
-            netns_name: bytes(&packet.values.netns_name),
-            container: bytes(&packet.values.container),
-            parts: packet.parts.map(|parts| parts.map(|part| part.unwrap_or(unknown_part(Unknown::NoStamp)))),
+        let parts = fields.fine_stages.map(|fine| match (direction, stages) {
+            // Of what is not known there are no parts.
+            (Direction::In, [.., None]) => [None; PARTS],
+            _ => split(direction, protocol).map(|place| fine[place?]),
+        });
+        Some(Self {
+            record,
+            wall_ns: time.wall_ns,
+            offset_s: time.offset_s,
+            ifname: fields.ifname,
+            ns_pid: fields.ns_pid,
+            netns_name: fields.netns_name,
+            container: fields.container,
+            has_seq: fields.seq.is_some(),
+            parts: parts.map(|parts| parts.map(|part| part.unwrap_or(unknown_part(Unknown::NoStamp)))),
+        })
+    }
+
+    /// What it was written from.
+    pub(crate) fn event(&self) -> Event<'_> {
+        Event::new(&self.record, self.wall_ns, self.ifname.as_deref().map(str::as_bytes))
+            .with_ns_pid(self.ns_pid)
+            .with_place(
+                self.netns_name.as_deref().map(str::as_bytes),
+                self.container.as_deref().map(str::as_bytes),
+            )
+            .with_parts(self.parts.as_ref())
+            .with_seq(self.has_seq)
+    }
+
+    /// The same, when the line is gone.
+    pub(super) fn into_owned(self) -> LogRecord<'static> {
+        let own = |name: Option<Cow<'_, str>>| name.map(|name| Cow::Owned(name.into_owned()));
+        LogRecord {
+            ifname: own(self.ifname),
+            netns_name: own(self.netns_name),
+            container: own(self.container),
+            ..self
         }
     }
 }
@@ -104,52 +143,80 @@ fn octets(address: IpAddr, is_v6: bool) -> [u8; 16] {
 }
 
 /// A name as the kernel has it. What was no UTF-8 is no UTF-8 again, so that it takes no more room than it did.
+#[inline(always)]
 fn name(text: &str) -> [u8; COMM_LEN] {
     const NO_UTF8: u8 = 0xff;
-    let mut bytes = Vec::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            char::REPLACEMENT_CHARACTER => bytes.push(NO_UTF8),
-            _ => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
     let mut name = [0; COMM_LEN];
-    let len = bytes.len().min(COMM_LEN);
-    name[..len].copy_from_slice(&bytes[..len]);
+    if text.is_ascii() {
+        let len = text.len().min(COMM_LEN);
+        name[..len].copy_from_slice(&text.as_bytes()[..len]);
+        return name;
+    }
+    let mut rest = &mut name[..];
+    for c in text.chars() {
+        let mut bytes = [0; 4];
+        let bytes = match c {
+            char::REPLACEMENT_CHARACTER => &[NO_UTF8],
+            _ => c.encode_utf8(&mut bytes).as_bytes(),
+        };
+        let len = bytes.len().min(rest.len());
+        rest.split_off_mut(..len).expect("there is room").copy_from_slice(&bytes[..len]);
+    }
     name
 }
 
-/// The record with stamps that have the line's times between them, as many of these as can be had at once.
-fn with_stamps(record: PacketRecord, packet: &Packet<'_>) -> PacketRecord {
-    let age = match packet.direction {
-        Direction::In => packet.values.last_drv_ip_ns,
-        Direction::Out => packet.values.first_send_age_ns,
-    };
-    let total = packet.values.total_ns;
+/// Stamps that have the line's times between them, as many of these as can be had at once, and the one besides.
+#[inline(always)]
+fn stamps_of(
+    direction: Direction,
+    wall_ns: i64,
+    stages: [Option<u64>; COLUMNS],
+    total: Option<u64>,
+    age: Option<u64>,
+) -> ([u64; STAMPS], u64) {
+    // Nearly all of them.
+    if let ([Some(first), Some(second), Some(third)], Some(total), None) = (stages, total, age)
+        && u128::from(first) + u128::from(second) + u128::from(third) == u128::from(total)
+        && let Some(start) = wall_ns.checked_sub_unsigned(total).filter(|start| *start > 0)
+    {
+        let at = |ns: u64| start.unsigned_abs() + ns;
+        return (from_display_order(direction, [at(0), at(first), at(first + second), at(total)]), 0);
+    }
+    stamps_by_trying(direction, wall_ns, stages, total, age)
+}
+
+/// The same, where it takes some tries.
+#[cold]
+fn stamps_by_trying(
+    direction: Direction,
+    wall_ns: i64,
+    all: [Option<u64>; COLUMNS],
+    total: Option<u64>,
+    age: Option<u64>,
+) -> ([u64; STAMPS], u64) {
     let none = [None; COLUMNS];
-    let tries = [
-        (packet.stages, total, age),
-        (packet.stages, total, None),
-        (packet.stages, None, age),
-        (packet.stages, None, None),
-        (none, total, None),
-    ];
+    let tries =
+        [(all, total, age), (all, total, None), (all, None, age), (all, None, None), (none, total, None)];
     for (stages, total, age) in tries {
-        let Some((stamps, other)) = stamps(stages, total, age, packet.time.wall_ns) else { continue };
-        let stamps = from_display_order(packet.direction, stamps);
-        let stamped = PacketRecord { stamps, other, ..record };
+        let Some((stamps, other)) = stamps(stages, total, age, wall_ns) else { continue };
+        let stamped = PacketRecord {
+            stamps: from_display_order(direction, stamps),
+            other,
+            direction: direction as u8,
+            ..PacketRecord::default()
+        };
         let event = Event::new(&stamped, 0, None);
-        let told = match packet.direction {
+        let told = match direction {
             Direction::In => event.last_drv_ip_ns(),
             Direction::Out => event.first_send_age_ns(),
         };
         // The stages may tell a total that somebody has removed from the line.
         let is_total = event.total_ns() == total || (total.is_none() && !stages.contains(&None));
         if event.stages() == stages && is_total && told == age {
-            return stamped;
+            return (stamped.stamps, other);
         }
     }
-    record
+    ([0; STAMPS], 0)
 }
 
 /// Stamps in the order in which a packet crosses the stages, and the one besides, the latest of them at `wall_ns` if there
@@ -240,10 +307,10 @@ mod tests {
         log
     }
 
-    fn read(log: &[u8]) -> LogRecord {
+    fn read(log: &[u8]) -> LogRecord<'static> {
         let mut tally = Tally::default();
-        let record =
-            LogReader::new("the log".to_owned(), "replay", log).next(&mut tally, |packet| packet.into());
+        let record = LogReader::new("the log".to_owned(), "replay", log)
+            .next(&mut tally, |record| record.into_owned());
         assert_eq!(tally.skipped, 0);
         record.expect("a log").expect("a line")
     }

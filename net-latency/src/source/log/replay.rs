@@ -21,7 +21,7 @@ const AHEAD: usize = 16_384;
 
 /// What the thread that reads has to say. It is a thread of its own since standard input may keep it waiting.
 enum Message {
-    Packet(LogRecord),
+    Packet(LogRecord<'static>),
     End(Tally),
     Failed(Failure),
 }
@@ -37,7 +37,7 @@ pub(crate) struct Replay {
     first_ns: i64,
     /// The last packet that was handed out, or filtered.
     last_ns: i64,
-    next: Option<LogRecord>,
+    next: Option<LogRecord<'static>>,
     filtered: u64,
     tally: Option<Tally>,
 }
@@ -117,7 +117,7 @@ impl Replay {
     }
 
     /// The next packet, due or not.
-    fn receive(&mut self) -> Result<Option<&LogRecord>, Failure> {
+    fn receive(&mut self) -> Result<Option<&LogRecord<'static>>, Failure> {
         if self.next.is_none() && self.tally.is_none() {
             match self.messages.try_recv() {
                 Ok(Message::Packet(record)) => self.next = Some(record),
