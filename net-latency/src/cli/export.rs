@@ -37,7 +37,7 @@ pub(super) struct ExportArguments {
     /// Into how many stages a packet's time is split; fine not with --slower
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
-    /// Number of groups that get series of their own, first come, first served; the rest is one more, "other"
+    /// Number of groups that get series of their own, those with the most packets; the rest is one more, "other"
     #[arg(long, value_name = "N", value_parser = values::parse_rows, default_value_t = DEFAULT_SERIES, help_heading = "Output")]
     series: u16,
     /// Lines that --slower writes in a second at most, and as many at once; the rest is only counted

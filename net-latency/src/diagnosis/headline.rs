@@ -140,6 +140,14 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
         0 => String::new(),
         others => format!("; too few packets of {others} more"),
     };
+    if seen.refused > 0 {
+        let packets = counted(seen.refused, "packet");
+        return vec![
+            format!("{NOTHING_SLOW} in the busiest services; {packets} of others not judged: a filter helps"),
+            format!("{NOTHING_SLOW} in the busiest services; {packets} not judged"),
+            format!("{NOTHING_SLOW} in the busiest services"),
+        ];
+    }
     let services = counted(judged.len() as u64, "service");
     let packets = counted(seen.packets.iter().sum(), "packet");
     let elapsed = seconds(elapsed_ns);

@@ -23,6 +23,10 @@ use crate::{
 
 /// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
 const SERVICES: usize = 128;
+/// Services without a place whose packets are counted.
+const CHALLENGERS: usize = 64;
+/// Packets from which on one of these may take the place of a service with half as many.
+const LEAST_CHALLENGE: u64 = 16;
 /// Most windows of time that are told apart. When there are more, they become twice as wide.
 const WINDOWS: usize = 1_024;
 /// A window's width at first, ns: wide enough for a packet of each busy service, short enough to see a stall by itself.
@@ -251,6 +255,9 @@ impl Side {
 /// connection, or clients that come and go, all of them have one.
 const ALIKE: usize = 4;
 
+/// Whose a service is: number and name of the process, port, protocol. A number may be another's later.
+type Key = (u32, [u8; COMM_LEN], u16, Protocol);
+
 /// Who may be alike: name, port, protocol, network namespace.
 type Kind = ([u8; COMM_LEN], u16, Protocol, u32);
 
@@ -318,9 +325,14 @@ impl Service {
             && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
     }
 
+    /// Packets of both directions.
+    fn packets(&self) -> u64 {
+        self.sides.iter().map(|side| side.packets + side.resent).sum()
+    }
+
     /// Whether it has packets. One that has become a part of another's has none.
     fn is_used(&self) -> bool {
-        self.sides.iter().any(|side| side.packets + side.resent > 0)
+        self.packets() > 0
     }
 
     pub(super) fn name(&self) -> Option<&[u8]> {
@@ -341,15 +353,16 @@ pub struct Model {
     /// As [`service_port`] takes them.
     ephemeral: u32,
     pub(super) services: Vec<Service>,
-    /// By number and name of the process: a number may be another's later.
-    places: HashMap<(u32, [u8; COMM_LEN], u16, Protocol), usize>,
+    places: HashMap<Key, usize>,
+    /// Packets of those without a place. Where there is no room for one more, each loses one: so those with many stay (Misra and Gries).
+    challengers: HashMap<Key, u64>,
     /// The places of those who are alike; of several in one place, only that.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
     /// When the first and the last packet were complete, ns since 1970.
     pub(super) span: Option<(i64, i64)>,
     pub(super) window_ns: u64,
-    /// Packets in and out, those without data, and those for whose service there was no place.
+    /// Packets in and out, those without data, and those for whose service there was no place, or no more.
     pub(super) packets: [u64; 2],
     pub(super) control: u64,
     pub(super) refused: u64,
@@ -366,6 +379,7 @@ impl Model {
             ephemeral: u32::from(ephemeral.0) | u32::from(ephemeral.1) << 16,
             services: Vec::new(),
             places: HashMap::new(),
+            challengers: HashMap::new(),
             alike: HashMap::new(),
             connections: Connections::default(),
             span: None,
@@ -629,14 +643,13 @@ impl Model {
                 _ => {}
             }
         }
-        if self.services.len() == SERVICES {
-            return None;
-        }
-        self.places.insert(key, self.services.len());
+        let is_full = self.services.len() == SERVICES;
+        let place = if is_full { self.give_way(key)? } else { self.services.len() };
+        self.places.insert(key, place);
         if let Some(kind) = kind {
-            self.alike.entry(kind).or_default().push(self.services.len());
+            self.alike.entry(kind).or_default().push(place);
         }
-        self.services.push(Service {
+        let service = Service {
             pid,
             is_of_several: false,
             port,
@@ -648,8 +661,50 @@ impl Model {
             remote: ends.remote.ip(),
             is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
             netns: event.record().netns,
+        };
+        if is_full {
+            self.services[place] = service;
+        } else {
+            self.services.push(service);
+        }
+        Some(place)
+    }
+
+    /// The place of the service with the fewest packets, if this one, which has none, has far more by now.
+    fn give_way(&mut self, key: Key) -> Option<usize> {
+        if self.challengers.len() == CHALLENGERS && !self.challengers.contains_key(&key) {
+            self.challengers.retain(|_, packets| {
+                *packets -= 1;
+                *packets > 0
+            });
+            return None;
+        }
+        let packets = self.challengers.entry(key).or_default();
+        *packets += 1;
+        // Not at each packet: all places are looked at.
+        if *packets < LEAST_CHALLENGE || !packets.is_power_of_two() {
+            return None;
+        }
+        let (place, least) =
+            self.services.iter().map(Service::packets).enumerate().min_by_key(|(_, has)| *has)?;
+        if *packets <= 2 * least {
+            return None;
+        }
+        self.challengers.remove(&key);
+        self.refused += least;
+        self.places.retain(|_, other| *other != place);
+        self.alike.values_mut().for_each(|places| places.retain(|other| *other != place));
+        self.alike.retain(|_, places| !places.is_empty());
+        for service in &mut self.services {
+            service.peer = service.peer.filter(|peer| *peer != place);
+            service.sides.iter_mut().for_each(|side| side.for_peers.retain(|(peer, _)| *peer != place));
+        }
+        self.connections.each(|half| {
+            if half.service == Some(place) {
+                *half = Half::default();
+            }
         });
-        Some(self.services.len() - 1)
+        Some(place)
     }
 
     /// Makes one service of those who are alike.

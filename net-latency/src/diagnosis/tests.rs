@@ -929,6 +929,35 @@ fn memory_is_bounded() {
     assert!(verdict.seen.windows <= 1_024 && verdict.seen.window_ns > 500_000 * MS);
 }
 
+#[test]
+fn many_small_services_hide_no_large_one() {
+    let mut traffic = Traffic::default();
+    // As one who binds a port after the other for a packet each.
+    for port in 1..=2_000 {
+        traffic.exchange(Who { pid: 7, name: "many", port }, u64::from(port) * MS, USUAL);
+    }
+    traffic.server(ORDERS, 300, USUAL, Times { wait: 30 * MS, ..USUAL });
+    let verdict = traffic.verdict();
+    let first = verdict.findings.first().and_then(|finding| finding.who.as_ref()).map(|who| who.port);
+    assert_eq!(first, Some(ORDERS.port), "{}", shown(&verdict));
+    // All packets are somewhere.
+    let judged: u64 = 2 * (2_000 + 300);
+    assert_eq!(verdict.seen.packets.iter().sum::<u64>(), judged);
+    assert!(verdict.seen.refused >= 2 * (2_000 - 128) && verdict.seen.services <= 128);
+}
+
+#[test]
+fn what_is_not_judged_is_said_first() {
+    let mut traffic = Traffic::default();
+    for port in 1..=300 {
+        traffic.exchange(Who { pid: 7, name: "many", port }, u64::from(port) * MS, USUAL);
+    }
+    let verdict = traffic.verdict();
+    let text = shown(&verdict);
+    assert!(text.starts_with("nothing wrong found in the busiest services: "), "{text}");
+    assert!(text.contains("\n344 packets not judged, of more services than there is room for"), "{text}");
+}
+
 /// All that there may be to say.
 fn everything() -> Verdict {
     let mut traffic = Traffic::default();

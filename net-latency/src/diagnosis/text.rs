@@ -56,6 +56,7 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
 fn write_head(findings: &[Finding], seen: &Seen, out: &mut Vec<u8>) {
     let faults = findings.iter().filter(|finding| finding.is_fault()).count();
     let what = match faults {
+        0 if seen.refused > 0 => "nothing wrong found in the busiest services".to_owned(),
         0 => "nothing wrong found".to_owned(),
         faults => counted(faults as u64, "cause") + " found",
     };
@@ -100,7 +101,10 @@ fn write_notes(seen: &Seen, out: &mut Vec<u8>) {
     }
     if seen.refused > 0 {
         let packets = counted(seen.refused, "packet");
-        line(out, format_args!("\n{packets} of more services than there is room for: a filter helps."));
+        line(
+            out,
+            format_args!("\n{packets} not judged, of more services than there is room for: a filter helps."),
+        );
     }
     if let Some(lost) = seen.lost.filter(|lost| *lost > 0) {
         let packets = counted(lost, "packet");

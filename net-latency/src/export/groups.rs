@@ -1,5 +1,5 @@
-//! Whose series a packet is counted in: groups by name, as many as there may be, and one for all others. What a series
-//! counts never falls as long as it is there.
+//! Whose series a packet is counted in: groups by name, as many as there may be, and one for all others. Those with the most packets
+//! have series of their own: who came first with few gives way. What a series counts never falls as long as it is there.
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,11 @@ const SETTLED: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(300);
 /// How long series without a packet stay.
 const IDLE: Duration = Duration::from_secs(3600);
+/// How long series stay at least, so that two groups don't take them from each other.
+const LEAST: Duration = Duration::from_secs(60);
+/// How many times as many packets a group must have as the one that gives way to it, and how many more: one that pauses keeps its
+/// series.
+const MORE: (u64, u64) = (2, 50);
 
 /// The values of a group's labels.
 pub(crate) type Labels = Vec<String>;
@@ -68,6 +73,25 @@ struct Group {
     now: Cells,
     packets: u64,
     changed: Instant,
+    /// Packets of late: those of each look count half at the next.
+    recent: u64,
+    since: Instant,
+}
+
+impl Group {
+    /// Nothing counted yet.
+    fn new(is_own: bool, members: Vec<Id>, now: Instant) -> Self {
+        Self {
+            is_own,
+            members,
+            past: Cells::default(),
+            now: Cells::default(),
+            packets: 0,
+            changed: now,
+            recent: 0,
+            since: now,
+        }
+    }
 }
 
 /// All groups.
@@ -128,12 +152,59 @@ impl Groups {
         }
         for group in self.groups.values_mut() {
             let packets = group.now.all_packets();
+            group.recent = group.recent / 2 + packets.saturating_sub(group.packets);
             if packets != group.packets {
                 (group.packets, group.changed) = (packets, now);
             }
         }
         self.age(counts, now);
+        while self.give_way(counts, now) {}
         Ok(())
+    }
+
+    /// Has the least used group with series give way to one that has none, and far more packets. Whether there was one.
+    fn give_way(&mut self, counts: &[(CellKey, u64)], now: Instant) -> bool {
+        let of = |is_own: bool| self.groups.iter().filter(move |(_, group)| group.is_own == is_own);
+        let least = of(true).min_by_key(|(_, group)| group.recent);
+        let most = of(false).max_by_key(|(_, group)| group.recent);
+        let (Some((least, one)), Some((most, other))) = (least, most) else { return false };
+        let enough = one.recent.saturating_mul(MORE.0).saturating_add(MORE.1);
+        if self.own < self.most || now - one.since < LEAST || other.recent < enough {
+            return false;
+        }
+        for (labels, is_heir) in [(least.clone(), false), (most.clone(), true)] {
+            let Some(group) = self.groups.remove(&labels) else { continue };
+            self.forget(&group, counts);
+            if is_heir {
+                // It begins at 0: what it had is among the others, which don't fall.
+                self.own += 1;
+                let members: Vec<_> =
+                    group.members.iter().copied().filter(|id| self.members.contains_key(id)).collect();
+                let heir = Group { recent: group.recent, ..Group::new(true, members, now) };
+                self.groups.insert(labels, heir);
+            }
+        }
+        true
+    }
+
+    /// A group is no more. Its members begin anew when they have packets again.
+    fn forget(&mut self, group: &Group, counts: &[(CellKey, u64)]) {
+        if group.is_own {
+            self.own -= 1;
+        } else {
+            self.others.add(&group.now);
+        }
+        for id in &group.members {
+            match self.members.get_mut(id) {
+                Some(member) if !member.is_settled => {
+                    // Its series begin at 0 when it has packets again.
+                    let mut of_all = counts.chunk_by(|(one, _), (other, _)| one.group == other.group);
+                    let of_it = of_all.find(|of_one| of_one[0].0.group == *id);
+                    member.base = of_it.map(of_member).unwrap_or_default();
+                }
+                _ => drop(self.members.remove(id)),
+            }
+        }
     }
 
     /// Adds the counts of somebody to the group of that name. Says whether these are the last.
@@ -166,14 +237,7 @@ impl Groups {
             let group = groups.entry(name).or_insert_with(|| {
                 let is_own = *own < *most;
                 *own += usize::from(is_own);
-                Group {
-                    is_own,
-                    members: Vec::new(),
-                    past: Cells::default(),
-                    now: Cells::default(),
-                    packets: 0,
-                    changed: now,
-                }
+                Group::new(is_own, Vec::new(), now)
             });
             if !group.members.contains(&id) {
                 group.members.push(id);
@@ -198,7 +262,8 @@ impl Groups {
 
     /// Forgets groups that have gone, or whose last packet is long ago.
     fn age(&mut self, counts: &[(CellKey, u64)], now: Instant) {
-        let Self { groups, members, others, own, .. } = self;
+        let Self { groups, members, .. } = self;
+        let mut over = Vec::new();
         groups.retain(|_, group| {
             let is_settled = |members: &FxHashMap<Id, Member>, id| {
                 members.get(id).is_none_or(|member: &Member| member.is_settled)
@@ -215,26 +280,15 @@ impl Groups {
             let still = now - group.changed;
             let is_gone =
                 group.members.iter().all(|id| is_settled(members, id)) && (still >= KEPT || !group.is_own);
-            if !is_gone && still < IDLE {
-                return true;
+            let stays = !is_gone && still < IDLE;
+            if !stays {
+                over.push(std::mem::replace(group, Group::new(false, Vec::new(), now)));
             }
-            if group.is_own {
-                *own -= 1;
-            } else {
-                others.add(&group.now);
-            }
-            for id in &group.members {
-                if is_settled(members, id) {
-                    members.remove(id);
-                } else if let Some(member) = members.get_mut(id) {
-                    // Its series begin at 0 when it has packets again.
-                    let mut of_all = counts.chunk_by(|(one, _), (other, _)| one.group == other.group);
-                    let of_it = of_all.find(|of_one| of_one[0].0.group == *id);
-                    member.base = of_it.map(of_member).unwrap_or_default();
-                }
-            }
-            false
+            stays
         });
+        for group in over {
+            self.forget(&group, counts);
+        }
     }
 
     /// The groups with series of their own.
@@ -429,6 +483,26 @@ mod tests {
         run.packets(20, 1).look(1);
         run.packets(10, 5).look(1);
         assert_eq!(run.shown(), (vec![("2", 1)], 5, 9));
+    }
+
+    #[test]
+    fn who_came_first_gives_way_to_who_has_more() {
+        let mut run = Run::new(2);
+        // One packet each is what it takes to be first.
+        run.packets(10, 1).packets(20, 1).look(0);
+        for _ in 0..LEAST.as_secs() / 10 {
+            run.packets(10, 1).packets(20, 1).packets(30, 100).look(10);
+        }
+        let (own, others, all) = run.shown();
+        assert_eq!((own, others, all), (vec![("2", 7), ("3", 0)], 600, 614));
+        run.packets(10, 1).packets(30, 100).look(10);
+        assert_eq!(run.shown(), (vec![("2", 7), ("3", 100)], 601, 715));
+        // One with somewhat more takes nothing from it.
+        for _ in 0..100 {
+            run.packets(20, 99).packets(30, 100).packets(40, 150).look(10);
+        }
+        let (own, ..) = run.shown();
+        assert_eq!(own.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["2", "3"]);
     }
 
     proptest! {

@@ -1,8 +1,13 @@
 //! Names of groups, as the values of their labels. None holds a process id, an address or an ephemeral port.
 
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{
+    fs,
+    hash::BuildHasher as _,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::groups::{Id, Labels, Name, Naming};
 use crate::{
@@ -17,7 +22,7 @@ use crate::{
     request::ExportBy,
 };
 
-/// What nobody knows.
+/// Where the name is not known.
 const UNKNOWN: &str = "unknown";
 /// Processes that are in no pod.
 const HOST: &str = "host";
@@ -27,6 +32,10 @@ const EPHEMERAL: &str = "ephemeral";
 const KEPT_WALKS: u64 = 60;
 /// Cgroups that have gone whose names are kept.
 const KEPT_NAMES: usize = 16_384;
+/// Of how much time at most one part goes into walks: whoever may make cgroups may make many.
+const PARTS: u32 = 20;
+/// Bytes of a label. A longer one is cut, with a number that tells it from others that begin so.
+const LONGEST: usize = 128;
 
 /// Names of labels of groups.
 pub(crate) const fn labels(by: ExportBy) -> &'static [&'static str] {
@@ -49,6 +58,8 @@ pub(crate) struct Names {
     hierarchy: Option<PathBuf>,
     cgroups: FxHashMap<u64, Cgroup>,
     walks: u64,
+    /// When the last one ended, and how long it took.
+    walked: Option<(Instant, Duration)>,
     pods: Pods,
     pods_failed: bool,
     ephemeral: (u16, u16),
@@ -56,7 +67,7 @@ pub(crate) struct Names {
 
 #[derive(Debug)]
 struct Cgroup {
-    path: Vec<u8>,
+    is: Kept,
     /// The walk that met it last.
     seen: u64,
 }
@@ -73,6 +84,7 @@ impl Names {
             hierarchy: unified_hierarchy(&mounts),
             cgroups: FxHashMap::default(),
             walks: 0,
+            walked: None,
             pods: Pods::default(),
             pods_failed: false,
             ephemeral: ports::ephemeral(),
@@ -89,9 +101,11 @@ impl Names {
     /// Asks anew for what may have changed.
     pub(crate) fn refresh(&mut self) {
         self.devices.refresh();
-        if let Some(hierarchy) = &self.hierarchy {
-            let now = cgroups::all(hierarchy);
-            self.walked(now);
+        let is_due = self.walked.is_none_or(|(end, took)| end.elapsed() >= took * PARTS);
+        if let Some(hierarchy) = self.hierarchy.clone().filter(|_| is_due) {
+            let begin = Instant::now();
+            self.walk(|take| cgroups::each(&hierarchy, take));
+            self.walked = Some((Instant::now(), begin.elapsed()));
         }
         if self.by == ExportBy::Pod {
             match Pods::read(POD_LOGS.as_ref(), CONTAINER_LOGS.as_ref()) {
@@ -105,11 +119,14 @@ impl Names {
         }
     }
 
-    fn walked(&mut self, now: HashMap<u64, Vec<u8>>) {
+    /// Takes in all cgroups that there are, which `each` hands on.
+    fn walk(&mut self, each: impl FnOnce(&mut dyn FnMut(u64, &[u8]))) {
         self.walks += 1;
-        for (id, path) in now {
-            self.cgroups.insert(id, Cgroup { path, seen: self.walks });
-        }
+        let Self { by, cgroups, walks, .. } = self;
+        each(&mut |id, path| {
+            let new = || Cgroup { is: Kept::of(*by, path), seen: 0 };
+            cgroups.entry(id).or_insert_with(new).seen = *walks;
+        });
         let oldest = self.walks.saturating_sub(KEPT_WALKS);
         self.cgroups.retain(|_, cgroup| cgroup.seen > oldest);
         // They would go later by themselves: who starts so many has no names to lose but the newest.
@@ -122,14 +139,15 @@ impl Names {
     fn cgroup(&self, id: u64) -> Name {
         let unknown = || Name::NotYet(vec![UNKNOWN.to_owned(); labels(self.by).len()]);
         let Some(cgroup) = self.cgroups.get(&id) else { return unknown() };
-        if self.by == ExportBy::Cgroup {
-            return Name::Known(vec![printable(&cgroup.path)]);
-        }
-        let Some(place) = str::from_utf8(&cgroup.path).ok().and_then(Place::of) else {
-            return Name::Known(vec![HOST.to_owned(); 3]);
+        let place = match &cgroup.is {
+            Kept::Path(label) => return Name::Known(vec![label.to_string()]),
+            Kept::Host => return Name::Known(vec![HOST.to_owned(); 3]),
+            Kept::Pod(place) => place,
         };
-        let Some(name) = self.pods.name(&place) else { return unknown() };
-        let labels = |container: &str| [name.namespace, name.pod, container].map(str::to_owned).to_vec();
+        let Some(name) = self.pods.name(place) else { return unknown() };
+        let labels = |container: &str| {
+            [name.namespace, name.pod, container].map(|name| label(name.as_bytes())).to_vec()
+        };
         name.container.map_or_else(|| Name::NotYet(labels(UNKNOWN)), |known| Name::Known(labels(known)))
     }
 }
@@ -143,11 +161,11 @@ impl Naming for Names {
             _ if first == 0 && second == 0 => unknown(),
             ExportBy::Process | ExportBy::Comm => {
                 let bytes = [first.to_ne_bytes(), second.to_ne_bytes()].concat();
-                one(printable(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
+                one(label(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
             }
             ExportBy::Cgroup | ExportBy::Pod => self.cgroup(first),
             ExportBy::Interface => match self.devices.name(second as u32, first as u32, 0) {
-                Some(name) => one(printable(name)),
+                Some(name) => one(label(name)),
                 None => unknown(),
             },
             ExportBy::Port => {
@@ -165,11 +183,39 @@ impl Naming for Names {
     }
 }
 
-/// A name of somebody's choice, in which nothing acts on a terminal.
-fn printable(name: &[u8]) -> String {
+/// What is kept of a cgroup, whose path may be long.
+#[derive(Debug)]
+enum Kept {
+    /// The label that it makes.
+    Path(Box<str>),
+    /// Where in a pod it is.
+    Pod(Place),
+    /// It is in none.
+    Host,
+}
+
+impl Kept {
+    fn of(by: ExportBy, path: &[u8]) -> Self {
+        match str::from_utf8(path).ok().and_then(Place::of) {
+            _ if by == ExportBy::Cgroup => Self::Path(label(path).into()),
+            Some(place) => Self::Pod(place),
+            None => Self::Host,
+        }
+    }
+}
+
+/// A name of somebody's choice as a label's value: nothing in it acts on a terminal, and it has no more than [`LONGEST`] bytes.
+fn label(name: &[u8]) -> String {
     let mut out = Vec::new();
     write_name(Some(name), &mut out);
-    String::from_utf8_lossy(&out).into_owned()
+    let mut label = String::from_utf8_lossy(&out).into_owned();
+    if label.len() > LONGEST {
+        // The same in each run, as series are.
+        let number = format!("~{:016x}", FxBuildHasher.hash_one(name));
+        label.truncate(label.floor_char_boundary(LONGEST - number.len()));
+        label += &number;
+    }
+    label
 }
 
 #[cfg(test)]
@@ -193,6 +239,23 @@ mod tests {
     }
 
     #[test]
+    fn no_label_is_long() {
+        let deep = |last: &str| [b"/\x01".repeat(8_000), last.as_bytes().to_vec()].concat();
+        let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
+        names.walk(|take| [(7, "a"), (8, "b")].into_iter().for_each(|(id, last)| take(id, &deep(last))));
+        let [one, other] = [7, 8].map(|id| names.name([id, 0]));
+        // They begin alike, and are told apart.
+        assert_ne!(one, other);
+        for name in [one, other] {
+            let Name::Known(labels) = name else { panic!("{name:?}") };
+            assert!(labels[0].len() <= LONGEST && labels[0].starts_with("/\\x01/"), "{labels:?}");
+        }
+        let shown = label("é".repeat(100).as_bytes());
+        assert!(shown.len() <= LONGEST && shown.starts_with("éé"), "{shown}");
+        assert_eq!(label(b"/system.slice/nginx.service"), "/system.slice/nginx.service");
+    }
+
+    #[test]
     fn devices_of_another_namespace_have_no_name() {
         let mut names = Names::new(ExportBy::Interface);
         assert_eq!(names.name([1, 7]), known(&[UNKNOWN]));
@@ -202,13 +265,13 @@ mod tests {
     fn a_cgroup_that_has_gone_keeps_its_name_for_a_while() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
         let path = b"/system.slice/nginx.service".to_vec();
-        names.walked(HashMap::from([(7, path)]));
+        names.walk(|take| take(7, &path));
         assert!(!names.is_gone([7, 0]));
-        names.walked(HashMap::new());
+        names.walk(|_| ());
         assert!(names.is_gone([7, 0]) && names.is_gone([8, 0]) && !names.is_gone([0, 0]));
         assert_eq!(names.name([7, 0]), known(&["/system.slice/nginx.service"]));
         for _ in 0..KEPT_WALKS {
-            names.walked(HashMap::new());
+            names.walk(|_| ());
         }
         assert_eq!(names.name([7, 0]), Name::NotYet(vec![UNKNOWN.to_owned()]));
     }
@@ -216,7 +279,7 @@ mod tests {
     #[test]
     fn who_is_in_no_pod_is_of_the_host() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Pod) };
-        names.walked(HashMap::from([(7, b"/system.slice/sshd.service".to_vec())]));
+        names.walk(|take| take(7, b"/system.slice/sshd.service"));
         assert_eq!(names.name([7, 0]), known(&[HOST; 3]));
     }
 
@@ -224,7 +287,7 @@ mod tests {
     fn many_short_lives_take_little_room() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
         for walk in 0..50u64 {
-            names.walked((0..1_000).map(|id| (walk * 1_000 + id, b"/x".to_vec())).collect());
+            names.walk(|take| (0..1_000).for_each(|id| take(walk * 1_000 + id, b"/x")));
         }
         assert!(names.cgroups.len() <= KEPT_NAMES + 1_000, "{}", names.cgroups.len());
     }

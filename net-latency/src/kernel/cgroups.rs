@@ -4,12 +4,14 @@ use std::{
     collections::HashMap,
     ffi::OsString,
     fs,
-    os::unix::{
-        ffi::{OsStrExt as _, OsStringExt as _},
-        fs::{DirEntryExt as _, MetadataExt as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{ffi::OsStringExt as _, fs::MetadataExt as _},
     },
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, open, openat};
 
 use super::mounts;
 
@@ -28,23 +30,38 @@ pub fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
 #[must_use]
 pub fn all(root: &Path) -> HashMap<u64, Vec<u8>> {
     let mut found = HashMap::new();
-    if let Ok(data) = fs::metadata(root) {
-        found.insert(data.ino(), b"/".to_vec());
-    }
-    walk(root, &mut Vec::new(), DEEPEST, &mut found);
+    each(root, &mut |id, path| {
+        found.insert(id, path.to_vec());
+    });
     found
 }
 
-/// Adds the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found.
-fn walk(directory: &Path, path: &mut Vec<u8>, depth: usize, found: &mut HashMap<u64, Vec<u8>>) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
+/// Hands on the id and the path of each, as [`all`] does.
+pub(crate) fn each(root: &Path, take: &mut dyn FnMut(u64, &[u8])) {
+    if let Ok(data) = fs::metadata(root) {
+        take(data.ino(), b"/");
+    }
+    if let Ok(directory) = open(root, DIRECTORY, Mode::empty()) {
+        walk(directory, &mut Vec::new(), DEEPEST, take);
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// Hands on the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found. Each is opened from
+/// the one above it: from the root, deep ones would cost by their depth.
+fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: &mut dyn FnMut(u64, &[u8])) {
+    let Ok(entries) = Dir::read_from(directory.as_fd()) else { return };
     for entry in entries.flatten() {
-        if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let name = entry.file_name();
+        if depth > 0 && entry.file_type() == FileType::Directory && ![c".", c".."].contains(&name) {
             let len = path.len();
             path.push(b'/');
-            path.extend_from_slice(entry.file_name().as_bytes());
-            found.insert(entry.ino(), path.clone());
-            walk(&entry.path(), path, depth - 1, found);
+            path.extend_from_slice(name.to_bytes());
+            take(entry.ino(), path);
+            if let Ok(below) = openat(&directory, name, DIRECTORY, Mode::empty()) {
+                walk(below, path, depth - 1, take);
+            }
             path.truncate(len);
         }
     }
