@@ -31,6 +31,9 @@ pub(super) struct ExportArguments {
     /// Where to listen; 0.0.0.0:9823 or [::]:9823 for all addresses of this machine
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN, value_parser = parse_listen, help_heading = "Output")]
     listen: SocketAddr,
+    /// Name by which scrapers know this machine, besides localhost, its host name and any address; repeatable
+    #[arg(long, value_name = "NAME", help_heading = "Output")]
+    host_name: Vec<String>,
     /// What to keep series for, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<ExportBy>(), default_value = first::<ExportBy>(), help_heading = "Output")]
     by: ExportBy,
@@ -90,6 +93,7 @@ impl ExportArguments {
             series: self.series.into(),
             slow: slower.map(|least| SlowLines { least, per_second: self.slower_rate }),
             listen: self.listen,
+            host_names: self.host_name,
             duration: self.duration,
             quiet,
             footer,

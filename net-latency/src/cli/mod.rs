@@ -520,13 +520,14 @@ mod tests {
             series: 64,
             slow: None,
             listen: (Ipv4Addr::LOCALHOST, 9823).into(),
+            host_names: vec![],
             duration: None,
             quiet: false,
             footer: FooterFormat::Text,
         };
         assert_eq!(export(&[]), usual);
         let arguments = "--port 443 --by pod --series 7 --listen [::]:80 -q --duration 1m --backend kprobe --buckets 4096 \
-                         --slower 10ms --slower-rate 7";
+                         --slower 10ms --slower-rate 7 --host-name node-7.example";
         let config = export(&arguments.split_whitespace().collect::<Vec<_>>());
         let (by, least) = (GroupBy::Cgroup, Duration::from_millis(10));
         let histograms = Histograms { by, buckets: 4096, stages: Stages::Basic, slower: Some(least) };
@@ -542,6 +543,7 @@ mod tests {
                 series: 7,
                 slow: Some(SlowLines { least, per_second: 7 }),
                 listen: (Ipv6Addr::UNSPECIFIED, 80).into(),
+                host_names: vec!["node-7.example".to_owned()],
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
                 footer: FooterFormat::None,

@@ -143,8 +143,7 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
     if seen.refused > 0 {
         let packets = counted(seen.refused, "packet");
         return vec![
-            format!("{NOTHING_SLOW} in the busiest services; {packets} of others not judged: a filter helps"),
-            format!("{NOTHING_SLOW} in the busiest services; {packets} not judged"),
+            format!("{NOTHING_SLOW} in the busiest services; {packets} not judged: a filter helps"),
             format!("{NOTHING_SLOW} in the busiest services"),
         ];
     }

@@ -2,9 +2,10 @@
 //! about a connection is bounded: how many there are, how long one lasts, what a request may hold.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     io::{self, Write as _},
-    net::{SocketAddr, TcpListener as StdListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdListener},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +21,8 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
+    header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HOST, RETRY_AFTER},
+    http::uri::Authority,
     server::conn::http1,
     service::service_fn,
 };
@@ -29,6 +31,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc, oneshot},
+    task::{AbortHandle, yield_now},
     time::{sleep, timeout},
 };
 
@@ -52,6 +55,8 @@ const HEADERS: usize = 64;
 /// How long to wait where the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(200);
 const TEXT: &str = "text/plain; charset=utf-8";
+const STRANGE: &str =
+    "this machine is not known by that name; ask by its address, or name it with --host-name\n";
 const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
     Content-Length: 46\r\nConnection: close\r\n\r\ntoo many connections at a time; try again soon";
@@ -60,6 +65,8 @@ const REFUSAL: &[u8] =
 pub(crate) struct Scrape {
     /// In this form.
     pub(crate) form: Form,
+    /// Packed by gzip.
+    pub(crate) is_packed: bool,
     /// Where they go.
     pub(crate) answer: oneshot::Sender<Bytes>,
 }
@@ -108,17 +115,23 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts to answer: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
+    /// Starts to answer those who ask for one of the `hosts`: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
     ///
     /// # Errors
     /// If there can't be another thread, or that fails.
     pub(crate) fn start(
         listener: Listener,
+        hosts: Vec<String>,
         prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> Result<Self, Failure> {
         let (sender, scrapes) = mpsc::channel(CONNECTIONS);
         let is_ready = Arc::new(AtomicBool::new(false));
-        let service = Service { scrapes: sender, is_ready: Arc::clone(&is_ready) };
+        let service = Service {
+            scrapes: sender,
+            is_ready: Arc::clone(&is_ready),
+            hosts: hosts.into(),
+            has_asked: Arc::default(),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -154,12 +167,18 @@ impl Server {
 struct Service {
     scrapes: mpsc::Sender<Scrape>,
     is_ready: Arc<AtomicBool>,
+    /// By which names of this machine it is asked, as far as they are not addresses.
+    hosts: Arc<[String]>,
+    /// The head of this connection's request has come.
+    has_asked: Arc<AtomicBool>,
 }
 
 /// Answers whoever comes, for ever.
 async fn serve(socket: TcpListener, service: Service) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let refusals = Arc::new(Semaphore::new(REFUSALS));
+    // Those that go on, the oldest first.
+    let mut open = VecDeque::new();
     let mut is_told = false;
     loop {
         let stream = match socket.accept().await {
@@ -175,13 +194,24 @@ async fn serve(socket: TcpListener, service: Service) {
             }
         };
         is_told = false;
+        open.retain(|(task, _): &(AbortHandle, Arc<AtomicBool>)| !task.is_finished());
+        if connections.available_permits() == 0
+            && let Some(place) = open.iter().position(|(_, has_asked)| !has_asked.load(Ordering::Relaxed))
+            && let Some((oldest, _)) = open.remove(place)
+        {
+            // It has connected, and asks for nothing. Its permit comes back when the task next has its turn.
+            oldest.abort();
+            yield_now().await;
+        }
         if let Ok(permit) = Arc::clone(&connections).try_acquire_owned() {
-            let service = service.clone();
-            tokio::spawn(async move {
+            let has_asked = Arc::new(AtomicBool::new(false));
+            let service = Service { has_asked: Arc::clone(&has_asked), ..service.clone() };
+            let task = tokio::spawn(async move {
                 // Whatever ends it ends this connection only.
                 let _ = timeout(CONNECTION_TIME, answer(stream, service)).await;
                 drop(permit);
             });
+            open.push_back((task.abort_handle(), has_asked));
         } else if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
             tokio::spawn(async move {
                 let _ = timeout(REFUSAL_TIME, refuse(stream)).await;
@@ -218,6 +248,10 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
 
 impl Service {
     async fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        self.has_asked.store(true, Ordering::Relaxed);
+        if !self.is_known(request) {
+            return text(StatusCode::MISDIRECTED_REQUEST, STRANGE);
+        }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
             response.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
@@ -233,22 +267,33 @@ impl Service {
         }
     }
 
+    /// Whether the request is for this machine: a page of a browser here may ask by a name of its own that leads here. Addresses are
+    /// what they are; a name has to be one of ours.
+    fn is_known(&self, request: &Request<Incoming>) -> bool {
+        let Some(host) = request.headers().get(HOST) else { return true };
+        let Some(host) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
+            return false;
+        };
+        let name = host.host();
+        let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+        is_address || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
     async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let accept: Vec<_> =
             request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let form = Form::accepted(&accept.join(","));
+        let is_packed = takes_gzip(request);
         let (answer, metrics) = oneshot::channel();
-        let is_asked =
-            self.is_ready.load(Ordering::Relaxed) && self.scrapes.send(Scrape { form, answer }).await.is_ok();
+        let is_asked = self.is_ready.load(Ordering::Relaxed)
+            && self.scrapes.send(Scrape { form, is_packed, answer }).await.is_ok();
         let metrics = if is_asked { metrics.await.ok() } else { None };
         match metrics {
             Some(metrics) => {
-                let by_gzip = takes_gzip(request);
-                let body = if by_gzip { gzipped(&metrics) } else { metrics };
-                let mut response = Response::new(Full::new(body));
+                let mut response = Response::new(Full::new(metrics));
                 let headers = response.headers_mut();
                 headers.insert(CONTENT_TYPE, form.content_type().parse().expect("a header"));
-                if by_gzip {
+                if is_packed {
                     headers.insert(CONTENT_ENCODING, "gzip".parse().expect("a header"));
                 }
                 response
@@ -273,7 +318,8 @@ fn takes_gzip(request: &Request<Incoming>) -> bool {
     })
 }
 
-fn gzipped(bytes: &[u8]) -> Bytes {
+/// The bytes, packed.
+pub(crate) fn gzipped(bytes: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes everything").into()
 }
@@ -297,15 +343,20 @@ mod tests {
 
     const BODY: &str = "net_latency 1\n";
 
+    fn hosts() -> Vec<String> {
+        ["localhost", "node-7.example"].map(str::to_owned).to_vec()
+    }
+
     /// A server on a port of its own, and metrics for whoever asks.
     fn start() -> SocketAddr {
         let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = listener.address;
-        let mut server = Server::start(listener, || Ok(())).expect("a thread");
+        let mut server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
         server.set_ready(true);
         thread::spawn(move || {
             while let Some(scrape) = server.scrapes.blocking_recv() {
-                let _ = scrape.answer.send(Bytes::from_static(BODY.as_bytes()));
+                let body = Bytes::from_static(BODY.as_bytes());
+                let _ = scrape.answer.send(if scrape.is_packed { gzipped(&body) } else { body });
             }
         });
         address
@@ -332,7 +383,7 @@ mod tests {
     }
 
     fn get(address: SocketAddr, path: &str) -> String {
-        ask(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+        ask(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
     }
 
     fn status(answer: &str) -> &str {
@@ -346,15 +397,15 @@ mod tests {
         assert!(metrics.ends_with(BODY) && metrics.contains(Form::Text.content_type()), "{metrics}");
         let open = ask(
             address,
-            b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
         );
         assert!(open.contains(Form::OpenMetrics.content_type()), "{open}");
         let codes =
             ["/healthz", "/readyz", "/", "/etc/passwd"].map(|path| status(&get(address, path)).to_owned());
         assert_eq!(codes, ["200", "200", "200", "404"]);
-        let head = ask(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let head = ask(address, b"HEAD /metrics HTTP/1.1\r\nHost: LocalHost:1\r\n\r\n");
         assert!(status(&head) == "200" && head.ends_with("\r\n\r\n"), "{head}");
-        assert_eq!(status(&ask(address, b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n")), "405");
+        assert_eq!(status(&ask(address, b"DELETE /metrics HTTP/1.1\r\nHost: [::1]:9823\r\n\r\n")), "405");
     }
 
     #[test]
@@ -362,7 +413,8 @@ mod tests {
         let address = start();
         let ask = |coding: &str| {
             let mut stream = connect(address);
-            let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {coding}\r\n\r\n");
+            let request =
+                format!("GET /metrics HTTP/1.1\r\nHost: 10.1.2.3\r\nAccept-Encoding: {coding}\r\n\r\n");
             stream.write_all(request.as_bytes()).expect("it listens");
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).expect("an answer");
@@ -380,10 +432,28 @@ mod tests {
     }
 
     #[test]
+    fn only_names_of_this_machine_are_answered() {
+        let address = start();
+        let code = |host: &str| {
+            let answer = ask(address, format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+            assert_eq!(answer.contains(BODY), status(&answer) == "200", "{answer}");
+            status(&answer).to_owned()
+        };
+        for host in ["localhost", "NODE-7.example:9823", "127.0.0.1:1", "[::1]", "192.0.2.9"] {
+            assert_eq!(code(host), "200", "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example:9823", "node-7", "x@localhost.evil.example"] {
+            assert_eq!(code(host), "421", "{host}");
+        }
+        // Browsers always name one.
+        assert_eq!(status(&ask(address, b"GET /healthz HTTP/1.0\r\n\r\n")), "200");
+    }
+
+    #[test]
     fn who_is_not_ready_says_so() {
         let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let address = listener.address;
-        let server = Server::start(listener, || Ok(())).expect("a thread");
+        let server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
         let codes = ["/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
         assert_eq!(codes, ["200", "503", "503"]);
         // The run is over, and the thread has not noticed.
@@ -406,9 +476,17 @@ mod tests {
 
     #[test]
     fn too_many_connections_are_told_so_and_the_rest_goes_on() {
-        let address = start();
-        let silent: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
-        // They are accepted in the order in which they came.
+        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = listener.address;
+        let mut server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
+        server.set_ready(true);
+        let mut waiting: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+        for stream in &mut waiting {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it listens");
+        }
+        // All have asked.
+        let asked: Vec<_> =
+            waiting.iter().map(|_| server.scrapes.blocking_recv().expect("a scrape")).collect();
         let refused = get(address, "/metrics");
         assert!(status(&refused) == "503" && refused.contains("too many connections"), "{refused}");
         let body = refused.split("\r\n\r\n").nth(1).expect("a body");
@@ -416,12 +494,27 @@ mod tests {
         // Many at once: each has an answer or an end.
         let crowd: Vec<_> = (0..300).map(|_| connect(address)).collect();
         drop(crowd);
-        drop(silent);
+        asked.into_iter().for_each(|scrape| drop(scrape.answer.send(Bytes::from_static(BODY.as_bytes()))));
+        assert!(waiting.into_iter().all(|stream| read(stream).ends_with(BODY)));
         let begun = Instant::now();
-        while !get(address, "/metrics").ends_with(BODY) {
+        while status(&get(address, "/healthz")) != "200" {
             assert!(begun.elapsed() < Duration::from_secs(20), "nobody is answered any more");
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    #[test]
+    fn those_who_ask_for_nothing_keep_nobody_out() {
+        let address = start();
+        let mut silent: Vec<_> = (0..CONNECTIONS + 8).map(|_| connect(address)).collect();
+        for stream in silent.iter_mut().take(CONNECTIONS) {
+            // Those that have gone already don't take it.
+            let _ = stream.write_all(b"GET /metrics HTT");
+        }
+        for _ in 0..20 {
+            assert!(get(address, "/metrics").ends_with(BODY));
+        }
+        drop(silent);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct ExportConfig {
     pub slow: Option<SlowLines>,
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Names of this machine by which scrapers may ask, besides its own.
+    pub host_names: Vec<String>,
     /// Stop this long after everything is attached.
     pub duration: Option<Duration>,
     /// Only errors go to standard error. The footer is then `FooterFormat::None`.

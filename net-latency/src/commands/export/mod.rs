@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use rustix::system::uname;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::slow::Slow;
@@ -22,7 +23,7 @@ use crate::{
         groups::Groups,
         names::Names,
         process,
-        server::{Listener, Scrape, Server},
+        server::{Listener, Scrape, Server, gzipped},
     },
     message::tell,
     request::{ExportBy, ExportConfig},
@@ -40,6 +41,10 @@ const LOOK: Duration = Duration::from_secs(2);
 const OLDEST: Duration = Duration::from_secs(30);
 /// Who asks within this time after another gets the same.
 const SHARED: Duration = Duration::from_millis(100);
+/// Time that answers may take at once, and the part of all time that they may take beyond: then who asks gets the same as the one
+/// before. So many scrapers take a part of a processor only.
+const CREDIT: Duration = Duration::from_secs(10);
+const SHARE: u32 = 20;
 
 /// Counts, and answers scrapers, until something ends the run.
 ///
@@ -67,8 +72,9 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     let address = listener.address;
     // It answers that it is alive while hooks are being attached, which takes a while.
     // Its thread reads nothing but what scrapers send.
-    let server =
-        Server::start(listener, || privileges::give_up_in_this_thread(&Later::default(), || true).map(drop))?;
+    let server = Server::start(listener, hosts(config), || {
+        privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
+    })?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
     selected.are_there()?;
     let later = Later { answers: true, reads_names: true, ..Later::default() };
@@ -92,12 +98,20 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         ledger: Ledger::default(),
         looked: None,
         made: Vec::new(),
+        credit: (CREDIT, Instant::now()),
         alarm,
         slow,
     };
     let outcome = export.answer(server, &mut signals, &mut selected).await;
     let told = export.finish();
     outcome.and(told)
+}
+
+/// The names of this machine that scrapers may use, besides its addresses.
+fn hosts(config: &ExportConfig) -> Vec<String> {
+    let system = uname();
+    let own = system.nodename().to_string_lossy().into_owned();
+    config.host_names.iter().cloned().chain(["localhost".to_owned(), own]).collect()
 }
 
 struct Export<'a> {
@@ -112,8 +126,10 @@ struct Export<'a> {
     ledger: Ledger,
     /// When the counts were read last.
     looked: Option<Instant>,
-    /// What was made of them since.
-    made: Vec<(Form, Bytes)>,
+    /// What was made of them since, by its form and whether it is packed.
+    made: Vec<((Form, bool), Bytes)>,
+    /// What is left of [`CREDIT`], and when it was reckoned.
+    credit: (Duration, Instant),
     alarm: Alarm,
     /// Writes lines of slow packets, where they are asked for.
     slow: Option<Slow>,
@@ -152,9 +168,9 @@ impl Export<'_> {
                     }
                 }
                 scrape = server.scrapes.recv() => {
-                    let Scrape { form, answer } = scrape.context("the thread that answers scrapers has ended")?;
+                    let Scrape { form, is_packed, answer } = scrape.context("the thread that answers scrapers has ended")?;
                     // Nobody may wait for it any more.
-                    let _ = answer.send(self.metrics(form)?);
+                    let _ = answer.send(self.metrics(form, is_packed)?);
                 }
             }
         }
@@ -162,6 +178,7 @@ impl Export<'_> {
 
     /// Reads the kernel side's counts.
     fn look(&mut self) -> Result<(), Failure> {
+        let begun = Instant::now();
         let counts = self.tracer.times()?;
         let Self { groups, names, tracer, .. } = self;
         groups.look(&counts, names, Instant::now(), |gone| {
@@ -176,17 +193,36 @@ impl Export<'_> {
         }
         self.looked = Some(Instant::now());
         self.made.clear();
+        self.spend(begun);
         Ok(())
     }
 
+    /// Something has taken time since then.
+    fn spend(&mut self, begun: Instant) {
+        let (left, reckoned) = self.credit;
+        let left = CREDIT.min(left + reckoned.elapsed() / SHARE);
+        self.credit = (left.saturating_sub(begun.elapsed()), Instant::now());
+    }
+
     /// The metrics in that form.
-    fn metrics(&mut self, form: Form) -> Result<Bytes, Failure> {
-        if self.looked.is_none_or(|looked| looked.elapsed() >= SHARED) {
+    fn metrics(&mut self, form: Form, is_packed: bool) -> Result<Bytes, Failure> {
+        let (left, reckoned) = self.credit;
+        let has_credit = !left.is_zero() || reckoned.elapsed() >= SHARED * SHARE;
+        if self.looked.is_none_or(|looked| looked.elapsed() >= SHARED && has_credit) {
             self.look()?;
         }
-        if let Some((_, made)) = self.made.iter().find(|(known, _)| *known == form) {
+        if let Some((_, made)) = self.made.iter().find(|(known, _)| *known == (form, is_packed)) {
             return Ok(made.clone());
         }
+        let plain = if is_packed { Some(self.metrics(form, false)?) } else { None };
+        let begun = Instant::now();
+        let made = plain.map_or_else(|| self.make(form), |plain| Ok(gzipped(&plain)))?;
+        self.spend(begun);
+        self.made.push(((form, is_packed), made.clone()));
+        Ok(made)
+    }
+
+    fn make(&self, form: Form) -> Result<Bytes, Failure> {
         let figures = Figures {
             by: self.config.by,
             groups: &self.groups,
@@ -198,9 +234,7 @@ impl Export<'_> {
         };
         let mut families = figures.families();
         families.extend(process::families(self.start_seconds)?);
-        let bytes = Bytes::from(form.encode(&families));
-        self.made.push((form, bytes.clone()));
-        Ok(bytes)
+        Ok(Bytes::from(form.encode(&families)))
     }
 
     /// What was lost so far.

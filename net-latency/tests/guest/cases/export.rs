@@ -83,7 +83,7 @@ pub(crate) fn get_encoded(
 ) -> Result<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n");
     stream.write_all(format!("{head}Accept-Encoding: {encoding}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -312,7 +312,7 @@ fn crowd(backend: Backend) -> Result<()> {
         let mut stream = TcpStream::connect(address)?;
         // Those that are refused may be closed already.
         let _ = match number % 3 {
-            0 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
+            0 => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
             1 => stream.write_all(b"\x16\x03\x01garbage"),
             _ => Ok(()),
         };
