@@ -122,10 +122,16 @@ pub fn first_failure(checks: &[Check]) -> Option<&Check> {
 /// What nothing works without.
 #[must_use]
 pub fn needed(facts: &impl Facts) -> Vec<Check> {
-    [user_namespace(facts), Some(privileges(facts)), Some(lockdown(facts)), ftrace(facts)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        process_files(facts),
+        user_namespace(facts),
+        Some(privileges(facts)),
+        Some(lockdown(facts)),
+        ftrace(facts),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// What the tool works without, or with other numbers.
@@ -176,6 +182,16 @@ pub fn kprobes(facts: &impl Facts) -> Result<(), Check> {
 }
 
 /// Capabilities count in a user namespace only for what belongs to it, which no kernel does (`bpf_capable`).
+/// What the kernel says of processes, this one too, is in /proc.
+fn process_files(facts: &impl Facts) -> Option<Check> {
+    let is_there = facts.text("/proc/self/status").is_ok();
+    let missing = || {
+        Check::new("procfs", Verdict::No, "cannot trace: /proc is not there")
+            .remedy("mount it: mount -t proc proc /proc")
+    };
+    (!is_there).then(missing)
+}
+
 fn user_namespace(facts: &impl Facts) -> Option<Check> {
     let namespace = facts.link("/proc/self/ns/user")?;
     (namespace != INITIAL_USER_NAMESPACE).then(|| {

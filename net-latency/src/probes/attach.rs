@@ -135,6 +135,8 @@ pub enum Ban {
     /// `EACCES` of perf_event_open: Debian's kernels ask for more than CAP_PERFMON where kernel.perf_event_paranoid is
     /// above 2, as it is by default.
     PerfEvents,
+    /// `EMFILE` or `ENFILE`: each program, map and hook is a descriptor.
+    Descriptors,
 }
 
 impl From<anyhow::Error> for Refused {
@@ -155,6 +157,7 @@ fn ban(error: &(dyn std::error::Error + 'static)) -> Option<Ban> {
     match error.raw_os_error().map(Errno::from_raw_os_error)? {
         Errno::PERM => Some(Ban::Policy),
         Errno::ACCESS if call == "perf_event_open" => Some(Ban::PerfEvents),
+        Errno::MFILE | Errno::NFILE => Some(Ban::Descriptors),
         _ => None,
     }
 }
@@ -178,12 +181,14 @@ pub(super) fn lift_memory_limit() {
 #[must_use]
 pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
     let banned = |ban| refused.iter().find(|(_, refused)| refused.ban == Some(ban));
-    let told = banned(Ban::Policy).or_else(|| banned(Ban::PerfEvents)).or(refused.last());
+    let known = [Ban::Descriptors, Ban::Policy, Ban::PerfEvents].into_iter().find_map(banned);
+    let told = known.or(refused.last());
     let remedy = match (told.and_then(|(_, refused)| refused.ban), backend) {
         (Some(Ban::Policy), _) => {
             "see in `net-latency check` whether lockdown, a filter of system calls or a security module forbids it"
         }
         (Some(Ban::PerfEvents), _) => "use sudo, or sysctl kernel.perf_event_paranoid=2",
+        (Some(Ban::Descriptors), _) => "allow it more open files: ulimit -n 1024",
         (None, Backend::Auto) => {
             "use a kernel with CONFIG_KPROBE_EVENTS=y or CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
         }
@@ -465,6 +470,7 @@ mod tests {
             (Backend::Auto, vec![unsupported(), none()]),
             (Backend::Auto, vec![loading(Errno::PERM.raw_os_error()), perf()]),
             (Backend::Auto, vec![unsupported(), perf()]),
+            (Backend::Auto, vec![loading(Errno::MFILE.raw_os_error()), loading(Errno::MFILE.raw_os_error())]),
             (Backend::Fentry, vec![unsupported()]),
             (Backend::Kprobe, vec![none()]),
         ];

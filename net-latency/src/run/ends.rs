@@ -34,8 +34,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen; from now on they don't end the process by themselves.
+    /// Starts to listen; from now on they don't end the process by themselves, nor does `SIGXFSZ`.
     pub(crate) fn listen() -> io::Result<Self> {
+        // A file larger than the limit is an error of the write then, and the run has its footer.
+        drop(signal(SignalKind::from_raw(libc::SIGXFSZ))?);
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,

@@ -35,6 +35,13 @@ pub(crate) const NO_BTF: &str = "no-btf";
 /// A kernel without kprobes.
 pub(crate) const NO_KPROBES: &str = "no-kprobes";
 
+/// A system that does not show its processes.
+pub(crate) const NO_PROC: &str = "no-proc";
+/// Few open files.
+pub(crate) const FEW_FILES: &str = "few-files";
+/// Files that are no larger than a few lines.
+pub(crate) const SMALL_FILES: &str = "small-files";
+
 // Of linux/capability.h.
 const CAP_SYS_ADMIN: libc::c_ulong = 21;
 const CAP_SYSLOG: libc::c_ulong = 34;
@@ -79,6 +86,9 @@ fn confine() -> Result<std::convert::Infallible> {
         NO_KPROBES => {
             hide(&["/sys/kernel/tracing", "/sys/kernel/debug", "/sys/bus/event_source/devices/kprobe"])?;
         }
+        NO_PROC => hide(&["/proc"])?,
+        FEW_FILES => setrlimit(Resource::RLIMIT_NOFILE, 16, 16)?,
+        SMALL_FILES => setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?,
         _ => bail!("unknown kind"),
     }
     Err(command.exec()).context("exec")

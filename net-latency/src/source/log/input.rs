@@ -126,16 +126,21 @@ impl<R: Read, C: FnMut(usize)> Read for Counted<R, C> {
     }
 }
 
+/// Packers in parallel write a few bytes of them for each frame.
+const MOST_SKIPPED: u64 = 16 << 20;
+
 /// All frames of a zstd file: a log that was appended to, or packed in parallel, has several.
 struct ZstdFrames<R> {
     source: R,
     decoder: FrameDecoder,
     in_frame: bool,
+    /// Bytes of frames to be skipped since the last content.
+    skipped: u64,
 }
 
 impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
-        Self { source, decoder: FrameDecoder::new(), in_frame: false }
+        Self { source, decoder: FrameDecoder::new(), in_frame: false, skipped: 0 }
     }
 
     fn begin_frame(&mut self) -> io::Result<()> {
@@ -145,6 +150,10 @@ impl<R: BufRead> ZstdFrames<R> {
                 length, ..
             })) => {
                 let length = u64::from(length);
+                self.skipped += length;
+                if self.skipped > MOST_SKIPPED {
+                    return Err(io::Error::other("it has frames without content, and no end"));
+                }
                 if io::copy(&mut (&mut self.source).take(length), &mut io::sink())? < length {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -181,7 +190,10 @@ impl<R: BufRead> Read for ZstdFrames<R> {
             }
             match self.decoder.read(buffer)? {
                 0 => self.end_frame()?,
-                count => return Ok(count),
+                count => {
+                    self.skipped = 0;
+                    return Ok(count);
+                }
             }
         }
     }
@@ -256,6 +268,25 @@ mod tests {
         let skipped = [&[0x53][..], ZSTD_SKIPPABLE, &3u32.to_le_bytes(), b"xyz"].concat();
         let frames = [skipped.clone(), zstd(b"one\n"), skipped, zstd(b""), zstd(b"two\n")].concat();
         assert_eq!(unpacked(frames).expect("zstd"), "one\ntwo\n");
+    }
+
+    #[test]
+    fn frames_without_content_have_an_end() {
+        // Five frames of as many bytes as fit the limit once, or nearly: what is in them is never made.
+        let len = (MOST_SKIPPED / 2) as u32;
+        let skipped = || {
+            let head = [&[0x53][..], ZSTD_SKIPPABLE, &len.to_le_bytes()].concat();
+            Cursor::new(head).chain(io::repeat(0).take(len.into()))
+        };
+        let text = |with_content: bool| {
+            let content = || Cursor::new(if with_content { zstd(b"one\n") } else { Vec::new() });
+            let frames = (0..5).fold(Box::new(io::empty()) as Box<dyn Read>, |before, _| {
+                Box::new(before.chain(skipped()).chain(content()))
+            });
+            io::read_to_string(unpack(frames)?)
+        };
+        assert_eq!(text(true).expect("a log"), "one\n".repeat(5));
+        assert!(text(false).is_err());
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Every way to end: clean, with a footer and the right exit code, and nothing left in the kernel.
 
 use std::{
-    fs::File,
+    env,
+    fs::{self, File},
     io::{BufRead as _, BufReader, Write as _},
     os::fd::OwnedFd,
     path::PathBuf,
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::{Signal, kill},
@@ -18,12 +20,13 @@ use nix::{
 
 use super::Case;
 use crate::{
+    confine,
     leftovers::Kernel,
     lines,
     net::{Path, Version},
     peers::Pair,
     process::{PATIENCE, until, wait},
-    tool::{self, Backend, Launch, Outcome, Scratch, Sink},
+    tool::{self, Backend, Launch, Outcome, Scratch, Sink, run},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -36,6 +39,7 @@ pub(crate) const CASES: &[Case] = &[
     ("ends_by_count", by_count),
     ("ends_by_closed_pipe", by_closed_pipe),
     ("ends_by_full_disk", by_full_disk),
+    ("ends_by_limit_of_files", by_limit_of_files),
     ("ends_though_nobody_reads_it", though_nobody_reads),
 ];
 
@@ -164,6 +168,31 @@ fn by_full_disk(backend: Backend) -> Result<()> {
     Ok(())
 }
 
+/// A file may have no more than 4 KiB (`RLIMIT_FSIZE`), beyond which the kernel sends SIGXFSZ.
+fn by_limit_of_files(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let file = env::temp_dir().join(format!("nl-limit-{backend}"));
+    let path = file.to_str().context("a name of ASCII")?.to_owned();
+    let backend = backend.to_string();
+    let refusal = thread::scope(|scope| {
+        let arguments = ["--backend", &backend, "--format", "json", "-o", &path, "--footer", "json"];
+        let running = scope.spawn(move || run(Some(confine::SMALL_FILES), &arguments));
+        let mut pair = connect()?;
+        while !running.is_finished() {
+            pair.converse(10, 200)?;
+        }
+        running.join().map_err(|_| anyhow!("a thread panicked"))?
+    })?;
+    ensure!(refusal.code == Some(4), "exit code {:?}, not 4; it said:\n{}", refusal.code, refusal.stderr);
+    let has_footer = refusal.stderr.lines().any(|line| line.starts_with('{') && line.contains("\"lost\""));
+    let says_why = refusal.stderr.contains("File too large");
+    ensure!(has_footer && says_why, "without a footer, or a reason:\n{}", refusal.stderr);
+    let written = fs::read_to_string(&file)?;
+    fs::remove_file(&file)?;
+    ensure!(written.lines().count() > 3 && written.ends_with('\n'), "not whole lines: {written}");
+    before.expect_restored()
+}
+
 /// A pipe that takes nothing more, and its end that nobody reads.
 fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_NONBLOCK)?;
@@ -200,7 +229,7 @@ fn though_nobody_reads(backend: Backend) -> Result<()> {
         // Attached: what the kernel lists is more than before, and no more than a moment ago.
         let mut last = Kernel::now()?;
         until(PATIENCE, || {
-            std::thread::sleep(Duration::from_secs(1));
+            thread::sleep(Duration::from_secs(1));
             ensure!(child.try_wait()?.is_none(), "{view:?}: it has ended");
             let now = Kernel::now()?;
             let is_steady = now == last && now.expect_more_than(&before).is_ok();

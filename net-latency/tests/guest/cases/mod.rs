@@ -57,6 +57,7 @@ const OF_USER_SIDE: &[&str] = &[
     "ends_by_count",
     "ends_by_duration",
     "ends_by_full_disk",
+    "ends_by_limit_of_files",
     "ends_by_sighup",
     "ends_by_sighup_not_under_nohup",
     "ends_by_sigterm",

@@ -25,6 +25,8 @@ pub(crate) const CASES: &[Case] = &[
     ("no_cap_perfmon", |backend| refused(Some(confine::NO_PERFMON), backend, &["CAP_PERFMON"])),
     ("no_btf", |backend| refused(Some(confine::NO_BTF), backend, &["BTF"])),
     ("no_kprobes", |backend| refused(Some(confine::NO_KPROBES), backend, &["kprobe"])),
+    ("no_proc", |backend| refused(Some(confine::NO_PROC), backend, &["mount -t proc proc /proc"])),
+    ("few_files", |backend| refused(Some(confine::FEW_FILES), backend, &["ulimit -n"])),
     ("kprobes_off", |backend| switched_off("/sys/kernel/debug/kprobes/enabled", backend)),
     ("ftrace_off", |backend| switched_off("/proc/sys/kernel/ftrace_enabled", backend)),
 ];
