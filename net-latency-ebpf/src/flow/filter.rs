@@ -314,3 +314,64 @@ fn is_long(from: u64, to: u64, least: u64) -> bool {
 pub(crate) fn is_sampled() -> bool {
     random() < setting!(sample_below)
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Settings;
+
+    use super::*;
+    use crate::bpf::host::Machine;
+
+    fn asked(settings: impl FnOnce(&mut Settings)) {
+        Machine::reset();
+        Machine::with(|machine| settings(&mut machine.settings));
+    }
+
+    #[test]
+    fn one_long_time_is_enough_and_unknown_ones_count_for_nothing() {
+        const LEAST: u64 = 10;
+        asked(|settings| settings.slower_ns = LEAST);
+        let times = [0, 1, 6, 11, 30];
+        for number in 0..times.len().pow(4) {
+            let crossed: [u64; 4] =
+                core::array::from_fn(|place| times[number / times.len().pow(place as u32) % times.len()]);
+            let [first, second, third, last] = crossed;
+            let takes = |from: u64, to: u64| from != 0 && to != 0 && to.checked_sub(from) >= Some(LEAST);
+            let is_slow =
+                takes(first, last) || takes(first, second) || takes(second, third) || takes(third, last);
+            for direction in [Direction::In, Direction::Out] {
+                let mut order = [STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMP_APP];
+                if direction == Direction::Out {
+                    order.reverse();
+                }
+                let mut stamps = [0; STAMPS];
+                order.into_iter().zip(crossed).for_each(|(stamp, time)| stamps[stamp] = time);
+                assert_eq!(is_slow_enough(direction, &stamps), is_slow, "{direction:?} {crossed:?}");
+            }
+        }
+        asked(|_| ());
+        assert!(is_slow_enough(Direction::In, &[0; STAMPS]));
+    }
+
+    #[test]
+    fn marks_and_samples_are_asked_for_before_the_time_is_known() {
+        asked(|settings| (settings.filter_mark, settings.mark) = (0xf, 5));
+        assert!(lasting(|| 0x15) && !lasting(|| 0x14));
+        asked(|settings| settings.sample_below = 1);
+        assert!(!lasting(|| 0));
+        asked(|settings| settings.sample_below = u32::MAX);
+        assert!(lasting(|| 0));
+    }
+
+    #[test]
+    fn nobody_is_wanted_where_somebody_is_asked_for() {
+        asked(|_| ());
+        assert!(unknown() && task(&Task::UNKNOWN));
+        asked(|settings| settings.filter_task = 1);
+        assert!(!unknown() && !task(&Task::UNKNOWN));
+        let mut someone = Task::UNKNOWN;
+        someone.ids = 7 << 32 | 7;
+        let is_shown = |is_wanted| task(&someone.judged(|_| is_wanted));
+        assert!(is_shown(true) && !is_shown(false));
+    }
+}

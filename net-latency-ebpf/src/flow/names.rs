@@ -61,3 +61,23 @@ fn current_is_in_cgroup() -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::host::Machine;
+
+    #[test]
+    fn only_banks_that_are_in_use_are_looked_at() {
+        // The first matches nothing, the second everything.
+        let everything = Bank { start: 1, stay: 1, accept: 1, ..Bank::EMPTY };
+        for (count, is_wanted) in [(1, false), (2, true)] {
+            Machine::reset();
+            Machine::with(|machine| machine.settings.filter_comm = count);
+            let place = GLOBS.get_ptr_mut(1).expect("a place");
+            // SAFETY: an entry of this thread's table, which nothing else refers to.
+            unsafe { place.write(everything) };
+            assert_eq!(name_matches([u64::from_le_bytes(*b"nginx\0\0\0"), 0]), is_wanted, "{count} banks");
+        }
+    }
+}

@@ -36,3 +36,24 @@ impl Holding {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_time_of_something_else_counts() {
+        // SAFETY: numbers only, for which 0 is a value.
+        let holding: Holding = unsafe { core::mem::zeroed() };
+        let (reason, other) = (3, 4);
+        holding.before.set(reason);
+        holding.before_since.set(40);
+        holding.before_until.set(90);
+        holding.since.set(100);
+        // Until now it has been that again for less than the time in between, as long, and longer.
+        for (now, since) in [(105, 100), (110, 100), (111, 40)] {
+            assert_eq!(holding.start(reason, now), since, "{now}");
+            assert_eq!(holding.start(other, now), 100);
+        }
+    }
+}
