@@ -1,6 +1,9 @@
 //! A table of a fixed size, in which those entries that were used last stay.
 
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::{
+    hash::{BuildHasher as _, Hash, RandomState},
+    ops::Range,
+};
 
 /// Sets of entries that compete for places.
 const SETS: usize = 1_024;
@@ -44,8 +47,8 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
     /// `settle` has seen it.
     pub fn find(&mut self, key: &K, settle: impl FnOnce(&K, &mut V)) -> &mut V {
         self.clock += 1;
-        let set = self.hasher.hash_one(key) as usize % SETS * WAYS;
-        let places = &mut self.places[set..set + WAYS];
+        let set = self.set(key);
+        let places = &mut self.places[set];
         let known = places.iter().position(|place| place.as_ref().is_some_and(|known| known.key == *key));
         // An empty place was never used.
         let oldest = || (0..WAYS).min_by_key(|way| places[*way].as_ref().map_or(0, |known| known.used));
@@ -59,6 +62,17 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
         let entry = place.get_or_insert_with(|| Place { key: *key, used: 0, value: V::default() });
         entry.used = self.clock;
         &mut entry.value
+    }
+
+    /// The entry of `key`, if there is one. That is no use of it.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        let mut places = self.places[self.set(key)].iter().flatten();
+        places.find(|place| place.key == *key).map(|place| &place.value)
+    }
+
+    fn set(&self, key: &K) -> Range<usize> {
+        let first = self.hasher.hash_one(key) as usize % SETS * WAYS;
+        first..first + WAYS
     }
 
     /// Each entry.
@@ -86,5 +100,6 @@ mod tests {
         assert_eq!(settled, 60_000 - left);
         // The last one is still there.
         assert_eq!(*places.find(&60_000, |_, _| panic!("it is known")), 60_000);
+        assert_eq!((places.get(&60_000), places.get(&60_001)), (Some(&60_000), None));
     }
 }

@@ -1,17 +1,17 @@
 //! What TCP connections show beside the times of their packets: round trips, what was sent again, closed windows, and how long
 //! answers took.
 
-use std::{fmt::Write as _, net::SocketAddr};
+use std::fmt::Write as _;
 
 use net_latency_common::{Direction, FLAG_ZERO_WINDOW};
 use serde::{Serialize, Serializer};
 
 use super::{
-    Figures, Human, Packet, Percentiles, Places, Times,
+    Ends, Figures, Human, Packet, Percentiles, Places, Times,
     exchanges::{Answers, Exchanges, Outcome, Role, Turn},
     transit::{Passage, Transits},
 };
-use crate::packet::event::{Event, Protocol, local_and_remote};
+use crate::packet::event::{Event, Protocol};
 
 /// What of a packet of TCP with data matters here.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl Segment {
             rtt_ns: event.rtt_ns(),
             dsacks: event.dsacks(),
             met_zero_window: event.parts().map(|_| record.flags & FLAG_ZERO_WINDOW != 0),
-            passage: Passage::of(packet, event.seq(), record.len, is_again),
+            passage: Passage::of(event, packet),
         })
     }
 }
@@ -280,20 +280,6 @@ impl Serialize for Tcp {
     }
 }
 
-/// What tells one end of a connection from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ends {
-    local: SocketAddr,
-    remote: SocketAddr,
-    netns: u32,
-}
-
-impl Ends {
-    fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
-        Role::of(self.local.port(), self.remote.port(), ephemeral?)
-    }
-}
-
 /// The connections of a run together. Those that were not used for longest are over when there are too many.
 #[derive(Clone, Debug)]
 pub struct Connections {
@@ -315,8 +301,7 @@ impl Connections {
     pub fn record(&mut self, event: &Event<'_>) {
         let Some(segment) = Segment::of(event) else { return };
         let Self { ephemeral, ends: places, transits, tcp } = self;
-        let (local, remote) = local_and_remote(event.direction(), event.ends());
-        let ends = Ends { local, remote, netns: event.record().netns };
+        let ends = Ends::of(event);
         let settle = |old: &Ends, conversation: &mut Conversation| {
             tcp.add(&conversation.finish(old.role(*ephemeral)));
         };

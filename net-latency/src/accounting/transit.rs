@@ -3,6 +3,9 @@
 //!
 //! A segment's two lines are put together by their addresses, ports and first sequence number. Where bytes were sent again, or may have
 //! been, the time of neither copy is taken.
+//!
+//! Several network namespaces may have the same addresses and ports, by chance or because somebody wants to be taken for the other end.
+//! So two ends are partners only if they are in one namespace, or have shown the same numbers more often than others have.
 
 use std::{
     collections::VecDeque,
@@ -10,64 +13,68 @@ use std::{
 };
 
 use net_latency_common::{Direction, PART_NET};
-use rustc_hash::FxHashSet;
 
-use super::{Packet, Places};
+use super::{Ends, Packet, Places, leader::Leader};
+use crate::packet::event::Event;
 
-/// Most addresses of this host that are kept.
-const ADDRESSES: usize = 1_024;
 /// Most segments of one direction of a connection that wait for the receiver's line: those that wait longest make way.
 const SENT: usize = 64;
 /// Most that wait for the sender's.
 const CAME: usize = 16;
+/// Most namespaces of each end: one that has no partner makes way first.
+const ALIKE: usize = 8;
+/// How many segments more than another end two have to share, to be partners: two numbers may be the same by chance, or somebody's try.
+const PROOF: u8 = 2;
 
 /// A segment with data, as one end has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Passage {
     direction: Direction,
-    /// Sender and receiver.
-    ends: [SocketAddr; 2],
+    ends: Ends,
     first: u32,
     /// Behind the last byte.
     end: u32,
     /// When it left its device's queue (without fine stages, when it got there), or came to its driver, in ns since 1970. `None` where
-    /// that is unknown.
+    /// that is unknown, and of one that was sent again.
     at_ns: Option<i64>,
 }
 
 impl Passage {
-    /// Of a segment of `len` bytes; `is_again`: sent again.
+    /// Of an event that is that packet. `None` if it is no segment, or a log's line lacks its addresses.
     #[must_use]
-    pub fn of(packet: &Packet<'_>, seq: Option<u32>, len: u32, is_again: bool) -> Option<Self> {
-        let (ends, first) = packet.ends.zip(seq)?;
+    pub fn of(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
+        let (ends, first) = Ends::known(event).zip(event.seq())?;
         let at_ns = match (packet.direction, packet.parts) {
             (Direction::In, _) => packet.begun_ns(),
-            (Direction::Out, _) if is_again => None,
+            (Direction::Out, _) if event.is_retransmission() => None,
             (Direction::Out, None) => packet.wall_ns,
             // What was not acknowledged by itself may have been sent again.
             (Direction::Out, Some(parts)) => {
                 packet.wall_ns.zip(parts[PART_NET]).and_then(|(ns, net)| ns.checked_sub_unsigned(net))
             }
         };
-        Some(Self { direction: packet.direction, ends, first, end: first.wrapping_add(len), at_ns })
+        Some(Self { direction: packet.direction, ends, first, end: first.wrapping_add(event.len()), at_ns })
     }
 }
 
-/// Segments of one direction of a connection that wait for their other line.
+/// A segment that waits for its other line: its number, when it was there, and who has it.
+type Waiting<K> = (u32, Option<i64>, K);
+
+/// One end of a connection, in one of the namespaces that have its addresses.
 #[derive(Clone, Debug)]
-struct Way<K> {
-    sent: VecDeque<(u32, i64)>,
-    came: VecDeque<(u32, i64, K)>,
+struct End<K> {
+    netns: u32,
+    /// Whether its address is the first of both.
+    is_first: bool,
+    used: u64,
+    /// The namespace of those that had the same numbers.
+    partner: Leader<u32>,
+    sent: VecDeque<Waiting<()>>,
+    came: VecDeque<Waiting<K>>,
     /// Behind the last byte that was sent.
     sent_until: Option<u32>,
-    /// Bytes before this one are not looked at.
+    /// Bytes before this one that were sent have no times.
     void_until: Option<u32>,
-}
-
-impl<K> Default for Way<K> {
-    fn default() -> Self {
-        Self { sent: VecDeque::new(), came: VecDeque::new(), sent_until: None, void_until: None }
-    }
 }
 
 /// Whether a sequence number is before another.
@@ -79,78 +86,183 @@ fn later(known: Option<u32>, number: u32) -> Option<u32> {
     known.filter(|known| !is_before(*known, number)).or(Some(number))
 }
 
-impl<K: Copy> Way<K> {
-    fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
-        let Passage { direction, first, end, at_ns, .. } = *passage;
-        if direction == Direction::Out {
-            self.sent_until = later(self.sent_until, end);
-            if at_ns.is_none() {
-                self.void_until = self.sent_until;
-                self.sent.clear();
-                self.came.clear();
+fn place_of<K>(waiting: &VecDeque<Waiting<K>>, number: u32) -> Option<usize> {
+    waiting.iter().position(|(first, ..)| *first == number)
+}
+
+/// Adds it; whether another one made way, for which no other line came.
+fn wait<K>(waiting: &mut VecDeque<Waiting<K>>, most: usize, new: Waiting<K>) -> bool {
+    let is_full = waiting.len() == most;
+    if is_full {
+        waiting.pop_front();
+    }
+    waiting.push_back(new);
+    is_full
+}
+
+impl<K> End<K> {
+    /// Whether it has the other line of that segment, which went that way.
+    fn has_other(&self, direction: Direction, first: u32) -> bool {
+        match direction {
+            Direction::In => place_of(&self.sent, first).is_some(),
+            Direction::Out => place_of(&self.came, first).is_some(),
+        }
+    }
+}
+
+/// The ends that have the same two addresses and ports.
+#[derive(Clone, Debug)]
+struct Alike<K> {
+    ends: Vec<End<K>>,
+    clock: u64,
+}
+
+impl<K> Default for Alike<K> {
+    fn default() -> Self {
+        Self { ends: Vec::new(), clock: 0 }
+    }
+}
+
+impl<K: Copy> Alike<K> {
+    fn place(&self, netns: u32, is_first: bool) -> Option<usize> {
+        self.ends.iter().position(|end| end.netns == netns && end.is_first == is_first)
+    }
+
+    /// The place of that end, new if it has none.
+    fn place_or_new(&mut self, netns: u32, is_first: bool) -> usize {
+        self.clock += 1;
+        let used = self.clock;
+        if let Some(place) = self.place(netns, is_first) {
+            self.ends[place].used = used;
+            return place;
+        }
+        let new = End {
+            netns,
+            is_first,
+            used,
+            partner: Leader::default(),
+            sent: VecDeque::new(),
+            came: VecDeque::new(),
+            sent_until: None,
+            void_until: None,
+        };
+        let same = || self.ends.iter().enumerate().filter(|(_, end)| end.is_first == is_first);
+        let last = same().min_by_key(|(_, end)| (end.partner.by(PROOF).is_some(), end.used));
+        match last {
+            Some((place, _)) if same().count() >= ALIKE => {
+                self.ends[place] = new;
+                place
+            }
+            _ => {
+                self.ends.push(new);
+                self.ends.len() - 1
             }
         }
-        let at_ns = at_ns?;
-        if self.void_until.is_some_and(|until| is_before(first, until)) {
-            return None;
+    }
+
+    /// Who has the other line of a segment of the end at `own`: whoever is in the same namespace, or its partner, else the only one.
+    fn other(&self, own: usize, passage: &Passage) -> Option<usize> {
+        let Ends { netns, local, remote, .. } = passage.ends;
+        let is_first = self.ends[own].is_first != (local != remote);
+        let has_it = |place: &usize| {
+            let end = &self.ends[*place];
+            end.is_first == is_first && end.has_other(passage.direction, passage.first)
+        };
+        let mut all = (0..self.ends.len()).filter(has_it);
+        let known = |netns| all.clone().find(|place| self.ends[*place].netns == netns);
+        let partner = self.ends[own].partner.by(1);
+        known(netns).or_else(|| known(partner?)).or_else(|| {
+            let only = all.next()?;
+            all.next().is_none().then_some(only)
+        })
+    }
+
+    fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
+        let Passage { direction, ends, first, end, at_ns } = *passage;
+        let own = self.place_or_new(ends.netns, ends.pair().1);
+        if direction == Direction::Out {
+            let sender = &mut self.ends[own];
+            sender.sent_until = later(sender.sent_until, end);
+            if at_ns.is_none() {
+                sender.void_until = sender.sent_until;
+            }
         }
-        let (receiver, left_ns, came_ns) = match direction {
+        let Some(other) = self.other(own, passage) else {
+            let End { sent, came, partner, .. } = &mut self.ends[own];
+            let is_in_vain = match direction {
+                Direction::In => wait(came, CAME, (first, at_ns, receiver)),
+                Direction::Out => wait(sent, SENT, (first, at_ns, ())),
+            };
+            if is_in_vain {
+                partner.abstain();
+            }
+            return None;
+        };
+        let (sender, left_ns, came_ns, receiver) = match direction {
             Direction::In => {
-                let Some(place) = self.sent.iter().position(|(seq, _)| *seq == first) else {
-                    if self.came.len() == CAME {
-                        self.came.pop_front();
-                    }
-                    self.came.push_back((first, at_ns, receiver));
-                    return None;
-                };
+                let sent = &mut self.ends[other].sent;
                 // Those before it became a part of others.
-                let (_, left_ns) = self.sent.drain(..=place).next_back()?;
-                (receiver, left_ns, at_ns)
+                let (_, left_ns, ()) = sent.drain(..=place_of(sent, first)?).next_back()?;
+                (other, left_ns, at_ns, receiver)
             }
             Direction::Out => {
-                let Some(place) = self.came.iter().position(|(seq, ..)| *seq == first) else {
-                    if self.sent.len() == SENT {
-                        self.sent.pop_front();
-                    }
-                    self.sent.push_back((first, at_ns));
-                    return None;
-                };
-                let (_, came_ns, receiver) = self.came.remove(place)?;
-                (receiver, at_ns, came_ns)
+                let came = &mut self.ends[other].came;
+                let (_, came_ns, receiver) = came.remove(place_of(came, first)?)?;
+                (own, at_ns, came_ns, receiver)
             }
         };
-        Some((receiver, u64::try_from(came_ns - left_ns).ok()?))
+        for (one, another) in [(own, other), (other, own)] {
+            let netns = self.ends[another].netns;
+            self.ends[one].partner.vote(netns);
+        }
+        let is_void = self.ends[sender].void_until.is_some_and(|until| is_before(first, until));
+        if is_void || !self.are_partners(own, other, 1) {
+            return None;
+        }
+        Some((receiver, u64::try_from(came_ns? - left_ns?).ok()?))
+    }
+
+    /// Whether both have shown the same numbers so many times more often than others.
+    fn are_partners(&self, one: usize, other: usize, least: u8) -> bool {
+        let [one, other] = [one, other].map(|place| &self.ends[place]);
+        one.partner.by(least) == Some(other.netns) && other.partner.by(least) == Some(one.netns)
     }
 }
 
 /// Connections of which this host may have both ends. `K` says who receives.
 #[derive(Clone, Debug)]
 pub struct Transits<K> {
-    own: FxHashSet<IpAddr>,
-    ways: Places<[SocketAddr; 2], Way<K>>,
+    /// Addresses of this host.
+    own: Places<IpAddr, ()>,
+    connections: Places<[SocketAddr; 2], Alike<K>>,
 }
 
 impl<K: Copy> Transits<K> {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { own: FxHashSet::default(), ways: Places::new() }
+        Self { own: Places::new(), connections: Places::new() }
     }
 
     /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: who received it, and how
     /// long it took, in ns.
     pub fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
-        let [from, to] = passage.ends;
-        let own = if passage.direction == Direction::In { to } else { from };
-        if self.own.len() < ADDRESSES {
-            self.own.insert(own.ip());
-        }
-        let is_here = |end: SocketAddr| self.own.contains(&end.ip());
+        let Ends { local, remote, .. } = passage.ends;
+        self.own.find(&local.ip(), |_, ()| {});
         // Nearly all connections of a server have their other end elsewhere.
-        if !(is_here(from) && is_here(to)) {
-            return None;
-        }
-        self.ways.find(&passage.ends, |_, _| {}).see(passage, receiver)
+        self.own.get(&remote.ip())?;
+        self.connections.find(&passage.ends.pair().0, |_, _| {}).see(passage, receiver)
+    }
+
+    /// The other end of this one, if it is on this host in another namespace, which both have proven.
+    #[must_use]
+    pub fn partner(&self, ends: &Ends) -> Option<Ends> {
+        let (addresses, is_first) = ends.pair();
+        let alike = self.connections.get(&addresses)?;
+        let own = alike.place(ends.netns, is_first)?;
+        let netns = alike.ends[own].partner.by(PROOF)?;
+        let other = alike.place(netns, !is_first)?;
+        alike.are_partners(own, other, PROOF).then(|| ends.opposite(netns))
     }
 }
 
@@ -163,13 +275,21 @@ impl<K: Copy> Default for Transits<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::event::{Protocol, local_and_remote};
 
     const NONE: [u64; 0] = [];
     const ENDS: [([u8; 4], u16); 2] = [([10, 0, 0, 1], 40_000), ([10, 0, 0, 2], 443)];
 
     fn passage(direction: Direction, first: u32, at_ns: Option<i64>) -> Passage {
-        let end = first.wrapping_add(100);
-        Passage { direction, ends: ENDS.map(SocketAddr::from), first, end, at_ns }
+        let [from, to] = ENDS.map(SocketAddr::from);
+        let (local, remote) = local_and_remote(direction, [from, to]);
+        let ends = Ends { protocol: Protocol::Tcp, netns: 1, local, remote };
+        Passage { direction, ends, first, end: first.wrapping_add(100), at_ns }
+    }
+
+    /// The same, in another namespace.
+    fn within(netns: u32, passage: Passage) -> Passage {
+        Passage { ends: Ends { netns, ..passage.ends }, ..passage }
     }
 
     fn left(first: u32, at_ns: i64) -> Passage {
@@ -184,12 +304,18 @@ mod tests {
         passage(Direction::Out, first, None)
     }
 
-    /// What is told by a host that is known to have both addresses.
-    fn told(passages: &[Passage]) -> Vec<u64> {
+    /// None yet, of a host that is known to have both addresses.
+    fn of_host<K: Copy>() -> Transits<K> {
         let mut transits = Transits::new();
         for address in ENDS {
-            transits.own.insert(SocketAddr::from(address).ip());
+            transits.own.find(&SocketAddr::from(address).ip(), |_, ()| {});
         }
+        transits
+    }
+
+    /// What that host tells.
+    fn told(passages: &[Passage]) -> Vec<u64> {
+        let mut transits = of_host();
         passages.iter().filter_map(|passage| transits.see(passage, ())).map(|((), ns)| ns).collect()
     }
 
@@ -225,11 +351,105 @@ mod tests {
     fn connections_to_other_hosts_take_no_place() {
         let mut transits = Transits::new();
         assert_eq!(transits.see(&left(0, 10), ()), None);
-        assert_eq!(transits.ways.iter_mut().count(), 0);
+        assert_eq!(transits.connections.iter_mut().count(), 0);
         // The receiver's line shows that both are here; the first segment's time was not kept.
         assert_eq!(transits.see(&came(0, 15), ()), None);
         assert_eq!(transits.see(&left(100, 20), ()), None);
         assert_eq!(transits.see(&came(100, 29), ()), Some(((), 9)));
+    }
+
+    /// Both lines of a segment that goes from the sender's namespace to the receiver's.
+    fn passes([from, to]: [u32; 2], first: u32, at_ns: i64) -> [Passage; 2] {
+        [within(from, left(first, at_ns)), within(to, came(first, at_ns + 5))]
+    }
+
+    /// In which namespace that host takes the sender's other end to be, and the receiver's, in these namespaces.
+    fn partners(transits: &Transits<()>, namespaces: [u32; 2]) -> [Option<u32>; 2] {
+        let [sender, receiver] = passes(namespaces, 0, 0);
+        [sender, receiver].map(|passage| Some(transits.partner(&passage.ends)?.netns))
+    }
+
+    #[test]
+    fn ends_in_two_namespaces_are_partners_once_two_of_their_numbers_were_the_same() {
+        let mut transits = of_host();
+        for (first, wanted) in [(0, None), (100, Some(())), (200, Some(()))] {
+            let told: Vec<_> =
+                passes([1, 2], first, 10).iter().filter_map(|passage| transits.see(passage, ())).collect();
+            assert_eq!(told, [((), 5)]);
+            assert_eq!(partners(&transits, [1, 2]), wanted.map_or([None; 2], |()| [Some(2), Some(1)]));
+        }
+    }
+
+    #[test]
+    fn others_with_the_same_addresses_come_between_nobody() {
+        let mut transits = of_host();
+        let mut told = [0; 2];
+        for round in 0..100u32 {
+            // The second pair has numbers of its own, and sends all again.
+            let at_ns = i64::from(round) * 100;
+            let [mine, others] =
+                [passes([1, 2], round * 100, at_ns), passes([3, 4], 7 + round * 100, at_ns + 1)];
+            let again = within(3, again(7 + round * 100));
+            let all = [mine[0], others[0], again, others[1], mine[1]];
+            all.iter().filter_map(|passage| Some((passage.ends.netns, transits.see(passage, ())?))).for_each(
+                |(netns, ((), ns))| {
+                    assert_eq!(ns, 5);
+                    told[netns as usize / 3] += 1;
+                },
+            );
+        }
+        assert_eq!(told, [100, 0]);
+        assert_eq!(partners(&transits, [1, 2]), [Some(2), Some(1)]);
+        assert_eq!(partners(&transits, [3, 4]), [Some(4), Some(3)]);
+    }
+
+    #[test]
+    fn who_guesses_a_number_now_and_then_is_no_partner() {
+        let mut transits = of_host();
+        for round in 0..1_000u32 {
+            transits.see(&within(1, left(round * 100, 10)), ());
+            // Its real other end is on another host.
+            let guess = if round % 200 == 0 { round * 100 } else { round * 100 + 50 };
+            transits.see(&within(4, came(guess, 15)), ());
+            assert_eq!(partners(&transits, [1, 4]), [None; 2], "{round}");
+        }
+        // It has one there, and goes on with that.
+        for round in 1_000..1_100u32 {
+            let guess = if round % 3 == 0 { round * 100 } else { 0 };
+            transits.see(&within(4, came(guess, 15)), ());
+            passes([1, 2], round * 100, 10).iter().for_each(|passage| {
+                transits.see(passage, ());
+            });
+        }
+        assert_eq!(partners(&transits, [1, 2]), [Some(2), Some(1)]);
+        assert_eq!(partners(&transits, [1, 4])[1], None);
+    }
+
+    #[test]
+    fn a_pair_keeps_its_place_among_many() {
+        let mut transits = of_host();
+        for first in [0, 100] {
+            passes([1, 2], first, 10).iter().for_each(|passage| {
+                transits.see(passage, ());
+            });
+        }
+        for netns in 10..1_000 {
+            transits.see(&within(netns, left(netns, 10)), ());
+            transits.see(&within(netns, came(netns + 5_000, 10)), ());
+        }
+        let kept: usize = transits.connections.iter_mut().map(|(_, alike)| alike.ends.len()).sum();
+        assert_eq!(kept, 2 * ALIKE);
+        assert_eq!(partners(&transits, [1, 2]), [Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn who_talks_to_itself_has_both_ends() {
+        let mut transits = of_host();
+        let [own, _] = ENDS.map(SocketAddr::from);
+        let with_itself =
+            |passage: Passage| Passage { ends: Ends { local: own, remote: own, ..passage.ends }, ..passage };
+        assert_eq!(transits.see(&with_itself(left(0, 10)), ()), None);
+        assert_eq!(transits.see(&with_itself(came(0, 12)), ()), Some(((), 2)));
     }
 
     #[test]

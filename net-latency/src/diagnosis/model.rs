@@ -12,11 +12,11 @@ use net_latency_common::{
 };
 
 use super::{
-    connections::{Connections, Ends, Exchange, Half, Pending},
+    connections::{Connections, Exchange, Half, Pending},
     holders::Holders,
 };
 use crate::{
-    accounting::{Packet, Times, exchanges::Role},
+    accounting::{Ends, Packet, Times, exchanges::Role},
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
@@ -255,8 +255,8 @@ impl Side {
 /// connection, or clients that come and go, all of them have one.
 const ALIKE: usize = 4;
 
-/// Whose a service is: number and name of the process, port, protocol. A number may be another's later.
-type Key = (u32, [u8; COMM_LEN], u16, Protocol);
+/// Whose a service is: number and name of the process, port, protocol, network namespace. A number may be another's later.
+type Key = (u32, [u8; COMM_LEN], u16, Protocol, u32);
 
 /// Who may be alike: name, port, protocol, network namespace.
 type Kind = ([u8; COMM_LEN], u16, Protocol, u32);
@@ -498,21 +498,23 @@ impl Model {
     fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(count) = event.dsacks() else { return };
         let Self { connections, services, .. } = self;
-        let (own, _) = connections.find(ends, |half| settle(services, half));
+        let own = connections.find(ends, |half| settle(services, half));
         services[place].sides[Direction::Out as usize].needless += own.dsacks.tell(count);
     }
 
     /// What it has to do with the packets before it on its connection.
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
-        let (own, other) = connections.find(ends, |half| settle(services, half));
+        let packet = Packet::of_log(event);
+        connections.see(event, &packet);
+        let other = connections.service_of_other(ends);
+        let own = connections.find(ends, |half| settle(services, half));
         own.service = Some(place);
-        if let Some(other) = other.service.filter(|other| *other != place) {
+        if let Some(other) = other.filter(|other| *other != place) {
             services[place].peer = Some(other);
             services[other].peer = Some(place);
         }
-        let (local, remote) = (ends.local.port(), ends.remote.port());
-        let role = Role::of(local, remote, *ephemeral);
+        let role = ends.role(Some(*ephemeral));
         let (is_client, is_server) = (role == Some(Role::Client), role == Some(Role::Server));
         let out = &mut services[place].sides[Direction::Out as usize];
         let [first, _, third] = event.stages();
@@ -558,14 +560,13 @@ impl Model {
                     }
                     let is_by_window = event.held() == Some(Held::ReceiveWindow)
                         || event.record().flags & FLAG_ZERO_WINDOW != 0;
-                    if let Some(peer) = other.service.filter(|_| is_by_window) {
+                    if let Some(peer) = other.filter(|_| is_by_window) {
                         out.add_for_peer(peer, 1);
                     }
                 }
                 let parts = event.parts();
                 let part = |part: usize| parts.and_then(|parts| parts[part]);
                 let [driver, net] = [PART_DRIVER, PART_NET].map(part);
-                let packet = Packet::of_log(event);
                 let (queued_ns, written_ns) = (packet.at_last_stage_ns(), packet.begun_ns());
                 own.exchange = match (own.exchange, written_ns) {
                     (Exchange::Asked(read), Some(written)) if written >= read => {
@@ -631,11 +632,11 @@ impl Model {
     fn place(&mut self, event: &Event<'_>, ends: &Ends) -> Option<usize> {
         let (pid, protocol) = (event.record().pid, event.protocol());
         let port = service_port(ends.local.port(), ends.remote.port(), self.ephemeral);
-        let key = (pid, event.process().map(padded).unwrap_or_default(), port, protocol);
+        let key = (pid, event.process().map(padded).unwrap_or_default(), port, protocol, ends.netns);
         if let Some(place) = self.places.get(&key) {
             return Some(*place);
         }
-        let kind = name(event).filter(|_| pid > 0).map(|name| (name, port, protocol, event.record().netns));
+        let kind = name(event).filter(|_| pid > 0).map(|name| (name, port, protocol, ends.netns));
         if let Some(kind) = kind {
             match self.alike.get(&kind).map(Vec::as_slice) {
                 Some([place, ..]) if self.services[*place].is_of_several => return Some(*place),
@@ -660,7 +661,7 @@ impl Model {
             device: None,
             remote: ends.remote.ip(),
             is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
-            netns: event.record().netns,
+            netns: ends.netns,
         };
         if is_full {
             self.services[place] = service;

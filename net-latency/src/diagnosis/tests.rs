@@ -673,28 +673,42 @@ fn acks_that_wait_for_a_reader_of_this_machine_are_its_and_not_the_network_s() {
 
 /// A client and its server on one machine, which has each request for `service`; the wire takes `wire` in all.
 fn both_ends(service: u64, wire: u64) -> Verdict {
-    let client = Who { pid: 200, name: "client", port: 5_432 };
-    let server = Who { pid: 300, name: "postgres", port: 5_432 };
-    let here = [10, 0, 0, 1];
     let mut traffic = Traffic::default();
-    for round in 0..300 {
-        let start = (1_000 + round * 150) * MS;
-        let fast = USUAL;
-        let sent = start + fast.app_tcp + fast.tcp_ip + fast.ip_drv + fast.qdisc;
-        let arrived = sent + wire / 2;
-        let record = Traffic::record(server, here, [5_432, 45_000], Direction::In);
-        let read = traffic.incoming(record, arrived, fast);
-        let record = Traffic::record(server, here, [5_432, 45_000], Direction::Out);
-        traffic.outgoing(record, read + service, Times { net: 44 * MS, ..fast });
-        let left = read + service + fast.app_tcp + fast.tcp_ip + fast.ip_drv + fast.qdisc;
-        let came = left + wire / 2;
-        let record = Traffic::record(client, here, [45_000, 5_432], Direction::In);
-        traffic.incoming(record, came, fast);
-        let acked = came + fast.drv_ip + fast.ip_tcp + 10 * US;
-        let record = Traffic::record(client, here, [45_000, 5_432], Direction::Out);
-        traffic.outgoing(record, start, Times { net: acked - sent, ..fast });
-    }
+    traffic.both_ends([CLIENT, SERVER], [1, 1], service, wire);
     traffic.verdict()
+}
+
+const CLIENT: Who = Who { pid: 200, name: "client", port: 5_432 };
+const SERVER: Who = Who { pid: 300, name: "postgres", port: 5_432 };
+
+impl Traffic {
+    /// A client and its server, which takes so long for an answer, each in a network namespace.
+    fn both_ends(&mut self, [client, server]: [Who; 2], [near, far]: [u32; 2], service: u64, wire: u64) {
+        let here = [10, 0, 0, 1];
+        for round in 0..300 {
+            let start = (1_000 + round * 150) * MS;
+            let fast = USUAL;
+            // Connections begin with numbers of their own.
+            let seq = client.pid * 1_000_000 + round as u32 * 200;
+            let record = |who: Who, netns, ports, direction| PacketRecord {
+                netns,
+                seq,
+                ..Self::record(who, here, ports, direction)
+            };
+            let sent = start + fast.app_tcp + fast.tcp_ip + fast.ip_drv + fast.qdisc;
+            let arrived = sent + wire / 2;
+            let read =
+                self.incoming(record(server, far, [server.port, 45_000], Direction::In), arrived, fast);
+            let answer = record(server, far, [server.port, 45_000], Direction::Out);
+            self.outgoing(answer, read + service, Times { net: 44 * MS, ..fast });
+            let left = read + service + fast.app_tcp + fast.tcp_ip + fast.ip_drv + fast.qdisc;
+            let came = left + wire / 2;
+            self.incoming(record(client, near, [45_000, server.port], Direction::In), came, fast);
+            let acked = came + fast.drv_ip + fast.ip_tcp + 10 * US;
+            let request = record(client, near, [45_000, server.port], Direction::Out);
+            self.outgoing(request, start, Times { net: acked - sent, ..fast });
+        }
+    }
 }
 
 #[test]
@@ -708,6 +722,30 @@ fn whoever_waits_for_a_service_of_this_machine_is_not_blamed() {
         assert!(remark.is_some_and(|remark| remark.starts_with("it waits for postgres, PID 300")));
     }
     assert_eq!(told(&both_ends(100 * US, 100 * US)), []);
+}
+
+#[test]
+fn ends_in_two_namespaces_are_put_together_if_they_show_the_same_numbers() {
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [], "{}", shown(&verdict));
+    let remark = verdict.normal.iter().find_map(|side| side.remark.as_deref());
+    assert!(remark.is_some_and(|remark| remark.starts_with("it waits for postgres, PID 300")));
+}
+
+/// The server of the first client is on another host. Somebody has both ends of the same addresses in namespaces of their own.
+#[test]
+fn namespaces_with_the_same_addresses_hide_nobody() {
+    let [other, pretender] = [CLIENT, SERVER].map(|who| Who { pid: who.pid + 1, ..who });
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
+    traffic.packets.retain(|(_, record, _)| record.netns == 1);
+    let alone = traffic.verdict();
+    assert_eq!(told(&alone), [(Cause::PeerAnswer, CLIENT.pid, Direction::Out)], "{}", shown(&alone));
+    traffic.both_ends([other, pretender], [3, 4], 50 * MS, 100 * US);
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), told(&alone), "{}", shown(&verdict));
 }
 
 #[test]

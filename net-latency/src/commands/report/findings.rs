@@ -1,8 +1,8 @@
 //! Everything that a report tells, gathered in memory that doesn't depend on the logs' length.
 
-use super::table::{Connection, Owner, Table};
+use super::table::{Owner, Table};
 use super::timeline::Timeline;
-use crate::accounting::{self as summary, Worst, tcp::Segment, transit::Transits};
+use crate::accounting::{self as summary, Ends, Worst, tcp::Segment, transit::Transits};
 use crate::kernel::ports;
 use crate::packet::event::{Event, FLAGS};
 use crate::request::ReportConfig;
@@ -26,10 +26,10 @@ pub(super) struct Report {
     pub(super) stages: summary::Table,
     pub(super) worst: Worst,
     pub(super) processes: Table<Owner>,
-    pub(super) connections: Table<Connection>,
+    pub(super) connections: Table<Ends>,
     pub(super) timeline: Timeline,
-    transits: Transits<(Connection, Owner)>,
-    /// Ports of clients, as [`Connection::role`] takes them, where requests and answers are followed: not if some packets are left out.
+    transits: Transits<(Ends, Owner)>,
+    /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed: not if some packets are left out.
     ephemeral: Option<u32>,
 }
 
@@ -79,7 +79,7 @@ impl Report {
         self.worst.record(&packet);
         let owner = Owner::of(event);
         let process = self.processes.add(owner, owner, event, &packet);
-        if let Some(connection) = Connection::of(event) {
+        if let Some(connection) = Ends::known(event) {
             let entry = self.connections.add(connection, owner, event, &packet);
             if let Some(segment) = Segment::of_packet(event, &packet) {
                 process.tcp.add(&entry.converse(connection.role(self.ephemeral), &segment));

@@ -181,7 +181,7 @@ fn object<'a>(report: &'a Report, config: &ReportConfig) -> Object<'a> {
         connections: rows(&report.connections, config.top, |connection| {
             Some(Ends {
                 proto: connection.protocol.name(),
-                netns: connection.netns,
+                netns: (connection.netns != 0).then_some(connection.netns),
                 local: connection.local.to_string(),
                 remote: connection.remote.to_string(),
             })

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash};
-use std::net::SocketAddr;
 
 use foldhash::fast::RandomState;
 use net_latency_common::Direction;
@@ -13,7 +12,7 @@ use crate::accounting::{
     exchanges::Role,
     tcp::{Conversation, News, Segment, Tcp},
 };
-use crate::packet::event::{COLUMNS, Event, Protocol, local_and_remote};
+use crate::packet::event::{COLUMNS, Event, Protocol};
 use crate::packet::stages::columns;
 
 /// The ways a packet can go.
@@ -121,28 +120,6 @@ impl Owner {
 pub(super) struct Others {
     pub(super) lines: u64,
     pub(super) time_ns: u128,
-}
-
-/// A connection, seen from this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Connection {
-    pub(super) protocol: Protocol,
-    pub(super) netns: Option<u32>,
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-}
-
-impl Connection {
-    /// Which end this machine has, as [`Role::of`] says.
-    pub(super) fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
-        Role::of(self.local.port(), self.remote.port(), ephemeral?)
-    }
-
-    /// `None` where the line doesn't tell both ends.
-    pub(super) fn of(event: &Event<'_>) -> Option<Self> {
-        let (local, remote) = local_and_remote(event.direction(), event.known_ends()?);
-        Some(Self { protocol: event.protocol(), netns: event.netns(), local, remote })
-    }
 }
 
 /// The entries that account for most of the time. When it is full, the half with the least goes to `others`; one of those

@@ -13,8 +13,9 @@ use proptest::sample::select;
 
 use super::findings::Report;
 
-use super::table::{Connection, Owner};
+use super::table::Owner;
 use super::{html, object, text};
+use crate::accounting::Ends;
 use crate::clock::Zone;
 use crate::output::{Options, Writer, header};
 use crate::packet::event::fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6};
@@ -313,7 +314,7 @@ struct Naive {
     /// Times by direction, protocol and column; the last is the total.
     times: BTreeMap<(bool, Protocol, usize), Vec<u64>>,
     processes: BTreeMap<Owner, (u64, u64, u128)>,
-    connections: BTreeMap<Connection, (u64, u64, u128)>,
+    connections: BTreeMap<Ends, (u64, u64, u128)>,
 }
 
 impl Naive {
@@ -332,7 +333,7 @@ impl Naive {
                 naive.times.entry(key).or_default().extend(ns);
             }
             let process = naive.processes.entry(Owner::of(event)).or_default();
-            let connection = Connection::of(event).expect("both ends are known");
+            let connection = Ends::known(event).expect("both ends are known");
             let connection = naive.connections.entry(connection).or_default();
             for (lines, bytes, time) in [process, connection] {
                 *lines += 1;

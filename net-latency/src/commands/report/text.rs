@@ -7,10 +7,10 @@ use chrono::FixedOffset;
 use net_latency_common::Direction;
 
 use super::findings::Report;
-use super::table::{Connection, Entry, Others, Table};
+use super::table::{Entry, Others, Table};
 use super::time::show;
 use super::timeline::Slice;
-use crate::accounting::Human;
+use crate::accounting::{Ends, Human};
 use crate::clock::Zone;
 use crate::escape::Printable;
 use crate::packet::event::FLAGS;
@@ -203,8 +203,8 @@ fn write_tcp(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Long addresses of IPv6 need a line each.
-fn write_ends(connection: &Connection, out: &mut impl Write) -> io::Result<()> {
-    let Connection { protocol, netns: _, local, remote } = connection;
+fn write_ends(ends: &Ends, out: &mut impl Write) -> io::Result<()> {
+    let Ends { protocol, netns: _, local, remote } = ends;
     let line = format!("  {} {local} > {remote}", protocol.name());
     if line.len() <= 80 {
         return writeln!(out, "{line}");

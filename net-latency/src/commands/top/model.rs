@@ -7,7 +7,6 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
-    net::SocketAddr,
     time::Duration,
 };
 
@@ -16,11 +15,11 @@ use net_latency_common::{COMM_LEN, Direction};
 use super::window::{SLICES, TREND, Traffic};
 use crate::{
     accounting::{
-        exchanges::Role,
+        Ends,
         tcp::{Conversation, Segment},
         transit::Transits,
     },
-    packet::event::{COLUMNS, Event, Protocol, local_and_remote},
+    packet::event::{COLUMNS, Event, Protocol},
 };
 
 /// Most processes that have a place.
@@ -45,7 +44,7 @@ pub(super) struct Model {
     transits: Transits<ConnectionKey>,
     /// Whether a packet came with fine stages.
     has_parts: bool,
-    /// Ports of clients, as [`Role::of`] takes them, where requests and answers are followed.
+    /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed.
     ephemeral: Option<u32>,
 }
 
@@ -54,11 +53,7 @@ pub(super) struct Model {
 pub(super) struct ConnectionKey {
     /// 0 where the process is unknown.
     pub(super) pid: u32,
-    pub(super) is_udp: bool,
-    /// This machine's end.
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    netns: u32,
+    pub(super) ends: Ends,
 }
 
 /// A process, as one of its threads showed it.
@@ -123,7 +118,7 @@ impl Model {
         }
     }
 
-    /// Follows requests and answers too; the kernel gives out `ephemeral` ports to clients, as [`Role::of`] takes them.
+    /// Follows requests and answers too; the kernel gives out `ephemeral` ports to clients, as [`Ends::role`] takes them.
     pub(super) fn with_exchanges(self, ephemeral: Option<u32>) -> Self {
         Self { ephemeral, ..self }
     }
@@ -149,7 +144,7 @@ impl Model {
             if connection.traffic.idle(self.now) == 0 {
                 continue;
             }
-            let news = connection.conversation.finish(key.role(self.ephemeral));
+            let news = connection.conversation.finish(key.ends.role(self.ephemeral));
             connection.traffic.hear(&news);
             if let Some(process) = self.processes.entries.get_mut(&key.pid) {
                 process.traffic.hear(&news);
@@ -175,7 +170,7 @@ impl Model {
         connection.traffic.record(event, now);
         connection.see(event, now);
         let Some(segment) = Segment::of(event) else { return };
-        let news = connection.conversation.see(key.role(self.ephemeral), &segment);
+        let news = connection.conversation.see(key.ends.role(self.ephemeral), &segment);
         connection.traffic.hear(&news);
         if let Some(process) = process {
             process.traffic.hear(&news);
@@ -243,23 +238,18 @@ impl Model {
 
 impl ConnectionKey {
     fn of(event: &Event<'_>) -> Self {
-        let record = event.record();
-        let (local, remote) = local_and_remote(event.direction(), event.ends());
-        let is_udp = event.protocol() == Protocol::Udp;
-        Self { pid: record.pid, is_udp, local, remote, netns: record.netns }
+        Self { pid: event.record().pid, ends: Ends::of(event) }
     }
 
-    fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
-        Role::of(self.local.port(), self.remote.port(), ephemeral?)
-    }
-
-    pub(super) fn protocol(&self) -> Protocol {
-        if self.is_udp { Protocol::Udp } else { Protocol::Tcp }
+    pub(super) fn protocols(&self) -> Protocols {
+        let is_udp = self.ends.protocol == Protocol::Udp;
+        Protocols { tcp: !is_udp, udp: is_udp }
     }
 
     /// Protocol and both ends.
     pub(super) fn text(&self) -> String {
-        format!("{} {} > {}", self.protocol().name(), self.local, self.remote)
+        let Ends { protocol, local, remote, .. } = self.ends;
+        format!("{} {local} > {remote}", protocol.name())
     }
 }
 
@@ -466,7 +456,7 @@ pub(super) mod tests {
         let connections: Vec<_> = model.connections().collect();
         assert_eq!(connections.len(), 1);
         let (key, connection) = connections[0];
-        assert_eq!((key.local.port(), key.remote.port()), (51324, 443));
+        assert_eq!((key.ends.local.port(), key.ends.remote.port()), (51324, 443));
         assert_eq!(connection.traffic.packets(Direction::In, 0), 1);
         assert_eq!(connection.traffic.packets(Direction::Out, 0), 1);
         assert_eq!(connection.slowest(0).count(), 2);
@@ -630,7 +620,7 @@ pub(super) mod tests {
         }
         let names: Vec<_> = model.processes().map(|(_, process)| process.name.bytes()).collect();
         assert_eq!(names, [Some(&b"second"[..])]);
-        let ports: Vec<_> = model.connections().map(|(key, _)| key.local.port()).collect();
+        let ports: Vec<_> = model.connections().map(|(key, _)| key.ends.local.port()).collect();
         assert_eq!(ports, [3]);
     }
 

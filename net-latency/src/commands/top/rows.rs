@@ -119,7 +119,8 @@ impl Filter {
 
     fn is_connection(&self, key: &ConnectionKey) -> bool {
         // An address by any part of it, with or without its port.
-        self.text.is_empty() || [key.local, key.remote].iter().any(|end| self.is_in(&end.to_string()))
+        self.text.is_empty()
+            || [key.ends.local, key.ends.remote].iter().any(|end| self.is_in(&end.to_string()))
     }
 }
 
@@ -152,7 +153,7 @@ fn connections(model: &Model, pid: u32, filter: &Filter, sort: Sort, is_ascii: b
     let rows = own.map(|(key, connection)| Row {
         key: RowKey::Connection(*key),
         name: String::new(),
-        protocols: Protocols { tcp: !key.is_udp, udp: key.is_udp },
+        protocols: key.protocols(),
         ..traffic(model, &connection.traffic)
     });
     sorted(rows.collect(), sort)

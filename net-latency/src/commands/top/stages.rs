@@ -48,7 +48,7 @@ fn subject(view: &View<'_>) -> Option<(Protocols, [Figures; 2])> {
     };
     let traffic = &view.model.connection(&key)?.traffic;
     let figures = [Direction::In, Direction::Out].map(|way| traffic.figures(way, view.model.now()));
-    Some((Protocols { tcp: !key.is_udp, udp: key.is_udp }, figures))
+    Some((key.protocols(), figures))
 }
 
 fn draw_direction(

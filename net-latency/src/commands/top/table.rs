@@ -4,7 +4,7 @@ use net_latency_common::Direction;
 
 use super::{
     columns::{Column, Placed, columns},
-    model::{ConnectionKey, Packet, Protocols},
+    model::{ConnectionKey, Packet},
     paint::{Canvas, Ink},
     place::Place,
     rows::{Row, Rows, time_name},
@@ -100,7 +100,7 @@ fn draw_header(view: &View<'_>, canvas: &mut Canvas<'_>, placed: &[Placed], y: u
     for placed in placed {
         let mut title = match (placed.column, view.state.place) {
             (Column::Stage(stage), Place::Packets(key)) => {
-                let protocols = Protocols { tcp: !key.is_udp, udp: key.is_udp };
+                let protocols = key.protocols();
                 time_name(view.state.shown, protocols, stage).to_owned()
             }
             (column, _) => column.title().to_owned(),
@@ -192,12 +192,12 @@ fn flow_in(key: &ConnectionKey, width: u16) -> String {
     if whole.len() <= width {
         return whole;
     }
-    let remote = format!("{} :{} > {}", key.protocol().name(), key.local.port(), key.remote);
+    let remote = format!("{} :{} > {}", key.ends.protocol.name(), key.ends.local.port(), key.ends.remote);
     if remote.len() <= width {
         return remote;
     }
     // The remote port is worth more than the end of its address.
-    let end = format!("~:{}", key.remote.port());
+    let end = format!("~:{}", key.ends.remote.port());
     let start = width.saturating_sub(end.len());
     format!("{}{end}", remote.get(..start).unwrap_or_default())
 }
