@@ -3,6 +3,8 @@
 
 use std::fmt::{self, Display, Write as _};
 
+use sha2::{Digest as _, Sha256};
+
 /// Writes a name so that nothing in it acts or separates: each byte of what is not
 /// printable, and of `\`, `,` and `|`, as `\xNN`. `-` for an unknown one.
 pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
@@ -36,6 +38,41 @@ pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
         }
         write_escaped(chunk.invalid(), out);
     }
+}
+
+/// Bytes of a name, in metrics, where `\` and `"` are two.
+pub(crate) const LONGEST: usize = 128;
+/// Those of the beginning of one that is too long, and of its end, which says more: a container's id has 64.
+const BEGINNING: usize = 40;
+const END: usize = 70;
+
+/// A name of any length in at most [`LONGEST`] bytes, as [`write_name`] has it. Of a longer one it is the beginning and the end, and
+/// between them a number that tells it from all others: nobody can choose a name that is shown as another one.
+pub(crate) fn bounded(name: &[u8]) -> String {
+    // What is longer as it is won't fit.
+    if let Some(whole) = (name.len() <= LONGEST).then(|| printable(name, LONGEST)).flatten() {
+        return whole;
+    }
+    let parts = |most: usize| (0..=most.min(name.len())).rev();
+    let beginning = parts(BEGINNING).find_map(|len| printable(&name[..len], BEGINNING));
+    let end = parts(END).find_map(|len| printable(&name[name.len() - len..], END));
+    let number = hash(name);
+    format!("{}~{number:016x}~{}", beginning.unwrap_or_default(), end.unwrap_or_default())
+}
+
+/// The name as [`write_name`] has it, if that is no longer in metrics.
+fn printable(name: &[u8], most: usize) -> Option<String> {
+    let mut out = Vec::new();
+    write_name(Some(name), &mut out);
+    let doubled = out.iter().filter(|byte| matches!(byte, b'\\' | b'"')).count();
+    (out.len() + doubled <= most).then(|| String::from_utf8_lossy(&out).into_owned())
+}
+
+/// The same in each run, as series are.
+fn hash(name: &[u8]) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&Sha256::digest(name)[..8]);
+    u64::from_be_bytes(number)
 }
 
 /// Each byte as `\xNN`.
@@ -72,6 +109,43 @@ impl Display for Printable<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_have_a_bound_and_stay_apart() {
+        let pod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f.slice/";
+        let id = "0123456789abcdef".repeat(4);
+        let container = format!("{pod}cri-containerd-{id}.scope");
+        let shown = bounded(container.as_bytes());
+        assert!(shown.starts_with("/kubepods.slice/kubepods-burstable.slice~"), "{shown}");
+        assert!(shown.ends_with(&format!("{id}.scope")), "{shown}");
+        let deep = |middle: &str| {
+            [b"/\x01\xff".repeat(4_000), middle.as_bytes().to_vec(), "\u{e9}".repeat(4_000).into_bytes()]
+                .concat()
+        };
+        let names = [
+            deep("a"),
+            deep("b"),
+            vec![1; 40],
+            vec![2; 40],
+            vec![b'\\'; 65],
+            vec![b'"'; 65],
+            vec![b'x'; 129],
+        ];
+        let mut all: Vec<_> = names.iter().map(|name| bounded(name)).collect();
+        for shown in all.iter().chain([&shown]) {
+            let in_metrics = shown.len() + shown.matches(['\\', '"']).count();
+            assert!(
+                in_metrics <= LONGEST && shown.chars().all(|c| c.is_ascii_graphic() || c == 'é'),
+                "{shown}"
+            );
+        }
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), names.len());
+        for name in ["", "nginx", "/system.slice/nginx.service", "a b", &"x".repeat(128)] {
+            assert_eq!(bounded(name.as_bytes()), name);
+        }
+    }
 
     #[test]
     fn characters_that_act_are_not_printable() {

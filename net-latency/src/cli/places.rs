@@ -145,10 +145,16 @@ pub(super) fn containers(asked: &[String], proc: &Path) -> Result<Vec<PathBuf>, 
         return Ok(Vec::new());
     }
     let root = hierarchy("--container", proc)?;
-    let (cgroups, names) = (cgroups::all(&root), containers::names());
+    let mut cgroups = BTreeSet::new();
+    cgroups::each(&root, &mut |_, path| {
+        if containers::id(path).is_some() {
+            cgroups.insert(path.to_vec());
+        }
+    });
+    let names = containers::names();
     let mut found = Vec::new();
     for asked in asked {
-        let paths = container(asked, cgroups.values().map(Vec::as_slice), &names)?;
+        let paths = container(asked, cgroups.iter().map(Vec::as_slice), &names)?;
         let below = |path: &[u8]| root.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
         found.extend(paths.into_iter().map(below));
     }

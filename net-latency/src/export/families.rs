@@ -241,6 +241,55 @@ mod tests {
         figures.families()
     }
 
+    /// As much as one scrape may be with the usual number of series, and TCP alone.
+    const MOST: usize = 4 << 20;
+
+    /// A scrape while each cgroup of these paths has packets of TCP both ways.
+    fn scrape(paths: &[Vec<u8>]) -> Vec<u8> {
+        let mut names = names::Names::new(ExportBy::Cgroup);
+        names.walk(|take| (1..).zip(paths).for_each(|(id, path)| take(id, path)));
+        let cells = |id| {
+            let all = [0, TRAFFIC_OUT]
+                .into_iter()
+                .flat_map(|traffic| (0..ROWS).map(move |number| row(traffic, number)));
+            let key = move |row| CellKey { group: [id, 0], row, cell: bucket(80_000) as u32 };
+            let mut cells: Vec<_> = all.map(|row| (key(row), 1_000_000_007)).collect();
+            cells.sort_by_key(|(key, _)| key.row);
+            cells
+        };
+        let counts: Vec<_> = (1..=paths.len() as u64).flat_map(cells).collect();
+        let mut groups = Groups::new(64);
+        groups.look::<Infallible>(&counts, &mut names, Instant::now(), |_| Ok(())).expect("nothing fails");
+        assert_eq!(groups.own().count(), paths.len().min(64));
+        let figures = Figures {
+            by: ExportBy::Cgroup,
+            groups: &groups,
+            ledger: Ledger::default(),
+            losses: &Losses::default(),
+            skipped: None,
+            hooks: &[],
+            slow_lines: None,
+        };
+        Form::Text.encode(&figures.families())
+    }
+
+    #[test]
+    fn a_scrape_has_a_bound_whatever_the_names() {
+        let below = |path: &[u8], name: &[u8]| [path, b"/", name].concat();
+        let mut nested = vec![b"/user.slice".to_vec()];
+        (0..70).for_each(|depth: usize| nested.push(below(&nested[depth], &[1; 230])));
+        // What an honest host has.
+        let usual: Vec<_> =
+            (0..70).map(|id| format!("/system.slice/unit-{id}.service").into_bytes()).collect();
+        let long = (0..9_000).map(|id| below(&nested[60], format!("{id:0>255}").as_bytes())).collect();
+        let quotes = (0..70u8).map(|id| below(b"", &[&[b'\"'; 200][..], &[id]].concat())).collect();
+        let usual = scrape(&usual).len();
+        for paths in [nested, long, quotes] {
+            let bytes = scrape(&paths).len();
+            assert!(bytes <= MOST && bytes < usual * 2, "{bytes}, and usually {usual}");
+        }
+    }
+
     #[test]
     fn all_metrics_have_the_names_of_the_interface() {
         let text = String::from_utf8(Form::Text.encode(&families(ExportBy::Pod, &mut Pods))).expect("text");

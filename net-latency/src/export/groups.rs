@@ -37,6 +37,8 @@ pub(crate) enum Name {
     Known(Labels),
     /// There may be more soon; if not, it is this.
     NotYet(Labels),
+    /// It is being looked for.
+    Soon,
 }
 
 /// Who finds names.
@@ -226,7 +228,7 @@ impl Groups {
             None => match names.name(id) {
                 Name::Known(name) => name,
                 Name::NotYet(name) if now - member.since >= PATIENCE => name,
-                Name::NotYet(_) => return false,
+                Name::NotYet(_) | Name::Soon => return false,
             },
         };
         member.name = Some(name.clone());

@@ -1,17 +1,17 @@
 //! Names of groups, as the values of their labels. None holds a process id, an address or an ephemeral port.
 
 use std::{
+    collections::hash_map::Entry,
     fs,
-    hash::BuildHasher as _,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 
 use super::groups::{Id, Labels, Name, Naming};
 use crate::{
-    escape::write_name,
+    escape::bounded,
     kernel::{
         cgroups::{self, unified_hierarchy},
         containers::{CONTAINER_LOGS, POD_LOGS, Place, Pods},
@@ -30,12 +30,10 @@ const HOST: &str = "host";
 const EPHEMERAL: &str = "ephemeral";
 /// Walks through the cgroups for which one that has gone keeps its name.
 const KEPT_WALKS: u64 = 60;
-/// Cgroups that have gone whose names are kept.
+/// Cgroups without counts, and cgroups that have gone, whose names are kept.
 const KEPT_NAMES: usize = 16_384;
 /// Of how much time at most one part goes into walks: whoever may make cgroups may make many.
 const PARTS: u32 = 20;
-/// Bytes of a label. A longer one is cut, with a number that tells it from others that begin so.
-const LONGEST: usize = 128;
 
 /// Names of labels of groups.
 pub(crate) const fn labels(by: ExportBy) -> &'static [&'static str] {
@@ -67,8 +65,9 @@ pub(crate) struct Names {
 
 #[derive(Debug)]
 struct Cgroup {
-    is: Kept,
-    /// The walk that met it last.
+    /// Unknown until a walk meets it.
+    is: Option<Kept>,
+    /// The walk that met it last, or after which somebody asked for it first.
     seen: u64,
 }
 
@@ -119,13 +118,20 @@ impl Names {
         }
     }
 
-    /// Takes in all cgroups that there are, which `each` hands on.
-    fn walk(&mut self, each: impl FnOnce(&mut dyn FnMut(u64, &[u8]))) {
+    /// Takes in the cgroups that there are, which `each` hands on: those that somebody has asked for, and as many others as there is
+    /// room for. Whoever may make cgroups may make many.
+    pub(super) fn walk(&mut self, each: impl FnOnce(&mut dyn FnMut(u64, &[u8]))) {
         self.walks += 1;
         let Self { by, cgroups, walks, .. } = self;
         each(&mut |id, path| {
-            let new = || Cgroup { is: Kept::of(*by, path), seen: 0 };
-            cgroups.entry(id).or_insert_with(new).seen = *walks;
+            let is_room = cgroups.len() < KEPT_NAMES;
+            let cgroup = match cgroups.entry(id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) if is_room => place.insert(Cgroup { is: None, seen: 0 }),
+                Entry::Vacant(_) => return,
+            };
+            cgroup.is.get_or_insert_with(|| Kept::of(*by, path));
+            cgroup.seen = *walks;
         });
         let oldest = self.walks.saturating_sub(KEPT_WALKS);
         self.cgroups.retain(|_, cgroup| cgroup.seen > oldest);
@@ -136,17 +142,21 @@ impl Names {
         }
     }
 
-    fn cgroup(&self, id: u64) -> Name {
+    fn cgroup(&mut self, id: u64) -> Name {
         let unknown = || Name::NotYet(vec![UNKNOWN.to_owned(); labels(self.by).len()]);
-        let Some(cgroup) = self.cgroups.get(&id) else { return unknown() };
-        let place = match &cgroup.is {
+        // The next walk looks for it.
+        let cgroup = self.cgroups.entry(id).or_insert(Cgroup { is: None, seen: self.walks });
+        let Some(is) = &cgroup.is else {
+            return if cgroup.seen == self.walks { Name::Soon } else { unknown() };
+        };
+        let place = match is {
             Kept::Path(label) => return Name::Known(vec![label.to_string()]),
             Kept::Host => return Name::Known(vec![HOST.to_owned(); 3]),
             Kept::Pod(place) => place,
         };
         let Some(name) = self.pods.name(place) else { return unknown() };
         let labels = |container: &str| {
-            [name.namespace, name.pod, container].map(|name| label(name.as_bytes())).to_vec()
+            [name.namespace, name.pod, container].map(|name| bounded(name.as_bytes())).to_vec()
         };
         name.container.map_or_else(|| Name::NotYet(labels(UNKNOWN)), |known| Name::Known(labels(known)))
     }
@@ -161,11 +171,11 @@ impl Naming for Names {
             _ if first == 0 && second == 0 => unknown(),
             ExportBy::Process | ExportBy::Comm => {
                 let bytes = [first.to_ne_bytes(), second.to_ne_bytes()].concat();
-                one(label(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
+                one(bounded(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
             }
             ExportBy::Cgroup | ExportBy::Pod => self.cgroup(first),
             ExportBy::Interface => match self.devices.name(second as u32, first as u32, 0) {
-                Some(name) => one(label(name)),
+                Some(name) => one(bounded(name)),
                 None => unknown(),
             },
             ExportBy::Port => {
@@ -197,30 +207,17 @@ enum Kept {
 impl Kept {
     fn of(by: ExportBy, path: &[u8]) -> Self {
         match str::from_utf8(path).ok().and_then(Place::of) {
-            _ if by == ExportBy::Cgroup => Self::Path(label(path).into()),
+            _ if by == ExportBy::Cgroup => Self::Path(bounded(path).into()),
             Some(place) => Self::Pod(place),
             None => Self::Host,
         }
     }
 }
 
-/// A name of somebody's choice as a label's value: nothing in it acts on a terminal, and it has no more than [`LONGEST`] bytes.
-fn label(name: &[u8]) -> String {
-    let mut out = Vec::new();
-    write_name(Some(name), &mut out);
-    let mut label = String::from_utf8_lossy(&out).into_owned();
-    if label.len() > LONGEST {
-        // The same in each run, as series are.
-        let number = format!("~{:016x}", FxBuildHasher.hash_one(name));
-        label.truncate(label.floor_char_boundary(LONGEST - number.len()));
-        label += &number;
-    }
-    label
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::escape::LONGEST;
 
     fn known(words: &[&str]) -> Name {
         Name::Known(words.iter().map(|word| (*word).to_owned()).collect())
@@ -250,9 +247,25 @@ mod tests {
             let Name::Known(labels) = name else { panic!("{name:?}") };
             assert!(labels[0].len() <= LONGEST && labels[0].starts_with("/\\x01/"), "{labels:?}");
         }
-        let shown = label("é".repeat(100).as_bytes());
-        assert!(shown.len() <= LONGEST && shown.starts_with("éé"), "{shown}");
-        assert_eq!(label(b"/system.slice/nginx.service"), "/system.slice/nginx.service");
+    }
+
+    #[test]
+    fn among_many_cgroups_those_with_counts_have_names() {
+        let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
+        let many = |take: &mut dyn FnMut(u64, &[u8])| (1..=100_000).for_each(|id| take(id, b"/x"));
+        names.walk(many);
+        assert_eq!(names.cgroups.len(), KEPT_NAMES);
+        // It is looked for by the next walk, and until then its counts wait.
+        assert_eq!(names.name([90_000, 0]), Name::Soon);
+        assert!(!names.is_gone([90_000, 0]));
+        names.walk(many);
+        assert_eq!(names.name([90_000, 0]), known(&["/x"]));
+        assert!(!names.is_gone([90_000, 0]) && names.cgroups.len() <= KEPT_NAMES + 1);
+        // One that no walk meets any more.
+        assert_eq!(names.name([200_000, 0]), Name::Soon);
+        names.walk(many);
+        assert_eq!(names.name([200_000, 0]), Name::NotYet(vec![UNKNOWN.to_owned()]));
+        assert!(names.is_gone([200_000, 0]));
     }
 
     #[test]
@@ -273,7 +286,7 @@ mod tests {
         for _ in 0..KEPT_WALKS {
             names.walk(|_| ());
         }
-        assert_eq!(names.name([7, 0]), Name::NotYet(vec![UNKNOWN.to_owned()]));
+        assert_eq!(names.name([7, 0]), Name::Soon);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Where control groups are.
 
 use std::{
-    collections::HashMap,
     ffi::OsString,
     fs,
     os::{
@@ -25,18 +24,8 @@ pub fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
     Some(OsString::from_vec(unified.place).into())
 }
 
-/// Paths below `root`, a hierarchy, of all its cgroups and of itself, by inode number, which is the id. One that comes or
-/// goes meanwhile may be among them or not.
-#[must_use]
-pub fn all(root: &Path) -> HashMap<u64, Vec<u8>> {
-    let mut found = HashMap::new();
-    each(root, &mut |id, path| {
-        found.insert(id, path.to_vec());
-    });
-    found
-}
-
-/// Hands on the id and the path of each, as [`all`] does.
+/// Hands on the id of each cgroup of the hierarchy at `root`, which is its inode number, and its path below that. Anybody who may make cgroups
+/// may make many, with long paths.
 pub(crate) fn each(root: &Path, take: &mut dyn FnMut(u64, &[u8])) {
     if let Ok(data) = fs::metadata(root) {
         take(data.ino(), b"/");
@@ -69,7 +58,7 @@ fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: &mut dyn FnM
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{collections::HashMap, path::Path};
 
     use super::*;
 
@@ -96,7 +85,8 @@ mod tests {
         fs::create_dir_all(&inner).expect("a directory");
         fs::write(root.path().join("cgroup.procs"), "").expect("a file");
         let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
-        let found = all(root.path());
+        let mut found = HashMap::new();
+        each(root.path(), &mut |id, path| drop(found.insert(id, path.to_vec())));
         assert_eq!(found.len(), 3);
         assert_eq!(found[&ino(root.path())], b"/");
         assert_eq!(found[&ino(&inner)], b"/a.slice/b.service");

@@ -10,7 +10,7 @@ use net_latency_common::{COMM_LEN, ConnectionKey, GroupBy};
 
 use super::model::Id;
 use crate::{
-    escape::write_name,
+    escape::{bounded, write_name},
     kernel::{
         cgroups::{self, unified_hierarchy},
         devices::Devices,
@@ -41,7 +41,7 @@ pub(super) enum Identity {
     /// Those on a device.
     Interface { name: Option<Vec<u8>>, index: u32, netns: u32 },
     /// The processes in a cgroup.
-    Cgroup { path: Option<Vec<u8>>, id: u64 },
+    Cgroup { path: Option<String>, id: u64 },
 }
 
 impl Identity {
@@ -59,13 +59,11 @@ impl Identity {
             Self::Port(port) => format!("port {port}"),
             Self::Connection { local, remote, .. } => format!("{local} with {remote}"),
             Self::Host(host) => host.to_string(),
-            Self::Named(name)
-            | Self::Comm(name)
-            | Self::Interface { name: Some(name), .. }
-            | Self::Cgroup { path: Some(name), .. } => {
+            Self::Named(name) | Self::Comm(name) | Self::Interface { name: Some(name), .. } => {
                 write_name(Some(name), out);
                 return;
             }
+            Self::Cgroup { path: Some(path), .. } => path.clone(),
             Self::Interface { index, netns, .. } => format!("device {index} of net:[{netns}]"),
             Self::Cgroup { id, .. } => format!("cgroup {id}"),
         };
@@ -79,25 +77,29 @@ pub(super) struct Names<'a> {
     process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
     devices: &'a mut Devices,
     connections: HashMap<u64, ConnectionKey>,
-    /// Paths below the hierarchy's root by inode number, which is the id.
-    cgroups: HashMap<u64, Vec<u8>>,
+    /// Paths below the hierarchy's root of those that are asked for, by inode number, which is the id.
+    cgroups: HashMap<u64, String>,
 }
 
 impl<'a> Names<'a> {
-    /// As they are now.
+    /// As they are now; those of `groups` are asked for.
     pub(super) fn new(
         by: GroupBy,
+        groups: &[Id],
         process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
         devices: &'a mut Devices,
         connections: HashMap<u64, ConnectionKey>,
     ) -> Self {
-        let cgroups = match by {
-            GroupBy::Cgroup => {
-                let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-                unified_hierarchy(&mounts).as_deref().map(cgroups::all).unwrap_or_default()
-            }
-            _ => HashMap::new(),
-        };
+        let mut cgroups = HashMap::new();
+        if by == GroupBy::Cgroup {
+            let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+            let take = &mut |id, path: &[u8]| {
+                if groups.iter().any(|group| matches!(group, Id::One([known, _]) if *known == id)) {
+                    cgroups.insert(id, bounded(path));
+                }
+            };
+            unified_hierarchy(&mounts).iter().for_each(|root| cgroups::each(root, take));
+        }
         Self { by, process, devices, connections, cgroups }
     }
 
@@ -191,7 +193,9 @@ mod tests {
             (83, ConnectionKey([79, 81, rest])),
             (85, ConnectionKey([79, 78, rest])),
         ]);
-        Names::new(by, &process, &mut Devices::new(), connections).identity(Id::One(words)).write(&mut out);
+        Names::new(by, &[], &process, &mut Devices::new(), connections)
+            .identity(Id::One(words))
+            .write(&mut out);
         String::from_utf8(out).expect("printable")
     }
 

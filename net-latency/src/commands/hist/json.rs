@@ -117,7 +117,7 @@ fn who(identity: &Identity) -> Option<Who> {
         Identity::Interface { name, index, netns } => {
             Who::Interface { ifname: name.as_deref().map(text), ifindex: *index, netns: *netns }
         }
-        Identity::Cgroup { path, id } => Who::Cgroup { cgroup: path.as_deref().map(text), cgroup_id: *id },
+        Identity::Cgroup { path, id } => Who::Cgroup { cgroup: path.clone(), cgroup_id: *id },
     })
 }
 

@@ -208,10 +208,12 @@ impl Hist<'_> {
         let process = |group| self.tracer.process_name(group);
         let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
         self.devices.refresh();
-        let mut names = Names::new(by, &process, &mut self.devices, connections);
+        let groups = groups(counts, self.config.top);
+        let ids: Vec<Id> = groups.iter().map(|group| group.id).collect();
+        let mut names = Names::new(by, &ids, &process, &mut self.devices, connections);
         let clock = Clock::sample();
-        let named = groups(counts, self.config.top).into_iter().map(|group| {
-            let id: Id = group.id;
+        let named = groups.into_iter().map(|group| {
+            let id = group.id;
             (group, names.identity(id))
         });
         let page = Page {

@@ -62,7 +62,7 @@ fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
     };
     let ends = ConnectionKey([0, ConnectionKey::V4, ConnectionKey::rest([443, 40_000], 5)]);
     let mut devices = Devices::new();
-    let mut names = Names::new(by, &process, &mut devices, HashMap::from([(77, ends)]));
+    let mut names = Names::new(by, &[], &process, &mut devices, HashMap::from([(77, ends)]));
     let groups = groups(counts, top).into_iter().map(|group| {
         let id = group.id;
         (group, names.identity(id))
