@@ -5,6 +5,7 @@
 
 mod balance;
 mod census;
+mod challengers;
 mod cost;
 mod distribution;
 mod drops;
@@ -32,6 +33,7 @@ use crate::{clock::Zone, packet::event::Event};
 
 pub use balance::Balance;
 pub use census::Census;
+pub use challengers::Challengers;
 pub use cost::Cost;
 pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, Times};
 pub use drops::Drops;

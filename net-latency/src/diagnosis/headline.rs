@@ -35,7 +35,7 @@ impl Headline {
                 is_fault: true,
                 direction: first.stage.and(first.who.as_ref()).map(|who| who.direction),
             },
-            Some(first) => Self::quiet(of_application(first)),
+            Some(first) => Self::quiet(of_application(first, verdict.seen.refused > 0)),
             None if verdict.normal.is_empty() => Self::quiet(of_nothing(verdict, elapsed_ns)),
             None => Self::quiet(of_normal(verdict, elapsed_ns)),
         }
@@ -107,19 +107,21 @@ fn is_counted(finding: &Finding) -> bool {
     finding.stage.is_none() && matches!(finding.cause, Cause::Retransmission | Cause::Qdisc)
 }
 
-/// The way of the packets is normal, and this process takes the most time.
-fn of_application(finding: &Finding) -> Vec<String> {
+/// The way of the packets is normal, as far as they were judged, and this process takes the most time.
+fn of_application(finding: &Finding, is_part: bool) -> Vec<String> {
     let Some(who) = &finding.who else { return vec![NOTHING_SLOW.to_owned()] };
     let p50 = finding.p50_ns.map(|p50| format!(", p50 {}", Human(p50))).unwrap_or_default();
     let (name, brief) = (name(who), finding.brief);
+    let (on_way, none) = if is_part {
+        ("No fault on the way of the busiest services", "No fault in the busiest services")
+    } else {
+        ("No fault on the packets' way", "No fault")
+    };
     vec![
-        format!(
-            "No fault on the packets' way; most time is in the process: {name}, port {}, {brief}{p50}",
-            who.port
-        ),
-        format!("No fault; most time is in the process: {name}, {brief}{p50}"),
-        format!("No fault; {name}, {brief}{p50}"),
-        format!("No fault; {} {brief}", process(who)),
+        format!("{on_way}; most time is in the process: {name}, port {}, {brief}{p50}", who.port),
+        format!("{none}; most time is in the process: {name}, {brief}{p50}"),
+        format!("{none}; {name}, {brief}{p50}"),
+        format!("{none}; {} {brief}", process(who)),
     ]
 }
 

@@ -16,17 +16,15 @@ use super::{
     holders::Holders,
 };
 use crate::{
-    accounting::{Ends, Packet, Times, exchanges::Role},
+    accounting::{Challengers, Ends, Packet, Times, exchanges::Role},
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
 
 /// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
 const SERVICES: usize = 128;
-/// Services without a place whose packets are counted.
-const CHALLENGERS: usize = 64;
-/// Packets from which on one of these may take the place of a service with half as many.
-const LEAST_CHALLENGE: u64 = 16;
+/// Services of one process beyond which it gives way to others, however many packets they have.
+const SHARE: usize = SERVICES / 4;
 /// Most windows of time that are told apart. When there are more, they become twice as wide.
 const WINDOWS: usize = 1_024;
 /// A window's width at first, ns: wide enough for a packet of each busy service, short enough to see a stall by itself.
@@ -354,8 +352,7 @@ pub struct Model {
     ephemeral: u32,
     pub(super) services: Vec<Service>,
     places: HashMap<Key, usize>,
-    /// Packets of those without a place. Where there is no room for one more, each loses one: so those with many stay (Misra and Gries).
-    challengers: HashMap<Key, u64>,
+    challengers: Challengers<Key>,
     /// The places of those who are alike; of several in one place, only that.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
@@ -379,7 +376,7 @@ impl Model {
             ephemeral: u32::from(ephemeral.0) | u32::from(ephemeral.1) << 16,
             services: Vec::new(),
             places: HashMap::new(),
-            challengers: HashMap::new(),
+            challengers: Challengers::new(),
             alike: HashMap::new(),
             connections: Connections::default(),
             span: None,
@@ -671,24 +668,18 @@ impl Model {
         Some(place)
     }
 
-    /// The place of the service with the fewest packets, if this one, which has none, has far more by now.
+    /// The place of the service with the fewest packets, if this one, which has none, has far more by now; or of those of a process
+    /// that has more than its share of places.
     fn give_way(&mut self, key: Key) -> Option<usize> {
-        if self.challengers.len() == CHALLENGERS && !self.challengers.contains_key(&key) {
-            self.challengers.retain(|_, packets| {
-                *packets -= 1;
-                *packets > 0
-            });
-            return None;
-        }
-        let packets = self.challengers.entry(key).or_default();
-        *packets += 1;
-        // Not at each packet: all places are looked at.
-        if *packets < LEAST_CHALLENGE || !packets.is_power_of_two() {
-            return None;
-        }
+        let packets = self.challengers.count(key)?;
+        let all = || self.services.iter().enumerate();
+        let count = |pid: u32| all().filter(|(_, other)| other.pid == pid).count();
+        let greedy = all().map(|(_, service)| service.pid).max_by_key(|pid| count(*pid));
+        let greedy = greedy.filter(|pid| *pid != key.0 && count(*pid) > SHARE);
+        let may_go = all().filter(|(_, service)| greedy.is_none_or(|pid| service.pid == pid));
         let (place, least) =
-            self.services.iter().map(Service::packets).enumerate().min_by_key(|(_, has)| *has)?;
-        if *packets <= 2 * least {
+            may_go.map(|(place, service)| (place, service.packets())).min_by_key(|(_, has)| *has)?;
+        if greedy.is_none() && !Challengers::<Key>::wins(packets, least) {
             return None;
         }
         self.challengers.remove(&key);

@@ -985,6 +985,22 @@ fn many_small_services_hide_no_large_one() {
 }
 
 #[test]
+fn one_process_with_many_busy_services_leaves_room_for_others() {
+    let mut traffic = Traffic::default();
+    // As many packets at each port as the other service has in all.
+    for round in 0..300 {
+        for port in 1..=160 {
+            let who = Who { pid: 7, name: "many", port };
+            traffic.exchange(who, (1_000 + round * 30) * MS + u64::from(port) * US, USUAL);
+        }
+    }
+    traffic.server(ORDERS, 300, USUAL, Times { wait: 30 * MS, ..USUAL });
+    let verdict = traffic.verdict();
+    let first = verdict.findings.first().and_then(|finding| finding.who.as_ref()).map(|who| who.port);
+    assert_eq!(first, Some(ORDERS.port), "{}", shown(&verdict));
+}
+
+#[test]
 fn what_is_not_judged_is_said_first() {
     let mut traffic = Traffic::default();
     for port in 1..=300 {
@@ -994,6 +1010,12 @@ fn what_is_not_judged_is_said_first() {
     let text = shown(&verdict);
     assert!(text.starts_with("nothing wrong found in the busiest services: "), "{text}");
     assert!(text.contains("\n344 packets not judged, of more services than there is room for"), "{text}");
+    // The same where the first thing to say is about an application.
+    traffic.server(ORDERS, 300, Times { service: 90 * MS, ..USUAL }, Times { service: 90 * MS, ..USUAL });
+    let verdict = traffic.verdict();
+    assert_eq!(verdict.findings[0].cause, Cause::Application);
+    let Headline { texts, .. } = Headline::of(&verdict, 10_000_000_000);
+    assert!(texts.iter().all(|text| text.contains("the busiest services")), "{texts:?}");
 }
 
 /// All that there may be to say.

@@ -1,8 +1,8 @@
 //! What the screen shows: traffic by process, by connection, and the slowest packets of each connection. Fed with
 //! events; draws nothing and asks nobody.
 //!
-//! Its size is bounded. What is idle for longest makes way; where nothing is, new processes and connections find no
-//! place, and their packets are counted, so that the figures of those shown stay true.
+//! Its size is bounded. What is idle for longest makes way; where nothing is, what has fewest packets makes way for who has far more.
+//! Packets without a place are counted, so that the figures of those shown stay true.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +15,7 @@ use net_latency_common::{COMM_LEN, Direction};
 use super::window::{SLICES, TREND, Traffic};
 use crate::{
     accounting::{
-        Ends,
+        Challengers, Ends,
         tcp::{Conversation, Segment},
         transit::Transits,
     },
@@ -379,16 +379,20 @@ struct Table<K, V> {
     cells: usize,
     /// The slice in which all entries were found to be in use.
     full: Option<u64>,
+    challengers: Challengers<K>,
 }
 
 impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
     fn new(capacity: usize) -> Self {
-        Self { entries: HashMap::new(), capacity, refused: 0, cells: 0, full: None }
+        let challengers = Challengers::new();
+        Self { entries: HashMap::new(), capacity, refused: 0, cells: 0, full: None, challengers }
     }
 
     /// The entry of `key`, new if there is a place for it. Without `is_room` there is only for known ones.
     fn place(&mut self, key: K, now: u64, is_room: bool) -> Option<&mut V> {
-        if !self.entries.contains_key(&key) && (!is_room || !self.make_way(now)) {
+        let has_place =
+            self.entries.contains_key(&key) || is_room && self.make_way(now) || self.give_way(key, now);
+        if !has_place {
             self.refused += 1;
             return None;
         }
@@ -412,9 +416,29 @@ impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
         self.entries.len() < self.capacity
     }
 
+    /// Whether the entry with the fewest packets has made way for this one, which has had far more without a place.
+    fn give_way(&mut self, key: K, now: u64) -> bool {
+        let Some(packets) = self.challengers.count(key) else { return false };
+        let all = self.entries.iter_mut().map(|(key, entry)| {
+            let traffic = entry.traffic();
+            (*key, traffic.packets(Direction::In, now) + traffic.packets(Direction::Out, now))
+        });
+        let Some((last, least)) = all.min_by_key(|(_, packets)| *packets) else { return false };
+        let wins = Challengers::<K>::wins(packets, least);
+        if wins {
+            self.challengers.remove(&key);
+            self.entries.remove(&last);
+            self.refused += least;
+        }
+        wins
+    }
+
     /// Removes what has been idle for as long as the trend shows, and gives back the memory of the rest.
     fn sweep(&mut self, now: u64) {
         self.cells = 0;
+        if now.is_multiple_of(SLICES) {
+            self.challengers.age();
+        }
         self.entries.retain(|_, entry| {
             entry.prune(now);
             self.cells += entry.traffic().cells();
@@ -600,6 +624,24 @@ pub(super) mod tests {
         assert!(model.process(100_000).is_some() && model.process(1).is_some());
         assert!(model.processes().count() <= PROCESSES);
         assert!(model.connections().count() <= CONNECTIONS);
+    }
+
+    #[test]
+    fn who_has_many_packets_has_a_place_among_many_processes_that_have_few() {
+        let mut model = model();
+        let of = |pid| PacketRecord { pid, tid: pid, dport: 1, ..incoming() };
+        // All of them go on, so that nobody is idle.
+        for second in 0..30 {
+            (1..=2 * PROCESSES as u32).for_each(|pid| record(&mut model, &of(pid)));
+            (0..40).for_each(|_| record(&mut model, &of(100_000)));
+            model.advance(second * SECOND);
+        }
+        assert!(model.process(100_000).is_some() && model.processes().count() <= PROCESSES);
+        let (processes, _) = model.refused();
+        assert!(processes > 0);
+        // Those who have as many as each other stay.
+        let stay = (1..=2 * PROCESSES as u32).filter(|pid| model.process(*pid).is_some()).count();
+        assert!(stay >= PROCESSES - 2, "{stay}");
     }
 
     #[test]
