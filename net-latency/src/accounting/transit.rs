@@ -247,11 +247,11 @@ impl<K: Copy> Transits<K> {
     /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: who received it, and how
     /// long it took, in ns.
     pub fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
-        let Ends { local, remote, .. } = passage.ends;
-        self.own.find(&local.ip(), |_, ()| {});
+        let Ends { netns, local, remote, .. } = passage.ends;
+        self.own.find(&local.ip(), netns.into(), |_, ()| {});
         // Nearly all connections of a server have their other end elsewhere.
         self.own.get(&remote.ip())?;
-        self.connections.find(&passage.ends.pair().0, |_, _| {}).see(passage, receiver)
+        self.connections.find(&passage.ends.pair().0, netns.into(), |_, _| {}).see(passage, receiver)
     }
 
     /// The other end of this one, if it is on this host in another namespace, which both have proven.
@@ -308,7 +308,7 @@ mod tests {
     fn of_host<K: Copy>() -> Transits<K> {
         let mut transits = Transits::new();
         for address in ENDS {
-            transits.own.find(&SocketAddr::from(address).ip(), |_, ()| {});
+            transits.own.find(&SocketAddr::from(address).ip(), 1, |_, ()| {});
         }
         transits
     }

@@ -63,9 +63,19 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// What is known of that end. Where there is no place, the one that was not used for longest makes way, after `settle` has seen it.
-    pub(super) fn find(&mut self, ends: &Ends, mut settle: impl FnMut(&mut Half)) -> &mut Half {
-        self.halves.find(ends, |_, old| settle(old))
+    /// What is known of that end, which is that service's. Where there is no place, another one makes way, after `settle` has seen it.
+    pub(super) fn find(
+        &mut self,
+        ends: &Ends,
+        service: usize,
+        mut settle: impl FnMut(&mut Half),
+    ) -> &mut Half {
+        self.halves.find(ends, service as u64, |_, old| settle(old))
+    }
+
+    /// How often an end had a packet that had made way.
+    pub(super) fn came_back(&self) -> u64 {
+        self.halves.came_back()
     }
 
     /// Takes a segment, which may prove whose other end this is.

@@ -35,7 +35,7 @@ impl Headline {
                 is_fault: true,
                 direction: first.stage.and(first.who.as_ref()).map(|who| who.direction),
             },
-            Some(first) => Self::quiet(of_application(first, verdict.seen.refused > 0)),
+            Some(first) => Self::quiet(of_application(first, verdict.seen.limits())),
             None if verdict.normal.is_empty() => Self::quiet(of_nothing(verdict, elapsed_ns)),
             None => Self::quiet(of_normal(verdict, elapsed_ns)),
         }
@@ -108,15 +108,12 @@ fn is_counted(finding: &Finding) -> bool {
 }
 
 /// The way of the packets is normal, as far as they were judged, and this process takes the most time.
-fn of_application(finding: &Finding, is_part: bool) -> Vec<String> {
+fn of_application(finding: &Finding, limits: &str) -> Vec<String> {
     let Some(who) = &finding.who else { return vec![NOTHING_SLOW.to_owned()] };
     let p50 = finding.p50_ns.map(|p50| format!(", p50 {}", Human(p50))).unwrap_or_default();
     let (name, brief) = (name(who), finding.brief);
-    let (on_way, none) = if is_part {
-        ("No fault on the way of the busiest services", "No fault in the busiest services")
-    } else {
-        ("No fault on the packets' way", "No fault")
-    };
+    let none = format!("No fault{limits}");
+    let on_way = if limits.is_empty() { "No fault on the packets' way" } else { &none };
     vec![
         format!("{on_way}; most time is in the process: {name}, port {}, {brief}{p50}", who.port),
         format!("{none}; most time is in the process: {name}, {brief}{p50}"),
@@ -142,11 +139,12 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
         0 => String::new(),
         others => format!("; too few packets of {others} more"),
     };
-    if seen.refused > 0 {
-        let packets = counted(seen.refused, "packet");
+    let limits = seen.limits();
+    if !limits.is_empty() {
+        let left_out = counted(seen.refused + seen.forgotten + seen.lost.unwrap_or(0), "packet");
         return vec![
-            format!("{NOTHING_SLOW} in the busiest services; {packets} not judged: a filter helps"),
-            format!("{NOTHING_SLOW} in the busiest services"),
+            format!("{NOTHING_SLOW}{limits}; {left_out} not judged: a filter helps"),
+            format!("{NOTHING_SLOW}{limits}"),
         ];
     }
     let services = counted(judged.len() as u64, "service");

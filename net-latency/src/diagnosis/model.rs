@@ -495,7 +495,7 @@ impl Model {
     fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(count) = event.dsacks() else { return };
         let Self { connections, services, .. } = self;
-        let own = connections.find(ends, |half| settle(services, half));
+        let own = connections.find(ends, place, |half| settle(services, half));
         services[place].sides[Direction::Out as usize].needless += own.dsacks.tell(count);
     }
 
@@ -505,7 +505,7 @@ impl Model {
         let packet = Packet::of_log(event);
         connections.see(event, &packet);
         let other = connections.service_of_other(ends);
-        let own = connections.find(ends, |half| settle(services, half));
+        let own = connections.find(ends, place, |half| settle(services, half));
         own.service = Some(place);
         if let Some(other) = other.filter(|other| *other != place) {
             services[place].peer = Some(other);
@@ -722,6 +722,11 @@ impl Model {
         self.services[first].is_of_several = true;
         self.alike.insert(*kind, vec![first]);
         first
+    }
+
+    /// Packets of connections of which nothing was known any more, since there are more than there is room for.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.connections.came_back()
     }
 
     /// Services with packets.

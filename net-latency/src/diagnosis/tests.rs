@@ -1001,6 +1001,24 @@ fn one_process_with_many_busy_services_leaves_room_for_others() {
 }
 
 #[test]
+fn connections_that_were_forgotten_are_said_first() {
+    let mut traffic = Traffic::default();
+    // One process has more connections than there is room for, and uses one after the other.
+    for packet in 0..20_000u64 {
+        let ports = [8_001, 32_768 + (packet % 10_000) as u16];
+        let record = Traffic::record(ORDERS, [10, 0, 0, 9], ports, Direction::In);
+        traffic.incoming(record, 1_000 * MS + packet * MS, USUAL);
+    }
+    let verdict = traffic.verdict();
+    assert!((5_000..=10_000).contains(&verdict.seen.forgotten), "{}", verdict.seen.forgotten);
+    let text = shown(&verdict);
+    assert!(text.starts_with("nothing wrong found in the connections that there is room for: "), "{text}");
+    assert!(text.contains(" of connections that were forgotten"), "{text}");
+    let Headline { texts, .. } = Headline::of(&verdict, 10_000_000_000);
+    assert!(texts.iter().all(|text| text.contains("in the connections that there is room for")), "{texts:?}");
+}
+
+#[test]
 fn what_is_not_judged_is_said_first() {
     let mut traffic = Traffic::default();
     for port in 1..=300 {

@@ -56,8 +56,7 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
 fn write_head(findings: &[Finding], seen: &Seen, out: &mut Vec<u8>) {
     let faults = findings.iter().filter(|finding| finding.is_fault()).count();
     let what = match faults {
-        0 if seen.refused > 0 => "nothing wrong found in the busiest services".to_owned(),
-        0 => "nothing wrong found".to_owned(),
+        0 => format!("nothing wrong found{}", seen.limits()),
         faults => counted(faults as u64, "cause") + " found",
     };
     let [packets_in, packets_out] = seen.packets;
@@ -104,6 +103,15 @@ fn write_notes(seen: &Seen, out: &mut Vec<u8>) {
         line(
             out,
             format_args!("\n{packets} not judged, of more services than there is room for: a filter helps."),
+        );
+    }
+    if seen.forgotten > 0 {
+        let packets = counted(seen.forgotten, "packet");
+        line(
+            out,
+            format_args!(
+                "\n{packets} of connections that were forgotten, of more than there is room for: a filter helps."
+            ),
         );
     }
     if let Some(lost) = seen.lost.filter(|lost| *lost > 0) {

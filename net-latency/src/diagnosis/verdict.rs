@@ -145,6 +145,8 @@ pub(super) struct Seen {
     pub(super) services: usize,
     /// Packets of services that there was no room for.
     pub(super) refused: u64,
+    /// Packets of connections that had been forgotten, since there are more than there is room for.
+    pub(super) forgotten: u64,
     pub(super) is_fine: bool,
     pub(super) threshold_ns: u64,
     pub(super) window_ns: u64,
@@ -153,6 +155,22 @@ pub(super) struct Seen {
     pub(super) stalls: usize,
     /// Lines that are missing; unknown of a log.
     pub(super) lost: Option<u64>,
+}
+
+impl Seen {
+    /// In what nothing may be found without that telling about all: nothing where that is all, or nearly.
+    pub(super) fn limits(&self) -> &'static str {
+        let all: u64 = self.packets.iter().sum();
+        if self.refused > 0 {
+            " in the busiest services"
+        } else if self.forgotten * 100 > all {
+            " in the connections that there is room for"
+        } else if self.lost.is_some_and(|lost| lost * 100 > all) {
+            " in the packets that were seen"
+        } else {
+            ""
+        }
+    }
 }
 
 /// All that there is to say.
@@ -216,6 +234,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
         control: model.control,
         services: model.used(),
         refused: model.refused,
+        forgotten: model.forgotten(),
         is_fine: model.has_parts,
         threshold_ns: model.threshold_ns,
         window_ns: model.window_ns,
