@@ -247,11 +247,19 @@ impl<K: Copy> Transits<K> {
     /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: who received it, and how
     /// long it took, in ns.
     pub fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
-        let Ends { netns, local, remote, .. } = passage.ends;
-        self.own.find(&local.ip(), netns.into(), |_, ()| {});
-        // Nearly all connections of a server have their other end elsewhere.
-        self.own.get(&remote.ip())?;
-        self.connections.find(&passage.ends.pair().0, netns.into(), |_, _| {}).see(passage, receiver)
+        if !self.may_have_both(&passage.ends) {
+            return None;
+        }
+        let owner = passage.ends.netns.into();
+        self.connections.find(&passage.ends.pair().0, owner, |_, _| {}).see(passage, receiver)
+    }
+
+    /// Whether the other end has an address of this host too, as far as its addresses were seen. Nearly all connections of a server have
+    /// their other end elsewhere.
+    pub fn may_have_both(&mut self, ends: &Ends) -> bool {
+        let Ends { netns, local, remote, .. } = ends;
+        self.own.find(&local.ip(), (*netns).into(), |_, ()| {});
+        self.own.get(&remote.ip()).is_some()
     }
 
     /// The other end of this one, if it is on this host in another namespace, which both have proven.

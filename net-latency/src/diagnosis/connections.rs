@@ -78,17 +78,17 @@ impl Connections {
         self.halves.came_back()
     }
 
-    /// Takes a segment, which may prove whose other end this is.
-    pub(super) fn see(&mut self, event: &Event<'_>, packet: &Packet<'_>) {
-        if let Some(passage) = Passage::of(event, packet) {
-            self.transits.see(&passage, ());
+    /// Whose the other end is, if that is on this machine: in the same network namespace, or, of TCP, in another one if this packet and
+    /// those before prove it.
+    pub(super) fn service_of_other(&mut self, ends: &Ends, event: &Event<'_>) -> Option<usize> {
+        let Self { halves, transits } = self;
+        let service = |other: &Ends| halves.get(other)?.service;
+        let is_near = service(&ends.opposite(ends.netns));
+        if is_near.is_some() || !transits.may_have_both(ends) {
+            return is_near;
         }
-    }
-
-    /// Whose the other end is, if that is on this machine: in the same network namespace, or, of TCP, in another one if that is proven.
-    pub(super) fn service_of_other(&self, ends: &Ends) -> Option<usize> {
-        let service = |other: &Ends| self.halves.get(other)?.service;
-        service(&ends.opposite(ends.netns)).or_else(|| service(&self.transits.partner(ends)?))
+        transits.see(&Passage::of(event, &Packet::of_log(event))?, ());
+        service(&transits.partner(ends)?)
     }
 
     /// Each half of each.

@@ -502,9 +502,7 @@ impl Model {
     /// What it has to do with the packets before it on its connection.
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
-        let packet = Packet::of_log(event);
-        connections.see(event, &packet);
-        let other = connections.service_of_other(ends);
+        let other = connections.service_of_other(ends, event);
         let own = connections.find(ends, place, |half| settle(services, half));
         own.service = Some(place);
         if let Some(other) = other.filter(|other| *other != place) {
@@ -564,6 +562,7 @@ impl Model {
                 let parts = event.parts();
                 let part = |part: usize| parts.and_then(|parts| parts[part]);
                 let [driver, net] = [PART_DRIVER, PART_NET].map(part);
+                let packet = Packet::of_log(event);
                 let (queued_ns, written_ns) = (packet.at_last_stage_ns(), packet.begun_ns());
                 own.exchange = match (own.exchange, written_ns) {
                     (Exchange::Asked(read), Some(written)) if written >= read => {
