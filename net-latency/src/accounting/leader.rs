@@ -1,22 +1,25 @@
 //! Who has more votes than all others together, in the memory of one of them (Boyer and Moore).
 
-/// So many votes more than others at most: who has led for long is replaced all the same.
-const MOST: u8 = 16;
-
-/// Who leads, and by how many votes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Leader<T> {
-    who: T,
-    lead: u8,
+/// Who leads, and by how many votes: by `MOST` at most, so that who has led for long is replaced all the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Leader<T, const MOST: u32> {
+    who: Option<T>,
+    lead: u32,
 }
 
-impl<T: Copy + PartialEq> Leader<T> {
+impl<T, const MOST: u32> Default for Leader<T, MOST> {
+    fn default() -> Self {
+        Self { who: None, lead: 0 }
+    }
+}
+
+impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
     /// One more vote.
-    pub(super) fn vote(&mut self, who: T) {
+    pub fn vote(&mut self, who: T) {
         if self.lead == 0 {
-            self.who = who;
+            self.who = Some(who);
         }
-        if self.who == who {
+        if self.who == Some(who) {
             self.lead = (self.lead + 1).min(MOST);
         } else {
             self.lead -= 1;
@@ -24,14 +27,22 @@ impl<T: Copy + PartialEq> Leader<T> {
     }
 
     /// A vote for nobody.
-    pub(super) fn abstain(&mut self) {
+    pub fn abstain(&mut self) {
         self.lead = self.lead.saturating_sub(1);
+    }
+
+    /// Who leads has this name from now on; without one it has no votes.
+    pub fn rename(&mut self, name: impl FnOnce(T) -> Option<T>) {
+        self.who = self.who.and_then(name);
+        if self.who.is_none() {
+            self.lead = 0;
+        }
     }
 
     /// Who leads by so many votes, or more.
     #[must_use]
-    pub(super) fn by(&self, least: u8) -> Option<T> {
-        (self.lead >= least).then_some(self.who)
+    pub fn by(&self, least: u32) -> Option<T> {
+        self.who.filter(|_| self.lead >= least)
     }
 }
 
@@ -41,14 +52,20 @@ mod tests {
 
     #[test]
     fn who_has_most_votes_leads_and_who_had_them_long_ago_does_not() {
-        let mut leader = Leader::default();
+        const MOST: u32 = 16;
+        let mut leader = Leader::<_, MOST>::default();
         assert_eq!(leader.by(1), None);
         (0..1_000).for_each(|vote| leader.vote(if vote % 3 == 0 { 7 } else { 8 }));
         assert_eq!(leader.by(2), Some(8));
         (0..1_000).for_each(|_| leader.vote(8));
-        (0..u32::from(MOST) + 2).for_each(|_| leader.vote(9));
+        (0..MOST + 2).for_each(|_| leader.vote(9));
         assert_eq!(leader.by(2), Some(9));
+        leader.rename(|who| Some(who + 1));
+        assert_eq!(leader.by(2), Some(10));
         (0..2).for_each(|_| leader.abstain());
         assert_eq!(leader.by(1), None);
+        leader.vote(7);
+        leader.rename(|_| None);
+        assert_eq!(leader.by(0), None);
     }
 }

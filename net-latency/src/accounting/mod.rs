@@ -40,6 +40,7 @@ pub use drops::Drops;
 pub use ends::Ends;
 pub use footer::Footer;
 pub use human::Human;
+pub use leader::Leader;
 pub use ledger::{Ledger, LeftOut};
 pub use losses::{Loss, Losses};
 pub use packet::Packet;

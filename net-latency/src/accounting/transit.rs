@@ -24,7 +24,9 @@ const CAME: usize = 16;
 /// Most namespaces of each end: one that has no partner makes way first.
 const ALIKE: usize = 8;
 /// How many segments more than another end two have to share, to be partners: two numbers may be the same by chance, or somebody's try.
-const PROOF: u8 = 2;
+const PROOF: u32 = 2;
+/// By how many more they lead at most: who takes these addresses later has its own other end.
+const MOST_PROOF: u32 = 16;
 
 /// A segment with data, as one end has it.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +70,7 @@ struct End<K> {
     is_first: bool,
     used: u64,
     /// The namespace of those that had the same numbers.
-    partner: Leader<u32>,
+    partner: Leader<u32, MOST_PROOF>,
     sent: VecDeque<Waiting<()>>,
     came: VecDeque<Waiting<K>>,
     /// Behind the last byte that was sent.
@@ -223,7 +225,7 @@ impl<K: Copy> Alike<K> {
     }
 
     /// Whether both have shown the same numbers so many times more often than others.
-    fn are_partners(&self, one: usize, other: usize, least: u8) -> bool {
+    fn are_partners(&self, one: usize, other: usize, least: u32) -> bool {
         let [one, other] = [one, other].map(|place| &self.ends[place]);
         one.partner.by(least) == Some(other.netns) && other.partner.by(least) == Some(one.netns)
     }

@@ -55,6 +55,17 @@ pub(super) struct Half {
     pub(super) dsacks: Dsacks,
 }
 
+/// Who has the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Other {
+    /// Another host.
+    Elsewhere,
+    /// It has an address of this host, and nothing is proven.
+    Unknown,
+    /// That service.
+    Here(usize),
+}
+
 /// As many ends of connections as have a place.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connections {
@@ -78,17 +89,21 @@ impl Connections {
         self.halves.came_back()
     }
 
-    /// Whose the other end is, if that is on this machine: in the same network namespace, or, of TCP, in another one if this packet and
-    /// those before prove it.
-    pub(super) fn service_of_other(&mut self, ends: &Ends, event: &Event<'_>) -> Option<usize> {
+    /// Who has the other end: a service of this machine if it is in the same network namespace, or, of TCP, in another one and this
+    /// packet and those before prove it.
+    pub(super) fn other(&mut self, ends: &Ends, event: &Event<'_>) -> Other {
         let Self { halves, transits } = self;
         let service = |other: &Ends| halves.get(other)?.service;
-        let is_near = service(&ends.opposite(ends.netns));
-        if is_near.is_some() || !transits.may_have_both(ends) {
-            return is_near;
+        if let Some(near) = service(&ends.opposite(ends.netns)) {
+            return Other::Here(near);
         }
-        transits.see(&Passage::of(event, &Packet::of_log(event))?, ());
-        service(&transits.partner(ends)?)
+        if !transits.may_have_both(ends) {
+            return Other::Elsewhere;
+        }
+        if let Some(passage) = Passage::of(event, &Packet::of_log(event)) {
+            transits.see(&passage, ());
+        }
+        transits.partner(ends).and_then(|other| service(&other)).map_or(Other::Unknown, Other::Here)
     }
 
     /// Each half of each.

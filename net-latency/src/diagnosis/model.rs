@@ -12,11 +12,11 @@ use net_latency_common::{
 };
 
 use super::{
-    connections::{Connections, Exchange, Half, Pending},
+    connections::{Connections, Exchange, Half, Other, Pending},
     holders::Holders,
 };
 use crate::{
-    accounting::{Challengers, Ends, Packet, Times, exchanges::Role},
+    accounting::{Challengers, Ends, Leader, Packet, Times, exchanges::Role},
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
@@ -281,8 +281,8 @@ pub(super) struct Service {
     pub(super) name: [u8; COMM_LEN],
     /// Incoming and outgoing.
     pub(super) sides: [Side; 2],
-    /// The service of this machine that is at the other end of its connections.
-    pub(super) peer: Option<usize>,
+    /// Who has the other end for most of its packets: that service of this machine, or another host.
+    peer: Leader<Option<usize>, { u32::MAX }>,
     /// The device on which its last packet went out, and whether that name is known.
     pub(super) device: Option<([u8; COMM_LEN], usize)>,
     /// The other end of its last packet.
@@ -321,6 +321,11 @@ impl Service {
     pub(super) fn is_of_same(&self, other: &Self) -> bool {
         self.pid > 0
             && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
+    }
+
+    /// The place of the service of this machine that has the other end for most of its packets.
+    pub(super) fn peer(&self) -> Option<usize> {
+        self.peer.by(1).flatten()
     }
 
     /// Packets of both directions.
@@ -502,12 +507,16 @@ impl Model {
     /// What it has to do with the packets before it on its connection.
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
-        let other = connections.service_of_other(ends, event);
+        let other = connections.other(ends, event);
         let own = connections.find(ends, place, |half| settle(services, half));
         own.service = Some(place);
-        if let Some(other) = other.filter(|other| *other != place) {
-            services[place].peer = Some(other);
-            services[other].peer = Some(place);
+        match other {
+            Other::Here(other) if other != place => {
+                services[place].peer.vote(Some(other));
+                services[other].peer.vote(Some(place));
+            }
+            Other::Elsewhere => services[place].peer.vote(None),
+            Other::Here(_) | Other::Unknown => {}
         }
         let role = ends.role(Some(*ephemeral));
         let (is_client, is_server) = (role == Some(Role::Client), role == Some(Role::Server));
@@ -555,7 +564,7 @@ impl Model {
                     }
                     let is_by_window = event.held() == Some(Held::ReceiveWindow)
                         || event.record().flags & FLAG_ZERO_WINDOW != 0;
-                    if let Some(peer) = other.filter(|_| is_by_window) {
+                    if let (true, Other::Here(peer)) = (is_by_window, other) {
                         out.add_for_peer(peer, 1);
                     }
                 }
@@ -653,7 +662,7 @@ impl Model {
             protocol,
             name: [0; COMM_LEN],
             sides: [Side::default(), Side::default()],
-            peer: None,
+            peer: Leader::default(),
             device: None,
             remote: ends.remote.ip(),
             is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
@@ -687,7 +696,7 @@ impl Model {
         self.alike.values_mut().for_each(|places| places.retain(|other| *other != place));
         self.alike.retain(|_, places| !places.is_empty());
         for service in &mut self.services {
-            service.peer = service.peer.filter(|peer| *peer != place);
+            service.peer.rename(|peer| Some(peer).filter(|peer| *peer != Some(place)));
             service.sides.iter_mut().for_each(|side| side.for_peers.retain(|(peer, _)| *peer != place));
         }
         self.connections.each(|half| {
@@ -714,7 +723,12 @@ impl Model {
             }
         };
         self.places.values_mut().for_each(moved);
-        self.services.iter_mut().filter_map(|service| service.peer.as_mut()).for_each(moved);
+        for service in &mut self.services {
+            service.peer.rename(|mut peer| {
+                peer.iter_mut().for_each(moved);
+                Some(peer)
+            });
+        }
         let sides = self.services.iter_mut().flat_map(|service| &mut service.sides);
         sides.flat_map(|side| &mut side.for_peers).for_each(|(peer, _)| moved(peer));
         self.connections.each(|half| half.service.iter_mut().for_each(moved));

@@ -757,6 +757,33 @@ fn with_both_ends_here_a_slow_wire_is_known() {
     }
 }
 
+/// The answers of a server reach its clients on other hosts late. One client on this machine, which reads late, is not whom it waits for.
+#[test]
+fn one_client_of_many_is_not_whom_a_service_waits_for() {
+    let far = Times { net: 20 * MS, ..USUAL };
+    let faults_with = |here: u64| {
+        let mut traffic = Traffic::default();
+        for round in 0..300 {
+            traffic.exchange(ORDERS, (1_000 + round * 60) * MS, far);
+        }
+        let late = Times { wait: 15 * MS, ..USUAL };
+        let (near, ports) = ([10, 0, 0, 1], [ORDERS.port, 45_000]);
+        for round in 0..here {
+            let at = (1_010 + round * 60) * MS;
+            traffic.outgoing(Traffic::record(ORDERS, near, ports, Direction::Out), at, far);
+            let client = Who { pid: 200, name: "client", port: ORDERS.port };
+            let record = Traffic::record(client, near, [ports[1], ports[0]], Direction::In);
+            traffic.incoming(record, at + MS, late);
+        }
+        let verdict = traffic.verdict();
+        (told(&verdict).contains(&(Cause::Network, ORDERS.pid, Direction::Out)), shown(&verdict))
+    };
+    for here in [0, 100] {
+        let (is_told, shown) = faults_with(here);
+        assert!(is_told, "{here} {shown}");
+    }
+}
+
 #[test]
 fn a_stream_that_tcp_holds_back_is_normal() {
     let mut traffic = Traffic::default();

@@ -442,7 +442,7 @@ impl Judge<'_> {
     }
 
     fn peer(&self, service: &Service) -> Option<&Service> {
-        service.peer.and_then(|peer| self.model.services.get(peer))
+        service.peer().and_then(|peer| self.model.services.get(peer))
     }
 
     /// What it is, and in a sentence. `has_others` if something else could be it too.
