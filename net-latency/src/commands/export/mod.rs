@@ -1,5 +1,6 @@
-//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper; [`slow`] writes lines besides.
+//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper ([`kept`]); [`slow`] writes lines besides.
 
+mod kept;
 mod slow;
 
 use std::{
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use rustix::system::uname;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::slow::Slow;
+use self::{kept::Kept, slow::Slow};
 use super::{Alarm, hist};
 use crate::{
     accounting::{Ledger, Losses, object::View},
@@ -39,12 +40,6 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(2);
 /// How old the counts may become while nobody scrapes: who has gone makes room.
 const OLDEST: Duration = Duration::from_secs(30);
-/// Who asks within this time after another gets the same.
-const SHARED: Duration = Duration::from_millis(100);
-/// Time that answers may take at once, and the part of all time that they may take beyond: then who asks gets the same as the one
-/// before. So many scrapers take a part of a processor only.
-const CREDIT: Duration = Duration::from_secs(10);
-const SHARE: u32 = 20;
 
 /// Counts, and answers scrapers, until something ends the run.
 ///
@@ -96,9 +91,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         names,
         groups: Groups::new(config.series),
         ledger: Ledger::default(),
-        looked: None,
-        made: Vec::new(),
-        credit: (CREDIT, Instant::now()),
+        kept: Kept::new(Instant::now()),
         alarm,
         slow,
     };
@@ -124,12 +117,8 @@ struct Export<'a> {
     groups: Groups,
     /// Of what was seen of the run, each of its places never less than it was.
     ledger: Ledger,
-    /// When the counts were read last.
-    looked: Option<Instant>,
-    /// What was made of them since, by its form and whether it is packed.
-    made: Vec<((Form, bool), Bytes)>,
-    /// What is left of [`CREDIT`], and when it was reckoned.
-    credit: (Duration, Instant),
+    /// By its form and whether it is packed.
+    kept: Kept<(Form, bool)>,
     alarm: Alarm,
     /// Writes lines of slow packets, where they are asked for.
     slow: Option<Slow>,
@@ -158,7 +147,7 @@ impl Export<'_> {
                     self.names.refresh();
                     self.slow.iter_mut().for_each(Slow::refresh);
                     self.alarm.look(&self.tracer.losses()?);
-                    if self.looked.is_none_or(|looked| looked.elapsed() >= OLDEST) {
+                    if self.kept.is_older(OLDEST, Instant::now()) {
                         self.look()?;
                     }
                 }
@@ -191,34 +180,26 @@ impl Export<'_> {
         for (place, now) in [(filtered, now.filtered), (lost, now.lost), (dropped, now.dropped)] {
             *place = now.max(*place);
         }
-        self.looked = Some(Instant::now());
-        self.made.clear();
-        self.spend(begun);
+        self.kept.looked(begun, Instant::now());
         Ok(())
-    }
-
-    /// Something has taken time since then.
-    fn spend(&mut self, begun: Instant) {
-        let (left, reckoned) = self.credit;
-        let left = CREDIT.min(left + reckoned.elapsed() / SHARE);
-        self.credit = (left.saturating_sub(begun.elapsed()), Instant::now());
     }
 
     /// The metrics in that form.
     fn metrics(&mut self, form: Form, is_packed: bool) -> Result<Bytes, Failure> {
-        let (left, reckoned) = self.credit;
-        let has_credit = !left.is_zero() || reckoned.elapsed() >= SHARED * SHARE;
-        if self.looked.is_none_or(|looked| looked.elapsed() >= SHARED && has_credit) {
+        if self.kept.is_due(Instant::now()) {
             self.look()?;
         }
-        if let Some((_, made)) = self.made.iter().find(|(known, _)| *known == (form, is_packed)) {
-            return Ok(made.clone());
+        self.kept_or_made(form, is_packed)
+    }
+
+    fn kept_or_made(&mut self, form: Form, is_packed: bool) -> Result<Bytes, Failure> {
+        if let Some(made) = self.kept.made(&(form, is_packed)) {
+            return Ok(made);
         }
-        let plain = if is_packed { Some(self.metrics(form, false)?) } else { None };
+        let plain = if is_packed { Some(self.kept_or_made(form, false)?) } else { None };
         let begun = Instant::now();
         let made = plain.map_or_else(|| self.make(form), |plain| Ok(gzipped(&plain)))?;
-        self.spend(begun);
-        self.made.push(((form, is_packed), made.clone()));
+        self.kept.keep((form, is_packed), made.clone(), begun, Instant::now());
         Ok(made)
     }
 
