@@ -23,14 +23,19 @@ impl Ends {
     /// Of a packet.
     #[must_use]
     pub fn of(event: &Event<'_>) -> Self {
-        let (local, remote) = local_and_remote(event.direction(), event.ends());
-        Self { protocol: event.protocol(), netns: event.record().netns, local, remote }
+        Self::between(event, event.ends())
     }
 
     /// The same; `None` where a log's line lacks one.
     #[must_use]
     pub fn known(event: &Event<'_>) -> Option<Self> {
-        event.known_ends().map(|_| Self::of(event))
+        event.known_ends().map(|ends| Self::between(event, ends))
+    }
+
+    /// The same, whose packet has this source and destination.
+    fn between(event: &Event<'_>, ends: [SocketAddr; 2]) -> Self {
+        let (local, remote) = local_and_remote(event.direction(), ends);
+        Self { protocol: event.protocol(), netns: event.record().netns, local, remote }
     }
 
     /// Which end this machine has, as [`Role::of`] says; without `ephemeral` nobody knows.

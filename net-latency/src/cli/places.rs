@@ -23,11 +23,9 @@ use crate::{
     kernel::{
         cgroups::{self, unified_hierarchy},
         containers,
+        netns::NAMED,
     },
 };
-
-/// Where `ip netns` has namespaces by their names.
-const NAMED: &str = "/run/netns";
 
 /// The network namespaces that `asked` names by process id, name or path: their inode numbers.
 pub(super) fn namespaces(asked: &[String], proc: &Path) -> Result<Vec<u32>, Failure> {

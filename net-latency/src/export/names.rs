@@ -51,7 +51,7 @@ pub(crate) const fn labels(by: ExportBy) -> &'static [&'static str] {
 /// Finds names.
 pub(crate) struct Names {
     by: ExportBy,
-    devices: Devices,
+    devices: Option<Devices>,
     /// The hierarchy of cgroups, if names come from there.
     hierarchy: Option<PathBuf>,
     cgroups: FxHashMap<u64, Cgroup>,
@@ -79,7 +79,7 @@ impl Names {
             if is_by_cgroup { fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
         let mut names = Self {
             by,
-            devices: Devices::new(),
+            devices: (by == ExportBy::Interface).then(Devices::new),
             hierarchy: unified_hierarchy(&mounts),
             cgroups: FxHashMap::default(),
             walks: 0,
@@ -99,7 +99,7 @@ impl Names {
 
     /// Asks anew for what may have changed.
     pub(crate) fn refresh(&mut self) {
-        self.devices.refresh();
+        self.devices.iter_mut().for_each(Devices::refresh);
         let is_due = self.walked.is_none_or(|(end, took)| end.elapsed() >= took * PARTS);
         if let Some(hierarchy) = self.hierarchy.clone().filter(|_| is_due) {
             let begin = Instant::now();
@@ -174,10 +174,11 @@ impl Naming for Names {
                 one(bounded(bytes.split(|&byte| byte == 0).next().unwrap_or_default()))
             }
             ExportBy::Cgroup | ExportBy::Pod => self.cgroup(first),
-            ExportBy::Interface => match self.devices.name(second as u32, first as u32, 0) {
-                Some(name) => one(bounded(name)),
-                None => unknown(),
-            },
+            ExportBy::Interface => {
+                let devices = self.devices.as_mut();
+                let name = devices.and_then(|devices| devices.name(second as u32, first as u32, 0));
+                name.map_or_else(unknown, |name| one(bounded(name)))
+            }
             ExportBy::Port => {
                 let (port, (low, high)) = (first as u16, self.ephemeral);
                 one(if (low..=high).contains(&port) { EPHEMERAL.to_owned() } else { port.to_string() })

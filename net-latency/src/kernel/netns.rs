@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::mounts;
 
-/// Where names are.
-const DIRECTORY: &[u8] = b"/run/netns/";
+/// Where `ip netns` has namespaces by their names.
+pub(crate) const NAMED: &str = "/run/netns";
 /// How names begin that the runtime of a pod has drawn (of containerd and CRI-O).
 const DRAWN: &[u8] = b"cni-";
 /// Longer names are cut: a line has room for so much, whatever it has to escape.
@@ -117,7 +117,8 @@ fn read(mounts: &[u8]) -> FxHashMap<u32, Box<[u8]>> {
     for mount in mounts::read(mounts) {
         let number = mount.root.strip_prefix(b"net:[").and_then(|rest| rest.strip_suffix(b"]"));
         let number = number.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
-        if let (Some(number), Some(name)) = (number, mount.place.strip_prefix(DIRECTORY))
+        let name = mount.place.strip_prefix(NAMED.as_bytes()).and_then(|name| name.strip_prefix(b"/"));
+        if let (Some(number), Some(name)) = (number, name)
             && mount.kind == b"nsfs"
         {
             names.entry(number).or_insert_with(|| name[..name.len().min(NAME_LEN)].into());

@@ -75,7 +75,7 @@ impl Identity {
 pub(super) struct Names<'a> {
     by: GroupBy,
     process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
-    devices: &'a mut Devices,
+    devices: Option<&'a mut Devices>,
     connections: HashMap<u64, ConnectionKey>,
     /// Paths below the hierarchy's root of those that are asked for, by inode number, which is the id.
     cgroups: HashMap<u64, String>,
@@ -87,7 +87,7 @@ impl<'a> Names<'a> {
         by: GroupBy,
         groups: &[Id],
         process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
-        devices: &'a mut Devices,
+        devices: Option<&'a mut Devices>,
         connections: HashMap<u64, ConnectionKey>,
     ) -> Self {
         let mut cgroups = HashMap::new();
@@ -146,7 +146,8 @@ impl<'a> Names<'a> {
             GroupBy::Comm => until_nul(&bytes([first, second])).map_or(Identity::Unknown, Identity::Comm),
             GroupBy::Interface => {
                 let (index, netns) = (first as u32, second as u32);
-                let name = self.devices.name(netns, index, 0).map(<[u8]>::to_vec);
+                let devices = self.devices.as_mut();
+                let name = devices.and_then(|devices| devices.name(netns, index, 0)).map(<[u8]>::to_vec);
                 Identity::Interface { name, index, netns }
             }
             GroupBy::Cgroup => Identity::Cgroup { path: self.cgroups.get(&first).cloned(), id: first },
@@ -193,9 +194,7 @@ mod tests {
             (83, ConnectionKey([79, 81, rest])),
             (85, ConnectionKey([79, 78, rest])),
         ]);
-        Names::new(by, &[], &process, &mut Devices::new(), connections)
-            .identity(Id::One(words))
-            .write(&mut out);
+        Names::new(by, &[], &process, None, connections).identity(Id::One(words)).write(&mut out);
         String::from_utf8(out).expect("printable")
     }
 

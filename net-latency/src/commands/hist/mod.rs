@@ -65,7 +65,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     selected.are_there()?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     sink.begin();
-    let devices = Devices::new();
+    let devices = (config.histograms.by == GroupBy::Interface).then(Devices::new);
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));
@@ -119,7 +119,7 @@ struct Hist<'a> {
     config: &'a HistConfig,
     sink: Sink,
     tracer: Tracer,
-    devices: Devices,
+    devices: Option<Devices>,
     started: Instant,
     alarm: Alarm,
 }
@@ -207,10 +207,10 @@ impl Hist<'_> {
         let by = self.config.histograms.by;
         let process = |group| self.tracer.process_name(group);
         let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
-        self.devices.refresh();
+        self.devices.iter_mut().for_each(Devices::refresh);
         let groups = groups(counts, self.config.top);
         let ids: Vec<Id> = groups.iter().map(|group| group.id).collect();
-        let mut names = Names::new(by, &ids, &process, &mut self.devices, connections);
+        let mut names = Names::new(by, &ids, &process, self.devices.as_mut(), connections);
         let clock = Clock::sample();
         let named = groups.into_iter().map(|group| {
             let id = group.id;

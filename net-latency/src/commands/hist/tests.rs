@@ -24,7 +24,6 @@ use crate::{
         object::{Kind, Object, View, tests::valid},
     },
     clock::Zone,
-    kernel::devices::Devices,
     output::{schema, write_json},
     packet::event::fixtures::WALL_NS,
 };
@@ -61,8 +60,7 @@ fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
         _ => None,
     };
     let ends = ConnectionKey([0, ConnectionKey::V4, ConnectionKey::rest([443, 40_000], 5)]);
-    let mut devices = Devices::new();
-    let mut names = Names::new(by, &[], &process, &mut devices, HashMap::from([(77, ends)]));
+    let mut names = Names::new(by, &[], &process, None, HashMap::from([(77, ends)]));
     let groups = groups(counts, top).into_iter().map(|group| {
         let id = group.id;
         (group, names.identity(id))
