@@ -331,6 +331,13 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(tcp_skb_cb_tcp_flags))
     }
 
+    /// Whether a FIN goes with it. Valid while TCP owns the skb.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn tcp_cb_has_fin(self) -> bool {
+        self.tcp_cb_flags() & FIN != 0
+    }
+
     /// What TCP sends with this skb, as its control block says; valid while TCP owns the skb, which a clone inherits until
     /// `__tcp_transmit_skb` hands it to IP.
     #[inline(always)]

@@ -24,9 +24,10 @@ use crate::{
     },
 };
 
-/// `TCP_NAGLE_OFF`, `TCP_NAGLE_CORK`.
+/// `TCP_NAGLE_OFF`, `TCP_NAGLE_CORK`, `TCP_NAGLE_PUSH`.
 const NAGLE_OFF: u8 = 1;
 const NAGLE_CORK: u8 = 2;
+const NAGLE_PUSH: u8 = 4;
 
 /// Whether this kernel has all fields that the tests take.
 #[inline(always)]
@@ -95,12 +96,13 @@ fn why<M: Memory>(socket: Socket<M>, tcp: TcpSocket<M>, first: Skb<M>) -> Option
     }
     let (len, mss) = (first.len(), tcp.mss());
     if len < mss && socket.is_last(first) {
-        // `tcp_nagle_check`.
+        // `tcp_nagle_test`.
         let nagle = tcp.nagle();
-        if nagle & NAGLE_CORK != 0 {
+        let must_go = nagle & NAGLE_PUSH != 0 || first.tcp_cb_has_fin();
+        if nagle & NAGLE_CORK != 0 && !must_go {
             return Some(Held::Cork);
         }
-        if nagle & NAGLE_OFF == 0 && on_their_way != 0 && tcp.has_small_in_flight() {
+        if nagle & NAGLE_OFF == 0 && !must_go && tcp.has_small_in_flight() {
             return Some(Held::Nagle);
         }
     } else if len > mss && most.wrapping_sub(on_their_way).wrapping_mul(mss) <= len {
