@@ -165,6 +165,10 @@ impl World {
         let (offsets, sizes) = layout::draw(&mut choice, is_shuffled);
         Machine::with(|machine| {
             machine.offsets = Offsets { sk_buff_cloned_shift: CLONED.trailing_zeros(), ..offsets };
+            // Some kernels lack a field of those that say why TCP holds bytes back.
+            if is_shuffled && choice.one_in(8) {
+                machine.offsets.sock_sk_write_queue = 0;
+            }
             machine.clock = 1_000_000_000;
             machine.settings.since = machine.clock;
             machine.settings.seed = choice.next();

@@ -9,7 +9,8 @@ use net_latency_common::{
 
 use super::{
     super::{readers::is_fine, truth::Hook, world::World},
-    truth::Packet,
+    held,
+    truth::{Packet, Source},
 };
 
 fn name(world: &World, address: u64) -> [u8; COMM_LEN] {
@@ -49,7 +50,8 @@ pub(in crate::lives) fn check(world: &mut World, line: &PacketRecord) -> Result<
     let ifindex = truth.out.devices.iter().find(on).map_or(0, |(_, ifindex)| *ifindex);
     let seq = if packet.protocol == IPPROTO_TCP { ends.first.wrapping_add(packet.start as u32) } else { 0 };
     // What came behind the queue: `check_sent`.
-    let later = if is_fine() { FLAG_RTO | FLAG_DROPPED | FLAG_ZERO_WINDOW } else { 0 };
+    let by_timer = if packet.flags & FLAG_RETRANS == 0 { FLAG_RTO } else { 0 };
+    let later = if is_fine() { by_timer | FLAG_DROPPED | FLAG_ZERO_WINDOW } else { 0 };
     let flags = line.flags & !FLAG_WRITE_EVICTED & !later;
     let shown = (line.seq, line.len, line.segs, flags, line.mark, line.ifindex);
     let of_packet = (seq, packet.len, packet.segs, packet.flags, packet.mark, ifindex);
@@ -68,6 +70,11 @@ pub(in crate::lives) fn check(world: &mut World, line: &PacketRecord) -> Result<
     }
     if line.other != 0 && (line.other != packet.first || packet.flags & FLAG_RETRANS == 0) {
         return Err(format!("packet {number} was first sent {}, not {}", packet.first, line.other));
+    }
+    if let Source::Socket(life) = packet.source {
+        held::check(world, line, life)?;
+    } else if line.held != 0 {
+        return Err(format!("datagram {number} was held by TCP"));
     }
     check_author(world, line, number, app)?;
     world.truth.out.packets[number].lines = 1;

@@ -4,8 +4,9 @@
 use std::{format, string::String};
 
 use net_latency_common::{
-    FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, PART_DRIVER, PART_FINISHED, PART_NET, PART_QDISC, PARTS,
-    PacketRecord, STAMP_DRV, STAMP_TRANSPORT, part,
+    FLAG_CONTROL, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, IPPROTO_TCP, PART_DRIVER,
+    PART_FINISHED, PART_NET, PART_QDISC, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_TRANSPORT, Unknown,
+    part,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
         world::{Skb, World, hook, skb as hooked, sock},
     },
     Out, Then, renumber,
-    truth::{Driven, Source},
+    truth::{Driven, Packet, Source},
 };
 
 impl Out {
@@ -126,6 +127,9 @@ impl Out {
             world.truth.out.acks.push((life, until, call));
         }
         let call = hook!(world, Hook::Other, s, tcp::in_flight::acked(sock(sk), hooked(skb)));
+        if world.get::<u32>(sk, world.offsets.tcp_sock_snd_wnd) == 0 {
+            world.truth.out.closed.push((life, call));
+        }
         world.truth.out.acks.push((life, until, call));
         world.put(sk, world.offsets.sock_sk_lock_owned, 0_u32);
         world.free(skb);
@@ -224,6 +228,7 @@ pub(in crate::lives) fn check_sent(
     if is_known && was_before_line(left) && (qdisc.is_none() || driver.is_none()) {
         return Err(format!("packet {number} was with its driver, and not all of that is known"));
     }
+    check_flags(world, line, packet, parts, is_new && !is_limited)?;
     match net {
         Some(_) if !may_have_ack => Err(format!("whose ACK that is of packet {number} is not known")),
         Some(net) if !is_at(about(acked), of_started("net")? + net) => Err(format!(
@@ -235,4 +240,44 @@ pub(in crate::lives) fn check_sent(
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the flags of what came behind the device's queue are true; and there, if they have to be.
+fn check_flags(
+    world: &World,
+    line: &PacketRecord,
+    packet: &Packet,
+    parts: &[u64; PARTS],
+    has_to_wait: bool,
+) -> Result<(), String> {
+    let truth = &world.truth;
+    let [transport, app] = [line.stamps[STAMP_TRANSPORT], line.stamps[STAMP_APP]];
+    let has = |flag| line.flags & flag != 0;
+    let first = if app == 0 { transport } else { app };
+    let is_closed = truth.out.closed.iter().any(|(life, call)| {
+        let since = truth.calls[*call].from;
+        packet.source == Source::Socket(*life) && first <= since && since < parts[PART_FINISHED]
+    });
+    let waited = has_to_wait && part(parts[PART_QDISC]) != Err(Unknown::NoRoom);
+    let is_false = |flag, is_so| has(flag) != is_so && (has(flag) || waited);
+    if is_false(FLAG_ZERO_WINDOW, is_closed) {
+        return Err(format!("the window was closed: {is_closed}"));
+    }
+    if has(FLAG_DROPPED) && !packet.is_dropped {
+        return Err("it was not dropped".into());
+    }
+    let end = packet.start + u64::from(packet.len);
+    let is_later = |call: &&Call| {
+        let is_sent = call.hook == Hook::Sent && call.to > line.stamps[STAMP_DRV];
+        is_sent && call.to < parts[PART_FINISHED]
+    };
+    let by_timer = truth.calls.iter().filter(is_later).any(|call| {
+        let other = &truth.out.packets[call.about];
+        let is_its = other.source == packet.source && other.flags & FLAG_RTO != 0;
+        is_its && other.start < end && packet.start < other.start + u64::from(other.len)
+    });
+    if packet.flags & FLAG_RETRANS == 0 && is_false(FLAG_RTO, by_timer) {
+        return Err(format!("sent again by the timer: {by_timer}"));
+    }
+    Ok(())
 }

@@ -203,3 +203,26 @@ fn what_a_tunnel_has_wrapped_up_and_gso_cuts_up_is_not_followed() {
         tcp(Tcp::Ack { socket: 0, len: 12 }),
     ]);
 }
+
+/// TCP sends so many skbs, and something stops it.
+fn push(sends: u8) -> Step {
+    tcp(Push { who: Who::Softirq, socket: 0, sends, cuts: false, way: SOFTIRQ })
+}
+
+/// All of what had no ACK had arrived or was lost: nothing seemed to wait for one. And what `TCP_NODELAY` makes go, though it was corked,
+/// seemed to be held by that.
+#[test]
+fn what_nagle_holds_waits_for_an_ack() {
+    let more = tcp(Write { task: 0, socket: 0, size: 1, copied: 12, waits: false, sends: 0, way: SOFTIRQ });
+    let [wait, ack] = [Step::Wait { ms: 1 }, tcp(Tcp::Ack { socket: 0, len: 12 })];
+    holds_fine(&[write(0, 0, 3, SOFTIRQ), more, wait, push(1), ack]);
+}
+
+/// What ends a stream goes at once, be it short, and seemed to be held by Nagle's algorithm where something else stopped TCP.
+#[test]
+fn nagle_does_not_hold_what_has_a_fin() {
+    let more = tcp(Write { task: 0, socket: 0, size: 1, copied: 12, waits: false, sends: 0, way: SOFTIRQ });
+    let fin = tcp(Tcp::Fin { task: 0, socket: 0, way: SOFTIRQ });
+    let [wait, ack] = [Step::Wait { ms: 1 }, tcp(Tcp::Ack { socket: 0, len: 12 })];
+    holds_fine(&[write(0, 0, 3, SOFTIRQ), more, fin, push(0), wait, push(1), ack]);
+}

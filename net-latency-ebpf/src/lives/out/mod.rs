@@ -7,6 +7,7 @@
 mod check;
 mod device;
 mod found;
+mod held;
 mod tcp;
 mod truth;
 mod udp;
@@ -579,6 +580,7 @@ impl Out {
             packet.flies = false;
         }
         packet.is_free(skb.address);
+        packet.is_dropped = true;
         note!(world, "  {:#x} of packet {} is dropped", skb.address, skb.packet);
         world.drop(skb);
         if sk != 0 {

@@ -2,22 +2,23 @@
 
 use std::{collections::VecDeque, vec, vec::Vec};
 
-use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP};
+use net_latency_common::{FLAG_CONTROL, FLAG_RETRANS, FLAG_RTO, IPPROTO_TCP};
 
 use super::{
     super::{
         choice::Choice,
         flow::Flow,
+        readers::is_fine,
         truth::{Call, Hook},
         world::{Skb, World, hook, note, skb as hooked, sock},
     },
     Fate, Out, Way, Who,
+    held::{self, First, MSS},
     truth::{Packet, Source, Write},
 };
 use crate::{bpf::host::memory, kernel::memory::Number};
 
-/// Bytes of a full segment, and of the most that one skb holds.
-const MSS: u32 = 10;
+/// Bytes of the most that one skb holds.
 const SIZE_GOAL: u64 = 40;
 /// Sizes of calls count in these.
 const UNIT: u64 = 5;
@@ -103,6 +104,9 @@ pub(super) struct Sender {
     is_mixed: bool,
     rtt: u32,
     dsacks: u32,
+    clock: held::Clock,
+    /// Whether the peer takes nothing.
+    is_closed: bool,
 }
 
 impl Step {
@@ -120,9 +124,7 @@ impl Step {
                 Self::Write { task, socket, size, copied, waits, sends, way }
             }
             9 => Self::Continue { task, copied, waits, sends: choice.below(3) as u8, way },
-            10..=13 => {
-                Self::Push { who, socket, sends: 1 + choice.below(3) as u8, cuts: choice.one_in(4), way }
-            }
+            10..=13 => Self::Push { who, socket, sends: choice.below(4) as u8, cuts: choice.one_in(4), way },
             14..=17 => Self::Resend {
                 who,
                 socket,
@@ -296,6 +298,8 @@ impl Sender {
             is_mixed: false,
             rtt: 0,
             dsacks: 0,
+            clock: held::Clock::default(),
+            is_closed: false,
         }
     }
 
@@ -311,6 +315,7 @@ impl Sender {
         world.put(self.sk, offsets.tcp_sock_snd_una, self.seq(self.acked));
         world.put(self.sk, offsets.tcp_sock_srtt_us, self.rtt);
         world.put(self.sk, offsets.tcp_sock_dsack_dups, self.dsacks);
+        world.put(self.sk, offsets.tcp_sock_snd_wnd, if self.is_closed { 0_u32 } else { 100 });
     }
 
     /// `tcp_skb_entail`, `skb_add_data_nocache`: to the last skb that was not sent, as far as there is room in it.
@@ -451,6 +456,7 @@ impl Out {
                 let s = usize::from(socket) % self.senders.len();
                 if self.lock(world, s, Who::Softirq) {
                     let (rtt, dsacks) = (world.choice.below(1000), world.choice.below(2));
+                    let is_closed = world.choice.one_in(4);
                     let sender = &mut self.senders[s];
                     // Nothing behind a FIN.
                     let until = (sender.acked + u64::from(len) * UNIT).min(sender.sent).min(sender.written);
@@ -472,7 +478,14 @@ impl Out {
                     }
                     sender.rtt = rtt;
                     sender.dsacks += dsacks;
+                    sender.is_closed = is_closed;
                     sender.update(world);
+                    world.put(sender.sk, world.offsets.tcp_sock_icsk_retransmits, 0_u8);
+                    if is_fine() && world.choice.one_in(2) {
+                        let is_all_sent = sender.first_unsent(world).is_none();
+                        let of = [sender.sk, sender.life as u64];
+                        held::has_room(world, s, of, &mut sender.clock, is_all_sent);
+                    }
                     self.unlock(world, s);
                 }
             }
@@ -548,6 +561,22 @@ impl Out {
 
     /// `tcp_write_xmit`.
     fn push(&mut self, world: &mut World, s: usize, sends: u8, cuts: bool, way: Way) {
+        let sender = &self.senders[s];
+        // Before anything is seen of a socket, nothing is known of what stops it.
+        if sender.unsent().is_none() || sends == 0 && sender.users.is_empty() {
+            return;
+        }
+        self.send_unsent(world, s, sends, cuts, way);
+        if is_fine() {
+            let sender = &mut self.senders[s];
+            let first = sender.first_unsent(world);
+            let of = [sender.sk, sender.life as u64];
+            held::stops(world, s, of, &mut sender.clock, first);
+        }
+    }
+
+    /// What of it goes.
+    fn send_unsent(&mut self, world: &mut World, s: usize, sends: u8, cuts: bool, way: Way) {
         let at = crate::bpf::host::now();
         for number in 0..sends {
             let sender = &mut self.senders[s];
@@ -580,6 +609,7 @@ impl Out {
         sender.describe(world, &segment);
         let len = (segment.end - segment.start) as u32;
         let is_control = len == 0;
+        let by_timer = is_fine() && world.get::<u8>(sender.sk, offsets.tcp_sock_icsk_retransmits) != 0;
         if is_again && !is_control {
             sender.has_resent = true;
         }
@@ -588,7 +618,7 @@ impl Out {
             segs: len.div_ceil(MSS).max(1) as u16,
             flags: match (is_control, is_again) {
                 (true, _) => FLAG_CONTROL,
-                (false, true) => FLAG_RETRANS,
+                (false, true) => FLAG_RETRANS | if by_timer { FLAG_RTO } else { 0 },
                 (false, false) => 0,
             },
             first: segment.first,
@@ -689,6 +719,11 @@ impl Out {
             sender.cut(world, index, u64::from(MSS));
         } else if joins && index + 1 < sent && !sender.queue[index].has_fin {
             sender.join(world, index);
+        }
+        // `tcp_retransmit_timer`.
+        if world.choice.one_in(3) {
+            let times = 1 + world.choice.below(3) as u8;
+            world.put(sk, world.offsets.tcp_sock_icsk_retransmits, times);
         }
         let at = crate::bpf::host::now();
         self.transmit(world, s, index, at, way);
@@ -891,6 +926,22 @@ impl Sender {
             app: world.truth.out.writer(self.life, start),
             ..Packet::new(IPPROTO_TCP, ends, Source::Socket(self.life))
         }
+    }
+
+    /// The queue's first skb that was not sent, as hooks find it.
+    fn first_unsent(&self, world: &World) -> Option<First> {
+        const PREV: u32 = 8;
+        const QLEN: u32 = 16;
+        let queue = world.offsets.sock_sk_write_queue;
+        let unsent = self.unsent();
+        let count = unsent.map_or(0, |index| self.queue.len() - index);
+        world.put(self.sk, queue + QLEN, count as u32);
+        let (first, last) = (self.queue[unsent?], self.queue.back()?);
+        world.put(self.sk, queue, first.skb.address);
+        world.put(self.sk, queue + PREV, last.skb.address);
+        self.describe(world, &first);
+        let (may_grow, has_unacked) = (count == 1 && !first.has_fin, self.acked != self.sent);
+        Some(First { len: (first.end - first.start) as u32, may_grow, has_unacked })
     }
 
     /// `tcp_collapse_retrans`: the next skb's bytes become this one's.

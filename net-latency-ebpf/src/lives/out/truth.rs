@@ -2,6 +2,7 @@
 
 use std::vec::Vec;
 
+use super::held;
 use crate::lives::truth::Ends;
 
 /// Who sends one packet at a time, as far as the kernel side knows: a socket's life of TCP, a thread of UDP.
@@ -55,6 +56,8 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) pieces: u16,
     /// Whether a driver has got it, be it as a copy.
     pub(in crate::lives) is_out: bool,
+    /// Whether an skb of it was dropped.
+    pub(in crate::lives) is_dropped: bool,
 }
 
 impl Packet {
@@ -88,6 +91,7 @@ impl Packet {
             is_wrapped: false,
             pieces: 0,
             is_out: false,
+            is_dropped: false,
         }
     }
 
@@ -134,6 +138,10 @@ pub(in crate::lives) struct Out {
     pub(in crate::lives) driven: Vec<Driven>,
     /// ACKs: of which socket's life, of all bytes before which position, and the call that saw it first.
     pub(in crate::lives) acks: Vec<(usize, u64, usize)>,
+    /// Calls that saw an ACK while the peer took nothing: of which socket's life.
+    pub(in crate::lives) closed: Vec<(usize, usize)>,
+    /// Why sockets' bytes were held back, in the order of time.
+    pub(in crate::lives) held: Vec<held::Change>,
     /// Packets that `SeenOut` should count.
     pub(in crate::lives) seen: u64,
     /// Whether tables may have had no room.
