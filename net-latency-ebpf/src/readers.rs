@@ -373,4 +373,20 @@ mod tests {
         assert_ne!(place(5).1, place(5 + 8192).1);
         assert_ne!(place((1 << 22) - 1).1, place((1 << 22) - 1 - 8192).1);
     }
+
+    #[test]
+    fn times_that_meet_are_known() {
+        // It called, got a CPU, or could read only when it took the bytes.
+        assert_eq!(split(1_000, 2_000, 0, 900), [0, 1_000, 0, 0]);
+        assert_eq!(split(1_000, 500, 1_010, 2_000), [0, 10, 990, 0]);
+        assert_eq!(split(2_000, 900, 0, 900), [1_000, 0, 0, 0]);
+        // It called first when they came.
+        assert_eq!(split(1_000, 900, 0, 1_000), [0, 0, 0, 1_000]);
+        // A clock further, and nothing is.
+        for (readable, asked, running) in
+            [(1_000, 2_001, 900), (1_000, 500, 2_001), (2_001, 900, 900), (999, 900, 900)]
+        {
+            assert_eq!(split(readable, asked, 0, running), UNSEEN, "{readable} {asked} {running}");
+        }
+    }
 }

@@ -47,3 +47,64 @@ pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Co
     }
     Ok(if looks && waiting >= quarter { FORCE_WAKEUP } else { NO_WAKEUP })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::host::Machine;
+
+    const QUARTER: u32 = 1_600;
+    /// A packet that looks how full the buffer is, and one that doesn't.
+    const LOOKS: u64 = 3;
+    const PASSES: u64 = 4;
+
+    fn begin() {
+        Machine::reset();
+        Machine::with(|machine| machine.settings.wakeup_bytes = QUARTER);
+    }
+
+    #[test]
+    fn who_reads_is_woken_by_one_that_looks() {
+        begin();
+        let quarter = u64::from(QUARTER);
+        for (stamp, waiting, how) in [
+            (LOOKS, quarter - 1, NO_WAKEUP),
+            (LOOKS, quarter, FORCE_WAKEUP),
+            (LOOKS | 64, quarter, FORCE_WAKEUP),
+            (PASSES, quarter, NO_WAKEUP),
+            (PASSES | 64, quarter, NO_WAKEUP),
+        ] {
+            assert_eq!(admit(stamp, || waiting), Ok(how), "{stamp} {waiting}");
+        }
+        assert_eq!(admit(PASSES, || unreachable!("it doesn't look")), Ok(NO_WAKEUP));
+    }
+
+    /// How many of 4096 get a place.
+    fn admitted(waiting: u64) -> usize {
+        (0..4096).filter(|_| admit(PASSES, || waiting).is_ok()).count()
+    }
+
+    #[test]
+    fn the_fuller_the_buffer_the_smaller_the_sample() {
+        begin();
+        let full = 3 * u64::from(QUARTER);
+        // Nobody has looked.
+        assert_eq!(admitted(full), 4096);
+        let _ = admit(LOOKS, || full);
+        // Halved once, and once more for each sixteenth of the last quarter.
+        for halvings in 1..5_u32 {
+            let expected = 4096 >> halvings;
+            let step = u64::from(QUARTER) / STEPS;
+            for waiting in [full + u64::from(halvings - 1) * step, full + u64::from(halvings) * step - 1] {
+                let count = admitted(waiting);
+                assert!(count.abs_diff(expected) < expected / 4, "{count} of 4096, {halvings} halvings");
+            }
+        }
+        // At the end one in 65536, and no fewer.
+        assert!(admitted(full + u64::from(QUARTER) - 1) < 3);
+        assert!(admitted(full + 2 * u64::from(QUARTER)) < 3);
+        // There is room again: all see that by the first that looks, as each does now.
+        assert_eq!(admitted(full - 1), 4096);
+        assert_eq!(admit(PASSES, || unreachable!("it doesn't look")), Ok(NO_WAKEUP));
+    }
+}

@@ -317,7 +317,7 @@ pub(crate) fn is_sampled() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::Settings;
+    use net_latency_common::{AF_INET6, Settings, Unknown, unknown_part};
 
     use super::*;
     use crate::bpf::host::Machine;
@@ -373,5 +373,135 @@ mod tests {
         someone.ids = 7 << 32 | 7;
         let is_shown = |is_wanted| task(&someone.judged(|_| is_wanted));
         assert!(is_shown(true) && !is_shown(false));
+    }
+
+    #[test]
+    fn a_port_of_either_end_is_enough() {
+        const PORT: u16 = 443;
+        asked(|settings| settings.filter_port = 1);
+        PORTS.insert(u32::from(PORT), 0, 0).expect("room for it");
+        let wanted = [(PORT, 1), (1, PORT), (1, 2)].map(|(one, other)| ports(one, other));
+        assert_eq!(wanted, [true, true, false]);
+        asked(|_| ());
+        assert!(ports(1, 2));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_wanted_alone() {
+        asked(|settings| {
+            settings.filter_netns = 1;
+            settings.filter_family = AF_INET;
+            settings.filter_protocol = 17;
+        });
+        NETNS.insert(7_u32, 0, 0).expect("room for it");
+        assert!(netns(7) && !netns(8));
+        assert!(family(AF_INET) && !family(AF_INET6));
+        assert!(protocol(17) && !protocol(6));
+        assert!(needs_addresses());
+        asked(|settings| settings.filter_host = 1);
+        assert!(needs_addresses() && protocol(6) && netns(8) && family(AF_INET6));
+        asked(|_| ());
+        assert!(!needs_addresses());
+    }
+
+    /// Of addresses in two words, the first byte in memory is the lowest.
+    #[test]
+    fn a_host_at_either_end_is_enough() {
+        let host = |family, address| Key::new(Host::BITS, Host { family, address });
+        let v4 = |remote: u32, local: u32| {
+            AddrPair::new(AF_INET, [u64::from(local) << 32 | u64::from(remote), 0, 0, 0])
+        };
+        let v6 = |remote: [u64; 2], local: [u64; 2]| {
+            AddrPair::new(AF_INET6, [remote[0], remote[1], local[0], local[1]])
+        };
+        asked(|settings| settings.filter_host = 1);
+        HOSTS.insert(&host(AF_INET, [5, 0, 0, 0]), 0);
+        HOSTS.insert(&host(AF_INET6, [1, 2, 3, 4]), 0);
+        let (mine, other) = ([2 << 32 | 1, 4 << 32 | 3], [1, 3]);
+        let wanted = [v4(5, 6), v4(6, 5), v6(mine, other), v6(other, mine)];
+        let others =
+            [v4(6, 7), v6(other, other), v6([mine[0], other[1]], other), v6([other[0], mine[1]], other)];
+        for (pairs, is_wanted) in [(wanted, true), (others, false)] {
+            for pair in pairs {
+                assert_eq!(addresses(&pair), is_wanted, "{pair:x?}");
+            }
+        }
+        // The family is asked for too.
+        Machine::with(|machine| machine.settings.filter_family = AF_INET6);
+        assert!(!addresses(&v4(5, 6)) && addresses(&v6(mine, other)));
+    }
+
+    #[test]
+    fn who_may_become_another_is_not_told_by_process() {
+        for (by_task, comm, cgroup) in [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1)] {
+            asked(|settings| {
+                (settings.filter_task, settings.filter_comm, settings.filter_cgroup) =
+                    (by_task, comm, cgroup);
+            });
+            let may_change = comm != 0 || cgroup != 0;
+            assert_eq!(current_may_change(), may_change);
+            assert_eq!(is_by_process(), by_task != 0 && !may_change);
+        }
+    }
+
+    /// Names are not asked for where times are counted by something else, and nobody filters by them or looks at slow packets.
+    #[test]
+    fn names_are_asked_for_where_they_are_shown() {
+        let by = |by: u32, slower, comm| {
+            asked(|settings| {
+                settings.histograms_by = by;
+                settings.record_slower_ns = slower;
+                settings.filter_comm = comm;
+            });
+            needs_names()
+        };
+        for group in [GroupBy::Pid, GroupBy::Comm, GroupBy::Process] {
+            assert!(by(group as u32, 0, 0), "{group:?}");
+        }
+        assert!(by(0, 0, 0) && !by(GroupBy::Port as u32, 0, 0));
+        assert!(by(GroupBy::Port as u32, 1, 0) && by(GroupBy::Port as u32, 0, 1));
+    }
+
+    #[test]
+    fn a_complete_packet_is_wanted_for_mark_time_and_sample() {
+        const SLOW: [u64; STAMPS] = [1, 2, 3, 100];
+        const FAST: [u64; STAMPS] = [1, 2, 3, 4];
+        let is_shown = |mark, stamps| packet(Direction::In, stamps, || mark);
+        asked(|settings| {
+            settings.filter_mark = 0xf;
+            settings.mark = 5;
+            settings.slower_ns = 50;
+        });
+        assert!(is_shown(5, &SLOW) && !is_shown(6, &SLOW) && !is_shown(5, &FAST));
+        Machine::with(|machine| machine.settings.sample_below = 1);
+        assert!(!is_shown(5, &SLOW));
+        // While times are counted, a record is for what is slow.
+        asked(|settings| settings.record_slower_ns = 50);
+        assert!(records_slow() && is_recorded(Direction::In, &SLOW) && !is_recorded(Direction::In, &FAST));
+        asked(|_| ());
+        assert!(!records_slow() && !is_recorded(Direction::In, &SLOW));
+    }
+
+    #[test]
+    fn a_sample_is_below_its_number() {
+        asked(|_| ());
+        let number = random();
+        for (below, is_wanted) in [(number - 1, false), (number, false), (number + 1, true)] {
+            asked(|settings| settings.sample_below = below);
+            assert_eq!(is_sampled(), is_wanted);
+        }
+    }
+
+    #[test]
+    fn one_long_part_is_enough() {
+        asked(|settings| settings.slower_ns = 10);
+        assert!(!has_slow_part(&[9, 9, 9, u64::MAX >> 1]));
+        for number in [PART_QDISC, PART_DRIVER, PART_NET] {
+            let mut parts = [9; PARTS];
+            parts[number] = 10;
+            assert!(has_slow_part(&parts), "{number}");
+            parts[number] = unknown_part(Unknown::NoStamp);
+            assert!(!has_slow_part(&parts), "{number}");
+        }
     }
 }

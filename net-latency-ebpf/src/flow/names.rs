@@ -80,4 +80,61 @@ mod tests {
             assert_eq!(name_matches([u64::from_le_bytes(*b"nginx\0\0\0"), 0]), is_wanted, "{count} banks");
         }
     }
+
+    /// A bank that matches a name of one byte, which is this one.
+    fn is_called(byte: u8) -> Bank {
+        let mut bank = Bank { start: 1, accept: 2, ..Bank::EMPTY };
+        bank.step[usize::from(byte)] = 1;
+        bank
+    }
+
+    fn ask(banks: &[Bank], cgroups: u32) {
+        Machine::reset();
+        for (number, bank) in banks.iter().enumerate() {
+            let place = GLOBS.get_ptr_mut(number as u32).expect("a place");
+            // SAFETY: as above.
+            unsafe { place.write(*bank) };
+        }
+        Machine::with(|machine| {
+            machine.settings.filter_comm = banks.len() as u32;
+            machine.settings.filter_cgroup = cgroups;
+        });
+    }
+
+    #[test]
+    fn a_thread_is_wanted_by_its_name_or_its_process() {
+        let name = |byte: u8| [u64::from(byte), 0];
+        ask(&[is_called(b'a'), is_called(b'b')], 0);
+        for (thread, process, wanted) in [
+            (b'a', b'x', true),
+            (b'x', b'b', true),
+            (b'b', b'b', true),
+            (b'x', b'x', false),
+            (b'x', b'y', false),
+        ] {
+            assert_eq!(current_is_wanted([name(thread), name(process)]), wanted, "{thread} {process}");
+        }
+        // What differs behind the first word is another name.
+        assert!(!current_is_wanted([[u64::MAX >> 8, 1], [u64::MAX >> 8, 2]]));
+        Machine::with(|machine| machine.settings.filter_pid = 7);
+        assert!(!current_is_wanted([name(b'a'), name(b'a')]));
+        Machine::with(|machine| machine.ids = 7 << 32 | 9);
+        assert!(current_is_wanted([name(b'a'), name(b'a')]));
+    }
+
+    #[test]
+    fn cgroups_that_are_asked_for_are_looked_at() {
+        for (count, is_in, wanted) in
+            [(1, 0b1, true), (1, 0b10, false), (2, 0b10, true), (2, 0b100, false), (0, 0, true)]
+        {
+            ask(&[], count);
+            Machine::with(|machine| machine.in_cgroups = is_in);
+            assert_eq!(named_is_wanted(0, 0) != 0, wanted, "{is_in:b} of {count}");
+        }
+        // Both are asked for.
+        ask(&[is_called(b'a')], 1);
+        assert_eq!(named_is_wanted(u64::from(b'a'), 0), 0);
+        Machine::with(|machine| machine.in_cgroups = 1);
+        assert_eq!((named_is_wanted(u64::from(b'a'), 0), named_is_wanted(u64::from(b'b'), 0)), (1, 0));
+    }
 }

@@ -258,7 +258,10 @@ impl FlowKey {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, vec::Vec};
+
     use super::*;
+    use crate::bpf::host::Machine;
 
     const SOCKET: u64 = 0xffff_8881_0234_0000;
     const NET: u64 = 0xffff_8881_0001_2340;
@@ -284,5 +287,60 @@ mod tests {
         assert_eq!(receiver.word(now), receiver.word(now + second - 6));
         assert_ne!(receiver.word(now), receiver.word(now + second - 5));
         assert_ne!(receiver.word(now), receiver.word(now + (second << 20)));
+    }
+
+    #[test]
+    fn sockets_and_flows_are_spread_over_their_tables() {
+        Machine::reset();
+        let slots: BTreeSet<u64> = (0..4096).map(|number| slot(SOCKET + number * 2432)).collect();
+        assert!(slots.len() > SLOTS / 2 && slots.iter().all(|slot| *slot < SLOTS as u64), "{}", slots.len());
+        // Each part of a flow alone tells it, whatever the others are.
+        for of in [0, u64::MAX] {
+            let parts: [fn(u64, u32) -> FlowKey; 4] = [
+                |of, number| FlowKey {
+                    addresses: of ^ u64::from(number),
+                    ports: of as u32,
+                    netns: of as u32,
+                },
+                |of, number| FlowKey { addresses: of, ports: number ^ of as u32, netns: of as u32 },
+                |of, number| FlowKey { addresses: of, ports: number << 16 ^ of as u32, netns: of as u32 },
+                |of, number| FlowKey { addresses: of, ports: of as u32, netns: number ^ of as u32 },
+            ];
+            for (part, key) in parts.into_iter().enumerate() {
+                let flows = (0..4096).map(|number| &raw const *key(of, number).flow());
+                let count = flows.collect::<BTreeSet<_>>().len();
+                assert!(count > SLOTS / 2, "part {part}, others {of:x}: {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_receiver_is_untraced_until_a_second_or_a_task_ends_that() {
+        Machine::reset();
+        let second = 1 << EPOCH_BITS;
+        let now = 1_000 * second + 5;
+        let all: Vec<_> = (0..100).map(|number| Receiver::of(SOCKET + number * 1_536, 53, NET)).collect();
+        assert!(!all.iter().any(|receiver| receiver.is_untraced(now) || receiver.was_untraced()));
+        all.iter().for_each(|receiver| receiver.mark_untraced(now));
+        // Two may have a slot in common.
+        let untraced = |at| all.iter().filter(|receiver| receiver.is_untraced(at)).count();
+        assert!(untraced(now) > 95);
+        assert_eq!(untraced(now + second), 0);
+        assert!(all.iter().filter(|receiver| receiver.was_untraced()).count() > 95);
+        let one = all[99];
+        assert!(one.is_untraced(now));
+        one.mark_traced();
+        assert!(!one.is_untraced(now) && one.was_untraced());
+    }
+
+    #[test]
+    fn who_shares_a_slot_with_what_was_untraced_was_not() {
+        Machine::reset();
+        let one = Receiver::of(SOCKET, 53, NET);
+        let others = (1..1 << 20).map(|number| Receiver::of(SOCKET + number * 64, 53, NET));
+        let mut sharing = others.filter(|other| core::ptr::eq(other.mark(), one.mark()));
+        let other = sharing.next().expect("one of many");
+        one.mark_untraced(5);
+        assert!(one.was_untraced() && !other.was_untraced() && !other.is_untraced(5));
     }
 }

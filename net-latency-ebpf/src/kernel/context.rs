@@ -64,6 +64,7 @@ pub(crate) fn softirq_disable_cnt(offset: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::host::{Machine, memory};
 
     fn is(count: u32, rt: u32) -> CpuContext {
         decode(count, || rt)
@@ -83,6 +84,7 @@ mod tests {
     fn preempt_rt_serves_softirqs_in_tasks() {
         assert_eq!(is(0, 2 << 8), CpuContext::Task);
         assert_eq!(is(0, 1 << 8), CpuContext::Softirq);
+        assert_eq!(is(1 << 8, 1 << 8), CpuContext::Softirq);
         assert_eq!(is(1 << 16, 1 << 8), CpuContext::Hardirq);
     }
 
@@ -93,5 +95,28 @@ mod tests {
         assert_eq!(is(without_breakpoint(breakpoint + (1 << 8)), 0), CpuContext::Softirq);
         assert_eq!(is(without_breakpoint(breakpoint + (1 << 16)), 0), CpuContext::Hardirq);
         assert_eq!(without_breakpoint(1 << 16), 1 << 16);
+    }
+
+    #[test]
+    fn each_cpu_has_a_variable_of_its_own() {
+        Machine::reset();
+        let [offsets, variables] = [memory::slab(64), memory::slab(64)].map(memory::take);
+        for cpu in 0..2_u64 {
+            memory::write(offsets + cpu * 8, variables + cpu * 16 - 1_000);
+            memory::write(variables + cpu * 16 + 8, 40 + cpu);
+        }
+        for cpu in 0..2 {
+            Machine::with(|machine| machine.cpu = cpu);
+            assert_eq!(of_this_cpu::<u64>(offsets, 1_008), 40 + cpu as u64);
+        }
+    }
+
+    #[test]
+    fn a_task_has_its_count_where_there_is_one() {
+        Machine::reset();
+        let task = memory::take(memory::slab(64));
+        memory::write(task, [7_u32, 7, 9]);
+        Machine::with(|machine| machine.task = task);
+        assert_eq!((softirq_disable_cnt(0), softirq_disable_cnt(8)), (0, 9));
     }
 }

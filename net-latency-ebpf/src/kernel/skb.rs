@@ -586,3 +586,40 @@ impl<M: Memory> Skb<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Offsets;
+
+    use super::*;
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
+
+    /// A SYN and a FIN have a number each, which is no byte's.
+    #[test]
+    fn numbers_of_what_tcp_sends_are_those_of_bytes() {
+        Machine::reset();
+        let address = memory::take(memory::slab(64));
+        let offsets = Offsets {
+            tcp_skb_cb_seq: 8,
+            tcp_skb_cb_end_seq: 12,
+            tcp_skb_cb_tcp_flags: 16,
+            tcp_skb_cb_tcp_gso_segs: 18,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        let skb = Skb::<Probed>::new(address as *const u8);
+        for (flags, seq, len) in [(0, 1_000, 50), (SYN, 1_001, 49), (FIN, 1_000, 49), (SYN | FIN, 1_001, 48)]
+        {
+            memory::write(address + 8, [1_000_u32, 1_050]);
+            memory::write(address + 16, 0x10 | flags);
+            memory::write(address + 18, 3_u16);
+            let sent = skb.tcp_cb_sent();
+            assert_eq!((sent.seq, sent.len, sent.segs), (seq, len, 3), "{flags}");
+            assert_eq!((skb.tcp_cb_payload(), skb.tcp_cb_seq()), (seq, 1_000), "{flags}");
+            assert_eq!(skb.tcp_cb_has_fin(), flags & FIN != 0);
+        }
+    }
+}

@@ -257,3 +257,79 @@ impl<M: Memory> Thread<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Offsets;
+
+    use super::*;
+    use crate::bpf::host::{Machine, memory};
+
+    const ID: u32 = 1001;
+    const LEADER: u32 = 1000;
+
+    /// The current task is a thread of a process that was started then. The kernel may give its address as one that is known.
+    fn run(id: u32, start: u64, is_known: bool) {
+        Machine::reset();
+        let slab = memory::slab(64);
+        let [thread, leader] = [memory::take(slab), memory::take(slab)];
+        let task = if id == LEADER { leader } else { thread };
+        let offsets = Offsets {
+            task_struct_group_leader: 8,
+            task_struct_start_time: 16,
+            task_struct_comm: 24,
+            bpf_get_current_task_btf: u32::from(is_known),
+            ..Offsets::default()
+        };
+        for (address, name, start) in
+            [(thread, *b"worker\0another\0\0", start + 5), (leader, *b"server\0another\0\0", start)]
+        {
+            memory::write(address + 8, leader);
+            memory::write(address + 16, start);
+            memory::write(address + 24, name);
+        }
+        Machine::with(|machine| {
+            machine.offsets = offsets;
+            machine.ids = u64::from(LEADER) << 32 | u64::from(id);
+            machine.task = task;
+            machine.cgroup = 77;
+        });
+    }
+
+    #[test]
+    fn a_thread_has_its_own_name_and_that_of_its_process() {
+        for is_known in [false, true] {
+            for (id, name) in [(ID, b"worker"), (LEADER, b"server")] {
+                run(id, 3_000, is_known);
+                let task = Task::current();
+                assert_eq!((task.tid(), task.pid(), Task::current_pid()), (id, LEADER, LEADER));
+                assert_eq!((&task.comm()[..6], &task.process()[..6]), (&name[..], &b"server"[..]));
+                assert_eq!(Task::current_start(), 3_000);
+                assert_eq!(task.with_start().names()[0][0], 3_000);
+                assert_eq!(task.with_cgroup().names()[0][0], 77);
+                let unnamed = Task::current_unnamed();
+                assert_eq!((unnamed.ids, unnamed.names()), (task.ids, [[0; 2]; 2]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_kept_with_the_name() {
+        run(ID, 1, false);
+        memory::write(Machine::with(|machine| machine.task) + 24, [b'x'; COMM_LEN]);
+        let task = Task::current();
+        let before = task.names()[0];
+        for is_wanted in [true, false, true] {
+            let judged = task.judged(|judged| {
+                assert_eq!(judged.names()[0][1] & VERDICT, 0);
+                is_wanted
+            });
+            assert_eq!(judged.is_wanted(), is_wanted);
+            assert_eq!(
+                (judged.names()[0][0], judged.names()[0][1] & !VERDICT),
+                (before[0], before[1] & !VERDICT)
+            );
+            assert_eq!(judged.judged(|_| true).is_wanted(), true);
+        }
+    }
+}

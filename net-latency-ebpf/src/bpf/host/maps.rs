@@ -396,6 +396,11 @@ impl<K: Copy + 'static, V: 'static> LpmTrie<K, V> {
         Self { all: HashMap::with_max_entries(entries, flags) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn insert(&self, key: &Key<K>, value: V) {
+        self.all.insert((key.bits, key.data), value, 0).expect("room for it");
+    }
+
     pub(crate) fn get(&self, key: impl Borrow<Key<K>>) -> Option<&V> {
         let Key { bits, data } = key.borrow();
         let is_prefix = |prefix: &(u32, K)| {
@@ -414,7 +419,7 @@ impl<K: Copy + 'static, V: 'static> LpmTrie<K, V> {
                 .max_by_key(|node| node.key.0)
                 .map(|node| node.value)
         });
-        // SAFETY: an entry of a table that only the test adds to.
+        // SAFETY: an entry of a table that only a test adds to.
         found.map(|value| unsafe { &*value.cast::<V>().cast_const() })
     }
 }
