@@ -44,6 +44,12 @@ pub fn happens(key: u32) -> bool {
     false
 }
 
+/// What has this key is to happen from now on.
+#[cfg(test)]
+pub(crate) fn begin(key: u32) {
+    SKIPS.insert(key, Skip { is_on: Field::new(1), skipped: Field::new(0) }, 0).expect("room for it");
+}
+
 /// Evicts an entry, if that is to happen now.
 #[inline(always)]
 pub(crate) fn evict<K: Copy + 'static, V: 'static>(when: u32, map: &LruHashMap<K, V>, key: &K) {

@@ -3,7 +3,9 @@
 use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
-use net_latency_common::{Counter, Counters, Direction, FineRecord, GroupBy, Offsets, PARTS, PacketRecord};
+use net_latency_common::{
+    Counter, Counters, Direction, FineRecord, GroupBy, Offsets, PARTS, PacketRecord, hook_key,
+};
 
 use super::{
     choice::Choice,
@@ -22,6 +24,7 @@ use crate::{
     emit::{counters, ring},
     leaving::leaving_lines,
     skb_stamps::was_segmented,
+    skips,
     tcp::{in_flight::waiting_lines, in_flight_packets as in_flight, waiting_segments},
     udp::{sending, waiting_datagrams},
 };
@@ -143,6 +146,8 @@ pub(super) struct History {
     pub(super) is_shuffled: bool,
     /// Entries of hash tables, at most.
     pub(super) entries: usize,
+    /// No entry finds a slot: all are a hash table's.
+    pub(super) full: bool,
     pub(super) control: bool,
     /// One kprobe of so many is skipped; none if it is 0.
     pub(super) skips: u32,
@@ -166,6 +171,7 @@ impl History {
             seed: 1,
             is_shuffled: false,
             entries: usize::MAX,
+            full: false,
             control: false,
             header_only: false,
             multipath: false,
@@ -214,6 +220,7 @@ impl History {
             seed,
             is_shuffled: choice.one_in(2),
             entries: if choice.one_in(8) { 2 + choice.below(14) as usize } else { usize::MAX },
+            full: choice.one_in(8),
             control: choice.one_in(4),
             skips: if choice.one_in(8) { 2 + choice.below(8) } else { 0 },
             filter,
@@ -300,6 +307,7 @@ impl History {
             for plainer in [
                 Self { is_shuffled: false, ..best.clone() },
                 Self { entries: usize::MAX, ..best.clone() },
+                Self { full: false, ..best.clone() },
                 Self { control: false, ..best.clone() },
                 Self { skips: 0, ..best.clone() },
                 Self { filter: Filter::Off, ..best.clone() },
@@ -438,6 +446,8 @@ struct Run {
     processes: Processes,
     /// Whether nothing is evicted, nor finds no room.
     has_room: bool,
+    /// Whether all entries are in small hash tables.
+    evicts: bool,
     multipath: bool,
     out: Option<Out>,
     of_kernel: OfKernel,
@@ -457,6 +467,9 @@ impl Run {
             machine.settings.fine = u32::from(history.fine);
         });
         world.skips = history.skips;
+        if history.full {
+            skips::begin(hook_key("slots::full"));
+        }
         if tells {
             world.log = Some(Vec::new());
         }
@@ -471,6 +484,7 @@ impl Run {
             udp: Udp::default(),
             processes,
             has_room: history.entries == usize::MAX,
+            evicts: history.full && history.entries != usize::MAX,
             multipath: history.multipath,
             out: None,
             of_kernel,
@@ -481,7 +495,8 @@ impl Run {
         }
         if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
             let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
-            run.world.truth.out.is_limited = history.entries != usize::MAX;
+            // What is in no slot does not wait for fine stages.
+            run.world.truth.out.is_limited = history.entries != usize::MAX || history.fine && history.full;
             let mut out = Out::new(&mut run.world, ends);
             out.has_control = history.control;
             out.is_header_only = history.header_only;
@@ -928,7 +943,7 @@ impl Run {
         }
         let (segments, datagrams) = (waiting_segments(), waiting_datagrams());
         let left = get(Counter::Stored) - get(Counter::Taken);
-        let evicted = segments.evicts() || datagrams.evicts();
+        let evicted = segments.evicts() || datagrams.evicts() || self.evicts;
         let waiting = segments.count + datagrams.count;
         if left != waiting && !(evicted && left > waiting) {
             return Err(format!("{left} should wait, and {waiting} do: {counted:?}"));
