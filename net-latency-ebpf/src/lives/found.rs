@@ -8,6 +8,7 @@ use super::{
     tcp_in::Reading,
     world::Kernel,
 };
+use crate::tcp::shares;
 
 /// A segment that its CPU takes to TCP at once.
 const GOES: Segment = Segment {
@@ -238,4 +239,39 @@ fn what_is_forwarded_twice_counts_from_its_first_entry() {
         plain,
         read(2, Reading::Copy),
     ]);
+}
+
+/// A CPU drops a segment that another one has got, whose skb has an address that the first one knows of a segment of another connection, which
+/// was freed unseen. That one's number was looked for, and the segment that was dropped seemed to wait.
+#[test]
+fn what_a_cpu_got_last_is_not_what_has_its_address_now() {
+    let goes = Segment { cpu: 1, ..GOES };
+    for control in [false, true] {
+        let steps = [
+            Step::Segment(STAYS),
+            Step::Segment(Segment { connection: 1, ..GOES }),
+            Step::Close { connection: 1 },
+            Step::Segment(goes),
+            Step::Go { cpu: 0, how: Fate::Plain },
+            Step::Close { connection: 0 },
+        ];
+        History { control, ..History::of(&steps) }.expect_true();
+    }
+}
+
+/// What was evicted stays counted until all is read that has come: neither while something is missing before what came, nor while some waits
+/// for the task that has the socket.
+#[test]
+fn what_was_evicted_is_counted_until_all_is_read() {
+    let behind = Step::Segment(Segment { from: 1, ..GOES });
+    let [all, some, more] = [read(40, Reading::Splice), read(2, Reading::Splice), Step::Segment(GOES)];
+    for (steps, counted) in [
+        (&[more, more, more, all][..], 0),
+        (&[more, more, more, behind, all], 4),
+        (&[more, more, more, some, more, all], 4),
+    ] {
+        let evicting = History { full: true, entries: 2, ..History::of(steps) };
+        evicting.expect_true();
+        assert_eq!(shares(), counted, "{steps:?}");
+    }
 }

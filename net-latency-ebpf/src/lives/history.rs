@@ -25,7 +25,7 @@ use crate::{
     leaving::leaving_lines,
     skb_stamps::was_segmented,
     skips,
-    tcp::{in_flight::waiting_lines, in_flight_packets as in_flight, waiting_segments},
+    tcp::{in_flight::waiting_lines, in_flight_packets as in_flight, shares, waiting_segments},
     udp::{sending, waiting_datagrams},
 };
 
@@ -942,6 +942,15 @@ impl Run {
             return Err(format!("{ended} were taken, and {taken} are counted: {counted:?}"));
         }
         let (segments, datagrams) = (waiting_segments(), waiting_datagrams());
+        // Where all is read that has come, what is left is taken for evicted.
+        let is_exact = self.has_room && get(Counter::UnmatchedIn) == 0;
+        if is_exact && shares() != segments.count as i64 {
+            return Err(format!("{} segments wait, and {} are counted", segments.count, shares()));
+        }
+        let (lost, dropped) = (self.world.truth.lost(), get(Counter::DroppedIn));
+        if self.is_plain && !self.world.truth.is_filtered && dropped < lost {
+            return Err(format!("TCP has dropped {lost}, and {dropped} are counted: {counted:?}"));
+        }
         let left = get(Counter::Stored) - get(Counter::Taken);
         let evicted = segments.evicts() || datagrams.evicts() || self.evicts;
         let waiting = segments.count + datagrams.count;

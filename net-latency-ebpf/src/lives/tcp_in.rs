@@ -147,6 +147,7 @@ impl Connection {
         }
         if self.sk == 0 {
             // No socket: a reset is sent.
+            world.truth.dropped.push(skb.packet);
             return world.drop(skb);
         }
         if self.owner.is_some() {
@@ -161,7 +162,12 @@ impl Connection {
     fn drop(&self, world: &mut World, skb: Skb) {
         let drops = world.offsets.sock_sk_drops;
         world.put(self.sk, drops, world.get::<u32>(self.sk, drops) + 1);
-        if world.kernel.shows_tcp_drops { world.drop(skb) } else { world.free(skb) }
+        if world.kernel.shows_tcp_drops {
+            world.truth.dropped.push(skb.packet);
+            world.drop(skb);
+        } else {
+            world.free(skb);
+        }
     }
 
     /// `tcp_rcv_established`, `tcp_data_queue`.
@@ -386,6 +392,7 @@ impl Connection {
         hook!(world, Hook::Other, self.number, tcp::receive::closed(sock(self.sk)));
         // `tcp_v4_destroy_sock`.
         for queued in std::mem::take(&mut self.out_of_order) {
+            world.truth.dropped.push(queued.skb.packet);
             world.drop(queued.skb);
         }
         world.free_socket(self.sk);

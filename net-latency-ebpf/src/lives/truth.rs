@@ -7,6 +7,8 @@ use net_latency_common::{
     STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
 };
 
+use crate::tcp::LINES_PER_RUN;
+
 use super::{
     reader_truth::{Scheduled, What},
     udp_truth::{Datagram, Udp},
@@ -126,6 +128,8 @@ pub(super) struct Truth {
     pub(super) packets: Vec<Packet>,
     pub(super) connections: Vec<Ends>,
     pub(super) reads: Vec<Read>,
+    /// Segments that TCP has dropped where a hook sees that.
+    pub(super) dropped: Vec<usize>,
     /// Segments with data that TCP's hook got.
     pub(super) received: u64,
     /// Of these, those that MPTCP has taken for certain.
@@ -137,6 +141,11 @@ pub(super) struct Truth {
     pub(super) scheduled: Scheduled,
     /// What went out.
     pub(super) out: super::out::Truth,
+}
+
+/// Whether some bytes came twice.
+fn has_copies(came: &[&Packet]) -> bool {
+    came.windows(2).any(|pair| pair[0].start + u64::from(pair[0].len) > pair[1].start)
 }
 
 impl Truth {
@@ -269,22 +278,39 @@ impl Truth {
         self.scheduled.check(line, parts, taken, came)
     }
 
+    /// The segments with data that came of a connection, in the order of their bytes.
+    fn came(&self, number: usize) -> Vec<&Packet> {
+        let is_its = |packet: &&Packet| packet.connection == number && packet.reached != 0 && packet.len != 0;
+        let mut came: Vec<_> = self.packets.iter().filter(is_its).collect();
+        came.sort_by_key(|packet| packet.start);
+        came
+    }
+
+    /// How many segments were dropped that waited to be read, of connections none of whose bytes came twice.
+    pub(super) fn lost(&self) -> u64 {
+        let waited = |packet: &usize| {
+            let Packet { reached, connection, len, .. } = self.packets[*packet];
+            let call = self.calls.get(reached).filter(|_| reached != 0 && len != 0);
+            call.is_some_and(|call| call.result.is_none()) && !has_copies(&self.came(connection))
+        };
+        self.dropped.iter().copied().filter(waited).count() as u64
+    }
+
     /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.
     pub(super) fn expect_all(&self, lines: &[PacketRecord]) -> Result<(), String> {
         for (number, ends) in self.connections.iter().enumerate().filter(|(_, ends)| !ends.is_collapsed) {
-            let mut came: Vec<_> = self
-                .packets
-                .iter()
-                .filter(|packet| packet.connection == number && packet.reached != 0)
-                .collect();
-            came.retain(|packet| packet.len != 0);
-            came.sort_by_key(|packet| packet.reached);
-            let is_in_order = came.is_sorted_by_key(|packet| packet.start);
-            came.sort_by_key(|packet| packet.start);
-            if came.windows(2).any(|pair| pair[0].start + u64::from(pair[0].len) > pair[1].start) {
+            let came = self.came(number);
+            if has_copies(&came) {
                 continue;
             }
+            let is_in_order = came.is_sorted_by_key(|packet| packet.reached);
             let reads = || self.reads.iter().filter(|read| read.connection == number);
+            // Of a call that takes more than that the rest has its lines later.
+            let is_late =
+                |read: Read| reads().filter(|other| other.call == read.call).count() > LINES_PER_RUN as usize;
+            if reads().any(|read| is_late(*read)) {
+                continue;
+            }
             // What came out of order may count as doubtful where skbs are gone.
             let may_lack = !is_in_order && reads().any(|read| read.is_late);
             for read in reads() {

@@ -16,4 +16,6 @@ mod writes;
 #[cfg(test)]
 pub(crate) use connection::in_flight_packets;
 #[cfg(test)]
-pub(crate) use segments::waiting_segments;
+pub(crate) use segments::{shares, waiting_segments};
+#[cfg(test)]
+pub(crate) use steps::BATCH as LINES_PER_RUN;

@@ -40,7 +40,10 @@ use crate::{
 
 /// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes
 /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const BATCHES_PER_RUN: u32 = 512 / BATCH;
+const BATCHES_PER_RUN: u32 = if cfg!(test) { 1 } else { BATCHES_PER_END };
+
+/// What no application takes that one run forgets, in batches.
+const BATCHES_PER_END: u32 = 512 / BATCH;
 
 /// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
 /// the same, since the next segment begins where it ends.
@@ -755,7 +758,7 @@ pub fn given<M: Memory>(socket: Socket<M>) -> HookResult {
     if let Some(tcp) = socket.known_tcp() {
         learn_start(socket, connection, tcp.copied_seq());
         let address = connection.address.get();
-        repeat(BATCHES_PER_RUN, || drop_batch(address, 1));
+        repeat(BATCHES_PER_END, || drop_batch(address, 1));
         connection.read_next.set(tcp.rcv_nxt());
         connection.taken_until.set(tcp.rcv_nxt());
     }
@@ -780,7 +783,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     connection.transmission.give_up();
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();
-        repeat(BATCHES_PER_RUN, || drop_batch(address, 0));
+        repeat(BATCHES_PER_END, || drop_batch(address, 0));
     }
     connection::remove(socket);
     result

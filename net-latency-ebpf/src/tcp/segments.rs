@@ -73,7 +73,7 @@ pub(crate) struct Examined {
     skb: u64,
     /// Where what is kept of it begins, which may be later than its header says.
     seq: u32,
-    reserved: u32,
+    ports: u32,
 }
 
 /// What is kept of a segment when it begins to wait, beside its key.
@@ -348,13 +348,14 @@ pub(super) fn evict(waiting: &Waiting) {
     WAITING.evict(&waiting.0);
 }
 
-/// This CPU's TCP begins to work on another segment, whose skb has this address, and of which what begins at `seq` is kept.
+/// This CPU's TCP begins to work on another segment, whose skb has this address, and of which what begins with this key is kept.
 #[inline(always)]
-fn examine(skb: u64, seq: u32) {
+fn examine(skb: u64, key: &SegmentKey) {
     if let Some(examined) = EXAMINED.get_ptr_mut(0) {
         // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is another skb's.
         unsafe {
-            (*examined).seq = seq;
+            (*examined).seq = key.seq;
+            (*examined).ports = key.ports();
             (*examined).skb = skb;
         }
     }
@@ -363,7 +364,7 @@ fn examine(skb: u64, seq: u32) {
 /// A segment begins to wait, which has this key, and of which that is kept.
 #[inline(always)]
 pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
-    examine(waits.skb, key.seq);
+    examine(waits.skb, &key);
     let share = key.share();
     // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
     if shared(share) as i64 >= MOST_OF_ONE {
@@ -432,7 +433,7 @@ fn disown(segment: &Segment, skb: u64) {
 #[inline(always)]
 pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
     // Else what is kept of the one before is taken for its own, should that have had its address.
-    examine(skb, key.seq);
+    examine(skb, key);
     if let Some(there) = WAITING.peek(key.hash()) {
         // SAFETY: as in `came_again`.
         disown(unsafe { &*there }, skb);
@@ -486,11 +487,14 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     // SAFETY: index 0 of a per-CPU array is valid. The kernel runs no other program of this hook on this CPU meanwhile, but where it
     // preempts programs; then what is found is checked all the same.
     unsafe {
-        let is_examined = (*examined).skb == address;
-        let seq = if is_examined { (*examined).seq } else { header.seq };
-        (*dropped).key = SegmentKey::new(&pair, header.source, header.destination, 0, seq);
+        let key = SegmentKey::new(&pair, header.source, header.destination, 0, header.seq);
+        let len = skb.tcp_payload(header.len);
+        // Another CPU may have got a segment since with the same address.
+        let is_within = (*examined).seq.wrapping_sub(header.seq) < len;
+        let is_examined = (*examined).skb == address && (*examined).ports == key.ports() && is_within;
+        (*dropped).key = SegmentKey { seq: if is_examined { (*examined).seq } else { header.seq }, ..key };
         (*dropped).skb = short(address);
-        (*dropped).until = header.seq.wrapping_add(skb.tcp_payload(header.len));
+        (*dropped).until = header.seq.wrapping_add(len);
     }
     if forget_step() == MORE {
         repeat(BATCHES_PER_DROP, || forget_batch());
@@ -550,6 +554,12 @@ extern "C" fn forget_step() -> u32 {
     if before(next, dropped.until) { MORE } else { DONE }
 }
 
+/// How many segments the counts of connections say that wait; fewer than none where what was evicted came to be read all the same.
+#[cfg(test)]
+pub(crate) fn shares() -> i64 {
+    (0..1 << SHARE_BITS).map(|number| shared(SHARES.at(number).cast()) as i64).sum()
+}
+
 /// Segments that wait.
 #[cfg(test)]
 pub(crate) fn waiting_segments() -> crate::slots::Count {
@@ -578,6 +588,7 @@ mod tests {
         ];
         for other in others {
             assert_ne!(other.hash(), key.hash(), "{other:?}");
+            assert!(!other.is_but_for_netns(&key), "{other:?}");
         }
         let elsewhere = SegmentKey { netns: key.netns + 1, ..key };
         assert_eq!(elsewhere.hash(), key.hash());
