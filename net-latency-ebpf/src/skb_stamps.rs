@@ -490,6 +490,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::bpf::host::Machine;
 
     /// Where the direct mapping begins without KASLR, and a cache's slab in it.
     const SLAB: u64 = 0xffff_8881_0234_0000;
@@ -601,5 +602,20 @@ mod tests {
         let word = word(1 << 39, 7);
         assert!(age(word, (1 << 39) - 1000) < OLD && age(word, (1 << 39) + OLD / 2) < OLD);
         assert!(age(word, (1 << 39) + 2 * OLD) >= OLD);
+    }
+
+    /// What is dropped is of no packet any more, which had come that far or had not.
+    #[test]
+    fn an_skb_that_is_dropped_has_no_stamps() {
+        Machine::reset();
+        assert_eq!(forget(SLAB, 0), 0);
+        for stage in [SkbStage::Arrived, SkbStage::IpIn] {
+            stamp(SLAB, stage);
+            assert_eq!((forget(SLAB, 0), forget(SLAB, 0)), (1, 0));
+        }
+        // On its way out it had not come to its transport.
+        stamp(SLAB, SkbStage::IpOut);
+        assert_eq!(forget(SLAB, 0), 0);
+        assert_eq!(take_out(SLAB, 1, now()), 0);
     }
 }

@@ -919,3 +919,40 @@ pub(crate) fn sending() -> u64 {
     };
     SENDS.values().into_iter().chain(PARKED.values()).filter(sent).count() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::Offsets;
+
+    use super::*;
+    use crate::{
+        bpf::host::{Machine, memory},
+        kernel::memory::Probed,
+    };
+
+    /// Of what GRO merged with a list of its segments the first one's skb is that of all, and goes alone. One that lies in pages is all.
+    #[test]
+    fn segments_of_a_list_come_when_the_first_has_gone() {
+        Machine::reset();
+        let [address, head] = [64, 64].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sk_buff_head: 8,
+            sk_buff_end: 16,
+            sk_buff_data_len: 20,
+            skb_shared_info_gso_segs: 4,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        memory::write(address + 8, head);
+        memory::write(address + 16, [0_u32, 100]);
+        for (ports, segs, left) in [(5, 0, 5), (5, 1, 5), (5, 2, 0), (5, 3, 0), (0, 3, 0)] {
+            memory::write(head + 4, segs as u16);
+            // SAFETY: numbers only, for which 0 is a value.
+            let receiving: Receiving = unsafe { core::mem::zeroed() };
+            receiving.skb.set(address);
+            receiving.merged_ports.set(ports);
+            receiving.end_skb(Skb::<Probed>::new(address as *const u8));
+            assert_eq!((receiving.skb.get(), receiving.merged_ports.get()), (0, left), "{segs} segments");
+        }
+    }
+}

@@ -622,4 +622,53 @@ mod tests {
             assert_eq!(skb.tcp_cb_has_fin(), flags & FIN != 0);
         }
     }
+
+    /// A driver has left all of a packet in a page. Where pages are mapped is known, or where that stands.
+    #[test]
+    fn headers_in_a_page_are_found_if_they_are_there() {
+        const VMEMMAP: u64 = 0xffff_ea00_0000_0000;
+        const OFFSET: u64 = 40;
+        Machine::reset();
+        let [address, head, page, places] = [128, 128, 128, 64].map(|size| memory::take(memory::slab(size)));
+        let offsets = Offsets {
+            sk_buff_head: 8,
+            sk_buff_end: 16,
+            sk_buff_mark: 24,
+            skb_shared_info_nr_frags: 2,
+            skb_shared_info_frags: 8,
+            ..Offsets::default()
+        };
+        Machine::with(|machine| machine.offsets = offsets);
+        memory::write(address + 8, head);
+        memory::write(address + 16, 32_u32);
+        memory::write(address + 24, 5_u32);
+        let words = [443 << 16 | 50_000, 1_000, 7, 6 << 28, 0_u32];
+        memory::write(page + OFFSET, words.map(u32::to_be));
+        // The third page.
+        let direct = page - 3 * PageBases::PAGE;
+        memory::write(places, [direct, VMEMMAP]);
+        let of_page = VMEMMAP + 3 * PageBases::PAGE_STRUCT;
+        let values = PageBases { page_offset_base: direct, vmemmap_base: VMEMMAP, are_values: 1 };
+        let addresses = PageBases { page_offset_base: places, vmemmap_base: places + 8, are_values: 0 };
+        for (bases, count, of_page, len, is_there) in [
+            (values, 1_u8, of_page, 20, true),
+            (addresses, 2, of_page, 60, true),
+            (values, 1, of_page, 19, false),
+            (values, 0, of_page, 20, false),
+            (values, 1, of_page | 1, 20, false),
+            (PageBases::default(), 1, of_page, 20, false),
+        ] {
+            let place = PAGE_BASES.get_ptr_mut(0).expect("a place");
+            // SAFETY: an entry of this thread's table, which nothing else refers to.
+            unsafe { place.write(bases) };
+            memory::write(head + 32 + 2, count);
+            memory::write(head + 32 + 8, [of_page, OFFSET << 32 | len]);
+            let lengths = Lengths { all: 60, paged: 60 };
+            let found = Skb::<Probed>::new(address as *const u8).received_headers(AF_INET, lengths);
+            let of = found.map(|ReceivedHeaders { tcp, pair_v4, mark }| {
+                (tcp.source, tcp.destination, tcp.seq, tcp.len, pair_v4, mark)
+            });
+            assert_eq!(of, is_there.then_some((443, 50_000, 1_000, 24, 0, 5)), "{bases:?} {count} {len}");
+        }
+    }
 }

@@ -315,7 +315,7 @@ impl Connection {
                 .map(|(start, to, packet)| ((*start).max(at), (*to).min(end), *packet))
                 .filter(|(start, to, _)| start < to)
                 .collect();
-            let is_through = end == first.end;
+            let (is_through, begins) = (end == first.end, first.start);
             at = end;
             match how {
                 Reading::Peek => {
@@ -326,7 +326,7 @@ impl Connection {
                     self.copied = at;
                     self.update(world);
                     let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
-                    self.note_reads(world, &mine, call, false);
+                    self.note_reads(world, &mine, call, Some(begins));
                     if is_through {
                         self.eat(world);
                     }
@@ -343,12 +343,13 @@ impl Connection {
             self.copied = at;
             self.update(world);
             let call = hook!(world, Hook::Taken, self.number, tcp::receive::taken(sock(self.sk)));
-            self.note_reads(world, &pieces, call, true);
+            self.note_reads(world, &pieces, call, None);
         }
         self.update(world);
     }
 
-    fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize, is_late: bool) {
+    /// `begins` is where their skb begins, if that is there.
+    fn note_reads(&self, world: &mut World, pieces: &[(u64, u64, usize)], call: usize, begins: Option<u64>) {
         for (start, end, packet) in pieces {
             note!(world, "  read {start} to {end} of packet {packet}");
             world.truth.reads.push(Read {
@@ -357,7 +358,8 @@ impl Connection {
                 end: *end,
                 packet: *packet,
                 call,
-                is_late,
+                is_late: begins.is_none(),
+                is_appended: begins.is_some_and(|begins| begins < *start),
             });
         }
     }

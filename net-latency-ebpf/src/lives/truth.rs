@@ -3,8 +3,8 @@
 use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
-    Counter, Direction, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PARTS, PacketRecord, STAMP_APP,
-    STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
+    Counter, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP,
+    PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
 };
 
 use crate::tcp::LINES_PER_RUN;
@@ -102,6 +102,8 @@ pub(super) struct Read {
     pub(super) call: usize,
     /// The skbs were gone by then (`tcp_read_sock`).
     pub(super) is_late: bool,
+    /// The bytes were not the first ones of their skb.
+    pub(super) is_appended: bool,
 }
 
 /// A connection as lines show it.
@@ -241,6 +243,11 @@ impl Truth {
             }
         }
         let read = of_first.ok_or_else(|| format!("byte {start} was not read"))?;
+        let is_appended = line.flags & FLAG_COALESCED != 0;
+        let is_told = !read.is_late && line.flags & FLAG_AMBIGUOUS == 0;
+        if is_told && is_appended != read.is_appended {
+            return Err(format!("byte {start} was appended: {}", read.is_appended));
+        }
         let call = &self.calls[read.call];
         if app != 0 && !(call.from < app && app <= call.to) {
             return Err(format!("app {app} is not of {call:?}, but of {:?}", self.call_at(app)));

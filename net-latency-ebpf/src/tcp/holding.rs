@@ -41,19 +41,51 @@ impl Holding {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_short_time_of_something_else_counts() {
+    const REASON: u32 = 3;
+    const OTHER: u32 = 4;
+
+    /// Before it was that reason from 40 to 90.
+    fn held() -> Holding {
         // SAFETY: numbers only, for which 0 is a value.
         let holding: Holding = unsafe { core::mem::zeroed() };
-        let (reason, other) = (3, 4);
-        holding.before.set(reason);
+        holding.before.set(REASON);
         holding.before_since.set(40);
         holding.before_until.set(90);
+        holding
+    }
+
+    #[test]
+    fn a_short_time_of_something_else_counts() {
+        let (reason, other) = (REASON, OTHER);
+        let holding = held();
         holding.since.set(100);
         // Until now it has been that again for less than the time in between, as long, and longer.
         for (now, since) in [(105, 100), (110, 100), (111, 40)] {
             assert_eq!(holding.start(reason, now), since, "{now}");
             assert_eq!(holding.start(other, now), 100);
+        }
+    }
+
+    #[test]
+    fn the_longer_one_is_kept_while_it_may_be_half_of_a_wait() {
+        let before = (REASON, 40, 90);
+        for (reason, since, now, kept) in [
+            // Shorter than that one by a little, and as long.
+            (OTHER, 90, 139, before),
+            (OTHER, 90, 140, (OTHER, 90, 140)),
+            // Short, and that one ended less long ago than it lasted, and as long ago.
+            (OTHER, 130, 139, before),
+            (OTHER, 130, 140, (OTHER, 130, 140)),
+            // The same again, which goes on.
+            (REASON, 100, 115, (REASON, 40, 115)),
+            // Nothing holds no bytes back.
+            (0, 90, 300, before),
+        ] {
+            let holding = held();
+            holding.since.set(since);
+            holding.end(reason, now);
+            let left = (holding.before.get(), holding.before_since.get(), holding.before_until.get());
+            assert_eq!(left, kept, "{reason} from {since} to {now}");
         }
     }
 }
