@@ -305,6 +305,14 @@ impl Truth {
 
     /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.
     pub(super) fn expect_all(&self, lines: &[PacketRecord]) -> Result<(), String> {
+        // Where it is known which packet it was.
+        let lacks = |line: &&PacketRecord| {
+            let is_known = line.protocol == IPPROTO_UDP && line.stamps[STAMP_TRANSPORT] != 0;
+            is_known && line.stamps.contains(&0)
+        };
+        if let Some(line) = lines.iter().find(lacks) {
+            return Err(format!("not all of a datagram is known: {line:?}"));
+        }
         for (number, ends) in self.connections.iter().enumerate().filter(|(_, ends)| !ends.is_collapsed) {
             let came = self.came(number);
             if has_copies(&came) {
