@@ -713,6 +713,10 @@ fn current_or_new() -> Result<&'static Send, Counter> {
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     if !filter::current() {
+        // What it begins is not of whoever is asked for and has called before, should that one complete it.
+        if !untraced::is_socket_untraced(socket) && !socket.udp_pending() {
+            begun(socket).set(0);
+        }
         return Ok(());
     }
     // A call that adds to a corked datagram leaves it the time of the one that began it.
