@@ -168,10 +168,8 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     if len == 0 && !filter::control() {
         // Nobody asks for it. But under the socket's lock it shows that what was in flight is not any more; or else it would be taken
         // for that, should it have the same address.
-        if !untraced::is_socket_untraced(socket)
-            && let Some(connection) = connection::find(socket)
-        {
-            forget_unfinished(connection);
+        if !untraced::is_socket_untraced(socket) {
+            forget_unfinished_of(socket);
         }
         return Ok(());
     }
@@ -180,6 +178,8 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         return Ok(());
     }
     let Some(connection) = wanted_connection(socket, seq, len)? else {
+        // Likewise.
+        forget_unfinished_of(socket);
         counters::one(Counter::SeenOut);
         return Err(Counter::FilteredOut);
     };
@@ -275,6 +275,14 @@ fn forget_unfinished(connection: &Connection) {
         transmission.give_up();
         transmission.skb.set(0);
         transmission.copy.set(0);
+    }
+}
+
+/// The same of a socket, which sends something that nobody asks for.
+#[inline(always)]
+fn forget_unfinished_of<M: Memory>(socket: Socket<M>) {
+    if let Some(connection) = connection::find(socket) {
+        forget_unfinished(connection);
     }
 }
 
