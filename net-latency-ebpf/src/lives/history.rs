@@ -205,14 +205,15 @@ impl History {
         // Some histories have many of one kind.
         let favourite = choice.of(&FATES);
         let out_favourite = out::favourite(&mut choice);
-        // In, out, or both.
-        let ways = if filter == Filter::Off { choice.below(3) } else { 0 };
+        // In, out, or both. Tasks that send neither come nor go.
+        let ways = choice.below(if filter == Filter::Off { 3 } else { 6 });
+        let changing = if matches!(ways, 1 | 2) { Filter::Off } else { filter };
         let fine = choice.one_in(3);
         let step = |choice: &mut Choice| {
             if ways == 1 || ways == 2 && choice.one_in(2) {
                 Step::Out(out::Step::draw(choice, out_favourite))
             } else {
-                Step::draw(choice, favourite, of_udp, filter, fine)
+                Step::draw(choice, favourite, of_udp, changing, fine)
             }
         };
         Self {
@@ -496,7 +497,9 @@ impl Run {
         if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
             let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
             // What is in no slot does not wait for fine stages.
-            run.world.truth.out.is_limited = history.entries != usize::MAX || history.fine && history.full;
+            run.world.truth.out.is_limited = history.entries != usize::MAX
+                || history.fine && history.full
+                || history.filter != Filter::Off;
             let mut out = Out::new(&mut run.world, ends);
             out.has_control = history.control;
             out.is_header_only = history.header_only;

@@ -588,6 +588,7 @@ impl World {
         self.put(task.address, self.offsets.task_struct_tgid, process as u32);
         self.put(task.address, self.offsets.task_struct_group_leader, leader.address);
         self.tasks.push(Task { ids: process << 32 | task.ids & u64::from(u32::MAX), ..task });
+        self.wanted.extend(self.wanted.first().copied());
         number
     }
 

@@ -148,6 +148,16 @@ fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> 
             return Err(format!("packet {number} is of {ids:#x}, not {:#x}", call.ids));
         }
     }
+    // It may be that who is wanted can't be named any more.
+    let its = packet.app.map(|call| world.truth.calls[call].ids).into_iter().chain(packet.users.clone());
+    let named = (line.pid != 0).then(|| u64::from(line.pid) << 32);
+    let is_wanted = |ids: u64| {
+        let place = world.tasks.iter().position(|task| task.ids >> 32 == ids >> 32);
+        place.is_some_and(|place| world.wanted[place])
+    };
+    if world.truth.is_filtered && !named.map_or_else(|| its.into_iter().any(is_wanted), is_wanted) {
+        return Err(format!("packet {number} is of nobody who is wanted"));
+    }
     if line.pid == 0 {
         return if line.tid == 0 && line.comm[0] == 0 && line.process[0] == 0 {
             Ok(())

@@ -5,6 +5,7 @@ use std::vec::Vec;
 use super::{
     super::{
         history::{History, Step},
+        processes::Filter,
         world::Kernel,
     },
     Fate, Step as Out, Then, Way, Who,
@@ -225,4 +226,35 @@ fn nagle_does_not_hold_what_has_a_fin() {
     let fin = tcp(Tcp::Fin { task: 0, socket: 0, way: SOFTIRQ });
     let [wait, ack] = [Step::Wait { ms: 1 }, tcp(Tcp::Ack { socket: 0, len: 12 })];
     holds_fine(&[write(0, 0, 3, SOFTIRQ), more, fin, push(0), wait, push(1), ack]);
+}
+
+/// Where the first process alone is asked for, with control packets and without.
+fn holds_for_one(steps: &[Step]) {
+    for seed in 1..200 {
+        for control in [false, true] {
+            History { seed, control, filter: Filter::One(0), ..History::of(steps) }.expect_true();
+        }
+    }
+}
+
+/// A process that nobody asks for begins a datagram, and one that is asked for, which has called before in vain, completes it.
+#[test]
+fn what_others_have_begun_is_not_of_who_completes_it() {
+    let fails =
+        Step::Out(Out::Udp(Send { task: 2, socket: 0, len: 1, more: false, fails: true, way: SOFTIRQ }));
+    holds_for_one(&[fails, send(1, true, SOFTIRQ), send(2, false, SOFTIRQ)]);
+}
+
+/// What a connection had in flight has ended unseen, and what it sends next, which nobody asks for, has the address of that.
+#[test]
+fn what_nobody_asks_for_is_not_what_was_in_flight() {
+    let cloned = Way { fate: Fate::Cloned, ..SOFTIRQ };
+    let control = tcp(Tcp::Control {
+        who: Who::Task(2),
+        socket: 0,
+        probes: false,
+        way: Way { then: Then::Kept, ..cloned },
+    });
+    let push = tcp(Push { who: Who::Softirq, socket: 0, sends: 1, cuts: false, way: cloned });
+    holds_for_one(&[control, send(0, false, cloned), push]);
 }
