@@ -329,7 +329,7 @@ mod tests {
                 (judged.names()[0][0], judged.names()[0][1] & !VERDICT),
                 (before[0], before[1] & !VERDICT)
             );
-            assert_eq!(judged.judged(|_| true).is_wanted(), true);
+            assert!(judged.judged(|_| true).is_wanted());
         }
     }
 }
