@@ -94,7 +94,7 @@ impl Receiving {
         }
     }
 
-    /// An skb is dropped that was not queued: if it was a segment of what was merged, one less is to come.
+    /// An skb is dropped that was not queued, or is not followed: if it was a segment of what was merged, one less is to come.
     #[inline(always)]
     fn end_segment<M: Memory>(&self, skb: Skb<M>) {
         let merged_ports = self.merged_ports.get();
@@ -501,6 +501,8 @@ fn reject<M: Memory>(receiving: &Receiving, skb: Skb<M>) -> HookResult {
     if receiving.skb.get() == address {
         // The last of it: a clone of what came before it on this CPU (on PREEMPT_RT) may have its address next.
         receiving.end_skb(skb);
+    } else {
+        receiving.end_segment(skb);
     }
     if let Some(found) = WAITING.find(address) {
         forget(&found);

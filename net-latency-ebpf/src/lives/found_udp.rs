@@ -83,3 +83,15 @@ fn what_is_not_followed_leaves_nothing() {
         History { kernel, seed, filter: Filter::Set([PID_ALONE, 0, 0]), ..History::of(&steps) }.expect_true();
     }
 }
+
+/// A merged datagram is not followed, and the kernel skips UDP's program for the next one, which has the first one's skb.
+#[test]
+fn what_was_merged_and_is_not_followed_leaves_nothing() {
+    let to = |target, segs| Step::Datagram(Comes { cpu: 0, target, len: 1, segs, kind: 0, goes: true });
+    let take = |task, socket| Step::Datagram(Take { cpu: 0, task, socket, how: Whole });
+    let steps = [to(0, 0), to(0, 0), take(1, 0), to(0, 3), to(7, 0), take(0, 8)];
+    for seed in 1..400 {
+        History { seed, skips: 6, filter: Filter::Set([PID_ALONE, 0, 0]), ..History::of(&steps) }
+            .expect_true();
+    }
+}
