@@ -250,6 +250,8 @@ fn command_line<'a>(code: &Code<'a>) -> Option<&'a str> {
 
 fn refusal(command_line: &str) -> Option<String> {
     let words = shlex::split(command_line).expect("quotes are closed");
+    // The lines of a file stand in its place.
+    let words = words.into_iter().filter(|word| !word.starts_with('@'));
     net_latency::cli::command().try_get_matches_from(words).err().and_then(|error| {
         let is_wrong = error.use_stderr();
         is_wrong.then(|| format!("{command_line}\n{error}"))

@@ -73,13 +73,9 @@ fn contrib(path: &str) -> PathBuf {
 
 #[test]
 fn the_packaged_service_rotates_by_size() {
-    // Root obeys its own files only, and the sources may be anybody's.
-    let directory = tempfile::tempdir().expect("temporary directory");
-    let copy = directory.path().join("service.toml");
-    fs::write(&copy, fs::read(contrib("config/service.toml")).expect("it is there")).expect("written");
+    let named = format!("@{}", contrib("systemd/service.args").display());
     // What is no regular file can't be rotated, which is said of it only if it is to be.
-    let output =
-        tool().arg("--config").arg(&copy).args(["--output", "/dev/null"]).output().expect("it starts");
+    let output = tool().args([&named, "--output", "/dev/null"]).output().expect("it starts");
     assert!(said(&output).contains("can't be rotated"), "{}", said(&output));
     assert_eq!(output.status.code(), Some(2));
 }
@@ -103,7 +99,7 @@ fn the_packaged_service_does_not_restart_for_ever() {
     let full = Failure::of_output(ErrorKind::StorageFull, anyhow::anyhow!("full"));
     let failures = [Failure::Usage(String::new()), Failure::cannot_trace("", ""), full];
     assert_eq!(never, failures.map(|failure| failure.exit_code()));
-    // SIGHUP and exit code 0 are a clean end for systemd, as after `output` was removed from the configuration.
+    // SIGHUP and exit code 0 are a clean end for systemd, as after `--output` was removed from service.args.
     assert_eq!(value(service, "Restart"), "always");
 }
 
@@ -210,41 +206,45 @@ fn a_fifo_and_somebody_elses_link_are_refused_at_the_start() {
 }
 
 #[test]
-fn whose_defaults_hold_is_said_and_root_takes_nobody_elses() {
+fn files_of_earlier_versions_are_not_read_and_this_is_said() {
     let home = tempfile::tempdir().expect("temporary directory");
     let folder = home.path().join(".config/net-latency");
     fs::create_dir_all(&folder).expect("made");
     let file = folder.join("config.toml");
-    fs::write(&file, "quiet = true\nfootr = 1\n").expect("written");
-    let run = || {
+    let run = |arguments: &[&str]| {
         let mut command = tool();
-        command.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME").args(["--pid", NO_PROCESS]);
+        command.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME").args(arguments);
         said(&command.output().expect("it starts"))
     };
-    // It is read.
-    assert!(run().contains("footr"), "{}", run());
-    fs::write(&file, "quiet = true\n").expect("written");
-    assert!(run().contains(&format!("defaults from {}", file.display())), "{}", run());
-    if is_root() {
-        chown(&file, Some(NOBODY), None).expect("given away");
-        let text = run();
-        assert!(
-            text.contains(&format!("passed over {}: it belongs to another user", file.display())),
-            "{text}"
-        );
-        assert!(!text.contains("defaults from"), "{text}");
-        let output = tool().arg("--config").arg(&file).output().expect("it starts");
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let arguments = ["--pid", NO_PROCESS];
+    let before = run(&arguments);
+    fs::write(&file, "nonsense").expect("written");
+    let after = run(&arguments);
+    let (first, rest) = after.split_once('\n').expect("a line");
+    assert!(first.starts_with(&format!("net-latency: {} is no longer read: ", file.display())), "{after}");
+    assert_eq!(rest, before);
+    assert_eq!(run(&["man"]), "");
+}
+
+#[test]
+fn options_that_are_gone_say_what_to_use_instead() {
+    for (argument, instead) in [("--config=x", "net-latency @FILE"), ("--no-config", "name it as @FILE")] {
+        for view in [None, Some("top")] {
+            let output = tool().args(view).arg(argument).output().expect("it starts");
+            let text = said(&output);
+            assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+            assert!(text.contains(" is gone: ") && text.contains(instead), "{text}");
+        }
     }
 }
 
 #[test]
 fn what_others_call_something_acts_on_no_terminal() {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let file = directory.path().join("\x1b]0;owned\x07.toml");
-    fs::write(&file, "\"\\u001b[2J\" = 1\n").expect("written");
-    let output = tool().arg("--config").arg(&file).output().expect("it starts");
+    let file = directory.path().join("\x1b]0;owned\x07");
+    fs::write(&file, "\x1b[2J\n").expect("written");
+    let output = tool().arg(format!("@{}", file.display())).output().expect("it starts");
     assert_eq!(output.status.code(), Some(2));
     let text = said(&output);
-    assert!(!text.contains('\x1b') && text.contains("\\u{1b}[2J"), "{text:?}");
+    assert!(!text.contains('\x1b') && text.contains("it has a control character"), "{text:?}");
 }

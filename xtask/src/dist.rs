@@ -218,7 +218,7 @@ mod tests {
         let (unit, manifest) = (text("contrib/systemd/net-latency.service"), text("net-latency/Cargo.toml"));
         let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/")).unwrap();
         for path in start.split_whitespace().filter(|word| word.contains('/')) {
-            let (folder, name) = path.trim_start_matches('/').rsplit_once('/').unwrap();
+            let (folder, name) = path.trim_start_matches(['@', '/']).rsplit_once('/').unwrap();
             let is_packed = manifest.lines().any(|line| line.contains(&format!("/{name}\", \"{folder}/\"")));
             assert!(is_packed, "the unit names /{folder}/{name}, which is not packed");
         }

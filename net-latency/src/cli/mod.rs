@@ -1,17 +1,16 @@
 //! The command line: what clap reads, and what it means once checked against this machine.
 
+mod argument_file;
 mod calls;
 mod check;
 mod choice;
 mod command;
 mod completions;
-mod config_file;
-mod defaults;
 mod diagnose;
 mod export;
 mod footer;
+mod gone;
 mod hist;
-mod invocation;
 mod journey;
 mod man;
 mod packets;
@@ -35,18 +34,15 @@ use clap_complete::Shell;
 
 use crate::clock::Zone;
 use crate::error::Failure;
-use crate::message::tell;
 use crate::request::{Config, Format, Stages, StreamConfig, values};
 
 use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
-use defaults::{ConfigArguments, Defaults, Places};
 use diagnose::DiagnoseArguments;
 use export::ExportArguments;
 use footer::FooterArguments;
 use hist::HistArguments;
-use invocation::{Invocation, Refusal};
 use journey::JourneyArguments;
 use packets::PacketArguments;
 use report::ReportArguments;
@@ -68,6 +64,7 @@ Examples:
   net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
   net-latency check                        can this kernel be traced?
+  net-latency @FILE                        arguments from FILE, one a line
 
 Exit codes:
   0  done (Ctrl-C and a closed pipe included)
@@ -78,15 +75,15 @@ Exit codes:
   With a command: its own, 128 + the signal that killed it, 126 not executable, 127 not found";
 
 /// Shows, live and per packet, where the time went between driver, IP, TCP and application
+// What comes later wins: the command line over a file of arguments named before.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES, args_conflicts_with_subcommands = true, max_term_width = 100)]
+#[command(version, after_help = EXAMPLES, args_conflicts_with_subcommands = true, args_override_self = true)]
+#[command(max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     view: Option<ViewArguments>,
     #[command(flatten)]
     stream: StreamArguments,
-    #[command(flatten)]
-    config: ConfigArguments,
 }
 
 #[derive(Debug, Subcommand)]
@@ -148,9 +145,8 @@ struct StreamArguments {
     #[command(flatten)]
     footer: FooterArguments,
     /// More columns on text lines: addresses, lengths, flags, device and more
-    // A number, so that `verbose = 1` stays right in configuration files.
-    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Output")]
-    verbose: u8,
+    #[arg(short, long, help_heading = "Output")]
+    verbose: bool,
     /// Print the kernel side's log on standard error, and its share of the cost; not with --quiet
     #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
     debug: bool,
@@ -175,31 +171,22 @@ struct StreamArguments {
     command: Vec<OsString>,
 }
 
-/// Reads and checks the command line of this process, and the files with its defaults. Help, version and
+/// Reads and checks the command line of this process, and the files of arguments that it names. Help, version and
 /// what clap itself finds wrong are printed and end the process.
 ///
 /// # Errors
-/// A usage failure if what is asked for can't be on this machine, or a file is wrong.
+/// A usage failure if what is asked for can't be on this machine, or a file of arguments is wrong.
 pub fn from_env() -> Result<Config, Failure> {
-    let arguments: Vec<_> = env::args_os().collect();
-    let invocation = match Invocation::read(command(), &arguments, &Places::new(|name| env::var_os(name))) {
-        Ok(invocation) => invocation,
-        Err(Refusal::Clap(error)) => return Err(print(&error)),
-        Err(Refusal::File(failure)) => return Err(failure),
-    };
-    announce(&invocation.defaults);
-    let config = resolve(&invocation, Path::new("/proc"))?;
-    Ok(config)
-}
-
-/// Says, even where a file wants it quiet, whose defaults hold: nobody else shall decide unseen what is done.
-fn announce(defaults: &Defaults) {
-    for why in &defaults.passed_over {
-        tell(format_args!("passed over {why}"));
+    let named: Vec<_> = env::args_os().collect();
+    let arguments = argument_file::expand(named.clone())?;
+    gone::refuse_options(&arguments)?;
+    let matches = command().try_get_matches_from(arguments).map_err(|error| print(&error))?;
+    let arguments = Arguments::from_arg_matches(&matches).map_err(|error| print(&error))?;
+    let config = arguments.resolve(Path::new("/proc"));
+    if !matches!(config, Ok(Config::Print(_) | Config::Write { .. })) {
+        gone::tell_of_files(&named);
     }
-    if !defaults.files.is_empty() {
-        tell(format_args!("defaults from {}", defaults.names()));
-    }
+    config
 }
 
 /// Prints help, version, or what clap finds wrong, and ends the process; comes back if that can't be printed.
@@ -217,22 +204,6 @@ fn print(error: &clap::Error) -> Failure {
 #[must_use]
 pub fn command() -> clap::Command {
     Arguments::command().mut_subcommand("export", export::with_own_words)
-}
-
-/// What the invocation asks for, checked against this machine.
-fn resolve(invocation: &Invocation, proc: &Path) -> Result<Config, Failure> {
-    let checked = |matches| {
-        Arguments::from_arg_matches(matches)
-            .map_err(|error| Failure::Usage(error.to_string()))
-            .and_then(|arguments| arguments.resolve(proc))
-    };
-    let config = checked(&invocation.matches);
-    if let (Err(Failure::Usage(sentence)), Some(alone)) = (&config, &invocation.alone)
-        && checked(alone).is_ok()
-    {
-        return Err(invocation.defaults.blame(sentence));
-    }
-    config
 }
 
 impl Arguments {
@@ -275,7 +246,7 @@ impl Arguments {
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet,
             footer,
-            verbose: stream.verbose > 0,
+            verbose: stream.verbose,
             debug: stream.debug,
             interval: stream.interval,
             duration: stream.duration,

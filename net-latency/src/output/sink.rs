@@ -469,7 +469,7 @@ fn writable_within(file: &File, patience: Duration) -> io::Result<bool> {
 mod tests {
     use std::fs;
     use std::io::Read as _;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 
     use proptest::prelude::*;
 
@@ -837,7 +837,9 @@ mod tests {
         // A reader makes that the FIFO can be opened.
         let read_fifo: Put = |path| {
             nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made");
-            std::mem::forget(Place::find(path).and_then(|place| place.read()).expect("read"));
+            std::mem::forget(
+                File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).expect("read"),
+            );
         };
         let directory: Put = |path| fs::create_dir(path).expect("made");
         let link: Put = |path| {
