@@ -228,7 +228,11 @@ fn files_of_earlier_versions_are_not_read_and_this_is_said() {
 
 #[test]
 fn options_that_are_gone_say_what_to_use_instead() {
-    for (argument, instead) in [("--config=x", "net-latency @FILE"), ("--no-config", "name it as @FILE")] {
+    for (argument, instead) in [
+        ("--config=x", "net-latency @FILE"),
+        ("--no-config", "name it as @FILE"),
+        ("--user", "-- runuser -u NAME -- COMMAND"),
+    ] {
         for view in [None, Some("top")] {
             let output = tool().args(view).arg(argument).output().expect("it starts");
             let text = said(&output);

@@ -1,4 +1,4 @@
-//! Whether a command can be run, and as whom, found out before anything is attached.
+//! Whether a command can be run, found out before anything is attached.
 
 use std::{
     env,
@@ -8,49 +8,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{process, user};
-use crate::{
-    error::{Failure, NOT_EXECUTABLE, NOT_FOUND},
-    request::CommandConfig,
-};
+use super::process;
+use crate::error::{Failure, NOT_EXECUTABLE, NOT_FOUND};
 
 /// Where `execvp` looks if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The command that these words are, if there are any, for the user that is asked for.
-pub(super) fn resolve(
-    words: Vec<OsString>,
-    user: Option<&str>,
-    proc: &Path,
-) -> Result<Option<CommandConfig>, Failure> {
+/// The command that these words are, if there are any.
+pub(super) fn resolve(words: Vec<OsString>, proc: &Path) -> Result<Option<Vec<OsString>>, Failure> {
     let Some(name) = words.first() else { return Ok(None) };
     process::check_namespace("a command", proc)?;
-    let user = user.map(|asked| user::find(asked, Path::new("/etc"))).transpose()?;
-    let files = find(name, &env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()))?;
-    Ok(Some(CommandConfig { words, files, user }))
+    check(name, &env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()))?;
+    Ok(Some(words))
 }
 
-/// The executable files of that name.
-fn find(name: &OsStr, path: &OsStr) -> Result<Vec<PathBuf>, Failure> {
+/// Checks that there is an executable file of that name.
+fn check(name: &OsStr, path: &OsStr) -> Result<(), Failure> {
     let is_path = name.as_encoded_bytes().contains(&b'/');
     let places: Vec<PathBuf> = if is_path {
         vec![name.into()]
     } else {
         env::split_paths(path).map(|directory| directory.join(name)).collect()
     };
-    let (mut files, mut reason) = (Vec::new(), None);
+    let mut reason = None;
     for place in places {
         match fs::metadata(&place) {
             Ok(found) if found.is_dir() => reason = Some("it is a directory"),
             Ok(found) if found.permissions().mode() & 0o111 == 0 => {
                 reason = Some("it is not executable; `chmod +x` makes it so");
             }
-            Ok(_) => files.push(place),
+            Ok(_) => return Ok(()),
             Err(_) => {}
         }
-    }
-    if !files.is_empty() {
-        return Ok(files);
     }
     let (code, reason) = match reason {
         // A directory in PATH is no command.
@@ -82,14 +71,14 @@ mod tests {
             path,
             OsStr::new("folder"),
         ] {
-            let failure = find(name, path).expect_err("can't be run");
+            let failure = check(name, path).expect_err("can't be run");
             let sentence = failure.to_string().replace(path.to_str().expect("UTF-8"), "/DIR");
             said += &format!("{}: {sentence}\n", failure.exit_code());
         }
         insta::assert_snapshot!(said);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("ours");
         for (name, path) in [(OsStr::new("text"), path), (file.as_os_str(), OsStr::new(""))] {
-            assert_eq!(find(name, path).expect("it can be run"), [file.as_path()]);
+            check(name, path).expect("it can be run");
         }
     }
 }

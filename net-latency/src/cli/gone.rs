@@ -10,9 +10,10 @@ use std::{
 use crate::{error::Failure, message::tell};
 
 /// What is no option any more, and why.
-const OPTIONS: [(&str, &str); 2] = [
+const OPTIONS: [(&str, &str); 3] = [
     ("--config", "write one argument a line into FILE, and start net-latency @FILE"),
     ("--no-config", "no file is read unless you name it as @FILE"),
+    ("--user", "use -- runuser -u NAME -- COMMAND"),
 ];
 
 /// What the packaged service names.

@@ -20,7 +20,6 @@ mod report;
 mod rotation;
 mod top;
 mod tracing;
-mod user;
 
 use std::env;
 use std::ffi::OsString;
@@ -161,12 +160,9 @@ struct StreamArguments {
     #[command(flatten)]
     tracing: TracingArguments,
 
-    /// Run COMMAND as this user: a name of /etc/passwd, or a number
-    #[arg(long, value_name = "NAME", requires = "command", help_heading = "Command")]
-    user: Option<String>,
     /// Start COMMAND paused, attach, then resume it: it and the processes that it starts are traced from their
-    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root) unless --user
-    /// names another, and writes to the same standard output as the lines, unless -o is given
+    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root; for another:
+    /// -- runuser -u NAME -- COMMAND), and writes to the same standard output as the lines, unless -o is given
     #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
     command: Vec<OsString>,
 }
@@ -237,7 +233,7 @@ impl Arguments {
         };
         let (quiet, footer) = stream.footer.resolve();
         Ok(Config::Stream(Box::new(StreamConfig {
-            command: command::resolve(stream.command, stream.user.as_deref(), proc)?,
+            command: command::resolve(stream.command, proc)?,
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(stream.stages),
             format: stream.format,
@@ -267,8 +263,8 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, CommandConfig, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark,
-        PacketFilter, ReportFormat, Rotation, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
+        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, PacketFilter,
+        ReportFormat, Rotation, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -359,16 +355,12 @@ mod tests {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
                          --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
                          --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
-                         --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K --user 0 -- /bin/sh -c exit";
+                         --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- /bin/sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             config,
             StreamConfig {
-                command: Some(CommandConfig {
-                    words: ["/bin/sh", "-c", "exit"].map(OsString::from).to_vec(),
-                    files: vec![PathBuf::from("/bin/sh")],
-                    user: Some(user::find("root", Path::new("/etc")).expect("everywhere")),
-                }),
+                command: Some(["/bin/sh", "-c", "exit"].map(OsString::from).to_vec()),
                 filter: PacketFilter {
                     comms: ["a*", "b"].map(|glob| glob.parse().expect("a glob")).to_vec(),
                     ports: vec![80, 443],
@@ -584,7 +576,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 49] = [
+        let wrong: [&[&str]; 47] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -623,8 +615,6 @@ mod tests {
             &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
-            &["--user", "nobody"],
-            &["--user", "nl-no-such-user", "--", "/bin/sh"],
             &["top", "--delay", "1ms"],
             &["top", "--window", "500ms"],
             &["hist", "--by", "moon"],

@@ -46,7 +46,7 @@ pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     // What can fail without touching the kernel comes first, and the signals come before the output, so that whoever
     // rotates logs does not end the run. The command is made before they are listened to: it must end by them.
-    let stopped = config.command.as_ref().map(Stopped::new).transpose()?;
+    let stopped = config.command.as_deref().map(Stopped::new).transpose()?;
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;

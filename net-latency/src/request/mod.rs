@@ -5,7 +5,6 @@ use std::path::PathBuf;
 pub mod calls;
 pub mod check;
 pub mod choice;
-pub mod command;
 pub mod diagnose;
 pub mod export;
 pub mod filter;
@@ -23,7 +22,6 @@ pub(crate) mod values;
 
 pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
-pub use command::{CommandConfig, User};
 pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
 pub use export::{ExportBy, ExportConfig, SlowLines};
 pub use filter::PacketFilter;

@@ -1,9 +1,8 @@
 //! What the stream of lines is asked for.
 
-use std::{num::NonZeroU64, path::PathBuf, time::Duration};
+use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 
 use super::{
-    command::CommandConfig,
     filter::PacketFilter,
     format::{FooterFormat, Format},
     rotation::Rotation,
@@ -14,8 +13,8 @@ use crate::clock::Zone;
 /// What to trace, how to show it and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// A command to run and trace.
-    pub command: Option<CommandConfig>,
+    /// A command to run and trace: the program, and its arguments.
+    pub command: Option<Vec<OsString>>,
     /// Which packets have a line; the kernel side applies this. Its `followed` is set once `command` has a process id.
     pub filter: PacketFilter,
     /// How to hook into the kernel, and the size of the ring buffer.

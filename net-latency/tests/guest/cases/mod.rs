@@ -50,7 +50,6 @@ const USER_SIDE: &[&[Case]] = &[container::CASES, output::CASES, rotation::CASES
 const OF_USER_SIDE: &[&str] = &[
     "check_goes_on_after_a_failure",
     "check_needs_no_root",
-    "command_of_a_user_that_cannot_be",
     "command_that_cannot_run",
     "disturbed_by_a_stop",
     "ends_by_closed_pipe",
