@@ -244,7 +244,8 @@ impl Truth {
         }
         let read = of_first.ok_or_else(|| format!("byte {start} was not read"))?;
         let is_appended = line.flags & FLAG_COALESCED != 0;
-        let is_told = !read.is_late && line.flags & FLAG_AMBIGUOUS == 0;
+        // By the time of a late line another skb is read.
+        let is_told = !read.is_late && line.flags & FLAG_AMBIGUOUS == 0 && !self.has_late_lines(connection);
         if is_told && is_appended != read.is_appended {
             return Err(format!("byte {start} was appended: {}", read.is_appended));
         }
@@ -303,6 +304,12 @@ impl Truth {
         self.dropped.iter().copied().filter(waited).count() as u64
     }
 
+    /// Whether a call has taken more of this connection than one run has lines for: the rest has its lines later.
+    fn has_late_lines(&self, connection: usize) -> bool {
+        let reads = || self.reads.iter().filter(|read| read.connection == connection);
+        reads().any(|read| reads().filter(|other| other.call == read.call).count() > LINES_PER_RUN as usize)
+    }
+
     /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.
     pub(super) fn expect_all(&self, lines: &[PacketRecord]) -> Result<(), String> {
         // Where it is known which packet it was.
@@ -320,10 +327,7 @@ impl Truth {
             }
             let is_in_order = came.is_sorted_by_key(|packet| packet.reached);
             let reads = || self.reads.iter().filter(|read| read.connection == number);
-            // Of a call that takes more than that the rest has its lines later.
-            let is_late =
-                |read: Read| reads().filter(|other| other.call == read.call).count() > LINES_PER_RUN as usize;
-            if reads().any(|read| is_late(*read)) {
+            if self.has_late_lines(number) {
                 continue;
             }
             // What came out of order may count as doubtful where skbs are gone.
