@@ -59,7 +59,8 @@ fn main() -> anyhow::Result<()> {
     let root_dir = workspace.join("net-latency-ebpf");
     // An object each, with the maps of its own features only. The last two are for the bench and for tests, and in no binary of
     // users.
-    let packages = [["stream"], ["counts"], ["full"], ["journey"], ["calls"], ["noop"], ["skipping"]];
+    let packages =
+        [["stream"], ["counts"], ["full"], ["journey"], ["calls"], ["connections"], ["noop"], ["skipping"]];
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);

@@ -2,7 +2,7 @@
 
 /// Byte offsets of kernel struct fields, from the running kernel's BTF. `tcp_skb_cb` is in an skb's control block: these offsets are from
 /// the skb's beginning. Of a bit-field there is the byte that it begins in, and as `_shift` the bit there. From `sock_sk_write_queue` on
-/// all are 0 where nobody asks why TCP holds bytes back, or this kernel lacks one. `bpf_get_current_task_btf` is no offset: 1 where
+/// all are 0 where fine stages are not asked for, or this kernel lacks one; from `sock_skc_flags` on, where connections are not. `bpf_get_current_task_btf` is no offset: 1 where
 /// programs can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -92,6 +92,20 @@ pub struct Offsets {
     pub tcp_sock_mss_cache: u32,
     pub tcp_sock_tcp_wstamp_ns: u32,
     pub tcp_sock_tcp_clock_cache: u32,
+    pub sock_skc_flags: u32,
+    pub sock_sk_err: u32,
+    pub sock_sk_mark: u32,
+    pub sock_sk_ack_backlog: u32,
+    pub sock_sk_max_ack_backlog: u32,
+    pub inet_sock_inet_sport: u32,
+    pub tcp_sock_bytes_received: u32,
+    pub tcp_sock_bytes_sent: u32,
+    pub tcp_sock_bytes_retrans: u32,
+    pub tcp_sock_segs_in: u32,
+    pub tcp_sock_segs_out: u32,
+    pub tcp_sock_total_retrans: u32,
+    pub tcp_sock_rtt_min: u32,
+    pub tcp_request_sock_snt_synack: u32,
 }
 
 /// Where pages are mapped, or the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown.

@@ -8,6 +8,7 @@
 
 mod call;
 mod config;
+mod connection;
 mod counter;
 mod drops;
 mod filter;
@@ -25,6 +26,13 @@ pub use call::{
     ReturnedCall, STACKS_MAP,
 };
 pub use config::{Offsets, PageBases, Settings};
+pub use connection::{
+    CONNECTION_CLIENT, CONNECTION_COOKIE, CONNECTION_COUNTERS_MAP, CONNECTION_FAST_OPEN,
+    CONNECTION_LOCAL_FIRST, CONNECTION_OPEN, CONNECTION_OVERFLOW, CONNECTION_PEER_FIRST,
+    CONNECTION_RECORDS_MAP, CONNECTION_RESET, CONNECTION_SERVER, CONNECTION_SIZE, CONNECTION_UNSEEN,
+    ConnectionCounter, ConnectionCounters, ConnectionRecord, LISTENER_SIZE, LISTENERS_MAP, ListenerRecord,
+    OPEN_CONNECTIONS_MAP,
+};
 pub use counter::{Counter, Counters};
 pub use drops::DroppingSockets;
 pub use filter::{

@@ -1,8 +1,8 @@
 //! Kernel side of net-latency: what every hook does, the same for fentry, kprobe and tracepoints.
 //!
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
-//! [`udp`] (or of [`journey`] or [`calls`]), instantiated for the way its context lets it read kernel memory
-//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls` → `leaving` → `slots`,
+//! [`udp`] (or of [`journey`], [`calls`] or [`connections`]), instantiated for the way its context lets it read kernel memory
+//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls`, `connections` → `leaving` → `slots`,
 //! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `bpf`, which alone knows whether it
 //! is a program in the kernel or a test on some machine.
 //!
@@ -27,6 +27,8 @@ extern crate std;
 
 #[cfg(feature = "calls")]
 pub mod calls;
+#[cfg(feature = "connections")]
+pub mod connections;
 #[cfg(feature = "packets")]
 mod drops;
 #[cfg(feature = "packets")]

@@ -119,7 +119,9 @@ fn a_full_disk_has_an_exit_code_of_its_own() {
 
 #[test]
 fn what_fails_before_it_traces_leaves_the_output_as_it_was() {
-    for arguments in [&[][..], &["journey"], &["journey", "--format", "perfetto"], &["calls"]] {
+    for arguments in
+        [&[][..], &["journey"], &["journey", "--format", "perfetto"], &["calls"], &["connections"]]
+    {
         for is_new in [false, true] {
             let (directory, mut command) = unprivileged();
             let file = directory.path().join("lines");

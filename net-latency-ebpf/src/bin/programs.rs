@@ -3,6 +3,10 @@
 
 #![expect(unreachable_pub, reason = "the program macros generate public functions of their own")]
 
+#[path = "hooks.rs"]
+#[macro_use]
+mod hooks;
+
 use aya_ebpf::{
     EbpfContext,
     macros::{btf_tracepoint, fentry, kprobe, raw_tracepoint},
@@ -22,6 +26,8 @@ use net_latency_ebpf::{
     tcp::{receive, transmit},
     udp,
 };
+
+use self::hooks::register;
 
 /// Every program ends here: counted, and told to whoever asked for the kernel side's log.
 #[inline(always)]
@@ -43,12 +49,6 @@ fn tell<C: EbpfContext>(context: &C, counter: Counter) {
 #[inline(always)]
 fn tell<C: EbpfContext>(_: &C, _: Counter) {}
 
-/// Argument `n` of a probed function; null if there is none, which every read survives.
-#[inline(always)]
-fn register(context: &ProbeContext, n: usize) -> *const u8 {
-    context.arg(n).unwrap_or(core::ptr::null())
-}
-
 /// Ends a program whose hook a test has skipped. Only the object for tests has any of it.
 macro_rules! skip_if_told {
     ($module:ident::$logic:ident) => {
@@ -56,38 +56,6 @@ macro_rules! skip_if_told {
             const { net_latency_common::hook_key(concat!(stringify!($module), "::", stringify!($logic))) },
         ) {
             return 0;
-        }
-    };
-}
-
-/// Declares the fentry and the kprobe form of a hook on a function: which logic, which arguments.
-macro_rules! on_function {
-    ($(#[$doc:meta])* $fentry:ident, $kprobe:ident,
-     $module:ident::$logic:ident($($kind:ident $n:literal),+ $(; $extra:expr)?)) => {
-        $(#[$doc])*
-        #[fentry]
-        pub fn $fentry(context: FEntryContext) -> u32 {
-            skip_if_told!($module::$logic);
-            end(&context, $module::$logic::<Direct>($($kind::new(context.arg($n)),)+ $($extra)?))
-        }
-        $(#[$doc])*
-        #[kprobe]
-        pub fn $kprobe(context: ProbeContext) -> u32 {
-            skip_if_told!($module::$logic);
-            end(&context, $module::$logic::<Probed>($($kind::new(register(&context, $n)),)+ $($extra)?))
-        }
-    };
-}
-
-/// Declares a hook on a tracepoint, which serves both backends: by its BTF types it reads memory without a helper, and needs no
-/// trampoline for that (`bpf_raw_tp_link_attach`).
-macro_rules! on_tracepoint {
-    ($(#[$doc:meta])* $btf:ident, $module:ident::$logic:ident($kind:ident)) => {
-        $(#[$doc])*
-        #[btf_tracepoint]
-        pub fn $btf(context: BtfTracePointContext) -> i32 {
-            skip_if_told!($module::$logic);
-            end(&context, $module::$logic::<Direct>($kind::new(context.arg(0)))) as i32
         }
     };
 }
@@ -117,7 +85,7 @@ on_function!(
 );
 on_tracepoint!(
     /// `net_dev_queue(skb)`, where only received packets are traced.
-    btf_in_forward, ip::sent_on(Skb)
+    btf_in_forward, ip::sent_on(Skb 0)
 );
 on_function!(
     /// `tcp_v4_rcv(skb)`.
@@ -164,7 +132,7 @@ on_function!(
 );
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
-    btf_in_app, receive::taken(Socket)
+    btf_in_app, receive::taken(Socket 0)
 );
 /// `tcp_rcv_space_adjust(sk)`, which has the tracepoint at its beginning: for kernels that preempt programs on tracepoints.
 #[kprobe]
@@ -174,7 +142,7 @@ pub fn kprobe_in_app(context: ProbeContext) -> u32 {
 }
 on_tracepoint!(
     /// `tcp_destroy_sock(sk)`.
-    btf_closed, receive::closed(Socket)
+    btf_closed, receive::closed(Socket 0)
 );
 on_function!(
     /// `tcp_sendmsg_locked(sk, msg, size)`.
@@ -250,7 +218,7 @@ on_function!(
 );
 on_tracepoint!(
     /// `net_dev_queue(skb)`.
-    btf_out_drv, transmit::queued(Skb)
+    btf_out_drv, transmit::queued(Skb 0)
 );
 
 /// `sched_process_fork(parent, child)`, of a process that is asked for, and of a thread that may read: rare enough for one program to
@@ -336,11 +304,11 @@ mod fine {
     );
     on_tracepoint!(
         /// `net_dev_start_xmit(skb, dev)`.
-        btf_out_driven, transmit::driven(Skb)
+        btf_out_driven, transmit::driven(Skb 0)
     );
     on_tracepoint!(
         /// `net_dev_xmit(skb, rc, dev, len)`.
-        btf_out_left, transmit::left(Skb)
+        btf_out_left, transmit::left(Skb 0)
     );
 
     /// `sched_waking(p)`.

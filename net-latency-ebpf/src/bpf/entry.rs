@@ -29,6 +29,13 @@ impl<T: Copy> Field<T> {
         unsafe { *self.0.get() }
     }
 
+    /// Where it is, for [`add`].
+    #[cfg(feature = "connections")]
+    #[inline(always)]
+    pub(crate) fn address(&self) -> *mut T {
+        self.0.get()
+    }
+
     /// Gives it another value.
     #[inline(always)]
     pub(crate) fn set(&self, value: T) {

@@ -266,7 +266,7 @@ pub(crate) fn has_slow_part(parts: &[u64; PARTS]) -> bool {
 
 /// Whether packets with this mark are wanted.
 #[inline(always)]
-fn has_mark(mark: impl FnOnce() -> u32) -> bool {
+pub(crate) fn has_mark(mark: impl FnOnce() -> u32) -> bool {
     setting!(filter_mark) == 0 || mark() & setting!(filter_mark) == setting!(mark)
 }
 

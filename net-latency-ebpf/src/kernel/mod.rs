@@ -1,5 +1,7 @@
 //! How the kernel's memory is read: nothing here knows what a packet is followed for.
 
+#[cfg(feature = "connections")]
+pub mod connection;
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) mod context;
 #[cfg(any(feature = "calls", feature = "journey"))]

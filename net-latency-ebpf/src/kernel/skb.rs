@@ -331,6 +331,21 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(tcp_skb_cb_tcp_flags))
     }
 
+    /// Whether it is a SYN. Valid while TCP owns the skb.
+    #[cfg(feature = "connections")]
+    #[inline(always)]
+    pub(crate) fn tcp_cb_has_syn(self) -> bool {
+        self.tcp_cb_flags() & SYN != 0
+    }
+
+    /// Whether it is a reset. Valid while TCP owns the skb.
+    #[cfg(feature = "connections")]
+    #[inline(always)]
+    pub(crate) fn tcp_cb_has_reset(self) -> bool {
+        const RST: u8 = 0x04;
+        self.tcp_cb_flags() & RST != 0
+    }
+
     /// Whether a FIN goes with it. Valid while TCP owns the skb.
     #[cfg(feature = "fine")]
     #[inline(always)]

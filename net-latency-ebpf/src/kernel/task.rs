@@ -83,6 +83,13 @@ impl Task {
         self
     }
 
+    /// Whether this CPU runs one of the kernel's own tasks.
+    #[cfg(feature = "connections")]
+    #[inline(always)]
+    pub(crate) fn current_is_of_kernel() -> bool {
+        Thread::<Probed>::new(current_task()).is_of_kernel()
+    }
+
     /// When the process was started that this CPU runs, ns.
     #[inline(always)]
     pub(crate) fn current_start() -> u64 {
@@ -219,7 +226,7 @@ impl<M: Memory> Thread<M> {
     }
 
     /// Whether it is one of the kernel's own, as each CPU's idle task is.
-    #[cfg(feature = "fine")]
+    #[cfg(any(feature = "fine", feature = "connections"))]
     #[inline(always)]
     pub(crate) fn is_of_kernel(self) -> bool {
         /// `PF_KTHREAD` (include/linux/sched.h).

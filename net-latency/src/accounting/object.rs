@@ -45,6 +45,8 @@ pub enum View {
     Journey,
     /// Calls of functions.
     Calls,
+    /// TCP connections.
+    Connections,
 }
 
 /// What every object begins with.

@@ -6,6 +6,7 @@ mod check;
 mod choice;
 mod command;
 mod completions;
+mod connections;
 mod diagnose;
 mod export;
 mod footer;
@@ -38,6 +39,7 @@ use crate::request::{Config, Format, Stages, StreamConfig, values};
 use calls::CallsArguments;
 use check::CheckArguments;
 use choice::{choice, first};
+use connections::ConnectionsArguments;
 use diagnose::DiagnoseArguments;
 use export::ExportArguments;
 use footer::FooterArguments;
@@ -59,6 +61,7 @@ Examples:
   net-latency top                          who is slow: a live table
   net-latency hist --by pid                distributions per process
   net-latency export --by process          metrics for Prometheus
+  net-latency connections --failed         who can't connect, and why
   net-latency calls --pid 19550            its calls of socket functions
   net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
@@ -96,6 +99,8 @@ enum ViewArguments {
         /// The shell
         shell: Shell,
     },
+    /// Show TCP connections: how long they took to open, how they ended, who closed them
+    Connections(ConnectionsArguments),
     /// Say what makes each service slow, how sure that is, and what to type next
     Diagnose(DiagnoseArguments),
     /// Count times in the kernel and keep metrics of them for a scraper such as Prometheus
@@ -199,7 +204,9 @@ fn print(error: &clap::Error) -> Failure {
 /// The command line's definition, for what is generated from it.
 #[must_use]
 pub fn command() -> clap::Command {
-    Arguments::command().mut_subcommand("export", export::with_own_words)
+    Arguments::command()
+        .mut_subcommand("connections", connections::with_own_words)
+        .mut_subcommand("export", export::with_own_words)
 }
 
 impl Arguments {
@@ -209,6 +216,9 @@ impl Arguments {
             Some(ViewArguments::Check(check)) => return Ok(Config::Check(check.resolve())),
             Some(ViewArguments::Completions { shell }) => {
                 return Ok(Config::Print(completions::script(shell)));
+            }
+            Some(ViewArguments::Connections(connections)) => {
+                return Ok(Config::Connections(Box::new(connections.resolve(proc)?)));
             }
             Some(ViewArguments::Diagnose(diagnose)) => {
                 return Ok(Config::Diagnose(Box::new(diagnose.resolve(proc)?)));

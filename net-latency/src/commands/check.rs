@@ -266,7 +266,12 @@ mod tests {
         let choices = HOOKS
             .into_iter()
             .chain([CLOSE])
-            .map(|hook| Choice { hook, targets: hook.candidates[..1].to_vec(), is_preemptible: false })
+            .map(|hook| Choice {
+                hook,
+                targets: hook.candidates[..1].to_vec(),
+                is_preemptible: false,
+                is_wide: false,
+            })
             .collect();
         Plan {
             choices,

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod check;
+pub mod connections;
 pub mod diagnose;
 pub mod export;
 pub mod hist;
@@ -31,6 +32,7 @@ pub fn run(config: Config) -> Result<ExitCode, Failure> {
         Config::Stream(config) => return stream::run(&config),
         Config::Calls(config) => calls::run(&config)?,
         Config::Check(config) => check::run(&config)?,
+        Config::Connections(config) => connections::run(&config)?,
         Config::Diagnose(config) => diagnose::run(&config)?,
         Config::Export(config) => export::run(&config)?,
         Config::Hist(config) => hist::run(&config)?,

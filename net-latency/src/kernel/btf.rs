@@ -169,6 +169,13 @@ impl<'a> Btf<'a> {
         self.functions.contains_key(name.as_bytes())
     }
 
+    /// How many arguments a function has.
+    #[must_use]
+    pub fn parameters(&self, name: &str) -> Option<usize> {
+        let (_, function) = self.resolve(*self.functions.get(name.as_bytes())?)?;
+        Some(self.resolve(function.size_or_type)?.1.count)
+    }
+
     /// Whether a struct has this member, be it a bit-field.
     #[must_use]
     pub fn has_member(&self, name: &str, member: &str) -> bool {

@@ -5,7 +5,7 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 13] = [
+const STRUCTS: [&str; 16] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -14,7 +14,10 @@ const STRUCTS: [&str; 13] = [
     "Qdisc_ops",
     "net",
     "sock",
+    "inet_sock",
     "tcp_sock",
+    "tcp_request_sock",
+    "minmax_sample",
     "udp_sock",
     "task_struct",
     "signal_struct",
@@ -158,6 +161,31 @@ fn held<E>(
         tcp_sock_mss_cache: offset("tcp_sock.mss_cache")?,
         tcp_sock_tcp_wstamp_ns: offset("tcp_sock.tcp_wstamp_ns")?,
         tcp_sock_tcp_clock_cache: offset("tcp_sock.tcp_clock_cache")?,
+        ..known
+    })
+}
+
+/// The same with what `net-latency connections` reads.
+///
+/// # Errors
+/// As [`offsets`].
+pub fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+    Ok(Offsets {
+        sock_skc_flags: btf.offset("sock.__sk_common.skc_flags")?,
+        sock_sk_err: btf.offset("sock.sk_err")?,
+        sock_sk_mark: btf.offset("sock.sk_mark")?,
+        sock_sk_ack_backlog: btf.offset("sock.sk_ack_backlog")?,
+        sock_sk_max_ack_backlog: btf.offset("sock.sk_max_ack_backlog")?,
+        inet_sock_inet_sport: btf.offset("inet_sock.inet_sport")?,
+        tcp_sock_bytes_received: btf.offset("tcp_sock.bytes_received")?,
+        tcp_sock_bytes_sent: btf.offset("tcp_sock.bytes_sent")?,
+        tcp_sock_bytes_retrans: btf.offset("tcp_sock.bytes_retrans")?,
+        tcp_sock_segs_in: btf.offset("tcp_sock.segs_in")?,
+        tcp_sock_segs_out: btf.offset("tcp_sock.segs_out")?,
+        tcp_sock_total_retrans: btf.offset("tcp_sock.total_retrans")?,
+        // Of the first of its samples the value.
+        tcp_sock_rtt_min: btf.offset("tcp_sock.rtt_min")? + btf.offset("minmax_sample.v")?,
+        tcp_request_sock_snt_synack: btf.offset("tcp_request_sock.snt_synack")?,
         ..known
     })
 }

@@ -196,6 +196,11 @@ impl Form for Names {
     }
 }
 
+/// Appends a name as a value, in the form of names of packets' lines.
+pub(crate) fn put_csv_name(name: &[u8], out: &mut Vec<u8>) {
+    Line::append(out, |line| write_name(name, line));
+}
+
 /// See the head of this module.
 #[cold]
 fn write_name(name: &[u8], line: &mut Line<'_>) {

@@ -46,6 +46,11 @@ pub(crate) fn write_json(value: &impl Serialize, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
+/// Appends a name as a string, in the form of names of packets' lines.
+pub(crate) fn put_json_name(name: &[u8], out: &mut Vec<u8>) {
+    write_value(&Name(name), out);
+}
+
 fn write_value(value: &impl Serialize, out: impl io::Write) {
     value
         .serialize(&mut serde_json::Serializer::with_formatter(out, TerminalSafe))

@@ -16,7 +16,8 @@ use crate::clock::Zone;
 use crate::packet::event::Event;
 use crate::request::{Format, Stages};
 
-pub(crate) use json::write_json;
+pub(crate) use csv::put_csv_name;
+pub(crate) use json::{put_json_name, write_json};
 pub use sink::{LONGEST_LINE, Sink, SinkError};
 
 /// The line that begins a file, newline included; empty where a file needs none.

@@ -34,7 +34,7 @@ use crate::{
 const SCHEMA: &str = include_str!("../../../docs/packet.schema.json");
 
 /// Written anew, in place of being compared, where this is set.
-const WRITE: &str = "NET_LATENCY_WRITE_DOCS";
+pub(crate) const WRITE: &str = "NET_LATENCY_WRITE_DOCS";
 
 /// A field as it is declared; `kind` is empty of a stage.
 struct Described {
@@ -250,7 +250,7 @@ fn written_tables() -> [(&'static str, String); 2] {
 }
 
 /// `text` with the table behind `head` replaced.
-fn with_table(text: &str, head: &str, table: &str) -> String {
+pub(crate) fn with_table(text: &str, head: &str, table: &str) -> String {
     let (before, behind) = text.split_once(head).expect("the guide has the table");
     let (_, after) = behind.split_once("\n\n").expect("an empty line ends it");
     format!("{before}{head}{table}\n{after}")

@@ -17,7 +17,8 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{
-    LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SEGMENTS_MAP, SENT_MAP, WRITES_MAP,
+    CONNECTION_RECORDS_MAP, LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SEGMENTS_MAP,
+    SENT_MAP, WRITES_MAP,
 };
 use rustix::{
     io::Errno,
@@ -46,6 +47,9 @@ static COUNTS_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
 /// The same with filters by name and cgroup, control packets, fine stages and a log.
 static FULL_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
+/// What follows connections, and no packets.
+static CONNECTIONS_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-connections-bpf"));
 
 /// The full one, of which a test can have hooks skipped. A release has neither it nor the variable that asks for it.
 #[cfg(all(debug_assertions, has_skipping_object))]
@@ -75,6 +79,8 @@ pub struct Request {
     pub histograms: Option<Histograms>,
     /// Records have fine stages.
     pub fine: bool,
+    /// Connections in place of packets.
+    pub connections: bool,
 }
 
 /// The attached kernel side. Dropping it detaches everything.
@@ -220,7 +226,7 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
 }
 
 fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<(Probes, Ebpf)> {
-    if mechanism != Mechanism::Fentry {
+    if plan.takes_kprobes(mechanism) {
         prerequisites::kprobes(&Live).map_err(|missing| anyhow::Error::msg(missing.found))?;
     }
     let mut settings = filters::settings(&request.filter, request.buffer_bytes);
@@ -239,7 +245,8 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         // The object has no relocations against the kernel's types: offsets are written into it below.
         .btf(None)
         .override_global(aya_log::LEVEL, &request.log_level, false)
-        .map_max_entries(RECORDS_MAP, request.buffer_bytes);
+        .map_max_entries(RECORDS_MAP, request.buffer_bytes)
+        .map_max_entries(CONNECTION_RECORDS_MAP, request.buffer_bytes);
     filters::size(&request.filter, &mut loader);
     if let Some(histograms) = request.histograms {
         histograms::size(histograms, &mut loader);
@@ -248,12 +255,14 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
     let skipping = SKIPPING_OBJECT.filter(|_| env::var_os(SKIPS).is_some());
-    let is_full = skipping.is_some()
-        || request.filter.control
-        || filters::needs_names(&request.filter)
-        || request.fine
-        || request.log_level > 0;
+    let is_full = !request.connections
+        && (skipping.is_some()
+            || request.filter.control
+            || filters::needs_names(&request.filter)
+            || request.fine
+            || request.log_level > 0);
     let object = match (skipping, request.histograms) {
+        _ if request.connections => CONNECTIONS_OBJECT,
         (Some(object), _) => object,
         _ if is_full => FULL_OBJECT,
         (None, Some(_)) => COUNTS_OBJECT,
@@ -277,7 +286,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
-    tell_page_bases(&ebpf)?;
+    if !request.connections {
+        tell_page_bases(&ebpf)?;
+    }
     filters::fill(&request.filter, &mut ebpf)?;
 
     let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
@@ -295,10 +306,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
             .with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
     probes.attached.keep(&ebpf)?;
-    match mechanism {
-        Mechanism::Fentry => probes.attached.watch_no_kprobes(),
-        _ if plan.counts_missed_kprobes => probes.attached.watch(),
-        _ => {}
+    match () {
+        () if !plan.takes_kprobes(mechanism) => probes.attached.watch_no_kprobes(),
+        () if plan.counts_missed_kprobes => probes.attached.watch(),
+        () => {}
     }
     Ok((probes, ebpf))
 }
@@ -402,7 +413,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, EXIT, FINE, HOOKS, Hook, PROCESSES, SENT_ON},
+        table::{CLOSE, CONNECTIONS, EXIT, FINE, HOOKS, Hook, PROCESSES, SENT_ON},
     };
 
     #[test]
@@ -420,6 +431,9 @@ mod tests {
         assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));
         assert_eq!(programs_in(FULL_OBJECT), all);
+        let mut of_connections = named(&[&CONNECTIONS[..], &[EXIT], &PROCESSES].concat());
+        of_connections.insert(super::super::connections::ASKED_FOR.to_owned());
+        assert_eq!(programs_in(CONNECTIONS_OBJECT), of_connections);
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod attach;
 mod attached;
 mod batch;
 pub mod calls;
+pub mod connections;
 pub mod filters;
 pub mod histograms;
 pub mod journey;

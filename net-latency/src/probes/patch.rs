@@ -112,6 +112,9 @@ mod tests {
     static STREAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
     static COUNTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
 
+    static CONNECTIONS: &[u8] =
+        aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-connections-bpf"));
+
     fn offsets() -> Offsets {
         Offsets { sk_buff_next: 8, sk_buff_sk: 24, task_struct_comm: 3000, ..Offsets::default() }
     }
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_word_is_named_by_an_object() {
-        let named = &words_in(FULL) | &words_in(COUNTS);
+        let named = &(&words_in(FULL) | &words_in(COUNTS)) | &words_in(CONNECTIONS);
         assert_eq!(named, (0..WORDS).collect());
     }
 

@@ -3,7 +3,8 @@
 use net_latency_common::{Direction, Offsets};
 
 use super::table::{
-    Absence, CLOSE, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs, SENT_ON,
+    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs,
+    SENT_ON,
 };
 use crate::{
     error::Failure,
@@ -21,6 +22,9 @@ const SUBPROGRAM: &str = "bpf_subprog_info";
 /// Functions that tell why an skb is dropped: the first since Linux 6.11, the second from 5.19 on.
 const REASONS: [&str; 2] = ["sk_skb_reason_drop", "kfree_skb_list_reason"];
 
+/// Arguments that a BTF trampoline hands on at most, before Linux 6.6 (`arch_prepare_bpf_trampoline` on x86).
+const NARROW: usize = 6;
+
 /// Which packets there need be hooks for, and whether for more than packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
@@ -36,6 +40,8 @@ pub struct Scope {
     pub processes: bool,
     /// Fine stages are asked for.
     pub fine: bool,
+    /// Connections are, and no packets.
+    pub connections: bool,
 }
 
 impl Scope {
@@ -49,6 +55,7 @@ impl Scope {
             pids: !filter.pids.is_empty() || filter.followed.is_some(),
             processes: filter.followed.is_some(),
             fine: false,
+            connections: false,
         }
     }
 
@@ -72,12 +79,15 @@ pub struct Choice {
     /// Whether a task can be preempted in a program here on this kernel, unless it is a kprobe's. The program is then
     /// skipped for all others on that CPU until the task goes on (`__bpf_prog_enter_recur`).
     pub is_preemptible: bool,
+    /// Whether the function has more arguments than a BTF trampoline hands on: it takes a kprobe, whatever the mechanism.
+    pub is_wide: bool,
 }
 
 impl Choice {
     /// The program by which `mechanism` hooks this.
     #[must_use]
     pub const fn program(&self, mechanism: Mechanism) -> Program {
+        let mechanism = if self.is_wide { Mechanism::Kprobe } else { mechanism };
         self.hook.programs.of(mechanism, self.is_preemptible)
     }
 }
@@ -128,7 +138,8 @@ impl Plan {
                     Programs::AllTracepoints { .. } => false,
                 }
         };
-        let choices = choose(scope, has, preempts).map_err(|hook| {
+        let is_wide = |target: &str| btf.parameters(target).is_some_and(|count| count > NARROW);
+        let choices = choose(scope, has, preempts, is_wide).map_err(|hook| {
             let (names, stage) = (hook.candidates.join(", "), hook.stage.name());
             Failure::cannot_trace(
                 format!("this kernel has none of {names}, so that stage {stage} can't be seen"),
@@ -139,6 +150,11 @@ impl Plan {
         // Where one of them is missing, that is all that is unknown.
         let offsets =
             if scope.fine { layout::offsets_of_held(&btf, offsets).unwrap_or(offsets) } else { offsets };
+        let offsets = if scope.connections {
+            layout::offsets_of_connections(&btf, offsets).map_err(unreadable)?
+        } else {
+            offsets
+        };
         let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
         Ok(Self {
             is_preemptible,
@@ -153,6 +169,12 @@ impl Plan {
 }
 
 impl Plan {
+    /// Whether `mechanism` hooks anything by a kprobe.
+    #[must_use]
+    pub fn takes_kprobes(&self, mechanism: Mechanism) -> bool {
+        self.choices.iter().any(|choice| matches!(choice.program(mechanism), Program::Kprobe(_)))
+    }
+
     /// Whether one of these functions is hooked.
     #[must_use]
     pub fn has_target(&self, names: &[&str]) -> bool {
@@ -165,6 +187,7 @@ fn choose(
     scope: Scope,
     has: impl Fn(&Hook, &str) -> bool,
     preempts: impl Fn(&Hook, &str) -> bool,
+    is_wide: impl Fn(&str) -> bool,
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
     let processes = match scope {
@@ -175,11 +198,12 @@ fn choose(
     let exit = [EXIT].into_iter().filter(|_| scope.pids || scope.fine);
     let fine = FINE.into_iter().filter(|_| scope.fine);
     let sent_on = [SENT_ON].into_iter().filter(|_| scope.direction == Some(Direction::In));
-    for hook in HOOKS
+    let of_packets = HOOKS.into_iter().chain(sent_on).chain(fine).chain([CLOSE]);
+    let of_packets = of_packets.filter(|_| !scope.connections);
+    for hook in CONNECTIONS
         .into_iter()
-        .chain(sent_on)
-        .chain(fine)
-        .chain([CLOSE])
+        .filter(|_| scope.connections)
+        .chain(of_packets)
         .chain(exit)
         .chain(processes.iter().copied())
     {
@@ -193,7 +217,8 @@ fn choose(
         };
         if !targets.is_empty() {
             let is_preemptible = preempts(&hook, targets[0]);
-            choices.push(Choice { hook, targets, is_preemptible });
+            let is_wide = matches!(hook.programs, Programs::Function { .. }) && is_wide(targets[0]);
+            choices.push(Choice { hook, targets, is_preemptible, is_wide });
         } else if hook.absence == Absence::Fatal {
             return Err(hook);
         }
@@ -203,7 +228,7 @@ fn choose(
 
 /// What is looked for in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
-    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
+    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES).chain(CONNECTIONS);
     layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 
@@ -222,7 +247,7 @@ mod tests {
     ];
 
     fn chosen(scope: Scope, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
-        choose(scope, |_, name| !lacking.contains(&name), |_, _| false)
+        choose(scope, |_, name| !lacking.contains(&name), |_, _| false, |_| false)
     }
 
     fn list(choices: &[Choice]) -> String {
@@ -246,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_tasks_run_through_is_a_kprobe_where_they_are_preempted() {
-        let choices = choose(Scope::default(), |_, _| true, |hook, _| hook.is_in_tasks()).unwrap();
+        let choices = choose(Scope::default(), |_, _| true, |hook, _| hook.is_in_tasks(), |_| false).unwrap();
         let programs: Vec<_> = choices
             .iter()
             .map(|choice| {

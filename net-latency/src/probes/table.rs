@@ -29,6 +29,8 @@ pub enum Stage {
     End,
     /// No stage: processes begin and end.
     Process,
+    /// No stage: connections begin and end.
+    Connection,
 }
 
 impl Stage {
@@ -47,6 +49,7 @@ impl Stage {
             Self::Copy => "copy",
             Self::End => "end",
             Self::Process => "process",
+            Self::Connection => "connection",
         }
     }
 }
@@ -363,6 +366,20 @@ pub const FINE: [Hook; 11] = [
     function(OUT, Stage::Tcp, &["tcp_ack"], "fentry_out_acked", "kprobe_out_acked").tcp(),
     // At the end of `tcp_write_xmit`. Where it is inlined, why TCP holds bytes back is unknown, but for the peer's window.
     optional(OUT, Stage::Tcp, &["tcp_chrono_stop"], "fentry_out_stopped", "kprobe_out_stopped").tcp(),
+];
+
+/// What `net-latency connections` hooks, in place of [`HOOKS`].
+pub const CONNECTIONS: [Hook; 9] = [
+    tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed"),
+    tracepoint(IN, Stage::Connection, &["tcp_probe"], "btf_received"),
+    function(IN, Stage::Connection, &["tcp_rcv_state_process"], "fentry_received", "kprobe_received"),
+    function(OUT, Stage::Connection, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
+    optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
+    // A kernel without CONFIG_SECURITY_NETWORK has no such function: there nobody is known to accept.
+    optional(IN, Stage::App, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
+    function(IN, Stage::Connection, &["tcp_conn_request"], "fentry_requested", "kprobe_requested"),
+    function(IN, Stage::Connection, &["tcp_v4_syn_recv_sock"], "fentry_completed4", "kprobe_completed4").v4(),
+    function(IN, Stage::Connection, &["tcp_v6_syn_recv_sock"], "fentry_completed6", "kprobe_completed6").v6(),
 ];
 
 /// Shows packets that are sent on without IP, where the other way's hook on the same tracepoint, which does so too, is not needed.

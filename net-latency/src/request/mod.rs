@@ -5,6 +5,7 @@ use std::path::PathBuf;
 pub mod calls;
 pub mod check;
 pub mod choice;
+mod connections;
 pub mod diagnose;
 pub mod export;
 pub mod filter;
@@ -22,6 +23,7 @@ pub(crate) mod values;
 
 pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
+pub use connections::{ConnectionsConfig, ConnectionsInput};
 pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
 pub use export::{ExportBy, ExportConfig, SlowLines};
 pub use filter::PacketFilter;
@@ -44,6 +46,8 @@ pub enum Config {
     Calls(Box<CallsConfig>),
     /// Say how this kernel can be traced.
     Check(CheckConfig),
+    /// Show connections.
+    Connections(Box<ConnectionsConfig>),
     /// Say what makes services slow.
     Diagnose(Box<DiagnoseConfig>),
     /// Keep metrics for a scraper.

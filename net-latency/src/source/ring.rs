@@ -13,7 +13,7 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, PerCpuArray},
 };
 use net_latency_common::{
-    COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, DROPS_MAP, DroppingSockets, FLAG_RETRANS,
+    COMM_LEN, COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, DROPS_MAP, DroppingSockets, FLAG_RETRANS,
     FineRecord, LEAVING_MAP, PARTS, PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SENT_AGAIN,
     SENT_MAP, STAMP_DRV, Sent, SentSlot, SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts,
     sent_time,
@@ -28,7 +28,11 @@ use crate::{
     accounting::{Census, Drops, LeftOut},
     clock::{Clock, monotonic_ns},
     error::Failure,
-    kernel::{devices::Devices, netns::Namespaces, processes::Processes},
+    kernel::{
+        devices::Devices,
+        netns::Namespaces,
+        processes::{Process, Processes},
+    },
     message::tell,
     packet::{
         event::{Event, completion_ns, finished_ns, line_ns},
@@ -315,12 +319,38 @@ pub struct Names {
 }
 
 impl Names {
+    /// The name of a network namespace that a process is in, which lived at `wall_ns`, and the container that it is in.
+    pub fn of_process(
+        &mut self,
+        netns: u32,
+        pid: u32,
+        process: [u8; COMM_LEN],
+        wall_ns: i64,
+    ) -> (Option<&[u8]>, Option<&[u8]>) {
+        let process = self.processes.find(pid, process, wall_ns);
+        place(&mut self.namespaces, netns, process)
+    }
+
     /// Asks anew for what may have changed.
     pub fn refresh(&mut self) {
         self.devices.refresh();
         self.processes.refresh();
         self.namespaces.refresh();
     }
+}
+
+/// The name of a network namespace that this process is in, and the container that it is in.
+#[inline(always)]
+fn place<'a>(
+    namespaces: &'a mut Namespaces,
+    netns: u32,
+    process: Option<&'a Process>,
+) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
+    // Of the host's namespace, which some pods are in too, a pod is not the name.
+    let is_elsewhere = !namespaces.is_own(netns);
+    let pod = process.filter(|_| is_elsewhere).and_then(|process| process.pod.as_deref());
+    let container = process.and_then(|process| process.container.as_ref()).map(|id| &id[..]);
+    (namespaces.name(netns, pod), container)
 }
 
 /// The packets of the ring buffer.
@@ -373,19 +403,15 @@ impl RecordSource for Live<'_> {
                 continue;
             }
             let wall_ns = clock.to_utc_ns(finished_ns);
-            let (process, device, netns_name) = match names {
+            let (process, device, (netns_name, container)) = match names {
                 Some(Names { devices, processes, namespaces }) => {
                     let process = processes.find(packet.pid, packet.process, wall_ns);
-                    // Of the host's namespace, which some pods are in too, a pod is not the name.
-                    let is_elsewhere = !namespaces.is_own(packet.netns);
-                    let pod = process.filter(|_| is_elsewhere).and_then(|process| process.pod.as_deref());
                     let device = devices.name(packet.netns, packet.ifindex, packet.pid);
-                    (process, device, namespaces.name(packet.netns, pod))
+                    (process, device, place(namespaces, packet.netns, process))
                 }
-                None => (None, None, None),
+                None => (None, None, (None, None)),
             };
             let ns_pid = process.and_then(|process| process.number);
-            let container = process.and_then(|process| process.container.as_ref()).map(|id| &id[..]);
             let event = match in_order {
                 Some(_) => Event::in_order(packet, wall_ns, device),
                 None => Event::new(packet, wall_ns, device),

@@ -25,12 +25,13 @@ use crate::{
 const COMMON: &str = "net-latency-common";
 const TOOL: &str = "net-latency";
 /// The objects that are in the binary of users: not the bench's.
-const OBJECTS: [&str; 5] = [
+const OBJECTS: [&str; 6] = [
     "net-latency-bpf",
     "net-latency-counts-bpf",
     "net-latency-full-bpf",
     "net-latency-journey-bpf",
     "net-latency-calls-bpf",
+    "net-latency-connections-bpf",
 ];
 /// Their folder in the package, and the build script that takes them from there.
 const FOLDER: &str = "objects";

@@ -513,6 +513,11 @@ impl<T> RingBufEntry<T> {
     pub(crate) fn submit(self, _flags: u64) {
         hand_back(self.0.as_mut_ptr().cast(), true);
     }
+
+    #[cfg(feature = "connections")]
+    pub(crate) fn discard(self, _flags: u64) {
+        hand_back(self.0.as_mut_ptr().cast(), false);
+    }
 }
 
 impl<T> Deref for RingBufEntry<T> {

@@ -106,6 +106,8 @@ const BPF_COMMANDS: [u64; 6] = [
     15, // BPF_OBJ_GET_INFO_BY_FD
     24, // BPF_MAP_LOOKUP_BATCH
 ];
+/// `BPF_PROG_TEST_RUN`: runs a program that is open.
+const BPF_RUN: u64 = 10;
 /// `PERF_EVENT_IOC_DISABLE` (include/uapi/linux/perf_event.h): detaching, before Linux 5.15.
 const PERF_EVENT_IOC_DISABLE: u64 = 0x2401;
 
@@ -167,6 +169,10 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
     let bits = |argument, mask: c_int, value: c_int| {
         vec![word(argument, Is::MaskedEq(u64::from(mask.cast_unsigned())), u64::from(value.cast_unsigned()))]
     };
+    let mut commands = BPF_COMMANDS.to_vec();
+    if later.runs_program {
+        commands.push(BPF_RUN);
+    }
     let mut groups = vec![ALWAYS];
     let mut ioctls = vec![libc::TCGETS, libc::TCGETS2, libc::TIOCGWINSZ, libc::SIOCGIFNAME];
     ioctls.push(PERF_EVENT_IOC_DISABLE);
@@ -197,7 +203,7 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
     }
     let this = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
     rules.extend([
-        (libc::SYS_bpf, is_one_of(0, &BPF_COMMANDS)),
+        (libc::SYS_bpf, is_one_of(0, &commands)),
         (libc::SYS_ioctl, is_one_of(1, &ioctls)),
         // A thread, and nothing else.
         (libc::SYS_clone, vec![bits(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]),

@@ -27,6 +27,8 @@ pub(crate) struct Later<'a> {
     pub(crate) answers: bool,
     /// Draws on a terminal.
     pub(crate) draws: bool,
+    /// Runs a program of the kernel side's that is open, to ask about a socket.
+    pub(crate) runs_program: bool,
 }
 
 /// What a run can't do any more.

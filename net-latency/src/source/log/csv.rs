@@ -23,10 +23,16 @@ pub(crate) enum Wrong {
 }
 
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CsvReader {
     /// `None` for one that this version doesn't know.
     columns: Vec<Option<Name>>,
+    line: Splitter,
+}
+
+/// Splits lines into values.
+#[derive(Debug)]
+pub(crate) struct Splitter {
     /// Kept, since making one costs more than a line.
     splitter: Reader,
     /// The values of the current line without their quotes, end to end.
@@ -36,31 +42,31 @@ pub(crate) struct CsvReader {
     count: usize,
 }
 
-impl Default for CsvReader {
+impl Default for Splitter {
     fn default() -> Self {
         // Not `Reader::default`, which splits nothing.
-        Self { columns: Vec::new(), splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
+        Self { splitter: Reader::new(), text: Vec::new(), ends: Vec::new(), count: 0 }
     }
 }
 
 impl CsvReader {
     /// The line's fields; `None` if it is a header.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
-        self.split(line);
+        self.line.split(line);
         if self.is_header() {
-            self.columns = self.values().map(|name| Name::of(str::from_utf8(name).ok()?)).collect();
+            self.columns = self.line.values().map(|name| Name::of(str::from_utf8(name).ok()?)).collect();
             return Ok(None);
         }
         match self.columns.len() {
             0 => return Err(Wrong::NoHeader),
-            count if count != self.count => return Err(Wrong::Width),
+            count if count != self.line.count => return Err(Wrong::Width),
             _ => {}
         }
         let mut fields = Fields::default();
         if self.columns.iter().any(|column| matches!(column, Some(Name::FineStage(_)))) {
             fields.fine_stages = Some(Default::default());
         }
-        for (column, value) in self.columns.iter().zip(self.values()) {
+        for (column, value) in self.columns.iter().zip(self.line.values()) {
             // Empty is unknown.
             if let Some(name) = column.filter(|_| !value.is_empty()) {
                 fields.set(name, &mut One(value))?;
@@ -70,10 +76,13 @@ impl CsvReader {
     }
 
     fn is_header(&self) -> bool {
-        NEEDED.iter().all(|name| self.values().any(|value| value == name.as_bytes()))
+        NEEDED.iter().all(|name| self.line.values().any(|value| value == name.as_bytes()))
     }
+}
 
-    fn split(&mut self, line: &[u8]) {
+impl Splitter {
+    /// Splits one.
+    pub(crate) fn split(&mut self, line: &[u8]) {
         // Values are never longer than their quoted form, nor more than there are bytes.
         self.text.resize(self.text.len().max(line.len()), 0);
         self.ends.resize(self.ends.len().max(line.len() + 1), 0);
@@ -93,7 +102,8 @@ impl CsvReader {
         }
     }
 
-    fn values(&self) -> impl Iterator<Item = &[u8]> {
+    /// The values of the line that was split last, without their quotes.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &[u8]> {
         values(&self.text, &self.ends[..self.count])
     }
 }
@@ -137,7 +147,7 @@ impl<'a> Values<'a> for One<'a> {
 
 /// The name that was written, with what had to be escaped in it as `\xNN`, byte by byte.
 #[cold]
-fn unescape(value: &[u8]) -> Cow<'static, str> {
+pub(crate) fn unescape(value: &[u8]) -> Cow<'static, str> {
     const ESCAPE: &[u8] = b"\\x";
     let mut name = Vec::with_capacity(value.len());
     let mut rest = value;

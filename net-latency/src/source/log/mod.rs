@@ -1,12 +1,12 @@
 //! Recorded logs: bytes ([`input`]) → [`lines`] → [`fields`] by [`json`] or [`csv`] → [`record`], line by line by [`read`]. The
 //! report takes them as they come; other views take those of all logs in order ([`merge`]), at a pace ([`replay`]).
 
-mod csv;
+pub(crate) mod csv;
 mod exact;
 mod fields;
 pub(crate) mod input;
 mod json;
-mod lines;
+pub(crate) mod lines;
 mod merge;
 pub(crate) mod read;
 pub(crate) mod record;

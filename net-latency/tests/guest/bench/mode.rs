@@ -34,6 +34,8 @@ pub(super) enum Mode {
     Export,
     /// The stream with fine stages.
     Fine,
+    /// A line per connection.
+    Connections(Backend),
     /// The kernel's own function tracer on the same functions: raw events that nobody reads.
     Ftrace,
     /// Waiting for a packet to follow that never comes.
@@ -45,7 +47,7 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Nothing,
         Self::Stream(Backend::Fentry),
         Self::Stream(Backend::Kprobe),
@@ -54,6 +56,8 @@ impl Mode {
         Self::Hist,
         Self::Export,
         Self::Fine,
+        Self::Connections(Backend::Fentry),
+        Self::Connections(Backend::Kprobe),
         Self::Ftrace,
         Self::Journey(Backend::Fentry),
         Self::Journey(Backend::Kprobe),
@@ -81,6 +85,8 @@ impl Mode {
             Self::Hist => "hist, fentry",
             Self::Export => "export, fentry",
             Self::Fine => "--stages fine, fentry",
+            Self::Connections(Backend::Kprobe) => "connections, kprobe",
+            Self::Connections(_) => "connections, fentry",
             Self::Ftrace => "ftrace function, 8 functions",
             Self::Journey(Backend::Kprobe) => "journey waiting, kprobe",
             Self::Journey(_) => "journey waiting, fentry",
@@ -143,6 +149,7 @@ impl Running {
             Mode::Journey(backend) => Launch::new(backend).view("journey").args(&["--port", "9"]),
             Mode::Slower => Launch::new(Backend::Fentry).args(&["--slower", "10s"]),
             Mode::Fine => Launch::new(Backend::Fentry).args(&["--stages", "fine"]),
+            Mode::Connections(backend) => Launch::new(backend).view("connections"),
             Mode::Hist => hist(),
             Mode::Export => export("none"),
         };

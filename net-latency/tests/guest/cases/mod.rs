@@ -20,6 +20,7 @@ mod hist;
 mod journey;
 mod journey_witness;
 mod ledger;
+mod lifetimes;
 mod output;
 pub(crate) mod prerequisites;
 mod privileges;
@@ -121,6 +122,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         reused::CASES,
         volume::CASES,
         ledger::CASES,
+        lifetimes::CASES,
         witness::CASES,
         clock::CASES,
         soak::CASES,

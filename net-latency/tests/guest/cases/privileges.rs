@@ -128,6 +128,7 @@ fn given_up(backend: Backend) -> Result<()> {
         ("journey", &["--count", "9"]),
         ("export", &["--listen", "127.0.0.1:0"]),
         ("calls", &["tcp_sendmsg"]),
+        ("connections", &["--interval", "100ms"]),
     ];
     // The last hooks by kprobe only.
     let views = views.into_iter().filter(|(view, _)| *view != "calls" || backend == Backend::Kprobe);

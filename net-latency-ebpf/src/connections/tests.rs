@@ -1,0 +1,476 @@
+//! Connections' lives, in a kernel made of structs.
+
+use core::mem::offset_of;
+use std::vec::Vec;
+
+use net_latency_common::{AF_INET, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, Offsets};
+
+use super::*;
+use crate::{
+    bpf::host::{Machine, memory},
+    kernel::{connection::Request, memory::Probed},
+};
+
+/// A `tcp_sock`, a request and an skb in one: each has its own fields.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    /// `skc_daddr`, `skc_rcv_saddr`.
+    addresses: u64,
+    /// `skc_dport`, `skc_num`.
+    ports: u32,
+    pad: u32,
+    net: u64,
+    flags: u64,
+    bytes_received: u64,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+    answered_us: u64,
+    error: u32,
+    mark: u32,
+    waiting: u32,
+    most_waiting: u32,
+    drops: u32,
+    rcv_nxt: u32,
+    write_seq: u32,
+    snd_una: u32,
+    segs_in: u32,
+    segs_out: u32,
+    resent: u32,
+    srtt: u32,
+    least_rtt: u32,
+    seq: u32,
+    end_seq: u32,
+    gso_segs: u16,
+    tcp_flags: u8,
+    state: u8,
+    family: u16,
+    protocol: u16,
+    skb_protocol: u16,
+    source_port: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Other {
+    leader: u64,
+    flags: u64,
+    comm: [u8; 16],
+    inode: u32,
+    pad: u32,
+}
+
+const SERVER_PORT: u16 = 443;
+const CLIENT_PORT: u16 = 40_000;
+const PID: u32 = 700;
+
+/// The machine, and what its sockets are made of.
+struct Kernel {
+    slab: usize,
+    net: u64,
+}
+
+impl Kernel {
+    fn new() -> Self {
+        Machine::reset();
+        let slab = memory::slab(size_of::<Fields>() as u64);
+        let others = memory::slab(size_of::<Other>() as u64);
+        let [net, task] = [memory::take(others), memory::take(others)];
+        memory::write(net, Other { inode: 4_026, ..Other::default() });
+        memory::write(
+            task,
+            Other { leader: task, comm: *b"nginx\0\0\0\0\0\0\0\0\0\0\0", ..Other::default() },
+        );
+        let at = |offset: usize| offset as u32;
+        Machine::with(|machine| {
+            machine.offsets = Offsets {
+                sock_skc_addrpair: at(offset_of!(Fields, addresses)),
+                sock_skc_portpair: at(offset_of!(Fields, ports)),
+                sock_skc_net: at(offset_of!(Fields, net)),
+                sock_skc_state: at(offset_of!(Fields, state)),
+                sock_skc_family: at(offset_of!(Fields, family)),
+                sock_sk_protocol: at(offset_of!(Fields, protocol)),
+                sock_sk_drops: at(offset_of!(Fields, drops)),
+                sock_skc_flags: at(offset_of!(Fields, flags)),
+                sock_sk_err: at(offset_of!(Fields, error)),
+                sock_sk_mark: at(offset_of!(Fields, mark)),
+                sock_sk_ack_backlog: at(offset_of!(Fields, waiting)),
+                sock_sk_max_ack_backlog: at(offset_of!(Fields, most_waiting)),
+                inet_sock_inet_sport: at(offset_of!(Fields, source_port)),
+                tcp_sock_bytes_received: at(offset_of!(Fields, bytes_received)),
+                tcp_sock_bytes_sent: at(offset_of!(Fields, bytes_sent)),
+                tcp_sock_bytes_retrans: at(offset_of!(Fields, bytes_retrans)),
+                tcp_sock_segs_in: at(offset_of!(Fields, segs_in)),
+                tcp_sock_segs_out: at(offset_of!(Fields, segs_out)),
+                tcp_sock_total_retrans: at(offset_of!(Fields, resent)),
+                tcp_sock_rtt_min: at(offset_of!(Fields, least_rtt)),
+                tcp_sock_srtt_us: at(offset_of!(Fields, srtt)),
+                tcp_sock_rcv_nxt: at(offset_of!(Fields, rcv_nxt)),
+                tcp_sock_write_seq: at(offset_of!(Fields, write_seq)),
+                tcp_sock_snd_una: at(offset_of!(Fields, snd_una)),
+                tcp_request_sock_snt_synack: at(offset_of!(Fields, answered_us)),
+                tcp_skb_cb_seq: at(offset_of!(Fields, seq)),
+                tcp_skb_cb_end_seq: at(offset_of!(Fields, end_seq)),
+                tcp_skb_cb_tcp_gso_segs: at(offset_of!(Fields, gso_segs)),
+                tcp_skb_cb_tcp_flags: at(offset_of!(Fields, tcp_flags)),
+                sk_buff_protocol: at(offset_of!(Fields, skb_protocol)),
+                net_ns_inum: at(offset_of!(Other, inode)),
+                task_struct_group_leader: at(offset_of!(Other, leader)),
+                task_struct_flags: at(offset_of!(Other, flags)),
+                task_struct_comm: at(offset_of!(Other, comm)),
+                bpf_get_current_task_btf: 1,
+                ..Offsets::default()
+            };
+            machine.ids = u64::from(PID) << 32 | u64::from(PID);
+            machine.task = task;
+            machine.settings.wakeup_bytes = 1 << 20;
+            machine.clock = 1_000;
+        });
+        Self { slab, net }
+    }
+
+    /// A socket of this end, which has this port.
+    fn socket(&self, local: u16, remote: u16) -> Made {
+        let made = Made(memory::take(self.slab));
+        made.set(|fields| {
+            *fields = Fields {
+                addresses: u64::from_le_bytes([192, 0, 2, 1, 192, 0, 2, 2]),
+                ports: u32::from(local) << 16 | u32::from(remote.to_be()),
+                net: self.net,
+                family: AF_INET as u16,
+                protocol: u16::from(IPPROTO_TCP),
+                source_port: local.to_be(),
+                ..Fields::default()
+            };
+        });
+        made
+    }
+
+    fn listener(&self) -> Made {
+        let made = self.socket(SERVER_PORT, 0);
+        made.set(|fields| fields.most_waiting = 2);
+        made
+    }
+}
+
+/// A struct of this kernel.
+#[derive(Clone, Copy)]
+struct Made(u64);
+
+impl Made {
+    fn set(self, change: impl FnOnce(&mut Fields)) {
+        let mut fields: Fields = memory::read(self.0);
+        change(&mut fields);
+        memory::write(self.0, fields);
+    }
+
+    fn socket(self) -> Socket<Probed> {
+        Socket::new(self.0 as *const u8)
+    }
+
+    fn skb(self) -> Skb<Probed> {
+        Skb::new(self.0 as *const u8)
+    }
+
+    fn request(self) -> Request<Probed> {
+        Request::new(self.0 as *const u8)
+    }
+
+    /// The kernel changes the socket's state.
+    fn becomes(self, old: u8, new: u8) {
+        let number = |state: u8| Number::new(usize::from(state) as *const u8);
+        changed(self.socket(), number(old), number(new)).expect("room for all");
+        self.set(|fields| fields.state = new);
+    }
+}
+
+fn at(ns: u64) {
+    // The next look at the clock is later.
+    Machine::with(|machine| machine.clock = ns - 1);
+}
+
+/// A segment from the other end: numbers, and flags of TCP.
+fn segment(kernel: &Kernel, seq: u32, len: u32, flags: u8) -> Made {
+    let skb = Made(memory::take(kernel.slab));
+    let fin_or_syn = u32::from(flags & 1) + u32::from(flags >> 1 & 1);
+    skb.set(|fields| {
+        *fields = Fields { seq, end_seq: seq + len + fin_or_syn, tcp_flags: flags, ..Fields::default() };
+    });
+    skb
+}
+
+const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+
+fn taken() -> Vec<ConnectionRecord> {
+    let records = CONNECTION_RECORDS.take();
+    records
+        .into_iter()
+        .filter(|words| size_of_val(&words[..]) == size_of::<ConnectionRecord>())
+        // SAFETY: so many words, of which any are a record.
+        .map(|words| unsafe { words.as_ptr().cast::<ConnectionRecord>().read() })
+        .collect()
+}
+
+fn one() -> ConnectionRecord {
+    let mut records = taken();
+    assert_eq!(records.len(), 1, "{records:?}");
+    records.pop().expect("one")
+}
+
+/// The last ACK of a handshake comes to a listening socket, which answered the SYN at that time, and makes a socket.
+fn server(kernel: &Kernel, listener: Made, answered_us: u64, flags: u8) -> Made {
+    let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    request.set(|fields| fields.answered_us = answered_us);
+    let ack = segment(kernel, 100, 0, flags);
+    listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
+    let child = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    child.becomes(state::LISTEN, state::SYN_RECV);
+    memory::free(request.0);
+    child
+}
+
+#[test]
+fn a_servers_connection_is_told_whole() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    let child = server(&kernel, listener, 2, ACK);
+    listener.set(|fields| fields.waiting = 1);
+    at(5_000);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    at(6_000);
+    accepted(child.socket()).expect("room");
+    child.set(|fields| (fields.rcv_nxt, fields.state) = (101, state::ESTABLISHED));
+    // What is not the next byte is no first byte.
+    for (now, seq, len) in [(7_000, 111, 10), (8_000, 101, 10), (9_000, 101, 0), (9_500, 90, 11)] {
+        at(now);
+        received(child.socket(), segment(&kernel, seq, len, ACK).skb()).expect("room");
+    }
+    child.set(|fields| (fields.bytes_received, fields.rcv_nxt) = (10, 111));
+    at(10_000);
+    received(child.socket(), segment(&kernel, 111, 10, ACK).skb()).expect("room");
+    written(child.socket()).expect("room");
+    child.set(|fields| (fields.write_seq, fields.bytes_sent, fields.bytes_retrans) = (50, 70, 20));
+    at(11_000);
+    written(child.socket()).expect("room");
+    child.becomes(state::ESTABLISHED, state::CLOSE_WAIT);
+    child.becomes(state::CLOSE_WAIT, state::LAST_ACK);
+    // A FIN is counted as a byte, and the port is given back.
+    child.set(|fields| {
+        (fields.bytes_received, fields.flags, fields.resent) = (11, 1 << 1, 3);
+        fields.ports &= 0xffff;
+    });
+    at(20_000);
+    child.becomes(state::LAST_ACK, state::CLOSE);
+    let record = one();
+    assert_eq!(
+        (record.started_ns, record.established_ns, record.accepted_ns, record.at_ns),
+        (2_000, 5_000, 6_000, 20_000)
+    );
+    assert_eq!((record.first_in_ns, record.first_out_ns), (8_000, 10_000));
+    assert_eq!((record.bytes_in, record.bytes_out, record.retrans, record.syn_retrans), (10, 50, 3, 0));
+    assert_eq!((record.local_port, record.remote_port, record.netns), (SERVER_PORT, CLIENT_PORT, 4_026));
+    assert_eq!((record.local[..4].to_vec(), record.remote[0]), (std::vec![192, 0, 2, 2], 192));
+    assert_eq!((record.pid, &record.process[..6]), (PID, &b"nginx\0"[..]));
+    assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_PEER_FIRST);
+    assert_eq!(record.state, state::LAST_ACK);
+    // It is gone.
+    child.becomes(state::CLOSE, state::CLOSE);
+    assert_eq!(taken(), []);
+}
+
+#[test]
+fn a_client_is_who_asked() {
+    let kernel = Kernel::new();
+    let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    at(2_000);
+    client.becomes(state::CLOSE, state::SYN_SENT);
+    Machine::with(|machine| machine.ids = 5 << 32 | 5);
+    client.set(|fields| fields.resent = 2);
+    at(3_000);
+    client.becomes(state::SYN_SENT, state::ESTABLISHED);
+    client.becomes(state::ESTABLISHED, state::FIN_WAIT1);
+    client.becomes(state::FIN_WAIT1, state::FIN_WAIT2);
+    client.set(|fields| fields.resent = 5);
+    client.becomes(state::FIN_WAIT2, state::CLOSE);
+    let record = one();
+    assert_eq!((record.pid, record.started_ns, record.established_ns), (PID, 2_000, 3_000));
+    assert_eq!((record.syn_retrans, record.retrans), (2, 3));
+    assert_eq!(record.flags, CONNECTION_CLIENT | CONNECTION_LOCAL_FIRST);
+    // One that never gets an answer.
+    client.becomes(state::CLOSE, state::SYN_SENT);
+    client.set(|fields| (fields.error, fields.resent) = (110, 7));
+    client.becomes(state::SYN_SENT, state::CLOSE);
+    let record = one();
+    assert_eq!((record.established_ns, record.syn_retrans, record.retrans, record.error), (0, 7, 0, 110));
+}
+
+#[test]
+fn what_a_request_knew_goes_to_its_own_socket() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    let child = server(&kernel, listener, 2, ACK);
+    // The program was skipped for another one.
+    let other = kernel.socket(SERVER_PORT, CLIENT_PORT + 1);
+    other.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    for (socket, started) in [(other, 0), (child, 2_000)] {
+        socket.becomes(state::ESTABLISHED, state::CLOSE);
+        assert_eq!(one().started_ns, started);
+    }
+    // It is taken once.
+    let again = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    again.becomes(state::SYN_RECV, state::ESTABLISHED);
+    again.becomes(state::ESTABLISHED, state::CLOSE);
+    assert_eq!(one().started_ns, 0);
+}
+
+#[test]
+fn handshakes_of_other_kinds() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    let child = server(&kernel, listener, 0, ACK);
+    // The last ACK has bytes with it.
+    child.set(|fields| fields.state = state::SYN_RECV);
+    received_otherwise(child.socket(), segment(&kernel, 101, 10, ACK).skb()).expect("room");
+    at(3_000);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.set(|fields| fields.bytes_received = 10);
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    let record = one();
+    assert_eq!((record.started_ns, record.flags), (0, CONNECTION_SERVER | CONNECTION_COOKIE));
+    assert_eq!(record.first_in_ns, 3_000);
+    // Fast Open: the socket is there with the SYN, and is accepted before the last ACK comes.
+    at(4_000);
+    let child = server(&kernel, listener, 0, SYN);
+    at(5_000);
+    accepted(child.socket()).expect("room");
+    let between = server(&kernel, listener, 4, ACK);
+    at(6_000);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    let record = one();
+    assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_FAST_OPEN);
+    assert_eq!((record.started_ns, record.accepted_ns, record.established_ns), (4_000, 5_000, 6_000));
+    between.becomes(state::SYN_RECV, state::CLOSE);
+    assert_eq!(taken(), [], "it never was a connection");
+}
+
+#[test]
+fn what_is_older_is_said_to_be() {
+    let kernel = Kernel::new();
+    let old = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    old.becomes(state::ESTABLISHED, state::FIN_WAIT1);
+    old.becomes(state::FIN_WAIT1, state::FIN_WAIT2);
+    old.becomes(state::FIN_WAIT2, state::CLOSE);
+    let record = one();
+    assert_eq!((record.flags, record.pid), (CONNECTION_UNSEEN | CONNECTION_LOCAL_FIRST, PID));
+    // Closed by the other end first, and then by its own process.
+    old.becomes(state::ESTABLISHED, state::CLOSE_WAIT);
+    old.becomes(state::CLOSE_WAIT, state::LAST_ACK);
+    old.becomes(state::LAST_ACK, state::CLOSE);
+    let record = one();
+    assert_eq!((record.flags, record.pid), (CONNECTION_UNSEEN | CONNECTION_PEER_FIRST, PID));
+    // A reset comes in a softirq, and says of no process.
+    old.becomes(state::ESTABLISHED, state::CLOSE);
+    assert_eq!((one().pid, taken().len()), (0, 0));
+    // Of a client that was asking before nothing is known but that it is open.
+    old.becomes(state::SYN_SENT, state::ESTABLISHED);
+    old.becomes(state::ESTABLISHED, state::CLOSE);
+    assert_eq!(one().flags, CONNECTION_UNSEEN);
+}
+
+#[test]
+fn only_who_is_asked_for_has_lines() {
+    let kernel = Kernel::new();
+    Machine::with(|machine| (machine.settings.filter_task, machine.settings.filter_pid) = (1, PID + 1));
+    let listener = kernel.listener();
+    let live = |is_wanted: bool| {
+        Machine::with(|machine| machine.ids = u64::from(PID + u32::from(is_wanted)) << 32);
+        let child = server(&kernel, listener, 2, ACK);
+        child.becomes(state::SYN_RECV, state::ESTABLISHED);
+        accepted(child.socket()).expect("room");
+        child.becomes(state::ESTABLISHED, state::CLOSE);
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.becomes(state::SYN_SENT, state::CLOSE);
+        taken().len()
+    };
+    assert_eq!([live(false), live(true)], [0, 2]);
+    // Nor one that no process has accepted.
+    let child = server(&kernel, listener, 2, ACK);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    assert_eq!(taken(), []);
+}
+
+#[test]
+fn a_full_queue_is_counted_and_each_that_is_turned_away_told_once() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    listener.set(|fields| (fields.waiting, fields.drops) = (3, 7));
+    let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    request.set(|fields| fields.answered_us = 9);
+    let ack = segment(&kernel, 100, 0, ACK);
+    for _ in 0..3 {
+        listeners::requested(listener.socket()).expect("room");
+        listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
+    }
+    // It is not what the next connection comes from.
+    let child = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    let records = taken();
+    assert_eq!(records.len(), 2, "{records:?}");
+    assert_eq!(records[0].flags, CONNECTION_SERVER | CONNECTION_OVERFLOW);
+    assert_eq!(
+        (records[0].started_ns, records[0].remote_port, records[1].started_ns),
+        (9_000, CLIENT_PORT, 0)
+    );
+    // Another request at its address.
+    request.set(|fields| fields.answered_us = 10);
+    listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
+    assert_eq!(taken().len(), 1);
+    listener.set(|fields| fields.drops = 14);
+    listener.becomes(state::LISTEN, state::CLOSE);
+    let words = CONNECTION_RECORDS.take().pop().expect("a record of the listening socket");
+    // SAFETY: a record of that size, of which any words are one.
+    let record = unsafe { words.as_ptr().cast::<net_latency_common::ListenerRecord>().read() };
+    assert_eq!(size_of_val(&words[..]), size_of_val(&record));
+    assert_eq!((record.overflows, record.drops, record.most_waiting, record.backlog), (7, 7, 3, 2));
+    assert_eq!((record.port, record.is_closed, record.waiting), (SERVER_PORT, 1, 0));
+}
+
+#[test]
+fn who_is_asked_about_is_told_as_long_as_it_is_there() {
+    let kernel = Kernel::new();
+    let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    asked_for(client.socket()).expect("room");
+    assert_eq!(taken(), []);
+    client.becomes(state::CLOSE, state::SYN_SENT);
+    client.becomes(state::SYN_SENT, state::ESTABLISHED);
+    for _ in 0..2 {
+        asked_for(client.socket()).expect("room");
+        let record = one();
+        assert_eq!((record.flags, record.state), (CONNECTION_CLIENT | CONNECTION_OPEN, state::ESTABLISHED));
+    }
+    client.becomes(state::ESTABLISHED, state::CLOSE);
+    assert_eq!(one().flags, CONNECTION_CLIENT);
+    asked_for(client.socket()).expect("room");
+    assert_eq!(taken(), []);
+}
+
+#[test]
+fn a_reset_that_came_while_closing_is_noted() {
+    let kernel = Kernel::new();
+    for (flags, noted) in [(ACK, 0), (RST, CONNECTION_RESET)] {
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.becomes(state::SYN_SENT, state::ESTABLISHED);
+        client.becomes(state::ESTABLISHED, state::FIN_WAIT1);
+        received_otherwise(client.socket(), segment(&kernel, 1, 5, flags).skb()).expect("room");
+        client.becomes(state::FIN_WAIT1, state::CLOSE);
+        assert_eq!(one().flags & CONNECTION_RESET, noted);
+    }
+}

@@ -1,0 +1,133 @@
+//! What `net-latency connections` alone reads of sockets, and of the requests that precede a server's.
+
+use super::{
+    memory::{Memory, probe},
+    offsets::{At as _, offset},
+    socket::{Socket, TcpSocket},
+};
+
+/// A `struct tcp_request_sock`: a handshake that a server has answered.
+#[derive(Clone, Copy)]
+pub struct Request<M> {
+    pointer: *const u8,
+    socket: Socket<M>,
+}
+
+impl<M: Memory> Request<M> {
+    /// The request that a hook got as an argument.
+    #[inline(always)]
+    #[must_use]
+    pub fn new(pointer: *const u8) -> Self {
+        Self { pointer, socket: Socket::new(pointer) }
+    }
+
+    /// Its addresses, ports and namespace, which lie where a socket's do (`struct sock_common`); a request has no other field of one.
+    #[inline(always)]
+    pub(crate) fn socket(self) -> Socket<M> {
+        self.socket
+    }
+
+    /// When the SYN was answered for the first time, ns of `CLOCK_MONOTONIC`; 0 with SYN cookies, and before it was.
+    #[inline(always)]
+    pub(crate) fn answered_ns(self) -> u64 {
+        // Past the end of the struct that the argument is known as. In us of that clock (`tcp_clock_us`, since Linux 4.20).
+        // SAFETY: any address survives, and any bits are a number.
+        let us: u64 = unsafe { probe(offset!(tcp_request_sock_snt_synack).of(self.pointer)) };
+        us * 1000
+    }
+}
+
+impl<M: Memory> Socket<M> {
+    /// `sk_state`, a number of `enum tcp_state`.
+    #[inline(always)]
+    pub(crate) fn state(self) -> u8 {
+        self.field(offset!(sock_skc_state))
+    }
+
+    /// `skc_portpair`: remote port in network order, local one in host order.
+    #[inline(always)]
+    pub(crate) fn ports(self) -> u32 {
+        self.field(offset!(sock_skc_portpair))
+    }
+
+    /// `sk_err`.
+    #[inline(always)]
+    pub(crate) fn error(self) -> u32 {
+        self.field(offset!(sock_sk_err))
+    }
+
+    /// `sk_mark`.
+    #[inline(always)]
+    pub(crate) fn mark(self) -> u32 {
+        self.field(offset!(sock_sk_mark))
+    }
+
+    /// Whether a FIN has come (`SOCK_DONE`, set by `tcp_fin` alone).
+    #[inline(always)]
+    pub(crate) fn has_got_fin(self) -> bool {
+        const SOCK_DONE: u64 = 1 << 1;
+        self.field::<u64>(offset!(sock_skc_flags)) & SOCK_DONE != 0
+    }
+
+    /// Connections in the accept queue (`sk_ack_backlog`), of a socket that listens.
+    #[inline(always)]
+    pub(crate) fn waiting(self) -> u32 {
+        self.field(offset!(sock_sk_ack_backlog))
+    }
+
+    /// How many there may be (`sk_max_ack_backlog`): it is full with one more.
+    #[inline(always)]
+    pub(crate) fn most_waiting(self) -> u32 {
+        self.field(offset!(sock_sk_max_ack_backlog))
+    }
+}
+
+impl<M: Memory> TcpSocket<M> {
+    /// The local port in host order, also when the socket has given it back (`inet_put_port`).
+    #[inline(always)]
+    pub(crate) fn source_port(self) -> u16 {
+        u16::from_be(self.field(offset!(inet_sock_inet_sport)))
+    }
+
+    /// Bytes received in order, a FIN among them.
+    #[inline(always)]
+    pub(crate) fn bytes_received(self) -> u64 {
+        self.field(offset!(tcp_sock_bytes_received))
+    }
+
+    /// Bytes sent, those sent again once more.
+    #[inline(always)]
+    pub(crate) fn bytes_sent(self) -> u64 {
+        self.field(offset!(tcp_sock_bytes_sent))
+    }
+
+    /// Bytes sent again.
+    #[inline(always)]
+    pub(crate) fn bytes_resent(self) -> u64 {
+        self.field(offset!(tcp_sock_bytes_retrans))
+    }
+
+    /// Segments received.
+    #[inline(always)]
+    pub(crate) fn segs_in(self) -> u32 {
+        self.field(offset!(tcp_sock_segs_in))
+    }
+
+    /// Segments sent.
+    #[inline(always)]
+    pub(crate) fn segs_out(self) -> u32 {
+        self.field(offset!(tcp_sock_segs_out))
+    }
+
+    /// Segments sent again, SYNs and answers to them among them.
+    #[inline(always)]
+    pub(crate) fn resent(self) -> u32 {
+        self.field(offset!(tcp_sock_total_retrans))
+    }
+
+    /// The least round-trip time of the last minutes, us; `u32::MAX` where there is none.
+    #[inline(always)]
+    pub(crate) fn least_rtt(self) -> u32 {
+        self.field(offset!(tcp_sock_rtt_min))
+    }
+}

@@ -1,0 +1,369 @@
+//! TCP connections: a line for each when it ends, or fails to begin, and at the end for those that are open.
+//!
+//! [`fields`] declares a line, [`line`] makes it from what the kernel side tells, [`text`] writes it for people, [`totals`] sums up,
+//! and this module runs it all.
+
+mod fields;
+mod line;
+mod replay;
+#[cfg(test)]
+mod tests;
+mod text;
+mod totals;
+
+use std::{
+    collections::HashSet,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use net_latency_common::{CONNECTION_OPEN, ConnectionRecord};
+use tokio::signal::unix::Signal;
+
+use self::{
+    fields::Line,
+    totals::{Footer, Totals},
+};
+use crate::{
+    clock::{Clock, TimeStyle, TimeText, Zone},
+    error::Failure,
+    kernel::{self, prerequisites},
+    message::{say, tell},
+    output::Sink,
+    probes::{
+        attach::{self, Request},
+        connections::{Connections, Told, Which},
+        plan::{Plan, Scope},
+    },
+    request::{ConnectionsConfig, ConnectionsInput, FooterFormat, Format, TracingConfig},
+    run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
+    run::{
+        ends::{self, Selected, Signals, readable},
+        names::tell_unmatched,
+        notice::Notice,
+        privileges::{self, Later},
+    },
+    source::ring::Names,
+};
+
+/// Sockets that are asked about before what they say is read.
+const ASKED_AT_ONCE: usize = 1024;
+
+/// Shows connections until something ends the run, or those of logs.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached, a runtime failure if reading or writing fails.
+pub fn run(config: &ConnectionsConfig) -> Result<(), Failure> {
+    match &config.input {
+        ConnectionsInput::Kernel(tracing) => pace::block_on(trace(config, tracing)),
+        ConnectionsInput::Logs(logs) => replay::run(config, logs),
+    }
+}
+
+async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<(), Failure> {
+    // What can fail without touching the kernel comes first.
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut hangup = match config.output {
+        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
+        None => None,
+    };
+    let mut sink = Sink::open(config.output.as_deref(), header(config.format), config.rotation)?;
+    let mut selected = Selected::hold(&config.filter, false)?;
+    prerequisites::check()?;
+    tell_unmatched(&config.filter, config.quiet);
+    let plan = Plan::new(&kernel::read_btf()?, Scope { connections: true, ..Scope::of(&config.filter) })?;
+    let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), config.quiet);
+    let request = Request {
+        filter: config.filter.clone(),
+        buffer_bytes: tracing.buffer_bytes,
+        connections: true,
+        ..Request::default()
+    };
+    let (mut probes, mut ebpf) = attach::attach(&plan, tracing.backend, &request)?;
+    drop((notice, plan));
+    let mut capture = Connections::take(&mut ebpf)?;
+    probes.release(ebpf);
+    selected.are_there()?;
+    sink.begin();
+    let names = Names::default();
+    let later = Later { output: sink.reopened(), reads_names: true, runs_program: true, ..Later::default() };
+    privileges::give_up(&later, || capture.counters().is_ok())?;
+    // Until now connections met some of the hooks only.
+    while capture.oldest()?.is_some() {}
+    let before = capture.counters()?;
+    if !config.quiet {
+        tell(format_args!("tracing connections by {}; Ctrl-C ends it", probes.mechanism().name()));
+    }
+    let mut run = Run {
+        config,
+        form: Form::new(config),
+        sink,
+        capture,
+        names,
+        totals: Totals::default(),
+        is_end: false,
+        shown_open: HashSet::new(),
+        shown: 0,
+        filtered: 0,
+        told: 0,
+    };
+    let started = Instant::now();
+    let mut outcome = run.follow(&mut signals, &mut hangup, &mut selected, &before).await;
+    let elapsed = started.elapsed();
+    let mut unwritten = 0;
+    if let Ok(End::Done) = outcome {
+        match run.finish() {
+            Ok(left) => unwritten = left,
+            Err(end) => outcome = end,
+        }
+    }
+    let counters = run.capture.counters()?;
+    let skipped = probes.missed();
+    if config.footer != FooterFormat::None {
+        let mut lost = counters;
+        lost.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
+        let footer = Footer {
+            totals: &run.totals,
+            elapsed: Some(elapsed),
+            shown: run.shown - unwritten,
+            filtered: run.filtered,
+            counters: lost,
+            unwritten,
+            skipped,
+        };
+        say(|out| footer.write(config.footer, out));
+    }
+    let notice = Notice::new("detaching …".to_owned(), config.quiet);
+    drop(probes);
+    drop(notice);
+    outcome.map(drop)
+}
+
+/// The line that begins a file, newline included; empty where a file needs none.
+fn header(format: Format) -> &'static [u8] {
+    use std::sync::LazyLock;
+
+    static CSV: LazyLock<String> = LazyLock::new(|| fields::NAMES.join(",") + "\n");
+    match format {
+        Format::Text => text::HEADER.as_bytes(),
+        Format::Json => b"",
+        Format::Csv => CSV.as_bytes(),
+    }
+}
+
+/// How lines are written.
+struct Form {
+    format: Format,
+    is_verbose: bool,
+    time: TimeText,
+}
+
+impl Form {
+    fn new(config: &ConnectionsConfig) -> Self {
+        let style = match config.format {
+            Format::Text => TimeStyle::Calendar,
+            Format::Json | Format::Csv => TimeStyle::Rfc3339,
+        };
+        Self::of(config.format, config.verbose, config.zone, style)
+    }
+
+    fn of(format: Format, is_verbose: bool, zone: Zone, style: TimeStyle) -> Self {
+        Self { format, is_verbose, time: TimeText::new(zone, style) }
+    }
+
+    fn write(&mut self, line: &Line, out: &mut Vec<u8>) {
+        match self.format {
+            Format::Text => text::write(line, self.is_verbose, &mut self.time, out),
+            Format::Json => line.write_json(&mut self.time, out),
+            Format::Csv => line.write_csv(&mut self.time, out),
+        }
+    }
+}
+
+/// Whether the options for lines leave this one.
+fn is_wanted(config: &ConnectionsConfig, line: &Line) -> bool {
+    let is_slow = |least: Duration| {
+        let times = [line.handshake_ns, line.accept_ns];
+        times.into_iter().flatten().any(|ns| u128::from(ns) >= least.as_nanos())
+    };
+    (!config.failed || line.state.is_failure()) && config.slower.is_none_or(is_slow)
+}
+
+/// What tells connections apart.
+type Identity = (IpAddr, u16, IpAddr, u16, u32, Option<u64>);
+
+fn identity(record: &ConnectionRecord) -> Identity {
+    let local = line::address(record.local, record.family);
+    let remote = line::address(record.remote, record.family);
+    let began = Some(record.established_ns).filter(|&ns| ns != 0);
+    (local, record.local_port, remote, record.remote_port, record.netns, began)
+}
+
+struct Run<'a> {
+    config: &'a ConnectionsConfig,
+    form: Form,
+    sink: Sink,
+    capture: Connections,
+    names: Names,
+    totals: Totals,
+    /// Open connections are asked about for the last time, at the end.
+    is_end: bool,
+    /// Those that were shown then, and may have ended since.
+    shown_open: HashSet<Identity>,
+    shown: u64,
+    filtered: u64,
+    /// Losses that stderr was told of.
+    told: u64,
+}
+
+impl Run<'_> {
+    /// Reads and writes until something ends the run.
+    async fn follow(
+        &mut self,
+        signals: &mut Signals,
+        hangup: &mut Option<Signal>,
+        selected: &mut Selected,
+        before: &net_latency_common::ConnectionCounters,
+    ) -> Result<End, Failure> {
+        let filling =
+            self.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = pace::ticks(TICK);
+        let over = pace::over(self.config.duration);
+        tokio::pin!(over);
+        let mut looks = Every::new(self.config.interval);
+        let mut ticks = 0u32;
+        loop {
+            let mut is_due = false;
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(End::Done),
+                () = ends::next(hangup.as_mut()) => {
+                    let reopened = self.sink.reopen(PATIENCE);
+                    self.warn();
+                    if let Err(error) = reopened {
+                        return End::of(error);
+                    }
+                }
+                () = &mut over => return Ok(End::Done),
+                all_ended = selected.all_gone() => {
+                    all_ended?;
+                    return Ok(End::Done);
+                }
+                () = looks.next() => is_due = true,
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        self.names.refresh();
+                        let lost = totals::lost(&self.capture.counters()?) - totals::lost(before);
+                        if lost > self.told && !self.config.quiet {
+                            tell(format_args!("{} connections lost just now; the end says why", lost - self.told));
+                        }
+                        self.told = lost;
+                    }
+                    if self.sink.reader_gone() {
+                        return Ok(End::Closed);
+                    }
+                }
+            }
+            let read = if is_due { self.look(PATIENCE) } else { self.read(PATIENCE) };
+            match read {
+                Ok(_) if self.is_enough() => return Ok(End::Done),
+                Ok(_) => {}
+                Err(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Whether as many were shown as were asked for.
+    fn is_enough(&self) -> bool {
+        self.config.count.is_some_and(|count| self.shown >= count.get())
+    }
+
+    /// Shows what is open, and how queues are.
+    fn look(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        self.read(patience)?;
+        self.totals.forget_open();
+        for which in [Which::Listeners, Which::Connections] {
+            for sockets in self.capture.sockets(which).chunks(ASKED_AT_ONCE) {
+                for &socket in sockets {
+                    self.capture.ask(socket).map_err(|error| Err(error.into()))?;
+                }
+                self.read(patience)?;
+            }
+        }
+        self.read(patience)
+    }
+
+    /// Reads a batch of records and writes their lines; whether it got through. The error is how the run ends.
+    fn read(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        let clock = Clock::sample();
+        for _ in 0..BATCH {
+            // While its reader is slow, records wait in the ring buffer, which counts what it can't hold.
+            if !self.sink.has_room() && !self.flush(patience)? {
+                return Ok(false);
+            }
+            match self.capture.oldest() {
+                Ok(Some(told)) => self.take(&told, clock),
+                Ok(None) => return self.flush(patience),
+                Err(error) => return Err(Err(error.into())),
+            }
+        }
+        self.flush(patience)?;
+        Ok(false)
+    }
+
+    fn take(&mut self, told: &Told, clock: Clock) {
+        let record = match told {
+            Told::Connection(record) => record,
+            Told::Listener(record) => return self.totals.listener(record),
+        };
+        if self.is_enough() {
+            return;
+        }
+        let is_open = record.flags & CONNECTION_OPEN != 0;
+        if self.is_end {
+            if is_open {
+                self.shown_open.insert(identity(record));
+            } else if self.shown_open.contains(&identity(record)) {
+                // It has ended since it was shown as open, which was the end of this run.
+                return;
+            }
+        }
+        let line = line::line(record, clock, &mut self.names);
+        if !is_open || self.is_end {
+            self.totals.add(&line);
+        }
+        if is_wanted(self.config, &line) {
+            self.shown += 1;
+            self.form.write(&line, self.sink.buffer());
+        } else {
+            self.filtered += 1;
+        }
+    }
+
+    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+        let flushed = self.sink.flush(patience);
+        self.warn();
+        flushed.map_err(End::of)
+    }
+
+    fn warn(&mut self) {
+        if let Some(warning) = self.sink.take_warning() {
+            tell(warning);
+        }
+    }
+
+    /// What is left, and what is open. Returns the lines that nobody took.
+    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+        while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
+        if !self.sink.is_stalled() {
+            self.is_end = true;
+            self.look(LAST_PATIENCE)?;
+        }
+        Ok(self.sink.waiting_lines())
+    }
+}

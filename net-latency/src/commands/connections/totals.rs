@@ -1,0 +1,354 @@
+//! What a run's connections were, over all of it, and what is missing.
+
+use std::{collections::BTreeMap, io, net::IpAddr, time::Duration};
+
+use net_latency_common::{ConnectionCounter, ConnectionCounters, ListenerRecord};
+use serde::Serialize;
+
+use super::{
+    fields::{Line, Name, Role, State},
+    line::address,
+};
+use crate::{
+    accounting::{
+        Human, Percentiles, Times,
+        object::{Head, Kind, View},
+    },
+    escape::write_name,
+    output::write_json,
+    request::FooterFormat,
+};
+
+/// Which listening sockets are one row: those of a port, of whatever thread or process (`SO_REUSEPORT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    netns: u32,
+    port: u16,
+    address: IpAddr,
+}
+
+/// Figures of a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    pid: u32,
+    process: Option<Name>,
+    sockets: u32,
+    accepted: u64,
+    waiting: u64,
+    most_waiting: u32,
+    backlog: u32,
+    overflows: u64,
+    drops: u64,
+}
+
+impl Queue {
+    fn add(&mut self, record: &ListenerRecord) {
+        if record.pid != 0 {
+            self.pid = record.pid;
+            self.process = Name::of_task(&record.process);
+        }
+        self.sockets += 1;
+        self.accepted += record.accepted;
+        self.waiting += u64::from(record.waiting);
+        self.most_waiting = self.most_waiting.max(record.most_waiting);
+        self.backlog = self.backlog.max(record.backlog);
+        self.overflows += record.overflows;
+        self.drops += record.drops;
+    }
+}
+
+/// The connections and the queues so far.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    states: BTreeMap<&'static str, u64>,
+    /// By role: that of clients first.
+    handshakes: [Times; 2],
+    accepts: Times,
+    /// Of sockets that have been closed.
+    closed: BTreeMap<Place, Queue>,
+    /// Of those that are there, as they were last.
+    open: BTreeMap<Place, Queue>,
+}
+
+impl Totals {
+    /// A connection that has ended, or is open at the end.
+    pub(super) fn add(&mut self, line: &Line) {
+        *self.states.entry(line.state.word()).or_default() += 1;
+        if let (Some(role), Some(ns)) = (line.role, line.handshake_ns) {
+            self.handshakes[usize::from(role == Role::Server)].add(ns);
+        }
+        if let Some(ns) = line.accept_ns {
+            self.accepts.add(ns);
+        }
+    }
+
+    /// All listening sockets are about to be told anew.
+    pub(super) fn forget_open(&mut self) {
+        self.open.clear();
+    }
+
+    pub(super) fn listener(&mut self, record: &ListenerRecord) {
+        let place =
+            Place { netns: record.netns, port: record.port, address: address(record.address, record.family) };
+        let queues = if record.is_closed == 0 { &mut self.open } else { &mut self.closed };
+        queues.entry(place).or_default().add(record);
+    }
+
+    fn queues(&self) -> BTreeMap<Place, Queue> {
+        let mut all = self.closed.clone();
+        for (place, queue) in &self.open {
+            let sum = all.entry(*place).or_default();
+            *sum = Queue {
+                pid: queue.pid,
+                process: queue.process,
+                sockets: queue.sockets,
+                accepted: sum.accepted + queue.accepted,
+                waiting: queue.waiting,
+                most_waiting: sum.most_waiting.max(queue.most_waiting),
+                backlog: queue.backlog,
+                overflows: sum.overflows + queue.overflows,
+                drops: sum.drops + queue.drops,
+            };
+        }
+        // One that was closed, or that nobody asked for anything, says nothing.
+        all.retain(|_, queue| queue.accepted + queue.overflows + queue.drops + queue.waiting > 0);
+        all
+    }
+
+    fn connections(&self) -> u64 {
+        self.states.values().sum()
+    }
+}
+
+/// What is said at the end.
+#[derive(Debug)]
+pub(super) struct Footer<'a> {
+    pub(super) totals: &'a Totals,
+    /// How long was traced; `None` for logs.
+    pub(super) elapsed: Option<Duration>,
+    /// Lines.
+    pub(super) shown: u64,
+    /// Connections that `--failed` or `--slower` left out.
+    pub(super) filtered: u64,
+    pub(super) counters: ConnectionCounters,
+    /// Lines that the reader of the output did not take.
+    pub(super) unwritten: u64,
+    /// How often the kernel skipped a program, if it counts that.
+    pub(super) skipped: Option<u64>,
+}
+
+/// What was lost of these counts.
+pub(super) fn lost(counters: &ConnectionCounters) -> u64 {
+    counters[ConnectionCounter::RingFull as usize] + counters[ConnectionCounter::TableFull as usize]
+}
+
+impl Footer<'_> {
+    fn count(&self, counter: ConnectionCounter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    pub(super) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
+        match form {
+            FooterFormat::Text => self.write_text(out),
+            FooterFormat::Json => {
+                write_json(&Object::new(self), out);
+                Ok(())
+            }
+            FooterFormat::None => Ok(()),
+        }
+    }
+
+    fn write_text(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        use io::Write as _;
+        let all = self.totals.connections();
+        write!(out, "net-latency: {all} connection{}", if all == 1 { "" } else { "s" },)?;
+        if let Some(elapsed) = self.elapsed {
+            write!(out, " in {:.1} s", elapsed.as_secs_f64())?;
+        }
+        for (number, (state, count)) in self.totals.states.iter().enumerate() {
+            write!(out, "{} {count} {state}", if number == 0 { ":" } else { "," })?;
+        }
+        writeln!(out, "; {} lost", lost(&self.counters))?;
+        for (name, times) in [
+            ("handshake (client)", &self.totals.handshakes[0]),
+            ("handshake (server)", &self.totals.handshakes[1]),
+            ("accept", &self.totals.accepts),
+        ] {
+            if times.count() > 0 {
+                let time = |ns: Option<u64>| Human(ns.unwrap_or(0)).to_string();
+                writeln!(
+                    out,
+                    "  {name:<20}p50 {:<9}p99 {:<9}max {:<9}of {}",
+                    time(times.quantile(500)),
+                    time(times.quantile(990)),
+                    time(times.max()),
+                    times.count()
+                )?;
+            }
+        }
+        self.write_queues(out)?;
+        let reasons = [
+            (self.filtered, "connections were excluded by --failed or --slower"),
+            (
+                self.count(ConnectionCounter::TableFull),
+                "connections found the table of 65536 full: their lines say start-unseen",
+            ),
+            (
+                self.count(ConnectionCounter::ListenersFull),
+                "times a listening socket found the table of 4096 full: its queue is not known",
+            ),
+            (
+                self.count(ConnectionCounter::RingFull),
+                "lines lost: the buffer was full; a larger --buffer or a filter helps",
+            ),
+            (self.unwritten, "lines were not read by the reader of the output at the end"),
+            (
+                self.skipped.unwrap_or(0),
+                "events were skipped by the kernel: connections may lack times or lines",
+            ),
+        ];
+        for (count, words) in reasons {
+            if count > 0 {
+                writeln!(out, "  {count} {words}")?;
+            }
+        }
+        if self.skipped.is_none() {
+            writeln!(out, "  this kernel does not count skipped events")?;
+        }
+        Ok(())
+    }
+
+    fn write_queues(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        use io::Write as _;
+        let queues = self.totals.queues();
+        if queues.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "  {:<24}{:<24}{:>9}{:>9}{:>7}{:>9}{:>11}{:>9}",
+            "listening", "process", "accepted", "waiting", "most", "backlog", "overflows", "dropped"
+        )?;
+        for (place, queue) in queues {
+            let mut process = Vec::new();
+            write_name(queue.process.as_ref().map(Name::bytes), &mut process);
+            if queue.pid != 0 {
+                write!(process, " {}", queue.pid)?;
+            }
+            let at = std::net::SocketAddr::new(place.address, place.port).to_string();
+            writeln!(
+                out,
+                "  {at:<24}{:<24}{:>9}{:>9}{:>7}{:>9}{:>11}{:>9}",
+                String::from_utf8_lossy(&process),
+                queue.accepted,
+                queue.waiting,
+                queue.most_waiting,
+                queue.backlog,
+                queue.overflows,
+                queue.drops
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The same for programs; docs/footer.schema.json describes it.
+#[derive(Serialize)]
+struct Object {
+    #[serde(flatten)]
+    head: Head,
+    shown: u64,
+    filtered: u64,
+    lost: u64,
+    in_flight: u64,
+    skipped_calls: Option<u64>,
+    losses: Lost,
+    connections: BTreeMap<&'static str, u64>,
+    handshake: Handshake,
+    accept: Figures,
+    listening: Vec<Listening>,
+}
+
+#[derive(Serialize)]
+struct Lost {
+    ring_full: u64,
+    table_full: u64,
+    listeners_full: u64,
+    unwritten: u64,
+}
+
+#[derive(Serialize)]
+struct Handshake {
+    client: Figures,
+    server: Figures,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    count: u64,
+    #[serde(flatten)]
+    percentiles: Percentiles,
+}
+
+impl Figures {
+    fn new(times: &Times) -> Self {
+        Self { count: times.count(), percentiles: times.figures().percentiles }
+    }
+}
+
+#[derive(Serialize)]
+struct Listening {
+    address: IpAddr,
+    port: u16,
+    netns: u32,
+    pid: Option<u32>,
+    process: Option<String>,
+    sockets: u32,
+    accepted: u64,
+    waiting: u64,
+    most_waiting: u32,
+    backlog: u32,
+    overflows: u64,
+    dropped: u64,
+}
+
+impl Object {
+    fn new(footer: &Footer<'_>) -> Self {
+        let totals = footer.totals;
+        let listening = totals.queues().into_iter().map(|(place, queue)| Listening {
+            address: place.address,
+            port: place.port,
+            netns: place.netns,
+            pid: (queue.pid != 0).then_some(queue.pid),
+            process: queue.process.map(|name| String::from_utf8_lossy(name.bytes()).into_owned()),
+            sockets: queue.sockets,
+            accepted: queue.accepted,
+            waiting: queue.waiting,
+            most_waiting: queue.most_waiting,
+            backlog: queue.backlog,
+            overflows: queue.overflows,
+            dropped: queue.drops,
+        });
+        Self {
+            head: Head::new(Kind::End, View::Connections, footer.elapsed.unwrap_or_default()),
+            shown: footer.shown,
+            filtered: footer.filtered,
+            lost: lost(&footer.counters),
+            in_flight: totals.states.get(State::Open.word()).copied().unwrap_or(0),
+            skipped_calls: footer.skipped,
+            losses: Lost {
+                ring_full: footer.count(ConnectionCounter::RingFull),
+                table_full: footer.count(ConnectionCounter::TableFull),
+                listeners_full: footer.count(ConnectionCounter::ListenersFull),
+                unwritten: footer.unwritten,
+            },
+            connections: totals.states.clone(),
+            handshake: Handshake {
+                client: Figures::new(&totals.handshakes[0]),
+                server: Figures::new(&totals.handshakes[1]),
+            },
+            accept: Figures::new(&totals.accepts),
+            listening: listening.collect(),
+        }
+    }
+}

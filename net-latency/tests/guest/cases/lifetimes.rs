@@ -1,0 +1,612 @@
+//! `net-latency connections` against connections that begin and end in known ways.
+
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd as _, OwnedFd},
+    process::id,
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, Backlog, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, listen, sendto,
+        setsockopt, socket, sockopt,
+    },
+};
+use serde_json::Value;
+
+use super::Case;
+use crate::{
+    net::{Path, Version, drop_sent},
+    peers::{CLIENT, Pair, SERVER},
+    process::{PATIENCE, until},
+    tool::{self, Backend, Launch, Outcome, Scratch, Tool},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("lifetimes_of_connections_that_end", ended),
+    ("lifetimes_of_connections_that_fail", failed),
+    ("lifetimes_of_other_handshakes", handshakes),
+    ("lifetimes_of_a_full_queue", full_queue),
+    ("lifetimes_of_many", many),
+    ("lifetimes_of_a_process", of_a_process),
+    ("lifetimes_from_before", from_before),
+];
+
+/// No client gets it.
+const PORT: u16 = 7300;
+/// Times that are made, and other times are shorter.
+const PAUSE: Duration = Duration::from_millis(150);
+
+fn launch(backend: Backend, ports: &[u16], arguments: &[&str]) -> Result<Tool> {
+    let ports = ports.iter().flat_map(|port| ["--port".to_owned(), port.to_string()]);
+    Launch::new(backend).view("connections").args(arguments).args(&ports.collect::<Vec<_>>()).start()
+}
+
+/// The lines of a run.
+struct Lines(Vec<Value>);
+
+impl Lines {
+    fn of(outcome: &Outcome) -> Result<Self> {
+        let lines = outcome.text()?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+        Ok(Self(lines))
+    }
+
+    /// The only line of an end of a connection, by the client's port.
+    fn one(&self, role: &str, client_port: u16) -> Result<&Value> {
+        let own = if role == "client" { "lport" } else { "rport" };
+        let found: Vec<_> =
+            self.0.iter().filter(|line| line["role"] == role && line[own] == client_port).collect();
+        ensure!(
+            found.len() == 1,
+            "{} lines of the {role} with port {client_port}: {:#?}",
+            found.len(),
+            self.0
+        );
+        Ok(found[0])
+    }
+
+    /// That this end ended so, and by whom.
+    fn expect(&self, role: &str, client_port: u16, state: &str, closed_by: &str) -> Result<&Value> {
+        let line = self.one(role, client_port)?;
+        let is_it = line["state"] == state && line["closed_by"].as_str().unwrap_or("-") == closed_by;
+        ensure!(is_it, "not {state} by {closed_by}: {line}");
+        Ok(line)
+    }
+}
+
+fn time(line: &Value, field: &str) -> Result<Duration> {
+    line[field].as_u64().map(Duration::from_nanos).with_context(|| format!("no {field} in {line}"))
+}
+
+/// That a time is as long as it was made, and not much longer than another one was waited for.
+fn expect_time(line: &Value, field: &str, least: Duration) -> Result<()> {
+    let found = time(line, field)?;
+    ensure!(found >= least, "{field} is less than {least:?}: {line}");
+    Ok(())
+}
+
+fn expect_count(line: &Value, field: &str, count: u64) -> Result<()> {
+    ensure!(line[field] == count, "{field} is not {count}: {line}");
+    Ok(())
+}
+
+fn listener(address: IpAddr, port: u16) -> Result<TcpListener> {
+    TcpListener::bind((address, port)).with_context(|| format!("listening at {address} {port}"))
+}
+
+/// Both ends of a new connection, of which `accept` takes it after a pause, and the client's port.
+fn open(listener: &TcpListener, pause: Duration) -> Result<(TcpStream, TcpStream, u16)> {
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    sleep(pause);
+    let (server, _) = listener.accept()?;
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+    }
+    let port = client.local_addr()?.port();
+    Ok((client, server, port))
+}
+
+/// A reset in place of a FIN.
+fn reset(stream: TcpStream) -> Result<()> {
+    setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+    Ok(())
+}
+
+fn write(mut stream: &TcpStream, count: usize) -> Result<()> {
+    Ok(stream.write_all(&vec![7; count])?)
+}
+
+fn read(mut stream: &TcpStream, count: usize) -> Result<()> {
+    Ok(stream.read_exact(&mut vec![0; count])?)
+}
+
+/// Until the other end's FIN or reset.
+fn read_end(mut stream: &TcpStream) -> Result<()> {
+    match stream.read_to_end(&mut Vec::new()) {
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until all that is shown has ended, but for `open`.
+fn stop(tool: Tool, lines: usize) -> Result<(Lines, Outcome)> {
+    tool.expect_written(lines)?;
+    let outcome = tool.stop()?;
+    Ok((Lines::of(&outcome)?, outcome))
+}
+
+fn ended(backend: Backend) -> Result<()> {
+    for version in [Version::V4, Version::V6] {
+        let path = Path::private_loopback(version)?;
+        let (_, address) = path.addresses();
+        let tool = launch(backend, &[PORT], &[])?;
+        let mut info = None;
+        let [normal, late, by_server, linger, unread, after_close, kept] = path.near(|| {
+            let listening = listener(address, PORT)?;
+            // The client writes first and closes first.
+            let (client, server, normal) = open(&listening, PAUSE)?;
+            sleep(PAUSE);
+            write(&client, 300)?;
+            read(&server, 300)?;
+            sleep(PAUSE);
+            write(&server, 200)?;
+            write(&server, 500)?;
+            read(&client, 700)?;
+            // Until the last ACK is there.
+            until(PATIENCE, || Ok(tcp_info(&server)?.tcpi_unacked == 0))?;
+            info = Some([tcp_info(&client)?, tcp_info(&server)?]);
+            drop(client);
+            read_end(&server)?;
+            drop(server);
+            // One whose last ACK of the handshake is late, or has bytes with it, has no other.
+            let (client, server, late) = open(&listening, Duration::ZERO)?;
+            write(&server, 1)?;
+            read(&client, 1)?;
+            client.shutdown(Shutdown::Write)?;
+            read_end(&server)?;
+            // While this end has closed its half, the other goes on.
+            write(&server, 99)?;
+            drop(server);
+            read_end(&client)?;
+            drop(client);
+            let (client, server, by_server) = open(&listening, Duration::ZERO)?;
+            drop(server);
+            read_end(&client)?;
+            drop(client);
+            let (client, server, linger) = open(&listening, Duration::ZERO)?;
+            reset(server)?;
+            read_end(&client)?;
+            drop(client);
+            let (client, server, unread) = open(&listening, Duration::ZERO)?;
+            write(&client, 10)?;
+            until(PATIENCE, || Ok(tcp_info(&client)?.tcpi_unacked == 0))?;
+            drop(server);
+            read_end(&client)?;
+            drop(client);
+            let (client, server, after_close) = open(&listening, Duration::ZERO)?;
+            drop(server);
+            read_end(&client)?;
+            write(&client, 10)?;
+            read_end(&client)?;
+            drop(client);
+            let (client, server, kept) = open(&listening, Duration::ZERO)?;
+            write(&client, 40)?;
+            read(&server, 40)?;
+            // Until the tool has ended.
+            std::mem::forget((client, server));
+            Ok([normal, late, by_server, linger, unread, after_close, kept])
+        })?;
+        let (lines, outcome) = stop(tool, 12)?;
+        let client = lines.expect("client", normal, "closed", "local")?;
+        let server = lines.expect("server", normal, "closed", "peer")?;
+        for (line, [sent, received]) in [(client, [300, 700]), (server, [700, 300])] {
+            expect_count(line, "bytes_out", sent)?;
+            expect_count(line, "bytes_in", received)?;
+            expect_count(line, "pid", id().into())?;
+            expect_count(line, "syn_retrans", 0)?;
+            expect_count(line, "lport", if line["role"] == "client" { normal } else { PORT }.into())?;
+            ensure!(line["laddr"] == address.to_string() && line["raddr"] == address.to_string(), "{line}");
+            expect_time(line, "duration_ns", PAUSE * 3)?;
+            // That of the whole handshake is less than what `accept` was waited for.
+            ensure!(time(line, "handshake_ns")? < PAUSE, "{line}");
+        }
+        expect_time(server, "accept_ns", PAUSE)?;
+        ensure!(client["accept_ns"].is_null(), "{client}");
+        for (line, [first, second]) in
+            [(client, ["first_out_ns", "first_in_ns"]), (server, ["first_in_ns", "first_out_ns"])]
+        {
+            expect_time(line, first, PAUSE * 2)?;
+            expect_time(line, second, PAUSE * 3)?;
+            ensure!(time(line, first)? < time(line, second)?, "{line}");
+        }
+        // What TCP says just before the end, of which the FIN's ACK may be the only measurement that comes.
+        for (line, info) in [client, server].into_iter().zip(info.context("two ends")?) {
+            let least = time(line, "min_rtt_ns")?;
+            ensure!(
+                least <= Duration::from_micros(info.tcpi_min_rtt.into()),
+                "{} us, {line}",
+                info.tcpi_min_rtt
+            );
+            let segs = u64::from(info.tcpi_segs_out);
+            ensure!(
+                line["segs_out"].as_u64().is_some_and(|said| (segs..=segs + 4).contains(&said)),
+                "{segs}, {line}"
+            );
+        }
+        let client = lines.expect("client", late, "closed", "local")?;
+        expect_count(client, "bytes_in", 100)?;
+        expect_count(client, "bytes_out", 0)?;
+        ensure!(client["first_out_ns"].is_null() && !client["first_in_ns"].is_null(), "{client}");
+        expect_count(lines.expect("server", late, "closed", "peer")?, "bytes_out", 100)?;
+        lines.expect("client", by_server, "closed", "peer")?;
+        lines.expect("server", by_server, "closed", "local")?;
+        lines.expect("client", linger, "reset", "reset-by-peer")?;
+        lines.expect("server", linger, "reset", "reset-by-local")?;
+        lines.expect("client", unread, "reset", "reset-by-peer")?;
+        expect_count(lines.expect("server", unread, "reset", "reset-by-local")?, "bytes_in", 10)?;
+        lines.expect("client", after_close, "reset", "reset-by-peer")?;
+        lines.expect("server", after_close, "closed", "local")?;
+        for (role, field) in [("client", "bytes_out"), ("server", "bytes_in")] {
+            expect_count(lines.expect(role, kept, "open", "-")?, field, 40)?;
+        }
+        ensure!(lines.0.len() == 14, "{} lines: {:#?}", lines.0.len(), lines.0);
+        let footer = outcome.footer()?;
+        ensure!(footer["connections"]["open"] == 2 && footer["lost"] == 0, "{footer}");
+        expect_count(&footer["listening"][0], "accepted", 7)?;
+        ensure!(footer["listening"][0]["pid"] == id(), "{footer}");
+        replayed(&outcome)?;
+    }
+    Ok(())
+}
+
+/// What is replayed from JSON to CSV and back is the same.
+fn replayed(outcome: &Outcome) -> Result<()> {
+    let mut log = outcome.text()?.to_owned();
+    for format in ["csv", "json"] {
+        let file = Scratch::new("replayed");
+        fs::write(file.path(), &log)?;
+        let path = file.path().to_str().context("a path of ours")?;
+        let said = tool::run(None, &["connections", "--replay", path, "--format", format, "--utc", "-q"])?;
+        ensure!(said.code == Some(0), "{}", said.stderr);
+        log = said.stdout + "\n";
+    }
+    let again = Lines(log.lines().map(serde_json::from_str).collect::<Result<_, _>>()?);
+    for (line, other) in Lines::of(outcome)?.0.iter().zip(&again.0) {
+        let same = line.as_object().context("an object")?.iter().all(|(name, value)| {
+            // The zone is another.
+            name == "ts" || *value == other[name]
+        });
+        ensure!(same, "{line}\n{other}");
+    }
+    Ok(())
+}
+
+fn tcp_info(stream: &TcpStream) -> Result<libc_info::TcpInfo> {
+    libc_info::of(stream)
+}
+
+/// `struct tcp_info`, as far as it goes here (include/uapi/linux/tcp.h).
+mod libc_info {
+    use std::{net::TcpStream, os::fd::AsRawFd as _};
+
+    use anyhow::Result;
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    pub(super) struct TcpInfo {
+        states: [u8; 8],
+        timers: [u32; 4],
+        pub(super) tcpi_unacked: u32,
+        others: [u32; 19],
+        rates: [u64; 4],
+        pub(super) tcpi_segs_out: u32,
+        segs_in: u32,
+        notsent: u32,
+        pub(super) tcpi_min_rtt: u32,
+    }
+
+    pub(super) fn of(stream: &TcpStream) -> Result<TcpInfo> {
+        let mut info = TcpInfo::default();
+        let mut len = size_of::<TcpInfo>() as libc::socklen_t;
+        // SAFETY: there is room for as many bytes as it is told, and any are an info.
+        let result = unsafe {
+            libc::getsockopt(
+                stream.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        anyhow::ensure!(result == 0, "TCP_INFO: {}", std::io::Error::last_os_error());
+        Ok(info)
+    }
+}
+
+/// A socket that does not wait for its connection.
+fn begin(to: SocketAddr) -> Result<TcpStream> {
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn failed(backend: Backend) -> Result<()> {
+    const SILENT: u16 = 7302;
+    const NOBODY: u16 = 7303;
+    for version in [Version::V4, Version::V6] {
+        let path = Path::private_loopback(version)?;
+        let (_, address) = path.addresses();
+        let tool = launch(backend, &[SILENT, NOBODY, PORT], &["--failed"])?;
+        path.near(|| {
+            fs::write("/proc/sys/net/ipv4/tcp_syn_retries", "1")?;
+            // It has a line with another view only.
+            let listening = listener(address, PORT)?;
+            let (client, server, _) = open(&listening, Duration::ZERO)?;
+            drop(client);
+            read_end(&server)?;
+            drop(server);
+            let refused = TcpStream::connect((address, NOBODY));
+            ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused), "not refused");
+            drop_sent(SILENT)?;
+            let given_up = begin((address, SILENT).into())?;
+            sleep(PAUSE);
+            drop(given_up);
+            let late = TcpStream::connect((address, SILENT));
+            ensure!(late.is_err_and(|error| error.kind() == ErrorKind::TimedOut), "no timeout");
+            Ok(())
+        })?;
+        let (lines, outcome) = stop(tool, 3)?;
+        let states: Vec<_> = lines.0.iter().map(|line| line["state"].as_str().unwrap_or_default()).collect();
+        ensure!(states == ["refused", "abandoned", "timeout"], "{:#?}", lines.0);
+        let [refused, abandoned, timeout] = &lines.0[..] else { unreachable!("three") };
+        for line in &lines.0 {
+            ensure!(line["role"] == "client" && line["handshake_ns"].is_null(), "{line}");
+            expect_count(line, "pid", id().into())?;
+            expect_count(line, "bytes_out", 0)?;
+            ensure!(line["lport"].as_u64().is_some_and(|port| port > 0), "{line}");
+        }
+        ensure!(refused["error"] == libc::ECONNREFUSED && refused["rport"] == NOBODY, "{refused}");
+        expect_time(abandoned, "duration_ns", PAUSE)?;
+        ensure!(
+            abandoned["closed_by"] == "local" && timeout["closed_by"] == "timeout",
+            "{abandoned} {timeout}"
+        );
+        expect_count(timeout, "syn_retrans", 1)?;
+        // 1 s until the SYN is sent again, and twice that for the answer.
+        expect_time(timeout, "duration_ns", Duration::from_secs(3))?;
+        let footer = outcome.footer()?;
+        ensure!(footer["filtered"] == 2 && footer["connections"]["timeout"] == 1, "{footer}");
+    }
+    Ok(())
+}
+
+/// A delay each way, SYN cookies, TCP Fast Open, and a client that opens twice as a server.
+fn handshakes(backend: Backend) -> Result<()> {
+    const DELAY: Duration = Duration::from_millis(100);
+    let path = Path::veth(Version::V4)?;
+    path.delay(DELAY)?;
+    let (_, address) = path.addresses();
+    let tool = launch(backend, &[PORT, PORT + 1, PORT + 2], &[])?;
+    let listening = path.far(|| listener(address, PORT))?;
+    let delayed = path.near(|| {
+        let (client, server, port) = open(&listening, Duration::ZERO)?;
+        drop(client);
+        read_end(&server)?;
+        Ok(port)
+    })?;
+    let local = Path::private_loopback(Version::V4)?;
+    let address = local.addresses().1;
+    let [cookie, fast] = local.near(|| {
+        fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2")?;
+        let listening = listener(address, PORT + 1)?;
+        let (client, server, cookie) = open(&listening, Duration::ZERO)?;
+        drop(client);
+        read_end(&server)?;
+        drop(server);
+        // Client and server, neither of which asks for a cookie.
+        fs::write("/proc/sys/net/ipv4/tcp_fastopen", "519")?;
+        fs::write("/proc/sys/net/ipv4/tcp_syncookies", "1")?;
+        let listening = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+        let to = SockaddrStorage::from(SocketAddr::new(address, PORT + 2));
+        bind(listening.as_raw_fd(), &to)?;
+        fast_open(&listening)?;
+        listen(&listening, Backlog::new(5)?)?;
+        let listening = TcpListener::from(listening);
+        let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None)?;
+        let sent = sendto(client.as_raw_fd(), &[7; 60], &to, MsgFlags::from_bits_retain(libc::MSG_FASTOPEN))?;
+        ensure!(sent == 60, "{sent} bytes");
+        let client = TcpStream::from(client);
+        let (server, _) = listening.accept()?;
+        read(&server, 60)?;
+        write(&server, 30)?;
+        read(&client, 30)?;
+        let port = client.local_addr()?.port();
+        drop(client);
+        read_end(&server)?;
+        Ok([cookie, port])
+    })?;
+    let (lines, _) = stop(tool, 6)?;
+    for role in ["client", "server"] {
+        expect_time(lines.one(role, delayed)?, "handshake_ns", DELAY)?;
+    }
+    let server = lines.one("server", cookie)?;
+    ensure!(
+        server["handshake_ns"].is_null() && server["flags"] == serde_json::json!(["syn-cookie"]),
+        "{server}"
+    );
+    ensure!(!lines.one("client", cookie)?["handshake_ns"].is_null(), "no handshake of the client's");
+    let (client, server) = (lines.one("client", fast)?, lines.one("server", fast)?);
+    ensure!(server["flags"] == serde_json::json!(["fast-open"]), "{server}");
+    ensure!(!server["handshake_ns"].is_null() && server["pid"] == id(), "{server}");
+    for (line, [sent, received]) in [(client, [60, 30]), (server, [30, 60])] {
+        expect_count(line, "bytes_out", sent)?;
+        expect_count(line, "bytes_in", received)?;
+    }
+    // The bytes were there before the handshake was complete.
+    ensure!(client["first_out_ns"].is_null(), "{client}");
+    Ok(())
+}
+
+fn fast_open(listening: &OwnedFd) -> Result<()> {
+    let backlog: libc::c_int = 5;
+    // SAFETY: an int, of which the length is told.
+    let result = unsafe {
+        libc::setsockopt(
+            listening.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN,
+            (&raw const backlog).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    ensure!(result == 0, "TCP_FASTOPEN: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// What the kernel counts of queues that overflow, in the calling thread's namespace.
+fn overflows() -> Result<[u64; 2]> {
+    let text = fs::read_to_string("/proc/thread-self/net/netstat")?;
+    let mut rows = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (rows.next().context("names")?, rows.next().context("values")?);
+    let value = |wanted| -> Result<u64> {
+        let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == wanted);
+        Ok(found.context("no such counter")?.1.parse()?)
+    };
+    Ok([value("ListenOverflows")?, value("ListenDrops")?])
+}
+
+fn full_queue(backend: Backend) -> Result<()> {
+    const BACKLOG: i32 = 2;
+    for version in [Version::V4, Version::V6] {
+        let path = Path::private_loopback(version)?;
+        let to = SocketAddr::new(path.addresses().1, PORT);
+        let tool = launch(backend, &[PORT], &[])?;
+        let ([overflowed, dropped], accepted) = path.near(|| {
+            let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+            let listening = socket(family, SockType::Stream, SockFlag::empty(), None)?;
+            bind(listening.as_raw_fd(), &SockaddrStorage::from(to))?;
+            listen(&listening, Backlog::new(BACKLOG)?)?;
+            let clients = (0..12).map(|_| begin(to)).collect::<Result<Vec<_>>>()?;
+            // Some are sent again meanwhile.
+            until(PATIENCE, || Ok(overflows()?[0] >= 12))?;
+            let before = overflows()?;
+            drop(clients);
+            let after = overflows()?;
+            ensure!(before == after, "it goes on");
+            let listening = TcpListener::from(listening);
+            listening.set_nonblocking(true)?;
+            let accepted = std::iter::from_fn(|| listening.accept().ok()).count() as u64;
+            Ok((overflows()?, accepted))
+        })?;
+        let outcome = tool.stop()?;
+        let footer = outcome.footer()?;
+        let queue = &footer["listening"][0];
+        expect_count(queue, "overflows", overflowed)?;
+        expect_count(queue, "dropped", dropped)?;
+        expect_count(queue, "accepted", accepted)?;
+        expect_count(queue, "most_waiting", BACKLOG as u64 + 1)?;
+        expect_count(queue, "backlog", BACKLOG as u64)?;
+        ensure!(accepted == BACKLOG as u64 + 1 && queue["pid"] == id(), "{queue}");
+    }
+    Ok(())
+}
+
+/// Each end of each of many has one line.
+fn many(backend: Backend) -> Result<()> {
+    const MANY: usize = 2_000;
+    let path = Path::private_loopback(Version::V4)?;
+    let address = path.addresses().1;
+    let tool = launch(backend, &[PORT], &[])?;
+    let ports = path.near(|| {
+        let listening = listener(address, PORT)?;
+        let mut ports = Vec::new();
+        for _ in 0..MANY {
+            let (client, server, port) = open(&listening, Duration::ZERO)?;
+            write(&client, 3)?;
+            read(&server, 3)?;
+            drop(client);
+            read_end(&server)?;
+            ports.push(port);
+        }
+        Ok(ports)
+    })?;
+    let lines_wanted = MANY * 2;
+    let outcome = {
+        // Those of which the kernel skipped a program are missing.
+        let _ = tool.expect_written(lines_wanted);
+        tool.stop()?
+    };
+    let lines = Lines::of(&outcome)?;
+    let whole =
+        |role, port| lines.one(role, port).is_ok_and(|line| line["state"] == "closed" && line["pid"] == id());
+    let found =
+        ports.iter().map(|&port| u64::from(whole("client", port)) + u64::from(whole("server", port))).sum();
+    outcome.expect_all("ends of connections", found, lines_wanted as u64, [])
+}
+
+/// Of two processes one is asked for, by its number and by its name, and the children of neither.
+fn of_a_process(backend: Backend) -> Result<()> {
+    let path = Path::loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let name = String::from_utf8_lossy(SERVER).into_owned();
+    let server = pair.server.pid();
+    for arguments in [["--pid".to_owned(), server.to_string()], ["--comm".to_owned(), name]] {
+        let tool = Launch::new(backend).view("connections").args(&arguments).start()?;
+        pair.open(&path)?;
+        pair.converse(2, 100)?;
+        let outcome = tool.stop()?;
+        let lines = Lines::of(&outcome)?;
+        ensure!(
+            lines.0.len() == 1 && lines.0[0]["role"] == "server" && lines.0[0]["pid"] == server,
+            "{arguments:?}: {:#?}",
+            lines.0
+        );
+        expect_count(&lines.0[0], "bytes_in", 200)?;
+        ensure!(lines.0[0]["state"] == "open", "{}", lines.0[0]);
+    }
+    Ok(())
+}
+
+/// One that is older than tracing says so, and nothing is made up.
+fn from_before(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?;
+    let address = path.addresses().1;
+    let (listening, client, server, port) = path.near(|| {
+        let listening = listener(address, PORT)?;
+        let (client, server, port) = open(&listening, Duration::ZERO)?;
+        write(&client, 70)?;
+        read(&server, 70)?;
+        Ok((listening, client, server, port))
+    })?;
+    let waiting = path.near(|| Ok(TcpStream::connect((address, PORT))?))?;
+    let tool = launch(backend, &[PORT], &[])?;
+    drop(client);
+    read_end(&server)?;
+    drop(server);
+    // Established before, accepted since.
+    let (accepted, _) = listening.accept()?;
+    drop(accepted);
+    read_end(&waiting)?;
+    drop(waiting);
+    let (lines, _) = stop(tool, 4)?;
+    let old: Vec<_> = lines.0.iter().filter(|line| line["lport"] == port || line["rport"] == port).collect();
+    ensure!(old.len() == 2 && lines.0.len() == 4, "{:#?}", lines.0);
+    for line in lines.0 {
+        ensure!(line["flags"] == serde_json::json!(["start-unseen"]), "{line}");
+        for unknown in ["handshake_ns", "accept_ns", "first_in_ns", "first_out_ns", "duration_ns"] {
+            ensure!(line[unknown].is_null(), "{unknown}: {line}");
+        }
+        ensure!(line["pid"] == id() && line["state"] == "closed", "{line}");
+    }
+    Ok(())
+}
