@@ -381,7 +381,10 @@ fn failed(backend: Backend) -> Result<()> {
             abandoned["closed_by"] == "local" && timeout["closed_by"] == "timeout",
             "{abandoned} {timeout}"
         );
-        expect_count(timeout, "syn_retrans", 1)?;
+        // Linux 6.5 and later send it again more often than they are told (`tcp_syn_linear_timeouts`).
+        let sent = timeout["segs_out"].as_u64().context("segments")?;
+        expect_count(timeout, "syn_retrans", sent - 1)?;
+        ensure!(sent > 1, "{timeout}");
         // 1 s until the SYN is sent again, and twice that for the answer.
         expect_time(timeout, "duration_ns", Duration::from_secs(3))?;
         let footer = outcome.footer()?;
@@ -523,7 +526,7 @@ fn full_queue(backend: Backend) -> Result<()> {
 
 /// Each end of each of many has one line.
 fn many(backend: Backend) -> Result<()> {
-    const MANY: usize = 2_000;
+    const MANY: usize = 500;
     let path = Path::private_loopback(Version::V4)?;
     let address = path.addresses().1;
     let tool = launch(backend, &[PORT], &[])?;
@@ -565,7 +568,9 @@ fn of_a_process(backend: Backend) -> Result<()> {
         pair.open(&path)?;
         pair.converse(2, 100)?;
         let outcome = tool.stop()?;
-        let lines = Lines::of(&outcome)?;
+        let mut lines = Lines::of(&outcome)?;
+        // That of the run before ends when the next one is opened.
+        lines.0.retain(|line| line["flags"] == serde_json::json!([]));
         ensure!(
             lines.0.len() == 1 && lines.0[0]["role"] == "server" && lines.0[0]["pid"] == server,
             "{arguments:?}: {:#?}",
