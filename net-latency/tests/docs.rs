@@ -168,7 +168,7 @@ fn for_users() -> Vec<Document> {
 
 /// All documents, those for who changes the tool as well.
 fn all() -> Vec<Document> {
-    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     for_users().into_iter().chain(others.map(|name| Document::read(&workspace().join(name)))).collect()
 }
 
@@ -216,7 +216,8 @@ fn links_lead_somewhere() {
             else {
                 continue;
             };
-            if dest_url.starts_with("https://") {
+            let is_mail = !dest_url.contains('/') && dest_url.contains('@');
+            if is_mail || dest_url.starts_with("https://") {
                 continue;
             }
             let (file, anchor) = match dest_url.split_once('#') {
@@ -399,6 +400,23 @@ fn tests_that_documents_name_exist() {
         assert!(tests.len() > at_least, "{path}: {tests:?}");
         let missing: Vec<_> = tests.iter().filter(|test| !exists(test)).collect();
         assert!(missing.is_empty(), "{path} names tests that are not there: {missing:?}");
+    }
+}
+
+#[test]
+fn whoever_finds_a_vulnerability_knows_whom_to_tell() {
+    let policy = Document::read(&workspace().join("SECURITY.md"));
+    let package = fs::read_to_string(workspace().join("net-latency/Cargo.toml")).expect("the package");
+    let maintainer = package.split_once("maintainer = \"").expect("a maintainer").1;
+    let address = maintainer.split(['<', '>']).nth(1).expect("an address");
+    assert!(policy.text.contains(&format!("<{address}>")), "SECURITY.md doesn't name {address}");
+    for name in ["README.md", "docs/security.md"] {
+        let document = Document::read(&workspace().join(name));
+        let leads_there = |event: &Event<'_>| matches!(event, Event::Start(Tag::Link { dest_url, .. }) if dest_url.ends_with("SECURITY.md"));
+        assert!(
+            document.events().any(|(event, _)| leads_there(&event)),
+            "{name} doesn't lead to SECURITY.md"
+        );
     }
 }
 
