@@ -1,6 +1,6 @@
 //! The options of `net-latency export`.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use clap::{Args, Command};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Failure,
-    request::{Backend, ExportBy, ExportConfig, SlowLines, Stages, values},
+    request::{Backend, ExportBy, ExportConfig, Listen, SlowLines, Stages, values},
 };
 
 /// Where scrapers of this machine find it unless told otherwise: nobody else reaches that.
@@ -19,6 +19,8 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:9823";
 /// Groups with series of their own unless told otherwise.
 const DEFAULT_SERIES: u16 = 64;
 
+/// Bytes of a unix socket's path (`sun_path` in include/uapi/linux/un.h, and its end).
+const LONGEST_SOCKET: usize = 107;
 /// Lines of slow packets in a second unless told otherwise.
 const DEFAULT_RATE: u16 = 100;
 
@@ -28,9 +30,9 @@ pub(super) struct ExportArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Where to listen; 0.0.0.0:9823 or [::]:9823 for all addresses of this machine
-    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN, value_parser = parse_listen, help_heading = "Output")]
-    listen: SocketAddr,
+    /// Address and port to listen on, 0.0.0.0:9823 or [::]:9823 for all addresses of this machine; or unix:PATH, a unix socket for its owner and group
+    #[arg(long, value_name = "WHERE", default_value = DEFAULT_LISTEN, value_parser = parse_listen, help_heading = "Output")]
+    listen: Listen,
     /// Name by which scrapers know this machine, besides localhost, its host name and any address; repeatable
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     host_name: Vec<String>,
@@ -101,8 +103,17 @@ impl ExportArguments {
     }
 }
 
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "write an address of this machine and a port: 127.0.0.1:9823, 0.0.0.0:9823 or [::]:9823".to_owned()
-    })
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("write the path of a socket behind it: unix:/run/net-latency/metrics.sock".to_owned()),
+        Some(path) if path.len() > LONGEST_SOCKET => {
+            Err(format!("the path of a unix socket has {LONGEST_SOCKET} bytes at most, this one has {}", path.len()))
+        }
+        Some(path) => Ok(Listen::Unix(path.into())),
+        None => text.parse().map(Listen::Port).map_err(|_| {
+            "write an address of this machine and a port, 127.0.0.1:9823, 0.0.0.0:9823 or [::]:9823, or a unix socket, \
+             unix:/run/net-latency/metrics.sock"
+                .to_owned()
+        }),
+    }
 }

@@ -273,7 +273,7 @@ mod tests {
 
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
-        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Mark, PacketFilter,
+        Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Listen, Mark, PacketFilter,
         ReportFormat, Rotation, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
@@ -492,7 +492,7 @@ mod tests {
             stages: Stages::Basic,
             series: 64,
             slow: None,
-            listen: (Ipv4Addr::LOCALHOST, 9823).into(),
+            listen: Listen::Port((Ipv4Addr::LOCALHOST, 9823).into()),
             host_names: vec![],
             duration: None,
             quiet: false,
@@ -515,13 +515,15 @@ mod tests {
                 stages: Stages::Basic,
                 series: 7,
                 slow: Some(SlowLines { least, per_second: 7 }),
-                listen: (Ipv6Addr::UNSPECIFIED, 80).into(),
+                listen: Listen::Port((Ipv6Addr::UNSPECIFIED, 80).into()),
                 host_names: vec!["node-7.example".to_owned()],
                 duration: Some(Duration::from_secs(60)),
                 quiet: true,
                 footer: FooterFormat::None,
             }
         );
+        let unix = export(&["--listen", "unix:run/x"]).listen;
+        assert_eq!((&unix, unix.to_string().as_str()), (&Listen::Unix("run/x".into()), "unix:run/x"));
     }
 
     #[test]
@@ -586,7 +588,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
-        let wrong: [&[&str]; 47] = [
+        let too_long = format!("unix:/{}", "x".repeat(107));
+        let wrong: [&[&str]; 49] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -634,6 +637,8 @@ mod tests {
             &["export", "--by", "pid"],
             &["export", "--listen", "localhost"],
             &["export", "--listen", "127.0.0.1:99999"],
+            &["export", "--listen", "unix:"],
+            &["export", "--listen", &too_long],
             &["export", "--series", "0"],
             &["export", "--slower-rate", "5"],
             &["export", "--slower", "1ms", "--slower-rate", "0"],

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     io::{self, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener as StdListener},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,13 +29,15 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc, oneshot},
     task::{AbortHandle, yield_now},
     time::{sleep, timeout},
 };
 
-use super::form::Form;
+use super::{
+    form::Form,
+    listener::{Listener, Name, Socket, Stream},
+};
 use crate::{error::Failure, message::tell};
 
 /// Connections that are answered at a time. A server of metrics has one scraper, or a few.
@@ -71,51 +73,17 @@ pub(crate) struct Scrape {
     pub(crate) answer: oneshot::Sender<Bytes>,
 }
 
-/// A socket that listens. Nobody is answered yet.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    socket: StdListener,
-    /// Where it is.
-    pub(crate) address: SocketAddr,
-}
-
-impl Listener {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// A usage failure if this machine has no such address, or this user may not listen there; a failure while running if
-    /// somebody else does.
-    pub(crate) fn open(address: SocketAddr) -> Result<Self, Failure> {
-        let opened = StdListener::bind(address).and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            let address = socket.local_addr()?;
-            Ok(Self { socket, address })
-        });
-        opened.map_err(|error| {
-            let usage = |why: &str| Failure::Usage(format!("cannot listen on {address}: {why}"));
-            match error.kind() {
-                io::ErrorKind::AddrInUse => Failure::Runtime(anyhow::anyhow!(
-                    "cannot listen on {address}: something else does; end it, or choose another port with --listen"
-                )),
-                io::ErrorKind::AddrNotAvailable => {
-                    usage("this machine has no such address; `ip address` lists those that it has")
-                }
-                io::ErrorKind::PermissionDenied => usage("this user may not; choose a port from 1024 up"),
-                _ => usage(&error.to_string()),
-            }
-        })
-    }
-}
-
 /// The thread that answers.
 pub(crate) struct Server {
     /// Who wants metrics.
     pub(crate) scrapes: mpsc::Receiver<Scrape>,
     is_ready: Arc<AtomicBool>,
+    /// The socket's file goes with this.
+    _name: Option<Name>,
 }
 
 impl Server {
-    /// Starts to answer those who ask for one of the `hosts`: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
+    /// Starts to answer those who ask for one of the `hosts`, if they come by a port: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
     ///
     /// # Errors
     /// If there can't be another thread, or that fails.
@@ -129,16 +97,16 @@ impl Server {
         let service = Service {
             scrapes: sender,
             is_ready: Arc::clone(&is_ready),
-            hosts: hosts.into(),
+            hosts: listener.is_port().then(|| hosts.into()),
             has_asked: Arc::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start the runtime")?;
-        let socket = {
+        let (socket, name) = {
             let _guard = runtime.enter();
-            TcpListener::from_std(listener.socket).context("cannot listen")?
+            listener.into_socket().context("cannot listen")?
         };
         let (prepared, is_prepared) = std::sync::mpsc::channel();
         thread::Builder::new()
@@ -154,7 +122,7 @@ impl Server {
             })
             .context("cannot start a thread")?;
         is_prepared.recv().context("the thread that answers scrapers has ended")??;
-        Ok(Self { scrapes, is_ready })
+        Ok(Self { scrapes, is_ready, _name: name })
     }
 
     /// From now on it is ready, or not any more.
@@ -167,14 +135,14 @@ impl Server {
 struct Service {
     scrapes: mpsc::Sender<Scrape>,
     is_ready: Arc<AtomicBool>,
-    /// By which names of this machine it is asked, as far as they are not addresses.
-    hosts: Arc<[String]>,
+    /// By which names of this machine it is asked, as far as they are not addresses; any where only programs of this machine can ask.
+    hosts: Option<Arc<[String]>>,
     /// The head of this connection's request has come.
     has_asked: Arc<AtomicBool>,
 }
 
 /// Answers whoever comes, for ever.
-async fn serve(socket: TcpListener, service: Service) {
+async fn serve(socket: Socket, service: Service) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let refusals = Arc::new(Semaphore::new(REFUSALS));
     // Those that go on, the oldest first.
@@ -182,7 +150,7 @@ async fn serve(socket: TcpListener, service: Service) {
     let mut is_told = false;
     loop {
         let stream = match socket.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 // Who gave up before being accepted is no trouble of ours.
                 if !is_told && error.kind() != io::ErrorKind::ConnectionAborted {
@@ -222,7 +190,7 @@ async fn serve(socket: TcpListener, service: Service) {
 }
 
 /// Answers one request. Nobody keeps a connection: it would count among those that there may be.
-async fn answer(stream: TcpStream, service: Service) -> hyper::Result<()> {
+async fn answer(stream: Box<dyn Stream>, service: Service) -> hyper::Result<()> {
     let respond = service_fn(move |request| {
         let service = service.clone();
         async move { Ok::<_, Infallible>(service.respond(&request).await) }
@@ -238,7 +206,7 @@ async fn answer(stream: TcpStream, service: Service) -> hyper::Result<()> {
 }
 
 /// Says that there are too many, and waits until that was read: what is unread when a socket closes takes the answer with it.
-async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+async fn refuse(mut stream: Box<dyn Stream>) -> io::Result<()> {
     stream.write_all(REFUSAL).await?;
     stream.shutdown().await?;
     let mut unread = [0; 1024];
@@ -270,13 +238,14 @@ impl Service {
     /// Whether the request is for this machine: a page of a browser here may ask by a name of its own that leads here. Addresses are
     /// what they are; a name has to be one of ours.
     fn is_known(&self, request: &Request<Incoming>) -> bool {
+        let Some(hosts) = &self.hosts else { return true };
         let Some(host) = request.headers().get(HOST) else { return true };
         let Some(host) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else {
             return false;
         };
         let name = host.host();
         let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
-        is_address || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+        is_address || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
     async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
@@ -335,11 +304,14 @@ fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
 mod tests {
     use std::{
         io::Read as _,
-        net::{Ipv4Addr, TcpStream},
+        net::{Ipv4Addr, SocketAddr, TcpStream},
+        os::unix::net::UnixStream,
+        thread::JoinHandle,
         time::Instant,
     };
 
     use super::*;
+    use crate::request::Listen;
 
     const BODY: &str = "net_latency 1\n";
 
@@ -347,19 +319,31 @@ mod tests {
         ["localhost", "node-7.example"].map(str::to_owned).to_vec()
     }
 
+    /// A free port of this machine.
+    fn listen() -> (Listener, SocketAddr) {
+        let listener = Listener::open(&Listen::Port((Ipv4Addr::LOCALHOST, 0).into())).expect("a free port");
+        let Listen::Port(address) = listener.address() else { panic!("a port") };
+        (listener, address)
+    }
+
     /// A server on a port of its own, and metrics for whoever asks.
     fn start() -> SocketAddr {
-        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let address = listener.address;
-        let mut server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
+        let (listener, address) = listen();
+        start_on(listener);
+        address
+    }
+
+    fn start_on(listener: Listener) -> JoinHandle<()> {
+        let server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
         server.set_ready(true);
         thread::spawn(move || {
+            // All of it, the socket's file too.
+            let mut server = server;
             while let Some(scrape) = server.scrapes.blocking_recv() {
                 let body = Bytes::from_static(BODY.as_bytes());
                 let _ = scrape.answer.send(if scrape.is_packed { gzipped(&body) } else { body });
             }
-        });
-        address
+        })
     }
 
     fn connect(address: SocketAddr) -> TcpStream {
@@ -451,8 +435,7 @@ mod tests {
 
     #[test]
     fn who_is_not_ready_says_so() {
-        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let address = listener.address;
+        let (listener, address) = listen();
         let server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
         let codes = ["/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
         assert_eq!(codes, ["200", "503", "503"]);
@@ -476,8 +459,7 @@ mod tests {
 
     #[test]
     fn too_many_connections_are_told_so_and_the_rest_goes_on() {
-        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let address = listener.address;
+        let (listener, address) = listen();
         let mut server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
         server.set_ready(true);
         let mut waiting: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
@@ -527,13 +509,16 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_is_one_sentence() {
-        let listener = Listener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let busy = Listener::open(listener.address).expect_err("it is taken");
-        assert_eq!((busy.exit_code(), busy.to_string().lines().count()), (1, 1));
-        // Of TEST-NET-1 (RFC 5737).
-        let other = Listener::open(([192, 0, 2, 1], 9823).into()).expect_err("it is nobody's");
-        assert_eq!(other.exit_code(), 2);
-        insta::assert_snapshot!(other.to_string());
+    fn programs_of_this_machine_ask_by_a_unix_socket_and_any_name() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("metrics.sock");
+        let listener = Listener::open(&Listen::Unix(path.clone())).expect("made");
+        let server = start_on(listener);
+        let mut stream = UnixStream::connect(&path).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: metrics.example\r\n\r\n").expect("it listens");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(status(&answer) == "200" && answer.ends_with(BODY), "{answer}");
+        drop(server);
     }
 }

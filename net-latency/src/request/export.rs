@@ -1,6 +1,6 @@
 //! What `net-latency export` is asked for.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use net_latency_common::GroupBy;
 
@@ -30,7 +30,7 @@ pub struct ExportConfig {
     /// Which of them have a line besides.
     pub slow: Option<SlowLines>,
     /// Where to listen.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Names of this machine by which scrapers may ask, besides its own.
     pub host_names: Vec<String>,
     /// Stop this long after everything is attached.
@@ -39,6 +39,24 @@ pub struct ExportConfig {
     pub quiet: bool,
     /// Form of the summary at the end, on standard error.
     pub footer: FooterFormat,
+}
+
+/// Where scrapers come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// To an address and port of this machine.
+    Port(SocketAddr),
+    /// To a unix socket of that path.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// Lines of slow packets on standard output.

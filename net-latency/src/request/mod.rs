@@ -25,7 +25,7 @@ pub use calls::{CallsConfig, Preset};
 pub use check::CheckConfig;
 pub use connections::{ConnectionsConfig, ConnectionsInput};
 pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
-pub use export::{ExportBy, ExportConfig, SlowLines};
+pub use export::{ExportBy, ExportConfig, Listen, SlowLines};
 pub use filter::PacketFilter;
 pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};

@@ -22,12 +22,13 @@ use crate::{
         families::{Figures, Hook},
         form::Form,
         groups::Groups,
+        listener::Listener,
         names::Names,
         process,
-        server::{Listener, Scrape, Server, gzipped},
+        server::{Scrape, Server, gzipped},
     },
     message::tell,
-    request::{ExportBy, ExportConfig},
+    request::{ExportBy, ExportConfig, Listen},
     run::{
         ends::{Selected, Signals},
         pace::{self, TICK},
@@ -63,8 +64,11 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         ));
     }
     let slow = config.slow.as_ref().map(Slow::open).transpose()?;
-    let listener = Listener::open(config.listen)?;
-    let address = listener.address;
+    let listener = Listener::open(&config.listen)?;
+    let metrics = match listener.address() {
+        Listen::Port(address) => format!("http://{address}/metrics"),
+        socket @ Listen::Unix(_) => socket.to_string(),
+    };
     // It answers that it is alive while hooks are being attached, which takes a while.
     // Its thread reads nothing but what scrapers send.
     let server = Server::start(listener, hosts(config), || {
@@ -72,12 +76,16 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     })?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
     selected.are_there()?;
-    let later = Later { answers: true, reads_names: true, ..Later::default() };
+    let socket = match &config.listen {
+        Listen::Port(_) => None,
+        Listen::Unix(path) => Some(path.as_path()),
+    };
+    let later = Later { answers: true, socket, reads_names: true, ..Later::default() };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
     server.set_ready(true);
     if !config.quiet {
         let by = tracer.mechanism().name();
-        tell(format_args!("tracing by {by}; metrics at http://{address}/metrics; Ctrl-C ends it"));
+        tell(format_args!("tracing by {by}; metrics at {metrics}; Ctrl-C ends it"));
     }
     let hooks =
         tracer.hooks().iter().map(|&[stage, mechanism, name]| Hook { stage, mechanism, name }).collect();

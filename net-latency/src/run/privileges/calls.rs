@@ -189,6 +189,9 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
     if later.answers {
         groups.push(ANSWERING);
     }
+    if later.socket.is_some() {
+        groups.push(&[libc::SYS_unlinkat]);
+    }
     if later.draws {
         ioctls.extend([libc::TCSETS, libc::TCSETS2]);
         // The terminal, where keys don't come from standard input.

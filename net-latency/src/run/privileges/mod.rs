@@ -25,6 +25,8 @@ pub(crate) struct Later<'a> {
     pub(crate) has_command: bool,
     /// Answers scrapers.
     pub(crate) answers: bool,
+    /// Removes this socket at its end.
+    pub(crate) socket: Option<&'a Path>,
     /// Draws on a terminal.
     pub(crate) draws: bool,
     /// Runs a program of the kernel side's that is open, to ask about a socket.
@@ -82,7 +84,7 @@ fn give_up_capabilities(later: &Later<'_>, reads: impl Fn() -> bool) -> Result<C
     if later.has_command {
         kept |= CapabilitySet::KILL;
     }
-    if later.output.is_some_and(|path| !can_be_written(path)) {
+    if [later.output, later.socket].into_iter().flatten().any(|path| !can_be_written(path)) {
         // Somebody else's file or directory, which only root's privilege opens.
         kept |= CapabilitySet::DAC_OVERRIDE;
     }

@@ -54,6 +54,9 @@ pub(super) fn restrict(later: &Later<'_>) -> Result<bool> {
                 .map(|directory| (directory, writing | AccessFs::MakeReg | AccessFs::RemoveFile)),
         );
     }
+    if let Some(socket) = later.socket {
+        rules.extend(directory(socket).map(|directory| (directory, AccessFs::RemoveFile.into())));
+    }
     if later.draws {
         rules.push((TERMINAL.into(), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev));
     }
@@ -125,6 +128,33 @@ mod tests {
         let output = again(module_path!(), NAME, folder.path().to_str().expect("UTF-8"));
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("as it has to be"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn a_socket_is_removed_and_nothing_is_made() {
+        const NAME: &str = "a_socket_is_removed_and_nothing_is_made";
+        if let Some(folder) = env::var_os(PART) {
+            let socket = Path::new(&folder).join("socket");
+            let later = Later { socket: Some(&socket), answers: true, ..Later::default() };
+            if restrict(&later).expect("the kernel does not refuse") {
+                for error in [
+                    fs::write(&socket, ""),
+                    fs::write(socket.with_extension("new"), ""),
+                    fs::remove_file("/tmp/x"),
+                ] {
+                    assert!(error.is_err());
+                }
+            }
+            fs::remove_file(&socket).expect("removed");
+            println!("as it has to be");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("temporary directory");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).expect("made");
+        let output = again(module_path!(), NAME, folder.path().to_str().expect("UTF-8"));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("as it has to be"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!folder.path().join("socket").exists());
     }
 
     #[test]

@@ -104,7 +104,12 @@ pub(super) fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
     sleep(Duration::from_millis(150));
     let (head, body) = get(address, "/metrics", "text/plain;version=0.0.4")?;
     ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    String::from_utf8(body)?.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
+    samples(body)
+}
+
+/// What Prometheus' text has.
+pub(super) fn samples(text: Vec<u8>) -> Result<Vec<Sample>> {
+    String::from_utf8(text)?.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
 }
 
 /// No value of a label of these tests has a quotation mark or a comma.
@@ -126,7 +131,7 @@ fn sum(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> u64 {
 }
 
 /// That the metrics at the end had all packets of the ledger.
-fn expect_ledger(outcome: &Outcome, samples: &[Sample]) -> Result<()> {
+pub(super) fn expect_ledger(outcome: &Outcome, samples: &[Sample]) -> Result<()> {
     let shown = outcome.ledger()?.shown;
     let all = sum(samples, "net_latency_packets_total", &[]);
     ensure!(all == shown, outcome.fault(format_args!("{all} packets in the metrics, not {shown}"), []));

@@ -13,6 +13,7 @@ mod diagnose;
 mod disturbances;
 mod ends;
 pub(crate) mod export;
+mod export_socket;
 mod filters;
 mod footer;
 pub(crate) mod harness;
@@ -81,6 +82,7 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     diagnose::CASES,
     disturbances::CASES,
     export::CASES,
+    export_socket::CASES,
     filters::CASES,
     footer::CASES,
     hist::CASES,
@@ -138,6 +140,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         hist::CASES,
         diagnose::CASES,
         export::CASES,
+        export_socket::CASES,
         calls::CASES,
         calls_witness::CASES,
         journey::CASES,
