@@ -538,6 +538,17 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_the_device_is_a_failure_that_counts_the_lines() {
+        // The memory of a process takes nothing at its beginning: EIO.
+        let mut sink =
+            Sink::open(Some(Path::new("/proc/self/mem")), b"", Rotation::default()).expect("procfs");
+        sink.buffer().extend_from_slice(b"one\ntwo\n");
+        let error = sink.flush(PATIENCE).expect_err("it takes nothing");
+        let SinkError::Failed { source, lost_lines, .. } = &error else { panic!("{error}") };
+        assert_eq!((source.raw_os_error(), *lost_lines), (Some(libc::EIO), 2));
+    }
+
+    #[test]
     fn a_closed_pipe_is_told_apart() {
         let (reader, writer) = io::pipe().expect("pipe");
         drop(reader);

@@ -9,18 +9,19 @@ use anyhow::{Context as _, Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
-use super::Case;
+use super::{Case, rotation::Logs};
 use crate::{
     allowance::Allowance,
     lines::Line,
     net::{Path, Version},
     oracle::{self, expect_stream},
     peers::Pair,
-    tool::{Backend, Launch, Tool},
+    process::{PATIENCE, until},
+    tool::{Backend, Launch, Outcome, Tool},
 };
 
 pub(crate) const CASES: &[Case] =
-    &[("clock_step", step), ("clock_slew", slew), ("order_of_completion", order)];
+    &[("clock_step", step), ("clock_set_back", back), ("clock_slew", slew), ("order_of_completion", order)];
 
 const ROUNDS: usize = 50;
 const LEN: u32 = 200;
@@ -28,20 +29,20 @@ const STEP_SECONDS: i64 = 3600;
 /// The tool reads its records every 40 ms, or as soon as an emulated machine lets it.
 const MANY_READS: Duration = Duration::from_secs(2);
 
-/// A system clock that is ahead. Put back when dropped.
-struct Ahead;
+/// A system clock that is so many seconds ahead. Put right when dropped.
+struct Changed(i64);
 
-impl Ahead {
-    fn step() -> Result<Self> {
-        step_clock(STEP_SECONDS)?;
-        Ok(Self)
+impl Changed {
+    fn by(seconds: i64) -> Result<Self> {
+        step_clock(seconds)?;
+        Ok(Self(seconds))
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Changed {
     fn drop(&mut self) {
-        if let Err(error) = step_clock(-STEP_SECONDS) {
-            eprintln!("the clock stays ahead: {error:#}");
+        if let Err(error) = step_clock(-self.0) {
+            eprintln!("the clock stays {} s ahead: {error:#}", self.0);
         }
     }
 }
@@ -77,32 +78,72 @@ fn step(backend: Backend) -> Result<()> {
         Ok(span)
     };
     let before = talk(1)?;
-    let ahead = Ahead::step()?;
+    let ahead = Changed::by(STEP_SECONDS)?;
     let within = talk(2)?;
     drop(ahead);
     let after = talk(3)?;
     let outcome = tool.stop()?;
     ensure!(within.0 - before.1 > TimeDelta::seconds(STEP_SECONDS), "the clock was not set");
 
+    expect_within(&outcome, &pair, &[before, within, after])
+}
+
+/// All lines of as many conversations, in their order, none of them outside of the times of its own.
+fn expect_within(outcome: &Outcome, pair: &Pair, spans: &[(DateTime<Utc>, DateTime<Utc>)]) -> Result<()> {
     let lines = outcome.lines()?;
     let own: Vec<_> = lines.into_iter().filter(|line| pair.owns(line) && !line.is("control")).collect();
-    outcome.expect_all("lines", own.len().try_into()?, 12 * u64::try_from(ROUNDS)?, &own)?;
-    // In their order, none of them outside of all three.
+    let each = 4 * u64::try_from(ROUNDS)?;
+    outcome.expect_all("lines", own.len().try_into()?, each * spans.len() as u64, &own)?;
     let mut rest = own.as_slice();
-    for (start, end) in [before, within, after] {
-        let is_within = |line: &Line| line.ts >= start - MAPPING && line.ts <= end + MAPPING;
+    for (start, end) in spans {
+        let is_within = |line: &Line| line.ts >= *start - MAPPING && line.ts <= *end + MAPPING;
         let count = rest.iter().take_while(|line| is_within(line)).count();
         let (lines, later) = rest.split_at(count);
         outcome.expect_all(
             format_args!("lines between {start} and {end}"),
             count.try_into()?,
-            4 * u64::try_from(ROUNDS)?,
+            each,
             lines.iter().chain(later),
         )?;
         rest = later;
     }
     ensure!(rest.is_empty(), outcome.fault("at another time than it happened", rest));
     Ok(())
+}
+
+/// Somebody sets the clock back by an hour: intervals and rotation go on, and the run ends in its time.
+fn back(backend: Backend) -> Result<()> {
+    const DURATION: Duration = Duration::from_secs(8);
+    /// What a busy machine adds.
+    const LATE: Duration = Duration::from_secs(10);
+    let logs = Logs::new()?;
+    let arguments = ["--duration", "8s", "--interval", "500ms", "--rotate-every", "1s"];
+    let mut tool = logs.launch(backend).args(&arguments).start()?;
+    let begun = Instant::now();
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    let talk = |pair: &mut Pair| -> Result<(DateTime<Utc>, DateTime<Utc>)> {
+        let start = Utc::now();
+        pair.converse(ROUNDS.try_into()?, LEN)?;
+        Ok((start, Utc::now()))
+    };
+    let before = talk(&mut pair)?;
+    // Those lines are out once their file has been rotated.
+    until(PATIENCE, || Ok(logs.numbered(1).exists())).context("no rotation before")?;
+    let behind = Changed::by(-STEP_SECONDS)?;
+    let within = talk(&mut pair)?;
+    tool.expect_more_reports(3).context("no intervals after the clock was set back")?;
+    until(PATIENCE, || Ok(logs.numbered(2).exists())).context("no rotation after the clock was set back")?;
+    let mut outcome = tool.wait()?;
+    let lasted = begun.elapsed();
+    drop(behind);
+    outcome.expect_code(0)?;
+    ensure!(before.0 - within.1 > TimeDelta::seconds(STEP_SECONDS / 2), "the clock was not set");
+    ensure!(
+        lasted < DURATION + LATE && lasted + LATE / 5 > DURATION,
+        outcome.fault(format_args!("it lasted {lasted:?}"), [])
+    );
+    outcome.data = logs.files()?.concat().into_bytes();
+    expect_within(&outcome, &pair, &[before, within])
 }
 
 /// What the sample may be wrong by that maps a line's time to the wall clock.

@@ -14,6 +14,7 @@ mod disturbances;
 mod ends;
 pub(crate) mod export;
 mod export_socket;
+mod faults;
 mod filters;
 mod footer;
 pub(crate) mod harness;
@@ -83,6 +84,7 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     disturbances::CASES,
     export::CASES,
     export_socket::CASES,
+    faults::CASES,
     filters::CASES,
     footer::CASES,
     hist::CASES,
@@ -135,6 +137,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         footer::CASES,
         ends::CASES,
         disturbances::CASES,
+        faults::CASES,
         privileges::CASES,
         top::CASES,
         hist::CASES,

@@ -33,25 +33,29 @@ const ROUNDS: u32 = 1000;
 const LEN: u32 = 200;
 
 /// A directory with the file that the tool writes to.
-struct Logs {
+pub(super) struct Logs {
     directory: TempDir,
 }
 
 impl Logs {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         Ok(Self { directory: tempfile::tempdir()? })
     }
 
-    fn file(&self) -> PathBuf {
+    pub(super) fn directory(&self) -> &FilePath {
+        self.directory.path()
+    }
+
+    pub(super) fn file(&self) -> PathBuf {
         self.directory.path().join("packets")
     }
 
-    fn numbered(&self, number: usize) -> PathBuf {
+    pub(super) fn numbered(&self, number: usize) -> PathBuf {
         self.directory.path().join(format!("packets.{number}"))
     }
 
     /// `-o` with our file, which is left where it is at the end; nothing goes to standard output.
-    fn launch(&self, backend: Backend) -> Launch {
+    pub(super) fn launch(&self, backend: Backend) -> Launch {
         let file = self.file();
         Launch::new(backend)
             .sink(Sink::Redirected(Scratch::new("stdout")))
@@ -59,7 +63,7 @@ impl Logs {
     }
 
     /// All files, the oldest first; each is 0640 and ends with a whole line.
-    fn files(&self) -> Result<Vec<String>> {
+    pub(super) fn files(&self) -> Result<Vec<String>> {
         let old = (1..).take_while(|&number| self.numbered(number).exists()).count();
         let paths: Vec<_> =
             (1..=old).rev().map(|number| self.numbered(number)).chain([self.file()]).collect();
