@@ -22,7 +22,100 @@ use crate::{
     tool::Backend,
 };
 
-pub(crate) const CASES: &[Case] = &[("export_in_a_container", counts)];
+pub(crate) const CASES: &[Case] =
+    &[("export_in_a_container", counts), ("export_in_a_container_where_calls_are_refused", refused)];
+
+/// All system calls that the exporter makes, from its start to its end. Docker's default profile (moby/profiles, seccomp/default.json) allows
+/// each of them, `bpf` to who has CAP_BPF and `perf_event_open` to who has CAP_PERFMON.
+const CALLS: &[&str] = &[
+    // To begin.
+    "arch_prctl",
+    "bind",
+    "capget",
+    "capset",
+    "epoll_create1",
+    "eventfd2",
+    "execve",
+    "landlock_add_rule",
+    "landlock_create_ruleset",
+    "landlock_restrict_self",
+    "listen",
+    "perf_event_open",
+    "pipe2",
+    "pread64",
+    "prlimit64",
+    "seccomp",
+    "set_tid_address",
+    "socketpair",
+    "uname",
+    // From then on.
+    "accept4",
+    "bpf",
+    "brk",
+    "clock_gettime",
+    "clock_nanosleep",
+    "clone",
+    "close",
+    "dup",
+    "epoll_ctl",
+    "epoll_pwait",
+    "epoll_wait",
+    "exit",
+    "exit_group",
+    "fcntl",
+    "fstat",
+    "fstatfs",
+    "futex",
+    "getcwd",
+    "getdents64",
+    "geteuid",
+    "getpeername",
+    "getpid",
+    "getrandom",
+    "getsockname",
+    "getsockopt",
+    "gettid",
+    "gettimeofday",
+    "ioctl",
+    "lseek",
+    "lstat",
+    "madvise",
+    "mmap",
+    "mprotect",
+    "mremap",
+    "munmap",
+    "nanosleep",
+    "newfstatat",
+    "open",
+    "openat",
+    "poll",
+    "ppoll",
+    "prctl",
+    "read",
+    "readlink",
+    "readlinkat",
+    "readv",
+    "recvfrom",
+    "restart_syscall",
+    "rseq",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sched_getaffinity",
+    "sched_yield",
+    "sendto",
+    "set_robust_list",
+    "setpriority",
+    "setsockopt",
+    "shutdown",
+    "sigaltstack",
+    "socket",
+    "stat",
+    "statx",
+    "tgkill",
+    "write",
+    "writev",
+];
 
 /// Where a guest has them that was asked for this.
 const IMAGE: &str = "/root/net-latency.oci.tar";
@@ -94,7 +187,13 @@ impl Bundle {
     }
 
     /// Makes of what the image asks for what Kubernetes makes of it; the network is that of this process.
-    fn configure(&self, manifest: &Manifest, more: &[&str], namespaces_of: u32) -> Result<()> {
+    fn configure(
+        &self,
+        manifest: &Manifest,
+        more: &[&str],
+        namespaces_of: u32,
+        calls: &[&str],
+    ) -> Result<()> {
         let path = self.path().join("config.json");
         let mut config: Value = serde_json::from_slice(&fs::read(&path)?)?;
         let process = &mut config["process"];
@@ -114,6 +213,16 @@ impl Bundle {
         process["capabilities"] =
             json!({ "bounding": capabilities, "effective": capabilities, "permitted": capabilities });
         config["root"]["readonly"] = json!(true);
+        // As Docker's: what is not listed is not permitted, and clone3 is not there, so that clone is called.
+        config["linux"]["seccomp"] = json!({
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "defaultErrnoRet": libc::EPERM,
+            "architectures": ["SCMP_ARCH_X86_64"],
+            "syscalls": [
+                { "names": calls, "action": "SCMP_ACT_ALLOW" },
+                { "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": libc::ENOSYS },
+            ],
+        });
         let mounts = config["mounts"].as_array_mut().context("no mounts")?;
         mounts.retain(|mount| mount["destination"] != "/sys/fs/cgroup");
         for (host, inside) in manifest.mounts()? {
@@ -190,12 +299,39 @@ impl Drop for Container {
     }
 }
 
-/// Other people's programs read the image and run it with what the DaemonSet gives it, and no more: it counts the conversation of
+/// Whether this guest has what it takes: only those that were asked for it carry it.
+fn is_possible() -> bool {
+    let is_there = [IMAGE, UMOCI, CRUN].iter().all(|path| FilePath::new(path).exists());
+    if !is_there {
+        println!("there is no {IMAGE}, {UMOCI} or {CRUN} in this guest");
+    }
+    is_there
+}
+
+/// Where a call is refused without which nothing can be traced, one sentence says so.
+fn refused(_: Backend) -> Result<()> {
+    if !is_possible() {
+        return Ok(());
+    }
+    let manifest = Manifest::read()?;
+    let bundle = Bundle::unpack()?;
+    for (missing, more) in [("bpf", &[][..]), ("perf_event_open", &["--backend", "kprobe"])] {
+        let calls: Vec<_> = CALLS.iter().copied().filter(|call| *call != missing).collect();
+        bundle.configure(&manifest, more, std::process::id(), &calls)?;
+        let mut command = Command::new(CRUN);
+        command.args(["run", "--no-pivot", "--bundle"]).arg(bundle.path()).arg(NAME);
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        let is_right = output.status.code() == Some(3) && said.lines().count() == 1 && said.contains(missing);
+        ensure!(is_right, "without {missing}: {}: {said}", output.status);
+    }
+    Ok(())
+}
+
+/// Other people's programs read the image and run it with what the DaemonSet gives it, and no more, under a filter of system calls: it counts the conversation of
 /// processes outside, and ends well.
 fn counts(_: Backend) -> Result<()> {
-    if ![IMAGE, UMOCI, CRUN].iter().all(|path| FilePath::new(path).exists()) {
-        // Only guests that were asked for it carry them.
-        println!("there is no {IMAGE}, {UMOCI} or {CRUN} in this guest");
+    if !is_possible() {
         return Ok(());
     }
     let path = Path::veth(Version::V4)?;
@@ -203,7 +339,7 @@ fn counts(_: Backend) -> Result<()> {
     let manifest = Manifest::read()?;
     let bundle = Bundle::unpack()?;
     let port = pair.far.port().to_string();
-    bundle.configure(&manifest, &["--port", &port, "--footer", "json"], pair.server.pid())?;
+    bundle.configure(&manifest, &["--port", &port, "--footer", "json"], pair.server.pid(), CALLS)?;
     let container = Container::start(&bundle)?;
     pair.open(&path)?;
     pair.converse(ROUNDS, LEN)?;
