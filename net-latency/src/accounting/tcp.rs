@@ -305,7 +305,8 @@ impl Connections {
         let settle = |old: &Ends, conversation: &mut Conversation| {
             tcp.add(&conversation.finish(old.role(*ephemeral)));
         };
-        let news = places.find(&ends, event.record().pid.into(), settle).see(ends.role(*ephemeral), &segment);
+        let news =
+            places.find(&ends, (event.record().pid.into(), 0), settle).see(ends.role(*ephemeral), &segment);
         tcp.add(&news);
         if let Some(((), ns)) = segment.passage.and_then(|passage| transits.see(&passage, ())) {
             tcp.add_transit(ns);

@@ -252,7 +252,7 @@ impl<K: Copy> Transits<K> {
         if !self.may_have_both(&passage.ends) {
             return None;
         }
-        let owner = passage.ends.netns.into();
+        let owner = (passage.ends.netns.into(), 0);
         self.connections.find(&passage.ends.pair().0, owner, |_, _| {}).see(passage, receiver)
     }
 
@@ -260,7 +260,7 @@ impl<K: Copy> Transits<K> {
     /// their other end elsewhere.
     pub fn may_have_both(&mut self, ends: &Ends) -> bool {
         let Ends { netns, local, remote, .. } = ends;
-        self.own.find(&local.ip(), (*netns).into(), |_, ()| {});
+        self.own.find(&local.ip(), ((*netns).into(), 0), |_, ()| {});
         self.own.get(&remote.ip()).is_some()
     }
 
@@ -318,7 +318,7 @@ mod tests {
     fn of_host<K: Copy>() -> Transits<K> {
         let mut transits = Transits::new();
         for address in ENDS {
-            transits.own.find(&SocketAddr::from(address).ip(), 1, |_, ()| {});
+            transits.own.find(&SocketAddr::from(address).ip(), (1, 0), |_, ()| {});
         }
         transits
     }

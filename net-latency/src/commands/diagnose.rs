@@ -15,7 +15,7 @@ use crate::{
     diagnosis::{Model, json, judge, text},
     error::Failure,
     kernel::{
-        ports,
+        owners, ports,
         tasks::{self, Allowed},
     },
     message::{say, tell},
@@ -79,7 +79,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
         ));
     }
     let mut live = Live {
-        model: new_model(config),
+        model: new_model(config).with_owners(owners::of),
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
         names,

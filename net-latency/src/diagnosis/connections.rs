@@ -74,14 +74,15 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// What is known of that end, which is that service's. Where there is no place, another one makes way, after `settle` has seen it.
+    /// What is known of that end, which is that service's, of that owner. Where there is no place, another one makes way, after `settle` has seen it.
     pub(super) fn find(
         &mut self,
         ends: &Ends,
+        owner: u64,
         service: usize,
         mut settle: impl FnMut(&mut Half),
     ) -> &mut Half {
-        self.halves.find(ends, service as u64, |_, old| settle(old))
+        self.halves.find(ends, (owner, service as u64), |_, old| settle(old))
     }
 
     /// How often an end had a packet that had made way.

@@ -23,7 +23,7 @@ use crate::{
 
 /// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
 const SERVICES: usize = 128;
-/// Services of one process beyond which it gives way to others, however many packets they have.
+/// Services of one owner beyond which it gives way to others, however many packets they have.
 const SHARE: usize = SERVICES / 4;
 /// Most windows of time that are told apart. When there are more, they become twice as wide.
 const WINDOWS: usize = 1_024;
@@ -275,6 +275,8 @@ pub(super) struct Service {
     /// 0 where nobody is known. Of several that of the first.
     pub(super) pid: u32,
     is_of_several: bool,
+    /// Who is behind its process.
+    owner: u64,
     pub(super) port: u16,
     pub(super) protocol: Protocol,
     /// Any bytes, ended by 0.
@@ -358,6 +360,8 @@ pub struct Model {
     pub(super) services: Vec<Service>,
     places: HashMap<Key, usize>,
     challengers: Challengers<Key>,
+    /// Who is behind a process that lived then.
+    owners: fn(u32, i64) -> u64,
     /// The places of those who are alike; of several in one place, only that.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
@@ -382,6 +386,7 @@ impl Model {
             services: Vec::new(),
             places: HashMap::new(),
             challengers: Challengers::new(),
+            owners: |pid, _| pid.into(),
             alike: HashMap::new(),
             connections: Connections::default(),
             span: None,
@@ -393,10 +398,16 @@ impl Model {
         }
     }
 
+    /// Shares are those of whom `owners` says to be behind a process, by its number and when it lived; else of each process.
+    #[must_use]
+    pub(crate) fn with_owners(self, owners: fn(u32, i64) -> u64) -> Self {
+        Self { owners, ..self }
+    }
+
     /// Forgets all that it has seen.
     pub(super) fn clear(&mut self) {
-        let Self { threshold_ns, ephemeral, .. } = *self;
-        *self = Self { threshold_ns, ephemeral, ..Self::new(Duration::ZERO, (0, 0)) };
+        let Self { threshold_ns, ephemeral, owners, .. } = *self;
+        *self = Self { threshold_ns, ephemeral, owners, ..Self::new(Duration::ZERO, (0, 0)) };
     }
 
     /// Adds a packet.
@@ -500,7 +511,8 @@ impl Model {
     fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(count) = event.dsacks() else { return };
         let Self { connections, services, .. } = self;
-        let own = connections.find(ends, place, |half| settle(services, half));
+        let owner = services[place].owner;
+        let own = connections.find(ends, owner, place, |half| settle(services, half));
         services[place].sides[Direction::Out as usize].needless += own.dsacks.tell(count);
     }
 
@@ -508,7 +520,8 @@ impl Model {
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
         let other = connections.other(ends, event);
-        let own = connections.find(ends, place, |half| settle(services, half));
+        let owner = services[place].owner;
+        let own = connections.find(ends, owner, place, |half| settle(services, half));
         own.service = Some(place);
         match other {
             Other::Here(other) if other != place => {
@@ -650,7 +663,11 @@ impl Model {
             }
         }
         let is_full = self.services.len() == SERVICES;
-        let place = if is_full { self.give_way(key)? } else { self.services.len() };
+        let (place, owner) = if is_full {
+            self.give_way(key, event.wall_ns())?
+        } else {
+            (self.services.len(), (self.owners)(pid, event.wall_ns()))
+        };
         self.places.insert(key, place);
         if let Some(kind) = kind {
             self.alike.entry(kind).or_default().push(place);
@@ -658,6 +675,7 @@ impl Model {
         let service = Service {
             pid,
             is_of_several: false,
+            owner,
             port,
             protocol,
             name: [0; COMM_LEN],
@@ -676,15 +694,16 @@ impl Model {
         Some(place)
     }
 
-    /// The place of the service with the fewest packets, if this one, which has none, has far more by now; or of those of a process
-    /// that has more than its share of places.
-    fn give_way(&mut self, key: Key) -> Option<usize> {
+    /// The place of the service with the fewest packets, if this one, which has none, has far more by now; or of those of an owner
+    /// who has more than a share of places. And this one's owner.
+    fn give_way(&mut self, key: Key, wall_ns: i64) -> Option<(usize, u64)> {
         let packets = self.challengers.count(key)?;
+        let owner = (self.owners)(key.0, wall_ns);
         let all = || self.services.iter().enumerate();
-        let count = |pid: u32| all().filter(|(_, other)| other.pid == pid).count();
-        let greedy = all().map(|(_, service)| service.pid).max_by_key(|pid| count(*pid));
-        let greedy = greedy.filter(|pid| *pid != key.0 && count(*pid) > SHARE);
-        let may_go = all().filter(|(_, service)| greedy.is_none_or(|pid| service.pid == pid));
+        let count = |owner: u64| all().filter(|(_, other)| other.owner == owner).count();
+        let greedy = all().map(|(_, service)| service.owner).max_by_key(|other| count(*other));
+        let greedy = greedy.filter(|other| *other != owner && count(*other) > SHARE);
+        let may_go = all().filter(|(_, service)| greedy.is_none_or(|other| service.owner == other));
         let (place, least) =
             may_go.map(|(place, service)| (place, service.packets())).min_by_key(|(_, has)| *has)?;
         if greedy.is_none() && !Challengers::<Key>::wins(packets, least) {
@@ -704,7 +723,7 @@ impl Model {
                 *half = Half::default();
             }
         });
-        Some(place)
+        Some((place, owner))
     }
 
     /// Makes one service of those who are alike.

@@ -218,7 +218,10 @@ impl Traffic {
     }
 
     fn model(&self) -> Model {
-        let mut model = Model::new(Duration::from_millis(1), EPHEMERAL);
+        self.fill(Model::new(Duration::from_millis(1), EPHEMERAL))
+    }
+
+    fn fill(&self, mut model: Model) -> Model {
         self.feed(|event| model.record(event));
         model.finish();
         model
@@ -1025,6 +1028,29 @@ fn one_process_with_many_busy_services_leaves_room_for_others() {
     let verdict = traffic.verdict();
     let first = verdict.findings.first().and_then(|finding| finding.who.as_ref()).map(|who| who.port);
     assert_eq!(first, Some(ORDERS.port), "{}", shown(&verdict));
+}
+
+#[test]
+fn one_user_with_many_processes_leaves_room_for_others() {
+    let mut traffic = Traffic::default();
+    // 250 processes, each with a name of its own and one busy port.
+    for round in 0..150 {
+        for number in 0..250u16 {
+            let name = Box::leak(format!("w{number}").into_boxed_str());
+            let who = Who { pid: 1_000 + u32::from(number), name, port: 1_000 + number };
+            traffic.exchange(who, (1_000 + round * 90) * MS + u64::from(number) * 100 * US, USUAL);
+        }
+    }
+    // It has no more packets than each of these.
+    traffic.server(ORDERS, 150, USUAL, Times { wait: 30 * MS, ..USUAL });
+    let model = Model::new(Duration::from_millis(1), EPHEMERAL);
+    let first = |model: Model| {
+        let verdict = judge(&traffic.fill(model), None);
+        verdict.findings.first().and_then(|finding| finding.who.as_ref()).map(|who| who.port)
+    };
+    assert_eq!(first(model.clone()), None, "this test shows nothing");
+    let user = |pid: u32, _: i64| if pid >= 1_000 { 65_534 } else { 0 };
+    assert_eq!(first(model.with_owners(user)), Some(ORDERS.port));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod lives;
 pub mod memory;
 mod mounts;
 pub mod netns;
+pub(crate) mod owners;
 pub mod pages;
 pub mod ports;
 pub mod preemption;

@@ -21,7 +21,7 @@ const INITIAL: u64 = 0xefff_fffc;
 /// Where the line of a process' status stands that has its ids in all namespaces, outermost first.
 const LINE: &[u8] = b"NSpid:";
 /// More than a status with such a line holds before it: the name and the groups can be long. Paths of cgroups are shorter.
-const TEXT_LEN: usize = 16 * 1024;
+pub(super) const LONGEST_STATUS: usize = 16 * 1024;
 
 /// Whether /proc knows processes by the ids that the kernel side gives.
 pub(super) fn proc_is_initial() -> bool {
@@ -131,14 +131,14 @@ fn look_up(
 }
 
 /// The text of a file of /proc, its beginning if it is long.
-fn read<'a>(path: &str, text: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+pub(super) fn read<'a>(path: &str, text: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     text.clear();
-    File::open(path).ok()?.take(TEXT_LEN as u64).read_to_end(text).ok()?;
+    File::open(path).ok()?.take(LONGEST_STATUS as u64).read_to_end(text).ok()?;
     Some(text)
 }
 
 /// The paths in the text of `/proc/PID/cgroup`, one for each hierarchy.
-fn paths(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn paths(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter_map(|line| line.splitn(3, |&byte| byte == b':').nth(2))
 }
 

@@ -207,7 +207,7 @@ impl<'a> Top<'a> {
         };
         Self {
             rows: Rows::new(&model, &state, look.is_ascii),
-            verdict: Verdict::new(&config.filter, started_ns),
+            verdict: Verdict::new(config, started_ns),
             config,
             feed,
             summary,

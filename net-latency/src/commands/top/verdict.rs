@@ -4,9 +4,9 @@ use crate::{
     accounting::Losses,
     clock::monotonic_ns,
     diagnosis::{Headline, Model, Recent},
-    kernel::ports,
+    kernel::{owners, ports},
     packet::event::Event,
-    request::{PacketFilter, THRESHOLD},
+    request::{THRESHOLD, TopConfig, TopInput},
 };
 
 /// Between two verdicts, ns: nobody reads faster. A little less than the usual delay, so that each of those screens has a new one.
@@ -22,10 +22,16 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Of the packets of this filter, from `now_ns` on.
-    pub(super) fn new(filter: &PacketFilter, now_ns: u64) -> Self {
-        let recent =
-            (!filter.is_only_some()).then(|| Recent::new(Model::new(THRESHOLD, ports::ephemeral()), now_ns));
+    /// Of the packets that are asked for, from `now_ns` on.
+    pub(super) fn new(config: &TopConfig, now_ns: u64) -> Self {
+        let model = || {
+            let model = Model::new(THRESHOLD, ports::ephemeral());
+            match config.input {
+                TopInput::Kernel(_) => model.with_owners(owners::of),
+                TopInput::Logs(_) => model,
+            }
+        };
+        let recent = (!config.filter.is_only_some()).then(|| Recent::new(model(), now_ns));
         let headline = match recent {
             Some(_) => Headline::default(),
             None => Headline::without("No verdict: with --slower and --sample only some packets are seen"),
