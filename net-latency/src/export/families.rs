@@ -227,8 +227,8 @@ mod tests {
             cell(2, row(0, ROW_TOTAL), bucket(9_000), 5),
         ];
         counts.sort_by_key(|(key, _)| (key.group, key.row, key.cell));
-        let mut groups = Groups::new(1);
-        groups.look::<Infallible>(&counts, naming, Instant::now(), |_| Ok(())).expect("nothing fails");
+        let mut groups = Groups::new(1, usize::MAX);
+        groups.look::<Infallible>(&counts, naming, Instant::now(), |_| Ok(true)).expect("nothing fails");
         let figures = Figures {
             by,
             groups: &groups,
@@ -258,8 +258,8 @@ mod tests {
             cells
         };
         let counts: Vec<_> = (1..=paths.len() as u64).flat_map(cells).collect();
-        let mut groups = Groups::new(64);
-        groups.look::<Infallible>(&counts, &mut names, Instant::now(), |_| Ok(())).expect("nothing fails");
+        let mut groups = Groups::new(64, usize::MAX);
+        groups.look::<Infallible>(&counts, &mut names, Instant::now(), |_| Ok(true)).expect("nothing fails");
         assert_eq!(groups.own().count(), paths.len().min(64));
         let figures = Figures {
             by: ExportBy::Cgroup,

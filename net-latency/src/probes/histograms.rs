@@ -103,18 +103,26 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Forgets counts of somebody who will have no more packets: a count that comes meanwhile may be lost.
+    /// Forgets counts of somebody, if they are still these, and whether they were. What is counted in the moment between the look and
+    /// the deletion is lost: it is for those who have gone, or have no packets for a while.
     ///
     /// # Errors
     /// If the kernel refuses to.
-    pub fn forget<'a>(&mut self, keys: impl IntoIterator<Item = &'a CellKey>) -> Result<()> {
-        for key in keys {
+    pub fn forget(&mut self, counts: &[(CellKey, u64)]) -> Result<bool> {
+        for (key, count) in counts {
+            match self.groups.get(key, 0) {
+                Ok(now) if now.iter().sum::<u64>() != *count => return Ok(false),
+                Ok(_) | Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(error).context("reading the kernel side's counts"),
+            }
+        }
+        for (key, _) in counts {
             match self.groups.remove(key) {
                 Ok(()) | Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(error).context("deleting the kernel side's counts"),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Connections, and the addresses of IPv6 ones, by their numbers. While programs run, new ones are among them or not.

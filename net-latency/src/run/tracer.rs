@@ -229,12 +229,12 @@ impl Tracer {
         Ok(self.counts.as_ref().context("no times are counted")?.read()?)
     }
 
-    /// Takes counts of somebody from the kernel side who will have no more packets.
+    /// Takes counts of somebody from the kernel side who has gone, or has no packets for a while; whether they were still these.
     ///
     /// # Errors
     /// If times are not counted, or the kernel refuses to.
-    pub fn forget_times<'a>(&mut self, keys: impl IntoIterator<Item = &'a CellKey>) -> Result<(), Failure> {
-        Ok(self.counts.as_mut().context("no times are counted")?.forget(keys)?)
+    pub fn forget_times(&mut self, counts: &[(CellKey, u64)]) -> Result<bool, Failure> {
+        Ok(self.counts.as_mut().context("no times are counted")?.forget(counts)?)
     }
 
     /// The name of a process that has counts, by its group, where one is known.

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use net_latency_common::Counter;
 use rustix::system::uname;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -97,7 +98,8 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         start_seconds: start.as_secs_f64(),
         hooks,
         names,
-        groups: Groups::new(config.series),
+        groups: Groups::new(config.series, room(config)),
+        refused: 0,
         ledger: Ledger::default(),
         kept: Kept::new(Instant::now()),
         alarm,
@@ -115,6 +117,11 @@ fn hosts(config: &ExportConfig) -> Vec<String> {
     config.host_names.iter().cloned().chain(["localhost".to_owned(), own]).collect()
 }
 
+/// How many counts the kernel side's table has room for, where they are in one.
+fn room(config: &ExportConfig) -> usize {
+    if config.by == ExportBy::None { usize::MAX } else { config.buckets as usize }
+}
+
 struct Export<'a> {
     config: &'a ExportConfig,
     tracer: Tracer,
@@ -123,6 +130,8 @@ struct Export<'a> {
     hooks: Vec<Hook>,
     names: Names,
     groups: Groups,
+    /// Packets that had found no room for a count by the last tick.
+    refused: u64,
     /// Of what was seen of the run, each of its places never less than it was.
     ledger: Ledger,
     /// By its form and whether it is packed.
@@ -154,8 +163,12 @@ impl Export<'_> {
                 _ = looks.tick() => {
                     self.names.refresh();
                     self.slow.iter_mut().for_each(Slow::refresh);
-                    self.alarm.look(&self.tracer.losses()?);
-                    if self.kept.is_older(OLDEST, Instant::now()) {
+                    let losses = self.tracer.losses()?;
+                    self.alarm.look(&losses);
+                    let (now, before) = (Instant::now(), self.refused);
+                    self.refused = losses.counters.get(Counter::HistogramFull);
+                    let is_crowded = self.groups.is_crowded() || self.refused > before;
+                    if self.kept.is_older(OLDEST, now) || is_crowded && self.kept.is_due(now) {
                         self.look()?;
                     }
                 }
@@ -178,9 +191,7 @@ impl Export<'_> {
         let begun = Instant::now();
         let counts = self.tracer.times()?;
         let Self { groups, names, tracer, .. } = self;
-        groups.look(&counts, names, Instant::now(), |gone| {
-            tracer.forget_times(gone.iter().map(|(key, _)| key))
-        })?;
+        groups.look(&counts, names, Instant::now(), |idle| tracer.forget_times(idle))?;
         let now = self.tracer.ledger_so_far(self.groups.all().all_packets())?;
         let Ledger { shown, filtered, lost, dropped, .. } = &mut self.ledger;
         *shown = now.shown;
@@ -243,7 +254,7 @@ impl Export<'_> {
         }
         let counts = self.tracer.times()?;
         let Self { groups, names, .. } = self;
-        let Ok(()) = groups.look::<Infallible>(&counts, names, Instant::now(), |_| Ok(()));
+        let Ok(()) = groups.look::<Infallible>(&counts, names, Instant::now(), |_| Ok(false));
         let counts = self.groups.all().counts();
         hist::say_figures(&self.tracer, View::Export, &counts, &mut losses, elapsed, self.config.footer)
     }

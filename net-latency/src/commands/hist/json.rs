@@ -31,6 +31,7 @@ pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
         to: time(page.to_ns),
         part: if page.is_whole { "run" } else { "interval" },
         by: by(page.by),
+        uncounted: page.uncounted,
         packets: page.groups.iter().map(|(group, _)| group.packets()).sum(),
         histograms: histograms.collect(),
     };
@@ -44,6 +45,7 @@ struct Object {
     part: &'static str,
     by: &'static str,
     packets: u64,
+    uncounted: u64,
     histograms: Vec<Histogram>,
 }
 

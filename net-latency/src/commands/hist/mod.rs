@@ -14,12 +14,12 @@ mod text;
 use std::{
     collections::HashMap,
     iter::empty,
-    ops::ControlFlow,
+    ops::{ControlFlow, RangeInclusive},
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
-use net_latency_common::{Direction, GroupBy};
+use net_latency_common::{Counter, Direction, GroupBy};
 
 use self::{
     group::Names,
@@ -138,6 +138,7 @@ impl Hist<'_> {
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
         let mut state = self.tracer.state(0, LeftOut::default())?;
+        let mut uncounted = 0;
         loop {
             tokio::select! {
                 biased;
@@ -150,7 +151,9 @@ impl Hist<'_> {
                         let now = self.tracer.times()?;
                         let to = monotonic_ns();
                         let counts = since(&now, &earlier);
-                        self.print(&counts, from, to, false)?;
+                        let refused = self.tracer.losses()?.counters.get(Counter::HistogramFull);
+                        self.print(&counts, refused - uncounted, from..=to, false)?;
+                        uncounted = refused;
                         if self.config.footer == FooterFormat::Json {
                             let shown = by_direction(&now).iter().sum();
                             let reached = self.tracer.state(shown, LeftOut::default())?;
@@ -181,8 +184,8 @@ impl Hist<'_> {
         let mut losses = self.tracer.detach()?;
         let counts = self.tracer.times()?;
         let printed = if is_read {
-            let (from, to) = (*self.tracer.span.start(), *self.tracer.span.end());
-            self.print(&counts, from, to, true).and_then(|()| self.write_last())
+            let refused = losses.counters.get(Counter::HistogramFull);
+            self.print(&counts, refused, self.tracer.span.clone(), true).and_then(|()| self.write_last())
         } else {
             Ok(())
         };
@@ -203,7 +206,13 @@ impl Hist<'_> {
     }
 
     /// Prints what was counted between two times, into the sink's buffer.
-    fn print(&mut self, counts: &Counts, from: u64, to: u64, is_whole: bool) -> Result<(), Failure> {
+    fn print(
+        &mut self,
+        counts: &Counts,
+        uncounted: u64,
+        span: RangeInclusive<u64>,
+        is_whole: bool,
+    ) -> Result<(), Failure> {
         let by = self.config.histograms.by;
         let process = |group| self.tracer.process_name(group);
         let connections = if by == GroupBy::Connection { self.tracer.connections()? } else { HashMap::new() };
@@ -217,8 +226,9 @@ impl Hist<'_> {
             (group, names.identity(id))
         });
         let page = Page {
-            from_ns: clock.to_utc_ns(from),
-            to_ns: clock.to_utc_ns(to),
+            from_ns: clock.to_utc_ns(*span.start()),
+            to_ns: clock.to_utc_ns(*span.end()),
+            uncounted,
             zone: self.config.zone,
             histogram: self.config.histogram,
             is_whole,

@@ -17,6 +17,8 @@ pub(super) struct Page {
     pub(super) histogram: bool,
     /// It is not only an interval.
     pub(super) is_whole: bool,
+    /// Packets that are in no group, since their group's bucket found no room.
+    pub(super) uncounted: u64,
     /// What the groups are.
     pub(super) by: GroupBy,
     /// Those that are shown.

@@ -71,6 +71,7 @@ fn page(by: GroupBy, counts: &Counts, top: usize) -> Page {
         zone: Zone::UTC,
         histogram: true,
         is_whole: true,
+        uncounted: 0,
         by,
         groups: groups.collect(),
     }
@@ -168,6 +169,16 @@ fn nothing_counted_is_said() {
     let page = Page { is_whole: false, ..page(GroupBy::Pid, &Counts::new(), 10) };
     assert_snapshot!(text(&page));
     assert_snapshot!(in_json(&page));
+}
+
+#[test]
+fn what_found_no_room_is_said_first() {
+    let page = Page { uncounted: 123_456, ..by_pid() };
+    let text = text(&page);
+    let second = text.lines().nth(1).expect("a second line");
+    assert!(second.starts_with("Not in it: 123456 packets whose group found no room"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(in_json(&page).contains("\"uncounted\":123456,"), "{}", in_json(&page));
 }
 
 #[test]

@@ -44,6 +44,13 @@ fn write_head(page: &Page, out: &mut Vec<u8>) {
         [Direction::In, Direction::Out].map(|direction| packets(&shown, direction));
     let part = if page.is_whole { ", whole run" } else { "" };
     line(out, format_args!("{part}: {packets_in} packets in, {packets_out} out"));
+    if page.uncounted > 0 {
+        let uncounted = page.uncounted;
+        line(
+            out,
+            format_args!("Not in it: {uncounted} packets whose group found no room: more --buckets helps"),
+        );
+    }
     if packets_in + packets_out > 0 {
         line(out, format_args!("Times are the upper ends of their buckets: at most 12.5 % too long"));
     }

@@ -440,6 +440,7 @@ fn no_room(backend: Backend) -> Result<()> {
     ensure!(lost > 0 && shown > 0, outcome.fault("all or nothing found room, so this shows nothing", []));
     outcome.expect_all("packets shown or lost", shown + lost, PORTS, [])?;
     ensure!(outcome.figure("losses.bucket_table_full")? == lost, outcome.fault("lost otherwise", []));
+    ensure!(page["uncounted"] == lost, outcome.fault(format_args!("{lost} lost, but {page}"), []));
     // The ten slowest, and the rest together.
     let others = rows(&page)?.iter().find_map(|row| row["group"]["others"].as_u64());
     ensure!(others.is_some_and(|others| others > 100), outcome.fault(format_args!("{others:?} others"), []));
