@@ -17,11 +17,17 @@ use nix::{
     sys::resource::{RLIM_INFINITY, Resource, setrlimit},
 };
 
+use crate::net::set_up;
+
 /// First argument of the process that confines itself.
 pub(crate) const ROLE: &str = "confine";
 
 /// A user without any capability.
 pub(crate) const NOBODY: &str = "nobody";
+/// The same user, as root of a user namespace of their own.
+pub(crate) const USER_NAMESPACE: &str = "user-namespace";
+/// The same, of a network namespace too, whose loopback is up.
+pub(crate) const NETWORK_NAMESPACE: &str = "network-namespace";
 /// Root without `CAP_SYS_ADMIN`, `CAP_PERFMON` and `CAP_BPF`.
 pub(crate) const NO_CAPABILITIES: &str = "no-capabilities";
 /// Root without `CAP_SYS_ADMIN` and `CAP_BPF`.
@@ -74,6 +80,11 @@ fn confine() -> Result<std::convert::Infallible> {
         NOBODY => {
             command.uid(65534).gid(65534);
         }
+        USER_NAMESPACE => become_root_of(CloneFlags::CLONE_NEWUSER)?,
+        NETWORK_NAMESPACE => {
+            become_root_of(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)?;
+            set_up("lo")?;
+        }
         ONLY_NEEDED => {
             // As the service has it: before Linux 5.11 maps count against this.
             setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY)?;
@@ -106,6 +117,27 @@ fn drop_capabilities(capabilities: &[libc::c_ulong]) -> Result<()> {
     Ok(())
 }
 
+fn become_nobody() -> Result<()> {
+    // SAFETY: these take numbers only.
+    let results = unsafe { [libc::setgid(65534), libc::setuid(65534)] };
+    for result in results {
+        nix::errno::Errno::result(result).context("becoming nobody")?;
+    }
+    Ok(())
+}
+
+/// What `unshare --map-root-user` does for a user without privileges.
+fn become_root_of(namespaces: CloneFlags) -> Result<()> {
+    become_nobody()?;
+    // Whoever has changed their user may not write their own maps before.
+    nix::sys::prctl::set_dumpable(true)?;
+    unshare(namespaces).context("unshare")?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", "0 65534 1").context("uid_map")?;
+    fs::write("/proc/self/gid_map", "0 65534 1").context("gid_map")?;
+    Ok(())
+}
+
 /// What systemd does for `User=` and `AmbientCapabilities=`.
 fn become_nobody_with(capabilities: &[libc::c_ulong]) -> Result<()> {
     // Of linux/capability.h.
@@ -118,11 +150,7 @@ fn become_nobody_with(capabilities: &[libc::c_ulong]) -> Result<()> {
     // SAFETY: this prctl takes numbers only.
     let result = unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
     nix::errno::Errno::result(result).context("PR_SET_KEEPCAPS")?;
-    // SAFETY: these take numbers only.
-    let results = unsafe { [libc::setgid(65534), libc::setuid(65534)] };
-    for result in results {
-        nix::errno::Errno::result(result).context("becoming nobody")?;
-    }
+    become_nobody()?;
     // SAFETY: both are as long as version 3 says, and live until the call returns.
     let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) };
     nix::errno::Errno::result(result).context("capset")?;

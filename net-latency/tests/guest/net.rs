@@ -302,7 +302,7 @@ fn create_veth(name: &str, peer: &str, peer_namespace: RawFd) -> Result<()> {
     request.perform().context("creating a veth link")
 }
 
-fn set_up(name: &str) -> Result<()> {
+pub(crate) fn set_up(name: &str) -> Result<()> {
     let mut request = Request::new(libc::RTM_NEWLINK, 0);
     request.link(if_nametoindex(name)?, libc::IFF_UP.try_into()?);
     request.perform().with_context(|| format!("setting {name} up"))

@@ -10,6 +10,7 @@ mod delegate;
 mod dying;
 mod exchanges;
 pub(crate) mod forge;
+mod hostile;
 mod many;
 pub(crate) mod multipath;
 mod party;
@@ -350,6 +351,7 @@ struct Role {
     udp: udp::Udp,
     dying: dying::Dying,
     crafted: crafted::Crafted,
+    hostile: hostile::Hostile,
 }
 
 impl Role {
@@ -512,6 +514,7 @@ impl Role {
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),
             ["crafted", rest @ ..] => self.crafted.perform(self.listener.as_ref(), rest),
+            ["hostile", rest @ ..] => self.hostile.perform(rest),
             ["dying", rest @ ..] => self.dying.perform(&self.udp, rest),
             _ => bail!("unknown command"),
         }

@@ -99,6 +99,20 @@ pub(super) struct Sample {
     value: f64,
 }
 
+impl Sample {
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    pub(super) fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name).map(String::as_str)
+    }
+
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
+}
+
 pub(super) fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
     // Figures that are younger than 0.1 s may be given again.
     sleep(Duration::from_millis(150));
@@ -122,7 +136,7 @@ fn sample(line: &str) -> Result<Sample> {
 }
 
 /// The sum of samples of that name with these labels.
-fn sum(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> u64 {
+pub(super) fn sum(samples: &[Sample], name: &str, labels: &[(&str, &str)]) -> u64 {
     let has = |sample: &&Sample| {
         sample.name == name
             && labels.iter().all(|(name, value)| sample.labels.get(*name).is_some_and(|other| other == value))

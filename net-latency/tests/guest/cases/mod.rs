@@ -19,6 +19,7 @@ mod filters;
 mod footer;
 pub(crate) mod harness;
 mod hist;
+mod hostile;
 mod journey;
 mod journey_witness;
 mod ledger;
@@ -88,6 +89,7 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     filters::CASES,
     footer::CASES,
     hist::CASES,
+    hostile::CASES,
     privileges::CASES,
     reused::CASES,
     selection::CASES,
@@ -144,6 +146,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         diagnose::CASES,
         export::CASES,
         export_socket::CASES,
+        hostile::CASES,
         calls::CASES,
         calls_witness::CASES,
         journey::CASES,
