@@ -208,12 +208,21 @@ pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
     Failure::cannot_trace(found, remedy)
 }
 
+/// The error and its causes, without those that have been said: some errors of aya end with their cause.
+fn causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        known if known.ends_with(&cause) => said,
+        known => format!("{known}: {cause}"),
+    })
+}
+
 /// The error and its causes in one line: of the verifier's log, which may have thousands, the verdict.
 pub(super) fn one_line(error: &anyhow::Error) -> String {
     // The last ones for each function: Linux 7.3.
     const STATISTICS: [&str; 5] =
         ["processed ", "verification time", "stack depth", "mark_precise", "subprog "];
-    let text = format!("{error:#}");
+    let text = causes(error);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(':'));
     let first = lines.next().unwrap_or_default();
     // The log begins on that line: where a stack is too large, with the verdict.
@@ -463,6 +472,16 @@ mod tests {
         assert_eq!(
             one_line(&anyhow!("Operation not permitted").context("loading")),
             "loading: Operation not permitted"
+        );
+    }
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let error = MapError::CreateError { name: "X".to_owned(), io_error: of(Errno::PERM.raw_os_error()) };
+        let error = anyhow::Error::new(EbpfError::from(error)).context("loading the programs");
+        assert_eq!(
+            one_line(&error),
+            "loading the programs: map error: failed to create map `X`: Operation not permitted (os error 1)"
         );
     }
 

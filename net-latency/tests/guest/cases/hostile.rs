@@ -39,6 +39,7 @@ pub(crate) const CASES: &[Case] = &[
     ("hostile_names_of_cgroups", cgroup_names),
     ("hostile_ports_hide_no_service", ports),
     ("hostile_names_take_no_series", process_names),
+    ("hostile_ports_fill_no_table", full_table),
     ("hostile_namespace_hides_no_service", namespace),
     ("hostile_cgroup_is_no_pod", no_pod),
     ("hostile_scrapers_keep_nobody_out", scrapers),
@@ -48,6 +49,7 @@ pub(crate) const CASES: &[Case] = &[
 /// Whoever attacks, and as whom: of uid 65534, and as root of a user namespace of theirs.
 const KINDS: [&str; 2] = [confine::NOBODY, confine::USER_NAMESPACE];
 const NOBODY: u32 = 65_534;
+const LOST: &str = "net_latency_losses_total";
 const MIB: u64 = 1 << 20;
 
 fn attacker(kind: &str) -> Result<Peer> {
@@ -224,6 +226,38 @@ fn process_names(backend: Backend) -> Result<()> {
         let outcome = tool.stop()?;
         outcome.ledger()?;
         ensure!(have_series(&samples), outcome.fault("they have lost their series", []));
+    }
+    Ok(())
+}
+
+/// More ports than the kernel side's table has room for: those without packets leave it, and keep nobody out.
+fn full_table(backend: Backend) -> Result<()> {
+    const PORT: u16 = 7_778;
+    for kind in KINDS {
+        let mut attacker = attacker(kind)?;
+        let mut pair = Pair::prepare(&Path::loopback(Version::V4)?, CLIENT, SERVER)?;
+        pair.server.ask(&format!("listen {} {PORT}", pair.far.ip()))?;
+        pair.far.set_port(PORT);
+        let tool = start_export(backend, &["--by", "port", "--buckets", "1K"])?;
+        let address = address(&tool)?;
+        let lost = || Ok::<_, anyhow::Error>(sum(&scrape(address)?, LOST, &[("kind", "bucket_table_full")]));
+        until(PATIENCE, || {
+            attacker.ask("hostile ports 9000 400 1")?;
+            Ok(lost()? > 0)
+        })
+        .context("the table is never full: no attack")?;
+        // Until the next looks but one.
+        sleep(Duration::from_secs(7));
+        pair.open(&Path::loopback(Version::V4)?)?;
+        let before = lost()?;
+        pair.converse(100, 200)?;
+        let samples = scrape(address)?;
+        let outcome = tool.stop()?;
+        outcome.ledger()?;
+        let found = in_histograms(&samples, &[("port", &PORT.to_string())]);
+        let after = sum(&samples, LOST, &[("kind", "bucket_table_full")]);
+        println!("{kind}: {before} packets lost before, {} later", after - before);
+        outcome.expect_all("packets of the one who came later", found, 400, [])?;
     }
     Ok(())
 }
