@@ -30,6 +30,7 @@ use super::{
     attached::{Attached, release_memory},
     filters, histograms, patch,
     plan::{Choice, Plan},
+    signals::Held,
     table::{Mechanism, Programs, TCP_IN_IP},
 };
 use crate::message::tell;
@@ -174,6 +175,7 @@ fn ban(error: &(dyn std::error::Error + 'static)) -> Option<Ban> {
 /// The reason.
 pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<(Probes, Ebpf), Refused> {
     lift_memory_limit();
+    let _held = Held::new();
     load_and_attach(plan, mechanism, request).map_err(Refused::from)
 }
 

@@ -18,7 +18,7 @@ use net_latency_common::{
     CallStack, STACKS_MAP,
 };
 
-use super::{attach, attached::Attached, filters, patch, table::Mechanism};
+use super::{attach, attached::Attached, filters, patch, signals::Held, table::Mechanism};
 use crate::{
     error::Failure,
     kernel::{
@@ -130,6 +130,7 @@ impl CallProbes {
         buffer_bytes: u32,
     ) -> Result<Self, Failure> {
         attach::lift_memory_limit();
+        let _held = Held::new();
         let types = Btf::parse(btf, named(layout::names())).context("reading the kernel's BTF")?;
         let offsets = layout::offsets_of_tasks(&types).context("reading the kernel's BTF")?;
         let counts_missed = layout::counts_missed_kprobes(&types);
@@ -173,6 +174,7 @@ impl CallProbes {
     /// # Errors
     /// The reason, in one line. Nothing of this function stays attached then.
     pub fn attach(&mut self, function: &Function) -> Result<(), String> {
+        let _held = Held::new();
         let attach = |probes: &mut Self| -> Result<()> {
             let mut both = Attached::default();
             for name in ["call_return", "call_entry"] {

@@ -12,6 +12,7 @@ pub mod journey;
 mod patch;
 pub mod plan;
 pub mod presets;
+mod signals;
 pub mod table;
 
 /// Names of the programs in an object: what the tables name must be there, and nothing is there that none of them names. What the kernel

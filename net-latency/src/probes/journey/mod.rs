@@ -32,6 +32,7 @@ use super::{
     attach,
     attached::{Attached, release_memory},
     filters, patch,
+    signals::Held,
     table::Mechanism,
 };
 use crate::{
@@ -202,6 +203,7 @@ pub fn attach(
 ) -> Result<Following, Failure> {
     let plan = Plan::new(btf, request)?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;
+    let _held = Held::new();
     let following = load(plan, request, progress)
         .map_err(|error| attach::refusal(Backend::Auto, &[(Mechanism::Kprobe, error.into())]))?;
     release_memory();
