@@ -20,6 +20,7 @@ use crate::{
     peers::{CLIENT, Pair, SERVER},
     process::{Lines, PATIENCE, until, wait},
     tool::Backend,
+    verdict::Skipped,
 };
 
 pub(crate) const CASES: &[Case] =
@@ -299,20 +300,16 @@ impl Drop for Container {
     }
 }
 
-/// Whether this guest has what it takes: only those that were asked for it carry it.
-fn is_possible() -> bool {
+/// That this guest has what it takes: only those that were asked for it carry it.
+fn expect_possible() -> Result<()> {
     let is_there = [IMAGE, UMOCI, CRUN].iter().all(|path| FilePath::new(path).exists());
-    if !is_there {
-        println!("there is no {IMAGE}, {UMOCI} or {CRUN} in this guest");
-    }
-    is_there
+    ensure!(is_there, Skipped("this guest has no image, or nothing that runs it"));
+    Ok(())
 }
 
 /// Where a call is refused without which nothing can be traced, one sentence says so.
 fn refused(_: Backend) -> Result<()> {
-    if !is_possible() {
-        return Ok(());
-    }
+    expect_possible()?;
     let manifest = Manifest::read()?;
     let bundle = Bundle::unpack()?;
     for (missing, more) in [("bpf", &[][..]), ("perf_event_open", &["--backend", "kprobe"])] {
@@ -334,9 +331,7 @@ fn refused(_: Backend) -> Result<()> {
 /// Other people's programs read the image and run it with what the DaemonSet gives it, and no more, under a filter of system calls: it counts the conversation of
 /// processes outside, and ends well.
 fn counts(_: Backend) -> Result<()> {
-    if !is_possible() {
-        return Ok(());
-    }
+    expect_possible()?;
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let manifest = Manifest::read()?;
