@@ -100,16 +100,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub(super) fn is(&self, name: &str) -> bool {
-        self.name == name
-    }
-
     pub(super) fn label(&self, name: &str) -> Option<&str> {
         self.labels.get(name).map(String::as_str)
-    }
-
-    pub(super) fn value(&self) -> f64 {
-        self.value
     }
 }
 
