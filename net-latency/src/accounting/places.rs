@@ -102,6 +102,12 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
         places.find(|place| place.key == *key).map(|place| &place.value)
     }
 
+    /// The entry of `key`, if there is one, to change it. That is no use of it.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let mut places = self.places[set(self.hasher.hash_one(key))].iter_mut().flatten();
+        places.find(|place| place.key == *key).map(|place| &mut place.value)
+    }
+
     /// How often one came again that had made way: what was known of it is lost. Some are not noticed.
     #[must_use]
     pub fn came_back(&self) -> u64 {

@@ -25,9 +25,12 @@ pub(super) struct DiagnoseArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Only call a stage the cause if its p99 is at least this
+    /// A part of an answer is slow from this time on; where there are no answers, a stage of a packet
     #[arg(long, value_parser = values::parse_duration, value_name = "DURATION", default_value = "1ms", help_heading = "Output")]
     threshold: Duration,
+    /// Tell every cause, the parts of all answers, and what is normal
+    #[arg(long, help_heading = "Output")]
+    all: bool,
     /// Form of the verdict
     #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
     format: ReportFormat,
@@ -77,6 +80,7 @@ impl DiagnoseArguments {
             filter,
             input,
             threshold: self.threshold,
+            is_all: self.all,
             format: self.format,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
             quiet,
@@ -114,13 +118,15 @@ mod tests {
             filter: PacketFilter::default(),
             input: DiagnoseInput::Kernel { tracing: tracing.clone(), duration: Duration::from_secs(10) },
             threshold: THRESHOLD,
+            is_all: false,
             format: ReportFormat::Text,
             zone: Zone::Local,
             quiet: false,
             footer: FooterFormat::Text,
         };
         assert_eq!(parse(""), Ok(usual.clone()));
-        let config = parse("--port 80 --duration 2m --format json --threshold 5ms --utc -q --backend kprobe");
+        let config =
+            parse("--port 80 --duration 2m --format json --threshold 5ms --all --utc -q --backend kprobe");
         let expected = DiagnoseConfig {
             filter: PacketFilter { ports: vec![80], ..PacketFilter::default() },
             input: DiagnoseInput::Kernel {
@@ -128,6 +134,7 @@ mod tests {
                 duration: Duration::from_secs(120),
             },
             threshold: Duration::from_millis(5),
+            is_all: true,
             format: ReportFormat::Json,
             zone: Zone::UTC,
             quiet: true,

@@ -11,10 +11,11 @@ use tokio::{task::yield_now, time::sleep};
 use super::Alarm;
 use crate::{
     accounting::{Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
-    clock::Clock,
-    diagnosis::{Model, json, judge, text},
+    clock::{Clock, monotonic_ns},
+    diagnosis::{Model, Sensors, json, judge, text},
     error::Failure,
     kernel::{
+        cpus::Sample,
         owners, ports,
         tasks::{self, Allowed},
     },
@@ -78,8 +79,11 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
             tracer.mechanism().name()
         ));
     }
+    let sensors = Sensors::start(monotonic_ns());
     let mut live = Live {
         model: new_model(config).with_owners(owners::of),
+        began: sensors.mark(),
+        sensors,
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
         names,
@@ -89,13 +93,18 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     let started = Instant::now();
     live.collect(&mut signals, &mut selected, &sink, duration).await?;
     let elapsed = started.elapsed();
-    let losses = live.finish(config, elapsed)?;
-    live.model.finish();
-    write(config, &live.model, Some(&losses), &mut sink)
+    let losses = live.finish()?;
+    // What is slow comes before all other figures.
+    let written = write(config, &live.model, Some(&losses), &mut sink);
+    live.sum_up(config, elapsed, &losses)?;
+    written
 }
 
 struct Live {
     model: Model,
+    /// What this machine says of its CPUs, and what it had said at the beginning.
+    sensors: Sensors,
+    began: Sample,
     summary: Summary,
     tracer: Tracer,
     names: Names,
@@ -133,6 +142,7 @@ impl Live {
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
+                        self.sensors.look(self.model.processes(), monotonic_ns());
                         self.alarm.look(&self.tracer.losses()?);
                     }
                     if sink.reader_gone() {
@@ -160,27 +170,35 @@ impl Live {
         Ok(())
     }
 
-    /// Detaches, takes what is left, and says what was traced and what was not.
-    fn finish(&mut self, config: &DiagnoseConfig, elapsed: Duration) -> Result<Losses, Failure> {
+    /// Detaches, and takes what is left.
+    fn finish(&mut self) -> Result<Losses, Failure> {
+        self.sensors.look(self.model.processes(), monotonic_ns());
+        self.model.set_machine(self.sensors.since(&self.began));
         let mut losses = self.tracer.detach()?;
         self.drain(usize::MAX)?;
         self.model.ask(tasks::name, Allowed::of);
+        self.model.finish();
         self.summary.finish();
-        let ledger = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?;
-        losses.evicted_in = ledger.evicted;
-        if config.footer != FooterFormat::None {
-            let footer = Footer {
-                summary: &self.summary,
-                elapsed,
-                losses: &losses,
-                ledger: &ledger,
-                cost: &self.tracer.cost()?,
-                view: object::View::Diagnose,
-                zone: config.zone,
-            };
-            say(|out| footer.write(config.footer, out));
-        }
+        losses.evicted_in = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?.evicted;
         Ok(losses)
+    }
+
+    /// Says what was traced and what was not.
+    fn sum_up(&self, config: &DiagnoseConfig, elapsed: Duration, losses: &Losses) -> Result<(), Failure> {
+        if config.footer == FooterFormat::None {
+            return Ok(());
+        }
+        let footer = Footer {
+            summary: &self.summary,
+            elapsed,
+            losses,
+            ledger: &self.tracer.ledger(self.summary.packets(), self.left_out, 0)?,
+            cost: &self.tracer.cost()?,
+            view: object::View::Diagnose,
+            zone: config.zone,
+        };
+        say(|out| footer.write(config.footer, out));
+        Ok(())
     }
 }
 
@@ -214,10 +232,10 @@ async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failu
         }
     }
     model.finish();
+    let written = write(config, &model, None, &mut sink);
     if config.footer != FooterFormat::None {
         say(|out| write_replayed(&replay, &summary, config, out));
     }
-    let written = write(config, &model, None, &mut sink);
     let whole = replay.tally().map_or(Ok(()), |tally| tally.check_whole("verdict"));
     written.and(whole)
 }
@@ -250,7 +268,7 @@ fn write(
     let verdict = judge(model, losses);
     let out = sink.buffer();
     match config.format {
-        ReportFormat::Text => text::write(&verdict, out),
+        ReportFormat::Text => text::write(&verdict, config.is_all, out),
         ReportFormat::Json => json::write(&verdict, out),
     }
     match sink.flush(LAST_PATIENCE) {

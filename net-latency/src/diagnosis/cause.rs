@@ -1,6 +1,6 @@
 //! What may make a service slow.
 
-use super::model::Item;
+use super::item::Item;
 use crate::packet::event::Protocol;
 
 /// What makes a service slow.
@@ -26,12 +26,16 @@ pub(super) enum Cause {
     SocketDrop,
     Retransmission,
     Application,
+    /// Of its cgroup, or of one above it.
+    CpuQuota,
+    /// The whole machine's.
+    CpuShort,
 }
 
 impl Cause {
     /// All of them.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::ReaderLate,
         Self::CpuWait,
         Self::MissingBytes,
@@ -49,6 +53,8 @@ impl Cause {
         Self::SocketDrop,
         Self::Retransmission,
         Self::Application,
+        Self::CpuQuota,
+        Self::CpuShort,
     ];
 
     /// Its name in JSON.
@@ -71,6 +77,8 @@ impl Cause {
             Self::SocketDrop => "socket-drop",
             Self::Retransmission => "retransmission",
             Self::Application => "application",
+            Self::CpuQuota => "cpu-quota",
+            Self::CpuShort => "cpu-short",
         }
     }
 
@@ -86,9 +94,9 @@ impl Cause {
             Item::AppTransport => Self::TcpHeld,
             Item::Qdisc => Self::Qdisc,
             Item::Driver => Self::Driver,
-            Item::Net => Self::Network,
-            Item::Answer => Self::PeerAnswer,
-            Item::Service => Self::Application,
+            Item::Net | Item::Wire => Self::Network,
+            Item::Answer | Item::Theirs | Item::Rest => Self::PeerAnswer,
+            Item::Service | Item::Asked => Self::Application,
             Item::Resend => Self::Retransmission,
         }
     }

@@ -1,5 +1,6 @@
 //! What is known of the packets before on a connection. A table of a fixed size, in which those that were used last stay.
 
+use super::answers::Turns;
 use crate::{
     accounting::{
         Ends, Packet, Places,
@@ -50,6 +51,7 @@ pub(super) struct Half {
     pub(super) service: Option<usize>,
     pub(super) pending: Option<Pending>,
     pub(super) exchange: Exchange,
+    pub(super) turns: Turns,
     /// Packets sent since the last was received.
     pub(super) row: u32,
     pub(super) dsacks: Dsacks,
@@ -105,6 +107,22 @@ impl Connections {
             transits.see(&passage, ());
         }
         transits.partner(ends).and_then(|other| service(&other)).map_or(Other::Unknown, Other::Here)
+    }
+
+    /// What is known of that end, if anything is.
+    pub(super) fn get_mut(&mut self, ends: &Ends) -> Option<&mut Half> {
+        self.halves.get_mut(ends)
+    }
+
+    /// The other end of the connection, if it is known to be on this machine.
+    pub(super) fn partner(&self, ends: &Ends) -> Option<Ends> {
+        let near = ends.opposite(ends.netns);
+        if self.halves.get(&near).is_some() { Some(near) } else { self.transits.partner(ends) }
+    }
+
+    /// Each half of each, with its end.
+    pub(super) fn each_end(&mut self, mut visit: impl FnMut(&Ends, &mut Half)) {
+        self.halves.iter_mut().for_each(|(ends, half)| visit(ends, half));
     }
 
     /// Each half of each.

@@ -4,10 +4,10 @@ use net_latency_common::Direction;
 
 use super::{
     cause::Cause,
+    finding::{Confidence, Finding, Normal, OfAnswers, Unsure, Verdict, Who},
     model::Processes,
-    text::counted,
-    verdict::{Confidence, Finding, LEAST_PACKETS, Normal, Unsure, Verdict, Who},
-    words,
+    suspects::LEAST_PACKETS,
+    words::{self, counted},
 };
 use crate::{accounting::Human, escape::write_name, packet::stages::dir};
 
@@ -19,7 +19,7 @@ const EARLY_NS: u64 = 5_000_000_000;
 pub(crate) struct Headline {
     /// The longest first. Names are as they are in lines, so that nothing in them acts on a terminal.
     pub(crate) texts: Vec<String>,
-    /// Whether something is wrong, and not only slow in an application.
+    /// Whether something is slow.
     pub(crate) is_fault: bool,
     /// The direction of the packets that are slow, where a column has that time.
     pub(crate) direction: Option<Direction>,
@@ -28,14 +28,12 @@ pub(crate) struct Headline {
 impl Headline {
     /// The first finding of this verdict on what came in the last `elapsed_ns`, or that there is none.
     pub(super) fn of(verdict: &Verdict, elapsed_ns: u64) -> Self {
-        let faults = verdict.findings.iter().filter(|finding| finding.is_fault()).count();
-        match verdict.findings.first() {
-            Some(first) if first.is_fault() => Self {
-                texts: of_fault(first, faults - 1, verdict.seen.threshold_ns),
+        match verdict.findings.split_first() {
+            Some((first, others)) => Self {
+                texts: of_fault(first, others.len(), verdict.seen.threshold_ns),
                 is_fault: true,
                 direction: first.stage.and(first.who.as_ref()).map(|who| who.direction),
             },
-            Some(first) => Self::quiet(of_application(first, verdict.seen.limits())),
             None if verdict.normal.is_empty() => Self::quiet(of_nothing(verdict, elapsed_ns)),
             None => Self::quiet(of_normal(verdict, elapsed_ns)),
         }
@@ -71,6 +69,22 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
         .map(|text| format!("This machine: {text}"))
         .collect();
     };
+    if let Some(answers) = &finding.answers {
+        let (name, said) = (name(who), said(answers, finding.within));
+        let (confidence, port) = (finding.confidence.name(), who.port);
+        let short = format!("{brief}, {}", Human(answers.each_ns().1));
+        return vec![
+            format!(
+                "{slow}: {name}, {} port {port}: {said}, confidence {confidence}{others}",
+                who.protocol.name()
+            ),
+            format!("{slow}: {name}, port {port}: {said}{others}"),
+            format!("{slow}: {name}: {said}"),
+            format!("{slow}: {name}: {short}{others}"),
+            format!("{slow}: {name}: {short}"),
+            format!("{}: {brief}", process(who)),
+        ];
+    }
     let Who { port, protocol, .. } = who;
     let (name, direction) = (name(who), dir(who.direction));
     let whole = format!("{name}, {} port {port}, {direction}", protocol.name());
@@ -102,24 +116,54 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
     ]
 }
 
+/// How long answers take, and why.
+fn said(answers: &OfAnswers, within: &str) -> String {
+    let (total, part) = answers.each_ns();
+    let (total, part) = (Human(total), Human(part));
+    let gets = if answers.is_client { " that it gets" } else { "" };
+    if answers.is_each() {
+        format!("each answer{gets} takes {total}, {part} of it {within}")
+    } else {
+        let (slow, all) = (answers.slow.count, answers.count);
+        format!("{slow} of {all} answers{gets} take {total}, {part} of it {within}")
+    }
+}
+
+/// Who has it, how long answers take, and why.
+pub(super) fn first_line(finding: &Finding) -> String {
+    let perhaps = if finding.confidence == Confidence::Low { "perhaps " } else { "" };
+    let brief = finding.brief;
+    let Some(who) = &finding.who else {
+        let share = finding.share.map(|share| format!(", {share} % of the time of all answers"));
+        let packets = || format!(", {} of {} packets", finding.affected, finding.packets);
+        return format!("{perhaps}this machine: {brief}{}", share.unwrap_or_else(packets));
+    };
+    let also = match finding.also.len() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let name = format!("{}, {} port {}{also}", name(who), who.protocol.name(), who.port);
+    if let Some(answers) = &finding.answers {
+        return format!("{perhaps}{name}: {}", said(answers, finding.within));
+    }
+    let times = finding.p50_ns.zip(finding.p99_ns).filter(|_| !is_counted(finding));
+    let figure = match times {
+        Some((p50, p99)) => format!("p50 {}, p99 {}", Human(p50), Human(p99)),
+        None => format!("{} of {} packets", finding.affected, finding.packets),
+    };
+    format!("{perhaps}{name}, {}: {brief}, {figure}", dir(who.direction))
+}
+
+/// Who else has the same.
+pub(super) fn also(finding: &Finding) -> Option<String> {
+    let whom = |who: &Who| format!("{}, {} port {}", name(who), who.protocol.name(), who.port);
+    let also: Vec<_> = finding.also.iter().map(whom).collect();
+    (!also.is_empty()).then(|| also.join("; "))
+}
+
 /// It is about how many packets, and not about how long they take.
 fn is_counted(finding: &Finding) -> bool {
     finding.stage.is_none() && matches!(finding.cause, Cause::Retransmission | Cause::Qdisc)
-}
-
-/// The way of the packets is normal, as far as they were judged, and this process takes the most time.
-fn of_application(finding: &Finding, limits: &str) -> Vec<String> {
-    let Some(who) = &finding.who else { return vec![NOTHING_SLOW.to_owned()] };
-    let p50 = finding.p50_ns.map(|p50| format!(", p50 {}", Human(p50))).unwrap_or_default();
-    let (name, brief) = (name(who), finding.brief);
-    let none = format!("No fault{limits}");
-    let on_way = if limits.is_empty() { "No fault on the packets' way" } else { &none };
-    vec![
-        format!("{on_way}; most time is in the process: {name}, port {}, {brief}{p50}", who.port),
-        format!("{none}; most time is in the process: {name}, {brief}{p50}"),
-        format!("{none}; {name}, {brief}{p50}"),
-        format!("{none}; {} {brief}", process(who)),
-    ]
 }
 
 const NOTHING_SLOW: &str = "Nothing slow";

@@ -3,21 +3,27 @@
 use serde::Serialize;
 
 use super::{
-    model::Processes,
-    verdict::{Finding, Normal, Seen, Unsure, Verdict, Who},
+    finding::{Finding, Normal, OfAnswers, Seen, ServiceAnswers, Unsure, Verdict, Who},
+    item::Item,
+    suspects::column,
 };
 use crate::{output::write_json, packet::stages::dir};
 
 /// Appends it, and a newline.
 pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
-    let Verdict { findings, normal, unsure, seen } = verdict;
-    let object = Object {
+    write_json(&object(verdict), out);
+}
+
+/// The same, as a part of something else.
+pub(crate) fn object(verdict: &Verdict) -> impl Serialize + '_ {
+    let Verdict { findings, answers, normal, unsure, seen } = verdict;
+    Object {
         findings: findings.iter().map(FindingObject::from).collect(),
         normal: normal.iter().map(NormalObject::from).collect(),
         unsure: unsure.iter().map(UnsureObject::from).collect(),
         seen: SeenObject::from(seen),
-    };
-    write_json(&object, out);
+        answers: answers.iter().map(AnswersObject::from).collect(),
+    }
 }
 
 #[derive(Serialize)]
@@ -25,7 +31,8 @@ struct Object<'a> {
     findings: Vec<FindingObject<'a>>,
     normal: Vec<NormalObject<'a>>,
     unsure: Vec<UnsureObject<'a>>,
-    seen: SeenObject,
+    seen: SeenObject<'a>,
+    answers: Vec<AnswersObject>,
 }
 
 #[derive(Default, Serialize)]
@@ -40,11 +47,8 @@ struct WhoObject {
 impl From<&Who> for WhoObject {
     fn from(who: &Who) -> Self {
         Self {
-            process: who.process.as_ref().map(|name| String::from_utf8_lossy(name).into_owned()),
-            pid: match who.processes {
-                Processes::One(pid) => Some(pid),
-                Processes::Unknown | Processes::Several => None,
-            },
+            process: name(who.process.as_deref()),
+            pid: who.processes.pid(),
             port: Some(who.port),
             proto: Some(who.protocol.name()),
             direction: Some(dir(who.direction)),
@@ -68,6 +72,79 @@ struct FindingObject<'a> {
     evidence: &'a [String],
     cpu_held_by: Option<HeldByObject>,
     next: &'a str,
+    also: Vec<WhoObject>,
+    answers: Option<OfAnswersObject>,
+}
+
+/// What a finding means for answers.
+#[derive(Serialize)]
+struct OfAnswersObject {
+    count: u64,
+    slow: u64,
+    answer_ns: u64,
+    part_ns: u64,
+}
+
+impl From<&OfAnswers> for OfAnswersObject {
+    fn from(answers: &OfAnswers) -> Self {
+        let (answer_ns, part_ns) = answers.each_ns();
+        Self { count: answers.count, slow: answers.slow.count, answer_ns, part_ns }
+    }
+}
+
+#[derive(Serialize)]
+struct AnswersObject {
+    process: Option<String>,
+    pid: Option<u32>,
+    port: u16,
+    proto: &'static str,
+    role: &'static str,
+    count: u64,
+    unknown: u64,
+    sum_ns: u64,
+    parts: Vec<PartObject>,
+}
+
+#[derive(Serialize)]
+struct PartObject {
+    part: &'static str,
+    sum_ns: u64,
+}
+
+impl From<&ServiceAnswers> for AnswersObject {
+    fn from(answers: &ServiceAnswers) -> Self {
+        let part = |(item, sum_ns): &(Item, u64)| PartObject {
+            part: column(*item, answers.protocol).unwrap_or(part_name(*item)),
+            sum_ns: *sum_ns,
+        };
+        Self {
+            process: name(answers.process.as_deref()),
+            pid: answers.processes.pid(),
+            port: answers.port,
+            proto: answers.protocol.name(),
+            role: if answers.is_client { "client" } else { "server" },
+            count: answers.count,
+            unknown: answers.unknown,
+            sum_ns: answers.sum_ns,
+            parts: answers.parts.iter().map(part).collect(),
+        }
+    }
+}
+
+/// That of a part that is no column.
+fn part_name(item: Item) -> &'static str {
+    match item {
+        Item::Service => "service",
+        Item::Asked => "asked",
+        Item::Wire => "wire",
+        Item::Theirs => "server",
+        Item::Answer => "wire-or-server",
+        _ => "unknown",
+    }
+}
+
+fn name(bytes: Option<&[u8]>) -> Option<String> {
+    bytes.map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
 #[derive(Serialize)]
@@ -92,11 +169,13 @@ impl<'a> From<&'a Finding> for FindingObject<'a> {
             sentence: &finding.sentence,
             evidence: &finding.evidence,
             cpu_held_by: finding.cpu_held_by.as_ref().map(|holder| HeldByObject {
-                process: holder.process.as_ref().map(|name| String::from_utf8_lossy(name).into_owned()),
+                process: name(holder.process.as_deref()),
                 pid: holder.pid,
                 share: holder.share,
             }),
             next: &finding.next,
+            also: finding.also.iter().map(WhoObject::from).collect(),
+            answers: finding.answers.as_ref().map(OfAnswersObject::from),
         }
     }
 }
@@ -136,7 +215,7 @@ impl<'a> From<&'a Unsure> for UnsureObject<'a> {
 }
 
 #[derive(Serialize)]
-struct SeenObject {
+struct SeenObject<'a> {
     elapsed_ns: u64,
     packets_in: u64,
     packets_out: u64,
@@ -150,10 +229,13 @@ struct SeenObject {
     windows: usize,
     stalled_windows: usize,
     lost: Option<u64>,
+    cpu_busy_percent: Option<u64>,
+    cpu_pressure_percent: Option<u64>,
+    missing: &'a [&'static str],
 }
 
-impl From<&Seen> for SeenObject {
-    fn from(seen: &Seen) -> Self {
+impl<'a> From<&'a Seen> for SeenObject<'a> {
+    fn from(seen: &'a Seen) -> Self {
         let [packets_in, packets_out] = seen.packets;
         Self {
             elapsed_ns: seen.elapsed_ns,
@@ -169,6 +251,9 @@ impl From<&Seen> for SeenObject {
             windows: seen.windows,
             stalled_windows: seen.stalls,
             lost: seen.lost,
+            cpu_busy_percent: seen.cpu_busy_percent,
+            cpu_pressure_percent: seen.cpu_pressure_percent,
+            missing: &seen.missing,
         }
     }
 }

@@ -1,21 +1,30 @@
 //! What makes each service slow, for every command that says so.
 //!
-//! [`model`] collects, with what [`connections`] know of the packets before, and [`holders`] of those who had the CPUs; [`verdict`]
-//! finds the [`cause`], in [`words`]; [`text`] and [`json`] write all of what came of it, and [`headline`] what one line has room
-//! for. [`recent`] keeps to the last seconds.
+//! [`model`] collects: [`answers`] with the parts of their time, [`waits`] for others' answers, what [`connections`] know of the packets
+//! before, [`holders`] of CPUs, and what the [`machine`] says of its CPUs. [`suspects`] are the times that may be the cause, [`judge`]
+//! finds it for a direction of a service, [`drops`] for sockets, and [`verdict`] puts the [`finding`]s in order. [`text`] and [`json`]
+//! write all of what came of it, and [`headline`] what one line has room for, in [`words`]. [`recent`] keeps to the last seconds.
 
+mod answers;
 mod cause;
 mod connections;
+mod drops;
+mod finding;
 mod headline;
 mod holders;
+mod item;
 pub(crate) mod json;
+mod judge;
+mod machine;
 mod model;
 mod recent;
+mod suspects;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
 mod verdict;
+mod waits;
 mod words;
 
-pub(crate) use self::{headline::Headline, verdict::judge};
+pub(crate) use self::{finding::Verdict, headline::Headline, machine::Sensors, verdict::judge};
 pub use self::{model::Model, recent::Recent};

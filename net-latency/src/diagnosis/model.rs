@@ -12,8 +12,12 @@ use net_latency_common::{
 };
 
 use super::{
+    answers::{Answers, Over, Way},
     connections::{Connections, Exchange, Half, Other, Pending},
     holders::Holders,
+    item::Item,
+    machine::Machine,
+    waits::Waits,
 };
 use crate::{
     accounting::{Challengers, Ends, Leader, Packet, Times, exchanges::Role},
@@ -44,56 +48,11 @@ const FULL: u32 = 1_000;
 const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
 /// What a client gets after a longer time is no answer any more, ns: few wait so long for one, and some only for news.
 const LONGEST_ANSWER_NS: u64 = 10_000_000_000;
+/// An answer of which nothing has come for so long is over, ns.
+const IDLE_NS: i64 = 1_000_000_000;
 /// Packets sent in a row, with nothing received, from which on a connection is in the middle of a stream. An answer of 64 KiB is
 /// one or two, since GSO makes one of up to 45 segments.
 const STREAM: u32 = 8;
-
-/// A time that may be long, and who is to blame then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item {
-    DrvIp,
-    IpTransport,
-    /// From the transport to the application, where that is not split.
-    Socket,
-    Gap,
-    Wait,
-    Cpu,
-    Copy,
-    AppTransport,
-    TransportIp,
-    IpDrv,
-    Qdisc,
-    Driver,
-    /// From the end of the driver's call to the ACK, where neither the peer's timer nor its application decided when that came.
-    Net,
-    /// From the request's ACK to the answer; from the driver's call where that ACK came with the answer, or tells nothing.
-    Answer,
-    /// From a request's last packet being read to the answer's being written.
-    Service,
-    /// From the first time that bytes were sent until they were sent again.
-    Resend,
-}
-
-impl Item {
-    /// How many there are.
-    pub(super) const COUNT: usize = Self::Resend as usize + 1;
-
-    /// The times that packets of that direction have.
-    pub(super) fn of(direction: Direction) -> &'static [Self] {
-        use Item::*;
-        match direction {
-            Direction::In => &[DrvIp, IpTransport, Socket, Gap, Wait, Cpu, Copy],
-            Direction::Out => {
-                &[AppTransport, TransportIp, IpDrv, Qdisc, Driver, Net, Answer, Service, Resend]
-            }
-        }
-    }
-
-    /// Whether it is spent in this machine's kernel, and not in an application, on the wire or at the peer.
-    fn is_local(self) -> bool {
-        !matches!(self, Self::Net | Self::Answer | Self::Service | Self::Resend)
-    }
-}
 
 /// Windows of time, by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -269,6 +228,16 @@ pub(super) enum Processes {
     Several,
 }
 
+impl Processes {
+    /// Of the one process.
+    pub(super) fn pid(self) -> Option<u32> {
+        match self {
+            Self::One(pid) => Some(pid),
+            Self::Unknown | Self::Several => None,
+        }
+    }
+}
+
 /// The packets of one process that one of its ports serves, or that it exchanges with that port of others.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
@@ -283,6 +252,8 @@ pub(super) struct Service {
     pub(super) name: [u8; COMM_LEN],
     /// Incoming and outgoing.
     pub(super) sides: [Side; 2],
+    /// Those that it gives, or as a client gets.
+    pub(super) answers: Answers,
     /// Who has the other end for most of its packets: that service of this machine, or another host.
     peer: Leader<Option<usize>, { u32::MAX }>,
     /// The device on which its last packet went out, and whether that name is known.
@@ -290,9 +261,14 @@ pub(super) struct Service {
     /// The other end of its last packet.
     pub(super) remote: IpAddr,
     /// Whether that is the one with the service's port.
-    is_client: bool,
+    pub(super) is_client: bool,
     /// Inode number of its network namespace.
     netns: u32,
+    /// The name of that, where it has one, and whether it is a container's.
+    pub(super) netns_name: Option<Box<[u8]>>,
+    pub(super) is_contained: bool,
+    /// When its first packet was complete, ns since 1970.
+    met_ns: i64,
 }
 
 impl Service {
@@ -365,6 +341,7 @@ pub struct Model {
     /// The places of those who are alike; of several in one place, only that.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
+    waits: Waits,
     /// When the first and the last packet were complete, ns since 1970.
     pub(super) span: Option<(i64, i64)>,
     pub(super) window_ns: u64,
@@ -374,6 +351,8 @@ pub struct Model {
     pub(super) refused: u64,
     /// Whether a packet had fine stages.
     pub(super) has_parts: bool,
+    /// What the machine says of its CPUs.
+    pub(super) machine: Machine,
 }
 
 impl Model {
@@ -389,12 +368,14 @@ impl Model {
             owners: |pid, _| pid.into(),
             alike: HashMap::new(),
             connections: Connections::default(),
+            waits: Waits::default(),
             span: None,
             window_ns: WINDOW_NS,
             packets: [0; 2],
             control: 0,
             refused: 0,
             has_parts: false,
+            machine: Machine::default(),
         }
     }
 
@@ -505,14 +486,15 @@ impl Model {
         }
         self.hear_dsacks(event, &ends, place);
         self.follow(event, &ends, place);
+        self.take_turns(event, &ends, place);
     }
 
     /// What the peer has said of segments that it had twice.
     fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(count) = event.dsacks() else { return };
-        let Self { connections, services, .. } = self;
+        let Self { connections, services, threshold_ns, .. } = self;
         let owner = services[place].owner;
-        let own = connections.find(ends, owner, place, |half| settle(services, half));
+        let own = connections.find(ends, owner, place, |half| settle(services, *threshold_ns, half));
         services[place].sides[Direction::Out as usize].needless += own.dsacks.tell(count);
     }
 
@@ -521,7 +503,7 @@ impl Model {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
         let other = connections.other(ends, event);
         let owner = services[place].owner;
-        let own = connections.find(ends, owner, place, |half| settle(services, half));
+        let own = connections.find(ends, owner, place, |half| settle(services, *threshold_ns, half));
         own.service = Some(place);
         match other {
             Other::Here(other) if other != place => {
@@ -612,6 +594,83 @@ impl Model {
         }
     }
 
+    /// What it has to do with requests and answers.
+    fn take_turns(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
+        let Some(role) = ends.role(Some(self.ephemeral)) else { return };
+        let (pid, tid) = (event.record().pid, event.tid().unwrap_or(0));
+        let Self { connections, waits, .. } = self;
+        let Some(own) = connections.get_mut(ends) else { return };
+        let asked = |tid, span, except_ns| waits.within(pid, tid, span, except_ns);
+        let over = own.turns.see(role, event.direction(), Way::of(event), asked);
+        if let Some(waited) = own.turns.waited().filter(|_| event.direction() == Direction::In) {
+            waits.add(pid, tid, waited);
+        }
+        if let Some(over) = over {
+            self.count_answer(ends, place, role, over);
+        }
+    }
+
+    /// Counts an answer that is over, with what the other end tells of it, if that is on this machine.
+    fn count_answer(&mut self, ends: &Ends, place: usize, role: Role, over: Over) {
+        let Self { connections, services, threshold_ns, .. } = self;
+        let Over::Answer(mut answer) = over else {
+            services[place].answers.unknown += 1;
+            return;
+        };
+        let partner = connections.partner(ends);
+        match role {
+            Role::Server => {
+                services[place].answers.add(&answer, *threshold_ns);
+                let last = connections.get_mut(ends).and_then(|own| own.turns.last);
+                let client = partner.and_then(|partner| connections.get_mut(&partner));
+                let Some((last, client)) = last.zip(client) else { return };
+                if let Some(mut waiting) = client.turns.waiting
+                    && let Some(service) = client.service
+                    && waiting.split(&last)
+                {
+                    client.turns.waiting = None;
+                    services[service].answers.add(&waiting, *threshold_ns);
+                }
+            }
+            Role::Client => {
+                let theirs = partner.and_then(|partner| connections.get_mut(&partner)?.turns.last);
+                let is_split = theirs.is_some_and(|theirs| answer.split(&theirs));
+                let Some(own) = connections.get_mut(ends) else { return };
+                let before = own.turns.waiting.take();
+                own.turns.waiting = Some(answer).filter(|_| !is_split && partner.is_some());
+                let known = Some(answer).filter(|_| own.turns.waiting.is_none());
+                for answer in before.iter().chain(&known) {
+                    services[place].answers.add(answer, *threshold_ns);
+                }
+            }
+        }
+    }
+
+    /// Counts the answers of which nothing has come since `before_ns`, ns since 1970.
+    fn settle(&mut self, before_ns: i64) {
+        let mut over = Vec::new();
+        self.connections.each_end(|ends, half| {
+            if let Some((service, role)) = half.service.zip(ends.role(Some(self.ephemeral)))
+                && half.turns.is_open_since().is_some_and(|last_ns| last_ns < before_ns)
+                && let Some(answer) = half.turns.finish(None)
+            {
+                over.push((*ends, service, role, answer));
+            }
+        });
+        // What a server had a request for is known before its client asks for it.
+        over.sort_by_key(|(_, _, role, _)| *role == Role::Client);
+        for (ends, service, role, answer) in over {
+            self.count_answer(&ends, service, role, answer);
+        }
+        let Self { connections, services, threshold_ns, .. } = self;
+        connections.each(|half| {
+            let waiting = half.turns.waiting.take_if(|answer| answer.ended_ns() < before_ns);
+            if let Some((service, answer)) = half.service.zip(waiting) {
+                services[service].answers.add(&answer, *threshold_ns);
+            }
+        });
+    }
+
     /// Has those asked for who are not known yet: the name of a process that had a CPU, and where a thread that waited for one may
     /// run.
     pub(crate) fn ask(
@@ -624,10 +683,29 @@ impl Model {
         }
     }
 
+    /// Counts the answers that seem to be over.
+    pub(super) fn settle_idle(&mut self) {
+        if let Some((_, last_ns)) = self.span {
+            self.settle(last_ns.saturating_sub(IDLE_NS));
+        }
+    }
+
+    /// Each process that is known, and when it lived, ns since 1970.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, i64)> {
+        let one = |service: &Service| Some((service.processes().pid()?, service.met_ns));
+        self.services.iter().filter(|service| service.is_used()).filter_map(one)
+    }
+
+    /// What the machine says of its CPUs.
+    pub(crate) fn set_machine(&mut self, machine: Machine) {
+        self.machine = machine;
+    }
+
     /// Nothing more will come.
     pub(crate) fn finish(&mut self) {
-        let Self { connections, services, .. } = self;
-        connections.each(|half| settle(services, half));
+        self.settle(i64::MAX);
+        let Self { connections, services, threshold_ns, .. } = self;
+        connections.each(|half| settle(services, *threshold_ns, half));
     }
 
     /// The number of the window of this time. Times before the first are in the first one.
@@ -680,11 +758,15 @@ impl Model {
             protocol,
             name: [0; COMM_LEN],
             sides: [Side::default(), Side::default()],
+            answers: Answers::default(),
             peer: Leader::default(),
             device: None,
             remote: ends.remote.ip(),
             is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
             netns: ends.netns,
+            netns_name: event.netns_name().map(Into::into),
+            is_contained: event.container().is_some(),
+            met_ns: event.wall_ns(),
         };
         if is_full {
             self.services[place] = service;
@@ -731,7 +813,9 @@ impl Model {
         let places = self.alike.get_mut(kind).map(mem::take).unwrap_or_default();
         let first = places[0];
         for place in &places[1..] {
-            let sides = mem::take(&mut self.services[*place].sides);
+            let Service { sides, answers, .. } = &mut self.services[*place];
+            let (sides, answers) = (mem::take(sides), mem::take(answers));
+            self.services[first].answers.join(&answers);
             for (own, other) in self.services[first].sides.iter_mut().zip(&sides) {
                 own.join(other);
             }
@@ -784,9 +868,20 @@ fn before(wall_ns: i64, ns: u64) -> i64 {
 }
 
 /// Nothing more will come of it.
-fn settle(services: &mut [Service], half: &mut Half) {
-    if let (Some(service), Some(pending)) = (half.service, half.pending.take()) {
-        acknowledged(&mut services[service].sides[Direction::Out as usize], &pending, true);
+fn settle(services: &mut [Service], threshold_ns: u64, half: &mut Half) {
+    let Some(service) = half.service else { return };
+    let service = &mut services[service];
+    if let Some(pending) = half.pending.take() {
+        acknowledged(&mut service.sides[Direction::Out as usize], &pending, true);
+    }
+    let waiting = half.turns.waiting.take();
+    match half.turns.finish(None) {
+        Some(Over::Answer(answer)) => service.answers.add(&answer, threshold_ns),
+        Some(Over::Unknown) => service.answers.unknown += 1,
+        None => {}
+    }
+    if let Some(answer) = waiting {
+        service.answers.add(&answer, threshold_ns);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The verdict on what came just now: two models that take turns.
 
-use super::{headline::Headline, model::Model, verdict::judge};
-use crate::{accounting::Losses, packet::event::Event};
+use super::{headline::Headline, machine::Sensors, model::Model, verdict::judge};
+use crate::{accounting::Losses, kernel::cpus::Sample, packet::event::Event};
 
 /// After so long the younger model takes the older one's place, ns: the verdict is on one to two of these.
 const TURN_NS: u64 = 5_000_000_000;
@@ -14,6 +14,8 @@ pub struct Recent {
     /// It takes its place.
     younger: Turn,
     now_ns: u64,
+    /// Of a log there is nothing to read.
+    sensors: Option<Sensors>,
 }
 
 /// A model, and since when it collects.
@@ -21,15 +23,16 @@ pub struct Recent {
 struct Turn {
     model: Model,
     began_ns: u64,
-    /// What had been lost by then.
+    /// What had been lost by then, and what the machine had said.
     lost: Losses,
+    before: Sample,
 }
 
 impl Turn {
     /// Collects from now on.
-    fn begin(&mut self, now_ns: u64, lost: Losses) {
+    fn begin(&mut self, now_ns: u64, lost: Losses, before: Sample) {
         self.model.clear();
-        (self.began_ns, self.lost) = (now_ns, lost);
+        (self.began_ns, self.lost, self.before) = (now_ns, lost, before);
     }
 }
 
@@ -37,8 +40,17 @@ impl Recent {
     /// Two turns of this model, which has seen nothing, at `now_ns` of any clock.
     #[must_use]
     pub fn new(model: Model, now_ns: u64) -> Self {
-        let turn = Turn { model, began_ns: now_ns, lost: Losses::default() };
-        Self { older: turn.clone(), younger: turn, now_ns }
+        let turn = Turn { model, began_ns: now_ns, lost: Losses::default(), before: Sample::default() };
+        Self { older: turn.clone(), younger: turn, now_ns, sensors: None }
+    }
+
+    /// The same, on this machine, whose CPUs it looks at.
+    pub(crate) fn with_sensors(mut self) -> Self {
+        let sensors = Sensors::start(self.now_ns);
+        self.older.before = sensors.mark();
+        self.younger.before = sensors.mark();
+        self.sensors = Some(sensors);
+        self
     }
 
     /// What is recorded from now on happens at `now_ns`; until now so much was lost.
@@ -48,10 +60,11 @@ impl Recent {
             ..TURN_NS => {}
             passed => {
                 std::mem::swap(&mut self.older, &mut self.younger);
-                self.younger.begin(self.now_ns, *lost);
+                let mark = || self.sensors.as_ref().map(Sensors::mark).unwrap_or_default();
+                self.younger.begin(self.now_ns, *lost, mark());
                 // Nothing was seen for so long that it is no longer of the last seconds.
                 if passed >= 2 * TURN_NS {
-                    self.older.begin(self.now_ns, *lost);
+                    self.older.begin(self.now_ns, *lost, mark());
                 }
             }
         }
@@ -64,9 +77,14 @@ impl Recent {
     }
 
     /// What there is to say about it in a line. `lost` is what was lost by now; a log does not know it.
-    pub(crate) fn headline(&self, lost: Option<&Losses>) -> Headline {
-        let Turn { model, began_ns, lost: before } = &self.older;
+    pub(crate) fn headline(&mut self, lost: Option<&Losses>) -> Headline {
+        let Turn { model, began_ns, lost: before, before: sample } = &mut self.older;
+        model.settle_idle();
+        if let Some(sensors) = &mut self.sensors {
+            sensors.look(model.processes(), self.now_ns);
+            model.set_machine(sensors.since(sample));
+        }
         let lost = lost.map(|lost| lost.since(before));
-        Headline::of(&judge(model, lost.as_ref()), self.now_ns - began_ns)
+        Headline::of(&judge(model, lost.as_ref()), self.now_ns - *began_ns)
     }
 }

@@ -3,17 +3,35 @@
 use std::io::Write as _;
 
 use super::{
+    finding::{Finding, Normal, Seen, ServiceAnswers, Unsure, Verdict, Who},
+    headline,
     model::Processes,
-    verdict::{Finding, Seen, Unsure, Verdict, Who},
+    words::{self, counted},
 };
 use crate::{accounting::Human, escape::write_name, packet::stages::dir};
 
-/// Appends it.
-pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
-    let Verdict { findings, normal, unsure, seen } = verdict;
-    write_head(findings, seen, out);
-    for (number, finding) in findings.iter().enumerate() {
+/// Findings that the first lines tell, and the details that follow unless all are wanted.
+const FIRST: usize = 3;
+
+/// Who is slow, by how much and why, in a line each; or that nothing is.
+pub(crate) fn first_lines(verdict: &Verdict) -> Vec<String> {
+    let first: Vec<_> = verdict.findings.iter().take(FIRST).map(headline::first_line).collect();
+    if first.is_empty() { vec![format!("nothing is slow{}", verdict.seen.limits())] } else { first }
+}
+
+/// Appends it: what is slow in a line each, then what shows it. `is_all`: each finding, and what is normal.
+pub(crate) fn write(verdict: &Verdict, is_all: bool, out: &mut Vec<u8>) {
+    let Verdict { findings, answers, normal, unsure, seen } = verdict;
+    let shown = if is_all { findings.len() } else { findings.len().min(FIRST) };
+    for text in first_lines(verdict) {
+        line(out, format_args!("{text}"));
+    }
+    for (number, finding) in findings.iter().enumerate().take(shown) {
         write_finding(number + 1, finding, out);
+    }
+    if findings.len() > shown {
+        let more = counted((findings.len() - shown) as u64, "cause");
+        line(out, format_args!("\n{more} more: --all"));
     }
     if seen.stalls > 0 {
         line(
@@ -26,6 +44,36 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
             ),
         );
     }
+    if is_all {
+        write_answers(answers, out);
+        write_rest(normal, unsure, out);
+    }
+    write_seen(seen, out);
+    write_notes(seen, out);
+}
+
+/// What answers take, and the parts of that.
+fn write_answers(answers: &[ServiceAnswers], out: &mut Vec<u8>) {
+    if !answers.is_empty() {
+        line(out, format_args!("\nAnswers, on average:"));
+    }
+    for service in answers {
+        out.extend_from_slice(b"  ");
+        write_process(service.process.as_deref(), service.processes, out);
+        let (protocol, port) = (service.protocol.name(), service.port);
+        let gets = if service.is_client { "gets" } else { "gives" };
+        write!(out, ", {protocol} port {port}, {gets} {}", service.count).expect("memory can be written");
+        if service.count > 0 {
+            write!(out, ": {}", words::parts(service)).expect("memory can be written");
+        }
+        if service.unknown > 0 {
+            write!(out, "; {} more of unknown time", service.unknown).expect("memory can be written");
+        }
+        out.push(b'\n');
+    }
+}
+
+fn write_rest(normal: &[Normal], unsure: &[Unsure], out: &mut Vec<u8>) {
     if !normal.is_empty() {
         line(out, format_args!("\nNormal:"));
     }
@@ -50,22 +98,18 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
         write_who(who, out);
         line(out, format_args!(": {reason}"));
     }
-    write_notes(seen, out);
 }
 
-fn write_head(findings: &[Finding], seen: &Seen, out: &mut Vec<u8>) {
-    let faults = findings.iter().filter(|finding| finding.is_fault()).count();
-    let what = match faults {
-        0 => format!("nothing wrong found{}", seen.limits()),
-        faults => counted(faults as u64, "cause") + " found",
-    };
+/// On what it rests.
+fn write_seen(seen: &Seen, out: &mut Vec<u8>) {
     let [packets_in, packets_out] = seen.packets;
     line(
         out,
         format_args!(
-            "{what}: {packets_in} packets in, {packets_out} out, {} in {}",
+            "\n{packets_in} packets in, {packets_out} out, {} in {}; slow is {} or longer",
             counted(seen.services as u64, "service"),
-            Human(seen.elapsed_ns)
+            Human(seen.elapsed_ns),
+            Human(seen.threshold_ns)
         ),
     );
 }
@@ -78,6 +122,9 @@ fn write_finding(number: usize, finding: &Finding, out: &mut Vec<u8>) {
     }
     line(out, format_args!(": {}", finding.sentence));
     let mut facts = vec![finding.cause.name().to_owned()];
+    if let Some(also) = headline::also(finding) {
+        line(out, format_args!("   the same: {also}"));
+    }
     let times = finding.p50_ns.zip(finding.p99_ns);
     let times = times.map(|(p50, p99)| format!("p50 {}, p99 {}", Human(p50), Human(p99)));
     match (finding.stage, times) {
@@ -95,6 +142,9 @@ fn write_finding(number: usize, finding: &Finding, out: &mut Vec<u8>) {
 
 /// What limits all of it.
 fn write_notes(seen: &Seen, out: &mut Vec<u8>) {
+    if !seen.missing.is_empty() {
+        line(out, format_args!("\nNot known on this machine: {}.", seen.missing.join(", ")));
+    }
     if !seen.is_fine && seen.packets.iter().sum::<u64>() > 0 {
         line(out, format_args!("\nThe log has no fine stages: record with --stages fine to know more."));
     }
@@ -121,23 +171,23 @@ fn write_notes(seen: &Seen, out: &mut Vec<u8>) {
 }
 
 fn write_who(who: &Who, out: &mut Vec<u8>) {
-    match who.processes {
-        Processes::Unknown => out.extend_from_slice(b"unknown process"),
-        Processes::One(pid) => {
-            write_name(who.process.as_deref(), out);
-            write!(out, ", PID {pid}").expect("memory can be written");
-        }
-        Processes::Several => {
-            write_name(who.process.as_deref(), out);
-            out.extend_from_slice(b", several processes");
-        }
-    }
+    write_process(who.process.as_deref(), who.processes, out);
     let (protocol, port) = (who.protocol.name(), who.port);
     write!(out, ", {protocol} port {port}, {}", dir(who.direction)).expect("memory can be written");
 }
 
-pub(super) fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+fn write_process(name: Option<&[u8]>, processes: Processes, out: &mut Vec<u8>) {
+    match processes {
+        Processes::Unknown => out.extend_from_slice(b"unknown process"),
+        Processes::One(pid) => {
+            write_name(name, out);
+            write!(out, ", PID {pid}").expect("memory can be written");
+        }
+        Processes::Several => {
+            write_name(name, out);
+            out.extend_from_slice(b", several processes");
+        }
+    }
 }
 
 fn line(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {

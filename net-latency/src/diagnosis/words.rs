@@ -1,11 +1,17 @@
 //! What the verdict says, in sentences.
 
+use std::net::IpAddr;
+
 use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
+    finding::ServiceAnswers,
     holders::HeldBy,
-    model::{Item, Processes, Service},
+    item::Item,
+    machine::{Machine, Throttled},
+    model::{Processes, Service},
+    suspects::{Worked, column},
 };
 use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
 
@@ -61,6 +67,8 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         Cause::SocketDrop => SOCKET_DROP,
         Cause::Retransmission => "TCP sent packets again: they or their ACKs were lost",
         Cause::Application => return application(false),
+        Cause::CpuQuota => CPU_QUOTA,
+        Cause::CpuShort => "all processes wait for a CPU: the machine has too few for what runs on it",
     };
     text.to_owned()
 }
@@ -136,8 +144,36 @@ pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
         Cause::SoftirqLate => "packets take long in IP",
         Cause::SocketDrop => "sockets drop packets",
         Cause::Retransmission => "TCP sends packets again",
+        Cause::CpuQuota => "its CPU quota holds it back",
+        Cause::CpuShort => "too few CPUs for what runs",
         Cause::Application if item == Item::Wait => "is busy with other requests",
         Cause::Application => "takes long to answer",
+    }
+}
+
+/// Where a part of an answer's time goes, as it stands behind that time.
+pub(super) fn within(cause: Cause, item: Item) -> &'static str {
+    match cause {
+        Cause::ReaderLate if item == Item::Copy => "in its read calls",
+        Cause::ReaderLate => "until the process reads",
+        Cause::CpuWait => "waiting for a CPU",
+        Cause::MissingBytes => "waiting for bytes that were lost or late",
+        Cause::SocketWait => "in the socket",
+        Cause::PeerWindow => "waiting for its peer to read",
+        Cause::CongestionWindow => "waiting for ACKs before TCP sends more",
+        Cause::Nagle => "waiting for ACKs of small writes",
+        Cause::TcpHeld => "held back by TCP",
+        Cause::UdpHeld => "before UDP sends it",
+        Cause::Qdisc => "in the device's queue",
+        Cause::Driver => "in the driver",
+        Cause::Network => "on the wire",
+        Cause::PeerAnswer => "on the wire or at the peer",
+        Cause::SoftirqLate if item == Item::DrvIp => "waiting for a softirq",
+        Cause::SoftirqLate => "in IP",
+        Cause::Application if item == Item::Wait => "while the process is busy with other requests",
+        Cause::Application => "in the application",
+        Cause::CpuQuota => "held back by its CPU quota",
+        Cause::SocketDrop | Cause::Retransmission | Cause::CpuShort => brief(cause, item),
     }
 }
 
@@ -167,6 +203,87 @@ pub(super) fn is_read_late_by(peer: &Service, read_ns: u64) -> String {
         named(peer),
         Human(read_ns)
     )
+}
+
+pub(super) fn sends_again(peer: &Service) -> String {
+    format!("it waits for {}, whose packets are sent again", named(peer))
+}
+
+/// Where both ends are here, and who is the other one.
+pub(super) fn between_ends(peer: Option<&Service>) -> String {
+    match peer {
+        Some(peer) => format!(
+            "the time is between it and {}, on this machine: what forwards or holds packets there",
+            named(peer)
+        ),
+        None => sentence(Cause::Network, Item::Wire, ""),
+    }
+}
+
+/// What an answer takes on average, and what of it its longest parts take.
+pub(super) fn parts(answers: &ServiceAnswers) -> String {
+    let (total, parts, left) = answers.mean();
+    let name = |item| column(item, answers.protocol).unwrap_or(name(item));
+    let parts = parts.into_iter().map(|(item, ns)| format!("{} {}", name(item), Human(ns)));
+    let left = (left > 0).then(|| format!("others {}", Human(left)));
+    format!("{} = {}", Human(total), parts.chain(left).collect::<Vec<_>>().join(" + "))
+}
+
+const CPU_QUOTA: &str = "the CPU quota of its cgroup holds it back, whether CPUs are idle or not";
+
+pub(super) fn quota(throttled: &Throttled) -> String {
+    format!("{CPU_QUOTA}: it may use {} % of a CPU", throttled.percent)
+}
+
+pub(super) fn throttled(throttled: &Throttled) -> String {
+    let Throttled { path, periods, ns, .. } = throttled;
+    let path = plain(Some(path.as_os_str().as_encoded_bytes()));
+    format!("held back in {periods} periods, {} in all: {path}", Human(*ns))
+}
+
+/// The command that shows how a quota holds a cgroup back.
+pub(super) fn next_of_quota(throttled: &Throttled) -> String {
+    throttled.plain_path().map_or_else(|| "systemd-cgtop".to_owned(), |path| format!("cat {path}/cpu.stat"))
+}
+
+pub(super) const CPU_IN_SERVICE: &str =
+    "between reading a request and writing the answer the process waits for a CPU that others have";
+
+/// What a process did between reading a request and writing the answer.
+pub(super) fn worked(worked: Worked) -> String {
+    let Worked { on_ns, waited_ns, .. } = worked;
+    let does = if worked.sleeps() {
+        "it sleeps, or waits for something"
+    } else if worked.is_most() {
+        "it works"
+    } else {
+        "it works, and waits"
+    };
+    format!(
+        "{does}: for each answer the process is on a CPU for {}, and waits for one for {} (/proc/PID/task/*/schedstat)",
+        Human(on_ns),
+        Human(waited_ns)
+    )
+}
+
+/// The command that shows where a process sleeps.
+pub(super) fn next_of_sleeper(service: &Service) -> String {
+    let pid = service.processes().pid().unwrap_or(0);
+    format!("sudo net-latency calls --pid {pid} --slower 1ms")
+}
+
+/// What shows that there is too little CPU for all.
+pub(super) fn cpu_short(machine: &Machine, waiting: usize, all: usize) -> Vec<String> {
+    let mut evidence = vec![format!("{waiting} of {all} processes wait long for a CPU for each answer")];
+    match machine.busy_percent {
+        Some(busy) => evidence.push(format!("the CPUs were busy for {busy} % of the time (/proc/stat)")),
+        None => evidence.push("how busy the CPUs were is not known".to_owned()),
+    }
+    if let Some(pressure) = machine.pressure_percent {
+        evidence
+            .push(format!("for {pressure} % of the time some task waited for a CPU (/proc/pressure/cpu)"));
+    }
+    evidence
 }
 
 pub(super) fn waits_for(peer: &Service, turnaround_ns: u64) -> String {
@@ -235,7 +352,11 @@ pub(super) fn too_few(packets: u64, least: u64) -> String {
 /// A name for a time that is no column.
 pub(super) fn name(item: Item) -> &'static str {
     match item {
-        Item::Service => "answering",
+        Item::Service => "the application",
+        Item::Asked => "waiting for others' answers",
+        Item::Wire => "on the way between the ends",
+        Item::Theirs => "at the server",
+        Item::Rest => "unknown",
         Item::Resend => "sending again",
         Item::Answer => "waiting for the answer",
         _ => "another stage",
@@ -257,11 +378,8 @@ pub(super) fn device(service: &Service) -> String {
 /// The command to type next.
 pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
     let Service { port, remote, .. } = service;
-    let pid = match service.processes() {
-        Processes::One(pid) => pid,
-        Processes::Unknown | Processes::Several => 0,
-    };
-    let sockets = || format!("ss -tinm '( sport = :{port} or dport = :{port} )'");
+    let pid = service.processes().pid().unwrap_or(0);
+    let sockets = || inside(service, &format!("ss -tinm '( sport = :{port} or dport = :{port} )'"));
     let of_process = if pid == 0 { String::new() } else { format!(" --pid {pid}") };
     match cause {
         Cause::ReaderLate if pid > 0 => format!("top -H -p {pid}"),
@@ -273,18 +391,58 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
         | Cause::Nagle
         | Cause::PeerWindow
         | Cause::Retransmission => sockets(),
-        Cause::Qdisc | Cause::Driver => match plain_device(service) {
-            Some(name) if cause == Cause::Qdisc => format!("tc -s qdisc show dev {name}"),
-            Some(name) => format!("ip -s -d link show dev {name}"),
-            None => "tc -s qdisc".to_owned(),
-        },
-        Cause::Network | Cause::PeerAnswer if !remote.is_loopback() => format!("mtr -n {remote}"),
+        Cause::Qdisc | Cause::Driver => {
+            let command = match plain_device(service) {
+                Some(name) if cause == Cause::Qdisc => format!("tc -s qdisc show dev {name}"),
+                Some(name) => format!("ip -s -d link show dev {name}"),
+                None => "tc -s qdisc".to_owned(),
+            };
+            inside(service, &command)
+        }
+        Cause::Network | Cause::PeerAnswer if is_far(service) => inside(service, &format!("mtr -n {remote}")),
+        Cause::Network if item == Item::Wire => {
+            format!("sudo net-latency journey --port {port} --slower 1ms")
+        }
         Cause::Network | Cause::PeerAnswer => sockets(),
         Cause::SocketWait => format!("sudo net-latency diagnose{of_process} --port {port}"),
-        Cause::SocketDrop => "nstat -az UdpRcvbufErrors".to_owned(),
+        Cause::SocketDrop => inside(service, "nstat -az UdpRcvbufErrors"),
         Cause::SoftirqLate if item == Item::DrvIp => "mpstat -P ALL 1 5".to_owned(),
         Cause::SoftirqLate | Cause::UdpHeld | Cause::ReaderLate | Cause::Application => {
             format!("sudo net-latency journey{of_process} --port {port} --slower 1ms")
         }
+        Cause::CpuQuota => "systemd-cgtop".to_owned(),
+        Cause::CpuShort => "top -d 1".to_owned(),
     }
+}
+
+/// That command, so that it works where it is typed: in the network namespace of the service.
+pub(super) fn inside(service: &Service, command: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
+    let name = service.netns_name.as_deref().and_then(|name| std::str::from_utf8(name).ok());
+    let name = name.filter(|name| name.chars().all(is_plain) && !name.starts_with('-'));
+    match (name, service.is_contained, service.processes().pid()) {
+        (Some(name), false, _) => format!("sudo ip netns exec {name} {command}"),
+        (_, true, Some(pid)) => format!("sudo nsenter -t {pid} -n {command}"),
+        _ => command.to_owned(),
+    }
+}
+
+/// Whether the other end is on another machine, as far as that is known: its hops are worth a look.
+fn is_far(service: &Service) -> bool {
+    let is_private = match service.remote {
+        IpAddr::V4(address) => address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
+    };
+    // Behind a virtual device a private address is mostly one of this machine.
+    let is_virtual = service.device().is_some_and(|name| {
+        [&b"veth"[..], b"lo", b"br", b"docker", b"cni", b"virbr", b"dummy"]
+            .iter()
+            .any(|it| name.starts_with(it))
+    });
+    let is_inside = service.netns_name.is_some() || service.is_contained;
+    !service.remote.is_loopback() && service.peer().is_none() && !(is_private && (is_virtual || is_inside))
+}
+
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -3,6 +3,7 @@
 pub mod btf;
 pub mod cgroups;
 pub mod containers;
+pub(crate) mod cpus;
 pub mod devices;
 pub mod facts;
 pub mod functions;

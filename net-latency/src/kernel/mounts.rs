@@ -8,6 +8,8 @@ pub(super) struct Mount {
     pub(super) place: Vec<u8>,
     /// The name of the file system.
     pub(super) kind: Vec<u8>,
+    /// Its own options, those of control groups of version 1 their controllers.
+    pub(super) options: Vec<u8>,
 }
 
 /// All mounts of such a text.
@@ -17,7 +19,12 @@ pub(super) fn read(text: &[u8]) -> impl Iterator<Item = Mount> {
         let fields: Vec<_> = line.split(|&byte| byte == b' ').collect();
         let hyphen = fields.iter().position(|field| *field == b"-")?;
         let field = |index: usize| fields.get(index).map(|field| unescaped(field));
-        Some(Mount { root: field(3)?, place: field(4)?, kind: field(hyphen + 1)? })
+        Some(Mount {
+            root: field(3)?,
+            place: field(4)?,
+            kind: field(hyphen + 1)?,
+            options: field(hyphen + 3).unwrap_or_default(),
+        })
     })
 }
 

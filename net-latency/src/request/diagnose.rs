@@ -19,8 +19,10 @@ pub struct DiagnoseConfig {
     pub filter: PacketFilter,
     /// Where they come from.
     pub input: DiagnoseInput,
-    /// A stage is a cause only if its p99 is at least this.
+    /// From which time on a part of an answer is slow, or a stage where there are no answers.
     pub threshold: Duration,
+    /// Whether everything is told, and not only what is slowest.
+    pub is_all: bool,
     /// Form of the verdict: sentences, or a JSON object.
     pub format: ReportFormat,
     /// Time zone of the summary: that of this machine, or UTC.

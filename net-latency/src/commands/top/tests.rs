@@ -181,7 +181,7 @@ impl Top {
     fn draw(&self) -> Buffer {
         let (model, recent) = self.shown();
         let rows = Rows::new(model, &self.state, self.look.is_ascii);
-        let headline = &recent.headline(Some(&self.status.losses));
+        let headline = &recent.clone().headline(Some(&self.status.losses));
         let (state, status) = (&self.state, &self.status);
         let view = View { model, headline, state, rows: &rows, status, look: self.look };
         let mut terminal = Terminal::new(TestBackend::new(self.size.0, self.size.1)).expect("memory");

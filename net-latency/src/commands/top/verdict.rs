@@ -24,14 +24,16 @@ pub(super) struct Verdict {
 impl Verdict {
     /// Of the packets that are asked for, from `now_ns` on.
     pub(super) fn new(config: &TopConfig, now_ns: u64) -> Self {
-        let model = || {
+        let is_live = matches!(config.input, TopInput::Kernel(_));
+        let recent = || {
             let model = Model::new(THRESHOLD, ports::ephemeral());
-            match config.input {
-                TopInput::Kernel(_) => model.with_owners(owners::of),
-                TopInput::Logs(_) => model,
+            if is_live {
+                Recent::new(model.with_owners(owners::of), now_ns).with_sensors()
+            } else {
+                Recent::new(model, now_ns)
             }
         };
-        let recent = (!config.filter.is_only_some()).then(|| Recent::new(model(), now_ns));
+        let recent = (!config.filter.is_only_some()).then(recent);
         let headline = match recent {
             Some(_) => Headline::default(),
             None => Headline::without("No verdict: with --slower and --sample only some packets are seen"),
@@ -59,7 +61,7 @@ impl Verdict {
         let is_new = self.judged.is_some_and(|(judged_ns, was_over)| {
             was_over == is_over && now_ns.saturating_sub(judged_ns) < PAUSE_NS
         });
-        if let Some(recent) = self.recent.as_ref().filter(|_| !is_new) {
+        if let Some(recent) = self.recent.as_mut().filter(|_| !is_new) {
             self.headline = recent.headline(lost);
             self.judged = Some((now_ns, is_over));
         }

@@ -1,0 +1,197 @@
+//! What the machine says of its CPUs while packets were collected: whether there were any left, what processes had of them, and whom a
+//! quota held back.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use crate::kernel::cpus::{Hierarchies, Quota, Ran, Sample, Ticks, pressure_us};
+
+/// A quota of a cgroup held back its tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Throttled {
+    /// The cgroup's directory.
+    pub(super) path: PathBuf,
+    /// Periods in which it did so, and for how long in all, ns.
+    pub(super) periods: u64,
+    pub(super) ns: u64,
+    /// Of a CPU, percent, that it may use.
+    pub(super) percent: u64,
+}
+
+/// What is known of CPUs; nothing of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Machine {
+    /// For how much of the time the CPUs were not idle, percent.
+    pub(super) busy_percent: Option<u64>,
+    /// For how much of the time some task waited for a CPU, percent.
+    pub(super) pressure_percent: Option<u64>,
+    /// By process: what held it back for longest, of its cgroup and those above.
+    pub(super) throttled: HashMap<u32, Throttled>,
+    /// CPU time of processes.
+    pub(super) ran: HashMap<u32, Ran>,
+    /// What could not be read.
+    pub(super) missing: Vec<&'static str>,
+}
+
+/// Reads counters of CPU time, of processes that are named, now and then.
+#[derive(Clone, Debug)]
+pub(crate) struct Sensors {
+    hierarchies: Hierarchies,
+    /// The cgroups of each process, from its own one up.
+    cgroups: HashMap<u32, Vec<PathBuf>>,
+    /// When each counter was read first, and last.
+    first: Sample,
+    last: Sample,
+}
+
+impl Sensors {
+    /// Counts from now on, `at_ns` of the monotonic clock.
+    pub(crate) fn start(at_ns: u64) -> Self {
+        let mut sensors = Self {
+            hierarchies: Hierarchies::find(),
+            cgroups: HashMap::new(),
+            first: Sample::default(),
+            last: Sample::default(),
+        };
+        sensors.look(std::iter::empty(), at_ns);
+        sensors
+    }
+
+    /// Reads all of them `at_ns` of the monotonic clock; each process lived at a time, ns since 1970.
+    pub(crate) fn look(&mut self, processes: impl Iterator<Item = (u32, i64)>, at_ns: u64) {
+        let Self { hierarchies, cgroups, first, last } = self;
+        last.at_ns = at_ns;
+        last.ticks = Ticks::read();
+        last.pressure_us = pressure_us();
+        for (pid, wall_ns) in processes {
+            cgroups.entry(pid).or_insert_with(|| hierarchies.above(pid, wall_ns));
+            if let Some(ran) = Ran::of(pid, wall_ns) {
+                last.ran.insert(pid, ran);
+                first.ran.entry(pid).or_insert(ran);
+            }
+        }
+        for path in cgroups.values().flatten() {
+            if let Some(quota) = Quota::read(path) {
+                last.quotas.insert(path.clone(), quota);
+                first.quotas.entry(path.clone()).or_insert(quota);
+            }
+        }
+    }
+
+    /// What was read last.
+    pub(crate) fn mark(&self) -> Sample {
+        self.last.clone()
+    }
+
+    /// What was between `before` and the last look. A counter that was not read then counts from when it was first.
+    pub(crate) fn since(&self, before: &Sample) -> Machine {
+        let Self { cgroups, first, last, hierarchies } = self;
+        let ticks = before.ticks.zip(last.ticks).map(|(before, last)| Ticks {
+            busy: last.busy.wrapping_sub(before.busy),
+            all: last.all.wrapping_sub(before.all),
+        });
+        let share = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).map(|it| it.min(100));
+        let waited_us =
+            before.pressure_us.zip(last.pressure_us).map(|(before, last)| last.saturating_sub(before));
+        let elapsed_us = last.at_ns.saturating_sub(before.at_ns) / 1_000;
+        let throttled = |path: &PathBuf| {
+            let last = last.quotas.get(path)?;
+            let before = before.quotas.get(path).or_else(|| first.quotas.get(path))?;
+            Some(Throttled {
+                path: path.clone(),
+                periods: last.periods.saturating_sub(before.periods),
+                ns: last.ns.saturating_sub(before.ns),
+                percent: last.percent?,
+            })
+        };
+        let of_process = |(pid, paths): (&u32, &Vec<PathBuf>)| {
+            let most = paths.iter().filter_map(throttled).max_by_key(|throttled| throttled.ns)?;
+            (most.periods > 0).then_some((*pid, most))
+        };
+        let ran = |(pid, last): (&u32, &Ran)| {
+            let before = before.ran.get(pid).or_else(|| first.ran.get(pid))?;
+            // Threads may have ended since.
+            let on_ns = last.on_ns.checked_sub(before.on_ns)?;
+            Some((*pid, Ran { on_ns, waited_ns: last.waited_ns.checked_sub(before.waited_ns)? }))
+        };
+        let mut missing = Vec::new();
+        if ticks.is_none() {
+            missing.push("how busy the CPUs are (/proc/stat)");
+        }
+        if hierarchies.is_empty() {
+            missing.push("CPU quotas (no control groups are mounted)");
+        }
+        Machine {
+            busy_percent: ticks.and_then(|ticks| share(ticks.busy, ticks.all)),
+            pressure_percent: waited_us.and_then(|waited_us| share(waited_us, elapsed_us)),
+            throttled: cgroups.iter().filter_map(of_process).collect(),
+            ran: last.ran.iter().filter_map(ran).collect(),
+            missing,
+        }
+    }
+}
+
+impl Throttled {
+    /// Its directory, where it can stand on a command line.
+    pub(super) fn plain_path(&self) -> Option<&str> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '/' | ':');
+        Path::to_str(&self.path).filter(|path| path.chars().all(is_plain))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many ms after the start: `busy` us of CPU time were used, `throttled` ns held back below, and `ran` ns run.
+    fn sample(ms: u64, busy: u64, throttled: u64, ran: u64) -> Sample {
+        let quota = |path: &str, ns, percent| (path.into(), Quota { periods: ns / 10, ns, percent });
+        Sample {
+            at_ns: ms * 1_000_000,
+            ticks: Some(Ticks { busy, all: ms * 1_000 }),
+            pressure_us: Some(busy / 2),
+            ran: [(7, Ran { on_ns: ran, waited_ns: 2 * ran })].into(),
+            quotas: [quota("/cg/a", throttled, Some(4)), quota("/cg", 50, Some(150))].into(),
+        }
+    }
+
+    fn sensors(first: Sample, last: Sample) -> Sensors {
+        let paths = ["/cg/a", "/cg"].map(PathBuf::from).to_vec();
+        let cgroups = [(7, paths), (8, vec!["/other".into()])].into();
+        Sensors { hierarchies: Hierarchies::default(), cgroups, first, last }
+    }
+
+    #[test]
+    fn what_was_between_two_looks_counts() {
+        let sensors = sensors(sample(500, 100_000, 20, 5), sample(2_000, 900_000, 420, 45));
+        let machine = sensors.since(&sample(1_000, 150_000, 120, 25));
+        assert_eq!((machine.busy_percent, machine.pressure_percent), (Some(75), Some(37)));
+        let expected = Throttled { path: "/cg/a".into(), periods: 30, ns: 300, percent: 4 };
+        assert_eq!(machine.throttled, [(7, expected)].into());
+        assert_eq!(machine.ran, [(7, Ran { on_ns: 20, waited_ns: 40 })].into());
+        assert_eq!(machine.missing, ["CPU quotas (no control groups are mounted)"]);
+    }
+
+    #[test]
+    fn what_was_not_read_before_counts_from_when_it_was_first() {
+        let sensors = sensors(sample(500, 100_000, 20, 5), sample(2_000, 900_000, 420, 45));
+        let machine = sensors.since(&Sample::default());
+        assert_eq!((machine.busy_percent, machine.pressure_percent), (None, None));
+        assert_eq!(machine.throttled[&7].ns, 400);
+        assert_eq!(machine.ran[&7].on_ns, 40);
+        assert_eq!(machine.missing.len(), 2);
+        // Threads that have ended take their times with them, and a quota that held nothing back is none.
+        let sensors = self::sensors(sample(500, 1, 20, 50), sample(2_000, 2, 20, 45));
+        let machine = sensors.since(&Sample::default());
+        assert!(machine.throttled.is_empty() && machine.ran.is_empty(), "{machine:?}");
+    }
+
+    #[test]
+    fn a_path_stands_on_a_command_line_if_it_is_plain() {
+        let of = |path: &str| Throttled { path: path.into(), periods: 1, ns: 1, percent: 1 };
+        assert_eq!(of("/sys/fs/cgroup/a.slice").plain_path(), Some("/sys/fs/cgroup/a.slice"));
+        assert_eq!(of("/sys/fs/cgroup/a;reboot").plain_path(), None);
+    }
+}

@@ -1,0 +1,352 @@
+//! Times that may be a cause, and which of them count.
+//!
+//! Where a service gives or gets answers ([`LEAST_ANSWERS`]), their parts are judged. A part counts if
+//! - so many answers have it for the threshold or longer that they are no accident ([`least_affected`]);
+//! - it adds half the threshold or more to each answer, on average;
+//! - it is a tenth of the answers' time or more ([`LEAST_OF_ANSWER`]);
+//! - it is well above what other processes have alike, which is the noise of this machine ([`Noise`]).
+//!
+//! Else the stages of its packets are judged. A stage counts if it is known of [`LEAST_PACKETS`] packets, if as many are affected, and
+//! if it holds a quarter of all their time ([`LEAST_SHARE`]). The slowest few count for no more than the others ([`clipped_sum`]).
+
+use net_latency_common::Direction;
+
+use super::{
+    answers::Slow,
+    item::Item,
+    model::{Model, Service, Side},
+};
+use crate::{
+    accounting::Times,
+    packet::{event::Protocol, stages},
+};
+
+/// Answers of which their parts have to be known.
+pub(super) const LEAST_ANSWERS: u64 = 10;
+/// The least share of a cause in the time of answers, percent.
+const LEAST_OF_ANSWER: u64 = 10;
+/// So many times what others have alike is well above it.
+const WELL_ABOVE: u128 = 4;
+/// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual.
+const BUSY_PERCENT: u64 = 50;
+const BUSY_NS: u128 = 3_000_000;
+/// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
+const WORK_NS: u128 = 20_000_000;
+/// Of what others have alike no more than this is noise, ns: of what grows with the load, and of all else.
+const MOST_ALIKE_NS: u128 = 5_000_000;
+const LEAST_ALIKE_NS: u128 = 250_000;
+/// Percent of the time from which on there is too little CPU for all.
+pub(super) const SHORT_PERCENT: u64 = 95;
+/// Packets of which a stage has to be known.
+pub(super) const LEAST_PACKETS: u64 = 20;
+/// Packets that have to be slow in a stage, whatever their share.
+pub(super) const LEAST_AFFECTED: u64 = 8;
+/// The least share of a cause in the time of its service's packets, percent. Of less, something else is the larger part.
+const LEAST_SHARE: u64 = 25;
+/// Retransmissions, or drops in the device's queue, that make a cause: so many, and this percentage of the packets. Less than that is usual on the internet.
+pub(super) const LEAST_RESENT: u64 = 5;
+pub(super) const LEAST_RESENT_PERCENT: u64 = 1;
+
+/// A time that may be the cause.
+#[derive(Clone, Copy)]
+pub(super) struct Suspect<'a> {
+    pub(super) item: Item,
+    pub(super) times: &'a Times,
+    pub(super) sum: u128,
+    pub(super) affected: u64,
+    /// Of answers: those in which it took long.
+    pub(super) slow: Option<Slow>,
+}
+
+impl<'a> Suspect<'a> {
+    fn of(item: Item, times: &'a Times, threshold_ns: u64) -> Self {
+        let slow = times.buckets().filter(|(from, ..)| *from >= threshold_ns);
+        let affected = slow.map(|(.., count)| count).sum();
+        Self { item, times, sum: clipped_sum(times), affected, slow: None }
+    }
+
+    /// The quantile that is the median of those that took long there, of a thousand.
+    pub(super) fn level(&self) -> u64 {
+        1_000 - (self.affected.saturating_mul(500) / self.times.count().max(1)).min(999)
+    }
+
+    /// What it takes on average, ns.
+    fn mean(&self) -> u128 {
+        self.sum / u128::from(self.times.count().max(1))
+    }
+}
+
+/// The times of one direction of a service.
+pub(super) struct Suspects<'a> {
+    pub(super) all: Vec<Suspect<'a>>,
+    /// What they are parts of, ns.
+    pub(super) whole: u128,
+    pub(super) is_of_answers: bool,
+}
+
+impl<'a> Suspects<'a> {
+    /// `is_lossy`: lines are missing, so that nobody knows which packets follow each other.
+    pub(super) fn of(service: &'a Service, direction: Direction, model: &Model, is_lossy: bool) -> Self {
+        let side = service.side(direction);
+        let of_packets = |item: &Item| Suspect::of(*item, side.times(*item), model.threshold_ns);
+        let is_known = |suspect: &Suspect<'_>| suspect.times.count() > 0 || suspect.item == Item::Resend;
+        let is_of_answers = !is_lossy && is_judged_by_answers(service);
+        if !is_of_answers {
+            let needs_all = |item: Item| matches!(item, Item::Service | Item::Answer);
+            let items = Item::of(direction).iter().filter(|item| !(needs_all(**item) && is_lossy));
+            let all: Vec<_> = items.map(of_packets).filter(is_known).collect();
+            let whole = all.iter().map(|suspect| suspect.sum).sum();
+            return Self { all, whole, is_of_answers };
+        }
+        let answers = &service.answers;
+        let of_answers = |item: &Item| {
+            let (times, slow) = (answers.part(*item), answers.slow(*item));
+            Suspect { item: *item, times, sum: clipped_sum(times), affected: slow.count, slow: Some(slow) }
+        };
+        let mut all: Vec<_> = Item::of_answers(direction).iter().map(of_answers).collect();
+        all.retain(|suspect| suspect.sum > 0);
+        let mut whole = clipped_sum(&answers.total);
+        if direction == Direction::Out {
+            // ACKs, and what is sent again, are in no answer. Who has the other end here knows the way to it by its answers.
+            let of_acks = [Item::Net, Item::Resend].iter().map(of_packets).filter(is_known);
+            let of_acks = of_acks.filter(|it| it.item == Item::Resend || service.peer().is_none());
+            let of_acks: Vec<_> = of_acks.collect();
+            whole += of_acks.iter().map(|suspect| suspect.sum).sum::<u128>();
+            all.extend(of_acks);
+        }
+        Self { all, whole, is_of_answers }
+    }
+
+    pub(super) fn find(&self, item: Item) -> Option<&Suspect<'a>> {
+        self.all.iter().find(|suspect| suspect.item == item)
+    }
+
+    /// What is slow, and whether something else could be the cause too.
+    pub(super) fn worst(
+        &self,
+        side: &Side,
+        noise: &Noise,
+        pid: u32,
+        threshold_ns: u64,
+    ) -> Option<(bool, Suspect<'a>)> {
+        let mut causes: Vec<_> =
+            self.all.iter().filter(|it| self.counts(it, noise, pid, threshold_ns)).copied().collect();
+        causes.sort_by_key(|suspect| std::cmp::Reverse(suspect.sum));
+        let resend = self.find(Item::Resend).copied().filter(|_| is_resent(side));
+        match (causes.first().copied(), resend) {
+            // What is lost makes TCP hold back what follows, and delays ACKs and answers.
+            (Some(first), Some(resend)) => {
+                let is_effect = matches!(first.item, Item::AppTransport | Item::Net | Item::Answer)
+                    && !is_before_closed_window(side);
+                Some((true, if is_effect || resend.sum > first.sum { resend } else { first }))
+            }
+            (None, Some(resend)) => Some((false, resend)),
+            (first, None) => first.map(|first| (causes.len() > 1, first)),
+        }
+    }
+
+    /// Whether one that is not about what is sent again may be a cause.
+    fn counts(&self, suspect: &Suspect<'_>, noise: &Noise, pid: u32, threshold_ns: u64) -> bool {
+        let known = suspect.times.count();
+        let (least, least_share) = if suspect.slow.is_some() {
+            (LEAST_ANSWERS, LEAST_OF_ANSWER)
+        } else if self.is_of_answers {
+            (LEAST_PACKETS, LEAST_OF_ANSWER)
+        } else {
+            (LEAST_PACKETS, LEAST_SHARE)
+        };
+        !matches!(suspect.item, Item::Resend | Item::Asked | Item::Theirs | Item::Rest)
+            && known >= least
+            && suspect.affected >= least_affected(known)
+            && percent(suspect.sum, self.whole) >= least_share
+            && suspect.mean() * 2 >= u128::from(threshold_ns)
+            && noise.is_below(suspect, pid)
+    }
+}
+
+/// Whether the parts of its answers tell what makes it slow.
+pub(super) fn is_judged_by_answers(service: &Service) -> bool {
+    let answers = &service.answers;
+    answers.count() >= LEAST_ANSWERS && answers.unknown * 3 <= answers.count()
+}
+
+/// CPU time of a process for each of its answers, ns: on a CPU and waiting for one; and how long it takes to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Worked {
+    pub(super) on_ns: u64,
+    pub(super) waited_ns: u64,
+    pub(super) service_ns: u64,
+}
+
+impl Worked {
+    /// Whether it was on a CPU for most of the time.
+    pub(super) fn is_most(self) -> bool {
+        self.on_ns.saturating_mul(2) >= self.service_ns
+    }
+
+    /// Whether it neither was on a CPU nor waited for one for most of the time.
+    pub(super) fn sleeps(self) -> bool {
+        self.on_ns.saturating_add(self.waited_ns).saturating_mul(2) < self.service_ns
+    }
+
+    /// Whether it waited for a CPU for most of the time.
+    pub(super) fn waits(self) -> bool {
+        self.waited_ns.saturating_mul(2) >= self.service_ns
+    }
+}
+
+/// What a process did for its answers, if it is known, and it has nothing else to answer.
+pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
+    let pid = service.processes().pid()?;
+    let ran = model.machine.ran.get(&pid)?;
+    let is_server =
+        |other: &&Service| other.is_of_same(service) && !other.is_client && other.answers.count() > 0;
+    if service.is_client
+        || !is_judged_by_answers(service)
+        || model.services.iter().filter(is_server).count() > 1
+    {
+        return None;
+    }
+    let count = service.answers.count();
+    let service_ns = service.answers.sum_of(Item::Service) / count;
+    Some(Worked { on_ns: ran.on_ns / count, waited_ns: ran.waited_ns / count, service_ns })
+}
+
+/// Whether TCP sent so much again, or the device's queue dropped so much, that it matters. What the peer had already was late and not
+/// lost.
+pub(super) fn is_resent(side: &Side) -> bool {
+    let again = side.sent_again_or_dropped();
+    let lost = side.dropped.max(again.saturating_sub(side.needless));
+    lost >= LEAST_RESENT && lost * 100 >= side.packets * LEAST_RESENT_PERCENT
+}
+
+/// Whether TCP often waits since the peer's window is closed. Then ACKs come when the peer reads, and TCP sends again to ask for them.
+pub(super) fn is_before_closed_window(side: &Side) -> bool {
+    side.held >= LEAST_AFFECTED && side.is_held_by_peer()
+}
+
+/// What processes have alike, by item: the noise of this machine.
+pub(super) struct Noise {
+    /// Each process, and what the item takes on average in one of its services, ns.
+    known: Vec<(u32, Item, u128)>,
+    busy_percent: Option<u64>,
+    /// Processes that were on a CPU for most of the time that they took to answer.
+    working: Vec<u32>,
+}
+
+impl Noise {
+    pub(super) fn of(model: &Model, is_lossy: bool) -> Self {
+        let mut known = Vec::new();
+        for service in &model.services {
+            for direction in [Direction::In, Direction::Out] {
+                let suspects = Suspects::of(service, direction, model, is_lossy);
+                let least = if suspects.is_of_answers { LEAST_ANSWERS } else { LEAST_PACKETS };
+                // What a process lacks altogether it does not have alike.
+                let of_answers = suspects.all.iter().filter(|it| it.times.count() >= least);
+                known.extend(of_answers.map(|it| (service.pid, it.item, it.mean())));
+            }
+        }
+        let works = |service: &&Service| worked(service, model).is_some_and(|worked| worked.is_most());
+        let working = model.services.iter().filter(works).map(|service| service.pid).collect();
+        Self { known, busy_percent: model.machine.busy_percent, working }
+    }
+
+    /// The longest mean of each other process, in order.
+    fn others(&self, item: Item, pid: u32) -> Vec<u128> {
+        let mut by_process: Vec<(u32, u128)> = Vec::new();
+        for (other, _, mean) in self.known.iter().filter(|(other, of, _)| *of == item && *other != pid) {
+            match by_process.iter_mut().find(|(known, _)| known == other) {
+                Some((_, most)) => *most = (*most).max(*mean),
+                None => by_process.push((*other, *mean)),
+            }
+        }
+        let mut means: Vec<_> = by_process.into_iter().map(|(_, mean)| mean).collect();
+        means.sort_unstable();
+        means
+    }
+
+    /// Each process that waits for a CPU, with its mean.
+    pub(super) fn of_item(&self, item: Item) -> Vec<u128> {
+        self.others(item, 0)
+    }
+
+    /// Whether that is well above it.
+    fn is_below(&self, suspect: &Suspect<'_>, pid: u32) -> bool {
+        let item = suspect.item;
+        let others = self.others(item, pid);
+        let median = others.get(others.len().saturating_sub(1) / 2).copied().unwrap_or(0);
+        let is_busy = self.busy_percent.is_some_and(|percent| percent >= BUSY_PERCENT);
+        let may_be_short = self.busy_percent.is_none_or(|percent| percent >= SHORT_PERCENT);
+        let alike = match item {
+            // That may be all that is wrong, and is told by itself.
+            Item::Cpu if may_be_short && others.len() >= 2 => median,
+            Item::Service => median.min(MOST_ALIKE_NS),
+            Item::Wait if is_busy => median.min(MOST_ALIKE_NS),
+            item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
+            _ => median.min(LEAST_ALIKE_NS),
+        };
+        let usual = match item {
+            // It has to share its CPU.
+            Item::Service if is_busy && self.working.contains(&pid) => WORK_NS,
+            Item::Wait | Item::Service if is_busy => BUSY_NS,
+            item if item.is_of_cpu() && is_busy => BUSY_NS,
+            _ => 0,
+        };
+        suspect.mean() >= (alike * WELL_ABOVE).max(usual)
+    }
+}
+
+/// Packets of so many that have to be slow: eight, and three in a hundred. Of a thousand or more, one in a hundred are no accident
+/// any more, and make their p99.
+pub(super) fn least_affected(known: u64) -> u64 {
+    let share = if known < 1_000 { (known * 3).div_ceil(100) } else { known / 100 };
+    share.max(LEAST_AFFECTED)
+}
+
+/// All times together, ns, in which those beyond a high percentile count as much as that one: a packet that was late by accident
+/// is then none of them. It is chosen so that what [`least_affected`] asks for is not cut off.
+pub(super) fn clipped_sum(times: &Times) -> u128 {
+    let per_mille = match times.count() {
+        ..100 => 950,
+        100..1_000 => 980,
+        _ => 995,
+    };
+    let Some(longest) = times.quantile(per_mille) else { return 0 };
+    let time = |from: u64, to: u64| u128::from(u64::midpoint(from, to).min(longest));
+    times.buckets().map(|(from, to, count)| time(from, to) * u128::from(count)).sum()
+}
+
+pub(super) fn percent(part: u128, whole: u128) -> u64 {
+    part.saturating_mul(100).checked_div(whole).and_then(|percent| u64::try_from(percent).ok()).unwrap_or(0)
+}
+
+/// The column that has this time; none for one that is computed.
+pub(super) fn column(item: Item, protocol: Protocol) -> Option<&'static str> {
+    let basic = |direction, column: usize| Some(stages::columns(direction, protocol)[column]);
+    let part = |direction, part: usize| {
+        let place: usize = stages::split(direction, protocol)[part]?;
+        Some(stages::FINE_STAGES[place].column)
+    };
+    match item {
+        Item::DrvIp => basic(Direction::In, 0),
+        Item::IpTransport => basic(Direction::In, 1),
+        Item::Socket => basic(Direction::In, 2),
+        Item::Gap => part(Direction::In, 0),
+        Item::Wait => part(Direction::In, 1),
+        Item::Cpu => part(Direction::In, 2),
+        Item::Copy => part(Direction::In, 3),
+        Item::AppTransport => basic(Direction::Out, 0),
+        Item::TransportIp => basic(Direction::Out, 1),
+        Item::IpDrv => basic(Direction::Out, 2),
+        Item::Qdisc => part(Direction::Out, 0),
+        Item::Driver => part(Direction::Out, 1),
+        Item::Net => part(Direction::Out, 2),
+        Item::Answer
+        | Item::Service
+        | Item::Resend
+        | Item::Asked
+        | Item::Wire
+        | Item::Theirs
+        | Item::Rest => None,
+    }
+}
