@@ -81,7 +81,11 @@ fn a_log_s_late_reader_is_named() {
 
         let output = run(&["--replay", path]);
         let text = String::from_utf8(output.stdout).expect("UTF-8");
-        assert!(text.starts_with("1 cause found: 400 packets in, 0 out, 2 services in "), "{text}");
+        assert!(
+            text.starts_with("slow, PID 8, tcp port 81, in: ")
+                && text.contains("\n400 packets in, 0 out, 2 services in "),
+            "{text}"
+        );
         assert!(text.contains("1. slow, PID 8, tcp port 81, in: "), "{text}");
         let said = String::from_utf8(output.stderr).expect("UTF-8");
         assert!(said.contains("400 lines read: 400 judged, 0 filtered"), "{said}");

@@ -162,8 +162,7 @@ impl Incident {
         let judged = match (expected, findings.first()) {
             (Some((_, dir)), Some(first)) if is_right(first, dir) => "right",
             (Some(_), None) => "unsure",
-            // No fault is called one.
-            (None, _) if findings.iter().all(|finding| finding["cause"] == "application") => "right",
+            (None, None) => "right",
             _ => "wrong",
         };
         Ok(json!({
