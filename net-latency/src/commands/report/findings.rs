@@ -3,9 +3,10 @@
 use super::table::{Owner, Table};
 use super::timeline::Timeline;
 use crate::accounting::{self as summary, Ends, Worst, tcp::Segment, transit::Transits};
+use crate::diagnosis::{Model, Verdict, judge};
 use crate::kernel::ports;
 use crate::packet::event::{Event, FLAGS};
-use crate::request::ReportConfig;
+use crate::request::{ReportConfig, THRESHOLD};
 use crate::source::log::read::Tally;
 
 /// Processes told apart at a time.
@@ -31,6 +32,8 @@ pub(super) struct Report {
     transits: Transits<(Ends, Owner)>,
     /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed: not if some packets are left out.
     ephemeral: Option<u32>,
+    /// What makes it slow; there too.
+    model: Option<Model>,
 }
 
 impl Report {
@@ -49,11 +52,15 @@ impl Report {
             timeline: Timeline::new(config.interval),
             transits: Transits::new(),
             ephemeral: config.filter.slower.is_none().then(ports::ephemeral_word),
+            model: config.filter.slower.is_none().then(|| Model::new(THRESHOLD, ports::ephemeral())),
         }
     }
 
     /// Nothing more will come that belongs to what came before: exchanges in two logs are not put together.
     pub(super) fn finish(&mut self) {
+        if let Some(model) = &mut self.model {
+            model.finish();
+        }
         for (connection, entry) in self.connections.iter_mut() {
             let news = entry.finish(connection.role(self.ephemeral));
             if let Some(process) = entry.owner.and_then(|owner| self.processes.get_mut(&owner)) {
@@ -62,9 +69,17 @@ impl Report {
         }
     }
 
+    /// What makes it slow, if that can be judged.
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        self.model.as_ref().map(|model| judge(model, None))
+    }
+
     /// Adds a packet whose time was told by a clock so many seconds east of Greenwich.
     pub(super) fn add(&mut self, event: &Event<'_>, offset_s: i32) {
         self.packets += 1;
+        if let Some(model) = &mut self.model {
+            model.record(event);
+        }
         let wall_ns = event.wall_ns();
         self.span = Some(match self.span {
             Some((first, last)) => (first.min(wall_ns), last.max(wall_ns)),

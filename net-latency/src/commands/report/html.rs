@@ -10,6 +10,7 @@ use super::table::{Entry, Others};
 use super::text::{Span, Time, dominant as dominant_of, heading, headline, notes, packets, printable, span};
 use super::time::show;
 use crate::accounting::{self as summary, Times, dominant, meaning};
+use crate::diagnosis::text::first_lines;
 use crate::packet::stages::columns;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
@@ -53,6 +54,13 @@ fn write_page(report: &Report, config: &ReportConfig, page: &mut String) -> fmt:
     writeln!(page, "<h1>net-latency report</h1>\n<p>{}</p>", Escaped(&headline(report)))?;
     if let Some(span) = span(report) {
         writeln!(page, "<p class=\"span\">{}</p>", Escaped(&span))?;
+    }
+    if let Some(verdict) = report.verdict().filter(|_| report.packets > 0) {
+        writeln!(page, "<ul class=\"verdict\">")?;
+        for text in first_lines(&verdict) {
+            writeln!(page, "<li>{}</li>", Escaped(&text))?;
+        }
+        writeln!(page, "</ul>")?;
     }
     let notes = notes(report, config);
     if !notes.is_empty() {

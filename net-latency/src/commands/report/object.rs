@@ -10,6 +10,7 @@ use super::findings::Report;
 use super::table::{Entry, Others, Table};
 use super::time::show;
 use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning, tcp::Tcp};
+use crate::diagnosis::{Verdict, json};
 use crate::output;
 use crate::packet::event::{COLUMNS, FLAGS, Protocol};
 use crate::packet::stages::columns;
@@ -40,6 +41,17 @@ struct Object<'a> {
     connections: Rows<'a>,
     slowest: Vec<Slow>,
     timeline: Timeline,
+    /// What makes it slow, as `diagnose` says it; `null` where that can't be judged.
+    diagnosis: Option<Diagnosis>,
+}
+
+/// As `diagnose` writes it.
+struct Diagnosis(Verdict);
+
+impl Serialize for Diagnosis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json::object(&self.0).serialize(serializer)
+    }
 }
 
 #[derive(Serialize)]
@@ -199,6 +211,7 @@ fn object<'a>(report: &'a Report, config: &ReportConfig) -> Object<'a> {
                 })
                 .collect(),
         },
+        diagnosis: report.verdict().map(Diagnosis),
     }
 }
 

@@ -12,11 +12,14 @@ use super::time::show;
 use super::timeline::Slice;
 use crate::accounting::{Ends, Human};
 use crate::clock::Zone;
+use crate::diagnosis::text::first_lines;
 use crate::escape::Printable;
 use crate::packet::event::FLAGS;
 use crate::packet::stages::dir;
 use crate::request::ReportConfig;
 
+/// Columns of a screen.
+const WIDTH: usize = 80;
 /// Longest names that are shown as they are; they can be 15 bytes long, and longer where they had to be escaped.
 const NAME_WIDTH: usize = 15;
 
@@ -27,6 +30,12 @@ pub(super) fn write(report: &Report, config: &ReportConfig, out: &mut impl Write
     }
     for note in notes(report, config) {
         writeln!(out, "  {note}")?;
+    }
+    if let Some(verdict) = report.verdict().filter(|_| report.packets > 0) {
+        writeln!(out)?;
+        for text in first_lines(&verdict) {
+            write_wrapped(&text, out)?;
+        }
     }
     if report.packets == 0 {
         return Ok(());
@@ -51,6 +60,23 @@ pub(super) fn write(report: &Report, config: &ReportConfig, out: &mut impl Write
     writeln!(out)?;
     let zone = FixedOffset::east_opt(report.offset_s).map_or(Zone::UTC, Zone::Fixed);
     report.worst.write(zone, out)
+}
+
+/// Writes a sentence in lines of that width.
+fn write_wrapped(text: &str, out: &mut impl Write) -> io::Result<()> {
+    let mut used = 0;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        let is_first = used == 0;
+        if !is_first && used + 1 + len > WIDTH {
+            write!(out, "\n  {word}")?;
+            used = 2 + len;
+        } else {
+            write!(out, "{}{word}", if is_first { "" } else { " " })?;
+            used += len + usize::from(!is_first);
+        }
+    }
+    writeln!(out)
 }
 
 /// What the report is about.
