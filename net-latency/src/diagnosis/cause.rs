@@ -30,12 +30,14 @@ pub(super) enum Cause {
     CpuQuota,
     /// The whole machine's.
     CpuShort,
+    /// Requests, or bytes.
+    Unanswered,
 }
 
 impl Cause {
     /// All of them.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::ReaderLate,
         Self::CpuWait,
         Self::MissingBytes,
@@ -55,6 +57,7 @@ impl Cause {
         Self::Application,
         Self::CpuQuota,
         Self::CpuShort,
+        Self::Unanswered,
     ];
 
     /// Its name in JSON.
@@ -79,6 +82,7 @@ impl Cause {
             Self::Application => "application",
             Self::CpuQuota => "cpu-quota",
             Self::CpuShort => "cpu-short",
+            Self::Unanswered => "unanswered",
         }
     }
 

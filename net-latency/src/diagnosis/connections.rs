@@ -1,6 +1,6 @@
 //! What is known of the packets before on a connection. A table of a fixed size, in which those that were used last stay.
 
-use super::answers::Turns;
+use super::{answers::Turns, awaited::Awaited};
 use crate::{
     accounting::{
         Ends, Packet, Places,
@@ -52,6 +52,7 @@ pub(super) struct Half {
     pub(super) pending: Option<Pending>,
     pub(super) exchange: Exchange,
     pub(super) turns: Turns,
+    pub(super) awaited: Awaited,
     /// Packets sent since the last was received.
     pub(super) row: u32,
     pub(super) dsacks: Dsacks,

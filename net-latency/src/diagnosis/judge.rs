@@ -444,7 +444,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether so many lines are missing, one in a hundred, that what is seen may be another traffic than there was.
-    fn is_lossy(&self) -> bool {
+    pub(super) fn is_lossy(&self) -> bool {
         self.lost.saturating_mul(100) > self.model.packets.iter().sum()
     }
 

@@ -1,11 +1,12 @@
 //! What makes each service slow, for every command that says so.
 //!
-//! [`model`] collects: [`answers`] with the parts of their time, [`waits`] for others' answers, what [`connections`] know of the packets
+//! [`model`] collects: [`answers`] with the parts of their time, [`waits`] for others' answers, what is [`awaited`], what [`connections`] know of the packets
 //! before, [`holders`] of CPUs, and what the [`machine`] says of its CPUs. [`suspects`] are the times that may be the cause, [`judge`]
-//! finds it for a direction of a service, [`drops`] for sockets, and [`verdict`] puts the [`finding`]s in order. [`text`] and [`json`]
+//! finds it for a direction of a service, [`drops`] for sockets, [`unanswered`] for requests in vain, and [`verdict`] puts the [`finding`]s in order. [`text`] and [`json`]
 //! write all of what came of it, and [`headline`] what one line has room for, in [`words`]. [`recent`] keeps to the last seconds.
 
 mod answers;
+mod awaited;
 mod cause;
 mod connections;
 mod drops;
@@ -22,6 +23,7 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
+mod unanswered;
 mod verdict;
 mod waits;
 mod words;

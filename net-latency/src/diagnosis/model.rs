@@ -13,6 +13,7 @@ use net_latency_common::{
 
 use super::{
     answers::{Answers, Over, Way},
+    awaited::Unanswered,
     connections::{Connections, Exchange, Half, Other, Pending},
     holders::Holders,
     item::Item,
@@ -254,6 +255,8 @@ pub(super) struct Service {
     pub(super) sides: [Side; 2],
     /// Those that it gives, or as a client gets.
     pub(super) answers: Answers,
+    /// What it waited for in vain.
+    pub(super) unanswered: Unanswered,
     /// Who has the other end for most of its packets: that service of this machine, or another host.
     peer: Leader<Option<usize>, { u32::MAX }>,
     /// The device on which its last packet went out, and whether that name is known.
@@ -423,6 +426,14 @@ impl Model {
             side.by_timer += u64::from(flags & FLAG_RTO != 0);
             side.add(Item::Resend, event.first_send_age_ns());
             self.hear_dsacks(event, &ends, place);
+            if flags & FLAG_RTO != 0
+                && let Some((seq, age_ns)) = event.seq().zip(event.first_send_age_ns())
+            {
+                let Self { connections, services, threshold_ns, .. } = self;
+                let owner = services[place].owner;
+                let own = connections.find(&ends, owner, place, |half| settle(services, *threshold_ns, half));
+                own.awaited.sent_again(seq, age_ns, &mut services[place].unanswered);
+            }
             return;
         }
         side.packets += 1;
@@ -598,8 +609,13 @@ impl Model {
     fn take_turns(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(role) = ends.role(Some(self.ephemeral)) else { return };
         let (pid, tid) = (event.record().pid, event.tid().unwrap_or(0));
-        let Self { connections, waits, .. } = self;
+        let Self { connections, waits, services, .. } = self;
         let Some(own) = connections.get_mut(ends) else { return };
+        if event.protocol() == Protocol::Udp && role == Role::Client {
+            own.awaited.see(event.direction(), event.wall_ns(), &mut services[place].unanswered);
+        } else if event.direction() == Direction::In {
+            own.awaited.came();
+        }
         let asked = |tid, span, except_ns| waits.within(pid, tid, span, except_ns);
         let over = own.turns.see(role, event.direction(), Way::of(event), asked);
         if let Some(waited) = own.turns.waited().filter(|_| event.direction() == Direction::In) {
@@ -649,8 +665,12 @@ impl Model {
     /// Counts the answers of which nothing has come since `before_ns`, ns since 1970.
     fn settle(&mut self, before_ns: i64) {
         let mut over = Vec::new();
-        self.connections.each_end(|ends, half| {
-            if let Some((service, role)) = half.service.zip(ends.role(Some(self.ephemeral)))
+        let Self { connections, services, span, ephemeral, .. } = self;
+        connections.each_end(|ends, half| {
+            if let Some((service, (_, last_ns))) = half.service.zip(*span) {
+                half.awaited.give_up(last_ns, &mut services[service].unanswered);
+            }
+            if let Some((service, role)) = half.service.zip(ends.role(Some(*ephemeral)))
                 && half.turns.is_open_since().is_some_and(|last_ns| last_ns < before_ns)
                 && let Some(answer) = half.turns.finish(None)
             {
@@ -759,6 +779,7 @@ impl Model {
             name: [0; COMM_LEN],
             sides: [Side::default(), Side::default()],
             answers: Answers::default(),
+            unanswered: Unanswered::default(),
             peer: Leader::default(),
             device: None,
             remote: ends.remote.ip(),
@@ -813,9 +834,11 @@ impl Model {
         let places = self.alike.get_mut(kind).map(mem::take).unwrap_or_default();
         let first = places[0];
         for place in &places[1..] {
-            let Service { sides, answers, .. } = &mut self.services[*place];
+            let Service { sides, answers, unanswered, .. } = &mut self.services[*place];
             let (sides, answers) = (mem::take(sides), mem::take(answers));
+            let unanswered = mem::take(unanswered);
             self.services[first].answers.join(&answers);
+            self.services[first].unanswered.join(&unanswered);
             for (own, other) in self.services[first].sides.iter_mut().zip(&sides) {
                 own.join(other);
             }

@@ -1700,3 +1700,51 @@ fn answers_of_connections_without_a_next_request_count_in_the_last_seconds() {
     let told = recent.headline(None).texts[0].clone();
     assert!(told.starts_with("Slow: orders, PID 101, tcp port 8001: each answer takes 30."), "{told}");
 }
+
+#[test]
+fn requests_without_an_answer_are_told() {
+    let resolver = Who { pid: 200, name: "shop", port: 53 };
+    // Of six queries one has no answer, and is sent again after five seconds.
+    let traffic = |each: u64, is_answered: bool| {
+        let (mut traffic, mut at) = (Traffic::default(), 1_000 * MS);
+        for round in 0..60 {
+            let ports = [45_000 + round as u16 % 7, 53];
+            let remote = [10, 0, 0, 2];
+            if round % each == 0 {
+                traffic.outgoing(Traffic::record(resolver, remote, ports, Direction::Out), at, USUAL);
+                at += 5_000 * MS;
+            }
+            traffic.outgoing(Traffic::record(resolver, remote, ports, Direction::Out), at, USUAL);
+            if is_answered {
+                traffic.incoming(Traffic::record(resolver, remote, ports, Direction::In), at + MS, USUAL);
+            }
+            at += 100 * MS;
+        }
+        traffic
+    };
+    let verdict = as_udp(traffic(6, true));
+    assert_eq!(told(&verdict), [(Cause::Unanswered, 200, Direction::Out)], "{}", shown(&verdict));
+    let finding = faults(&verdict)[0];
+    assert_eq!((finding.packets, finding.affected, finding.confidence), (70, 10, Confidence::High));
+    assert!(finding.evidence[1].starts_with("it waited 50."), "{:?}", finding.evidence);
+    // Two of many are none, and who never gets an answer may not expect one.
+    for (each, is_answered) in [(30, true), (6, false)] {
+        let verdict = as_udp(traffic(each, is_answered));
+        assert_eq!(told(&verdict), [], "{each} {}", shown(&verdict));
+    }
+}
+
+#[test]
+fn a_connection_whose_path_is_gone_is_told() {
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 100, USUAL, USUAL);
+    let record = Traffic::record(BILLING, [10, 0, 0, 9], [8_002, 40_000], Direction::Out);
+    let first = 1_500 * MS;
+    for ms in [200, 600, 1_400, 3_000] {
+        let at = first + ms * MS;
+        traffic.outgoing(PacketRecord { flags: FLAG_RETRANS | FLAG_RTO, other: first, ..record }, at, USUAL);
+    }
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [(Cause::Unanswered, BILLING.pid, Direction::Out)], "{}", shown(&verdict));
+    assert!(shown(&verdict).contains("on 1 connection TCP's timer sent the same bytes 3 times or more"));
+}

@@ -16,6 +16,7 @@ use super::{
     judge::{Judge, Judgement},
     model::{Model, Service, Side, Windows},
     suspects::{LEAST_PACKETS, Noise, SHORT_PERCENT, clipped_sum, column, is_judged_by_answers, percent},
+    unanswered::unanswered,
     words,
 };
 use crate::{accounting::Losses, packet::event::Protocol};
@@ -52,6 +53,9 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     findings.sort_by_key(|finding| Reverse(finding.weight));
     let mut findings = joined(findings, model);
     findings.extend(losses.map(|losses| socket_drops(losses, model)).unwrap_or_default());
+    if !judge.is_lossy() {
+        findings.extend(unanswered(model));
+    }
     findings.extend(cpu_short(model, judge.noise()));
     findings.sort_by_key(|finding| Reverse(finding.weight));
     let (first, last) = model.span.unwrap_or_default();

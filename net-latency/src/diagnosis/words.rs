@@ -20,6 +20,10 @@ pub(super) const PEER_WINDOW: &str =
 pub(super) const TCP_HELD: &str =
     "TCP held back what was written; why is not known (congestion window, Nagle, pacing, a full queue)";
 pub(super) const SOCKET_DROP: &str = "sockets drop packets: a full buffer, or a socket that was closed";
+pub(super) const UNANSWERED: &str =
+    "requests have no answer: they or their answers are dropped here or elsewhere, or the server gives none";
+pub(super) const NO_ACK: &str =
+    "what it sends is not acknowledged, however often TCP sends it: the path, or the peer, is gone";
 pub(super) const STREAM: &str =
     "it writes a stream faster than TCP may send it, so its bytes wait in TCP, which is normal";
 pub(super) const BASIC: &str =
@@ -68,6 +72,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         Cause::Retransmission => "TCP sent packets again: they or their ACKs were lost",
         Cause::Application => return application(false),
         Cause::CpuQuota => CPU_QUOTA,
+        Cause::Unanswered => UNANSWERED,
         Cause::CpuShort => "all processes wait for a CPU: the machine has too few for what runs on it",
     };
     text.to_owned()
@@ -146,6 +151,7 @@ pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
         Cause::Retransmission => "TCP sends packets again",
         Cause::CpuQuota => "its CPU quota holds it back",
         Cause::CpuShort => "too few CPUs for what runs",
+        Cause::Unanswered => "what it sends has no answer",
         Cause::Application if item == Item::Wait => "is busy with other requests",
         Cause::Application => "takes long to answer",
     }
@@ -173,7 +179,7 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
         Cause::Application if item == Item::Wait => "while the process is busy with other requests",
         Cause::Application => "in the application",
         Cause::CpuQuota => "held back by its CPU quota",
-        Cause::SocketDrop | Cause::Retransmission | Cause::CpuShort => brief(cause, item),
+        Cause::SocketDrop | Cause::Retransmission | Cause::CpuShort | Cause::Unanswered => brief(cause, item),
     }
 }
 
@@ -412,6 +418,7 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
         }
         Cause::CpuQuota => "systemd-cgtop".to_owned(),
         Cause::CpuShort => "top -d 1".to_owned(),
+        Cause::Unanswered => format!("sudo net-latency journey --port {port}"),
     }
 }
 

@@ -1,0 +1,85 @@
+//! Requests without an answer, and bytes that nobody acknowledges.
+
+use net_latency_common::Direction;
+
+use super::{
+    awaited::{LEAST_ROW, Unanswered},
+    cause::Cause,
+    finding::{Confidence, Finding, Who},
+    item::Item,
+    model::{Model, Service},
+    words,
+};
+use crate::{accounting::Human, packet::event::Protocol};
+
+/// Requests without an answer that make a cause: so many, and this percentage of all.
+const LEAST_UNANSWERED: u64 = 3;
+const LEAST_UNANSWERED_PERCENT: u64 = 1;
+/// From so many on they are no accident.
+const MANY: u64 = 10;
+
+/// Those that wait in vain for much.
+pub(super) fn unanswered(model: &Model) -> Vec<Finding> {
+    model.services.iter().flat_map(|service| [datagrams(service), connections(service)]).flatten().collect()
+}
+
+fn datagrams(service: &Service) -> Option<Finding> {
+    let Unanswered { datagrams, waited_ns, .. } = service.unanswered;
+    let sent = service.side(Direction::Out).packets;
+    let is_much = datagrams >= LEAST_UNANSWERED && datagrams * 100 >= sent * LEAST_UNANSWERED_PERCENT;
+    // Who never gets an answer may not expect any.
+    let is_asking = service.protocol == Protocol::Udp && service.answers.count() > 0;
+    (is_much && is_asking).then(|| Finding {
+        packets: sent,
+        affected: datagrams,
+        confidence: if datagrams >= MANY { Confidence::High } else { Confidence::Medium },
+        sentence: words::UNANSWERED.to_owned(),
+        evidence: vec![
+            format!("{datagrams} of {sent} requests had no answer within a second or more"),
+            format!("it waited {} for these in all", Human(waited_ns)),
+        ],
+        weight: waited_ns.into(),
+        ..finding(service)
+    })
+}
+
+fn connections(service: &Service) -> Option<Finding> {
+    let Unanswered { connections, dead_ns, .. } = service.unanswered;
+    (connections > 0).then(|| Finding {
+        packets: service.side(Direction::Out).packets,
+        affected: connections,
+        sentence: words::NO_ACK.to_owned(),
+        evidence: vec![format!(
+            "on {} TCP's timer sent the same bytes {LEAST_ROW} times or more, and nothing came back: {} in all",
+            words::counted(connections, "connection"),
+            Human(dead_ns)
+        )],
+        weight: dead_ns.into(),
+        ..finding(service)
+    })
+}
+
+fn finding(service: &Service) -> Finding {
+    let (cause, item) = (Cause::Unanswered, Item::Resend);
+    Finding {
+        who: Some(Who::of(service, Direction::Out)),
+        also: Vec::new(),
+        cause,
+        stage: None,
+        share: None,
+        p50_ns: None,
+        p99_ns: None,
+        packets: 0,
+        affected: 0,
+        confidence: Confidence::Medium,
+        sentence: String::new(),
+        brief: words::brief(cause, item),
+        within: words::within(cause, item),
+        evidence: Vec::new(),
+        cpu_held_by: None,
+        next: words::next(cause, item, service),
+        answers: None,
+        weight: 0,
+        pid: service.pid,
+    }
+}
