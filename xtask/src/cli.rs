@@ -129,6 +129,13 @@ pub(crate) struct IncidentsArgs {
     /// Put the table on record: docs/incidents.md
     #[arg(long)]
     pub(crate) save: bool,
+    /// Draw so many systems at random instead, with other load beside them; half of them in guests whose clock counts
+    /// instructions
+    #[arg(long, value_name = "N", conflicts_with_all = ["save", "fault"])]
+    pub(crate) worlds: Option<usize>,
+    /// Draw by this number: the same number draws the same systems
+    #[arg(long, value_name = "S", default_value_t = 1, requires = "worlds")]
+    pub(crate) seed: u64,
 }
 
 #[derive(Debug, Args)]

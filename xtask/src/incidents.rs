@@ -40,7 +40,13 @@ struct Run {
     place: String,
     ms: u64,
     hit: String,
+    /// For how much of the time others use the processors, percent.
+    load: u64,
     judged: Judged,
+    /// Whether the right one is among the first two.
+    is_among_two: bool,
+    /// Whether the first one is said with high confidence.
+    is_promised: bool,
     found: serde_json::Value,
 }
 
@@ -64,10 +70,13 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
     let kernels = setup::ensure(&Needs::guests(kernels))?;
     let programs = build::for_tests()?;
+    if let Some(count) = args.worlds {
+        return worlds(&kernels, count, args.seed, &programs);
+    }
     // Clocks that count instructions don't mind other guests.
     let results: Vec<_> = thread::scope(|scope| {
-        let (fault, programs) = (args.fault.as_deref(), &programs);
-        let run = |kernel| scope.spawn(move || runs(kernel, fault, programs));
+        let (wanted, programs) = (args.fault.as_slice(), &programs);
+        let run = |kernel| scope.spawn(move || runs(kernel, wanted, Processors::Counted, programs));
         let running: Vec<_> = kernels.iter().map(run).collect();
         running.into_iter().map(|run| run.join().expect("a guest's thread doesn't panic")).collect()
     });
@@ -75,7 +84,7 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let mut is_good = true;
     for (kernel, runs) in kernels.iter().zip(results) {
         let runs = runs?;
-        for Run { cause, fault, place, ms, hit, judged, found } in &runs {
+        for Run { cause, fault, place, ms, hit, judged, found, .. } in &runs {
             if *judged != Judged::Right {
                 println!("{judged:?}: {fault}, {place}, {ms} ms, {hit}: {found}, not {cause}");
             }
@@ -96,12 +105,68 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn runs(kernel: &Kernel, fault: Option<&str>, (built, tests): &(Built, PathBuf)) -> Result<Vec<Run>> {
+/// Draws systems, has half of them in guests of each kind, and prints how often the first finding is the right one.
+fn worlds(kernels: &[Kernel], count: usize, seed: u64, programs: &(Built, PathBuf)) -> Result<ExitCode> {
+    let drawn = |seed: u64, count: usize| ["worlds".to_owned(), count.to_string(), seed.to_string()];
+    for kernel in kernels {
+        let half = count / 2;
+        let halves =
+            [(Processors::Counted, drawn(seed, half)), (Processors::Two, drawn(!seed, count - half))];
+        let results: Vec<_> = thread::scope(|scope| {
+            let run = |(processors, wanted): (Processors, [String; 3])| {
+                scope.spawn(move || runs(kernel, &wanted, processors, programs))
+            };
+            let running: Vec<_> = halves.into_iter().map(run).collect();
+            running.into_iter().map(|run| run.join().expect("a guest's thread doesn't panic")).collect()
+        });
+        let mut all = Vec::new();
+        for (name, runs) in ["clock counts", "two processors"].into_iter().zip(results) {
+            let runs = runs?;
+            for run in runs.iter().filter(|run| run.judged != Judged::Right) {
+                let Run { cause, fault, place, ms, hit, load, judged, found, .. } = run;
+                println!(
+                    "{judged:?}: {name}: {fault}, {place}, {ms} ms, {hit}, load {load} %: {found}, not {cause}"
+                );
+            }
+            all.extend(runs);
+        }
+        println!("Linux {kernel}, seed {seed}\n\n{}", table_of_worlds(&all));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row for each cause, and all of them.
+fn table_of_worlds(runs: &[Run]) -> String {
+    let mut rows = BTreeMap::<&str, [usize; 4]>::new();
+    for run in runs {
+        for name in [run.cause.as_str(), "all"] {
+            let [count, right, among_two, broken] = rows.entry(name).or_default();
+            let is_right = run.judged == Judged::Right;
+            *count += 1;
+            *right += usize::from(is_right);
+            *among_two += usize::from(is_right || run.is_among_two);
+            *broken += usize::from(!is_right && run.is_promised);
+        }
+    }
+    let mut text =
+        "| fault | systems | first | among two | high and wrong |\n|---|--:|--:|--:|--:|\n".to_owned();
+    for (cause, counts) in rows {
+        text += &format!("| `{cause}` |{}\n", counts.map(|count| format!(" {count} |")).concat());
+    }
+    text
+}
+
+fn runs(
+    kernel: &Kernel,
+    wanted: &[String],
+    processors: Processors,
+    (built, tests): &(Built, PathBuf),
+) -> Result<Vec<Run>> {
     let mut command: Vec<OsString> = vec![PROGRAM.into(), "incidents".into()];
-    command.extend(fault.map(Into::into));
+    command.extend(wanted.iter().map(Into::into));
     let mut contents = contents(kernel.clone(), built, command);
     contents.programs.push((PROGRAM.into(), tests.clone()));
-    contents.processors = Processors::Counted;
+    contents.processors = processors;
     let output = match captured(&contents, LIMIT)? {
         (Outcome::Exited(0), output) => output,
         (Outcome::Exited(status), output) => bail!("the guest's program ended with {status}:\n{output}"),
@@ -151,7 +216,10 @@ mod tests {
             place: text(),
             ms,
             hit: text(),
+            load: 0,
             judged,
+            is_among_two: judged == Judged::Right,
+            is_promised: true,
             found: Default::default(),
         }
     }
@@ -168,5 +236,7 @@ mod tests {
         runs.pop();
         runs.push(run("qdisc", 10, Judged::Wrong));
         assert!(!is_enough(&runs));
+        let table = table_of_worlds(&runs);
+        assert!(table.contains("\n| `qdisc` | 22 | 19 | 19 | 3 |\n"), "{table}");
     }
 }

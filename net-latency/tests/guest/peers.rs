@@ -510,6 +510,7 @@ impl Role {
                 let (listener, stream) = (self.listener.as_ref(), self.stream.as_ref());
                 party::serve(listener, stream, kind, rounds.parse()?, answer.parse()?, milliseconds(ms)?)
             }
+            ["load", percent] => party::load(percent.parse()?),
             ["hog-when-asked", pipe, ms] => party::hog(pipe, milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),
             ["udp", rest @ ..] => self.udp.perform(rest),

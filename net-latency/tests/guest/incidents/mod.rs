@@ -3,10 +3,13 @@
 //! A client asks a gateway, which asks three services, one after the other. One of them has a fault, or all have it. Meant
 //! for a guest whose clock counts instructions (`cargo xtask incidents`): nothing else takes time there, so that faults
 //! of 2 ms can be told from what the machine does by itself.
+//!
+//! [`worlds`] draws such systems at random, with other load beside them.
 
 mod system;
+mod worlds;
 
-use std::{io::Write as _, process::ExitCode, thread::sleep, time::Duration};
+use std::{io::Write as _, ops::Range, process::ExitCode, thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -14,7 +17,7 @@ use serde_json::{Value, json};
 use self::system::{System, Where};
 use crate::{
     lines::Dir,
-    tool::{Backend, Launch, Scratch, Sink, Tool},
+    tool::{Backend, Launch, Outcome, Scratch, Sink},
 };
 
 /// First argument of a run of all incidents.
@@ -43,20 +46,26 @@ pub(crate) enum Fault {
     SlowStart,
     /// Some of what it sends is lost.
     Loss,
+    /// The quota of its cgroup holds it back.
+    Quota,
     /// Now and then somebody takes the CPU from everybody.
     Stalls,
     /// Nothing is wrong.
     Nothing,
 }
 
-/// An incident: what is made, where, how strong, and in how many services.
-#[derive(Clone, Copy, Debug)]
+/// An incident: what is made, where, how strong, and in which services.
+#[derive(Clone, Debug)]
 struct Incident {
     fault: Fault,
     place: Where,
     ms: u64,
     /// Services that have it.
-    hit: usize,
+    hit: Range<usize>,
+    /// Requests; as many as usual if 0.
+    rounds: u32,
+    /// For how much of the time others use each processor, percent.
+    load: u64,
 }
 
 /// Services of a system.
@@ -65,7 +74,7 @@ const SERVICES: usize = 3;
 const STRENGTHS: [u64; 3] = [2, 10, 50];
 
 impl Fault {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::ReadsLate,
         Self::LosesCpu,
         Self::Works,
@@ -76,6 +85,7 @@ impl Fault {
         Self::SlowReader,
         Self::SlowStart,
         Self::Loss,
+        Self::Quota,
         Self::Stalls,
         Self::Nothing,
     ];
@@ -99,13 +109,14 @@ impl Fault {
             Self::SlowReader => ("peer-window", Dir::Out),
             Self::SlowStart => ("congestion-window", Dir::Out),
             Self::Loss => ("retransmission", Dir::Out),
+            Self::Quota => ("cpu-quota", Dir::Out),
             Self::Stalls | Self::Nothing => return None,
         })
     }
 
     /// Whether it lasts for as long as is wanted.
     fn has_strength(self) -> bool {
-        !matches!(self, Self::Halves | Self::Loss | Self::Nothing)
+        !matches!(self, Self::Halves | Self::Loss | Self::Quota | Self::Nothing)
     }
 
     fn places(self) -> &'static [Where] {
@@ -130,8 +141,16 @@ impl Incident {
         let hits = |fault: Fault| if fault.expected().is_some() { &[1, SERVICES][..] } else { &[SERVICES] };
         Fault::ALL.into_iter().flat_map(move |fault| {
             let of_strength = move |place: Where| {
-                let of =
-                    move |ms: u64| hits(fault).iter().map(move |hit| Self { fault, place, ms, hit: *hit });
+                let of = move |ms: u64| {
+                    hits(fault).iter().map(move |hit| Self {
+                        fault,
+                        place,
+                        ms,
+                        hit: 0..*hit,
+                        rounds: 0,
+                        load: 0,
+                    })
+                };
                 strengths(fault).iter().flat_map(move |ms| of(*ms))
             };
             fault.places().iter().flat_map(move |place| of_strength(*place))
@@ -139,13 +158,8 @@ impl Incident {
     }
 
     /// Makes it, and says what was said.
-    fn run(self) -> Result<Value> {
-        let mut system = System::open(&self).context("the system")?;
-        let tool = start(self.fault)?;
-        system.play(&self).context("the incident")?;
-        // ACKs that wait for the peer's timer have come by then.
-        sleep(Duration::from_millis(300));
-        let outcome = tool.stop()?;
+    fn run(&self) -> Result<Value> {
+        let (system, outcome) = self.play(launch(self.fault))?;
         let verdict: Value = serde_json::from_str(outcome.text()?)
             .map_err(|error| outcome.fault(format_args!("not one JSON object: {error}"), []))?;
         let findings = verdict["findings"].as_array().context("no findings")?;
@@ -154,48 +168,82 @@ impl Incident {
             json!([of("process"), of("direction"), of("cause"), of("confidence"), of("share")])
         });
         let expected = self.fault.expected();
-        let is_right = |finding: &Value, dir: Dir| {
-            self.fault.is(&finding["cause"])
-                && finding["direction"] == dir.to_string()
-                && system.hit(&self).any(|pid| finding["pid"] == pid)
+        let is_right = |finding: &&Value| {
+            let Some((_, dir)) = expected else { return false };
+            // A quota shows wherever the process needs a CPU.
+            let is_there = self.fault == Fault::Quota || finding["direction"] == dir.to_string();
+            is_there && self.fault.is(&finding["cause"]) && system.hit(self).any(|pid| finding["pid"] == pid)
         };
         let judged = match (expected, findings.first()) {
-            (Some((_, dir)), Some(first)) if is_right(first, dir) => "right",
-            (Some(_), None) => "unsure",
             (None, None) => "right",
+            (Some(_), None) => "unsure",
+            (_, Some(first)) if is_right(&first) => "right",
             _ => "wrong",
         };
+        let promised = findings.first().filter(|first| first["confidence"] == "high");
         Ok(json!({
             "cause": expected.map_or("none", |(cause, _)| cause),
             "fault": format!("{:?}", self.fault),
             "place": format!("{:?}", self.place),
             "ms": self.ms,
-            "hit": if self.hit == SERVICES { "all" } else { "one" },
+            "hit": if self.hit.len() == SERVICES { "all" } else { "one" },
+            "load": self.load,
             "judged": judged,
+            "is_among_two": findings.iter().take(2).any(|finding| is_right(&finding)),
+            "is_promised": promised.is_some(),
             "found": found.collect::<Vec<_>>(),
         }))
     }
-}
 
-fn start(fault: Fault) -> Result<Tool> {
-    let sink = Sink::Redirected(Scratch::new("diagnose"));
-    let mut launch =
-        Launch::new(Backend::tested()[0]).view("diagnose").args(&["--duration", "10m"]).sink(sink);
-    if fault.hides_the_gateway() {
-        launch = launch.args(&["--comm", "svc-*"]);
+    /// Makes it while that runs.
+    fn play(&self, launch: Launch) -> Result<(System, Outcome)> {
+        let mut system = System::open(self).context("the system")?;
+        let tool = launch.start()?;
+        system.play(self).context("the incident")?;
+        // ACKs that wait for the peer's timer have come by then.
+        sleep(Duration::from_millis(300));
+        Ok((system, tool.stop()?))
     }
-    launch.start()
+
+    /// Makes it, and prints what a person is told.
+    fn show(&self) -> Result<()> {
+        let (_, outcome) = self.play(launch(self.fault).text())?;
+        println!("{self:?}:\n{}", outcome.text()?);
+        Ok(())
+    }
 }
 
-/// Makes all, or those whose fault's name has that in it.
+fn launch(fault: Fault) -> Launch {
+    let sink = Sink::Redirected(Scratch::new("diagnose"));
+    let launch = Launch::new(Backend::tested()[0]).view("diagnose").args(&["--duration", "10m"]).sink(sink);
+    if fault.hides_the_gateway() { launch.args(&["--comm", "svc-*"]) } else { launch }
+}
+
+/// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints what a person is told in
+/// one, by its fault, ms and load.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
-    let wanted = arguments.first().map_or("", String::as_str);
-    for incident in Incident::all().filter(|incident| format!("{:?}", incident.fault).contains(wanted)) {
-        let said = incident.run().and_then(|said| Ok(writeln!(std::io::stdout(), "{said}")?));
-        if let Err(error) = said {
-            eprintln!("incidents: {incident:?}: {error:#}");
-            return ExitCode::FAILURE;
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments.as_slice() {
+        ["worlds", count, seed] => worlds::drawn(count, seed).and_then(|drawn| judge(drawn.into_iter())),
+        ["show", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.show()),
+        [] => judge(Incident::all()),
+        [wanted, ..] => {
+            judge(Incident::all().filter(|incident| format!("{:?}", incident.fault).contains(wanted)))
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("incidents: {error:#}");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
+}
+
+fn judge(incidents: impl Iterator<Item = Incident>) -> Result<()> {
+    for incident in incidents {
+        let said = incident.run().with_context(|| format!("{incident:?}"))?;
+        writeln!(std::io::stdout(), "{said}")?;
+    }
+    Ok(())
 }

@@ -142,7 +142,8 @@ impl Way {
     }
 }
 
-/// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `halves` writes each answer twice,
+/// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `spin` needs a CPU for
+/// that, `halves` writes each answer twice,
 /// half of it each time, `new` takes a new connection for each request, and `well` has none.
 pub(super) fn serve(
     listener: Option<&TcpListener>,
@@ -163,8 +164,10 @@ pub(super) fn serve(
             sleep(time);
         }
         stream.read_exact(&mut request)?;
-        if kind == "work" {
-            sleep(time);
+        match kind {
+            "work" => sleep(time),
+            "spin" => spin(time),
+            _ => {}
         }
         let parts = if kind == "halves" { 2 } else { 1 };
         for part in answer.chunks(answer.len() / parts) {
@@ -181,12 +184,25 @@ pub(super) fn hog(pipe: &str, time: Duration) -> Result<u64> {
     let mut times = 0;
     while pipe.read(&mut [0])? > 0 {
         times += 1;
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
+        spin(time);
     }
     Ok(times)
+}
+
+fn spin(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// Uses a processor for that part of the time, percent, until it is killed.
+pub(super) fn load(percent: u64) -> Result<u64> {
+    const PERIOD_MS: u64 = 10;
+    loop {
+        spin(Duration::from_micros(PERIOD_MS * 10 * percent));
+        sleep(Duration::from_micros(PERIOD_MS * 10 * (100 - percent)));
+    }
 }
 
 /// So many requests to a gateway, with a pause after each.
