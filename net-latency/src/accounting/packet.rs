@@ -1,10 +1,14 @@
 //! What a summary needs to know of a packet.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, ops::Range};
 
 use net_latency_common::{Direction, PART_DRIVER, PART_NET, PART_QDISC, Unknown};
 
 use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
+
+/// An ACK that comes after such a time may be one that the peer's timer sent, ns: Linux waits 40 ms at least, less the tick in
+/// which the timer was set, and 200 ms at most; others in between. More than half a round trip comes on top.
+pub const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
 
 /// A finished packet as plain values, wherever they come from: an [`Event`], or a line that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub struct Packet<'a> {
     pub parts: Option<[Option<u64>; PARTS]>,
     /// Why those of them are unknown that are; `None` where nobody has said.
     pub parts_reasons: [Option<Unknown>; PARTS],
+    /// Whether its ACK may have waited for the peer's timer.
+    pub may_wait_for_ack: bool,
     /// Whose it is.
     pub pid: Option<u32>,
     /// The thread's name, any bytes.
@@ -62,6 +68,7 @@ impl<'a> Packet<'a> {
             reasons,
             parts: event.parts(),
             parts_reasons,
+            may_wait_for_ack: may_wait_for_ack(event),
             pid: None,
             comm: None,
             process: None,
@@ -112,8 +119,15 @@ impl<'a> Packet<'a> {
 
     /// By which it is one of the slowest: the time of all its stages or, where that is unknown, its longest one. One with
     /// neither can't be compared.
+    ///
+    /// What may be the time of the peer's timer says nothing of it.
     #[inline]
     pub(super) fn rank(&self) -> Option<u64> {
+        if let Some([qdisc, driver, net, _]) = self.parts.filter(|_| self.may_wait_for_ack)
+            && net.is_some_and(|net| DELAYED_ACK_NS.contains(&net))
+        {
+            return Some(whole(self.total?, self.direction, Some(&[qdisc, driver, None, None])));
+        }
         self.whole().or_else(|| self.stages.into_iter().flatten().max())
     }
 
@@ -122,6 +136,13 @@ impl<'a> Packet<'a> {
     pub(super) fn whole(&self) -> Option<u64> {
         Some(whole(self.total?, self.direction, self.parts.as_ref()))
     }
+}
+
+/// Whether the peer may keep the ACK back until its timer sends it: it acknowledges every second segment at once.
+#[inline]
+fn may_wait_for_ack(event: &Event<'_>) -> bool {
+    let is_even = event.segs() > 1 && event.segs().is_multiple_of(2);
+    event.direction() == Direction::Out && event.protocol() == Protocol::Tcp && !is_even
 }
 
 /// See [`Packet::whole`].

@@ -231,6 +231,7 @@ mod tests {
         reasons: [None; COLUMNS + 1],
         parts: None,
         parts_reasons: [None; PARTS],
+        may_wait_for_ack: false,
         pid: Some(19550),
         comm: Some(b"Socket Thread"),
         process: Some(b"firefox"),
@@ -260,6 +261,20 @@ mod tests {
         assert_eq!(sent(100, Some(5_000)).whole(), Some(6_000 + 100 + 5_000));
         assert_eq!(sent(100, None).whole(), Some(6_000 + 100 + 100));
         assert_eq!(PACKET.whole(), Some(6_000));
+    }
+
+    #[test]
+    fn a_delayed_ack_makes_no_packet_one_of_the_slowest() {
+        let sent = |net, may_wait_for_ack| Packet {
+            direction: Direction::Out,
+            parts: Some([Some(50), Some(100), Some(net), None]),
+            may_wait_for_ack,
+            ..PACKET
+        };
+        assert_eq!(sent(44_000_000, true).rank(), Some(6_000 + 50 + 100));
+        for other in [sent(44_000_000, false), sent(34_000_000, true), sent(300_000_000, true)] {
+            assert_eq!(other.rank(), other.whole(), "{other:?}");
+        }
     }
 
     fn of_total(total: u64) -> Packet<'static> {

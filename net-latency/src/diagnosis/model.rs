@@ -4,7 +4,7 @@
 //! Its size is bounded: [`SERVICES`] services, [`CONNECTIONS`] connections, [`WINDOWS`] windows of time. Once it has seen the
 //! services and the range of their times, an event takes no memory.
 
-use std::{array, collections::HashMap, mem, net::IpAddr, ops::Range, time::Duration};
+use std::{array, collections::HashMap, mem, net::IpAddr, time::Duration};
 
 use net_latency_common::{
     COMM_LEN, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
@@ -21,7 +21,7 @@ use super::{
     waits::Waits,
 };
 use crate::{
-    accounting::{Challengers, Ends, Leader, Packet, Times, exchanges::Role},
+    accounting::{Challengers, DELAYED_ACK_NS, Ends, Leader, Packet, Times, exchanges::Role},
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
@@ -44,9 +44,6 @@ const WORDS: usize = WINDOWS / 64;
 /// Bytes from which on a packet counts as a full one: the receiver acknowledges every second of these at once. Smaller ones may
 /// wait for its timer.
 const FULL: u32 = 1_000;
-/// An ACK that comes after such a time may be one that the peer's timer sent, ns: Linux waits 40 ms at least, less the tick in
-/// which the timer was set, and 200 ms at most; others in between. More than half a round trip comes on top.
-const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
 /// What a client gets after a longer time is no answer any more, ns: few wait so long for one, and some only for news.
 const LONGEST_ANSWER_NS: u64 = 10_000_000_000;
 /// An answer of which nothing has come for so long is over, ns.
