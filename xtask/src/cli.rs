@@ -136,6 +136,9 @@ pub(crate) struct IncidentsArgs {
     /// Draw by this number: the same number draws the same systems
     #[arg(long, value_name = "S", default_value_t = 1, requires = "worlds")]
     pub(crate) seed: u64,
+    /// Make one only, on two processors that others use for LOAD percent of the time, and print what a person is told
+    #[arg(long, num_args = 3, value_names = ["FAULT", "MS", "LOAD"], conflicts_with_all = ["save", "fault", "worlds"])]
+    pub(crate) show: Vec<String>,
 }
 
 #[derive(Debug, Args)]

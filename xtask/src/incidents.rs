@@ -70,6 +70,13 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
     let kernels = setup::ensure(&Needs::guests(kernels))?;
     let programs = build::for_tests()?;
+    if !args.show.is_empty() {
+        let wanted: Vec<_> = ["show".to_owned()].into_iter().chain(args.show.iter().cloned()).collect();
+        for kernel in &kernels {
+            println!("{}", output(kernel, &wanted, Processors::Two, &programs)?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(count) = args.worlds {
         return worlds(&kernels, count, args.seed, &programs);
     }
@@ -160,22 +167,32 @@ fn runs(
     kernel: &Kernel,
     wanted: &[String],
     processors: Processors,
-    (built, tests): &(Built, PathBuf),
+    programs: &(Built, PathBuf),
 ) -> Result<Vec<Run>> {
+    let output = output(kernel, wanted, processors, programs)?;
+    let lines = output.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+}
+
+/// What the guest's program prints.
+fn output(
+    kernel: &Kernel,
+    wanted: &[String],
+    processors: Processors,
+    (built, tests): &(Built, PathBuf),
+) -> Result<String> {
     let mut command: Vec<OsString> = vec![PROGRAM.into(), "incidents".into()];
     command.extend(wanted.iter().map(Into::into));
     let mut contents = contents(kernel.clone(), built, command);
     contents.programs.push((PROGRAM.into(), tests.clone()));
     contents.processors = processors;
-    let output = match captured(&contents, LIMIT)? {
-        (Outcome::Exited(0), output) => output,
+    match captured(&contents, LIMIT)? {
+        (Outcome::Exited(0), output) => Ok(output),
         (Outcome::Exited(status), output) => bail!("the guest's program ended with {status}:\n{output}"),
         (Outcome::Died { reason, tail }, output) => {
             bail!("the guest died: {reason}; its console's last lines:\n{tail}\n{output}")
         }
-    };
-    let lines = output.lines().filter(|line| line.starts_with('{'));
-    lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+    }
 }
 
 /// A row for each cause.
