@@ -403,7 +403,8 @@ impl<'a> Judge<'a> {
                 evidence.push(format!("TCP's own round-trip time: p50 {}", Human(p50)));
             }
         }
-        if side.delayed_acks > 0 {
+        // They are in no part of an answer.
+        if side.delayed_acks > 0 && suspect.slow.is_none() {
             evidence.push(words::delayed_acks(side.delayed_acks));
         }
         if suspect.item == Item::Wait
