@@ -106,6 +106,15 @@ impl<'a> Suspects<'a> {
         let mut all: Vec<_> = Item::of_answers(direction).iter().map(of_answers).collect();
         all.retain(|suspect| suspect.sum > 0);
         let mut whole = clipped_sum(&answers.total);
+        // Bytes that are missing, and those that TCP holds back, may be others than the last ones of a request or an answer.
+        let of_all = if direction == Direction::In { Item::Gap } else { Item::AppTransport };
+        let of_all = of_packets(&of_all);
+        let of_last = all.iter().find(|suspect| suspect.item == of_all.item).map_or(0, |suspect| suspect.sum);
+        if of_all.sum > of_last * 2 {
+            all.retain(|suspect| suspect.item != of_all.item);
+            whole += of_all.sum - of_last;
+            all.push(of_all);
+        }
         if direction == Direction::Out {
             // ACKs, and what is sent again, are in no answer. Who has the other end here knows the way to it by its answers.
             let of_acks = [Item::Net, Item::Resend].iter().map(of_packets).filter(is_known);

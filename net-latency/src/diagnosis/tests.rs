@@ -1748,3 +1748,24 @@ fn a_connection_whose_path_is_gone_is_told() {
     assert_eq!(told(&verdict), [(Cause::Unanswered, BILLING.pid, Direction::Out)], "{}", shown(&verdict));
     assert!(shown(&verdict).contains("on 1 connection TCP's timer sent the same bytes 3 times or more"));
 }
+
+#[test]
+fn bytes_that_are_missing_before_the_last_ones_count_too() {
+    // Of eight packets of a request the fourth is late, and those behind it wait for it; the last one is as late itself.
+    let mut traffic = Traffic::default();
+    let mut at = 1_000 * MS;
+    for _ in 0..60 {
+        let ports = [ORDERS.port, 40_000];
+        let mut read = at;
+        for part in 0..8u64 {
+            let gap = if (4..7).contains(&part) { 10 * MS } else { 0 };
+            let came = if part == 7 { at + 10 * MS } else { at + part * 20 * US };
+            let record = Traffic::record(ORDERS, [10, 0, 0, 9], ports, Direction::In);
+            read = traffic.incoming(record, came, Times { gap, ..USUAL }).max(read);
+        }
+        let record = Traffic::record(ORDERS, [10, 0, 0, 9], ports, Direction::Out);
+        at = traffic.outgoing(record, read + 200 * US, USUAL) + 20 * MS;
+    }
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [(Cause::MissingBytes, ORDERS.pid, Direction::In)], "{}", shown(&verdict));
+}
