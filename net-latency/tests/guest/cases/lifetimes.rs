@@ -1,6 +1,7 @@
 //! `net-latency connections` against connections that begin and end in known ways.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -502,13 +503,12 @@ fn full_queue(backend: Backend) -> Result<()> {
             let clients = (0..12).map(|_| begin(to)).collect::<Result<Vec<_>>>()?;
             // Some are sent again meanwhile.
             until(PATIENCE, || Ok(overflows()?[0] >= 12))?;
-            let before = overflows()?;
-            drop(clients);
-            let after = overflows()?;
-            ensure!(before == after, "it goes on");
             let listening = TcpListener::from(listening);
             listening.set_nonblocking(true)?;
             let accepted = std::iter::from_fn(|| listening.accept().ok()).count() as u64;
+            // Who was turned away goes on trying as long as somebody listens.
+            drop(listening);
+            drop(clients);
             Ok((overflows()?, accepted))
         })?;
         let outcome = tool.stop()?;
@@ -519,7 +519,7 @@ fn full_queue(backend: Backend) -> Result<()> {
         expect_count(queue, "accepted", accepted)?;
         expect_count(queue, "most_waiting", BACKLOG as u64 + 1)?;
         expect_count(queue, "backlog", BACKLOG as u64)?;
-        ensure!(accepted == BACKLOG as u64 + 1 && queue["pid"] == id(), "{queue}");
+        ensure!(accepted > BACKLOG as u64 && queue["pid"] == id(), "{queue}");
     }
     Ok(())
 }
@@ -543,18 +543,20 @@ fn many(backend: Backend) -> Result<()> {
         }
         Ok(ports)
     })?;
-    let lines_wanted = MANY * 2;
-    let outcome = {
-        // Those of which the kernel skipped a program are missing.
-        let _ = tool.expect_written(lines_wanted);
-        tool.stop()?
-    };
+    let outcome = tool.stop()?;
     let lines = Lines::of(&outcome)?;
-    let whole =
-        |role, port| lines.one(role, port).is_ok_and(|line| line["state"] == "closed" && line["pid"] == id());
-    let found =
-        ports.iter().map(|&port| u64::from(whole("client", port)) + u64::from(whole("server", port))).sum();
-    outcome.expect_all("ends of connections", found, lines_wanted as u64, [])
+    // A port may be used again after a second.
+    let used = |port: u16| ports.iter().filter(|other| **other == port).count();
+    let mut found = 0;
+    for &port in ports.iter().collect::<BTreeSet<_>>() {
+        for (role, own) in [("client", "lport"), ("server", "rport")] {
+            let is_it = |line: &&Value| line["role"] == role && line[own] == port;
+            let all: Vec<_> = lines.0.iter().filter(is_it).collect();
+            ensure!(all.len() <= used(port), "{} lines of the {role} with port {port}", all.len());
+            found += all.iter().filter(|line| line["state"] == "closed" && line["pid"] == id()).count();
+        }
+    }
+    outcome.expect_all("ends of connections", found as u64, (MANY * 2) as u64, [])
 }
 
 /// Of two processes one is asked for, by its number and by its name, and the children of neither.
