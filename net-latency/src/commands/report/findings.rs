@@ -32,7 +32,7 @@ pub(super) struct Report {
     transits: Transits<(Ends, Owner)>,
     /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed: not if some packets are left out.
     ephemeral: Option<u32>,
-    /// What makes it slow; there too.
+    /// What makes it slow; there too, and of one log alone: several come in any order.
     model: Option<Model>,
 }
 
@@ -52,7 +52,8 @@ impl Report {
             timeline: Timeline::new(config.interval),
             transits: Transits::new(),
             ephemeral: config.filter.slower.is_none().then(ports::ephemeral_word),
-            model: config.filter.slower.is_none().then(|| Model::new(THRESHOLD, ports::ephemeral())),
+            model: (files == 1 && config.filter.slower.is_none())
+                .then(|| Model::new(THRESHOLD, ports::ephemeral())),
         }
     }
 
