@@ -10,6 +10,10 @@ pub const OPEN_CONNECTIONS_MAP: &str = "OPEN_CONNECTIONS";
 pub const LISTENERS_MAP: &str = "LISTENERS";
 /// Name of the per-CPU array with one [`ConnectionCounters`] element.
 pub const CONNECTION_COUNTERS_MAP: &str = "CONNECTION_COUNTERS";
+/// Connections that are followed at a time.
+pub const MAX_CONNECTIONS: u32 = 65_536;
+/// Listening sockets likewise.
+pub const MAX_LISTENERS: u32 = 4096;
 /// Bytes of an entry of [`OPEN_CONNECTIONS_MAP`], of which the user side reads the keys only.
 pub const CONNECTION_SIZE: usize = 104;
 /// Bytes of an entry of [`LISTENERS_MAP`], of which the user side reads the keys only.

@@ -7,7 +7,7 @@
 
 use net_latency_common::{
     AF_INET, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, CONNECTION_SERVER,
-    ConnectionCounter, ConnectionRecord, Direction, LISTENER_SIZE, ListenerRecord,
+    ConnectionCounter, ConnectionRecord, Direction, LISTENER_SIZE, ListenerRecord, MAX_LISTENERS,
 };
 
 use super::{CONNECTION_RECORDS, Connection, Outcome, is_wanted, keep, wakeup};
@@ -29,7 +29,7 @@ use crate::{
 
 /// Sockets that listen, by address, from `listen` or their first SYN to `close`.
 #[map]
-static LISTENERS: HashMap<u64, Listener> = HashMap::with_max_entries(4096, 0);
+static LISTENERS: HashMap<u64, Listener> = HashMap::with_max_entries(MAX_LISTENERS, 0);
 
 /// Requests whose last ACK was thrown away, by address: each is told once.
 #[map]

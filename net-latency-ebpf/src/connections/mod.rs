@@ -19,7 +19,7 @@ mod tests;
 use net_latency_common::{
     CONNECTION_CLIENT, CONNECTION_LOCAL_FIRST, CONNECTION_OPEN, CONNECTION_PEER_FIRST, CONNECTION_RESET,
     CONNECTION_SERVER, CONNECTION_SIZE, CONNECTION_UNSEEN, ConnectionCounter, ConnectionCounters,
-    ConnectionRecord, Direction, IPPROTO_TCP,
+    ConnectionRecord, Direction, IPPROTO_TCP, MAX_CONNECTIONS,
 };
 
 use crate::{
@@ -60,7 +60,7 @@ static CONNECTION_RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
 /// Connections that have not ended. None is evicted: who opens many would make others' times unknown, and what finds no room is counted.
 #[map]
-static OPEN_CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(65_536, 0);
+static OPEN_CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(MAX_CONNECTIONS, 0);
 
 #[map]
 static CONNECTION_COUNTERS: PerCpuArray<ConnectionCounters> = PerCpuArray::with_max_entries(1, 0);

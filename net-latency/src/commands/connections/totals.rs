@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, io, net::IpAddr, time::Duration};
 
-use net_latency_common::{ConnectionCounter, ConnectionCounters, ListenerRecord};
+use net_latency_common::{
+    ConnectionCounter, ConnectionCounters, ListenerRecord, MAX_CONNECTIONS, MAX_LISTENERS,
+};
 use serde::Serialize;
 
 use super::{
@@ -187,15 +189,19 @@ impl Footer<'_> {
             }
         }
         self.write_queues(out)?;
-        let reasons = [
+        let reasons: [(u64, &str); 6] = [
             (self.filtered, "connections were excluded by --failed or --slower"),
             (
                 self.count(ConnectionCounter::TableFull),
-                "connections found the table of 65536 full: their lines say start-unseen",
+                &format!(
+                    "connections found the table of {MAX_CONNECTIONS} full: their lines say start-unseen"
+                ),
             ),
             (
                 self.count(ConnectionCounter::ListenersFull),
-                "times a listening socket found the table of 4096 full: its queue is not known",
+                &format!(
+                    "times a listening socket found the table of {MAX_LISTENERS} full: its queue is not known"
+                ),
             ),
             (
                 self.count(ConnectionCounter::RingFull),
