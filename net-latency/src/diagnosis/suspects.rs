@@ -241,6 +241,8 @@ pub(super) struct Noise {
     busy_percent: Option<u64>,
     /// Processes that were on a CPU for most of the time that they took to answer.
     working: Vec<u32>,
+    /// Processes that were asleep for most of it: no load makes that.
+    sleeping: Vec<u32>,
 }
 
 impl Noise {
@@ -255,9 +257,12 @@ impl Noise {
                 known.extend(of_answers.map(|it| (service.pid, it.item, it.mean())));
             }
         }
-        let works = |service: &&Service| worked(service, model).is_some_and(|worked| worked.is_most());
-        let working = model.services.iter().filter(works).map(|service| service.pid).collect();
-        Self { known, busy_percent: model.machine.busy_percent, working }
+        let all = |is: fn(Worked) -> bool| {
+            let is_it = |service: &&Service| worked(service, model).is_some_and(is);
+            model.services.iter().filter(is_it).map(|service| service.pid).collect()
+        };
+        let (working, sleeping) = (all(Worked::is_most), all(Worked::sleeps));
+        Self { known, busy_percent: model.machine.busy_percent, working, sleeping }
     }
 
     /// The longest mean of each other process, in order.
@@ -289,7 +294,7 @@ impl Noise {
         let alike = match item {
             // That may be all that is wrong, and is told by itself.
             Item::Cpu if may_be_short && others.len() >= 2 => median,
-            Item::Service => median.min(MOST_ALIKE_NS),
+            Item::Service if !self.sleeping.contains(&pid) => median.min(MOST_ALIKE_NS),
             Item::Wait if is_busy => median.min(MOST_ALIKE_NS),
             item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
             _ => median.min(LEAST_ALIKE_NS),

@@ -1580,6 +1580,25 @@ fn a_busy_system_is_not_slow() {
 }
 
 #[test]
+fn sleep_is_no_noise_though_all_have_it_alike() {
+    let slow = Times { service: 10 * MS, ..USUAL };
+    let all = [ORDERS, BILLING, SEARCH];
+    let mut traffic = Traffic::default();
+    all.iter().for_each(|who| traffic.server(*who, 100, slow, slow));
+    let found = |on_ms: u64| {
+        let mut model = traffic.model();
+        let ran = Ran { on_ns: on_ms * 100 * MS, waited_ns: 0 };
+        let ran = all.iter().map(|who| (who.pid, ran)).collect();
+        model.set_machine(Machine { ran, ..busy(85) });
+        let verdict = judge(&model, None);
+        faults(&verdict).iter().map(|finding| finding.cause).collect::<Vec<_>>()
+    };
+    assert!(found(1).contains(&Cause::Application), "{:?}", found(1));
+    // On processors that others use too, work takes longer.
+    assert_eq!(found(8), []);
+}
+
+#[test]
 fn a_quota_is_named_before_what_it_looks_like() {
     let late = Times { wait: 30 * MS, cpu: 20 * MS, service: 40 * MS, ..USUAL };
     let mut traffic = Traffic::default();
