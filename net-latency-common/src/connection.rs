@@ -116,7 +116,7 @@ pub struct ListenerRecord {
     pub accepted: u64,
     /// SYNs and last ACKs of handshakes that were thrown away since the accept queue was full.
     pub overflows: u64,
-    /// All SYNs and last ACKs that were thrown away (`sk_drops`).
+    /// Segments of handshakes that the socket dropped (`sk_drops`): these, last ACKs twice, and SYNs that came again.
     pub drops: u64,
     /// Its address, in the form of [`crate::PacketRecord::saddr`].
     pub address: [u8; 16],

@@ -515,7 +515,8 @@ fn full_queue(backend: Backend) -> Result<()> {
         let footer = outcome.footer()?;
         let queue = &footer["listening"][0];
         expect_count(queue, "overflows", overflowed)?;
-        expect_count(queue, "dropped", dropped)?;
+        // The socket counts SYNs that come again, and a last ACK twice (`discard_and_relse` in `tcp_v4_rcv`).
+        ensure!(queue["dropped"].as_u64() >= Some(dropped), "fewer than {dropped}: {queue}");
         expect_count(queue, "accepted", accepted)?;
         expect_count(queue, "most_waiting", BACKLOG as u64 + 1)?;
         expect_count(queue, "backlog", BACKLOG as u64)?;
