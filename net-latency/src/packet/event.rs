@@ -206,6 +206,17 @@ pub struct Event<'a> {
     has_seq: bool,
 }
 
+/// An address of a record of that family.
+#[inline(always)]
+pub(crate) fn address(bytes: &[u8; 16], family: u8) -> IpAddr {
+    if u32::from(family) == AF_INET6 {
+        IpAddr::V6(Ipv6Addr::from(*bytes))
+    } else {
+        let [a, b, c, d, ..] = *bytes;
+        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+    }
+}
+
 impl<'a> Event<'a> {
     /// `wall_ns` is [`completion_ns`] mapped to ns since 1970 in UTC; `ifname` is the name of the
     /// record's device, as the kernel has it (any bytes).
@@ -567,12 +578,7 @@ impl<'a> Event<'a> {
     }
 
     fn address(&self, bytes: &[u8; 16]) -> IpAddr {
-        if u32::from(self.record.family) == AF_INET6 {
-            IpAddr::V6(Ipv6Addr::from(*bytes))
-        } else {
-            let [a, b, c, d, ..] = *bytes;
-            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-        }
+        address(bytes, self.record.family)
     }
 
     /// The packet carries no application data.

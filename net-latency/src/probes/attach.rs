@@ -317,10 +317,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
             .with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
     }
     probes.attached.keep(&ebpf)?;
-    match () {
-        () if !plan.takes_kprobes(mechanism) => probes.attached.watch_no_kprobes(),
-        () if plan.counts_missed_kprobes => probes.attached.watch(),
-        () => {}
+    if !plan.takes_kprobes(mechanism) {
+        probes.attached.watch_no_kprobes();
+    } else if plan.counts_missed_kprobes {
+        probes.attached.watch();
     }
     Ok((probes, ebpf))
 }

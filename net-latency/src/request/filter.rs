@@ -1,6 +1,6 @@
 //! Which packets are asked for.
 
-use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use net_latency_common::Direction;
@@ -53,43 +53,53 @@ impl PacketFilter {
     /// Whether the recorded packet `event` is asked for, as the kernel side decides it while tracing. The command line
     /// refuses what a log can't answer.
     pub(crate) fn matches(&self, event: &Event<'_>) -> bool {
-        // Named one by one, so that no new one is forgotten here.
+        // Named one by one, here and below, so that no new one is forgotten.
         let PacketFilter {
-            pids,
+            pids: _,
             followed: _,
-            comms,
+            comms: _,
             cgroups: _,
-            ports,
-            hosts,
+            ports: _,
+            hosts: _,
             interfaces,
             netns: _,
             protocol,
-            version,
+            version: _,
             direction,
-            mark,
+            mark: _,
             slower,
             sample: _,
             control: _,
         } = self;
         let record = event.record();
-        let addresses = [event.saddr(), event.daddr()];
-        let has = |net: &IpNet| addresses.iter().any(|address| net.contains(address));
-        let is = |version: IpVersion| (version == IpVersion::V4) == addresses[0].is_ipv4();
-        let is_marked = |mark: Mark| record.mark & mark.mask == mark.value;
-        let names = || event.comm().into_iter().chain(event.process());
         let parts = || event.parts().into_iter().flatten();
         let times = || event.stages().into_iter().chain([event.total_ns()]).chain(parts()).flatten();
-        (pids.is_empty() || event.pid().is_some_and(|pid| pids.contains(&pid)))
-            && (comms.is_empty() || names().any(|name| comms.iter().any(|glob| glob.matches(name))))
-            && (ports.is_empty() || ports.contains(&record.sport) || ports.contains(&record.dport))
-            && (hosts.is_empty() || hosts.iter().any(has))
+        let ends =
+            [SocketAddr::new(event.saddr(), record.sport), SocketAddr::new(event.daddr(), record.dport)];
+        self.matches_ends(event.pid(), event.comm().into_iter().chain(event.process()), ends, record.mark)
             && (interfaces.is_empty()
                 || event.ifname().is_some_and(|name| interfaces.iter().any(|own| own.as_bytes() == name)))
             && protocol.is_none_or(|protocol| protocol == event.protocol())
-            && version.is_none_or(is)
             && direction.is_none_or(|direction| direction == event.direction())
-            && mark.is_none_or(is_marked)
             && slower.is_none_or(|least| times().any(|ns| u128::from(ns) >= least.as_nanos()))
+    }
+
+    /// The same of what a packet and a connection have in common: a process, names of it and of its thread, two ends, and a mark.
+    pub(crate) fn matches_ends<'n>(
+        &self,
+        pid: Option<u32>,
+        mut names: impl Iterator<Item = &'n [u8]>,
+        ends: [SocketAddr; 2],
+        mark: u32,
+    ) -> bool {
+        let PacketFilter { pids, comms, ports, hosts, version, mark: wanted, .. } = self;
+        let is = |version: IpVersion| (version == IpVersion::V4) == ends[0].is_ipv4();
+        (pids.is_empty() || pid.is_some_and(|pid| pids.contains(&pid)))
+            && (comms.is_empty() || names.any(|name| comms.iter().any(|glob| glob.matches(name))))
+            && (ports.is_empty() || ends.iter().any(|end| ports.contains(&end.port())))
+            && (hosts.is_empty() || hosts.iter().any(|net| ends.iter().any(|end| net.contains(&end.ip()))))
+            && version.is_none_or(is)
+            && wanted.is_none_or(|wanted| mark & wanted.mask == wanted.value)
     }
 }
 

@@ -1,14 +1,12 @@
 //! From what the kernel side tells of a connection to its line.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use net_latency_common::{
     AF_INET, CONNECTION_CLIENT, CONNECTION_LOCAL_FIRST, CONNECTION_OPEN, CONNECTION_OVERFLOW,
     CONNECTION_PEER_FIRST, CONNECTION_RESET, CONNECTION_SERVER, ConnectionRecord,
 };
 
 use super::fields::{ClosedBy, Flags, Line, Name, Role, State, Time};
-use crate::{clock::Clock, source::ring::Names};
+use crate::{clock::Clock, packet::event::address, source::ring::Names};
 
 /// States of `enum tcp_state` (include/net/tcp_states.h).
 const SYN_SENT: u8 = 2;
@@ -16,12 +14,6 @@ const FIN_WAIT1: u8 = 4;
 const FIN_WAIT2: u8 = 5;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
-
-/// An address of a record.
-pub(super) fn address(bytes: [u8; 16], family: u8) -> IpAddr {
-    let [a, b, c, d, ..] = bytes;
-    if u32::from(family) == AF_INET { Ipv4Addr::new(a, b, c, d).into() } else { Ipv6Addr::from(bytes).into() }
-}
 
 /// The line of a connection.
 pub(super) fn line(record: &ConnectionRecord, clock: Clock, names: &mut Names) -> Line {
@@ -46,9 +38,9 @@ pub(super) fn line(record: &ConnectionRecord, clock: Clock, names: &mut Names) -
         process: Name::of_task(&record.process),
         container,
         netns_name,
-        laddr: address(record.local, record.family),
+        laddr: address(&record.local, record.family),
         lport: record.local_port,
-        raddr: address(record.remote, record.family),
+        raddr: address(&record.remote, record.family),
         rport: record.remote_port,
         state,
         handshake_ns: since(known(record.started_ns), record.established_ns),

@@ -13,7 +13,6 @@ mod totals;
 
 use std::{
     collections::HashSet,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -97,7 +96,7 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
     }
     let mut run = Run {
         config,
-        form: Form::new(config),
+        form: Form::new(config.format, config.verbose, config.zone),
         sink,
         capture,
         names,
@@ -160,15 +159,11 @@ struct Form {
 }
 
 impl Form {
-    fn new(config: &ConnectionsConfig) -> Self {
-        let style = match config.format {
+    fn new(format: Format, is_verbose: bool, zone: Zone) -> Self {
+        let style = match format {
             Format::Text => TimeStyle::Calendar,
             Format::Json | Format::Csv => TimeStyle::Rfc3339,
         };
-        Self::of(config.format, config.verbose, config.zone, style)
-    }
-
-    fn of(format: Format, is_verbose: bool, zone: Zone, style: TimeStyle) -> Self {
         Self { format, is_verbose, time: TimeText::new(zone, style) }
     }
 
@@ -191,13 +186,11 @@ fn is_wanted(config: &ConnectionsConfig, line: &Line) -> bool {
 }
 
 /// What tells connections apart.
-type Identity = (IpAddr, u16, IpAddr, u16, u32, Option<u64>);
+type Identity = ([u8; 16], u16, [u8; 16], u16, u32, u64);
 
 fn identity(record: &ConnectionRecord) -> Identity {
-    let local = line::address(record.local, record.family);
-    let remote = line::address(record.remote, record.family);
-    let began = Some(record.established_ns).filter(|&ns| ns != 0);
-    (local, record.local_port, remote, record.remote_port, record.netns, began)
+    let ConnectionRecord { local, local_port, remote, remote_port, netns, established_ns, .. } = *record;
+    (local, local_port, remote, remote_port, netns, established_ns)
 }
 
 struct Run<'a> {

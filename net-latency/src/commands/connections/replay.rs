@@ -1,6 +1,6 @@
 //! Connections that were recorded with `--format json` or `csv`.
 
-use std::{borrow::Cow, path::PathBuf};
+use std::{borrow::Cow, net::SocketAddr, path::PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,6 @@ use crate::{
     error::Failure,
     message::{say, tell},
     output::Sink,
-    packet::event::IpVersion,
     request::{ConnectionsConfig, FooterFormat, PacketFilter},
     run::pace::{End, LAST_PATIENCE, tell_unread},
     source::log::{
@@ -32,8 +31,13 @@ pub(super) fn run(config: &ConnectionsConfig, logs: &[PathBuf]) -> Result<(), Fa
     let logs: Vec<_> = logs.iter().map(|path| LogPath::new(path)).collect();
     input::check(&logs)?;
     let mut sink = Sink::open(config.output.as_deref(), header(config.format), config.rotation)?;
-    let mut replay =
-        Replay { form: Form::new(config), totals: Totals::default(), shown: 0, filtered: 0, wrong: 0 };
+    let mut replay = Replay {
+        form: Form::new(config.format, config.verbose, config.zone),
+        totals: Totals::default(),
+        shown: 0,
+        filtered: 0,
+        wrong: 0,
+    };
     sink.begin();
     for log in &logs {
         match replay.read(config, log, &mut sink)? {
@@ -141,16 +145,9 @@ impl Replay {
 
 /// Whether the filters leave a connection, as the kernel side decides it while tracing.
 fn matches(filter: &PacketFilter, line: &Line) -> bool {
-    let PacketFilter { pids, comms, ports, hosts, version, mark, .. } = filter;
-    let names = || [&line.comm, &line.process].into_iter().flatten().map(Name::bytes);
-    let version_of = if line.ipver == 4 { IpVersion::V4 } else { IpVersion::V6 };
-    (pids.is_empty() || line.pid.is_some_and(|pid| pids.contains(&pid)))
-        && (comms.is_empty() || names().any(|name| comms.iter().any(|glob| glob.matches(name))))
-        && (ports.is_empty() || ports.contains(&line.lport) || ports.contains(&line.rport))
-        && (hosts.is_empty()
-            || hosts.iter().any(|net| net.contains(&line.laddr) || net.contains(&line.raddr)))
-        && version.is_none_or(|version| version == version_of)
-        && mark.is_none_or(|mark| line.mark & mark.mask == mark.value)
+    let names = [&line.comm, &line.process].into_iter().flatten().map(Name::bytes);
+    let ends = [SocketAddr::new(line.laddr, line.lport), SocketAddr::new(line.raddr, line.rport)];
+    filter.matches_ends(line.pid, names, ends, line.mark)
 }
 
 /// Reads the lines of one log.

@@ -108,8 +108,7 @@ fn line_of(record: &ConnectionRecord) -> Line {
 }
 
 fn text(format: Format, is_verbose: bool) -> String {
-    let style = if format == Format::Text { TimeStyle::Calendar } else { TimeStyle::Rfc3339 };
-    let mut form = Form::of(format, is_verbose, Zone::UTC, style);
+    let mut form = Form::new(format, is_verbose, Zone::UTC);
     let mut out = header(format).to_vec();
     for record in records() {
         form.write(&line_of(&record), &mut out);

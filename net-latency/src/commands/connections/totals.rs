@@ -7,10 +7,7 @@ use net_latency_common::{
 };
 use serde::Serialize;
 
-use super::{
-    fields::{Line, Name, Role, State},
-    line::address,
-};
+use super::fields::{Line, Name, Role, State};
 use crate::{
     accounting::{
         Human, Percentiles, Times,
@@ -18,6 +15,7 @@ use crate::{
     },
     escape::write_name,
     output::write_json,
+    packet::event::address,
     request::FooterFormat,
 };
 
@@ -90,8 +88,11 @@ impl Totals {
     }
 
     pub(super) fn listener(&mut self, record: &ListenerRecord) {
-        let place =
-            Place { netns: record.netns, port: record.port, address: address(record.address, record.family) };
+        let place = Place {
+            netns: record.netns,
+            port: record.port,
+            address: address(&record.address, record.family),
+        };
         let queues = if record.is_closed == 0 { &mut self.open } else { &mut self.closed };
         queues.entry(place).or_default().add(record);
     }
