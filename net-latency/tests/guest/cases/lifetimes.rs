@@ -101,9 +101,26 @@ fn listener(address: IpAddr, port: u16) -> Result<TcpListener> {
     TcpListener::bind((address, port)).with_context(|| format!("listening at {address} {port}"))
 }
 
+/// Whether there is a socket with these ports that is established, in the calling thread's namespace.
+fn has_established(local: u16, remote: u16) -> Result<bool> {
+    let text =
+        fs::read_to_string("/proc/thread-self/net/tcp")? + &fs::read_to_string("/proc/thread-self/net/tcp6")?;
+    // number: ADDRESS:PORT ADDRESS:PORT STATE, all of them in hexadecimal.
+    let ends = [local, remote].map(|port| format!(":{port:04X}"));
+    let is_it = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, own, other, state, ..] => own.ends_with(&ends[0]) && other.ends_with(&ends[1]) && state == "01",
+        _ => false,
+    };
+    Ok(text.lines().any(is_it))
+}
+
 /// Both ends of a new connection, of which `accept` takes it after a pause, and the client's port.
 fn open(listener: &TcpListener, pause: Duration) -> Result<(TcpStream, TcpStream, u16)> {
     let client = TcpStream::connect(listener.local_addr()?)?;
+    if !pause.is_zero() {
+        // `connect` may return before the last ACK has come to the other end.
+        until(PATIENCE, || has_established(listener.local_addr()?.port(), client.local_addr()?.port()))?;
+    }
     sleep(pause);
     let (server, _) = listener.accept()?;
     for stream in [&client, &server] {
