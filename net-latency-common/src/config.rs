@@ -106,6 +106,9 @@ pub struct Offsets {
     pub tcp_sock_total_retrans: u32,
     pub tcp_sock_rtt_min: u32,
     pub tcp_request_sock_snt_synack: u32,
+    /// 0 on a kernel without MPTCP, as the next.
+    pub mptcp_sock_first: u32,
+    pub tcp_sock_is_mptcp: u32,
 }
 
 /// Where pages are mapped, or the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown.

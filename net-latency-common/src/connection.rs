@@ -17,7 +17,7 @@ pub const MAX_LISTENERS: u32 = 4096;
 /// Bytes of an entry of [`OPEN_CONNECTIONS_MAP`], of which the user side reads the keys only.
 pub const CONNECTION_SIZE: usize = 104;
 /// Bytes of an entry of [`LISTENERS_MAP`], of which the user side reads the keys only.
-pub const LISTENER_SIZE: usize = 72;
+pub const LISTENER_SIZE: usize = 64;
 
 /// This end asked for the connection.
 pub const CONNECTION_CLIENT: u32 = 1 << 0;
@@ -39,6 +39,9 @@ pub const CONNECTION_FAST_OPEN: u32 = 1 << 7;
 pub const CONNECTION_OPEN: u32 = 1 << 8;
 /// There is no connection: the handshake was complete, and the accept queue was full.
 pub const CONNECTION_OVERFLOW: u32 = 1 << 9;
+
+/// It is part of a connection of MPTCP.
+pub const CONNECTION_MPTCP: u32 = 1 << 10;
 
 /// A TCP connection: when it ends, and while it is open whenever the user side asks. Unknown times, ids and names are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +115,8 @@ const _: () = assert!(size_of::<ConnectionRecord>() == 184, "records have no pad
 pub struct ListenerRecord {
     /// When this was written, in ns of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
+    /// The key of [`LISTENERS_MAP`], by which the records of one socket are known, until it is closed.
+    pub socket: u64,
     /// Connections that `accept` took.
     pub accepted: u64,
     /// SYNs and last ACKs of handshakes that were thrown away since the accept queue was full.
@@ -140,7 +145,7 @@ pub struct ListenerRecord {
     pub is_closed: u8,
 }
 
-const _: () = assert!(size_of::<ListenerRecord>() == 88, "records have no padding");
+const _: () = assert!(size_of::<ListenerRecord>() == 96, "records have no padding");
 
 /// What the programs of `net-latency connections` count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

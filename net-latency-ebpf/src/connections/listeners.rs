@@ -10,7 +10,7 @@ use net_latency_common::{
     ConnectionCounter, ConnectionRecord, Direction, LISTENER_SIZE, ListenerRecord, MAX_LISTENERS,
 };
 
-use super::{CONNECTION_RECORDS, Connection, Outcome, is_wanted, keep, wakeup};
+use super::{CONNECTION_RECORDS, Connection, Outcome, count, is_wanted, keep, wakeup};
 use crate::{
     bpf::{
         ANY, HashMap, LruHashMap, NO_EXIST, PerCpuArray,
@@ -60,10 +60,18 @@ struct Listener {
     /// `sk_drops` when this began.
     dropped_before: Field<u32>,
     most_waiting: Field<u32>,
-    reserved: u64,
 }
 
 const _: () = assert!(size_of::<Listener>() == LISTENER_SIZE, "the user side reads entries of that size");
+
+impl Listener {
+    #[inline(always)]
+    fn note_waiting(&self, waiting: u32) {
+        if waiting > self.most_waiting.get() {
+            self.most_waiting.set(waiting);
+        }
+    }
+}
 
 #[inline(always)]
 fn arriving() -> Option<&'static Arriving> {
@@ -79,14 +87,21 @@ fn find(listener: u64) -> Option<&'static Listener> {
     Some(unsafe { &*entry })
 }
 
-/// The listening socket's entry, which begins with this if there is none.
+/// The listening socket's entry, which begins with this if there is none; counted if there is no room for it.
 #[inline(always)]
 fn find_or_begin<M: Memory>(socket: Socket<M>) -> Option<&'static Listener> {
     if let Some(listener) = find(socket.address()) {
         return Some(listener);
     }
-    begin(socket, Task::UNKNOWN, NO_EXIST).ok()?;
-    find(socket.address())
+    let begun = begin(socket, Task::UNKNOWN, NO_EXIST);
+    // Where another CPU was first there is one all the same.
+    let listener = find(socket.address());
+    if listener.is_none()
+        && let Err(counter) = begun
+    {
+        count(counter);
+    }
+    listener
 }
 
 #[inline(always)]
@@ -97,7 +112,6 @@ fn begin<M: Memory>(socket: Socket<M>, task: Task, how: u64) -> Outcome {
         overflows: Field::new(0),
         dropped_before: Field::new(socket.drops()),
         most_waiting: Field::new(0),
-        reserved: 0,
     };
     LISTENERS.insert(&socket.address(), &listener, how).map_err(|_| ConnectionCounter::ListenersFull)
 }
@@ -120,27 +134,29 @@ pub(super) fn ended<M: Memory>(socket: Socket<M>) -> Outcome {
 /// `tcp_conn_request(rsk_ops, af_ops, sk, skb)`: a SYN came to a listening socket. It is thrown away if the accept queue is full.
 #[inline(always)]
 pub fn requested<M: Memory>(socket: Socket<M>) -> Outcome {
-    let Some(listener) = find_or_begin(socket) else { return Err(ConnectionCounter::ListenersFull) };
-    if is_full(socket, listener) {
-        entry::increment(listener.overflows.address());
-    }
+    overflows(socket, find_or_begin(socket));
     Ok(())
 }
 
-/// `sk_acceptq_is_full` (include/net/sock.h), noting how many wait.
+/// Whether the accept queue is full (`sk_acceptq_is_full` in include/net/sock.h), which is counted where the socket has an entry.
 #[inline(always)]
-fn is_full<M: Memory>(socket: Socket<M>, listener: &Listener) -> bool {
+fn overflows<M: Memory>(socket: Socket<M>, listener: Option<&Listener>) -> bool {
     let waiting = socket.waiting();
-    if waiting > listener.most_waiting.get() {
-        listener.most_waiting.set(waiting);
+    let is_full = waiting > socket.most_waiting();
+    if let Some(listener) = listener {
+        listener.note_waiting(waiting);
+        if is_full {
+            entry::increment(listener.overflows.address());
+        }
     }
-    waiting > socket.most_waiting()
+    is_full
 }
 
 /// `tcp_v4_syn_recv_sock(sk, skb, req, …)`: a socket is to be made for a request. Not if the accept queue is full.
 #[inline(always)]
 pub fn completed<M: Memory>(socket: Socket<M>, skb: Skb<M>, request: Request<M>) -> Outcome {
-    let Some(listener) = find_or_begin(socket) else { return Err(ConnectionCounter::ListenersFull) };
+    // Without an entry its queue is not known; its connections are.
+    let listener = find_or_begin(socket);
     let answered = request.answered_ns();
     let fast = skb.tcp_cb_has_syn();
     let flags = match answered {
@@ -149,8 +165,7 @@ pub fn completed<M: Memory>(socket: Socket<M>, skb: Skb<M>, request: Request<M>)
         _ => CONNECTION_SERVER,
     };
     let started = if fast { now() } else { answered };
-    if is_full(socket, listener) {
-        entry::increment(listener.overflows.address());
+    if overflows(socket, listener) {
         return overflowed(request.socket(), started, flags);
     }
     if let Some(arriving) = arriving() {
@@ -205,7 +220,8 @@ pub(super) fn arrived<M: Memory>(socket: Socket<M>, connection: &Connection, at:
     take(arriving, connection);
     // The queue has it by now.
     if let Some(listener) = find(connection.listener.get()) {
-        let _ = is_full(Socket::<Probed>::new(connection.listener.get() as *const u8), listener);
+        let waiting = Socket::<Probed>::new(connection.listener.get() as *const u8).waiting();
+        listener.note_waiting(waiting);
     }
 }
 
@@ -246,6 +262,7 @@ fn emit<M: Memory>(socket: Socket<M>, listener: &Listener, is_closed: bool) -> O
     let mut entry = CONNECTION_RECORDS.reserve::<ListenerRecord>(0).ok_or(ConnectionCounter::RingFull)?;
     entry.write(ListenerRecord {
         at_ns: now(),
+        socket: socket.address(),
         accepted: listener.accepted.get(),
         overflows: listener.overflows.get(),
         drops: u64::from(socket.drops().wrapping_sub(listener.dropped_before.get())),

@@ -17,9 +17,9 @@ pub mod listeners;
 mod tests;
 
 use net_latency_common::{
-    CONNECTION_CLIENT, CONNECTION_LOCAL_FIRST, CONNECTION_OPEN, CONNECTION_PEER_FIRST, CONNECTION_RESET,
-    CONNECTION_SERVER, CONNECTION_SIZE, CONNECTION_UNSEEN, ConnectionCounter, ConnectionCounters,
-    ConnectionRecord, Direction, IPPROTO_TCP, MAX_CONNECTIONS,
+    CONNECTION_CLIENT, CONNECTION_LOCAL_FIRST, CONNECTION_MPTCP, CONNECTION_OPEN, CONNECTION_PEER_FIRST,
+    CONNECTION_RESET, CONNECTION_SERVER, CONNECTION_SIZE, CONNECTION_UNSEEN, ConnectionCounter,
+    ConnectionCounters, ConnectionRecord, Direction, IPPROTO_TCP, MAX_CONNECTIONS,
 };
 
 use crate::{
@@ -53,6 +53,10 @@ mod state {
     pub(super) const LAST_ACK: u8 = 9;
     pub(super) const LISTEN: u8 = 10;
 }
+
+/// Values of `sk_protocol`.
+const TCP: u16 = IPPROTO_TCP as u16;
+const MPTCP: u16 = 262;
 
 /// Connections and listening sockets as the user side gets them.
 #[map]
@@ -131,15 +135,23 @@ fn find<M: Memory>(socket: Socket<M>) -> Option<&'static Connection> {
     Some(unsafe { &*entry })
 }
 
+/// A connection begins. One that finds no room is counted here, once.
 #[inline(always)]
 fn keep<M: Memory>(socket: Socket<M>, connection: &Connection) -> Outcome {
     OPEN_CONNECTIONS.insert(&socket.address(), connection, 0).map_err(|_| ConnectionCounter::TableFull)
 }
 
+/// What is known of one whose beginning is not: it is older than tracing, or was counted when it found no room.
+#[inline(always)]
+fn keep_unseen<M: Memory>(socket: Socket<M>, connection: &Connection) {
+    // Without room its line lacks this too, and says that the beginning was not seen.
+    let _ = OPEN_CONNECTIONS.insert(&socket.address(), connection, 0);
+}
+
 /// `inet_sock_set_state(sk, oldstate, newstate)`: a socket changes its state.
 #[inline(always)]
 pub fn changed<M: Memory>(socket: Socket<M>, old: Number, new: Number) -> Outcome {
-    if socket.protocol() != u16::from(IPPROTO_TCP) {
+    if socket.protocol() != TCP {
         return Ok(());
     }
     let (old, new) = (old.signed() as u8, new.signed() as u8);
@@ -223,7 +235,8 @@ fn closing<M: Memory>(socket: Socket<M>, new: u8) -> Outcome {
     if first == 0 && task.ids == 0 {
         return Ok(());
     }
-    keep(socket, &Connection::new(CONNECTION_UNSEEN | first, task))
+    keep_unseen(socket, &Connection::new(CONNECTION_UNSEEN | first, task));
+    Ok(())
 }
 
 #[inline(always)]
@@ -247,9 +260,15 @@ fn ended<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
 /// `security_sock_graft(sk, parent)`: `accept` gives a socket to its caller.
 #[inline(always)]
 pub fn accepted<M: Memory>(socket: Socket<M>) -> Outcome {
-    if socket.protocol() != u16::from(IPPROTO_TCP) {
-        return Ok(());
+    match socket.protocol() {
+        TCP => accepted_tcp(socket),
+        MPTCP => socket.first_subflow().map_or(Ok(()), accepted_tcp),
+        _ => Ok(()),
     }
+}
+
+#[inline(always)]
+fn accepted_tcp<M: Memory>(socket: Socket<M>) -> Outcome {
     let at = now();
     let task = filter::current_task();
     let is_wanted = filter::task(&task);
@@ -257,7 +276,8 @@ pub fn accepted<M: Memory>(socket: Socket<M>) -> Outcome {
         if !is_wanted || socket.state() == state::CLOSE {
             return Ok(());
         }
-        return keep(socket, &Connection::new(CONNECTION_SERVER | CONNECTION_UNSEEN, task));
+        keep_unseen(socket, &Connection::new(CONNECTION_SERVER | CONNECTION_UNSEEN, task));
+        return Ok(());
     };
     listeners::gave(connection.listener.get(), &task);
     if !is_wanted {
@@ -364,19 +384,18 @@ fn emit<M: Memory>(socket: Socket<M>, connection: &Connection, old: u32) -> Outc
         return Ok(());
     }
     let is_open = old == CONNECTION_OPEN;
-    let started = connection.started.get();
+    let (started, established) = (connection.started.get(), connection.established.get());
     let state = if is_open { socket.state() } else { old as u8 };
     let pair = AddrPair::of_socket(socket);
     let (local, remote) = pair.of_record(Direction::Out);
     // A FIN takes a number too.
     let fins = u64::from(socket.has_got_fin());
-    let syn_retrans =
-        if connection.established.get() == 0 { tcp.resent() } else { connection.syn_retrans.get() };
+    let syn_retrans = if established == 0 { tcp.resent() } else { connection.syn_retrans.get() };
     let mut entry = CONNECTION_RECORDS.reserve::<ConnectionRecord>(0).ok_or(ConnectionCounter::RingFull)?;
     entry.write(ConnectionRecord {
         at_ns: now(),
         started_ns: started,
-        established_ns: connection.established.get(),
+        established_ns: established,
         accepted_ns: connection.accepted.get(),
         first_in_ns: connection.first_in.get(),
         first_out_ns: connection.first_out.get(),
@@ -396,7 +415,9 @@ fn emit<M: Memory>(socket: Socket<M>, connection: &Connection, old: u32) -> Outc
         syn_retrans,
         srtt: tcp.smoothed_rtt(),
         min_rtt_us: tcp.least_rtt(),
-        flags: connection.flags.get() | if is_open { CONNECTION_OPEN } else { 0 },
+        flags: connection.flags.get()
+            | whether(CONNECTION_OPEN, is_open)
+            | whether(CONNECTION_MPTCP, tcp.is_of_mptcp()),
         error: socket.error(),
         local_port,
         remote_port: socket.identity().remote_port(),
@@ -404,14 +425,22 @@ fn emit<M: Memory>(socket: Socket<M>, connection: &Connection, old: u32) -> Outc
         state,
         reserved: 0,
     });
-    // An open one may be closed meanwhile, and its socket another's.
-    let is_its = !is_open || find(socket).is_some_and(|it| it.started.get() == started);
+    // An open one may be closed meanwhile, and its socket another's, of which the start may be as unknown (SYN cookies).
+    let is_same = |it: &Connection| {
+        it.started.get() == started && (established == 0 || it.established.get() == established)
+    };
+    let is_its = !is_open || find(socket).is_some_and(is_same);
     if is_its {
         entry.submit(wakeup());
     } else {
         entry.discard(NO_WAKEUP);
     }
     Ok(())
+}
+
+#[inline(always)]
+const fn whether(flag: u32, is_so: bool) -> u32 {
+    if is_so { flag } else { 0 }
 }
 
 /// As for packets: the reader comes by a timer unless the buffer fills faster.

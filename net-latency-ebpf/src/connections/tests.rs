@@ -37,6 +37,8 @@ struct Fields {
     segs_in: u32,
     segs_out: u32,
     resent: u32,
+    is_mptcp: u32,
+    first: u64,
     srtt: u32,
     least_rtt: u32,
     seq: u32,
@@ -102,6 +104,8 @@ impl Kernel {
                 tcp_sock_bytes_retrans: at(offset_of!(Fields, bytes_retrans)),
                 tcp_sock_segs_in: at(offset_of!(Fields, segs_in)),
                 tcp_sock_segs_out: at(offset_of!(Fields, segs_out)),
+                tcp_sock_is_mptcp: at(offset_of!(Fields, is_mptcp)),
+                mptcp_sock_first: at(offset_of!(Fields, first)),
                 tcp_sock_total_retrans: at(offset_of!(Fields, resent)),
                 tcp_sock_rtt_min: at(offset_of!(Fields, least_rtt)),
                 tcp_sock_srtt_us: at(offset_of!(Fields, srtt)),
@@ -211,6 +215,12 @@ fn taken() -> Vec<ConnectionRecord> {
         // SAFETY: so many words, of which any are a record.
         .map(|words| unsafe { words.as_ptr().cast::<ConnectionRecord>().read() })
         .collect()
+}
+
+fn counted(counter: ConnectionCounter) -> u64 {
+    let counters = CONNECTION_COUNTERS.get_ptr_mut(0).expect("index 0");
+    // SAFETY: index 0 of a per-CPU array is valid.
+    unsafe { (*counters)[counter as usize] }
 }
 
 fn one() -> ConnectionRecord {
@@ -440,6 +450,71 @@ fn a_full_queue_is_counted_and_each_that_is_turned_away_told_once() {
     assert_eq!(size_of_val(&words[..]), size_of_val(&record));
     assert_eq!((record.overflows, record.drops, record.most_waiting, record.backlog), (7, 7, 3, 2));
     assert_eq!((record.port, record.is_closed, record.waiting), (SERVER_PORT, 1, 0));
+}
+
+#[test]
+fn a_full_table_of_listening_sockets_costs_no_connection_its_times() {
+    let kernel = Kernel::new();
+    Machine::with(|machine| machine.entries = 2);
+    for _ in 0..2 {
+        kernel.listener().becomes(state::CLOSE, state::LISTEN);
+    }
+    let listener = kernel.listener();
+    listeners::requested(listener.socket()).expect("nothing is said of it");
+    let child = server(&kernel, listener, 2, ACK);
+    at(5_000);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    accepted(child.socket()).expect("room");
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    let record = one();
+    assert_eq!((record.started_ns, record.established_ns), (2_000, 5_000));
+    // One that is turned away is told as well.
+    listener.set(|fields| fields.waiting = 3);
+    let request = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    listeners::completed(listener.socket(), segment(&kernel, 100, 0, ACK).skb(), request.request())
+        .expect("room");
+    assert_eq!(one().flags & CONNECTION_OVERFLOW, CONNECTION_OVERFLOW);
+    assert_eq!(counted(ConnectionCounter::ListenersFull), 3);
+}
+
+#[test]
+fn a_connection_that_finds_no_room_is_counted_once() {
+    let kernel = Kernel::new();
+    Machine::with(|machine| machine.entries = 2);
+    for _ in 0..2 {
+        kernel.socket(CLIENT_PORT, SERVER_PORT).becomes(state::CLOSE, state::SYN_SENT);
+    }
+    let child = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    let number = |state: u8| Number::new(usize::from(state) as *const u8);
+    let begins = changed(child.socket(), number(state::SYN_RECV), number(state::ESTABLISHED));
+    assert_eq!(begins, Err(ConnectionCounter::TableFull));
+    // What comes later is no other connection.
+    accepted(child.socket()).expect("it was counted");
+    child.becomes(state::ESTABLISHED, state::CLOSE_WAIT);
+    child.becomes(state::CLOSE_WAIT, state::LAST_ACK);
+    child.becomes(state::LAST_ACK, state::CLOSE);
+    assert_eq!(one().flags, CONNECTION_UNSEEN);
+}
+
+#[test]
+fn a_socket_of_mptcp_is_accepted_for_its_first_subflow() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    let child = server(&kernel, listener, 2, ACK);
+    child.set(|fields| fields.is_mptcp = 1);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    let whole = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    whole.set(|fields| fields.protocol = MPTCP);
+    whole.becomes(state::SYN_RECV, state::ESTABLISHED);
+    accepted(whole.socket()).expect("one without subflows");
+    whole.set(|fields| fields.first = child.0);
+    at(6_000);
+    accepted(whole.socket()).expect("room");
+    whole.becomes(state::ESTABLISHED, state::CLOSE);
+    child.becomes(state::ESTABLISHED, state::CLOSE);
+    let record = one();
+    assert_eq!((record.accepted_ns, record.pid), (6_000, PID));
+    assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_MPTCP);
 }
 
 #[test]

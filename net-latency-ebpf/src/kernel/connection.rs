@@ -1,7 +1,7 @@
 //! What `net-latency connections` alone reads of sockets, and of the requests that precede a server's.
 
 use super::{
-    memory::{Memory, probe},
+    memory::{Memory, Probed, probe},
     offsets::{At as _, offset},
     socket::{Socket, TcpSocket},
 };
@@ -69,6 +69,19 @@ impl<M: Memory> Socket<M> {
         self.field::<u64>(offset!(sock_skc_flags)) & SOCK_DONE != 0
     }
 
+    /// The first of the TCP sockets of a socket of MPTCP (`mptcp_sock.first`).
+    #[inline(always)]
+    pub(crate) fn first_subflow(self) -> Option<Socket<Probed>> {
+        let at = offset!(mptcp_sock_first);
+        if at.value() == 0 {
+            return None;
+        }
+        // Past the end of the struct that the argument is known as.
+        // SAFETY: any address survives, and any bits are a number.
+        let address: u64 = unsafe { probe(at.of(self.address() as *const u8)) };
+        if address == 0 { None } else { Some(Socket::new(address as *const u8)) }
+    }
+
     /// Connections in the accept queue (`sk_ack_backlog`), of a socket that listens.
     #[inline(always)]
     pub(crate) fn waiting(self) -> u32 {
@@ -87,6 +100,13 @@ impl<M: Memory> TcpSocket<M> {
     #[inline(always)]
     pub(crate) fn source_port(self) -> u16 {
         u16::from_be(self.field(offset!(inet_sock_inet_sport)))
+    }
+
+    /// Whether this is a subflow of MPTCP.
+    #[inline(always)]
+    pub(crate) fn is_of_mptcp(self) -> bool {
+        let at = offset!(tcp_sock_is_mptcp);
+        at.value() != 0 && self.field::<u8>(at) != 0
     }
 
     /// Bytes received in order, a FIN among them.

@@ -5,7 +5,7 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 16] = [
+const STRUCTS: [&str; 17] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -17,6 +17,7 @@ const STRUCTS: [&str; 16] = [
     "inet_sock",
     "tcp_sock",
     "tcp_request_sock",
+    "mptcp_sock",
     "minmax_sample",
     "udp_sock",
     "task_struct",
@@ -186,6 +187,9 @@ pub fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, 
         // Of the first of its samples the value.
         tcp_sock_rtt_min: btf.offset("tcp_sock.rtt_min")? + btf.offset("minmax_sample.v")?,
         tcp_request_sock_snt_synack: btf.offset("tcp_request_sock.snt_synack")?,
+        // A kernel without MPTCP has none of its sockets.
+        mptcp_sock_first: btf.offset("mptcp_sock.first").unwrap_or(0),
+        tcp_sock_is_mptcp: btf.offset("tcp_sock.is_mptcp").unwrap_or(0),
         ..known
     })
 }

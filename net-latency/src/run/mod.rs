@@ -1,6 +1,7 @@
 //! A run from its start to its end, for every view: attaching, what ends it from outside, detaching.
 
 pub(crate) mod command;
+pub(crate) mod connections;
 pub(crate) mod ends;
 pub mod kernel_log;
 pub(crate) mod names;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use net_latency_common::{CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_UNSEEN};
+use net_latency_common::{CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_MPTCP, CONNECTION_UNSEEN};
 use serde_json::Value;
 #[cfg(test)]
 use serde_json::json;
@@ -66,7 +66,7 @@ macro_rules! with_fields {
             netns: u32, "Inode number of the network namespace.";
             mark: u32, "The socket's mark.";
             flags: Flags,
-                "`start-unseen`: its beginning was not seen. `syn-cookie`: nothing was kept of its SYN. `fast-open`: TCP Fast Open.";
+                "`start-unseen`: its beginning was not seen. `syn-cookie`: nothing was kept of its SYN. `fast-open`: TCP Fast Open. `mptcp`: a subflow of MPTCP.";
         }
     };
 }
@@ -283,14 +283,14 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum $name {
+        pub(in crate::commands) enum $name {
             $($(#[$variant_doc])* $variant,)+
         }
 
         impl $name {
-            pub(super) const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)+];
+            pub(in crate::commands) const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)+];
 
-            pub(super) fn word(self) -> &'static str {
+            pub(in crate::commands) fn word(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
                 }
@@ -372,10 +372,11 @@ impl State {
 pub(super) struct Flags(pub(super) u32);
 
 impl Flags {
-    const WORDS: [(u32, &'static str); 3] = [
+    const WORDS: [(u32, &'static str); 4] = [
         (CONNECTION_UNSEEN, "start-unseen"),
         (CONNECTION_COOKIE, "syn-cookie"),
         (CONNECTION_FAST_OPEN, "fast-open"),
+        (CONNECTION_MPTCP, "mptcp"),
     ];
 
     pub(super) fn words(self) -> impl Iterator<Item = &'static str> {

@@ -20,20 +20,13 @@ pub(super) fn line(record: &ConnectionRecord, clock: Clock, names: &mut Names) -
     let wall_ns = clock.to_utc_ns(record.at_ns);
     let (netns_name, container) = names.of_process(record.netns, record.pid, record.process, wall_ns);
     let (netns_name, container) = (netns_name.map(Name::new), container.map(Name::new));
-    let has = |flag| record.flags & flag != 0;
-    let role = match () {
-        () if has(CONNECTION_CLIENT) => Some(Role::Client),
-        () if has(CONNECTION_SERVER) => Some(Role::Server),
-        () => None,
-    };
     let (state, closed_by) = outcome(record);
     let established = known(record.established_ns);
-    let since = |from: Option<u64>, to: u64| known(to)?.checked_sub(from?);
     let is_known = |count: u64, time: u64| if count > 0 { since(established, time) } else { None };
     let number = |number: u32| (number != 0).then_some(number);
     Line {
         ts: Time(wall_ns),
-        role,
+        role: role(record),
         pid: number(record.pid),
         process: Name::of_task(&record.process),
         container,
@@ -43,10 +36,9 @@ pub(super) fn line(record: &ConnectionRecord, clock: Clock, names: &mut Names) -
         raddr: address(&record.remote, record.family),
         rport: record.remote_port,
         state,
-        handshake_ns: since(known(record.started_ns), record.established_ns),
+        handshake_ns: handshake_ns(record),
         syn_retrans: record.syn_retrans,
-        // With Fast Open it may be accepted before the handshake is complete.
-        accept_ns: established.zip(known(record.accepted_ns)).map(|(from, to)| to.saturating_sub(from)),
+        accept_ns: accept_ns(record),
         first_in_ns: is_known(record.bytes_in, record.first_in_ns),
         first_out_ns: is_known(record.bytes_out, record.first_out_ns),
         bytes_in: record.bytes_in,
@@ -74,8 +66,32 @@ fn known(value: u64) -> Option<u64> {
     (value != 0).then_some(value)
 }
 
+fn since(from: Option<u64>, to: u64) -> Option<u64> {
+    known(to)?.checked_sub(from?)
+}
+
+/// How long the handshake took, if that is known.
+pub(in crate::commands) fn handshake_ns(record: &ConnectionRecord) -> Option<u64> {
+    since(known(record.started_ns), record.established_ns)
+}
+
+/// How long a server's connection waited for `accept`, if that is known. With Fast Open `accept` may have been first.
+pub(in crate::commands) fn accept_ns(record: &ConnectionRecord) -> Option<u64> {
+    let ends = known(record.established_ns).zip(known(record.accepted_ns));
+    ends.map(|(from, to)| to.saturating_sub(from))
+}
+
+/// Who began it.
+pub(in crate::commands) fn role(record: &ConnectionRecord) -> Option<Role> {
+    match record.flags {
+        flags if flags & CONNECTION_CLIENT != 0 => Some(Role::Client),
+        flags if flags & CONNECTION_SERVER != 0 => Some(Role::Server),
+        _ => None,
+    }
+}
+
 /// How it ended, and by whom, from the state in which it was and the error that the kernel has left.
-fn outcome(record: &ConnectionRecord) -> (State, Option<ClosedBy>) {
+pub(in crate::commands) fn outcome(record: &ConnectionRecord) -> (State, Option<ClosedBy>) {
     let has = |flag| record.flags & flag != 0;
     let first = match () {
         () if has(CONNECTION_LOCAL_FIRST) => Some(ClosedBy::Local),
@@ -93,6 +109,9 @@ fn outcome(record: &ConnectionRecord) -> (State, Option<ClosedBy>) {
     let is_reset = [libc::ECONNRESET, libc::EPIPE, libc::ECONNREFUSED].contains(&error);
     match (record.state, error) {
         (SYN_SENT, libc::ECONNREFUSED) => (State::Refused, Some(ClosedBy::ResetByPeer)),
+        // `tcp_abort`, for `ss -K` and the like: nobody at either end has closed it.
+        (SYN_SENT, libc::ECONNABORTED) => (State::Abandoned, Some(ClosedBy::Local)),
+        (_, libc::ECONNABORTED) => (State::Reset, Some(ClosedBy::ResetByLocal)),
         (_, libc::ETIMEDOUT) => (State::Timeout, Some(ClosedBy::Timeout)),
         (SYN_SENT, 0) if record.segs_out == 0 => (State::Unreachable, Some(ClosedBy::Local)),
         (SYN_SENT, 0 | libc::ECONNRESET) => (State::Abandoned, Some(ClosedBy::Local)),
@@ -137,6 +156,8 @@ mod tests {
             (SYN_SENT, 0, 0, "abandoned local"),
             (ESTABLISHED, libc::ECONNRESET, 0, "reset reset-by-peer"),
             (ESTABLISHED, 0, 0, "reset reset-by-local"),
+            (ESTABLISHED, libc::ECONNABORTED, 0, "reset reset-by-local"),
+            (SYN_SENT, libc::ECONNABORTED, 0, "abandoned local"),
             (ESTABLISHED, libc::ETIMEDOUT, 0, "timeout timeout"),
             (ESTABLISHED, libc::EHOSTUNREACH, 0, "timeout timeout"),
             (CLOSE_WAIT, libc::EPIPE, CONNECTION_PEER_FIRST, "reset reset-by-peer"),

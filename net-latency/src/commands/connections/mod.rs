@@ -3,8 +3,8 @@
 //! [`fields`] declares a line, [`line`] makes it from what the kernel side tells, [`text`] writes it for people, [`totals`] sums up,
 //! and this module runs it all.
 
-mod fields;
-mod line;
+pub(super) mod fields;
+pub(super) mod line;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -27,17 +27,14 @@ use self::{
 use crate::{
     clock::{Clock, TimeStyle, TimeText, Zone},
     error::Failure,
-    kernel::{self, prerequisites},
+    kernel::prerequisites,
     message::{say, tell},
     output::Sink,
-    probes::{
-        attach::{self, Request},
-        connections::{Connections, Told, Which},
-        plan::{Plan, Scope},
-    },
+    probes::connections::{Told, Which},
     request::{ConnectionsConfig, ConnectionsInput, FooterFormat, Format, TracingConfig},
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
+        connections::{Tracing, lost},
         ends::{self, Selected, Signals, readable},
         names::tell_unmatched,
         notice::Notice,
@@ -45,9 +42,6 @@ use crate::{
     },
     source::ring::Names,
 };
-
-/// Sockets that are asked about before what they say is read.
-const ASKED_AT_ONCE: usize = 1024;
 
 /// Shows connections until something ends the run, or those of logs.
 ///
@@ -71,34 +65,21 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     tell_unmatched(&config.filter, config.quiet);
-    let plan = Plan::new(&kernel::read_btf()?, Scope { connections: true, ..Scope::of(&config.filter) })?;
-    let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), config.quiet);
-    let request = Request {
-        filter: config.filter.clone(),
-        buffer_bytes: tracing.buffer_bytes,
-        connections: true,
-        ..Request::default()
-    };
-    let (mut probes, mut ebpf) = attach::attach(&plan, tracing.backend, &request)?;
-    drop((notice, plan));
-    let mut capture = Connections::take(&mut ebpf)?;
-    probes.release(ebpf);
+    let mut kernel = Tracing::start(&config.filter, tracing.backend, tracing.buffer_bytes, config.quiet)?;
     selected.are_there()?;
     sink.begin();
     let names = Names::default();
     let later = Later { output: sink.reopened(), reads_names: true, runs_program: true, ..Later::default() };
-    privileges::give_up(&later, || capture.counters().is_ok())?;
-    // Until now connections met some of the hooks only.
-    while capture.oldest()?.is_some() {}
-    let before = capture.counters()?;
+    privileges::give_up(&later, || kernel.counters().is_ok())?;
+    kernel.begin()?;
     if !config.quiet {
-        tell(format_args!("tracing connections by {}; Ctrl-C ends it", probes.mechanism().name()));
+        tell(format_args!("tracing connections by {}; Ctrl-C ends it", kernel.mechanism().name()));
     }
     let mut run = Run {
         config,
         form: Form::new(config.format, config.verbose, config.zone),
         sink,
-        capture,
+        kernel,
         names,
         totals: Totals::default(),
         is_end: false,
@@ -108,7 +89,7 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
         told: 0,
     };
     let started = Instant::now();
-    let mut outcome = run.follow(&mut signals, &mut hangup, &mut selected, &before).await;
+    let mut outcome = run.follow(&mut signals, &mut hangup, &mut selected).await;
     let elapsed = started.elapsed();
     let mut unwritten = 0;
     if let Ok(End::Done) = outcome {
@@ -117,24 +98,20 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
             Err(end) => outcome = end,
         }
     }
-    let counters = run.capture.counters()?;
-    let skipped = probes.missed();
     if config.footer != FooterFormat::None {
-        let mut lost = counters;
-        lost.iter_mut().zip(before).for_each(|(count, before)| *count -= before);
         let footer = Footer {
             totals: &run.totals,
             elapsed: Some(elapsed),
             shown: run.shown - unwritten,
             filtered: run.filtered,
-            counters: lost,
+            counters: run.kernel.counters()?,
             unwritten,
-            skipped,
+            skipped: run.kernel.missed(),
         };
         say(|out| footer.write(config.footer, out));
     }
     let notice = Notice::new("detaching …".to_owned(), config.quiet);
-    drop(probes);
+    drop(run.kernel);
     drop(notice);
     outcome.map(drop)
 }
@@ -197,7 +174,7 @@ struct Run<'a> {
     config: &'a ConnectionsConfig,
     form: Form,
     sink: Sink,
-    capture: Connections,
+    kernel: Tracing,
     names: Names,
     totals: Totals,
     /// Open connections are asked about for the last time, at the end.
@@ -217,10 +194,9 @@ impl Run<'_> {
         signals: &mut Signals,
         hangup: &mut Option<Signal>,
         selected: &mut Selected,
-        before: &net_latency_common::ConnectionCounters,
     ) -> Result<End, Failure> {
         let filling =
-            self.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+            self.kernel.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
         let mut tick = pace::ticks(TICK);
         let over = pace::over(self.config.duration);
         tokio::pin!(over);
@@ -251,7 +227,7 @@ impl Run<'_> {
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
-                        let lost = totals::lost(&self.capture.counters()?) - totals::lost(before);
+                        let lost = lost(&self.kernel.counters()?);
                         if lost > self.told && !self.config.quiet {
                             tell(format_args!("{} connections lost just now; the end says why", lost - self.told));
                         }
@@ -281,10 +257,8 @@ impl Run<'_> {
         self.read(patience)?;
         self.totals.forget_open();
         for which in [Which::Listeners, Which::Connections] {
-            for sockets in self.capture.sockets(which).chunks(ASKED_AT_ONCE) {
-                for &socket in sockets {
-                    self.capture.ask(socket).map_err(|error| Err(error.into()))?;
-                }
+            for sockets in self.kernel.sockets(which) {
+                self.kernel.ask(&sockets).map_err(Err)?;
                 self.read(patience)?;
             }
         }
@@ -299,7 +273,7 @@ impl Run<'_> {
             if !self.sink.has_room() && !self.flush(patience)? {
                 return Ok(false);
             }
-            match self.capture.oldest() {
+            match self.kernel.capture.oldest() {
                 Ok(Some(told)) => self.take(&told, clock),
                 Ok(None) => return self.flush(patience),
                 Err(error) => return Err(Err(error.into())),

@@ -189,8 +189,12 @@ fn totals() -> Totals {
     };
     // Two of a group, one of which was closed; and one that nobody asked for anything.
     totals.listener(&listener);
-    totals.listener(&ListenerRecord { accepted: 5, overflows: 20, drops: 21, is_closed: 1, ..listener });
-    totals.listener(&ListenerRecord { port: 80, accepted: 0, waiting: 0, ..listener });
+    let closed =
+        ListenerRecord { socket: 1, accepted: 5, overflows: 20, drops: 21, is_closed: 1, ..listener };
+    // It was asked about just before, and is one socket.
+    totals.listener(&ListenerRecord { is_closed: 0, ..closed });
+    totals.listener(&closed);
+    totals.listener(&ListenerRecord { socket: 2, port: 80, accepted: 0, waiting: 0, ..listener });
     totals
 }
 

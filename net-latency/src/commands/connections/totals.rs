@@ -17,6 +17,7 @@ use crate::{
     output::write_json,
     packet::event::address,
     request::FooterFormat,
+    run::connections::lost,
 };
 
 /// Which listening sockets are one row: those of a port, of whatever thread or process (`SO_REUSEPORT`).
@@ -25,6 +26,12 @@ struct Place {
     netns: u32,
     port: u16,
     address: IpAddr,
+}
+
+impl Place {
+    fn of(record: &ListenerRecord) -> Self {
+        Self { netns: record.netns, port: record.port, address: address(&record.address, record.family) }
+    }
 }
 
 /// Figures of a row.
@@ -66,8 +73,8 @@ pub(super) struct Totals {
     accepts: Times,
     /// Of sockets that have been closed.
     closed: BTreeMap<Place, Queue>,
-    /// Of those that are there, as they were last.
-    open: BTreeMap<Place, Queue>,
+    /// Those that are there, as they were last.
+    open: BTreeMap<u64, ListenerRecord>,
 }
 
 impl Totals {
@@ -88,32 +95,34 @@ impl Totals {
     }
 
     pub(super) fn listener(&mut self, record: &ListenerRecord) {
-        let place = Place {
-            netns: record.netns,
-            port: record.port,
-            address: address(&record.address, record.family),
-        };
-        let queues = if record.is_closed == 0 { &mut self.open } else { &mut self.closed };
-        queues.entry(place).or_default().add(record);
+        if record.is_closed == 0 {
+            self.open.insert(record.socket, *record);
+            return;
+        }
+        self.open.remove(&record.socket);
+        // Who listens at a port of its own each time, and gets nothing, takes no room.
+        if record.accepted + record.overflows + record.drops > 0 {
+            self.closed.entry(Place::of(record)).or_default().add(record);
+        }
     }
 
     fn queues(&self) -> BTreeMap<Place, Queue> {
+        let mut open = BTreeMap::<Place, Queue>::new();
+        for record in self.open.values() {
+            open.entry(Place::of(record)).or_default().add(record);
+        }
         let mut all = self.closed.clone();
-        for (place, queue) in &self.open {
-            let sum = all.entry(*place).or_default();
+        for (place, queue) in open {
+            let sum = all.entry(place).or_default();
             *sum = Queue {
-                pid: queue.pid,
-                process: queue.process,
-                sockets: queue.sockets,
                 accepted: sum.accepted + queue.accepted,
-                waiting: queue.waiting,
                 most_waiting: sum.most_waiting.max(queue.most_waiting),
-                backlog: queue.backlog,
                 overflows: sum.overflows + queue.overflows,
                 drops: sum.drops + queue.drops,
+                ..queue
             };
         }
-        // One that was closed, or that nobody asked for anything, says nothing.
+        // One that nobody asked for anything says nothing.
         all.retain(|_, queue| queue.accepted + queue.overflows + queue.drops + queue.waiting > 0);
         all
     }
@@ -138,11 +147,6 @@ pub(super) struct Footer<'a> {
     pub(super) unwritten: u64,
     /// How often the kernel skipped a program, if it counts that.
     pub(super) skipped: Option<u64>,
-}
-
-/// What was lost of these counts.
-pub(super) fn lost(counters: &ConnectionCounters) -> u64 {
-    counters[ConnectionCounter::RingFull as usize] + counters[ConnectionCounter::TableFull as usize]
 }
 
 impl Footer<'_> {

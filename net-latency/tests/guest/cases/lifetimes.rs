@@ -24,9 +24,10 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     net::{Path, Version, drop_sent},
-    peers::{CLIENT, Pair, SERVER},
+    peers::{CLIENT, Pair, SERVER, multipath},
     process::{PATIENCE, until},
     tool::{self, Backend, Launch, Outcome, Scratch, Tool},
+    verdict::Skipped,
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -37,6 +38,10 @@ pub(crate) const CASES: &[Case] = &[
     ("lifetimes_of_many", many),
     ("lifetimes_of_a_process", of_a_process),
     ("lifetimes_from_before", from_before),
+    ("lifetimes_that_time_out", timed_out),
+    ("lifetimes_accepted_by_another", accepted_by_another),
+    ("lifetimes_of_multipath", multipath),
+    ("lifetimes_over_cards", over_cards),
 ];
 
 /// No client gets it.
@@ -165,7 +170,7 @@ fn ended(backend: Backend) -> Result<()> {
         let path = Path::private_loopback(version)?;
         let (_, address) = path.addresses();
         let tool = launch(backend, &[PORT], &[])?;
-        let mut info = None;
+        let (mut info, mut rtts) = (None, [0; 2]);
         let [normal, late, by_server, linger, unread, after_close, kept] = path.near(|| {
             let listening = listener(address, PORT)?;
             // The client writes first and closes first.
@@ -217,6 +222,8 @@ fn ended(backend: Backend) -> Result<()> {
             let (client, server, kept) = open(&listening, Duration::ZERO)?;
             write(&client, 40)?;
             read(&server, 40)?;
+            until(PATIENCE, || Ok(tcp_info(&client)?.tcpi_unacked == 0))?;
+            rtts = [tcp_info(&client)?.tcpi_rtt, tcp_info(&server)?.tcpi_rtt];
             // Until the tool has ended.
             std::mem::forget((client, server));
             Ok([normal, late, by_server, linger, unread, after_close, kept])
@@ -271,8 +278,11 @@ fn ended(backend: Backend) -> Result<()> {
         expect_count(lines.expect("server", unread, "reset", "reset-by-local")?, "bytes_in", 10)?;
         lines.expect("client", after_close, "reset", "reset-by-peer")?;
         lines.expect("server", after_close, "closed", "local")?;
-        for (role, field) in [("client", "bytes_out"), ("server", "bytes_in")] {
-            expect_count(lines.expect(role, kept, "open", "-")?, field, 40)?;
+        for ((role, field), rtt) in [("client", "bytes_out"), ("server", "bytes_in")].into_iter().zip(rtts) {
+            let line = lines.expect(role, kept, "open", "-")?;
+            expect_count(line, field, 40)?;
+            // What `ss -ti` shows, in us.
+            ensure!(time(line, "rtt_ns")?.as_micros() == rtt.into(), "{rtt} us: {line}");
         }
         ensure!(lines.0.len() == 14, "{} lines: {:#?}", lines.0.len(), lines.0);
         let footer = outcome.footer()?;
@@ -322,7 +332,9 @@ mod libc_info {
         states: [u8; 8],
         timers: [u32; 4],
         pub(super) tcpi_unacked: u32,
-        others: [u32; 19],
+        others: [u32; 10],
+        pub(super) tcpi_rtt: u32,
+        more: [u32; 8],
         rates: [u64; 4],
         pub(super) tcpi_segs_out: u32,
         segs_in: u32,
@@ -632,6 +644,141 @@ fn from_before(backend: Backend) -> Result<()> {
             ensure!(line[unknown].is_null(), "{unknown}: {line}");
         }
         ensure!(line["pid"] == id() && line["state"] == "closed", "{line}");
+    }
+    Ok(())
+}
+
+/// The other end is not heard of any more: by who writes, and by who only asks whether it is there.
+fn timed_out(backend: Backend) -> Result<()> {
+    const USER_TIMEOUT: u32 = 300;
+    let path = Path::private_loopback(Version::V4)?;
+    let address = path.addresses().1;
+    let tool = launch(backend, &[PORT], &["--failed"])?;
+    let ports = path.near(|| {
+        let listening = listener(address, PORT)?;
+        let (writes, one, writing) = open(&listening, Duration::ZERO)?;
+        let (asks, other, asking) = open(&listening, Duration::ZERO)?;
+        setsockopt(&writes, sockopt::TcpUserTimeout, &USER_TIMEOUT)?;
+        setsockopt(&asks, sockopt::TcpKeepIdle, &1)?;
+        setsockopt(&asks, sockopt::TcpKeepInterval, &1)?;
+        setsockopt(&asks, sockopt::TcpKeepCount, &1)?;
+        setsockopt(&asks, sockopt::KeepAlive, &true)?;
+        drop_sent(PORT)?;
+        write(&writes, 10)?;
+        for stream in [&writes, &asks] {
+            let ended = (&*stream).read(&mut [0]);
+            ensure!(ended.is_err_and(|error| error.kind() == ErrorKind::TimedOut), "no timeout");
+        }
+        // They know of nothing, until the tool has ended.
+        std::mem::forget((one, other));
+        Ok([writing, asking])
+    })?;
+    let (lines, _) = stop(tool, 2)?;
+    for port in ports {
+        let line = lines.expect("client", port, "timeout", "timeout")?;
+        ensure!(line["error"] == libc::ETIMEDOUT && !line["handshake_ns"].is_null(), "{line}");
+    }
+    Ok(())
+}
+
+/// A process listens, and the one that it has forked accepts.
+fn accepted_by_another(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?;
+    let address = path.addresses().1;
+    let tool = launch(backend, &[PORT], &[])?;
+    let (child, port) = path.near(|| {
+        let listening = listener(address, PORT)?;
+        // SAFETY: the child makes system calls only, and memory is its own.
+        let child = unsafe { libc::fork() };
+        ensure!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+        if child == 0 {
+            let mut byte = 0_u8;
+            // SAFETY: the address is not asked for, there is room for the byte, and the process ends here.
+            unsafe {
+                let accepted =
+                    libc::accept(listening.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut());
+                let got = libc::read(accepted, (&raw mut byte).cast(), 1);
+                libc::_exit(i32::from(got != 1));
+            }
+        }
+        let client = TcpStream::connect((address, PORT))?;
+        write(&client, 1)?;
+        client.set_read_timeout(Some(PATIENCE))?;
+        read_end(&client)?;
+        let mut status = 0;
+        // SAFETY: there is room for the status.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        ensure!(ended == child && status == 0, "it ended with {status}");
+        Ok((child, client.local_addr()?.port()))
+    })?;
+    let (lines, outcome) = stop(tool, 2)?;
+    let server = lines.expect("server", port, "closed", "local")?;
+    ensure!(server["pid"] == child && !server["accept_ns"].is_null(), "{child}: {server}");
+    ensure!(lines.expect("client", port, "closed", "peer")?["pid"] == id(), "{:#?}", lines.0);
+    let footer = outcome.footer()?;
+    ensure!(footer["listening"][0]["pid"] == child && footer["listening"][0]["accepted"] == 1, "{footer}");
+    Ok(())
+}
+
+/// The first subflow of a connection of MPTCP is whose that is.
+fn multipath(backend: Backend) -> Result<()> {
+    let path = Path::private_loopback(Version::V4)?;
+    let address = path.addresses().1;
+    let Ok(listening) = path.near(|| multipath::listener(address)) else {
+        return Err(Skipped("this kernel has no MPTCP").into());
+    };
+    let to = listening.local_addr()?;
+    let tool = launch(backend, &[to.port()], &[])?;
+    let port = path.near(|| {
+        let client = multipath::stream(to)?;
+        let (server, _) = listening.accept()?;
+        write(&client, 40)?;
+        read(&server, 40)?;
+        write(&server, 30)?;
+        read(&client, 30)?;
+        Ok(client.local_addr()?.port())
+    })?;
+    let (lines, outcome) = stop(tool, 2)?;
+    for (role, [sent, received]) in [("client", [40, 30]), ("server", [30, 40])] {
+        let line = lines.one(role, port)?;
+        ensure!(line["pid"] == id() && line["flags"] == serde_json::json!(["mptcp"]), "{line}");
+        expect_count(line, "bytes_out", sent)?;
+        expect_count(line, "bytes_in", received)?;
+        ensure!(!line["handshake_ns"].is_null(), "{line}");
+    }
+    ensure!(!lines.one("server", port)?["accept_ns"].is_null(), "{:#?}", lines.0);
+    ensure!(outcome.footer()?["listening"][0]["accepted"] == 1, "{}", outcome.stderr.join("\n"));
+    Ok(())
+}
+
+/// From one of the machine's cards to the other.
+fn over_cards(backend: Backend) -> Result<()> {
+    const MANY: usize = 20;
+    for version in [Version::V4, Version::V6] {
+        let Some(path) = Path::cards(version)? else {
+            return Err(Skipped("this machine has no two cards on one wire").into());
+        };
+        let address = path.addresses().1;
+        let tool = launch(backend, &[PORT], &[])?;
+        let listening = path.far(|| listener(address, PORT))?;
+        let ports = (0..MANY).map(|_| {
+            path.near(|| {
+                let (client, server, port) = open(&listening, Duration::ZERO)?;
+                write(&client, 3000)?;
+                read(&server, 3000)?;
+                drop(client);
+                read_end(&server)?;
+                Ok(port)
+            })
+        });
+        let ports = ports.collect::<Result<Vec<_>>>()?;
+        let (lines, _) = stop(tool, MANY * 2)?;
+        for port in ports {
+            expect_count(lines.expect("client", port, "closed", "local")?, "bytes_out", 3000)?;
+            let server = lines.expect("server", port, "closed", "peer")?;
+            expect_count(server, "bytes_in", 3000)?;
+            ensure!(!server["handshake_ns"].is_null() && server["pid"] == id(), "{server}");
+        }
     }
     Ok(())
 }

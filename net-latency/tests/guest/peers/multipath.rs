@@ -18,7 +18,7 @@ pub(crate) fn listener(address: IpAddr) -> Result<TcpListener> {
 }
 
 /// One that is connected.
-pub(super) fn stream(server: SocketAddr) -> Result<TcpStream> {
+pub(crate) fn stream(server: SocketAddr) -> Result<TcpStream> {
     let socket = socket(server.ip())?;
     connect(socket.as_raw_fd(), &SockaddrStorage::from(server))?;
     Ok(socket.into())

@@ -1,0 +1,99 @@
+//! Tracing connections, for the view of them and for what has them beside packets.
+
+use net_latency_common::{ConnectionCounter, ConnectionCounters};
+
+use super::notice::Notice;
+use crate::{
+    error::Failure,
+    kernel,
+    probes::{
+        attach::{self, Probes, Request},
+        connections::{Connections, Which},
+        plan::{Plan, Scope},
+        table::Mechanism,
+    },
+    request::{Backend, PacketFilter},
+};
+
+/// Sockets that are asked about before what they say is read.
+const ASKED_AT_ONCE: usize = 1024;
+
+/// The attached kernel side of connections. Dropping it detaches everything.
+pub(crate) struct Tracing {
+    probes: Probes,
+    /// Where records come from.
+    pub(crate) capture: Connections,
+    /// What was counted before [`Self::begin`].
+    before: ConnectionCounters,
+}
+
+impl Tracing {
+    /// Attaches to this kernel, whose prerequisites were checked. On failure nothing stays attached.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub(crate) fn start(
+        filter: &PacketFilter,
+        backend: Backend,
+        buffer_bytes: u32,
+        is_quiet: bool,
+    ) -> Result<Self, Failure> {
+        let plan = Plan::new(&kernel::read_btf()?, Scope { connections: true, ..Scope::of(filter) })?;
+        let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
+        let request =
+            Request { filter: filter.clone(), buffer_bytes, connections: true, ..Request::default() };
+        let (mut probes, mut ebpf) = attach::attach(&plan, backend, &request)?;
+        drop((notice, plan));
+        let capture = Connections::take(&mut ebpf)?;
+        probes.release(ebpf);
+        Ok(Self { probes, capture, before: ConnectionCounters::default() })
+    }
+
+    /// Passes over what met some of the hooks only, while others were being attached.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show what is counted.
+    pub(crate) fn begin(&mut self) -> Result<(), Failure> {
+        while self.capture.oldest()?.is_some() {}
+        self.before = self.capture.counters()?;
+        Ok(())
+    }
+
+    /// How the functions are hooked.
+    pub(crate) fn mechanism(&self) -> Mechanism {
+        self.probes.mechanism()
+    }
+
+    /// How often the kernel skipped a program, where it counts that.
+    pub(crate) fn missed(&self) -> Option<u64> {
+        self.probes.missed()
+    }
+
+    /// What was lost since [`Self::begin`].
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub(crate) fn counters(&self) -> Result<ConnectionCounters, Failure> {
+        let mut counters = self.capture.counters()?;
+        counters.iter_mut().zip(self.before).for_each(|(count, before)| *count -= before);
+        Ok(counters)
+    }
+
+    /// The sockets in one of the kernel side's tables, in parts whose records fit its buffer together.
+    pub(crate) fn sockets(&self, which: Which) -> Vec<Vec<u64>> {
+        self.capture.sockets(which).chunks(ASKED_AT_ONCE).map(<[u64]>::to_vec).collect()
+    }
+
+    /// Has the kernel side write records of these, as far as they are still in its table.
+    ///
+    /// # Errors
+    /// If the kernel refuses to run the program that does.
+    pub(crate) fn ask(&self, sockets: &[u64]) -> Result<(), Failure> {
+        Ok(sockets.iter().try_for_each(|&socket| self.capture.ask(socket))?)
+    }
+}
+
+/// Connections without a line, or without a beginning.
+pub(crate) const fn lost(counters: &ConnectionCounters) -> u64 {
+    counters[ConnectionCounter::RingFull as usize] + counters[ConnectionCounter::TableFull as usize]
+}
