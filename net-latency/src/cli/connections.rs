@@ -106,6 +106,26 @@ pub(super) fn with_own_words(command: Command) -> Command {
     })
 }
 
+/// Refuses, for `view`, a filter by what only packets have.
+pub(super) fn refuse_filters_of_packets(filter: &PacketFilter, view: &str) -> Result<(), Failure> {
+    let given = [
+        !filter.interfaces.is_empty(),
+        filter.protocol.is_some(),
+        filter.direction.is_some(),
+        filter.sample.is_some(),
+        filter.control,
+    ];
+    let Some((_, (name, instead))) = given.into_iter().zip(OF_PACKETS).find(|(is_given, _)| *is_given) else {
+        return Ok(());
+    };
+    let option = match name {
+        "interfaces" => "interface",
+        "protocol" => "proto",
+        name => name,
+    };
+    Err(Failure::Usage(format!("{view} has no --{option}: {instead}")))
+}
+
 impl ConnectionsArguments {
     /// Checks the options against this machine, whose processes `proc` shows.
     pub(super) fn resolve(self, proc: &Path) -> Result<ConnectionsConfig, Failure> {
@@ -118,22 +138,7 @@ impl ConnectionsArguments {
         } else {
             (self.packets.resolve_for_log(proc)?, ConnectionsInput::Logs(self.replay))
         };
-        let given = [
-            !filter.interfaces.is_empty(),
-            filter.protocol.is_some(),
-            filter.direction.is_some(),
-            filter.sample.is_some(),
-            filter.control,
-        ];
-        if let Some((_, (name, instead))) = given.into_iter().zip(OF_PACKETS).find(|(is_given, _)| *is_given)
-        {
-            let option = match name {
-                "interfaces" => "interface",
-                "protocol" => "proto",
-                name => name,
-            };
-            return Err(Failure::Usage(format!("connections has no --{option}: {instead}")));
-        }
+        refuse_filters_of_packets(&filter, "connections")?;
         Ok(ConnectionsConfig {
             slower: filter.slower,
             filter: PacketFilter { slower: None, ..filter },

@@ -6,6 +6,7 @@ use clap::{Args, Command};
 
 use super::{
     choice::{choice, first},
+    connections::refuse_filters_of_packets,
     footer::FooterArguments,
     packets::PacketArguments,
 };
@@ -48,6 +49,9 @@ pub(super) struct ExportArguments {
     /// Lines that --slower writes in a second at most, and as many at once; the rest is only counted
     #[arg(long, value_name = "LINES", value_parser = values::parse_rate, default_value_t = DEFAULT_RATE, requires = "slower", help_heading = "Output")]
     slower_rate: u16,
+    /// Metrics of TCP connections and listening sockets too: how connections ended, handshakes, accept queues
+    #[arg(long, help_heading = "Output")]
+    connections: bool,
     #[command(flatten)]
     footer: FooterArguments,
 
@@ -86,7 +90,11 @@ impl ExportArguments {
                     .to_owned(),
             ));
         }
+        if self.connections {
+            refuse_filters_of_packets(&filter, "export --connections")?;
+        }
         Ok(ExportConfig {
+            connections: self.connections,
             filter,
             backend: self.backend,
             by: self.by,

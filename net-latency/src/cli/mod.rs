@@ -492,6 +492,7 @@ mod tests {
             stages: Stages::Basic,
             series: 64,
             slow: None,
+            connections: false,
             listen: Listen::Port((Ipv4Addr::LOCALHOST, 9823).into()),
             host_names: vec![],
             duration: None,
@@ -500,7 +501,7 @@ mod tests {
         };
         assert_eq!(export(&[]), usual);
         let arguments = "--port 443 --by pod --series 7 --listen [::]:80 -q --duration 1m --backend kprobe --buckets 4096 \
-                         --slower 10ms --slower-rate 7 --host-name node-7.example";
+                         --slower 10ms --slower-rate 7 --host-name node-7.example --connections";
         let config = export(&arguments.split_whitespace().collect::<Vec<_>>());
         let (by, least) = (GroupBy::Cgroup, Duration::from_millis(10));
         let histograms = Histograms { by, buckets: 4096, stages: Stages::Basic, slower: Some(least) };
@@ -515,6 +516,7 @@ mod tests {
                 stages: Stages::Basic,
                 series: 7,
                 slow: Some(SlowLines { least, per_second: 7 }),
+                connections: true,
                 listen: Listen::Port((Ipv6Addr::UNSPECIFIED, 80).into()),
                 host_names: vec!["node-7.example".to_owned()],
                 duration: Some(Duration::from_secs(60)),
@@ -589,7 +591,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
         let too_long = format!("unix:/{}", "x".repeat(107));
-        let wrong: [&[&str]; 49] = [
+        let wrong: [&[&str]; 50] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -642,6 +644,7 @@ mod tests {
             &["export", "--series", "0"],
             &["export", "--slower-rate", "5"],
             &["export", "--slower", "1ms", "--slower-rate", "0"],
+            &["export", "--connections", "--proto", "udp"],
         ];
         let mut messages = String::new();
         for arguments in wrong {

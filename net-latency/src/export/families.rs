@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The group of all that have no series of their own.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 /// The column that is no stage but all of them.
 const TOTAL: &str = "total";
 
@@ -161,7 +161,7 @@ impl Figures<'_> {
     }
 }
 
-fn counter(name: &str, help: &str) -> MetricFamily {
+pub(super) fn counter(name: &str, help: &str) -> MetricFamily {
     MetricFamily::new(name, MetricType::Counter, help)
 }
 
@@ -196,6 +196,7 @@ mod tests {
     use regex_lite::Regex;
 
     use super::super::{
+        connections,
         form::Form,
         groups::{Id, Name, Naming},
         process,
@@ -238,7 +239,9 @@ mod tests {
             hooks: &[Hook { stage: "tcp", mechanism: "fentry", name: "tcp_v4_rcv" }],
             slow_lines: Some(8),
         };
-        figures.families()
+        let mut families = figures.families();
+        families.extend(connections::tests::some().families(&[1, 2, 3], Some(4)));
+        families
     }
 
     /// As much as one scrape may be with the usual number of series, and TCP alone.

@@ -23,11 +23,11 @@ use crate::{
 };
 
 /// Where the name is not known.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 /// Processes that are in no pod.
 const HOST: &str = "host";
 /// Ports that the kernel gives out.
-const EPHEMERAL: &str = "ephemeral";
+pub(super) const EPHEMERAL: &str = "ephemeral";
 /// Walks through the cgroups for which one that has gone keeps its name.
 const KEPT_WALKS: u64 = 60;
 /// Cgroups without counts, and cgroups that have gone, whose names are kept.

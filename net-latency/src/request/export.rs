@@ -29,6 +29,8 @@ pub struct ExportConfig {
     pub series: usize,
     /// Which of them have a line besides.
     pub slow: Option<SlowLines>,
+    /// Connections and listening sockets have metrics too.
+    pub connections: bool,
     /// Where to listen.
     pub listen: Listen,
     /// Names of this machine by which scrapers may ask, besides its own.

@@ -1,5 +1,7 @@
-//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper ([`kept`]); [`slow`] writes lines besides.
+//! `net-latency export`: counts times in the kernel, and keeps metrics of them for a scraper ([`kept`]); [`slow`] writes lines besides,
+//! and [`connections`] has connections besides.
 
+mod connections;
 mod kept;
 mod slow;
 
@@ -14,7 +16,7 @@ use net_latency_common::Counter;
 use rustix::system::uname;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::{kept::Kept, slow::Slow};
+use self::{connections::Followed, kept::Kept, slow::Slow};
 use super::{Alarm, hist};
 use crate::{
     accounting::{Ledger, Losses, object::View},
@@ -76,13 +78,21 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
     })?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
+    let mut followed = config.connections.then(|| Followed::start(config)).transpose()?;
     selected.are_there()?;
     let socket = match &config.listen {
         Listen::Port(_) => None,
         Listen::Unix(path) => Some(path.as_path()),
     };
-    let later = Later { answers: true, socket, reads_names: true, ..Later::default() };
+    let later = Later {
+        answers: true,
+        socket,
+        reads_names: true,
+        runs_program: config.connections,
+        ..Later::default()
+    };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
+    followed.as_mut().map_or(Ok(()), Followed::begin)?;
     server.set_ready(true);
     if !config.quiet {
         let by = tracer.mechanism().name();
@@ -104,6 +114,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         kept: Kept::new(Instant::now()),
         alarm,
         slow,
+        followed,
     };
     let outcome = export.answer(server, &mut signals, &mut selected).await;
     let told = export.finish();
@@ -139,6 +150,8 @@ struct Export<'a> {
     alarm: Alarm,
     /// Writes lines of slow packets, where they are asked for.
     slow: Option<Slow>,
+    /// Connections, where they are asked for.
+    followed: Option<Followed>,
 }
 
 impl Export<'_> {
@@ -165,6 +178,7 @@ impl Export<'_> {
                     self.slow.iter_mut().for_each(Slow::refresh);
                     let losses = self.tracer.losses()?;
                     self.alarm.look(&losses);
+                    self.followed.as_mut().map_or(Ok(()), |followed| followed.warn(self.config.quiet))?;
                     let (now, before) = (Instant::now(), self.refused);
                     self.refused = losses.counters.get(Counter::HistogramFull);
                     let is_crowded = self.groups.is_crowded() || self.refused > before;
@@ -172,7 +186,8 @@ impl Export<'_> {
                         self.look()?;
                     }
                 }
-                _ = ticks.tick(), if self.slow.is_some() => {
+                _ = ticks.tick(), if self.slow.is_some() || self.followed.is_some() => {
+                    self.followed.as_mut().map_or(Ok(()), Followed::read)?;
                     if let Self { slow: Some(slow), tracer, .. } = self {
                         slow.read(tracer, Duration::ZERO)?;
                     }
@@ -199,6 +214,7 @@ impl Export<'_> {
         for (place, now) in [(filtered, now.filtered), (lost, now.lost), (dropped, now.dropped)] {
             *place = now.max(*place);
         }
+        self.followed.as_mut().map_or(Ok(()), Followed::look)?;
         self.kept.looked(begun, Instant::now());
         Ok(())
     }
@@ -233,6 +249,9 @@ impl Export<'_> {
             slow_lines: self.slow.as_ref().map(Slow::written),
         };
         let mut families = figures.families();
+        if let Some(followed) = &self.followed {
+            families.extend(followed.families()?);
+        }
         families.extend(process::families(self.start_seconds)?);
         Ok(Bytes::from(form.encode(&families)))
     }

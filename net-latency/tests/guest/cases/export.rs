@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path as FilePath, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -27,6 +27,7 @@ use crate::{
 pub(crate) const CASES: &[Case] = &[
     ("export_counts_every_packet", counts),
     ("export_caps_its_series", caps),
+    ("export_counts_connections", connections),
     ("export_names_pods", pods),
     ("export_goes_on_beside_bad_scrapers", crowd),
     ("export_writes_slow_packets", slow),
@@ -185,6 +186,62 @@ fn counts(backend: Backend) -> Result<()> {
     }
     let hooks = samples.iter().filter(|sample| sample.name == "net_latency_hook_info").count();
     ensure!(hooks > 10, "{hooks} hooks");
+    Ok(())
+}
+
+/// Connections and accept queues, as they were made.
+fn connections(backend: Backend) -> Result<()> {
+    const PORT: u16 = 7310;
+    const NOBODY: u16 = 7311;
+    const MANY: u64 = 7;
+    const ENDED: &str = "net_latency_connections_total";
+    const HANDSHAKES: &str = "net_latency_connection_handshake_seconds_count";
+    let path = Path::private_loopback(Version::V4)?;
+    let to = path.addresses().1;
+    let [port, nobody] = [PORT, NOBODY].map(|port| port.to_string());
+    let (tool, address) = start(backend, &["--connections", "--port", &port, "--port", &nobody])?;
+    let (listening, waiting) = path.near(|| {
+        let listening = TcpListener::bind((to, PORT))?;
+        for _ in 0..MANY {
+            let client = TcpStream::connect((to, PORT))?;
+            let (mut server, _) = listening.accept()?;
+            drop(client);
+            server.read_to_end(&mut Vec::new())?;
+        }
+        ensure!(TcpStream::connect((to, NOBODY)).is_err(), "not refused");
+        let waiting = TcpStream::connect((to, PORT))?;
+        Ok((listening, waiting))
+    })?;
+    let expect = |name: &str, labels: &[(&str, &str)], count: u64| {
+        let mut found = 0;
+        let is_it = until(PATIENCE, || {
+            found = sum(&scrape(address)?, name, labels);
+            Ok(found == count)
+        });
+        is_it.with_context(|| format!("{found} of {name} {labels:?}, not {count}"))
+    };
+    for role in ["client", "server"] {
+        expect(ENDED, &[("role", role), ("result", "closed")], MANY)?;
+        expect(HANDSHAKES, &[("role", role)], MANY)?;
+        expect(ENDED, &[("role", role), ("result", "reset")], 0)?;
+    }
+    expect(ENDED, &[("result", "refused")], 1)?;
+    expect("net_latency_connection_accept_seconds_count", &[], MANY)?;
+    let own = fs::read_to_string("/proc/self/comm")?;
+    let queue = [("port", port.as_str()), ("process", own.trim_end())];
+    expect("net_latency_listen_accepted_total", &queue, MANY)?;
+    expect("net_latency_listen_waiting", &queue, 1)?;
+    expect("net_latency_listen_overflows_total", &queue, 0)?;
+    // Who waits is cut off. What was counted stays.
+    drop(listening);
+    for role in ["client", "server"] {
+        expect(ENDED, &[("role", role), ("result", "reset")], 1)?;
+    }
+    drop(waiting);
+    expect("net_latency_listen_waiting", &queue, 0)?;
+    expect("net_latency_listen_accepted_total", &queue, MANY)?;
+    expect("net_latency_connection_losses_total", &[("kind", "ring_full")], 0)?;
+    tool.stop()?;
     Ok(())
 }
 

@@ -1,0 +1,125 @@
+//! Connections beside packets: their own kernel side is attached too, and what it tells becomes metrics.
+
+use std::time::Instant;
+
+use net_latency_common::{CONNECTION_OPEN, ConnectionRecord};
+
+use crate::{
+    commands::connections::{
+        fields::{Role, State},
+        line,
+    },
+    error::Failure,
+    export::{
+        connections::{Connections, Ended},
+        model::MetricFamily,
+    },
+    kernel::ports,
+    message::tell,
+    probes::connections::{Told, Which},
+    request::ExportConfig,
+    run::connections::{Tracing, lost},
+};
+
+/// Bytes of their ring buffer: 5,600 connections that end in the time between two reads.
+const BUFFER_BYTES: u32 = 1 << 20;
+
+/// Their kernel side, and what it told.
+pub(super) struct Followed {
+    tracing: Tracing,
+    counted: Connections,
+    /// Losses that standard error was told of.
+    told: u64,
+}
+
+impl Followed {
+    /// Attaches.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub(super) fn start(config: &ExportConfig) -> Result<Self, Failure> {
+        let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.word());
+        Ok(Self {
+            tracing: Tracing::start(&config.filter, config.backend, BUFFER_BYTES, config.quiet)?,
+            counted: Connections::new(config.series, ports::ephemeral(), results),
+            told: 0,
+        })
+    }
+
+    /// Begins to count.
+    ///
+    /// # Errors
+    /// If what is counted can't be read.
+    pub(super) fn begin(&mut self) -> Result<(), Failure> {
+        self.tracing.begin()
+    }
+
+    /// Reads what waits.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(super) fn read(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        while let Some(told) = self.tracing.capture.oldest()? {
+            match told {
+                Told::Connection(record) if record.flags & CONNECTION_OPEN == 0 => {
+                    self.counted.end(&ended(&record));
+                }
+                Told::Connection(_) => {}
+                Told::Listener(record) => self.counted.listener(&record, now),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks all sockets that listen.
+    ///
+    /// # Errors
+    /// If that can't be done, or read.
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
+        let there = self.tracing.sockets(Which::Listeners);
+        self.read()?;
+        self.counted.begin_look(&there.iter().flatten().copied().collect());
+        for sockets in there {
+            self.tracing.ask(&sockets)?;
+            self.read()?;
+        }
+        self.counted.end_look(Instant::now());
+        Ok(())
+    }
+
+    /// Says what was lost of late.
+    ///
+    /// # Errors
+    /// If that can't be read.
+    pub(super) fn warn(&mut self, is_quiet: bool) -> Result<(), Failure> {
+        let lost = lost(&self.tracing.counters()?);
+        if lost > self.told && !is_quiet {
+            tell(format_args!("{} connections lost just now: a filter helps", lost - self.told));
+        }
+        self.told = lost;
+        Ok(())
+    }
+
+    /// The metrics.
+    ///
+    /// # Errors
+    /// If what was lost can't be read.
+    pub(super) fn families(&self) -> Result<Vec<MetricFamily>, Failure> {
+        Ok(self.counted.families(&self.tracing.counters()?, self.tracing.missed()))
+    }
+}
+
+fn ended(record: &ConnectionRecord) -> Ended {
+    let role = match line::role(record) {
+        Some(Role::Client) => 0,
+        Some(Role::Server) => 1,
+        None => 2,
+    };
+    Ended {
+        role,
+        result: line::outcome(record).0.word(),
+        handshake_ns: line::handshake_ns(record),
+        accept_ns: line::accept_ns(record),
+    }
+}
