@@ -17,7 +17,7 @@ use crate::{
     },
     probes::{
         attach::{self, Refused, Request},
-        plan::{Plan, Scope},
+        plan::{Choice, Plan, Scope},
         table::{Mechanism, Stage},
     },
     request::{Backend, CheckConfig, ReportFormat},
@@ -39,6 +39,8 @@ struct Report {
     checks: Vec<Check>,
     /// Hooks by stage, if there is BTF to look them up in.
     plan: Option<Plan>,
+    /// Those of `connections`.
+    connections: Vec<Choice>,
     /// How the stream would hook.
     mechanism: Option<Mechanism>,
 }
@@ -84,7 +86,7 @@ impl Report {
             prerequisites::needed(facts),
             prerequisites::circumstances(facts),
         ];
-        Self { checks: checks.concat(), plan: None, mechanism: None }
+        Self { checks: checks.concat(), plan: None, connections: Vec::new(), mechanism: None }
     }
 
     fn note_btf(&mut self, btf: &[u8]) {
@@ -96,6 +98,12 @@ impl Report {
                 self.plan = Some(plan);
             }
             Err(failure) => self.checks.push(Check::failed("hooks", &failure)),
+        }
+        match Plan::new(btf, Scope { connections: true, ..Scope::default() }) {
+            Ok(plan) => self.connections = plan.choices,
+            Err(failure) => {
+                self.checks.push(Check::new("connections", Verdict::Degraded, failure.to_string()));
+            }
         }
     }
 
@@ -166,7 +174,7 @@ impl Report {
 
     /// The hooks that stamp a stage: direction, stage, by what, where.
     fn hooks(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str, &[&'static str])> {
-        let choices = self.plan.iter().flat_map(|plan| &plan.choices);
+        let choices = self.plan.iter().flat_map(|plan| &plan.choices).chain(&self.connections);
         choices.filter(|choice| choice.hook.stage != Stage::End).map(|choice| {
             let direction = match choice.hook.direction {
                 Some(Direction::In) => "in",
@@ -193,10 +201,10 @@ impl Report {
             }
         }
         if self.plan.is_some() {
-            writeln!(out, "\n{:<4}{:<9}{:<11}hook", "dir", "stage", "by")?;
+            writeln!(out, "\n{:<4}{:<11}{:<11}hook", "dir", "stage", "by")?;
         }
         for (direction, stage, means, targets) in self.hooks() {
-            writeln!(out, "{direction:<4}{stage:<9}{means:<11}{}", targets.join(", "))?;
+            writeln!(out, "{direction:<4}{stage:<11}{means:<11}{}", targets.join(", "))?;
         }
         Ok(())
     }
@@ -256,25 +264,22 @@ mod tests {
     use super::*;
     use crate::{
         kernel::facts::recorded::Recorded,
-        probes::{
-            plan::Choice,
-            table::{CLOSE, HOOKS},
-        },
+        probes::table::{CLOSE, CONNECTIONS, HOOKS, Hook},
     };
 
+    fn chosen(hooks: impl IntoIterator<Item = Hook>) -> Vec<Choice> {
+        let choice = |hook: Hook| Choice {
+            hook,
+            targets: hook.candidates[..1].to_vec(),
+            is_preemptible: false,
+            is_wide: false,
+        };
+        hooks.into_iter().map(choice).collect()
+    }
+
     fn plan() -> Plan {
-        let choices = HOOKS
-            .into_iter()
-            .chain([CLOSE])
-            .map(|hook| Choice {
-                hook,
-                targets: hook.candidates[..1].to_vec(),
-                is_preemptible: false,
-                is_wide: false,
-            })
-            .collect();
         Plan {
-            choices,
+            choices: chosen(HOOKS.into_iter().chain([CLOSE])),
             offsets: Offsets::default(),
             types: Vec::new(),
             is_preemptible: false,
@@ -286,6 +291,7 @@ mod tests {
     fn report(facts: &Recorded, trials: &[(Mechanism, Trial)]) -> Report {
         let mut report = Report::of(facts);
         report.plan = Some(plan());
+        report.connections = chosen(CONNECTIONS);
         report.note_trials(Backend::Auto, trials);
         report
     }

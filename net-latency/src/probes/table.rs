@@ -376,7 +376,7 @@ pub const CONNECTIONS: [Hook; 9] = [
     function(OUT, Stage::Connection, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
     optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
     // A kernel without CONFIG_SECURITY_NETWORK has no such function: there nobody is known to accept.
-    optional(IN, Stage::App, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
+    optional(IN, Stage::Connection, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
     function(IN, Stage::Connection, &["tcp_conn_request"], "fentry_requested", "kprobe_requested"),
     function(IN, Stage::Connection, &["tcp_v4_syn_recv_sock"], "fentry_completed4", "kprobe_completed4").v4(),
     function(IN, Stage::Connection, &["tcp_v6_syn_recv_sock"], "fentry_completed6", "kprobe_completed6").v6(),
