@@ -39,6 +39,12 @@ pub(crate) const WATCHED: Series = Series::Version(6, 1);
 /// The mode that takes more than the tool and the tests.
 const BPFTRACE: &str = "bpftrace, the same stages";
 
+/// Others who show connections, and the package that has them.
+const OTHERS: [&str; 3] = ["tcplife", "tcpconnlat", "tcpstates"];
+const LIBBPF_TOOLS: &str = "libbpf-tools";
+/// Memory for a hundred thousand connections, and the lines of as many round trips.
+const MANY_MEBIBYTES: u32 = 4096;
+
 /// Measures and prints; compares with the committed figures, or replaces them.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     let kernels = match args.kernels.as_slice() {
@@ -52,6 +58,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         for kernel in kernels {
             let words = ["hooks".into(), mode.into()];
             println!("Linux {kernel}\n\n{}", printed(&kernel, &words, MEBIBYTES, &[], &built, &tests)?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.connections {
+        let mut peers = Vec::new();
+        for name in OTHERS {
+            // The guest leaves out who is not there, and says so.
+            match programs::files_of(LIBBPF_TOOLS, name) {
+                Ok(files) => peers.extend(files),
+                Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
+            }
+        }
+        peers.sort();
+        peers.dedup();
+        for kernel in kernels {
+            let words = ["connections".into()];
+            println!(
+                "Linux {kernel}\n\n{}",
+                printed(&kernel, &words, MANY_MEBIBYTES, &peers, &built, &tests)?
+            );
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -123,9 +149,7 @@ impl Extent {
     }
 
     fn mebibytes(&self) -> u32 {
-        // A hundred thousand connections, and the lines of as many round trips.
-        const OF_SCALE: u32 = 4096;
-        if matches!(self, Self::Scale) { OF_SCALE } else { MEBIBYTES }
+        if matches!(self, Self::Scale) { MANY_MEBIBYTES } else { MEBIBYTES }
     }
 
     /// The figures on record.

@@ -113,6 +113,10 @@ pub(crate) struct BenchArgs {
     /// Measure how cost and memory grow with connections, with packets that wait and with filters
     #[arg(long, conflicts_with_all = ["short", "mode"])]
     pub(crate) scale: bool,
+    /// Measure what the view of connections adds to each, beside tcplife, tcpconnlat and tcpstates; compare its times with those of
+    /// packets; open more at once than it follows
+    #[arg(long, conflicts_with_all = ["short", "mode", "scale", "save"])]
+    pub(crate) connections: bool,
     /// Put the figures on record instead of comparing
     #[arg(long, conflicts_with_all = ["short", "mode"])]
     pub(crate) save: bool,

@@ -4,6 +4,7 @@
 //! mille on any machine, and all that the one processor does counts, the tool's own user side too.
 
 mod bpftrace;
+mod connections;
 mod floor;
 mod hooks;
 mod load;
@@ -42,7 +43,8 @@ const SETTLED: Duration = Duration::from_millis(300);
 const SHORT: [Load; 2] = [Load::RoundTrip, Load::Datagrams];
 
 /// Measures: with `short` the loads and modes that are watched over, with `mode NAME` the modes whose name has that in
-/// it, with `hooks NAME` those hook by hook, with `scale` how cost grows with what there is to trace, else all.
+/// it, with `hooks NAME` those hook by hook, with `scale` how cost grows with what there is to trace, with `connections` those
+/// of their view, else all.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let measured = match arguments[..] {
@@ -53,6 +55,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         }
         ["hooks", name] => measure_hooks(name),
         ["scale"] => scale::measure(),
+        ["connections"] => connections::measure(),
         _ => measure(&Load::ALL, &Mode::ALL),
     };
     match measured {

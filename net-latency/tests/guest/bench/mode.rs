@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use net_latency::kernel::memory;
 use serde_json::{Value, json};
 
-use super::{SETTLED, bpftrace::Bpftrace, floor::Floor, load::Load};
+use super::{SETTLED, bpftrace::Bpftrace, connections::Other, floor::Floor, load::Load};
 use crate::{
     cases::export::LISTEN,
     ftrace::Tracing,
@@ -126,6 +126,7 @@ pub(super) enum Running {
     Ftrace { _tracing: Tracing },
     Floor { _floor: Floor },
     Bpftrace(Bpftrace),
+    Other(Other),
 }
 
 impl Running {
@@ -173,6 +174,7 @@ impl Running {
         match self {
             Self::Tool { tool, .. } => Some(tool.pid()),
             Self::Bpftrace(bpftrace) => Some(bpftrace.pid()),
+            Self::Other(other) => Some(other.pid()),
             Self::Nothing | Self::Ftrace { .. } | Self::Floor { .. } => None,
         }
     }
@@ -199,6 +201,7 @@ impl Running {
         let file = match self {
             Self::Tool { tool, .. } => tool.file()?,
             Self::Bpftrace(bpftrace) => bpftrace.file(),
+            Self::Other(other) => other.file(),
             Self::Nothing | Self::Ftrace { .. } | Self::Floor { .. } => return Ok(0),
         };
         let text = fs::read(file)?;
@@ -223,6 +226,7 @@ impl Running {
                 let start = bpftrace.started_in();
                 (start, bpftrace.stop()?, Vec::new())
             }
+            Self::Other(other) => (Duration::ZERO, 0, other.stop()?),
             Self::Nothing | Self::Ftrace { .. } | Self::Floor { .. } => return Ok(None),
         };
         let milliseconds = |duration: Duration| u64::try_from(duration.as_millis());

@@ -1,0 +1,348 @@
+//! What tracing adds to a connection, whether its times are right, and how many may be open at once.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    mem,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sys::{
+        resource::{Resource, setrlimit},
+        signal::{Signal, kill},
+        socket::{MsgFlags, recv},
+    },
+    unistd::Pid,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use super::{figure, measured, mode::Running};
+use crate::{
+    process::{PATIENCE, wait},
+    tool::{Backend, Launch, Outcome, Scratch},
+};
+
+/// Connections that count.
+const CONNECTIONS: u32 = 1000;
+const WARM_UP: u32 = 200;
+/// The cheapest counts.
+const TRIES: usize = 3;
+/// Bytes that go each way.
+const BYTES: usize = 100;
+/// Others who show connections, of libbpf-tools.
+const OTHERS: [&str; 3] = ["tcplife", "tcpconnlat", "tcpstates"];
+/// What they take to attach.
+const ATTACHING: Duration = Duration::from_secs(5);
+/// No client gets it, nor those behind it.
+const PORT: u16 = 7400;
+/// How far times may be from those of others, us.
+const TOLERANCE: i64 = 200;
+/// As many are open at once: first there is room for all, then the table of 65,536 is full.
+const OPEN: [usize; 2] = [20_000, 33_000];
+/// Of each of two listening sockets, so that there are ports for all.
+const PER_PORT: usize = 20_000;
+
+/// Prints what they cost and what was found, one JSON object a line.
+pub(super) fn measure() -> Result<()> {
+    cost()?;
+    for backend in [Backend::Fentry, Backend::Kprobe] {
+        stamps(backend)?;
+    }
+    OPEN.into_iter().try_for_each(open)
+}
+
+fn view(backend: Backend) -> Launch {
+    Launch::new(backend).view("connections")
+}
+
+fn start(name: &str) -> Result<Running> {
+    match name {
+        "nothing" => Ok(Running::Nothing),
+        "fentry" => Running::launch(view(Backend::Fentry), None),
+        "kprobe" => Running::launch(view(Backend::Kprobe), None),
+        other => Other::start(other).map(Running::Other),
+    }
+}
+
+fn cost() -> Result<()> {
+    for (port, name) in (PORT..).zip(["nothing", "fentry", "kprobe"].into_iter().chain(OTHERS)) {
+        // Who can't be had, or does not know this kernel, is left out.
+        let tracing = match start(name) {
+            Ok(tracing) => tracing,
+            Err(error) if OTHERS.contains(&name) => {
+                println!("{}", json!({"mode": name, "left_out": format!("{error:#}")}));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        play(&listening, WARM_UP)?;
+        let tries = (0..TRIES).map(|_| measured(&tracing, || play(&listening, CONNECTIONS)));
+        let cost = tries.collect::<Result<Vec<_>>>()?.into_iter().min().context("there are tries")?;
+        println!("{}", figure(name, "connection", CONNECTIONS, &cost));
+        if let Some(mut run) = tracing.stop()? {
+            run["mode"] = name.into();
+            println!("{run}");
+        }
+    }
+    Ok(())
+}
+
+/// Connections that send a little each way; the client closes first.
+fn play(listening: &TcpListener, count: u32) -> Result<()> {
+    for _ in 0..count {
+        let mut client = TcpStream::connect(listening.local_addr()?)?;
+        let (mut server, _) = listening.accept()?;
+        let mut bytes = [7; BYTES];
+        client.write_all(&bytes)?;
+        server.read_exact(&mut bytes)?;
+        server.write_all(&bytes)?;
+        client.read_exact(&mut bytes)?;
+        drop(client);
+        ensure!(server.read(&mut bytes)? == 0, "more than was sent");
+    }
+    Ok(())
+}
+
+/// Another tracer that runs. Killed when dropped.
+pub(super) struct Other {
+    child: Child,
+    lines: Scratch,
+}
+
+impl Other {
+    fn start(name: &str) -> Result<Self> {
+        let program = Path::new("/bin").join(name);
+        ensure!(program.exists(), "this guest has no {}", program.display());
+        let lines = Scratch::new(name);
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).stdout(File::create(lines.path())?).stderr(Stdio::inherit());
+        let mut other = Self { child: command.spawn()?, lines };
+        sleep(ATTACHING);
+        match other.child.try_wait()? {
+            Some(status) => anyhow::bail!("it ended: {status}"),
+            None => Ok(other),
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        self.lines.path()
+    }
+
+    /// Ends it: the first of its lines, which it has written by then.
+    pub(super) fn stop(mut self) -> Result<Vec<String>> {
+        kill(Pid::from_raw(self.pid().try_into()?), Signal::SIGINT)?;
+        wait(&mut self.child, PATIENCE)?;
+        let text = fs::read_to_string(self.lines.path())?;
+        let lines = text.lines().count();
+        let first = text.lines().take(8).map(str::to_owned);
+        Ok(first.chain([format!("{lines} lines")]).collect())
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// What tcpdump has of a packet of TCP: when it came to its device, in ns since 1970, ports and flags.
+struct Seen {
+    at: i64,
+    ports: [u16; 2],
+    flags: u8,
+}
+
+/// A packet socket on the loopback device.
+fn packets() -> Result<OwnedFd> {
+    let protocol = u16::try_from(libc::ETH_P_IP)?.to_be();
+    // SAFETY: no pointer is passed.
+    let socket =
+        unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol.into()) };
+    ensure!(socket >= 0, "a packet socket: {}", io::Error::last_os_error());
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let room: libc::c_int = 64 << 20;
+    // SAFETY: an int, of which the length is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const room).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    ensure!(result == 0, "SO_RCVBUFFORCE: {}", io::Error::last_os_error());
+    // It has packets stamped from now on.
+    let _ = stamp(&socket);
+    Ok(socket)
+}
+
+/// When the packet came that was read last, ns since 1970.
+fn stamp(socket: &OwnedFd) -> Result<i64> {
+    /// `SIOCGSTAMPNS_OLD` of linux/sockios.h.
+    const LAST: libc::c_ulong = 0x8907;
+    // SAFETY: all of it are numbers, for which zero is a value.
+    let mut time: libc::timespec = unsafe { mem::zeroed() };
+    // SAFETY: the kernel writes a timespec.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), LAST as _, &raw mut time) };
+    ensure!(result == 0, "SIOCGSTAMPNS: {}", io::Error::last_os_error());
+    Ok(time.tv_sec * 1_000_000_000 + time.tv_nsec)
+}
+
+fn read(socket: &OwnedFd) -> Result<Vec<Seen>> {
+    /// An Ethernet header, and one of IPv4 without options.
+    const TCP: usize = 14 + 20;
+    let mut seen = Vec::new();
+    let mut packet = [0; 256];
+    while let Ok(len) = recv(socket.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+        if len < TCP + 20 || packet[14] != 0x45 || packet[14 + 9] != 6 {
+            continue;
+        }
+        let port = |at: usize| u16::from_be_bytes([packet[TCP + at], packet[TCP + at + 1]]);
+        seen.push(Seen { at: stamp(socket)?, ports: [port(0), port(2)], flags: packet[TCP + 13] });
+    }
+    Ok(seen)
+}
+
+/// What was seen of a connection's beginning by others than the tool, ns since 1970.
+#[derive(Clone, Copy, Default)]
+struct Begun {
+    asked: i64,
+    answered: i64,
+    acknowledged: i64,
+    accepted: i64,
+}
+
+/// Times of handshakes and `accept` beside those of a packet socket (tcpdump's), and of who accepts (strace's).
+fn stamps(backend: Backend) -> Result<()> {
+    const PORT: u16 = self::PORT + 100;
+    const SYN: u8 = 0x02;
+    const ACK: u8 = 0x10;
+    let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))?;
+    let tool = view(backend).args(&["--port", &PORT.to_string()]).start()?;
+    let socket = packets()?;
+    let (mut begun, mut twice) = (BTreeMap::<u16, Begun>::new(), HashSet::new());
+    let mut seen = Vec::new();
+    for number in 0..CONNECTIONS {
+        let client = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT))?;
+        sleep(Duration::from_micros(u64::from(number % 4) * 700));
+        let (mut server, _) = listening.accept()?;
+        let now = clock_gettime(ClockId::Realtime);
+        let port = client.local_addr()?.port();
+        let accepted = now.tv_sec * 1_000_000_000 + now.tv_nsec;
+        if begun.insert(port, Begun { accepted, ..Begun::default() }).is_some() {
+            twice.insert(port);
+        }
+        drop(client);
+        ensure!(server.read(&mut [0])? == 0, "nothing was sent");
+        seen.extend(read(&socket)?);
+    }
+    for Seen { at, ports: [from, to], flags } in seen {
+        let is_answer = from == PORT;
+        let Some(begun) = begun.get_mut(if is_answer { &to } else { &from }) else { continue };
+        match (is_answer, flags & (SYN | ACK)) {
+            (false, SYN) => begun.asked = at,
+            (true, flags) if flags & SYN != 0 => begun.answered = at,
+            (false, ACK) if begun.acknowledged == 0 => begun.acknowledged = at,
+            _ => {}
+        }
+    }
+    begun.retain(|port, _| !twice.contains(port));
+    let outcome = tool.stop()?;
+    let mut off = [("handshake, client", vec![]), ("handshake, server", vec![]), ("accept", vec![])];
+    for line in lines(&outcome)? {
+        let is_client = line["role"] == "client";
+        let port =
+            line[if is_client { "lport" } else { "rport" }].as_u64().and_then(|port| port.try_into().ok());
+        let Some(Begun { asked, answered, acknowledged, accepted }) =
+            port.and_then(|port: u16| begun.get(&port))
+        else {
+            continue;
+        };
+        let mut compare = |which: usize, field: &str, other: i64| -> Result<()> {
+            let own = line[field].as_i64().with_context(|| format!("no {field} in {line}"))?;
+            off[which].1.push((own - other).abs() / 1000);
+            Ok(())
+        };
+        if is_client {
+            compare(0, "handshake_ns", answered - asked)?;
+        } else {
+            compare(1, "handshake_ns", acknowledged - answered)?;
+            compare(2, "accept_ns", accepted - acknowledged)?;
+        }
+    }
+    for (what, mut off) in off {
+        off.sort_unstable();
+        let most = *off.last().context("no connection was compared")?;
+        let (count, median) = (off.len(), off[off.len() / 2]);
+        println!(
+            "{}",
+            json!({"part": "stamps", "mode": backend.to_string(), "what": what, "connections": count, "off_by_us_p50": median, "off_by_us_most": most})
+        );
+        ensure!(count + twice.len() >= CONNECTIONS as usize, "{count} of {what} were compared");
+        ensure!(most <= TOLERANCE, "{what}: off by {most} us");
+    }
+    Ok(())
+}
+
+fn lines(outcome: &Outcome) -> Result<Vec<Value>> {
+    Ok(outcome.text()?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// Many open at once: each end has one line, or is counted.
+fn open(count: usize) -> Result<()> {
+    const ROOM: usize = 65_536;
+    const PORT: u16 = self::PORT + 200;
+    setrlimit(Resource::RLIMIT_NOFILE, 100_000, 100_000)?;
+    let port = PORT + u16::try_from(count / 1000)?;
+    let ports = [port, port + 1].map(|port| port.to_string());
+    let listening = [port, port + 1].map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+    let [one, other] = listening;
+    let listening = [one?, other?];
+    let tool = view(Backend::Fentry).args(&["--port", &ports[0], "--port", &ports[1]]).start()?;
+    let mut ends = Vec::with_capacity(count);
+    for number in 0..count {
+        let to = &listening[number / PER_PORT];
+        let client = TcpStream::connect(to.local_addr()?)?;
+        ends.push((client, to.accept()?));
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", tool.pid()))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?.trim();
+    let resident = resident.to_owned();
+    let outcome = tool.stop()?;
+    drop(ends);
+    let lines = lines(&outcome)?;
+    let key = |line: &Value| [&line["role"], &line["lport"], &line["rport"]].map(ToString::to_string);
+    let distinct: HashSet<_> = lines.iter().map(key).collect();
+    let footer = outcome.footer()?;
+    let full = footer["losses"]["table_full"].as_u64().context("no table_full")?;
+    println!(
+        "{}",
+        json!({"part": "open", "connections": count, "ends": count * 2, "lines": lines.len(), "table_full": full, "ring_full": footer["losses"]["ring_full"], "resident": resident})
+    );
+    ensure!(
+        distinct.len() == lines.len(),
+        "{} of {} lines are of others",
+        lines.len() - distinct.len(),
+        lines.len()
+    );
+    ensure!(lines.len() == (count * 2).min(ROOM), "{} lines of {} ends", lines.len(), count * 2);
+    ensure!(lines.len() as u64 + full == count as u64 * 2, "{full} are counted");
+    Ok(())
+}
