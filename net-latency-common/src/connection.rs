@@ -49,7 +49,7 @@ pub const CONNECTION_MPTCP: u32 = 1 << 10;
 pub struct ConnectionRecord {
     /// When this was written, in ns of `CLOCK_MONOTONIC`, as are all times here.
     pub at_ns: u64,
-    /// Client: when it asked (`TCP_SYN_SENT`). Server: when the SYN was answered (`snt_synack`, in whole us), or came (Fast Open).
+    /// Client: when its SYN left; when it asked (`TCP_SYN_SENT`) if it was sent again, or never answered. Server: when the SYN was answered (`snt_synack`, in whole us), or came (Fast Open).
     pub started_ns: u64,
     /// When the handshake was complete (`TCP_ESTABLISHED`).
     pub established_ns: u64,

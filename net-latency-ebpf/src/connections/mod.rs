@@ -185,6 +185,12 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     if let Some(connection) = find(socket)
         && (connection.has(CONNECTION_CLIENT) || connection.ports.get() == socket.ports())
     {
+        // The SYN left after the search for a port (`inet_hash_connect`), which is long where few are free. The first one's time is
+        // gone when it is sent again.
+        let sent = tcp.sent_last_ns();
+        if old == state::SYN_SENT && syn_retrans == 0 && (connection.started.get()..at).contains(&sent) {
+            connection.started.set(sent);
+        }
         connection.established.set(at);
         connection.syn_retrans.set(syn_retrans);
         return Ok(());

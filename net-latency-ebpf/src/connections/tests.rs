@@ -23,6 +23,7 @@ struct Fields {
     net: u64,
     flags: u64,
     bytes_received: u64,
+    sent_last: u64,
     bytes_sent: u64,
     bytes_retrans: u64,
     answered_us: u64,
@@ -100,6 +101,7 @@ impl Kernel {
                 sock_sk_max_ack_backlog: at(offset_of!(Fields, most_waiting)),
                 inet_sock_inet_sport: at(offset_of!(Fields, source_port)),
                 tcp_sock_bytes_received: at(offset_of!(Fields, bytes_received)),
+                tcp_sock_tcp_wstamp_ns: at(offset_of!(Fields, sent_last)),
                 tcp_sock_bytes_sent: at(offset_of!(Fields, bytes_sent)),
                 tcp_sock_bytes_retrans: at(offset_of!(Fields, bytes_retrans)),
                 tcp_sock_segs_in: at(offset_of!(Fields, segs_in)),
@@ -314,6 +316,24 @@ fn a_client_is_who_asked() {
     client.becomes(state::SYN_SENT, state::CLOSE);
     let record = one();
     assert_eq!((record.established_ns, record.syn_retrans, record.retrans, record.error), (0, 7, 0, 110));
+}
+
+#[test]
+fn a_clients_handshake_begins_when_its_syn_leaves() {
+    let kernel = Kernel::new();
+    // Sent later than the task asked; sent again; and a time that can't be.
+    for (sent, resent, started) in
+        [(2_500, 0, 2_500), (2_500, 1, 2_000), (1_500, 0, 2_000), (3_500, 0, 2_000)]
+    {
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        at(2_000);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.set(|fields| (fields.sent_last, fields.resent) = (sent, resent));
+        at(3_000);
+        client.becomes(state::SYN_SENT, state::ESTABLISHED);
+        client.becomes(state::ESTABLISHED, state::CLOSE);
+        assert_eq!(one().started_ns, started);
+    }
 }
 
 #[test]

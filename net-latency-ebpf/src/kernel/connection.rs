@@ -115,6 +115,12 @@ impl<M: Memory> TcpSocket<M> {
         self.field(offset!(tcp_sock_bytes_received))
     }
 
+    /// When the segment left that was sent last, ns of `CLOCK_MONOTONIC` (`tcp_wstamp_ns`, set by `__tcp_transmit_skb`).
+    #[inline(always)]
+    pub(crate) fn sent_last_ns(self) -> u64 {
+        self.field(offset!(tcp_sock_tcp_wstamp_ns))
+    }
+
     /// Bytes sent, those sent again once more.
     #[inline(always)]
     pub(crate) fn bytes_sent(self) -> u64 {

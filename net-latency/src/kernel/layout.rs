@@ -186,6 +186,7 @@ pub fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, 
         tcp_sock_total_retrans: btf.offset("tcp_sock.total_retrans")?,
         // Of the first of its samples the value.
         tcp_sock_rtt_min: btf.offset("tcp_sock.rtt_min")? + btf.offset("minmax_sample.v")?,
+        tcp_sock_tcp_wstamp_ns: btf.offset("tcp_sock.tcp_wstamp_ns")?,
         tcp_request_sock_snt_synack: btf.offset("tcp_request_sock.snt_synack")?,
         // A kernel without MPTCP has none of its sockets.
         mptcp_sock_first: btf.offset("mptcp_sock.first").unwrap_or(0),
