@@ -66,6 +66,32 @@ fn put(directory: &TempDir, name: &str, bytes: &[u8]) -> String {
 }
 
 #[test]
+fn packets_go_into_another_form_and_back() {
+    let directory = TempDir::new().expect("temporary directory");
+    let json = log(Format::Json);
+    let original = put(&directory, "original", &json);
+    let [csv, back, some] = ["csv", "back", "some"].map(|name| put(&directory, name, b"what was there"));
+    for (from, format, to) in [(&original, "csv", &csv), (&csv, "json", &back)] {
+        let output = run(&[from, "--format", format, "-o", to]);
+        assert!(
+            output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+    }
+    assert_eq!(fs::read(&back).expect("written"), json);
+    let output = run(&[&original, "--direction", "in", "--format", "json", "-o", &some]);
+    assert!(output.status.success(), "{output:?}");
+    let some = fs::read_to_string(&some).expect("written");
+    let whole = String::from_utf8(json).expect("UTF-8");
+    let expected: Vec<_> = whole.lines().filter(|line| line.contains("\"dir\":\"in\"")).collect();
+    assert_eq!(some.lines().collect::<Vec<_>>(), expected);
+    let said = refused(&[&original, "--format", "csv", "-o", &original], 2);
+    assert!(said.contains("one of the logs"), "{said}");
+    let said = refused(&[&original, "--format", "csv"], 2);
+    assert!(said.contains("add -o FILE"), "{said}");
+}
+
+#[test]
 fn one_log_in_many_pieces_and_forms_is_the_same_report() {
     let directory = TempDir::new().expect("temporary directory");
     let json = log(Format::Json);

@@ -75,14 +75,13 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
         }
     };
 
-    let (browser, required) = setup::browser::REQUIRED;
     let seed = args.all.then(new_seed);
     for (name, mut tests, packages) in [
         ("tests on this machine", quick_cargo("test"), [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
         ("tests of the kernel side", quick_cargo("test"), KERNEL_SIDE.to_vec()),
     ] {
         tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter);
-        tests.env(browser, required).env(HISTORIES.0, HISTORIES.1);
+        tests.envs([setup::browser::REQUIRED, setup::wireshark::REQUIRED, HISTORIES]);
         let before = summary.failed();
         if let Some(seed) = &seed {
             tests.env(SEED, seed);

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{ConnectionsConfig, ConnectionsInput, Format, PacketFilter, Stages, values},
+    request::{ConnectionsConfig, ConnectionsInput, LineFormat, PacketFilter, Stages, values},
 };
 
 /// Asking about all that is open more often would cost more than tracing.
@@ -43,8 +43,8 @@ pub(super) struct ConnectionsArguments {
     failed: bool,
 
     /// Form of the lines
-    #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
-    format: Format,
+    #[arg(long, value_parser = choice::<LineFormat>(), default_value = first::<LineFormat>(), help_heading = "Output")]
+    format: LineFormat,
     /// Append the lines to this file, not to standard output; SIGHUP reopens it by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,

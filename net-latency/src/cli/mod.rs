@@ -242,12 +242,18 @@ impl Arguments {
             None => self.stream,
         };
         let (quiet, footer) = stream.footer.resolve();
+        let rotation = stream.rotation.resolve(stream.output.as_deref())?;
+        if stream.format == Format::Pcapng && rotation.is_wanted() {
+            return Err(Failure::Usage(
+                "pcapng has no lines between which to rotate; rename the file and send SIGHUP".to_owned(),
+            ));
+        }
         Ok(Config::Stream(Box::new(StreamConfig {
             command: command::resolve(stream.command, proc)?,
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(stream.stages),
             format: stream.format,
-            rotation: stream.rotation.resolve(stream.output.as_deref())?,
+            rotation,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet,
@@ -623,6 +629,7 @@ mod tests {
             &["--interval", "0s"],
             &["--format", "xml"],
             &["--rotate-size", "1K", "-o", "lines"],
+            &["--rotate-size", "1M", "-o", "lines", "--format", "pcapng"],
             &["--rotate-every", "500ms", "-o", "lines"],
             &["--rotate-keep", "0", "--rotate-size", "1M", "-o", "lines"],
             &["--rotate-keep", "3", "-o", "lines"],

@@ -9,7 +9,7 @@ use net_latency_common::Direction;
 use super::choice::{choice, first};
 use crate::{
     error::Failure,
-    request::{LogFilter, ReportConfig, ReportFormat, glob::Glob, network, values},
+    request::{Format, LogFilter, ReportConfig, ReportFormat, glob::Glob, network, values},
 };
 
 /// Rows of a table unless told otherwise.
@@ -26,9 +26,13 @@ pub(super) struct ReportArguments {
     /// Also write a page to open in a browser; - writes it to standard output instead of the summary
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     html: Option<PathBuf>,
-    /// Form of the summary on standard output
-    #[arg(long, value_parser = choice::<ReportFormat>(), default_value = first::<ReportFormat>(), help_heading = "Output")]
-    format: ReportFormat,
+    /// Form of the summary on standard output (text or json), or of the packets with -o
+    #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
+    format: Format,
+    /// Instead of summing up, write the packets in the form of --format to this file, which is replaced; - for
+    /// standard output
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["html", "interval"], help_heading = "Output")]
+    output: Option<PathBuf>,
     /// Add a table of every DURATION: 1s, 1m, 1h; longer where it would have more than 360 rows
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration, help_heading = "Output")]
     interval: Option<Duration>,
@@ -64,10 +68,23 @@ impl ReportArguments {
         if self.interval.is_some_and(|interval| interval < SHORTEST_INTERVAL) {
             return Err(Failure::Usage("--interval is too short; write 1ms or longer".to_owned()));
         }
+        let format = match (self.format, &self.output) {
+            (Format::Text, _) => ReportFormat::Text,
+            (Format::Json, _) => ReportFormat::Json,
+            // Not looked at.
+            (Format::Csv | Format::Pcapng, Some(_)) => ReportFormat::Text,
+            (Format::Csv | Format::Pcapng, None) => {
+                return Err(Failure::Usage(
+                    "a summary has no such form: add -o FILE to write the packets, or choose text or json"
+                        .to_owned(),
+                ));
+            }
+        };
         Ok(ReportConfig {
             files: self.files,
             html: self.html,
-            format: self.format,
+            format,
+            packets: self.output.map(|path| (self.format, path)),
             interval: self.interval,
             top: usize::from(self.top),
             quiet: self.quiet,
@@ -111,6 +128,7 @@ mod tests {
             files: ["a", "-", "b.gz"].map(PathBuf::from).to_vec(),
             html: Some(PathBuf::from("page")),
             format: ReportFormat::Json,
+            packets: None,
             interval: Some(Duration::from_secs(60)),
             top: 5,
             quiet: true,
@@ -125,6 +143,18 @@ mod tests {
             },
         };
         assert_eq!(found, Ok(Config::Report(expected)));
+    }
+
+    #[test]
+    fn packets_go_to_a_file_in_any_form() {
+        for (word, format) in
+            [("text", Format::Text), ("json", Format::Json), ("csv", Format::Csv), ("pcapng", Format::Pcapng)]
+        {
+            let Ok(Config::Report(config)) = parse(&format!("a --format {word} -o b")) else {
+                panic!("{word} is refused");
+            };
+            assert_eq!(config.packets, Some((format, PathBuf::from("b"))));
+        }
     }
 
     #[test]
@@ -144,6 +174,8 @@ mod tests {
             "a --top 0",
             "a --top 1001",
             "a --format csv",
+            "a --format pcapng",
+            "a -o b --html c",
             "a --duration 1s",
             "a --interval 1us",
             "a --host x",

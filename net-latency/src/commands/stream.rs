@@ -23,7 +23,7 @@ use crate::{
     error::Failure,
     message::{say, tell},
     output::{self, Options, Sink, Writer, colour_wanted, write_json},
-    request::{FooterFormat, PacketFilter, StreamConfig},
+    request::{FooterFormat, Format, PacketFilter, StreamConfig},
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         command::{self, Forwarded, Running, Stopped},
@@ -60,6 +60,9 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         output::header(config.format, config.tracing.stages),
         config.rotation,
     )?;
+    if config.format == Format::Pcapng {
+        sink = sink.for_blocks()?;
+    }
     let mut selected = Selected::hold(&config.filter, false)?;
     let filter = PacketFilter { followed: stopped.as_ref().map(Stopped::pid), ..config.filter.clone() };
     let mut tracer = Tracer::start(&filter, &config.tracing, config.debug, config.quiet)?;
@@ -105,6 +108,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         left_out: LeftOut::default(),
         alarm: Alarm::new("lines lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
+    stream.writer.begin(stream.sink.buffer());
     let started = Instant::now();
     let mut command = None;
     if let (Some(stopped), Some(forwarded)) = (stopped, forwarded) {
@@ -311,7 +315,9 @@ impl Stream<'_> {
     fn reopen(&mut self) -> Result<(), Result<End, Failure>> {
         let reopened = self.sink.reopen(PATIENCE);
         self.warn();
-        reopened.map_err(End::of)
+        reopened.map_err(End::of)?;
+        self.writer.begin(self.sink.buffer());
+        Ok(())
     }
 
     /// Tells stderr, even a quiet one, that the output is not where it should be.

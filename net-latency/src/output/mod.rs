@@ -4,6 +4,7 @@ mod csv;
 mod fields;
 mod json;
 mod line;
+mod pcapng;
 mod rotation;
 #[cfg(test)]
 pub(crate) mod schema;
@@ -24,7 +25,7 @@ pub use sink::{LONGEST_LINE, Sink, SinkError};
 #[must_use]
 pub fn header(format: Format, stages: Stages) -> &'static [u8] {
     match (format, stages) {
-        (Format::Text | Format::Json, _) => b"",
+        (Format::Text | Format::Json | Format::Pcapng, _) => b"",
         (Format::Csv, Stages::Basic) => &csv::HEADER,
         (Format::Csv, Stages::Fine) => &csv::FINE_HEADER,
     }
@@ -57,6 +58,7 @@ enum Form {
     Text(text::TextWriter),
     Json(json::JsonWriter),
     Csv(csv::CsvWriter),
+    Pcapng(pcapng::PcapngWriter),
 }
 
 impl Writer {
@@ -67,7 +69,15 @@ impl Writer {
             Format::Text => Form::Text(text::TextWriter::new(options)),
             Format::Json => Form::Json(json::JsonWriter::new(options)),
             Format::Csv => Form::Csv(csv::CsvWriter::new(options)),
+            Format::Pcapng => Form::Pcapng(pcapng::PcapngWriter::default()),
         })
+    }
+
+    /// Begins a file, or goes on in one that others have begun: what [`header`] can't, which only empty files have.
+    pub fn begin(&mut self, out: &mut Vec<u8>) {
+        if let Form::Pcapng(writer) = &mut self.0 {
+            writer.begin(out);
+        }
     }
 
     /// Appends the line of `event`, its newline included, to `out`. Allocates nothing as long as `out`
@@ -81,6 +91,7 @@ impl Writer {
             Form::Text(writer) => writer.write(event, out),
             Form::Json(writer) => writer.write(event, out),
             Form::Csv(writer) => writer.write(event, out),
+            Form::Pcapng(writer) => writer.write(event, out),
         }
     }
 }

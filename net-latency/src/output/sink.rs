@@ -11,7 +11,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::rotation;
+use super::{pcapng::Blocks, rotation};
 use crate::{error::Failure, files::Place, request::Rotation};
 
 /// Bytes that the buffer holds before it has to be flushed.
@@ -35,6 +35,12 @@ pub enum SinkError {
         /// Lines that were ready and are not in the file.
         lost_lines: usize,
     },
+}
+
+impl SinkError {
+    /// Why a terminal gets no pcapng.
+    pub(crate) const BINARY: &str =
+        "pcapng can't be read on a terminal; write it to a file, -o FILE, or to a pipe, | wireshark -k -i -";
 }
 
 impl Display for SinkError {
@@ -70,6 +76,8 @@ pub struct Sink {
     stalled: bool,
     /// The file's name, if it was made for these lines and the run has not begun.
     made: Option<Place>,
+    /// What it holds in place of lines, in pcapng.
+    blocks: Option<Blocks>,
 }
 
 #[derive(Debug)]
@@ -180,7 +188,20 @@ impl Sink {
             warning: None,
             stalled: false,
             made,
+            blocks: None,
         })
+    }
+
+    /// The same for blocks of pcapng, for which what is said of lines is true.
+    ///
+    /// # Errors
+    /// A usage failure for a terminal.
+    pub fn for_blocks(mut self) -> Result<Self, Failure> {
+        if self.is_terminal() {
+            return Err(Failure::Usage(SinkError::BINARY.to_owned()));
+        }
+        self.blocks = Some(Blocks::default());
+        Ok(self)
     }
 
     /// The run has begun: from now on the file stays, even if nothing is written. One that was made for these lines
@@ -250,7 +271,10 @@ impl Sink {
     /// Lines that wait in the buffer.
     #[must_use]
     pub fn waiting_lines(&self) -> u64 {
-        count_lines(&self.buffer[self.header_left..]) as u64
+        match &self.blocks {
+            Some(blocks) => blocks.left(&self.buffer, 0) as u64,
+            None => count_lines(&self.buffer[self.header_left..]) as u64,
+        }
     }
 
     /// What went wrong since the last call and is no reason to end.
@@ -348,6 +372,9 @@ impl Sink {
         }
         match outcome {
             Ok(done) => {
+                if let Some(blocks) = &mut self.blocks {
+                    blocks.take(&self.buffer, written);
+                }
                 self.buffer.drain(..written);
                 self.header_left = self.header_left.saturating_sub(written);
                 Ok(done)
@@ -357,8 +384,13 @@ impl Sink {
                 Err(SinkError::Closed)
             }
             Err(source) => {
-                let whole = whole_lines(&self.buffer[..written]);
-                let lost_lines = count_lines(&self.buffer[whole.max(self.header_left)..]);
+                let (whole, lost_lines) = match &self.blocks {
+                    Some(blocks) => (blocks.whole(&self.buffer, written), blocks.left(&self.buffer, written)),
+                    None => {
+                        let whole = whole_lines(&self.buffer[..written]);
+                        (whole, count_lines(&self.buffer[whole.max(self.header_left)..]))
+                    }
+                };
                 self.drop_buffer();
                 let source = match self.mend(written - whole) {
                     Ok(()) => source,
@@ -481,6 +513,7 @@ mod tests {
         Sink {
             file: File::from(file.into()),
             name: "pipe".to_owned(),
+            blocks: None,
             kind: Kind::Stream { terminal: false },
             header: b"",
             header_left: 0,

@@ -4,7 +4,7 @@ use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 
 use super::{
     filter::PacketFilter,
-    format::{FooterFormat, Format},
+    format::{FooterFormat, LineFormat},
     rotation::Rotation,
     tracing::TracingConfig,
 };
@@ -24,7 +24,7 @@ pub struct ConnectionsConfig {
     /// Show open ones, and what listens, every so often.
     pub interval: Option<Duration>,
     /// Form of the lines.
-    pub format: Format,
+    pub format: LineFormat,
     /// File to append to; standard output if `None`.
     pub output: Option<PathBuf>,
     /// When it is rotated.

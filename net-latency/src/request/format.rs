@@ -12,9 +12,32 @@ pub enum Format {
     Json,
     /// A comma-separated record a line, with a header
     Csv,
+    /// Headers, times and process of each packet, for Wireshark; no payload
+    Pcapng,
 }
 
 impl Choice for Format {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Text, "text", "A line to read"),
+        (Self::Json, "json", "A JSON object a line"),
+        (Self::Csv, "csv", "A comma-separated record a line, with a header"),
+        (Self::Pcapng, "pcapng", "Headers, times and process of each packet, for Wireshark; no payload"),
+    ];
+}
+
+/// A form of lines that are no packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LineFormat {
+    /// A line to read
+    #[default]
+    Text,
+    /// A JSON object a line
+    Json,
+    /// A comma-separated record a line, with a header
+    Csv,
+}
+
+impl Choice for LineFormat {
     const ALL: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Text, "text", "A line to read"),
         (Self::Json, "json", "A JSON object a line"),

@@ -27,7 +27,7 @@ pub use connections::{ConnectionsConfig, ConnectionsInput};
 pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
 pub use export::{ExportBy, ExportConfig, Listen, SlowLines};
 pub use filter::PacketFilter;
-pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, ReportFormat, Style};
+pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, LineFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
 pub use journey::{Functions, JourneyConfig};
 pub use network::Mark;

@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use ipnet::IpNet;
 use net_latency_common::Direction;
 
-use super::{format::ReportFormat, glob::Glob};
+use super::{
+    format::{Format, ReportFormat},
+    glob::Glob,
+};
 
 /// Which logs to sum up, and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub struct ReportConfig {
     pub html: Option<PathBuf>,
     /// Form of the summary on standard output: tables, or a JSON object.
     pub format: ReportFormat,
+    /// The form in which the packets are written instead, and where to; `-` is standard output.
+    pub packets: Option<(Format, PathBuf)>,
     /// Width of the periods that times are shown by, a table of which text shows then; as fine as the logs' span allows
     /// if `None`.
     pub interval: Option<Duration>,

@@ -7,6 +7,7 @@ pub(crate) mod kernels;
 pub(crate) mod programs;
 pub(crate) mod qemu;
 pub(crate) mod validator;
+pub(crate) mod wireshark;
 
 mod apt;
 mod linker;
@@ -31,6 +32,8 @@ pub(crate) struct Needs {
     pub(crate) browser: bool,
     /// Check manifests.
     pub(crate) validator: bool,
+    /// Read pcapng.
+    pub(crate) wireshark: bool,
 }
 
 impl Needs {
@@ -46,7 +49,7 @@ impl Needs {
 
     /// To run all tests, those of guests with these kernels.
     pub(crate) fn tests(kernels: Vec<Series>) -> Self {
-        Self { browser: true, validator: true, ..Self::guests(kernels) }
+        Self { browser: true, validator: true, wireshark: true, ..Self::guests(kernels) }
     }
 }
 
@@ -72,6 +75,9 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     }
     if needs.validator {
         packages.extend(validator::missing_packages());
+    }
+    if needs.wireshark {
+        packages.extend(wireshark::missing_packages());
     }
     apt.install(&packages)?;
     if needs.validator {

@@ -31,7 +31,7 @@ use crate::{
     message::{say, tell},
     output::Sink,
     probes::connections::{Told, Which},
-    request::{ConnectionsConfig, ConnectionsInput, FooterFormat, Format, TracingConfig},
+    request::{ConnectionsConfig, ConnectionsInput, FooterFormat, LineFormat, TracingConfig},
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         connections::{Tracing, lost},
@@ -117,38 +117,38 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
 }
 
 /// The line that begins a file, newline included; empty where a file needs none.
-fn header(format: Format) -> &'static [u8] {
+fn header(format: LineFormat) -> &'static [u8] {
     use std::sync::LazyLock;
 
     static CSV: LazyLock<String> = LazyLock::new(|| fields::NAMES.join(",") + "\n");
     match format {
-        Format::Text => text::HEADER.as_bytes(),
-        Format::Json => b"",
-        Format::Csv => CSV.as_bytes(),
+        LineFormat::Text => text::HEADER.as_bytes(),
+        LineFormat::Json => b"",
+        LineFormat::Csv => CSV.as_bytes(),
     }
 }
 
 /// How lines are written.
 struct Form {
-    format: Format,
+    format: LineFormat,
     is_verbose: bool,
     time: TimeText,
 }
 
 impl Form {
-    fn new(format: Format, is_verbose: bool, zone: Zone) -> Self {
+    fn new(format: LineFormat, is_verbose: bool, zone: Zone) -> Self {
         let style = match format {
-            Format::Text => TimeStyle::Calendar,
-            Format::Json | Format::Csv => TimeStyle::Rfc3339,
+            LineFormat::Text => TimeStyle::Calendar,
+            LineFormat::Json | LineFormat::Csv => TimeStyle::Rfc3339,
         };
         Self { format, is_verbose, time: TimeText::new(zone, style) }
     }
 
     fn write(&mut self, line: &Line, out: &mut Vec<u8>) {
         match self.format {
-            Format::Text => text::write(line, self.is_verbose, &mut self.time, out),
-            Format::Json => line.write_json(&mut self.time, out),
-            Format::Csv => line.write_csv(&mut self.time, out),
+            LineFormat::Text => text::write(line, self.is_verbose, &mut self.time, out),
+            LineFormat::Json => line.write_json(&mut self.time, out),
+            LineFormat::Csv => line.write_csv(&mut self.time, out),
         }
     }
 }

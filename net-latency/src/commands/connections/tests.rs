@@ -107,7 +107,7 @@ fn line_of(record: &ConnectionRecord) -> Line {
     line::line(record, Clock::at(1_700_000_000_000_000_000), &mut Names::default())
 }
 
-fn text(format: Format, is_verbose: bool) -> String {
+fn text(format: LineFormat, is_verbose: bool) -> String {
     let mut form = Form::new(format, is_verbose, Zone::UTC);
     let mut out = header(format).to_vec();
     for record in records() {
@@ -118,7 +118,12 @@ fn text(format: Format, is_verbose: bool) -> String {
 
 #[test]
 fn connections_in_each_form() {
-    let forms = [(Format::Text, false), (Format::Text, true), (Format::Json, false), (Format::Csv, false)];
+    let forms = [
+        (LineFormat::Text, false),
+        (LineFormat::Text, true),
+        (LineFormat::Json, false),
+        (LineFormat::Csv, false),
+    ];
     assert_snapshot!(forms.map(|(format, is_verbose)| text(format, is_verbose)).join("\n"));
 }
 
@@ -148,7 +153,7 @@ fn what_is_asked_for_is_shown_alone() {
         failed,
         slower,
         interval: None,
-        format: Format::Text,
+        format: LineFormat::Text,
         output: None,
         rotation: Default::default(),
         zone: Zone::UTC,
@@ -299,7 +304,7 @@ proptest! {
         read.write_csv(&mut time, &mut row);
         prop_assert!(!String::from_utf8_lossy(&row[..row.len() - 1]).contains(char::is_control));
         let mut rows = replay::Rows::default();
-        prop_assert!(rows.read(header(Format::Csv).trim_ascii_end()).is_none());
+        prop_assert!(rows.read(header(LineFormat::Csv).trim_ascii_end()).is_none());
         let read = rows.read(row.trim_ascii_end()).expect("no header").expect("a line");
         let mut again = Vec::new();
         read.write_json(&mut time, &mut again);
@@ -315,7 +320,7 @@ proptest! {
 
 #[test]
 fn fuzz_logs_of_connections() {
-    let seeds = [Format::Json, Format::Csv].map(|format| text(format, false).into_bytes());
+    let seeds = [LineFormat::Json, LineFormat::Csv].map(|format| text(format, false).into_bytes());
     crate::fuzz::run("logs of connections", 400, seeds, &["null", "\"", ",", "{}", "1e9"], |bytes| {
         let mut rows = replay::Rows::default();
         for text in bytes.split(|&byte| byte == b'\n') {

@@ -1,8 +1,9 @@
-//! `net-latency report`: sums up logs that were recorded before.
+//! `net-latency report`: sums up logs that were recorded before, or writes their packets in another form ([`convert`]).
 //!
 //! Data flows one way: packets of [`log`](crate::source::log)s → [`findings`] → [`text`], [`object`] or [`html`].
 
 mod chart;
+mod convert;
 mod filter;
 mod findings;
 mod html;
@@ -37,9 +38,12 @@ use progress::Progress;
 pub fn run(config: &ReportConfig) -> Result<(), Failure> {
     let sources: Vec<_> = config.files.iter().map(|path| LogPath::new(path)).collect();
     let bytes = input::check(&sources)?;
+    if let Some((format, path)) = &config.packets {
+        return convert::write(&sources, &config.filter, *format, path);
+    }
     let page_to_stdout = config.html.as_deref() == Some(Path::new("-"));
     let page = match &config.html {
-        Some(path) if !page_to_stdout => Some(Page::prepare(path, &sources)?),
+        Some(path) if !page_to_stdout => Some(Page::prepare(path, &sources, "page")?),
         _ => None,
     };
 

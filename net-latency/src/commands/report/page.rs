@@ -1,7 +1,7 @@
-//! The file that the page is written to: there as a whole, or as it was before.
+//! The file that the page, or the packets, are written to: there as a whole, or as it was before.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -17,16 +17,18 @@ use crate::source::log::input::LogPath;
 pub(super) struct Page {
     /// As it was asked for.
     name: String,
+    /// What is written: "page".
+    what: &'static str,
     place: Place,
     /// In the same directory, to be renamed; `None` for what is no regular file, such as /dev/null.
     temporary: Option<Place>,
 }
 
 impl Page {
-    /// Finds out, before the logs are read, whether the page will have a place. It is none of the `logs`.
-    pub(super) fn prepare(path: &Path, logs: &[LogPath]) -> Result<Self, Failure> {
+    /// Finds out, before the logs are read, whether the page, or `what` it is, will have a place. It is none of the `logs`.
+    pub(super) fn prepare(path: &Path, logs: &[LogPath], what: &'static str) -> Result<Self, Failure> {
         let refused = |why: &dyn std::fmt::Display| {
-            Failure::Usage(format!("cannot write the page to {}: {why}", path.display()))
+            Failure::Usage(format!("cannot write the {what} to {}: {why}", path.display()))
         };
         // Through a link of ours: what it leads to is written, and the link stays.
         let place = Place::find(path).map_err(|error| match error.kind() {
@@ -60,28 +62,37 @@ impl Page {
         } else {
             None
         };
-        Ok(Self { name: path.display().to_string(), place, temporary })
+        Ok(Self { name: path.display().to_string(), what, place, temporary })
     }
 
     /// Writes the page in place of what was there.
     pub(super) fn write(&self, text: &[u8]) -> Result<(), Failure> {
-        let written = match &self.temporary {
-            None => self.place.write().and_then(|mut file| file.write_all(text)),
-            Some(temporary) => temporary
-                .create()
-                .and_then(|mut file| {
-                    file.write_all(text)?;
-                    file.sync_all()
-                })
-                .and_then(|()| temporary.rename(&self.place))
-                // Nothing more can be done about a file that can't be removed.
-                .inspect_err(|_| drop(temporary.remove())),
+        self.write_by(|file| file.write_all(text).map_err(|error| self.failed(error)))
+    }
+
+    /// The same of what is made while it is written.
+    pub(super) fn write_by<T>(
+        &self,
+        write: impl FnOnce(&mut File) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let failed = |error| self.failed(error);
+        let Some(temporary) = &self.temporary else {
+            return write(&mut self.place.write().map_err(failed)?);
         };
-        written.map_err(|error| {
-            let reason = error.kind();
-            let context = format!("cannot write the page to {}", self.name);
-            Failure::of_output(reason, anyhow::Error::new(error).context(context))
-        })
+        let mut file = temporary.create().map_err(failed)?;
+        let written = write(&mut file).and_then(|made| {
+            file.sync_all().and_then(|()| temporary.rename(&self.place)).map_err(failed)?;
+            Ok(made)
+        });
+        // Nothing more can be done about a file that can't be removed.
+        written.inspect_err(|_| drop(temporary.remove()))
+    }
+
+    /// What it could not be written for.
+    pub(super) fn failed(&self, error: io::Error) -> Failure {
+        let reason = error.kind();
+        let context = format!("cannot write the {} to {}", self.what, self.name);
+        Failure::of_output(reason, anyhow::Error::new(error).context(context))
     }
 }
 
@@ -103,7 +114,7 @@ mod tests {
         let (path, link) = (directory.path().join("page.html"), directory.path().join("link"));
         std::os::unix::fs::symlink(&path, &link).expect("linked");
         fs::write(&path, "old").expect("written");
-        let page = Page::prepare(&link, &[]).expect("fine");
+        let page = Page::prepare(&link, &[], "page").expect("fine");
         assert_eq!(fs::read(&path).expect("there"), b"old");
         page.write(b"new").expect("written");
         assert_eq!(fs::read(&path).expect("there"), b"new");
@@ -123,11 +134,11 @@ mod tests {
         fs::write(&target, "old").expect("written");
         std::os::unix::fs::symlink(&target, &link).expect("linked");
         std::os::unix::fs::lchown(&link, Some(65534), None).expect("given away");
-        let sentence = Page::prepare(&link, &[]).expect_err("refused").to_string();
+        let sentence = Page::prepare(&link, &[], "page").expect_err("refused").to_string();
         assert!(sentence.contains("a link of another user (uid 65534)"), "{sentence}");
         // One that comes after the look is replaced itself.
         fs::remove_file(&link).expect("removed");
-        let page = Page::prepare(&link, &[]).expect("fine");
+        let page = Page::prepare(&link, &[], "page").expect("fine");
         std::os::unix::fs::symlink(&target, &link).expect("linked");
         page.write(b"new").expect("written");
         assert_eq!(fs::read(&target).expect("there"), b"old");
@@ -139,7 +150,7 @@ mod tests {
     fn what_fails_leaves_the_old_page() {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("page.html");
-        let page = Page::prepare(&path, &[]).expect("fine");
+        let page = Page::prepare(&path, &[], "page").expect("fine");
         // In the way of the rename.
         fs::create_dir(&path).expect("made");
         assert!(page.write(b"new").is_err());
@@ -152,7 +163,7 @@ mod tests {
         let log = directory.path().join("log");
         fs::write(&log, "lines").expect("written");
         let refused = |path: &Path| {
-            Page::prepare(path, &[LogPath::File(log.clone())]).expect_err("refused").to_string()
+            Page::prepare(path, &[LogPath::File(log.clone())], "page").expect_err("refused").to_string()
         };
         assert!(refused(&log).contains("one of the logs"));
         assert!(refused(directory.path()).contains("a directory"));
@@ -163,7 +174,7 @@ mod tests {
     fn a_device_is_written_and_not_replaced() {
         let path = Path::new("/dev/null");
         let before = fs::metadata(path).expect("there").rdev();
-        Page::prepare(path, &[]).expect("fine").write(b"page").expect("written");
+        Page::prepare(path, &[], "page").expect("fine").write(b"page").expect("written");
         assert_eq!(fs::metadata(path).expect("there").rdev(), before);
     }
 }

@@ -29,6 +29,7 @@ fn config() -> ReportConfig {
         files: vec![],
         html: None,
         format: ReportFormat::Text,
+        packets: None,
         interval: None,
         top: 3,
         quiet: true,

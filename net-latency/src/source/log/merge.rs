@@ -11,7 +11,7 @@ use super::{
 use crate::error::Failure;
 
 /// The packets of some logs.
-pub(super) struct Logs {
+pub(crate) struct Logs {
     /// Those that go on, and the next packet of each.
     logs: Vec<(LogReader<Box<dyn Read>>, LogRecord<'static>)>,
     tally: Tally,
@@ -22,7 +22,7 @@ impl Logs {
     ///
     /// # Errors
     /// A usage failure for what can't be read or is no log.
-    pub(super) fn open(paths: &[LogPath]) -> Result<Self, Failure> {
+    pub(crate) fn open(paths: &[LogPath]) -> Result<Self, Failure> {
         input::check(paths)?;
         let mut tally = Tally { files: paths.len(), ..Tally::default() };
         let mut logs = Vec::new();
@@ -35,11 +35,16 @@ impl Logs {
         Ok(Self { logs, tally })
     }
 
+    /// Whether the first packet of one of them has fine stages.
+    pub(crate) fn have_parts(&self) -> bool {
+        self.logs.iter().any(|(_, first)| first.event().has_parts())
+    }
+
     /// The next packet of all; `None` at the end.
     ///
     /// # Errors
     /// As of [`LogReader::next`].
-    pub(super) fn next(&mut self) -> Result<Option<LogRecord<'static>>, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Option<LogRecord<'static>>, Failure> {
         let places = 0..self.logs.len();
         let Some(place) = places.min_by_key(|place| self.logs[*place].1.wall_ns) else { return Ok(None) };
         let (reader, next) = &mut self.logs[place];
@@ -50,7 +55,7 @@ impl Logs {
     }
 
     /// What was read so far, and what was not.
-    pub(super) fn into_tally(self) -> Tally {
+    pub(crate) fn into_tally(self) -> Tally {
         self.tally
     }
 }

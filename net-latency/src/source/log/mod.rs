@@ -7,7 +7,7 @@ mod fields;
 pub(crate) mod input;
 mod json;
 pub(crate) mod lines;
-mod merge;
+pub(crate) mod merge;
 pub(crate) mod read;
 pub(crate) mod record;
 pub(crate) mod replay;
