@@ -19,7 +19,7 @@ use std::{
 use rustix::{
     fs::{
         Access, AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC, Stat, accessat, fcntl_getfl, fcntl_setfl,
-        fstatfs, openat, readlinkat, renameat, statat, unlinkat,
+        fstatfs, fstatvfs, openat, readlinkat, renameat, statat, unlinkat,
     },
     io::Errno,
     process::geteuid,
@@ -151,6 +151,16 @@ impl Place {
         let may = |name: &OsStr, access| accessat(&self.directory, name, access, AtFlags::EACCESS);
         let is_replaceable = may(OsStr::new("."), Access::WRITE_OK | Access::EXEC_OK).is_ok();
         is_replaceable && matches!(may(&self.name, Access::WRITE_OK), Ok(()) | Err(Errno::NOENT))
+    }
+
+    /// Bytes that are free for this user on its file system, and all of them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn room(&self) -> io::Result<(u64, u64)> {
+        let system = fstatvfs(&self.directory)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
+        Ok((bytes(system.f_bavail), bytes(system.f_blocks)))
     }
 
     /// Another name in the same directory.

@@ -18,6 +18,7 @@ mod message;
 pub mod output;
 pub mod packet;
 pub mod probes;
+mod recording;
 pub mod request;
 pub mod run;
 pub mod source;

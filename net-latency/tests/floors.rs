@@ -14,7 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["message"],
     &["clock", "error"],
     &["packet"],
-    &["request"],
+    &["recording", "request"],
     &["kernel"],
     &["cli", "output", "probes"],
     &["accounting"],

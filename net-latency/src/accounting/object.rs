@@ -47,6 +47,8 @@ pub enum View {
     Calls,
     /// TCP connections.
     Connections,
+    /// The last minutes.
+    Record,
 }
 
 /// What every object begins with.

@@ -43,7 +43,7 @@ pub(super) struct DiagnoseArguments {
     /// Trace for this long: 10s, 2m; Ctrl-C ends it earlier, with the verdict
     #[arg(long, value_parser = values::parse_duration, default_value = "10s", help_heading = "End")]
     duration: Duration,
-    /// Judge logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
+    /// Judge recordings, or logs in the forms json or csv, also packed by gzip or zstd, instead of this kernel's packets; - for
     /// standard input. Record them with --stages fine
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
           conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "sample", "control", "duration"])]

@@ -111,7 +111,7 @@ impl ExportArguments {
     }
 }
 
-fn parse_listen(text: &str) -> Result<Listen, String> {
+pub(super) fn parse_listen(text: &str) -> Result<Listen, String> {
     match text.strip_prefix("unix:") {
         Some("") => Err("write the path of a socket behind it: unix:/run/net-latency/metrics.sock".to_owned()),
         Some(path) if path.len() > LONGEST_SOCKET => {

@@ -17,6 +17,7 @@ mod man;
 mod packets;
 mod places;
 mod process;
+mod record;
 mod report;
 mod rotation;
 mod top;
@@ -46,6 +47,7 @@ use footer::FooterArguments;
 use hist::HistArguments;
 use journey::JourneyArguments;
 use packets::PacketArguments;
+use record::RecordArguments;
 use report::ReportArguments;
 use rotation::RotationArguments;
 use top::TopArguments;
@@ -62,6 +64,7 @@ Examples:
   net-latency hist --by pid                distributions per process
   net-latency export --by process          metrics for Prometheus
   net-latency connections --failed         who can't connect, and why
+  net-latency record --dump-on slower=50ms -o DIR   the last minutes, when it mattered
   net-latency calls --pid 19550            its calls of socket functions
   net-latency journey --port 443           one packet, function by function
   net-latency --slower 1ms -- curl URL     a command, and what it starts
@@ -118,7 +121,9 @@ enum ViewArguments {
         #[arg(long, value_name = "DIR", conflicts_with = "subcommand")]
         all: Option<PathBuf>,
     },
-    /// Sum up logs that were recorded with --format json or csv
+    /// Keep the last minutes in memory, and write them to a file when something happens
+    Record(RecordArguments),
+    /// Sum up logs: recordings, and lines in JSON or CSV form
     Report(ReportArguments),
     /// Show which processes, connections and packets are slow, and where: a live table
     Top(TopArguments),
@@ -236,6 +241,9 @@ impl Arguments {
             Some(ViewArguments::Man { subcommand, .. }) => {
                 let page = man::page_of(command(), subcommand.as_deref()).map_err(Failure::Usage)?;
                 return Ok(Config::Print(page.into_bytes()));
+            }
+            Some(ViewArguments::Record(record)) => {
+                return Ok(Config::Record(Box::new(record.resolve(proc)?)));
             }
             Some(ViewArguments::Report(report)) => return Ok(Config::Report(report.resolve()?)),
             Some(ViewArguments::Top(top)) => return Ok(Config::Top(top.resolve(proc)?)),
@@ -597,7 +605,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
         let too_long = format!("unix:/{}", "x".repeat(107));
-        let wrong: [&[&str]; 50] = [
+        let wrong: [&[&str]; 51] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],

@@ -20,7 +20,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 /// The options, as clap reads them.
 #[derive(Debug, Args)]
 pub(super) struct ReportArguments {
-    /// Logs in JSON or CSV form, also compressed by gzip or zstd, in any order; - for standard input
+    /// Recordings, and logs in JSON or CSV form, also compressed by gzip or zstd, in any order; - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Also write a page to open in a browser; - writes it to standard output instead of the summary

@@ -7,6 +7,7 @@ pub mod diagnose;
 pub mod export;
 pub mod hist;
 pub mod journey;
+pub mod record;
 pub mod report;
 pub mod stream;
 pub mod top;
@@ -39,6 +40,7 @@ pub fn run(config: Config) -> Result<ExitCode, Failure> {
         Config::Journey(config) => journey::run(&config)?,
         Config::Print(text) => to_stdout(&text)?,
         Config::Write { directory, files } => to_files(&directory, &files)?,
+        Config::Record(config) => record::run(&config)?,
         Config::Report(config) => report::run(&config)?,
         Config::Top(config) => top::run(&config)?,
     }

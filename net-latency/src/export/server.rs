@@ -21,12 +21,16 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HOST, RETRY_AFTER},
+    header::{
+        ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderValue, ORIGIN,
+        RETRY_AFTER,
+    },
     http::uri::Authority,
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::system::uname;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     sync::{Semaphore, mpsc, oneshot},
@@ -73,17 +77,27 @@ pub(crate) struct Scrape {
     pub(crate) answer: oneshot::Sender<Bytes>,
 }
 
+/// Somebody wants a recording to be written, and what comes of it.
+pub(crate) type Dump = oneshot::Sender<(StatusCode, String)>;
+
+/// What a server asks whoever started it for.
+#[derive(Clone)]
+enum Asked {
+    Metrics(mpsc::Sender<Scrape>),
+    Dumps(mpsc::Sender<Dump>),
+}
+
 /// The thread that answers.
-pub(crate) struct Server {
-    /// Who wants metrics.
-    pub(crate) scrapes: mpsc::Receiver<Scrape>,
+pub(crate) struct Server<T> {
+    /// Who wants something.
+    pub(crate) asks: mpsc::Receiver<T>,
     is_ready: Arc<AtomicBool>,
     /// The socket's file goes with this.
     _name: Option<Name>,
 }
 
-impl Server {
-    /// Starts to answer those who ask for one of the `hosts`, if they come by a port: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
+impl Server<Scrape> {
+    /// Starts to answer scrapers: those who ask for one of the `hosts`, if they come by a port: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
     ///
     /// # Errors
     /// If there can't be another thread, or that fails.
@@ -92,10 +106,37 @@ impl Server {
         hosts: Vec<String>,
         prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> Result<Self, Failure> {
-        let (sender, scrapes) = mpsc::channel(CONNECTIONS);
+        let (sender, asks) = mpsc::channel(CONNECTIONS);
+        Self::run(listener, hosts, Asked::Metrics(sender), asks, prepare)
+    }
+}
+
+impl Server<Dump> {
+    /// The same for those who want recordings to be written.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn start_for_dumps(
+        listener: Listener,
+        hosts: Vec<String>,
+        prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
+        let (sender, asks) = mpsc::channel(CONNECTIONS);
+        Self::run(listener, hosts, Asked::Dumps(sender), asks, prepare)
+    }
+}
+
+impl<T> Server<T> {
+    fn run(
+        listener: Listener,
+        hosts: Vec<String>,
+        asked: Asked,
+        asks: mpsc::Receiver<T>,
+        prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) -> Result<Self, Failure> {
         let is_ready = Arc::new(AtomicBool::new(false));
         let service = Service {
-            scrapes: sender,
+            asked,
             is_ready: Arc::clone(&is_ready),
             hosts: listener.is_port().then(|| hosts.into()),
             has_asked: Arc::default(),
@@ -122,7 +163,7 @@ impl Server {
             })
             .context("cannot start a thread")?;
         is_prepared.recv().context("the thread that answers scrapers has ended")??;
-        Ok(Self { scrapes, is_ready, _name: name })
+        Ok(Self { asks, is_ready, _name: name })
     }
 
     /// From now on it is ready, or not any more.
@@ -133,12 +174,19 @@ impl Server {
 
 #[derive(Clone)]
 struct Service {
-    scrapes: mpsc::Sender<Scrape>,
+    asked: Asked,
     is_ready: Arc<AtomicBool>,
     /// By which names of this machine it is asked, as far as they are not addresses; any where only programs of this machine can ask.
     hosts: Option<Arc<[String]>>,
     /// The head of this connection's request has come.
     has_asked: Arc<AtomicBool>,
+}
+
+/// The names of this machine by which it may be asked, besides its addresses: its own, and these.
+pub(crate) fn hosts(names: &[String]) -> Vec<String> {
+    let system = uname();
+    let own = system.nodename().to_string_lossy().into_owned();
+    names.iter().cloned().chain(["localhost".to_owned(), own]).collect()
 }
 
 /// Answers whoever comes, for ever.
@@ -220,18 +268,56 @@ impl Service {
         if !self.is_known(request) {
             return text(StatusCode::MISDIRECTED_REQUEST, STRANGE);
         }
+        let scrapes = match &self.asked {
+            Asked::Metrics(scrapes) => scrapes,
+            Asked::Dumps(dumps) => return self.respond_to_dumps(request, dumps).await,
+        };
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
             response.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a header"));
             return response;
         }
         match request.uri().path() {
-            "/metrics" => self.metrics(request).await,
+            "/metrics" => self.metrics(request, scrapes).await,
             "/healthz" => text(StatusCode::OK, "ok\n"),
             "/readyz" if self.is_ready.load(Ordering::Relaxed) => text(StatusCode::OK, "tracing\n"),
             "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not tracing\n"),
             "/" => text(StatusCode::OK, "net-latency export: /metrics /healthz /readyz\n"),
             _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz and /readyz\n"),
+        }
+    }
+
+    async fn respond_to_dumps(
+        &self,
+        request: &Request<Incoming>,
+        dumps: &mpsc::Sender<Dump>,
+    ) -> Response<Full<Bytes>> {
+        let is_ready = self.is_ready.load(Ordering::Relaxed);
+        match (request.method(), request.uri().path()) {
+            // Browsers say so when a page makes them ask, which no page shall.
+            (_, "/dump") if request.headers().contains_key(ORIGIN) => {
+                text(StatusCode::FORBIDDEN, "pages of a browser may not ask for this\n")
+            }
+            (&Method::POST, "/dump") if is_ready => {
+                let (answer, written) = oneshot::channel();
+                let is_asked = dumps.send(answer).await.is_ok();
+                match if is_asked { written.await.ok() } else { None } {
+                    Some((status, words)) => text(status, words + "\n"),
+                    None => text(StatusCode::SERVICE_UNAVAILABLE, "not recording\n"),
+                }
+            }
+            (&Method::POST, "/dump") => text(StatusCode::SERVICE_UNAVAILABLE, "not recording\n"),
+            (_, "/dump") => {
+                let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only POST\n");
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+                response
+            }
+            (&Method::GET | &Method::HEAD, "/healthz") => text(StatusCode::OK, "ok\n"),
+            (&Method::GET | &Method::HEAD, "/readyz") if is_ready => text(StatusCode::OK, "recording\n"),
+            (&Method::GET | &Method::HEAD, "/readyz") => {
+                text(StatusCode::SERVICE_UNAVAILABLE, "not recording\n")
+            }
+            _ => text(StatusCode::NOT_FOUND, "there is POST /dump, and GET /healthz and /readyz\n"),
         }
     }
 
@@ -248,14 +334,18 @@ impl Service {
         is_address || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    async fn metrics(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn metrics(
+        &self,
+        request: &Request<Incoming>,
+        scrapes: &mpsc::Sender<Scrape>,
+    ) -> Response<Full<Bytes>> {
         let accept: Vec<_> =
             request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
         let form = Form::accepted(&accept.join(","));
         let is_packed = takes_gzip(request);
         let (answer, metrics) = oneshot::channel();
         let is_asked = self.is_ready.load(Ordering::Relaxed)
-            && self.scrapes.send(Scrape { form, is_packed, answer }).await.is_ok();
+            && scrapes.send(Scrape { form, is_packed, answer }).await.is_ok();
         let metrics = if is_asked { metrics.await.ok() } else { None };
         match metrics {
             Some(metrics) => {
@@ -293,8 +383,8 @@ pub(crate) fn gzipped(bytes: &[u8]) -> Bytes {
     encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("a vector takes everything").into()
 }
 
-fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(words.as_bytes())));
+fn text(status: StatusCode, words: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(words.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, TEXT.parse().expect("a header"));
     response
@@ -316,7 +406,7 @@ mod tests {
     const BODY: &str = "net_latency 1\n";
 
     fn hosts() -> Vec<String> {
-        ["localhost", "node-7.example"].map(str::to_owned).to_vec()
+        super::hosts(&["node-7.example".to_owned()])
     }
 
     /// A free port of this machine.
@@ -339,7 +429,7 @@ mod tests {
         thread::spawn(move || {
             // All of it, the socket's file too.
             let mut server = server;
-            while let Some(scrape) = server.scrapes.blocking_recv() {
+            while let Some(scrape) = server.asks.blocking_recv() {
                 let body = Bytes::from_static(BODY.as_bytes());
                 let _ = scrape.answer.send(if scrape.is_packed { gzipped(&body) } else { body });
             }
@@ -416,6 +506,31 @@ mod tests {
     }
 
     #[test]
+    fn recordings_are_asked_for_by_programs_only() {
+        let (listener, address) = listen();
+        let server = Server::start_for_dumps(listener, hosts(), || Ok(())).expect("a thread");
+        let post = |headers: &str| {
+            ask(address, format!("POST /dump HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n").as_bytes())
+        };
+        assert_eq!(status(&post("")), "503", "not ready yet");
+        server.set_ready(true);
+        thread::spawn(move || {
+            let mut server = server;
+            while let Some(answer) = server.asks.blocking_recv() {
+                let _ = answer.send((StatusCode::OK, "written".to_owned()));
+            }
+        });
+        let written = post("");
+        assert!(status(&written) == "200" && written.ends_with("\r\n\r\nwritten\n"), "{written}");
+        assert_eq!(status(&post("Origin: http://evil.example\r\n")), "403");
+        assert_eq!(status(&post("Origin: null\r\n")), "403");
+        assert_eq!(status(&ask(address, b"POST /dump HTTP/1.1\r\nHost: evil.example\r\n\r\n")), "421");
+        let codes =
+            ["/dump", "/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
+        assert_eq!(codes, ["405", "200", "200", "404"]);
+    }
+
+    #[test]
     fn only_names_of_this_machine_are_answered() {
         let address = start();
         let code = |host: &str| {
@@ -467,8 +582,7 @@ mod tests {
             stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it listens");
         }
         // All have asked.
-        let asked: Vec<_> =
-            waiting.iter().map(|_| server.scrapes.blocking_recv().expect("a scrape")).collect();
+        let asked: Vec<_> = waiting.iter().map(|_| server.asks.blocking_recv().expect("a scrape")).collect();
         let refused = get(address, "/metrics");
         assert!(status(&refused) == "503" && refused.contains("too many connections"), "{refused}");
         let body = refused.split("\r\n\r\n").nth(1).expect("a body");

@@ -4,6 +4,7 @@ mod csv;
 mod fields;
 mod json;
 mod line;
+pub(crate) mod packed;
 mod pcapng;
 mod rotation;
 #[cfg(test)]

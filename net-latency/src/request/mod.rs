@@ -14,6 +14,7 @@ pub mod glob;
 pub mod hist;
 pub mod journey;
 pub mod network;
+mod record;
 pub mod report;
 pub mod rotation;
 pub mod stream;
@@ -31,6 +32,7 @@ pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, LineFormat, Re
 pub use hist::{HistConfig, Histograms};
 pub use journey::{Functions, JourneyConfig};
 pub use network::Mark;
+pub use record::{RecordConfig, Trigger, Triggers};
 pub use report::{LogFilter, ReportConfig};
 pub use rotation::Rotation;
 pub use stream::StreamConfig;
@@ -65,6 +67,8 @@ pub enum Config {
         /// The files.
         files: Vec<(String, Vec<u8>)>,
     },
+    /// Keep the last minutes.
+    Record(Box<RecordConfig>),
     /// Sum up logs.
     Report(ReportConfig),
     /// Show a live table.

@@ -19,6 +19,9 @@ const MAX_BUCKETS: u32 = 1 << 20;
 /// Smallest file that is worth a rotation, in bytes: a few lines.
 const MIN_FILE: u64 = 4 << 10;
 
+/// Least memory for packets: what they wait in until they are packed takes up to half of it.
+const MIN_MEMORY: u64 = 8 << 20;
+
 /// Most files that a rotation keeps: each has to be renamed every time.
 const MAX_FILES: u32 = 999;
 
@@ -64,6 +67,14 @@ pub(crate) fn parse_file_size(text: &str) -> Result<u64, String> {
             MIN_FILE >> 10
         )
     })
+}
+
+/// A size in bytes for packets in memory, with K, M or G for powers of 1024.
+pub(crate) fn parse_memory(text: &str) -> Result<usize, String> {
+    parse_size(text)
+        .filter(|bytes| *bytes >= MIN_MEMORY)
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .ok_or_else(|| format!("write {}M or more, such as 64M or 1G", MIN_MEMORY >> 20))
 }
 
 /// A number of files.

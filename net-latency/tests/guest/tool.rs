@@ -216,7 +216,7 @@ impl Launch {
         let mut command = Command::new(path());
         command.args(self.view);
         command.args(["--backend", &self.backend.to_string()]);
-        if self.view != Some("export") {
+        if !matches!(self.view, Some("export" | "record")) {
             command.args(["--format", self.format]);
         }
         command.args(["--footer", self.footer]);

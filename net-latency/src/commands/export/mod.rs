@@ -13,7 +13,6 @@ use std::{
 use anyhow::Context as _;
 use bytes::Bytes;
 use net_latency_common::Counter;
-use rustix::system::uname;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::{connections::Followed, kept::Kept, slow::Slow};
@@ -28,7 +27,7 @@ use crate::{
         listener::Listener,
         names::Names,
         process,
-        server::{Scrape, Server, gzipped},
+        server::{Scrape, Server, gzipped, hosts},
     },
     message::tell,
     request::{ExportBy, ExportConfig, Listen},
@@ -74,7 +73,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     };
     // It answers that it is alive while hooks are being attached, which takes a while.
     // Its thread reads nothing but what scrapers send.
-    let server = Server::start(listener, hosts(config), || {
+    let server = Server::start(listener, hosts(&config.host_names), || {
         privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
     })?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;
@@ -121,13 +120,6 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     outcome.and(told)
 }
 
-/// The names of this machine that scrapers may use, besides its addresses.
-fn hosts(config: &ExportConfig) -> Vec<String> {
-    let system = uname();
-    let own = system.nodename().to_string_lossy().into_owned();
-    config.host_names.iter().cloned().chain(["localhost".to_owned(), own]).collect()
-}
-
 /// How many counts the kernel side's table has room for, where they are in one.
 fn room(config: &ExportConfig) -> usize {
     if config.by == ExportBy::None { usize::MAX } else { config.buckets as usize }
@@ -158,7 +150,7 @@ impl Export<'_> {
     /// Answers scrapers until something ends the run.
     async fn answer(
         &mut self,
-        mut server: Server,
+        mut server: Server<Scrape>,
         signals: &mut Signals,
         selected: &mut Selected,
     ) -> Result<(), Failure> {
@@ -192,7 +184,7 @@ impl Export<'_> {
                         slow.read(tracer, Duration::ZERO)?;
                     }
                 }
-                scrape = server.scrapes.recv() => {
+                scrape = server.asks.recv() => {
                     let Scrape { form, is_packed, answer } = scrape.context("the thread that answers scrapers has ended")?;
                     // Nobody may wait for it any more.
                     let _ = answer.send(self.metrics(form, is_packed)?);

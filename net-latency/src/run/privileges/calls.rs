@@ -82,8 +82,8 @@ const ALWAYS: &[c_long] = &[
 ];
 /// Calls whose third argument may not ask for memory to be executed.
 const PROTECTING: [c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
-/// To put a file of lines in another's place.
-const REPLACING: &[c_long] = &[libc::SYS_ftruncate, libc::SYS_renameat, libc::SYS_unlinkat];
+/// To put a file of lines in another's place, or one that is whole and on the disk.
+const REPLACING: &[c_long] = &[libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_renameat, libc::SYS_unlinkat];
 /// To wait for a command, and to pass signals on to it, by the descriptor that is open.
 const COMMANDING: &[c_long] = &[libc::SYS_pidfd_send_signal, libc::SYS_wait4, libc::SYS_waitid];
 /// To answer scrapers on the socket that listens.

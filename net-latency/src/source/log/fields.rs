@@ -4,11 +4,18 @@ use std::{borrow::Cow, net::IpAddr};
 
 use net_latency_common::{Direction, Held};
 
-use crate::packet::{
-    event::{Protocol, flag_named, held_named},
-    fields::with_fields,
-    stages::{FINE_STAGES, STAGES, Stage, crossed, split},
+use crate::{
+    kernel::netns::NAME_LEN,
+    packet::{
+        event::{Protocol, flag_named, held_named},
+        fields::with_fields,
+        stages::{FINE_STAGES, STAGES, Stage, crossed, split},
+    },
 };
+
+/// Bytes of a name: of the kernel's, which have 15, each may be written as four characters. What the names of a log may be
+/// decides how much memory its report takes.
+const LONGEST_NAME: usize = 128;
 
 /// Flags that the kernel side sets. Others say what the times say, or are of a later version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,3 +201,14 @@ macro_rules! reader {
 }
 
 with_fields!(reader);
+
+impl Fields<'_> {
+    /// Whether a name in it is longer than any that we write.
+    pub(super) fn have_long_name(&self) -> bool {
+        let Self { comm, process, ifname, container, netns_name, .. } = self;
+        let is_longer =
+            |name: &Option<Cow<'_, str>>, most| name.as_ref().is_some_and(|name| name.len() > most);
+        [comm, process, ifname, container].into_iter().any(|name| is_longer(name, LONGEST_NAME))
+            || is_longer(netns_name, 4 * NAME_LEN)
+    }
+}

@@ -23,9 +23,13 @@ pub(crate) enum Line<'a> {
     TooLong,
 }
 
+/// What has not been read as lines: what was read ahead, and the rest.
+pub(super) type Unread<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
+
 #[derive(Debug)]
 pub(crate) struct Lines<R> {
-    source: R,
+    /// `None` once it is taken.
+    source: Option<R>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -36,7 +40,24 @@ pub(crate) struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(source: R) -> Self {
-        Self { source, buffer: vec![0; CAPACITY], start: 0, end: 0, idle: 0, most: MOST }
+        Self { source: Some(source), buffer: vec![0; CAPACITY], start: 0, end: 0, idle: 0, most: MOST }
+    }
+
+    /// Whether what is next begins so.
+    pub(super) fn begin_with(&mut self, mark: &[u8]) -> io::Result<bool> {
+        while self.end - self.start < mark.len() {
+            if self.fill()? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(self.buffer[self.start..self.end].starts_with(mark))
+    }
+
+    /// All that is behind the mark.
+    pub(super) fn take(&mut self, mark: &[u8]) -> Option<Unread<R>> {
+        let ahead = self.buffer[self.start + mark.len()..self.end].to_vec();
+        self.start = self.end;
+        Some(io::Cursor::new(ahead).chain(self.source.take()?))
     }
 
     /// The line before was a packet.
@@ -84,7 +105,8 @@ impl<R: Read> Lines<R> {
             self.start = 0;
         }
         loop {
-            match self.source.read(&mut self.buffer[self.end..]) {
+            let Some(source) = &mut self.source else { return Ok(0) };
+            match source.read(&mut self.buffer[self.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(count) => {

@@ -1,7 +1,6 @@
 //! The packets of one log, line by line, and why a line is none.
 
-use std::borrow::Cow;
-use std::io::Read;
+use std::io::{self, Read};
 
 use anyhow::anyhow;
 
@@ -9,20 +8,17 @@ use super::{
     csv::{self, CsvReader},
     fields::Fields,
     json,
-    lines::{Line, Lines},
+    lines::{Line, Lines, Unread},
     record::LogRecord,
+    recorded::Recorded,
     time::TimeReader,
 };
 use crate::error::Failure;
-use crate::kernel::netns::NAME_LEN;
+use crate::recording::file::{Damage, MAGIC};
 
 /// A file in whose first lines there is nothing of ours is not read to its end.
 const PATIENCE: u64 = 1_000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Bytes of a name: of the kernel's, which have 15, each may be written as four characters. What the names of a log may be
-/// decides how much memory its report takes.
-const LONGEST_NAME: usize = 128;
 
 /// Why a line was passed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +118,8 @@ pub(crate) struct LogReader<R> {
     purpose: &'static str,
     lines: Lines<R>,
     parser: Parser,
+    /// Once its first bytes say that it has no lines.
+    recorded: Option<Recorded<Unread<R>>>,
     skipped: u64,
     first_skipped: Option<(u64, Skipped)>,
     is_over: bool,
@@ -137,6 +135,7 @@ impl<R: Read> LogReader<R> {
             purpose,
             lines: Lines::new(source),
             parser: Parser::default(),
+            recorded: None,
             skipped: 0,
             first_skipped: None,
             is_over: false,
@@ -156,6 +155,30 @@ impl<R: Read> LogReader<R> {
         if std::mem::take(&mut self.was_good) {
             self.lines.is_good();
         }
+        let is_unread = self.parser.line == 0 && self.recorded.is_none() && !self.is_over;
+        if is_unread
+            && self.lines.begin_with(MAGIC).map_err(|error| no_bytes(&self.name, &error))?
+            && let Some(unread) = self.lines.take(MAGIC)
+        {
+            self.recorded = Some(Recorded::open(unread).map_err(|damage| unreadable(&self.name, &damage))?);
+        }
+        if let Some(recorded) = &mut self.recorded {
+            if self.is_over {
+                return Ok(None);
+            }
+            match recorded.next() {
+                Ok(Some(packet)) => {
+                    tally.lines += 1;
+                    self.parser.good += 1;
+                    return Ok(Some(take(packet)));
+                }
+                Ok(None) => {}
+                Err(damage) if self.parser.good > 0 => tally.damaged.push(format!("{}: {damage}", self.name)),
+                Err(damage) => return Err(unreadable(&self.name, &damage)),
+            }
+            self.is_over = true;
+            return Ok(None);
+        }
         while !self.is_over {
             let line = match self.lines.next() {
                 Ok(Some(line)) => line,
@@ -165,7 +188,7 @@ impl<R: Read> LogReader<R> {
                     tally.damaged.push(format!("{}: {error}", self.name));
                     break;
                 }
-                Err(error) => return Err(Failure::Usage(format!("cannot read {}: {error}", self.name))),
+                Err(error) => return Err(no_bytes(&self.name, &error)),
             };
             match self.parser.read(line, tally) {
                 Ok(Some(packet)) => {
@@ -199,6 +222,16 @@ impl<R: Read> LogReader<R> {
         }
         Ok(())
     }
+}
+
+/// A log of which nothing can be read.
+fn no_bytes(name: &str, error: &io::Error) -> Failure {
+    Failure::Usage(format!("cannot read {name}: {error}"))
+}
+
+/// A recording of which nothing can be read.
+fn unreadable(name: &str, damage: &Damage) -> Failure {
+    anyhow!("cannot read {name}: {damage}").into()
 }
 
 /// What is known of a log from the lines before.
@@ -243,7 +276,7 @@ impl Parser {
             })?,
         };
         let packet = match fields {
-            Some(fields) if has_long_name(&fields) => return Err(Skipped::LongName),
+            Some(fields) if fields.have_long_name() => return Err(Skipped::LongName),
             Some(fields) => Some(LogRecord::of(fields, &mut self.times).ok_or(Skipped::Incomplete)?),
             None => None,
         };
@@ -270,20 +303,12 @@ impl Parser {
     }
 }
 
-/// Whether a name in it is longer than any that we write.
-fn has_long_name(fields: &Fields<'_>) -> bool {
-    let Fields { comm, process, ifname, container, netns_name, .. } = fields;
-    let is_longer = |name: &Option<Cow<'_, str>>, most| name.as_ref().is_some_and(|name| name.len() > most);
-    [comm, process, ifname, container].into_iter().any(|name| is_longer(name, LONGEST_NAME))
-        || is_longer(netns_name, 4 * NAME_LEN)
-}
-
 fn is_text_form(line: &[u8]) -> bool {
     [&b" |I| "[..], b" |O| "].iter().any(|mark| memchr::memmem::find(line, mark).is_some())
 }
 
 fn no_log(name: &str, purpose: &str, line: u64, skipped: Skipped) -> Failure {
-    let remedy = "record with --format json or --format csv";
+    let remedy = "record with --format json or --format csv, or by `net-latency record`";
     Failure::Usage(match skipped {
         Skipped::Text => format!("{name} is in the text form, from which no {purpose} can be made; {remedy}"),
         _ => format!("{name} is not a log of net-latency: its line {line} {}; {remedy}", skipped.reason()),

@@ -19,7 +19,10 @@ use net_latency_common::{
     AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
 };
 
-use super::{fields::Fields, time::TimeReader};
+use super::{
+    fields::Fields,
+    time::{Time, TimeReader},
+};
 use crate::packet::{
     event::{COLUMNS, Event, PARTS, from_display_order},
     stages::{crossed, split},
@@ -49,8 +52,14 @@ impl<'a> LogRecord<'a> {
     /// `None` if time, direction or protocol are missing.
     #[inline(always)]
     pub(super) fn of(fields: Fields<'a>, times: &mut TimeReader) -> Option<Self> {
+        let time = times.read(fields.ts.as_ref()?)?;
+        Self::at(fields, time)
+    }
+
+    /// The same of a packet of that time.
+    #[inline(always)]
+    pub(super) fn at(fields: Fields<'a>, time: Time) -> Option<Self> {
         let (direction, protocol) = (fields.dir?, fields.proto?);
-        let time = times.read(&fields.ts?)?;
         let ends = fields.saddr.zip(fields.sport).zip(fields.daddr.zip(fields.dport));
         let ((source, sport), (destination, dport)) = ends.unwrap_or((NOWHERE, NOWHERE));
         let is_v6 = source.is_ipv6() || destination.is_ipv6();

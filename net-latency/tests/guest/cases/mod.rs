@@ -28,6 +28,7 @@ mod output;
 pub(crate) mod prerequisites;
 mod privileges;
 mod race;
+mod record;
 mod reused;
 mod rotation;
 mod selection;
@@ -91,6 +92,7 @@ const BEHIND_HOOKS: &[&[Case]] = &[
     hist::CASES,
     hostile::CASES,
     privileges::CASES,
+    record::CASES,
     reused::CASES,
     selection::CASES,
     summary::CASES,
@@ -133,6 +135,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         clock::CASES,
         soak::CASES,
         race::CASES,
+        record::CASES,
         output::CASES,
         rotation::CASES,
         summary::CASES,

@@ -129,6 +129,7 @@ fn given_up(backend: Backend) -> Result<()> {
         ("export", &["--listen", "127.0.0.1:0"]),
         ("calls", &["tcp_sendmsg"]),
         ("connections", &["--interval", "100ms"]),
+        ("record", &["-o", "/tmp"]),
     ];
     // The last hooks by kprobe only.
     let views = views.into_iter().filter(|(view, _)| *view != "calls" || backend == Backend::Kprobe);

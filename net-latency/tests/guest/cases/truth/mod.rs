@@ -11,7 +11,7 @@ mod held;
 mod io;
 mod netem;
 mod places;
-mod programs;
+pub(crate) mod programs;
 mod readers;
 mod sent;
 mod skipped;

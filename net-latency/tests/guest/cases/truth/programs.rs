@@ -36,11 +36,11 @@ const SHARE: usize = 100;
 const START: Duration = Duration::from_secs(30);
 
 /// A program that runs until the value is dropped.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Server {
     /// Starts it at the far end, and waits until it listens at its port.
-    fn start(path: &Path, port: u16, program: &str, arguments: &[&str]) -> Result<Self> {
+    pub(crate) fn start(path: &Path, port: u16, program: &str, arguments: &[&str]) -> Result<Self> {
         let child = path.far(|| spawn(program, arguments))?;
         let mut server = Self(child);
         let is_there = || {
@@ -84,7 +84,7 @@ fn spawn(program: &str, arguments: &[&str]) -> Result<Child> {
 }
 
 /// Runs a client at the near end until it ends well.
-fn client(path: &Path, program: &str, arguments: &[&str]) -> Result<()> {
+pub(crate) fn client(path: &Path, program: &str, arguments: &[&str]) -> Result<()> {
     let mut child = path.near(|| spawn(program, arguments))?;
     let status = wait(&mut child, PATIENCE)?;
     ensure!(status.success(), "{program} {}: {status}", arguments.join(" "));
@@ -142,8 +142,17 @@ fn expect_known(evidence: &Evidence<'_>, lines: &[&Line]) -> Result<()> {
 
 /// Two processes that answer with a file, to a client with one connection.
 fn nginx() -> Result<Check> {
-    const PORT: u16 = 8080;
     let path = Path::veth(Version::V4)?;
+    ask_nginx(&path, 60)?;
+    Ok(known(&path, NGINX, "nginx", 60))
+}
+
+/// Where nginx listens.
+const NGINX: u16 = 8080;
+
+/// Gets a file so many times.
+pub(crate) fn ask_nginx(path: &Path, times: u32) -> Result<()> {
+    const PORT: u16 = NGINX;
     let address = path.addresses().1;
     let (directory, config) = (Scratch::new("nginx"), Scratch::new("nginx.conf"));
     let (root, config) = (directory.path(), config.path());
@@ -161,26 +170,34 @@ fn nginx() -> Result<Check> {
     );
     fs::write(config, text)?;
     let server =
-        Server::start(&path, PORT, "/bin/nginx", &["-e", "stderr", "-c", &config.display().to_string()])?;
-    let url = format!("http://{address}:{PORT}/file?[1-60]");
-    client(&path, "/bin/curl", &["-sS", "-f", "-o", "/dev/null", &url])?;
+        Server::start(path, PORT, "/bin/nginx", &["-e", "stderr", "-c", &config.display().to_string()])?;
+    let url = format!("http://{address}:{PORT}/file?[1-{times}]");
+    client(path, "/bin/curl", &["-sS", "-f", "-o", "/dev/null", &url])?;
     drop(server);
     fs::remove_dir_all(root)?;
-    Ok(known(&path, PORT, "nginx", 60))
+    Ok(())
 }
 
 /// A server with one thread, and requests that do not wait for the answers before them.
 fn redis() -> Result<Check> {
-    const PORT: u16 = 6379;
     let path = Path::veth(Version::V6)?;
+    ask_redis(&path, &["-c", "4", "-P", "16", "-n", "3200"])?;
+    Ok(known(&path, REDIS, "redis-server", 200))
+}
+
+/// Where redis listens.
+const REDIS: u16 = 6379;
+
+/// Sets and gets by redis' own benchmark.
+pub(crate) fn ask_redis(path: &Path, load: &[&str]) -> Result<()> {
     let address = path.addresses().1.to_string();
-    let port = PORT.to_string();
+    let port = REDIS.to_string();
     let arguments = ["--port", &port, "--bind", &address, "--protected-mode", "no", "--save", ""];
-    let server = Server::start(&path, PORT, "/bin/redis-server", &arguments)?;
-    let load = ["-h", &address, "-p", &port, "-c", "4", "-P", "16", "-n", "3200", "-t", "set,get", "-q"];
-    client(&path, "/bin/redis-benchmark", &load)?;
+    let server = Server::start(path, REDIS, "/bin/redis-server", &arguments)?;
+    let load = [&["-h", &address, "-p", &port, "-t", "set,get", "-q"], load].concat();
+    client(path, "/bin/redis-benchmark", &load)?;
     drop(server);
-    Ok(known(&path, PORT, "redis-server", 200))
+    Ok(())
 }
 
 /// A server with four threads that each wait for several connections (epoll).

@@ -1,0 +1,479 @@
+//! `net-latency record`: keeps the last minutes in memory ([`ring`](crate::recording::ring)), and writes them to a file when
+//! something happens ([`dumps`]).
+
+mod dumps;
+
+use std::{
+    env,
+    fmt::Display,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use chrono::Local;
+use hyper::StatusCode;
+use rustix::system::uname;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::dumps::{Dumps, Refused, Written};
+use super::Alarm;
+use crate::{
+    accounting::{Footer, LeftOut, Losses, Summary, object::View},
+    clock::{Clock, monotonic_ns},
+    error::Failure,
+    export::{
+        listener::Listener,
+        server::{Dump, Server, hosts},
+    },
+    message::{say, tell},
+    output::packed,
+    packet::event::Event,
+    recording::{file::Head, ring::Ring},
+    request::{FooterFormat, Listen, RecordConfig},
+    run::{
+        ends::{self, Selected, Signals, readable},
+        pace::{self, BATCH, TICK, TICKS_PER_SECOND},
+        privileges::{self, Later},
+        tracer::Tracer,
+    },
+    source::{RecordSource as _, ring::Names},
+};
+
+/// A block is complete after this time, however few packets it has: older ones go block by block.
+const BLOCK_TIME: Duration = Duration::from_secs(5);
+/// When it is said how long the memory will last.
+const ESTIMATE: Duration = Duration::from_secs(10);
+/// What the process takes besides packets and the kernel's ring buffer, at most, as measured: code, names, sums.
+const BESIDES: usize = 24 << 20;
+
+/// Records until something ends the run.
+///
+/// # Errors
+/// [`Failure::CannotTrace`] before anything is attached; a usage failure if there is no such directory or address; a failure
+/// while running if reading fails.
+pub fn run(config: &RecordConfig) -> Result<(), Failure> {
+    pace::block_on(record(config))
+}
+
+async fn record(config: &RecordConfig) -> Result<(), Failure> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    // From now on it ends nothing.
+    let asked = signal(SignalKind::user_defined1()).context("cannot listen for signals")?;
+    let dumps = Dumps::open(&config.directory, config.every, config.keep)?;
+    let server = config.listen.as_ref().map(|listen| serve(listen, config)).transpose()?;
+    let mut selected = Selected::hold(&config.filter, false)?;
+    let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
+    selected.are_there()?;
+    let socket = match &config.listen {
+        Some(Listen::Unix(path)) => Some(path.as_path()),
+        _ => None,
+    };
+    let name = Dumps::name_in(&config.directory);
+    let later = Later {
+        output: Some(&name),
+        answers: server.is_some(),
+        socket,
+        reads_names: true,
+        ..Later::default()
+    };
+    let head = Head {
+        host: uname().nodename().to_string_lossy().into_owned(),
+        kernel: uname().release().to_string_lossy().into_owned(),
+        arguments: env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        ..Head::new()
+    };
+    privileges::give_up(&later, || tracer.losses().is_ok())?;
+    server.iter().for_each(|(server, _)| server.set_ready(true));
+    if !config.quiet {
+        let at = server.as_ref().map(|(_, address)| format!("; POST {address}/dump writes a file"));
+        let most = config.memory + config.tracing.buffer_bytes as usize + BESIDES;
+        tell(format_args!(
+            "tracing by {}; keeping the last {} in {} MiB (resident: up to {} MiB), files go to {}; SIGUSR1 writes \
+             one{}; Ctrl-C ends it",
+            tracer.mechanism().name(),
+            seconds(config.last),
+            config.memory >> 20,
+            most.div_ceil(1 << 20),
+            config.directory.display(),
+            at.unwrap_or_default(),
+        ));
+    }
+    let start = *tracer.span.start();
+    let mut recorder = Recorder {
+        config,
+        tracer,
+        names: Names::default(),
+        ring: Ring::new(config.memory, config.last),
+        dumps,
+        head,
+        summary: Summary::since(start),
+        left_out: LeftOut::default(),
+        begun: Instant::now(),
+        drops: 0,
+        reason: None,
+        asking: Vec::new(),
+        counts: [0; 3],
+        told_refused: 0,
+        alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
+    };
+    let outcome = recorder.trace(&mut signals, asked, server.map(|(server, _)| server), &mut selected).await;
+    let told = recorder.finish().await;
+    outcome.and(told)
+}
+
+/// Starts to answer those who want a file, and where.
+fn serve(listen: &Listen, config: &RecordConfig) -> Result<(Server<Dump>, String), Failure> {
+    let listener = Listener::open(listen)?;
+    let address = match listener.address() {
+        Listen::Port(address) => format!("http://{address}"),
+        socket @ Listen::Unix(_) => socket.to_string(),
+    };
+    let server = Server::start_for_dumps(listener, hosts(&config.host_names), || {
+        privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
+    })?;
+    Ok((server, address))
+}
+
+/// A time in the largest unit that it fills.
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0 => format!("{} ms", time.as_millis()),
+        seconds @ 1..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3_600),
+    }
+}
+
+struct Recorder<'a> {
+    config: &'a RecordConfig,
+    tracer: Tracer,
+    names: Names,
+    ring: Ring,
+    dumps: Dumps,
+    head: Head,
+    summary: Summary,
+    left_out: LeftOut,
+    begun: Instant,
+    /// Packets that the kernel had dropped a second ago.
+    drops: u64,
+    /// What a file is to be written for.
+    reason: Option<String>,
+    /// Who waits for the file that is being written.
+    asking: Vec<Dump>,
+    /// Files that were written, that failed, and that were not begun since the last one was too near.
+    counts: [u64; 3],
+    /// So many packets that found no room were told.
+    told_refused: u64,
+    alarm: Alarm,
+}
+
+impl Recorder<'_> {
+    /// Reads and keeps until something ends the run.
+    async fn trace(
+        &mut self,
+        signals: &mut Signals,
+        mut asked: Signal,
+        mut server: Option<Server<Dump>>,
+        selected: &mut Selected,
+    ) -> Result<(), Failure> {
+        let filling =
+            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
+        let mut tick = pace::ticks(TICK);
+        let mut block = pace::ticks(BLOCK_TIME.min(self.config.last));
+        let over = pace::over(self.config.duration);
+        tokio::pin!(over);
+        let estimate = tokio::time::sleep(ESTIMATE);
+        tokio::pin!(estimate);
+        let mut is_estimated = self.config.quiet;
+        let mut ticks = 0u32;
+        loop {
+            let mut ask = None;
+            tokio::select! {
+                biased;
+                () = signals.any() => return Ok(()),
+                () = &mut over => return Ok(()),
+                ended = selected.all_gone() => return ended,
+                () = ends::next(Some(&mut asked)) => self.reason = Some("signal".to_owned()),
+                dump = next_ask(server.as_mut()) => ask = Some(dump),
+                written = self.dumps.written() => self.tell_written(written),
+                () = &mut estimate, if !is_estimated => {
+                    is_estimated = true;
+                    self.tell_estimate();
+                }
+                _ = block.tick() => self.ring.turn(true),
+                ready = filling.readable() => {
+                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                }
+                _ = tick.tick() => {
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                        self.look()?;
+                    }
+                }
+            }
+            self.drain()?;
+            if let Some(ask) = ask {
+                self.answer(ask)?;
+            } else if let Some(reason) = self.reason.take() {
+                self.dump(reason)?;
+            }
+        }
+    }
+
+    /// Once a second: names, losses, drops.
+    fn look(&mut self) -> Result<(), Failure> {
+        self.names.refresh();
+        let losses = self.tracer.losses()?;
+        self.alarm.look(&losses);
+        let before = std::mem::replace(&mut self.drops, dropped(&losses));
+        if let Some(least) = self.config.triggers.drops {
+            let new = self.drops.saturating_sub(before);
+            if new >= least {
+                self.reason = Some(format!("drops={new}/s"));
+            }
+        }
+        let refused = self.ring.refused();
+        if refused > self.told_refused && !self.config.quiet {
+            let new = refused - self.told_refused;
+            tell(format_args!(
+                "{new} packets not kept just now: the file that is being written holds the memory"
+            ));
+        }
+        self.told_refused = refused;
+        Ok(())
+    }
+
+    /// Keeps the packets that wait, a batch at most; whether there were as many.
+    fn drain(&mut self) -> Result<bool, Failure> {
+        let Self { tracer, names, ring, summary, left_out, config, reason, .. } = self;
+        let mut records = tracer.records(Clock::sample(), Some(names), left_out);
+        for _ in 0..BATCH {
+            let next = records.next(|event| {
+                packed::pack(event, &mut ring.packer);
+                summary.record_event(event);
+                if let Some(least) = config.triggers.slower
+                    && is_slower(event, least)
+                {
+                    *reason = Some(format!("slower={}us", least.as_micros()));
+                }
+            })?;
+            if next.is_none() {
+                return Ok(false);
+            }
+            ring.turn(false);
+        }
+        Ok(true)
+    }
+
+    /// Somebody asks for a file.
+    fn answer(&mut self, ask: Dump) -> Result<(), Failure> {
+        let refusal = match self.dumps.check() {
+            Ok(()) => {
+                self.asking.push(ask);
+                return self.dump("http".to_owned());
+            }
+            // It has nearly all that this one would have.
+            Err(Refused::Busy) => {
+                self.asking.push(ask);
+                return Ok(());
+            }
+            Err(Refused::Early) => {
+                self.counts[2] += 1;
+                let every = seconds(self.config.every);
+                (StatusCode::TOO_MANY_REQUESTS, format!("a file was written less than {every} ago"))
+            }
+            Err(Refused::Empty) => (StatusCode::CONFLICT, NOTHING.to_owned()),
+        };
+        // Who asked may have gone.
+        let _ = ask.send(refusal);
+        Ok(())
+    }
+
+    /// Begins a file, unless one is being written, or was just written.
+    fn dump(&mut self, reason: String) -> Result<(), Failure> {
+        let begun = self.dumps.check().and_then(|()| {
+            self.ring.turn(true);
+            let blocks = self.ring.held();
+            if blocks.is_empty() { Err(Refused::Empty) } else { Ok(blocks) }
+        });
+        let blocks = match begun {
+            Ok(blocks) => blocks,
+            Err(refused) => {
+                self.counts[2] += 1;
+                if refused == Refused::Empty {
+                    self.tell_asking(StatusCode::CONFLICT, NOTHING);
+                }
+                return Ok(());
+            }
+        };
+        let monotonic_ns = monotonic_ns();
+        let head = Head {
+            reason,
+            wall_ns: Clock::sample().to_utc_ns(monotonic_ns),
+            monotonic_ns,
+            offset_s: Local::now().offset().local_minus_utc(),
+            lost: self.tracer.losses()?.lines() + self.ring.refused(),
+            ..self.head.clone()
+        };
+        if let Err(failure) = self.dumps.begin(head, blocks) {
+            self.tell_failed(&failure);
+        }
+        Ok(())
+    }
+
+    fn tell_written(&mut self, written: Written) {
+        match written {
+            Ok(dumped) => {
+                self.counts[0] += 1;
+                let name = self.dumps.shown(dumped.name.as_ref());
+                let words = format!(
+                    "{name}: {} packets, {} KiB, written in {} ms",
+                    dumped.packets,
+                    dumped.bytes.div_ceil(1 << 10),
+                    dumped.time.as_millis()
+                );
+                if !self.config.quiet {
+                    tell(&words);
+                }
+                self.tell_asking(StatusCode::OK, &words);
+                if let Err(why) = self.dumps.tidy() {
+                    tell(why);
+                }
+            }
+            Err(error) => {
+                self.tell_failed(&format_args!(
+                    "cannot write a recording into {}: {error}",
+                    self.config.directory.display()
+                ));
+            }
+        }
+    }
+
+    /// Tells stderr, even a quiet one, that there is no file.
+    fn tell_failed(&mut self, why: &dyn Display) {
+        self.counts[1] += 1;
+        let words = format!("{why}; recording goes on");
+        tell(&words);
+        self.tell_asking(StatusCode::INSUFFICIENT_STORAGE, &words);
+    }
+
+    /// Answers those who have asked.
+    fn tell_asking(&mut self, status: StatusCode, words: &str) {
+        for ask in self.asking.drain(..) {
+            // Who asked may have gone.
+            let _ = ask.send((status, words.to_owned()));
+        }
+    }
+
+    /// How long the memory lasts, by what has come so far.
+    fn tell_estimate(&self) {
+        let (bytes, packets) = self.ring.size();
+        let rate = packets as f64 / self.begun.elapsed().as_secs_f64();
+        let Some(each) = self.ring.bytes_per_packet().filter(|_| rate > 0.0) else {
+            return tell(
+                "no packets in the first 10 s, so that nothing is known of how long the memory lasts",
+            );
+        };
+        let lasts = self.config.memory.saturating_sub(self.ring.packer.bytes()) as f64 / (rate * each);
+        let lasts = Duration::from_secs_f64(lasts.min(1e9));
+        let is_enough = if lasts < self.config.last {
+            ", less than --last: more --memory, a filter or --sample helps"
+        } else {
+            ""
+        };
+        tell(format_args!(
+            "{rate:.0} packets a second, {each:.1} bytes each, {} MiB so far: the memory lasts {} at this rate{is_enough}",
+            bytes.div_ceil(1 << 20),
+            seconds(lasts),
+        ));
+    }
+
+    /// Detaches, waits for a file that is being written, and says what was kept and what was not.
+    async fn finish(&mut self) -> Result<(), Failure> {
+        let elapsed = self.begun.elapsed();
+        let mut losses = self.tracer.detach()?;
+        while self.drain()? {}
+        if self.dumps.check() == Err(Refused::Busy) {
+            let written = self.dumps.written().await;
+            self.tell_written(written);
+        }
+        let ledger = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?;
+        losses.evicted_in = ledger.evicted;
+        if !self.config.quiet {
+            let [written, failed, near] = self.counts;
+            tell(format_args!(
+                "recordings: {written} written, {failed} failed, {near} not begun (one was being written, or had been less \
+                 than {} ago)",
+                seconds(self.config.every)
+            ));
+        }
+        if self.config.footer != FooterFormat::None {
+            let footer = Footer {
+                summary: &self.summary,
+                elapsed,
+                losses: &losses,
+                ledger: &ledger,
+                cost: &self.tracer.cost()?,
+                view: View::Record,
+                zone: self.config.zone,
+            };
+            say(|out| footer.write(self.config.footer, out));
+        }
+        Ok(())
+    }
+}
+
+const NOTHING: &str = "there is nothing to write: no packet has come";
+
+/// Who asks next; never if nobody can.
+async fn next_ask(server: Option<&mut Server<Dump>>) -> Dump {
+    let ask = match server {
+        Some(server) => server.asks.recv().await,
+        None => None,
+    };
+    match ask {
+        Some(ask) => ask,
+        None => std::future::pending().await,
+    }
+}
+
+/// Packets that the kernel has dropped.
+fn dropped(losses: &Losses) -> u64 {
+    losses.drops.iter().map(|(_, count)| count).sum()
+}
+
+/// Whether a packet took so long, in total or in one stage.
+fn is_slower(event: &Event<'_>, least: Duration) -> bool {
+    let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
+    let mut stages = event.stages().into_iter().chain([event.total_ns()]).flatten();
+    stages.any(|ns| ns >= least)
+        || event.parts().is_some_and(|parts| parts.into_iter().flatten().any(|ns| ns >= least))
+}
+
+#[cfg(test)]
+mod tests {
+    use net_latency_common::{PARTS, Unknown, unknown_part};
+
+    use super::*;
+    use crate::packet::event::fixtures::{WALL_NS, incoming};
+
+    #[test]
+    fn one_slow_stage_is_enough() {
+        let record = incoming();
+        let event = Event::new(&record, WALL_NS, None);
+        assert!(
+            is_slower(&event, Duration::from_nanos(247_500))
+                && !is_slower(&event, Duration::from_nanos(247_501))
+        );
+        let unknown = [unknown_part(Unknown::NoStamp); PARTS];
+        assert!(!is_slower(&event.with_parts(Some(&unknown)), Duration::from_secs(1)));
+        let slow = [1, 2_000_000, 3, 4];
+        assert!(is_slower(&event.with_parts(Some(&slow)), Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn times_are_told_in_their_unit() {
+        let told = [250, 1_000, 119_999, 300_000, 7_200_000].map(|ms| seconds(Duration::from_millis(ms)));
+        assert_eq!(told, ["250 ms", "1 s", "119 s", "5 min", "2 h"]);
+    }
+}

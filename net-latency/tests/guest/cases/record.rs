@@ -1,0 +1,250 @@
+//! `net-latency record`: what it writes when it is told is what was there, and it goes on meanwhile.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::{Path as FilePath, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Case, truth::programs};
+use crate::{
+    net::{Path, Version},
+    peers::Pair,
+    process::{PATIENCE, until},
+    tool::{self, Backend, Launch, Scratch, Sink, Tool},
+};
+
+pub(crate) const CASES: &[Case] = &[
+    ("record_writes_when_told", writes_when_told),
+    ("record_writes_for_slow_packets", writes_for_slow_packets),
+    ("record_survives_a_kill_and_a_full_disk", survives),
+    ("record_packs_real_traffic", packs_real_traffic),
+];
+
+const LEN: u32 = 200;
+
+/// A recorder with a directory of its own.
+struct Recorder {
+    tool: Tool,
+    directory: TempDir,
+}
+
+impl Recorder {
+    fn start(backend: Backend, arguments: &[&str]) -> Result<Self> {
+        Self::start_in(tempfile::tempdir()?, backend, arguments)
+    }
+
+    fn start_in(directory: TempDir, backend: Backend, arguments: &[&str]) -> Result<Self> {
+        let tool = Launch::new(backend)
+            .view("record")
+            .sink(Sink::Redirected(Scratch::new("stdout")))
+            .args(&["-o".to_owned(), directory.path().display().to_string()])
+            .args(arguments)
+            .start()?;
+        Ok(Self { tool, directory })
+    }
+
+    /// Waits for so many files; the oldest first.
+    fn files(&self, count: usize) -> Result<Vec<PathBuf>> {
+        until(PATIENCE, || Ok(recordings(self.directory.path())?.len() >= count))
+            .with_context(|| format!("there are no {count} recordings"))?;
+        recordings(self.directory.path())
+    }
+}
+
+fn recordings(directory: &FilePath) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "nlr") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The packets of a recording, as JSON has them, and what was said besides.
+fn packets(file: &FilePath) -> Result<Vec<Value>> {
+    let output = std::process::Command::new(tool::path())
+        .args(["report", "--format", "json", "-o", "-"])
+        .arg(file)
+        .output()?;
+    ensure!(output.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout)?;
+    lines.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// How many packets of the conversation came in and went out, at both ends together.
+fn of(packets: &[Value], pair: &Pair) -> [usize; 2] {
+    let port = pair.near.port();
+    ["in", "out"].map(|dir| {
+        let is_ours = |packet: &&Value| {
+            (packet["sport"] == port || packet["dport"] == port)
+                && packet["dir"] == dir
+                && packet["len"] == LEN
+        };
+        packets.iter().filter(is_ours).count()
+    })
+}
+
+fn connect() -> Result<Pair> {
+    let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
+    pair.set_patience(PATIENCE * 3);
+    Ok(pair)
+}
+
+/// By signal and by HTTP; all packets so far are in the file, those from before and behind its times of writing too.
+fn writes_when_told(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 300;
+    let arguments = ["--every", "1s", "--keep", "2", "--dump-on", "http", "--listen", "127.0.0.1:9824"];
+    let recorder = Recorder::start(backend, &arguments)?;
+    let mut pair = connect()?;
+    let mut rounds = 0;
+    for number in 1..=2 {
+        pair.converse(ROUNDS, LEN)?;
+        rounds += ROUNDS as usize;
+        // What was finished a moment ago is read by then.
+        std::thread::sleep(Duration::from_millis(1_200));
+        recorder.tool.signal(Signal::SIGUSR1)?;
+        let files = recorder.files(number)?;
+        let found = of(&packets(&files[number - 1])?, &pair);
+        // A call that the kernel skipped leaves a stage unknown, and hardly ever a line out.
+        ensure!(
+            found.iter().all(|count| (2 * rounds - 4..=2 * rounds).contains(count)),
+            "{found:?}, not {}",
+            2 * rounds
+        );
+    }
+    std::thread::sleep(Duration::from_millis(1_200));
+    let mut stream = TcpStream::connect("127.0.0.1:9824")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"POST /dump HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(".nlr: "), "{answer}");
+    // The oldest goes.
+    until(PATIENCE, || Ok(recordings(recorder.directory.path())?.len() == 2)).context("three files stay")?;
+    let outcome = recorder.tool.stop()?;
+    ensure!(outcome.status.success(), outcome.fault("it did not end well", []));
+    ensure!(outcome.lost()? == 0, outcome.fault("packets were lost", []));
+    Ok(())
+}
+
+/// A stage of so long, and not for others.
+fn writes_for_slow_packets(backend: Backend) -> Result<()> {
+    let arguments = ["--stages", "fine", "--dump-on", "slower=300ms"];
+    let recorder = Recorder::start(backend, &arguments)?;
+    let mut pair = connect()?;
+    pair.converse(50, LEN)?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(recordings(recorder.directory.path())?.is_empty(), "no packet was slow");
+    pair.client.ask("write 200")?;
+    std::thread::sleep(Duration::from_millis(400));
+    pair.server.ask("read 200 200 0")?;
+    let files = recorder.files(1)?;
+    let packets = packets(&files[0])?;
+    let slow =
+        packets.iter().filter(|packet| packet["tcp_app_ns"].as_u64().is_some_and(|ns| ns >= 300_000_000));
+    ensure!(slow.clone().count() >= 1, "the slow packet is not in the file");
+    ensure!(slow.clone().all(|packet| packet["tcp_wait_ns"].is_u64()), "without its parts");
+    ensure!(recorder.tool.stop()?.status.success(), "it did not end well");
+    Ok(())
+}
+
+/// What is left behind is whole or not there, and a disk without room ends nothing.
+fn survives(backend: Backend) -> Result<()> {
+    let recorder = Recorder::start(backend, &["--every", "1s"])?;
+    let mut pair = connect()?;
+    pair.converse(100, LEN)?;
+    std::thread::sleep(Duration::from_millis(200));
+    recorder.tool.signal(Signal::SIGUSR1)?;
+    recorder.files(1)?;
+    recorder.tool.signal(Signal::SIGUSR1)?;
+    recorder.tool.signal(Signal::SIGKILL)?;
+    let Recorder { tool, directory } = recorder;
+    drop(tool);
+    for file in recordings(directory.path())? {
+        ensure!(!packets(&file)?.is_empty(), "{} has no packets", file.display());
+    }
+    // Somebody's leftovers, and a file that is cut.
+    let left = directory.path().join(".net-latency-20200101T000000.000Z.nlr.1.part");
+    fs::write(&left, "of a run that was killed")?;
+    let whole = fs::read(&recordings(directory.path())?[0])?;
+    let cut = Scratch::new("cut");
+    fs::write(cut.path(), &whole[..whole.len() - 9])?;
+    let report = std::process::Command::new(tool::path()).arg("report").arg(cut.path()).output()?;
+    let said = String::from_utf8(report.stderr)?;
+    ensure!(report.status.code() == Some(1) && said.contains("cut off"), "{said}");
+    ensure!(!report.stdout.is_empty(), "what could be read is not reported");
+
+    // A file system of 1 MiB, which is full.
+    let disk = tempfile::tempdir()?;
+    let options = Some("size=1M");
+    nix::mount::mount(Some("tmpfs"), disk.path(), Some("tmpfs"), nix::mount::MsFlags::empty(), options)?;
+    let outcome = full(backend, disk.path());
+    nix::mount::umount2(disk.path(), nix::mount::MntFlags::MNT_DETACH)?;
+    outcome?;
+    drop(directory);
+    Ok(())
+}
+
+/// Of real servers a packet takes 24 bytes or less in a file, which has what memory has.
+fn packs_real_traffic(backend: Backend) -> Result<()> {
+    const MOST: f64 = 24.0;
+    type Load = fn(&Path) -> Result<()>;
+    let loads: [(&str, Load); 2] = [
+        ("nginx", |path| programs::ask_nginx(path, 1_000)),
+        ("redis", |path| programs::ask_redis(path, &["-c", "50", "-n", "8000"])),
+    ];
+    for (name, load) in loads {
+        let path = Path::veth(Version::V4)?;
+        let mut recorder = Recorder::start(backend, &[])?;
+        load(&path)?;
+        std::thread::sleep(Duration::from_millis(200));
+        recorder.tool.signal(Signal::SIGUSR1)?;
+        recorder
+            .tool
+            .expect_said("what is written", |lines| lines.iter().any(|line| line.contains(".nlr: ")))?;
+        let file = &recorder.files(1)?[0];
+        let count = packets(file)?.len();
+        let each = fs::metadata(file)?.len() as f64 / count as f64;
+        println!("{name}: {count} packets, {each:.2} bytes each");
+        ensure!(count > 4_000 && each <= MOST, "{name}: {count} packets, {each} bytes each");
+        let outcome = recorder.tool.stop()?;
+        ensure!(outcome.lost()? == 0, outcome.fault("packets were lost", []));
+    }
+    Ok(())
+}
+
+fn full(backend: Backend, disk: &FilePath) -> Result<()> {
+    let filler = disk.join("filler");
+    fs::write(&filler, vec![1; 1 << 20]).or_else(|_| fs::write(&filler, vec![1; 1000 << 10]))?;
+    let mut tool = Launch::new(backend)
+        .view("record")
+        .sink(Sink::Redirected(Scratch::new("stdout")))
+        .args(&["-o".to_owned(), disk.display().to_string(), "--every".to_owned(), "1s".to_owned()])
+        .start()?;
+    let mut pair = connect()?;
+    pair.converse(100, LEN)?;
+    tool.signal(Signal::SIGUSR1)?;
+    tool.expect_said("that the disk is full", |lines| {
+        lines.iter().any(|line| line.contains("full") && line.contains("recording goes on"))
+    })?;
+    ensure!(recordings(disk)?.is_empty() && fs::read_dir(disk)?.count() == 1, "something is left");
+    // There is room again.
+    fs::remove_file(&filler)?;
+    std::thread::sleep(Duration::from_millis(1_200));
+    tool.signal(Signal::SIGUSR1)?;
+    until(PATIENCE, || Ok(recordings(disk)?.len() == 1)).context("no file when there is room")?;
+    ensure!(of(&packets(&recordings(disk)?[0])?, &pair) != [0, 0], "the packets from before are gone");
+    ensure!(tool.stop()?.status.success(), "it did not end well");
+    Ok(())
+}
