@@ -72,11 +72,13 @@ fn contrib(path: &str) -> PathBuf {
 }
 
 #[test]
-fn the_packaged_service_rotates_by_size() {
+fn the_packaged_service_records() {
     let named = format!("@{}", contrib("systemd/service.args").display());
-    // What is no regular file can't be rotated, which is said of it only if it is to be.
-    let output = tool().args([&named, "--output", "/dev/null"]).output().expect("it starts");
-    assert!(said(&output).contains("can't be rotated"), "{}", said(&output));
+    // All its arguments are right, but for a directory that is not there.
+    let output = tool().args([&named, "--output", "/nonexistent/recordings"]).output().expect("it starts");
+    let expected =
+        "cannot keep recordings in /nonexistent/recordings: there is no such directory; make it first";
+    assert!(said(&output).contains(expected), "{}", said(&output));
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -99,7 +101,7 @@ fn the_packaged_service_does_not_restart_for_ever() {
     let full = Failure::of_output(ErrorKind::StorageFull, anyhow::anyhow!("full"));
     let failures = [Failure::Usage(String::new()), Failure::cannot_trace("", ""), full];
     assert_eq!(never, failures.map(|failure| failure.exit_code()));
-    // SIGHUP and exit code 0 are a clean end for systemd, as after `--output` was removed from service.args.
+    // SIGHUP and exit code 0 are a clean end for systemd.
     assert_eq!(value(service, "Restart"), "always");
 }
 
