@@ -64,9 +64,14 @@ fn main() -> anyhow::Result<()> {
     let packages: Vec<_> =
         packages.iter().map(|features| package(&root_dir, features)).collect::<Result<_, _>>()?;
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo names no OUT_DIR")?);
-    // The kernel side is the same for every profile and target of the user side: one folder for all of them, so that its
-    // cargo has nothing to do when it is asked again.
-    let shared = workspace.join("target/ebpf");
+    // The kernel side is the same for every profile of the user side: one folder for all of them, and for each architecture, so that
+    // its cargo has nothing to do when it is asked again.
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").context("cargo names no architecture")?;
+    let shared = workspace.join("target").join(match architecture.as_str() {
+        "x86_64" => "ebpf",
+        "aarch64" => "ebpf-arm64",
+        other => bail!("net-latency knows no kernels of {other}: it is for x86_64 and aarch64"),
+    });
     fs::create_dir_all(&shared)?;
     let lock = fs::File::create(shared.join("lock"))?;
     lock.lock().context("waiting for another build of the kernel side")?;

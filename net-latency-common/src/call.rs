@@ -55,7 +55,8 @@ pub struct CallRecord {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallFrame {
-    /// Where its return address is: no other call that is under way has the same place.
+    /// Where on the kernel's stack its return address is, or where that stack ended when it began, by architecture: no other call that is
+    /// under way has the same place, but for one that has ended by jumping to this.
     pub slot: u64,
     /// As in [`CallRecord`].
     pub function: u64,
@@ -91,10 +92,10 @@ pub struct ReturnedCall {
 /// The core of pairing, apart from where it gets its facts, so that it can be tried on any sequence of events.
 impl CallStack {
     /// Drops the calls that have been left for good by the time a function is entered whose return address is at `slot`,
-    /// and returns how many these were. `is_expected`: whether that place on the kernel's stack still holds the address by
-    /// which the return is seen.
+    /// and returns how many these were. `is_expected`: whether a call at that place on the kernel's stack is still to return to the
+    /// address by which its return is seen.
     #[inline(always)]
-    pub fn prune(&mut self, slot: u64, is_expected: impl Fn(u64) -> bool) -> u64 {
+    pub fn prune(&mut self, slot: u64, mut is_expected: impl FnMut(u64) -> bool) -> u64 {
         let before = self.depth;
         let mut turn = 0;
         while turn < MAX_DEPTH {
@@ -189,7 +190,7 @@ pub struct CallSettings {
     pub graph_return: u64,
     /// Of `__per_cpu_offset`, an array of where each CPU has its variables.
     pub per_cpu_offset: u64,
-    /// Of the variable with the preemption count, relative to that.
+    /// Of the variable with the preemption count, relative to that; or, by architecture, of the field of `task_struct`.
     pub preempt_count: u64,
     /// Of the variable `current_kprobe`, relative to that.
     pub current_kprobe: u64,

@@ -111,7 +111,8 @@ pub struct Offsets {
     pub tcp_sock_is_mptcp: u32,
 }
 
-/// Where pages are mapped, or the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown.
+/// Where pages are mapped, or on x86-64 the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown. On arm64 both
+/// are where page 0 would be, which need not be memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PageBases {
@@ -119,12 +120,12 @@ pub struct PageBases {
     pub page_offset_base: u64,
     /// `vmemmap_base`: where the array of all `struct page` begins.
     pub vmemmap_base: u64,
-    /// Whether these are the values; else the variables' addresses.
+    /// On x86-64 1 if these are the values; else the variables' addresses. On arm64 the bytes of a page.
     pub are_values: u64,
 }
 
 impl PageBases {
-    /// Bytes of a page.
+    /// Bytes of a page of x86-64.
     pub const PAGE: u64 = 4096;
     /// `sizeof(struct page)`, the same in all kernels of the matrix.
     pub const PAGE_STRUCT: u64 = 64;

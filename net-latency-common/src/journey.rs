@@ -30,7 +30,7 @@ pub const SLOTS: usize = 64;
 pub struct JourneySettings {
     /// Address of the kernel's array `__per_cpu_offset`; 0 where unknown.
     pub per_cpu_offset: u64,
-    /// Where each CPU has its preemption count, less its offset; 0 where unknown.
+    /// Where each CPU has its preemption count, less its offset, or each task, by architecture; 0 where unknown.
     pub preempt_count: u64,
     /// `task_struct.softirq_disable_cnt`, which PREEMPT_RT has; 0 if there is none.
     pub task_softirq: u32,

@@ -5,8 +5,9 @@
 //! slot is held by counting: each attempt adds one to `claims`, and only who finds that nobody else did so between looking and
 //! adding has it. What was added is added to `releases` in the end. Both only grow, so that an attempt that fails leaves no
 //! trace. A slot is free while they are equal, and has an entry, or is getting one, while they differ by one. Who has a slot
-//! with an entry to himself has added a second claim. x86-64 neither swaps two writes nor two reads, and an atomic addition keeps all
-//! others from crossing it.
+//! with an entry to himself has added a second claim. What is added here keeps all other reads and writes from crossing it, and
+//! where memory is read and written in any order ([`arch`]), more does: an entry is read after its key, and what is in the map is
+//! looked for after the keys.
 //!
 //! Considered: a word that proves that an entry is whole (mixing ten words twice costs more than the claims), a slot of each CPU
 //! (who takes a packet doesn't know which CPU brought it), the map alone (what this was), eviction within the array (what waits
@@ -19,13 +20,13 @@ use core::ptr;
 use net_latency_common::{Counter, hook_key};
 
 use crate::{
-    bpf::{
-        Array, LruHashMap, NO_EXIST,
-        entry::{add, increment},
-    },
+    bpf::{Array, LruHashMap, NO_EXIST},
     emit::counters,
     flow::addresses::SPREAD,
-    kernel::memory::{copy_words, is_nonzero},
+    kernel::{
+        arch::{self, add_in_order},
+        memory::{copy_words, is_nonzero},
+    },
     skips,
 };
 
@@ -109,19 +110,19 @@ impl<T> Slot<T> {
         Self::load(unsafe { &raw const (*slot).key })
     }
 
+    /// The entry of a slot whose key was read.
+    #[inline(always)]
+    fn entry(slot: *mut Self, key: u64) -> *mut T {
+        // SAFETY: within a map's entry.
+        unsafe { &raw mut (*arch::after(slot, || key)).entry }
+    }
+
     #[inline(always)]
     fn set_key(slot: *mut Self, key: u64) {
-        // To the compiler it may read any memory: it comes after all that was written before.
         // SAFETY: as in `load`; whoever is here has the slot to himself.
         #[cfg(target_arch = "bpf")]
         unsafe {
-            core::arch::asm!(
-                "*(u64 *)({0} + {at}) = {1}",
-                in(reg) slot,
-                in(reg) key,
-                at = const mem::offset_of!(Self, key),
-                options(nostack)
-            );
+            arch::write_last!(slot, mem::offset_of!(Self, key), key);
         }
         // SAFETY: as above.
         #[cfg(not(target_arch = "bpf"))]
@@ -153,14 +154,14 @@ impl<T> Slot<T> {
         let (claims, releases) = unsafe { (&raw mut (*slot).claims, &raw mut (*slot).releases) };
         // In this order: what was claimed after the first look makes the last one fail.
         let seen = Self::load(claims);
-        if seen.wrapping_sub(Self::load(releases)) != others {
+        if seen.wrapping_sub(Self::load(arch::after(releases, || seen))) != others {
             return false;
         }
-        increment(claims);
+        add_in_order(claims, 1);
         if Self::load(claims) == seen.wrapping_add(1) {
             return true;
         }
-        increment(releases);
+        add_in_order(releases, 1);
         false
     }
 
@@ -180,7 +181,7 @@ impl<T> Slot<T> {
     #[inline(always)]
     fn release(slot: *mut Self, claims: u64) {
         // SAFETY: as in `load`.
-        add(unsafe { &raw mut (*slot).releases }, claims);
+        add_in_order(unsafe { &raw mut (*slot).releases }, claims);
     }
 
     /// Gives the slot an entry, which whoever looks for it finds from now on.
@@ -226,6 +227,13 @@ impl<T> Slots<T> {
         // SAFETY: within a map's entry.
         unsafe { &raw mut (*slots).spilled }
     }
+
+    /// Whether the map may have an entry that none of the slots had. What is moved there leaves the first of them.
+    #[inline(always)]
+    fn has_spilled(slots: *mut Self) -> bool {
+        let spilled = arch::after(Self::spilled(slots), || Slot::key(Self::slot(slots, 0)));
+        Slot::<T>::load(spilled) != 0
+    }
 }
 
 impl<T, const BITS: u32> Places<T, BITS> {
@@ -247,8 +255,8 @@ impl<T, const BITS: u32> Places<T, BITS> {
     #[inline(always)]
     pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
         let slot = Slots::with_key(self.slots(key)?, key);
-        // SAFETY: within a map's entry.
-        if Slot::key(slot) == key { Some(unsafe { &raw mut (*slot).entry }) } else { None }
+        let there = Slot::key(slot);
+        if there == key { Some(Slot::entry(slot, there)) } else { None }
     }
 
     /// Puts an entry in, which `fill` writes, if there is room and none with its key. Not one of which `fill` says that what it was made of
@@ -301,11 +309,11 @@ impl<T, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     fn peek_in(&self, slots: *mut Slots<T>, key: u64) -> Option<*mut T> {
         let slot = Slots::with_key(slots, key);
-        if Slot::key(slot) == key {
-            // SAFETY: within a map's entry.
-            return Some(unsafe { &raw mut (*slot).entry });
+        let there = Slot::key(slot);
+        if there == key {
+            return Some(Slot::entry(slot, there));
         }
-        if Slot::<T>::load(Slots::spilled(slots)) == 0 { None } else { self.map.get_ptr_mut(key) }
+        if Slots::has_spilled(slots) { self.map.get_ptr_mut(key) } else { None }
     }
 
     /// Puts an entry of that kind in, of which there is none, if there is room.
@@ -316,7 +324,7 @@ impl<T, const BITS: u32> Table<T, BITS> {
         if Slot::claim_free(slot) {
             return Slot::fill(slot, key, entry);
         }
-        increment(Slots::spilled(slots));
+        add_in_order(Slots::spilled(slots), 1);
         // Where there is no room it isn't found.
         let _ = self.map.insert(key, entry, 0);
     }
@@ -327,6 +335,11 @@ impl<T, const BITS: u32> Table<T, BITS> {
     #[inline(always)]
     pub(crate) fn has_spilled(&self, key: u64, when: u32) -> bool {
         skips::evict(when, self.map, &key);
+        if arch::REORDERS
+            && let Some(slots) = self.slots(key)
+        {
+            arch::in_order(Slots::spilled(slots));
+        }
         self.map.get_ptr(key).is_some()
     }
 
@@ -344,9 +357,8 @@ impl<T, const BITS: u32> Table<T, BITS> {
         if Slot::hold(slot, key) {
             return Slot::clear(slot);
         }
-        let spilled = Slots::spilled(slots);
-        if Slot::<T>::load(spilled) != 0 && self.map.remove(key).is_ok() {
-            add(spilled, u64::MAX);
+        if Slots::has_spilled(slots) && self.map.remove(key).is_ok() {
+            add_in_order(Slots::spilled(slots), u64::MAX);
         }
     }
 }
@@ -360,12 +372,11 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         if found.is_some() {
             return found;
         }
-        let spilled = Slots::spilled(slots);
-        if Slot::<T>::load(spilled) == 0 {
+        if !Slots::has_spilled(slots) {
             return None;
         }
         let entry = self.map.get_ptr_mut(key)?;
-        Some(Found { entry, key, spilled, slot: ptr::null_mut(), is_twin: false })
+        Some(Found { entry, key, spilled: Slots::spilled(slots), slot: ptr::null_mut(), is_twin: false })
     }
 
     /// The same, if it has a slot.
@@ -416,7 +427,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         }
         let was_there = self.map.remove(found.key).is_ok();
         if was_there {
-            add(found.spilled, u64::MAX);
+            add_in_order(found.spilled, u64::MAX);
             counters::one(Counter::SpilledTaken);
         }
         was_there
@@ -430,7 +441,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
             return counters::one(Counter::Spilled);
         }
         if self.map.remove(found.key).is_ok() {
-            add(found.spilled, u64::MAX);
+            add_in_order(found.spilled, u64::MAX);
         }
     }
 
@@ -465,7 +476,7 @@ fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key
     // SAFETY: within a map's entry; what is read may be another entry's by now, and is looked at again.
     let is_old = |slot: *mut Slot<T>| unsafe { (*slot).entry.came() + OLD < entry.came() };
     // Before it is in the map, so that whoever looks for it looks there.
-    increment(spilled);
+    add_in_order(spilled, 1);
     if there != 0 && is_old(slot) && Slot::hold(slot, there) {
         // SAFETY: the slot is the caller's, and so is its entry.
         let old = unsafe { &(*slot).entry };
@@ -485,7 +496,7 @@ fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key
         counters::one(Counter::Spilled);
         return SPILLED;
     }
-    add(spilled, u64::MAX);
+    add_in_order(spilled, u64::MAX);
     NOT_SPILLED
 }
 

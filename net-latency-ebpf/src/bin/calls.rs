@@ -17,7 +17,11 @@ use aya_ebpf::{
 use net_latency_ebpf::{
     calls::{self, CallResult},
     flow::processes,
-    kernel::{memory::Probed, task::Thread},
+    kernel::{
+        arch::{self, Entry},
+        memory::Probed,
+        task::Thread,
+    },
 };
 
 #[inline(always)]
@@ -28,41 +32,40 @@ fn end(result: CallResult) -> u32 {
     0
 }
 
-/// Stack and instruction pointer.
 #[inline(always)]
-fn registers(context: &ProbeContext) -> (u64, u64) {
+fn entry(context: &ProbeContext) -> Entry {
     // SAFETY: the context of a kprobe's program.
-    unsafe { ((*context.regs).rsp, (*context.regs).rip) }
+    unsafe { Entry::new(context.regs) }
 }
 
 #[inline(always)]
-fn stack_pointer(context: &RetProbeContext) -> u64 {
-    // SAFETY: as above.
-    unsafe { (*context.regs).rsp }
+fn slot(context: &RetProbeContext) -> u64 {
+    // SAFETY: that of a kretprobe's.
+    unsafe { arch::left_slot(context.regs) }
 }
 
 /// At the beginning of functions.
 #[kprobe]
 pub fn call_entry(context: ProbeContext) -> u32 {
-    end(calls::entered(|| registers(&context), false))
+    end(calls::entered(|| entry(&context), false))
 }
 
 /// Where they return to.
 #[kretprobe]
 pub fn call_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(|| stack_pointer(&context), false))
+    end(calls::returned(|| slot(&context), false))
 }
 
 /// The same whoever calls, to measure what it costs.
 #[kprobe]
 pub fn any_entry(context: ProbeContext) -> u32 {
-    end(calls::entered(|| registers(&context), true))
+    end(calls::entered(|| entry(&context), true))
 }
 
 /// See above.
 #[kretprobe]
 pub fn any_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(|| stack_pointer(&context), true))
+    end(calls::returned(|| slot(&context), true))
 }
 
 /// `sched_process_exit(task)`.

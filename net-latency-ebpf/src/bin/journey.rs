@@ -21,6 +21,7 @@ use net_latency_ebpf::{
     flow::processes,
     journey::{begin, context, heads, position, queue, schedule},
     kernel::{
+        arch,
         memory::{Number, Probed},
         skb::Skb,
         socket::Socket,
@@ -37,8 +38,8 @@ fn register(context: &ProbeContext, n: usize) -> *const u8 {
 /// Where the function begins, or a few bytes behind that.
 #[inline(always)]
 fn address(context: &ProbeContext) -> u64 {
-    // SAFETY: a kprobe's context is the registers.
-    unsafe { (*context.regs).rip }
+    // SAFETY: the context of a kprobe's program.
+    unsafe { arch::address(context.regs) }
 }
 
 /// Declares a program for functions that have the skb at one position.

@@ -29,8 +29,8 @@ impl<T: Copy> Field<T> {
         unsafe { *self.0.get() }
     }
 
-    /// Where it is, for [`add`].
-    #[cfg(feature = "connections")]
+    /// Where it is, for [`add`] and for what keeps memory in order.
+    #[cfg(any(feature = "connections", feature = "packets"))]
     #[inline(always)]
     pub(crate) fn address(&self) -> *mut T {
         self.0.get()

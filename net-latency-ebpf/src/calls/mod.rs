@@ -23,6 +23,7 @@ use crate::{
     },
     flow::{addresses::bytes, filter, settings::setting},
     kernel::{
+        arch::Entry,
         context::{self, CpuContext},
         globals::constant,
         memory::probe,
@@ -91,10 +92,9 @@ fn count_dropped(calls: u64) {
 
 /// A function is entered. `all`: whoever calls it.
 #[inline(always)]
-pub fn entered(registers: impl FnOnce() -> (u64, u64), all: bool) -> CallResult {
+pub fn entered(entry: impl FnOnce() -> Entry, all: bool) -> CallResult {
     let Some(context) = context(all) else { return Ok(()) };
-    let (slot, behind) = registers();
-    let function = behind.wrapping_sub(PROBE_LEN);
+    let entry = entry();
     count(CallCounter::Entered);
     let stack = match STACKS.get_ptr_mut(&context) {
         Some(stack) => stack,
@@ -117,16 +117,14 @@ pub fn entered(registers: impl FnOnce() -> (u64, u64), all: bool) -> CallResult 
         stack.depth = 0;
     }
     // `function_graph` keeps the address that it replaces, so that the return is seen all the same.
-    let is_expected = |slot: u64| {
-        // SAFETY: any bits are a number.
-        let address: u64 = unsafe { probe(slot as *const u8) };
+    let is_known = |address: u64| {
         address == known!(trampoline) || known!(graph_return) != 0 && address == known!(graph_return)
     };
-    dropped += stack.prune(slot, is_expected);
+    dropped += stack.prune(entry.slot, entry.awaits(is_known));
     count_dropped(dropped);
     let frame = stack.push().ok_or(CallCounter::TooDeep)?;
-    frame.slot = slot;
-    frame.function = function;
+    frame.slot = entry.slot;
+    frame.function = entry.function;
     frame.children_ns = 0;
     frame.entry_cpu = u64::from(cpu());
     // Last, so that our own work is not part of the time.
@@ -136,11 +134,10 @@ pub fn entered(registers: impl FnOnce() -> (u64, u64), all: bool) -> CallResult 
 
 /// A function has returned.
 #[inline(always)]
-pub fn returned(stack_pointer: impl FnOnce() -> u64, all: bool) -> CallResult {
+pub fn returned(slot: impl FnOnce() -> u64, all: bool) -> CallResult {
     let exit_ns = now();
     let Some(context) = context(all) else { return Ok(()) };
-    // The return has taken the address off the stack.
-    let slot = stack_pointer().wrapping_sub(8);
+    let slot = slot();
     let function = probed_function();
     let stack = STACKS.get_ptr_mut(&context).ok_or(CallCounter::NoEntry)?;
     // SAFETY: as in `entered`.
@@ -176,9 +173,6 @@ pub fn returned(stack_pointer: impl FnOnce() -> u64, all: bool) -> CallResult {
     Ok(())
 }
 
-/// A breakpoint's length: a kprobe's program sees the address behind it, however the kprobe came to be hit.
-const PROBE_LEN: u64 = 1;
-
 /// What runs here, if its calls are asked for. Those of an interrupt are nobody's.
 #[inline(always)]
 fn context(all: bool) -> Option<CallContext> {
@@ -196,7 +190,7 @@ fn context(all: bool) -> Option<CallContext> {
 
 #[inline(always)]
 fn level() -> u8 {
-    let count = context::of_this_cpu(known!(per_cpu_offset), known!(preempt_count));
+    let count = context::preempt_count(known!(per_cpu_offset), known!(preempt_count));
     match context::decode(count, || context::softirq_disable_cnt(known!(softirq_disable_cnt))) {
         CpuContext::Task => LEVEL_TASK,
         CpuContext::Softirq => LEVEL_SOFTIRQ,

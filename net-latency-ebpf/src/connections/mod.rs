@@ -30,6 +30,7 @@ use crate::{
     },
     flow::{addresses::AddrPair, filter, settings::setting},
     kernel::{
+        arch,
         memory::{Memory, Number},
         sequence::before,
         skb::Skb,
@@ -432,6 +433,7 @@ fn emit<M: Memory>(socket: Socket<M>, connection: &Connection, old: u32) -> Outc
         reserved: 0,
     });
     // An open one may be closed meanwhile, and its socket another's, of which the start may be as unknown (SYN cookies).
+    arch::in_order(connection.started.address());
     let is_same = |it: &Connection| {
         it.started.get() == started && (established == 0 || it.established.get() == established)
     };

@@ -69,7 +69,7 @@ pub(super) fn current() -> u8 {
     if per_cpu_offset == 0 || preempt_count == 0 {
         return CONTEXT_UNKNOWN;
     }
-    let count = context::without_breakpoint(context::of_this_cpu(per_cpu_offset, preempt_count));
+    let count = context::without_breakpoint(context::preempt_count(per_cpu_offset, preempt_count));
     match context::decode(count, || context::softirq_disable_cnt(given!(task_softirq))) {
         CpuContext::Task => CONTEXT_PROCESS,
         CpuContext::Softirq => CONTEXT_SOFTIRQ,

@@ -1,7 +1,7 @@
 //! What a CPU is at: a task, a softirq, a hardirq or an NMI. Decoded from its preemption count
 //! (include/linux/preempt.h), not from hooks, which may be missed.
 
-use super::memory::probe;
+use super::{arch, memory::probe};
 use crate::bpf::{cpu, current_task};
 
 /// What a CPU is at.
@@ -49,6 +49,17 @@ pub(crate) fn of_this_cpu<T: Copy>(per_cpu_offset: u64, variable: u64) -> T {
     let base = per_cpu_offset + u64::from(cpu()) * 8;
     // SAFETY: integers, of which any bits are one; any address survives.
     unsafe { probe::<T>(probe::<u64>(base as *const u8).wrapping_add(variable) as *const u8) }
+}
+
+/// The preemption count: `at` is where each CPU has it, or each task, by architecture.
+#[inline(always)]
+pub(crate) fn preempt_count(per_cpu_offset: u64, at: u64) -> u32 {
+    if arch::COUNT_IS_IN_TASK {
+        // SAFETY: the current task lives, and any bits are a number.
+        unsafe { probe(current_task().wrapping_add(at as usize)) }
+    } else {
+        of_this_cpu(per_cpu_offset, at)
+    }
 }
 
 /// `task_struct.softirq_disable_cnt` of the current task, by the field's offset; 0 where there is none.

@@ -51,16 +51,6 @@ pub trait Memory: Copy {
     ) -> T;
 }
 
-/// All that was read of entries so far has been read before what follows is: the compiler keeps them apart, and x86-64 does not swap reads.
-#[inline(always)]
-pub(crate) fn read_before() {
-    #[cfg(target_arch = "bpf")]
-    // SAFETY: no instruction.
-    unsafe {
-        core::arch::asm!("", options(nostack));
-    }
-}
-
 /// Room for a copy.
 pub(crate) type Room<const WORDS: usize> = MaybeUninit<[u64; WORDS]>;
 

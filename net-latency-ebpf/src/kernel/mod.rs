@@ -1,5 +1,6 @@
 //! How the kernel's memory is read: nothing here knows what a packet is followed for.
 
+pub mod arch;
 #[cfg(feature = "connections")]
 pub mod connection;
 #[cfg(any(feature = "calls", feature = "journey"))]

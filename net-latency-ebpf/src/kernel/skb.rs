@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use net_latency_common::{AF_INET, AF_INET6, INTERFACE_LEN, IPPROTO_TCP, PageBases};
 
 use super::{
+    arch,
     memory::{Memory, Near, Room, number, probe},
     offsets::{At, offset},
     socket::Socket,
@@ -491,11 +492,11 @@ impl<M: Memory> Skb<M> {
             if count == 0 || (place as u32) < min_len || page & 1 != 0 {
                 return None;
             }
-            let value = |base: u64| if bases.are_values == 1 { base } else { probe(base as *const u8) };
-            let (vmemmap, direct) = (value(bases.vmemmap_base), value(bases.page_offset_base));
+            let (vmemmap, direct) =
+                (arch::page_base(bases, bases.vmemmap_base), arch::page_base(bases, bases.page_offset_base));
             // `page_to_virt`.
             let number = page.wrapping_sub(vmemmap) / PageBases::PAGE_STRUCT;
-            Some(direct.wrapping_add(number.wrapping_mul(PageBases::PAGE)).wrapping_add(place >> 32)
+            Some(direct.wrapping_add(number.wrapping_mul(arch::page_size(bases))).wrapping_add(place >> 32)
                 as *const u8)
         }
     }

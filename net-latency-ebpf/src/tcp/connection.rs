@@ -20,6 +20,7 @@ use crate::{
         untraced::{self, Extent, FlowKey},
     },
     kernel::{
+        arch,
         memory::{Memory, copy_words, number},
         socket::{Identity, Socket},
         task::Task,
@@ -128,6 +129,7 @@ impl Transmission {
     pub(super) fn of(&self, skb: u64) -> Option<u64> {
         // In this order: TCP's hook writes it after it has taken another skb's address away.
         let transport = self.transport.get();
+        arch::in_order(self.skb.address());
         (self.is(skb) && self.ended.get() != transport).then_some(transport)
     }
 

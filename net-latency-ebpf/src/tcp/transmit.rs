@@ -33,7 +33,8 @@ use crate::{
     flow::{filter, settings::setting, untraced},
     ip,
     kernel::{
-        memory::{Memory, Number, number, read_before},
+        arch,
+        memory::{Memory, Number, number},
         sequence::before,
         skb::{Skb, TcpSent},
         socket::Socket,
@@ -263,7 +264,7 @@ fn sent_by<M: Memory>(
     let dsacks = if connection.has_resent.get() != 0 { (tcp.dsacks() as u16).wrapping_add(1) } else { 0 };
     transmission.dsacks.set(dsacks);
     transmission.author.set(author);
-    transmission.skb.set(number(skb.address()));
+    arch::write_in_order(transmission.skb.address(), number(skb.address()));
     result
 }
 
@@ -273,7 +274,7 @@ fn forget_unfinished(connection: &Connection) {
     let transmission = &connection.transmission;
     if transmission.skb.get() != 0 {
         transmission.give_up();
-        transmission.skb.set(0);
+        arch::write_in_order(transmission.skb.address(), 0);
         transmission.copy.set(0);
     }
 }
@@ -404,7 +405,12 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     let (first, last_sent) = unsafe {
         (ptr::read_volatile(&raw const (*resent).first), ptr::read_volatile(&raw const (*resent).last))
     };
-    if last_sent == last { first } else { 0 }
+    // Where others see what one writes in another order, an entry that has got another's place shows by its key.
+    let is_its = || {
+        arch::in_order(resent.cast_mut().cast());
+        RESENT.get_ptr(&WriteKey::new(socket.address(), seq)).is_some_and(|there| ptr::eq(there, resent))
+    };
+    if last_sent == last && (!arch::REORDERS || is_its()) { first } else { 0 }
 }
 
 /// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
@@ -627,8 +633,9 @@ fn finished<M: Memory>(
     // Else TCP has sent the next meanwhile, of which some of this is.
     // Nor has anybody evicted what is known of the connection then: a new one has nothing in flight at first.
     let is_its = || {
-        read_before();
-        address != 0 && transmission.skb.get() == address
+        arch::read_before(transmission.skb.address());
+        let is_known = !arch::REORDERS || connection.is_of(connection.address.get());
+        is_known && address != 0 && transmission.skb.get() == address
     };
     let missing = None;
     #[cfg(feature = "fine")]

@@ -1,5 +1,6 @@
 //! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
 
+pub(crate) mod arch;
 pub mod btf;
 pub mod cgroups;
 pub mod containers;

@@ -13,7 +13,12 @@ use object::{
     read::elf::{FileHeader as _, ProgramHeader as _},
 };
 
-use super::symbols::{self, Symbol};
+use rustix::param::page_size;
+
+use super::{
+    arch,
+    symbols::{self, Symbol},
+};
 
 /// The kernel's memory as a file, whose headers say what lies where (fs/proc/kcore.c). It takes CAP_SYS_RAWIO.
 const CORE: &str = "/proc/kcore";
@@ -30,10 +35,10 @@ struct Segment {
 /// Where pages are mapped, if the kernel tells at once.
 #[must_use]
 pub fn bases() -> Option<PageBases> {
-    of_segments(&segments(File::open(CORE).ok()?).ok()?)
+    of_segments(&segments(File::open(CORE).ok()?).ok()?, page_size())
 }
 
-/// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it.
+/// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it. Only x86-64 has such variables.
 #[must_use]
 pub fn variables() -> Option<PageBases> {
     let mut bases = PageBases::default();
@@ -62,31 +67,36 @@ fn segments(mut core: impl Read) -> io::Result<Vec<Segment>> {
 }
 
 /// Pieces of memory are in the direct mapping, and each has its `struct page`s in a piece of the array of all of them, which is in no
-/// piece of memory (`get_sparsemem_vmemmap_info`, x86).
-fn of_segments(segments: &[Segment]) -> Option<PageBases> {
-    /// The kernel's code and data, its modules and fixed places are mapped from here on.
-    const TEXT: u64 = 0xffff_ffff_8000_0000;
-    /// What KASLR moves the mappings by (`PUD_SIZE`).
-    const STEP: u64 = 1 << 30;
+/// piece of memory (`get_sparsemem_vmemmap_info`).
+fn of_segments(segments: &[Segment], page_size: usize) -> Option<PageBases> {
     /// The area of `vmalloc` is longer than that, and no array of pages is.
     const LONGEST: u64 = 1 << 44;
-    const PAGE: u64 = PageBases::PAGE;
-    let segments = || segments.iter().filter(|segment| segment.address < TEXT);
+    let page = page_size as u64;
+    let segments = || segments.iter().filter(|segment| segment.address < arch::TEXT);
     let memory: Vec<_> = segments().filter_map(|segment| Some((segment.address, segment.memory?))).collect();
     let others = || segments().filter(|segment| segment.memory.is_none() && segment.len < LONGEST);
     let (address, first) = *memory.first()?;
     let direct = address.checked_sub(first)?;
-    let pages_of = |memory: u64| memory / PAGE * PageBases::PAGE_STRUCT / PAGE * PAGE;
+    let pages_of = |memory: u64| memory / page * PageBases::PAGE_STRUCT / page * page;
     let is_whole = |base: &u64| {
         let has_pages = |&(address, memory): &(u64, u64)| {
             address.checked_sub(memory) == Some(direct)
-                && others().any(|segment| segment.address.checked_sub(pages_of(memory)) == Some(*base))
+                && others().any(|segment| {
+                    let pages = base.wrapping_add(pages_of(memory));
+                    // What begins in the last page of another piece of the array has none of its own.
+                    segment.address == pages
+                        || segment.address.wrapping_add(segment.len) == pages.wrapping_add(page)
+                })
         };
-        base.is_multiple_of(STEP) && memory.iter().all(has_pages)
+        base.is_multiple_of(arch::PAGES_STEP) && memory.iter().all(has_pages)
     };
     let mut bases = others().filter_map(|segment| segment.address.checked_sub(pages_of(first)));
     let vmemmap = bases.find(is_whole)?;
-    Some(PageBases { page_offset_base: direct, vmemmap_base: vmemmap, are_values: 1 })
+    Some(PageBases {
+        page_offset_base: direct,
+        vmemmap_base: vmemmap,
+        are_values: arch::values_of_pages(page_size),
+    })
 }
 
 fn note(bases: &mut PageBases, symbol: &Symbol<'_>) -> ControlFlow<()> {
@@ -170,7 +180,7 @@ mod tests {
     }
 
     fn of(bytes: &[u8]) -> Option<PageBases> {
-        of_segments(&segments(bytes).ok()?)
+        of_segments(&segments(bytes).ok()?, 4096)
     }
 
     #[test]
@@ -178,7 +188,7 @@ mod tests {
         let expected = PageBases {
             page_offset_base: 0xff24_2caf_4000_0000,
             vmemmap_base: 0xffc6_5f95_c000_0000,
-            are_values: 1,
+            are_values: arch::values_of_pages(4096),
         };
         assert_eq!(of(&core(&SEGMENTS)), Some(expected));
         // Without the other pages it could be anything.
@@ -188,6 +198,18 @@ mod tests {
         let mut moved = SEGMENTS;
         moved[5].0 += 0x1000;
         assert_eq!(of(&core(&moved)), None);
+    }
+
+    #[test]
+    fn memory_whose_pages_begin_where_others_end_has_no_segment_of_its_own() {
+        let mut joined = SEGMENTS.to_vec();
+        // Two pages of memory behind the first piece, whose 0x9e pages have two pages and a half of the array.
+        joined[4].2 = 0x3000;
+        joined.insert(5, (0xff24_2caf_400a_0000, 0xa_0000, 0x2000));
+        assert!(of(&core(&joined)).is_some());
+        joined[5].1 += 0x4_0000;
+        joined[5].0 += 0x4_0000;
+        assert_eq!(of(&core(&joined)), None);
     }
 
     #[test]

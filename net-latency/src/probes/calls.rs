@@ -22,6 +22,7 @@ use super::{attach, attached::Attached, filters, patch, signals::Held, table::Me
 use crate::{
     error::Failure,
     kernel::{
+        arch,
         btf::{Btf, named},
         functions::{Addresses, Function},
         layout,
@@ -44,12 +45,7 @@ const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoli
 const GRAPH_RETURN: &str = "return_to_handler";
 const PER_CPU_OFFSET: &str = "__per_cpu_offset";
 const CURRENT_KPROBE: &str = "current_kprobe";
-/// The variable with the preemption count, and the struct that holds it from Linux 6.2 to 6.14.
-const PREEMPT_COUNT: &str = "__preempt_count";
-const PCPU_HOT: &str = "pcpu_hot";
 
-/// Functions that cost a system call and nothing else, to measure what a probe costs.
-const CHEAP: [&str; 3] = ["__x64_sys_getppid", "__do_sys_getppid", "__x64_sys_getuid"];
 const TRIES: u32 = 5;
 const ROUNDS: u32 = 400;
 
@@ -64,8 +60,8 @@ pub struct Cost {
 
 /// The symbols that [`CallSettings`] needs.
 pub fn symbols<'a>() -> impl Iterator<Item = &'a str> {
-    let others = [GRAPH_RETURN, PER_CPU_OFFSET, CURRENT_KPROBE, PREEMPT_COUNT, PCPU_HOT];
-    TRAMPOLINES.into_iter().chain(others).chain(CHEAP)
+    let others = [GRAPH_RETURN, PER_CPU_OFFSET, CURRENT_KPROBE];
+    TRAMPOLINES.into_iter().chain(others).chain(arch::COUNT_VARIABLES).chain(arch::CHEAP_CALLS)
 }
 
 /// What the kernel side is told of this kernel.
@@ -84,18 +80,11 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
     };
     let shown = |name: &str| Some(address(name)).filter(|&address| address != 0).ok_or_else(|| missing(name));
     let trampoline = TRAMPOLINES.into_iter().map(address).find(|&address| address != 0);
-    let preempt_count = match address(PREEMPT_COUNT) {
-        0 => {
-            let within = btf.offset("pcpu_hot.preempt_count").map_err(|_| missing(PREEMPT_COUNT))?;
-            shown(PCPU_HOT)? + u64::from(within)
-        }
-        address => address,
-    };
     Ok(CallSettings {
         trampoline: trampoline.ok_or_else(|| missing(TRAMPOLINES[0]))?,
         graph_return: address(GRAPH_RETURN),
         per_cpu_offset: shown(PER_CPU_OFFSET)?,
-        preempt_count,
+        preempt_count: arch::preempt_count(&btf, address).ok_or_else(|| missing("the preemption count"))?,
         current_kprobe: shown(CURRENT_KPROBE)?,
         kprobe_addr: btf.offset("kprobe.addr").context("reading the kernel's BTF")?,
         softirq_disable_cnt: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
@@ -200,7 +189,8 @@ impl CallProbes {
     /// # Errors
     /// If probes can't be attached or detached.
     pub fn measure(&mut self, addresses: &Addresses, maps: &mut CallMaps) -> Result<Option<Cost>> {
-        let Some(name) = CHEAP.into_iter().find(|name| addresses.get(*name).is_some_and(|at| at.len() == 1))
+        let Some(name) =
+            arch::CHEAP_CALLS.into_iter().find(|name| addresses.get(*name).is_some_and(|at| at.len() == 1))
         else {
             return Ok(None);
         };

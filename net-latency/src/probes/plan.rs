@@ -9,6 +9,7 @@ use super::table::{
 use crate::{
     error::Failure,
     kernel::{
+        arch,
         btf::{Btf, named},
         layout, preemption,
     },
@@ -21,9 +22,6 @@ const SUBPROGRAM: &str = "bpf_subprog_info";
 
 /// Functions that tell why an skb is dropped: the first since Linux 6.11, the second from 5.19 on.
 const REASONS: [&str; 2] = ["sk_skb_reason_drop", "kfree_skb_list_reason"];
-
-/// Arguments that a BTF trampoline hands on at most, before Linux 6.6 (`arch_prepare_bpf_trampoline` on x86).
-const NARROW: usize = 6;
 
 /// Which packets there need be hooks for, and whether for more than packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,7 +136,8 @@ impl Plan {
                     Programs::AllTracepoints { .. } => false,
                 }
         };
-        let is_wide = |target: &str| btf.parameters(target).is_some_and(|count| count > NARROW);
+        let is_wide =
+            |target: &str| btf.parameters(target).is_some_and(|count| count > arch::TRAMPOLINE_ARGUMENTS);
         let choices = choose(scope, has, preempts, is_wide).map_err(|hook| {
             let (names, stage) = (hook.candidates.join(", "), hook.stage.name());
             Failure::cannot_trace(

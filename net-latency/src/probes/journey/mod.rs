@@ -38,6 +38,7 @@ use super::{
 use crate::{
     error::Failure,
     kernel::{
+        arch,
         btf::{Btf, named, only_functions},
         facts::Live,
         layout, preemption, prerequisites,
@@ -257,8 +258,8 @@ impl Plan {
         let traced = special.chain(places.iter().map(|place| place.name.as_str())).map(str::as_bytes);
         let traced: FxHashSet<&[u8]> = traced.collect();
         let is_traced = |name: &[u8]| traced.contains(name);
-        let variables = ["__per_cpu_offset", "__preempt_count", "pcpu_hot"];
-        let symbols = Symbols::read(is_traced, &variables).map_err(|error| {
+        let variables = ["__per_cpu_offset"].into_iter().chain(arch::COUNT_VARIABLES);
+        let symbols = Symbols::read(is_traced, &variables.collect::<Vec<_>>()).map_err(|error| {
             Failure::cannot_trace(
                 format!("cannot read the list of the kernel's functions: {error}"),
                 "run net-latency as root",
@@ -270,20 +271,10 @@ impl Plan {
                 "run net-latency as root, with sysctl kernel.kptr_restrict=1 or 0",
             ));
         }
-        let preempt_count = match symbols.variable("__preempt_count") {
-            // Linux 6.2 to 6.14.
-            0 => {
-                btf.offset("pcpu_hot.preempt_count").map_or(0, |offset| match symbols.variable("pcpu_hot") {
-                    0 => 0,
-                    start => start + u64::from(offset),
-                })
-            }
-            address => address,
-        };
         let reasons = btf.enumeration("skb_drop_reason");
         let settings = JourneySettings {
             per_cpu_offset: symbols.variable("__per_cpu_offset"),
-            preempt_count,
+            preempt_count: arch::preempt_count(&btf, |name| symbols.variable(name)).unwrap_or(0),
             // PREEMPT_RT only.
             task_softirq: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
             dataref: btf.offset("skb_shared_info.dataref").map_err(unreadable)?,

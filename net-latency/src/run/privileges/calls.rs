@@ -20,8 +20,9 @@ use seccompiler::{
 };
 
 use super::Later;
+use crate::kernel::arch;
 
-/// What every run calls, whatever the arguments. Those of threads and memory are of glibc and of musl.
+/// What every run calls, whatever the arguments, besides [`arch::OLDER_CALLS`]. Those of threads and memory are of glibc and of musl.
 const ALWAYS: &[c_long] = &[
     // Reading, writing, waiting.
     libc::SYS_read,
@@ -32,20 +33,15 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_close,
     libc::SYS_fcntl,
     libc::SYS_lseek,
-    libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_epoll_ctl,
-    libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     // What lies where: /proc, /sys, the time zone.
-    libc::SYS_stat,
-    libc::SYS_lstat,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_fstatfs,
     libc::SYS_getdents64,
-    libc::SYS_readlink,
     libc::SYS_readlinkat,
     libc::SYS_getcwd,
     // Memory, except that `PROTECTING` is looked at.
@@ -173,11 +169,11 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
     if later.runs_program {
         commands.push(BPF_RUN);
     }
-    let mut groups = vec![ALWAYS];
+    let mut groups = vec![ALWAYS, arch::OLDER_CALLS];
     let mut ioctls = vec![libc::TCGETS, libc::TCGETS2, libc::TIOCGWINSZ, libc::SIOCGIFNAME];
     ioctls.push(PERF_EVENT_IOC_DISABLE);
     let writes = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
-    // To read. musl has no openat, and its flags are one argument earlier.
+    // To read.
     let mut opens = vec![(writes, libc::O_RDONLY)];
     if later.output.is_some() {
         groups.push(REPLACING);
@@ -198,7 +194,7 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
         opens.push((libc::O_CREAT | libc::O_TRUNC, 0));
     }
     let mut rules: BTreeMap<_, _> = groups.into_iter().flatten().map(|&call| (call, Vec::new())).collect();
-    for (call, flags) in [(libc::SYS_openat, 2), (libc::SYS_open, 1)] {
+    for &(call, flags) in arch::OPENING_CALLS {
         rules.insert(call, opens.iter().map(|&(mask, value)| bits(flags, mask, value)).collect());
     }
     for call in PROTECTING {
@@ -288,7 +284,7 @@ mod tests {
             // The C library's own blocks signals before, so that SIGSYS itself ends the process.
             ("fork", || {
                 // SAFETY: the child would be a copy that ends.
-                unsafe { libc::syscall(libc::SYS_fork) };
+                unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
             }),
             ("execute a program", || drop(Command::new("true").exec())),
             ("connect", || drop(UdpSocket::bind("127.0.0.1:0"))),
@@ -362,13 +358,13 @@ mod tests {
             let output = (part == "lines").then_some(path.as_path());
             restrict(&Later { output, ..Later::default() }).expect("it can be filtered");
             fs::write(&path, "").expect("made");
-            fs::remove_file(&path).expect_err("unlink is not unlinkat");
+            fs::hard_link(&path, "/nowhere").expect_err("it is neither renamed nor removed");
             return;
         }
         let name = "files_are_written_only_where_lines_go_to_one";
         for part in ["no lines", "lines"] {
             let said = String::from_utf8_lossy(&again(module_path!(), name, part).stderr).into_owned();
-            let call = if part == "lines" { libc::SYS_unlink } else { libc::SYS_openat };
+            let call = if part == "lines" { libc::SYS_linkat } else { libc::SYS_openat };
             assert!(said.contains(&format!("system call {call} of")), "{part}: {said}");
         }
     }

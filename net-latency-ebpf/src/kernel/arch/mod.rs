@@ -1,0 +1,19 @@
+//! What differs from one architecture to another, a module for each, chosen here and nowhere else: registers, what tells that a call
+//! has yet to return, where the preemption count is, and order in memory.
+//!
+//! x86-64 swaps neither two reads nor two writes, so that what keeps them in order is no instruction there. arm64 swaps all that
+//! depends on nothing before it.
+
+#[cfg(any(bpf_target_arch = "aarch64", test))]
+#[cfg_attr(
+    not(bpf_target_arch = "aarch64"),
+    expect(dead_code, unreachable_pub, reason = "tests look at the frames alone")
+)]
+mod aarch64;
+#[cfg(not(bpf_target_arch = "aarch64"))]
+mod x86_64;
+
+#[cfg(bpf_target_arch = "aarch64")]
+pub use aarch64::*;
+#[cfg(not(bpf_target_arch = "aarch64"))]
+pub use x86_64::*;

@@ -1,0 +1,34 @@
+//! arm64.
+
+use libc::c_long;
+
+use crate::kernel::btf::Btf;
+
+/// Arguments that a BTF trampoline hands on at most: all that registers have (`arch_prepare_bpf_trampoline`).
+pub(crate) const TRAMPOLINE_ARGUMENTS: usize = 8;
+
+/// Functions that cost a system call and nothing else, to measure what a probe costs.
+pub(crate) const CHEAP_CALLS: [&str; 3] = ["__arm64_sys_getppid", "__do_sys_getppid", "__arm64_sys_getuid"];
+
+/// Variables that [`preempt_count`] asks for.
+pub(crate) const COUNT_VARIABLES: [&str; 0] = [];
+
+/// Where each task has its preemption count. Nothing where the kernel does not tell.
+pub(crate) fn preempt_count(btf: &Btf<'_>, _variable: impl Fn(&str) -> u64) -> Option<u64> {
+    btf.offset("task_struct.thread_info.preempt_count").ok().map(u64::from)
+}
+
+/// The array of all pages may end here.
+pub(crate) const TEXT: u64 = u64::MAX;
+/// What KASLR moves the array of all pages by, at least: by what pages of 16 KiB have of 32 MiB (`ARM64_MEMSTART_ALIGN`).
+pub(crate) const PAGES_STEP: u64 = 1 << 17;
+
+/// What tells the kernel side that it has got where pages are mapped, for pages of so many bytes.
+pub(crate) fn values_of_pages(page: usize) -> u64 {
+    page as u64
+}
+
+/// System calls for which newer ones do, by any C library: there are none here.
+pub(crate) const OLDER_CALLS: &[c_long] = &[];
+/// Those that open a file, and which of their arguments has the flags.
+pub(crate) const OPENING_CALLS: &[(c_long, u8)] = &[(libc::SYS_openat, 2)];

@@ -1,0 +1,37 @@
+//! x86-64.
+
+use libc::c_long;
+
+use crate::kernel::btf::Btf;
+
+/// Arguments that a BTF trampoline hands on at most, before Linux 6.6 (`arch_prepare_bpf_trampoline`).
+pub(crate) const TRAMPOLINE_ARGUMENTS: usize = 6;
+
+/// Functions that cost a system call and nothing else, to measure what a probe costs.
+pub(crate) const CHEAP_CALLS: [&str; 3] = ["__x64_sys_getppid", "__do_sys_getppid", "__x64_sys_getuid"];
+
+/// Variables that [`preempt_count`] asks for: each CPU's own, or from Linux 6.2 to 6.14 a part of another.
+pub(crate) const COUNT_VARIABLES: [&str; 2] = ["__preempt_count", "pcpu_hot"];
+
+/// Where the preemption count is: of each CPU, relative to where it has its variables. `variable` says where one is, 0 if there is
+/// none. Nothing where the kernel does not show it.
+pub(crate) fn preempt_count(btf: &Btf<'_>, variable: impl Fn(&str) -> u64) -> Option<u64> {
+    let [count, hot] = COUNT_VARIABLES.map(|name| Some(variable(name)).filter(|&address| address != 0));
+    count.or_else(|| Some(hot? + u64::from(btf.offset("pcpu_hot.preempt_count").ok()?)))
+}
+
+/// The kernel's code and data, its modules and fixed places are mapped from here on.
+pub(crate) const TEXT: u64 = 0xffff_ffff_8000_0000;
+/// What KASLR moves the array of all pages by (`PUD_SIZE`).
+pub(crate) const PAGES_STEP: u64 = 1 << 30;
+
+/// What tells the kernel side that it has got where pages are mapped, for pages of so many bytes: there are no others.
+pub(crate) fn values_of_pages(_page: usize) -> u64 {
+    1
+}
+
+/// System calls for which newer ones do, by any C library: these architectures have both.
+pub(crate) const OLDER_CALLS: &[c_long] =
+    &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_stat, libc::SYS_lstat, libc::SYS_readlink];
+/// Those that open a file, and which of their arguments has the flags. musl calls the older one.
+pub(crate) const OPENING_CALLS: &[(c_long, u8)] = &[(libc::SYS_openat, 2), (libc::SYS_open, 1)];
