@@ -35,7 +35,7 @@ struct Segment {
 /// Where pages are mapped, if the kernel tells at once.
 #[must_use]
 pub fn bases() -> Option<PageBases> {
-    of_segments(&segments(File::open(CORE).ok()?).ok()?, page_size())
+    of_segments(&segments(File::open(CORE).ok()?).ok()?, page_size(), arch::PAGES_STEP)
 }
 
 /// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it. Only x86-64 has such variables.
@@ -68,27 +68,33 @@ fn segments(mut core: impl Read) -> io::Result<Vec<Segment>> {
 
 /// Pieces of memory are in the direct mapping, and each has its `struct page`s in a piece of the array of all of them, which is in no
 /// piece of memory (`get_sparsemem_vmemmap_info`).
-fn of_segments(segments: &[Segment], page_size: usize) -> Option<PageBases> {
+fn of_segments(segments: &[Segment], page_size: usize, step: u64) -> Option<PageBases> {
     /// The area of `vmalloc` is longer than that, and no array of pages is.
     const LONGEST: u64 = 1 << 44;
     let page = page_size as u64;
     let segments = || segments.iter().filter(|segment| segment.address < arch::TEXT);
-    let memory: Vec<_> = segments().filter_map(|segment| Some((segment.address, segment.memory?))).collect();
+    // On arm64 the kernel's own code is in the area of `vmalloc`.
+    let is_in = |address: u64, other: &Segment| address.wrapping_sub(other.address) < other.len;
+    let is_mapped = |address: u64| segments().any(|other| other.memory.is_none() && is_in(address, other));
+    let memory = segments().filter_map(|segment| Some((segment.address, segment.memory?, segment.len)));
+    let memory: Vec<_> = memory.filter(|(address, ..)| !is_mapped(*address)).collect();
     let others = || segments().filter(|segment| segment.memory.is_none() && segment.len < LONGEST);
-    let (address, first) = *memory.first()?;
+    let (address, first, _) = *memory.first()?;
     let direct = address.checked_sub(first)?;
     let pages_of = |memory: u64| memory / page * PageBases::PAGE_STRUCT / page * page;
     let is_whole = |base: &u64| {
-        let has_pages = |&(address, memory): &(u64, u64)| {
+        let has_pages = |&(address, memory, len): &(u64, u64, u64)| {
+            // Both ends are those of whole pages. What is longer is something else, such as arm64's area of modules.
+            let longest = pages_of(len) + 2 * page;
             address.checked_sub(memory) == Some(direct)
                 && others().any(|segment| {
                     let pages = base.wrapping_add(pages_of(memory));
                     // What begins in the last page of another piece of the array has none of its own.
-                    segment.address == pages
+                    segment.address == pages && segment.len <= longest
                         || segment.address.wrapping_add(segment.len) == pages.wrapping_add(page)
                 })
         };
-        base.is_multiple_of(arch::PAGES_STEP) && memory.iter().all(has_pages)
+        base.is_multiple_of(step) && memory.iter().all(has_pages)
     };
     let mut bases = others().filter_map(|segment| segment.address.checked_sub(pages_of(first)));
     let vmemmap = bases.find(is_whole)?;
@@ -180,7 +186,27 @@ mod tests {
     }
 
     fn of(bytes: &[u8]) -> Option<PageBases> {
-        of_segments(&segments(bytes).ok()?, 4096)
+        of_segments(&segments(bytes).ok()?, 4096, 1 << 30)
+    }
+
+    /// The headers that a guest's Linux 7.3 on arm64 shows, whose memory begins at 1 GiB: code, vmalloc, modules, memory and its pages.
+    const OF_ARM64: [(u64, u64, u64); 5] = [
+        (0xffff_9468_1080_0000, 0x4020_0000, 0x028d_0000),
+        (0xffff_8000_8000_0000, u64::MAX, 0x41ff_3f80_0000),
+        (0xffff_8000_0000_0000, u64::MAX, 0x8000_0000),
+        (0xfff0_0000_0000_0000, 0x4000_0000, 0x4000_0000),
+        (0xffff_c1ff_c000_0000, u64::MAX, 0x0100_0000),
+    ];
+
+    #[test]
+    fn memory_need_not_begin_at_0() {
+        let expected = PageBases {
+            page_offset_base: 0xffef_ffff_c000_0000,
+            vmemmap_base: 0xffff_c1ff_bf00_0000,
+            are_values: arch::values_of_pages(4096),
+        };
+        let segments = segments(&*core(&OF_ARM64)).expect("it is whole");
+        assert_eq!(of_segments(&segments, 4096, 1 << 17), Some(expected));
     }
 
     #[test]

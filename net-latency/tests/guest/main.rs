@@ -4,6 +4,7 @@
 //! comes from processes of this same binary (see `peers`), so that each has a PID and a name of its own.
 
 mod allowance;
+mod arch;
 mod bench;
 mod cases;
 mod confine;

@@ -6,7 +6,10 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio, id},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -44,9 +47,11 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// Those that people use on this kernel: where tasks are preempted in programs, `auto` takes both.
-    pub(crate) fn tested() -> [Self; 2] {
-        [if preemption::is_possible() { Self::Auto } else { Self::Fentry }, Self::Kprobe]
+    /// Those that people use on this kernel: where tasks are preempted in programs, `auto` takes both. Kprobes alone where functions have
+    /// no trampolines (arm64 before Linux 6.4).
+    pub(crate) fn tested() -> Vec<Self> {
+        let usual = if preemption::is_possible() { Self::Auto } else { Self::Fentry };
+        has_trampolines().then_some(usual).into_iter().chain([Self::Kprobe]).collect()
     }
 
     /// What the tool says it traces by: `auto` is tested only where it is both.
@@ -57,6 +62,15 @@ impl Backend {
             Self::Kprobe => "kprobe",
         }
     }
+}
+
+/// Whether ftrace can call what BPF makes of a program (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS).
+fn has_trampolines() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| {
+        let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        symbols.lines().any(|line| line.ends_with(" register_ftrace_direct"))
+    });
+    *HAS
 }
 
 impl fmt::Display for Backend {

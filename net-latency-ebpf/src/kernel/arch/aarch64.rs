@@ -61,32 +61,44 @@ impl Entry {
     /// can't be told, it is so.
     #[inline(always)]
     pub fn awaits(self, is_known: impl Fn(u64) -> bool) -> impl FnMut(u64) -> bool {
-        let mut frame = self.frame;
-        let mut left = FRAMES;
         move |slot| {
             // What has ended by jumping here returns where this call does.
-            if slot == self.slot {
-                return is_known(self.link);
-            }
-            while left > 0 {
-                if frame >= slot {
-                    // There is no frame below it: its own is gone.
-                    return false;
-                }
-                let next = read_word(frame);
-                if next >= slot {
-                    return is_known(without_signature(read_word(frame.wrapping_add(8))));
-                }
-                if next <= frame {
-                    // The end, or another stack.
-                    return true;
-                }
-                frame = next;
-                left -= 1;
-            }
-            true
+            let address = if slot == self.slot { self.link } else { kept_return_address(slot, self.frame) };
+            address == UNKNOWN || is_known(address)
         }
     }
+}
+
+/// In place of an address that can't be found.
+#[cfg(feature = "calls")]
+const UNKNOWN: u64 = u64::MAX;
+
+/// The return address that a call under way keeps which was entered with that stack pointer, [`UNKNOWN`] if it can't be found, and 0 if
+/// its frame is gone. `frame` is the innermost one.
+///
+/// A global function, which the verifier checks once by itself instead of for each call under way.
+#[cfg(feature = "calls")]
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn kept_return_address(slot: u64, frame: u64) -> u64 {
+    let mut frame = frame;
+    let mut turn = 0;
+    while turn < FRAMES {
+        if frame >= slot {
+            return 0;
+        }
+        let next = read_word(frame);
+        if next >= slot {
+            return without_signature(read_word(frame.wrapping_add(8)));
+        }
+        if next <= frame {
+            // The end, or another stack.
+            return UNKNOWN;
+        }
+        frame = next;
+        turn += 1;
+    }
+    UNKNOWN
 }
 
 #[cfg(feature = "calls")]

@@ -4,11 +4,20 @@ use libc::c_long;
 
 use crate::kernel::btf::Btf;
 
+/// The kernel's function of a system call.
+macro_rules! system_call {
+    ($name:literal) => {
+        concat!("__arm64_sys_", $name)
+    };
+}
+pub(crate) use system_call;
+
 /// Arguments that a BTF trampoline hands on at most: all that registers have (`arch_prepare_bpf_trampoline`).
 pub(crate) const TRAMPOLINE_ARGUMENTS: usize = 8;
 
 /// Functions that cost a system call and nothing else, to measure what a probe costs.
-pub(crate) const CHEAP_CALLS: [&str; 3] = ["__arm64_sys_getppid", "__do_sys_getppid", "__arm64_sys_getuid"];
+pub(crate) const CHEAP_CALLS: [&str; 3] =
+    [system_call!("getppid"), "__do_sys_getppid", system_call!("getuid")];
 
 /// Variables that [`preempt_count`] asks for.
 pub(crate) const COUNT_VARIABLES: [&str; 0] = [];

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
+    arch::system_call,
     ftrace::{Tracing, is_interleaved},
     leftovers::Kernel,
     net::{Path, Version},
@@ -28,11 +29,11 @@ pub(crate) const CASES: &[Case] = &[
 
 /// The system calls of one round of a peer, and what closing calls.
 const ROUND: [&str; 6] = [
-    "__x64_sys_socket",
-    "__x64_sys_bind",
-    "__x64_sys_getsockname",
-    "__x64_sys_sendto",
-    "__x64_sys_recvfrom",
+    system_call!("socket"),
+    system_call!("bind"),
+    system_call!("getsockname"),
+    system_call!("sendto"),
+    system_call!("recvfrom"),
     "sock_close",
 ];
 
@@ -145,7 +146,7 @@ fn sockets(backend: Backend) -> Result<()> {
 fn wait(backend: Backend) -> Result<()> {
     const WAIT_NS: u64 = 250_000_000;
     // Innermost last.
-    const FUNCTIONS: [&str; 3] = ["__x64_sys_recvfrom", "__sys_recvfrom", "udp_recvmsg"];
+    const FUNCTIONS: [&str; 3] = [system_call!("recvfrom"), "__sys_recvfrom", "udp_recvmsg"];
     let _path = Path::loopback(Version::V4)?;
     let mut peer = Peer::spawn(CLIENT)?;
     let pid = peer.pid().to_string();
@@ -238,7 +239,7 @@ fn text(backend: Backend) -> Result<()> {
     let graph = format!(r"^   \d\) +{name}-\d+ \|[ +!#*@$]");
     let indent = format!(r"^ *\d+ {name}\(\d+\): {{1,2}}(->|<-) __");
     for (style, form, lines) in [("graph", graph, 1 + 3 + 3), ("indent", indent, 4 + 4)] {
-        let arguments = ["--pid", &pid, "-n", "2", "--style", style, "__x64_sys_socket", "__sys_socket"];
+        let arguments = ["--pid", &pid, "-n", "2", "--style", style, system_call!("socket"), "__sys_socket"];
         let tool = Launch::new(backend).view("calls").text().args(&arguments).start()?;
         peer.ask("socket-calls 1 5")?;
         let outcome = tool.wait()?;
@@ -263,7 +264,7 @@ fn closed(backend: Backend) -> Result<()> {
     let before = Kernel::now()?;
     let _path = Path::loopback(Version::V4)?;
     let mut peer = Peer::spawn(CLIENT)?;
-    let arguments = ["--pid", &peer.pid().to_string(), "__x64_sys_socket"];
+    let arguments = ["--pid", &peer.pid().to_string(), system_call!("socket")];
     let mut tool = Launch::new(backend).view("calls").args(&arguments).sink(Sink::Pipe).start()?;
     Kernel::now()?.expect_more_than(&before)?;
     let mut stdout = tool.stdout()?;
@@ -273,10 +274,10 @@ fn closed(backend: Backend) -> Result<()> {
     let outcome = tool.wait()?;
     outcome.expect_code(0)?;
     // And so does the end of the process, and a signal while it waits.
-    let tool = start(backend, &["--pid", &peer.pid().to_string(), "__x64_sys_socket"])?;
+    let tool = start(backend, &["--pid", &peer.pid().to_string(), system_call!("socket")])?;
     peer.end()?;
     tool.wait()?.expect_code(0)?;
-    let tool = start(backend, &["__x64_sys_socket"])?;
+    let tool = start(backend, &[system_call!("socket")])?;
     std::thread::sleep(Duration::from_millis(50));
     tool.signal(Signal::SIGTERM)?;
     tool.wait()?.expect_code(0)?;

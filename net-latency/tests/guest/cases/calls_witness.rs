@@ -10,6 +10,7 @@ use super::{
     calls::{calls, detaches_slowly, number, start, stop},
 };
 use crate::{
+    arch::system_call,
     ftrace::{self, CLOCK_NS, Tracing},
     net::{Path, Version},
     peers::{CLIENT, Pair, Peer},
@@ -25,24 +26,24 @@ pub(crate) const CASES: &[Case] = &[
 /// The system calls that a program makes with sockets, and the functions that each of them calls once. Of the functions a
 /// kernel has some.
 const SYSTEM_CALLS: [(&str, &[&str]); 23] = [
-    ("socket", &["__x64_sys_socket", "__sys_socket"]),
-    ("socketpair", &["__x64_sys_socketpair", "__sys_socketpair"]),
-    ("bind", &["__x64_sys_bind", "__sys_bind"]),
-    ("listen", &["__x64_sys_listen", "__sys_listen"]),
-    ("connect", &["__x64_sys_connect", "__sys_connect"]),
-    ("accept", &["__x64_sys_accept", "__sys_accept4"]),
-    ("accept4", &["__x64_sys_accept4", "__sys_accept4"]),
-    ("getsockname", &["__x64_sys_getsockname", "__sys_getsockname"]),
-    ("getpeername", &["__x64_sys_getpeername", "__sys_getpeername"]),
-    ("getsockopt", &["__x64_sys_getsockopt", "__sys_getsockopt"]),
-    ("setsockopt", &["__x64_sys_setsockopt", "__sys_setsockopt"]),
-    ("sendto", &["__x64_sys_sendto", "__sys_sendto"]),
-    ("recvfrom", &["__x64_sys_recvfrom", "__sys_recvfrom"]),
-    ("sendmsg", &["__x64_sys_sendmsg", "__sys_sendmsg"]),
-    ("recvmsg", &["__x64_sys_recvmsg", "__sys_recvmsg"]),
-    ("sendmmsg", &["__x64_sys_sendmmsg", "__sys_sendmmsg"]),
-    ("recvmmsg", &["__x64_sys_recvmmsg", "__sys_recvmmsg"]),
-    ("shutdown", &["__x64_sys_shutdown", "__sys_shutdown"]),
+    ("socket", &[system_call!("socket"), "__sys_socket"]),
+    ("socketpair", &[system_call!("socketpair"), "__sys_socketpair"]),
+    ("bind", &[system_call!("bind"), "__sys_bind"]),
+    ("listen", &[system_call!("listen"), "__sys_listen"]),
+    ("connect", &[system_call!("connect"), "__sys_connect"]),
+    ("accept", &[system_call!("accept"), "__sys_accept4"]),
+    ("accept4", &[system_call!("accept4"), "__sys_accept4"]),
+    ("getsockname", &[system_call!("getsockname"), "__sys_getsockname"]),
+    ("getpeername", &[system_call!("getpeername"), "__sys_getpeername"]),
+    ("getsockopt", &[system_call!("getsockopt"), "__sys_getsockopt"]),
+    ("setsockopt", &[system_call!("setsockopt"), "__sys_setsockopt"]),
+    ("sendto", &[system_call!("sendto"), "__sys_sendto"]),
+    ("recvfrom", &[system_call!("recvfrom"), "__sys_recvfrom"]),
+    ("sendmsg", &[system_call!("sendmsg"), "__sys_sendmsg"]),
+    ("recvmsg", &[system_call!("recvmsg"), "__sys_recvmsg"]),
+    ("sendmmsg", &[system_call!("sendmmsg"), "__sys_sendmmsg"]),
+    ("recvmmsg", &[system_call!("recvmmsg"), "__sys_recvmmsg"]),
+    ("shutdown", &[system_call!("shutdown"), "__sys_shutdown"]),
     ("read", &["sock_read_iter"]),
     ("readv", &["sock_read_iter"]),
     ("write", &["sock_write_iter"]),
@@ -53,13 +54,13 @@ const SYSTEM_CALLS: [(&str, &[&str]); 23] = [
 const OF_FILES: [&str; 5] = ["read", "readv", "write", "writev", "close"];
 /// What is enough where each function takes a second to detach.
 const FEW: [&str; 10] = [
-    "__x64_sys_socket",
-    "__x64_sys_bind",
-    "__x64_sys_accept",
-    "__x64_sys_accept4",
-    "__x64_sys_getsockopt",
-    "__x64_sys_sendto",
-    "__x64_sys_recvmsg",
+    system_call!("socket"),
+    system_call!("bind"),
+    system_call!("accept"),
+    system_call!("accept4"),
+    system_call!("getsockopt"),
+    system_call!("sendto"),
+    system_call!("recvmsg"),
     "sock_read_iter",
     "sock_write_iter",
     "sock_close",
@@ -115,7 +116,7 @@ fn strace(backend: Backend) -> Result<()> {
         );
     }
     let other =
-        ours.keys().find(|name| name.starts_with("__x64_sys_") && !expected.contains_key(name.as_str()));
+        ours.keys().find(|name| name.starts_with(system_call!("")) && !expected.contains_key(name.as_str()));
     ensure!(other.is_none(), outcome.fault(format_args!("strace has no {other:?}: {theirs:?}"), []));
     Ok(())
 }

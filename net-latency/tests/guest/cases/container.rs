@@ -218,7 +218,7 @@ impl Bundle {
         config["linux"]["seccomp"] = json!({
             "defaultAction": "SCMP_ACT_ERRNO",
             "defaultErrnoRet": libc::EPERM,
-            "architectures": ["SCMP_ARCH_X86_64"],
+            "architectures": [crate::arch::SECCOMP],
             "syscalls": [
                 { "names": calls, "action": "SCMP_ACT_ALLOW" },
                 { "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": libc::ENOSYS },

@@ -92,7 +92,7 @@ fn set_gro(name: &str, on: bool) -> Result<()> {
     // SAFETY: all fields are numbers or pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;

@@ -37,7 +37,7 @@ fn ethtool(name: &str, command: u32, data: u32) -> Result<u32> {
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let name = CString::new(name)?;
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
-        *to = from.cast_signed();
+        *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the kernel reads the request, whose name ends with NUL, and reads and writes the value behind it.

@@ -1,0 +1,20 @@
+//! What differs from one architecture to another.
+
+/// The kernel's function of a system call.
+#[cfg(target_arch = "x86_64")]
+macro_rules! system_call {
+    ($name:literal) => {
+        concat!("__x64_sys_", $name)
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! system_call {
+    ($name:literal) => {
+        concat!("__arm64_sys_", $name)
+    };
+}
+pub(crate) use system_call;
+
+/// How libseccomp calls it.
+pub(crate) const SECCOMP: &str =
+    if cfg!(target_arch = "aarch64") { "SCMP_ARCH_AARCH64" } else { "SCMP_ARCH_X86_64" };
