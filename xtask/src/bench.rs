@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use self::figures::{Figures, Record};
 use crate::{
+    arch::Arch,
     build::{self, Built},
     cli::BenchArgs,
     guest::{
@@ -52,8 +53,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         [] => KERNELS.into(),
         chosen => chosen.to_vec(),
     };
-    let kernels = setup::ensure(&Needs::guests(kernels))?;
-    let (built, tests) = (build::for_guest()?, build::guest_tests()?);
+    let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;
+    let (built, tests) = (build::for_guest(Arch::default())?, build::guest_tests()?);
     if let Some(mode) = args.mode.as_deref().filter(|_| args.hooks) {
         for kernel in kernels {
             let words = ["hooks".into(), mode.into()];
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         let mut peers = Vec::new();
         for name in OTHERS {
             // The guest leaves out who is not there, and says so.
-            match programs::files_of(LIBBPF_TOOLS, name) {
+            match programs::files_of(Arch::default(), LIBBPF_TOOLS, name) {
                 Ok(files) => peers.extend(files),
                 Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
             }
@@ -168,7 +169,7 @@ impl Extent {
         if !is_wanted {
             return Vec::new();
         }
-        programs::files(programs::BPFTRACE).unwrap_or_else(|error| {
+        programs::files(Arch::default(), programs::BPFTRACE).unwrap_or_else(|error| {
             // The guest says so as well, below its figures.
             eprintln!("xtask: bpftrace can't be had: {error:#}");
             Vec::new()

@@ -11,6 +11,7 @@ use cargo_metadata::{Artifact, Message};
 use object::read::elf::{ElfFile64, ProgramHeader as _};
 
 use crate::{
+    arch::Arch,
     paths,
     process::{describe, loudly},
 };
@@ -32,11 +33,15 @@ pub(crate) fn cargo(subcommand: &str) -> Command {
 }
 
 /// A cargo command whose binaries need no shared library.
-fn static_cargo(subcommand: &str, profile: &str) -> Command {
+fn static_cargo(subcommand: &str, profile: &str, arch: Arch) -> Command {
     let mut flags = env::var_os("RUSTFLAGS").unwrap_or_default();
     flags.push(" -Ctarget-feature=+crt-static");
     let mut command = cargo(subcommand);
-    command.args(["--profile", profile, "--target", paths::TARGET]);
+    command.args(["--profile", profile, "--target", arch.target()]);
+    if let Some(linker) = arch.linker() {
+        let target = arch.target().to_uppercase().replace('-', "_");
+        command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
+    }
     if profile == RELEASE {
         // The same bytes wherever it is built. What cargo knows packages by doesn't depend on these flags.
         command.arg("--locked");
@@ -66,50 +71,69 @@ pub(crate) const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "net-latenc
 /// A cargo command of a test run. All of them have the same profile, target and flags, and all that build have the same
 /// packages, whose dependencies have the same features then: nothing is built twice.
 pub(crate) fn quick_cargo(subcommand: &str) -> Command {
-    static_cargo(subcommand, QUICK)
+    static_cargo(subcommand, QUICK, Arch::default())
 }
 
 /// What makes [`quick_cargo`] build all that a test run takes.
 pub(crate) const ALL_PROGRAMS: [&str; 2] = ["--bins", "--tests"];
 
 /// Builds the tool.
-pub(crate) fn tool() -> Result<PathBuf> {
-    loudly(static_cargo("build", RELEASE).args(["--package", "net-latency"]), REMEDY)?;
-    Ok(release_binary("net-latency"))
+pub(crate) fn tool(arch: Arch) -> Result<PathBuf> {
+    loudly(static_cargo("build", RELEASE, arch).args(["--package", "net-latency"]), REMEDY)?;
+    Ok(release_binary("net-latency", arch))
 }
 
 /// Builds the tool and the guest's init.
-pub(crate) fn for_guest() -> Result<Built> {
+pub(crate) fn for_guest(arch: Arch) -> Result<Built> {
     // Not in one command with the tool, which would then be built anew for the features of xtask's dependencies.
-    let tool = tool()?;
-    loudly(static_cargo("build", RELEASE).args(["--package", "xtask"]), REMEDY)?;
-    Ok(Built { tool, xtask: release_binary("xtask") })
+    let tool = tool(arch)?;
+    loudly(static_cargo("build", RELEASE, arch).args(["--package", "xtask"]), REMEDY)?;
+    Ok(Built { tool, xtask: release_binary("xtask", arch) })
 }
 
 /// Builds the test program that runs in guests, for the bench.
 pub(crate) fn guest_tests() -> Result<PathBuf> {
-    let mut command = static_cargo("test", RELEASE);
+    let mut command = static_cargo("test", RELEASE, Arch::default());
     command.args(["--package", "net-latency", "--test", "guest", "--no-run"]);
     programs(&mut command)?.find("guest", true)
 }
 
 /// The test that counts allocations, of the tool as users have it.
 pub(crate) fn allocations() -> Command {
-    let mut command = static_cargo("test", RELEASE);
+    let mut command = static_cargo("test", RELEASE, Arch::default());
     command.args(["--package", "net-latency", "--test", "allocations"]);
     command
 }
 
 /// Builds all programs of a test run; returns those of guests: the tool, the init, and the test program.
 pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
-    let built = programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))?;
+    guest_programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))
+}
+
+/// Builds those of guests alone, for an architecture whose programs this machine doesn't run.
+pub(crate) fn for_tests_elsewhere(arch: Arch) -> Result<(Built, PathBuf)> {
+    let mut command = static_cargo("build", QUICK, arch);
+    guest_programs(command.args([
+        "--package",
+        "net-latency",
+        "--package",
+        "xtask",
+        "--bins",
+        "--test",
+        "guest",
+    ]))
+}
+
+/// Runs a build, and returns what is for guests.
+fn guest_programs(command: &mut Command) -> Result<(Built, PathBuf)> {
+    let built = programs(command)?;
     let guest = Built { tool: built.find("net-latency", false)?, xtask: built.find("xtask", false)? };
     Ok((guest, built.find("guest", true)?))
 }
 
-/// Builds the kernel side's objects, which are the same in all profiles; returns their folder.
-pub(crate) fn objects() -> Result<PathBuf> {
-    let messages = messages(quick_cargo("check").args(["--package", "net-latency"]))?;
+/// Builds the kernel side's objects for an architecture, which are the same in all profiles; returns their folder.
+pub(crate) fn objects(arch: Arch) -> Result<PathBuf> {
+    let messages = messages(static_cargo("check", QUICK, arch).args(["--package", "net-latency"]))?;
     let out = messages.into_iter().find_map(|message| match message {
         // Nothing else in the workspace has a build script.
         Message::BuildScriptExecuted(script) if script.package_id.repr.starts_with("path+") => {
@@ -151,8 +175,8 @@ impl Programs {
 }
 
 /// Builds the tool for other machines, whose libc may be another.
-pub(crate) fn tool_for_others() -> Result<PathBuf> {
-    let built = tool()?;
+pub(crate) fn tool_for_others(arch: Arch) -> Result<PathBuf> {
+    let built = tool(arch)?;
     let bytes = fs::read(&built).with_context(|| format!("can't read {}", built.display()))?;
     if needs_interpreter(&bytes)? {
         bail!("{} is linked dynamically: it would not run on machines with another libc", built.display());
@@ -162,10 +186,10 @@ pub(crate) fn tool_for_others() -> Result<PathBuf> {
 
 const REMEDY: &str = "see the compiler's messages above";
 
-fn release_binary(name: &str) -> PathBuf {
+fn release_binary(name: &str, arch: Arch) -> PathBuf {
     let target =
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths::workspace().join("target"), PathBuf::from);
-    target.join(paths::TARGET).join(RELEASE).join(name)
+    target.join(arch.target()).join(RELEASE).join(name)
 }
 
 /// Whether an ELF file asks for a dynamic linker.

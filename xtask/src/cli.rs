@@ -4,7 +4,7 @@ use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{guest::demo, run::DEFAULT_KERNEL, setup::kernels::Series};
+use crate::{arch::Arch, guest::demo, run::DEFAULT_KERNEL, setup::kernels::Series};
 
 /// Builds, runs, tests and packages net-latency, and installs what that takes.
 #[derive(Debug, Parser)]
@@ -19,7 +19,7 @@ pub(crate) enum Task {
     /// Install everything that the other tasks need
     Setup,
     /// Build the tool
-    Build,
+    Build(ArchArgs),
     /// Build the tool and run it as root, in a guest where this kernel can't be traced
     Run(RunArgs),
     /// Check format and lints, run tests on this machine and on a choice of kernels in guests
@@ -37,7 +37,7 @@ pub(crate) enum Task {
     /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
     Dist(DistArgs),
     /// Do what dist does, and make an image for container runtimes of the binary: target/dist/net-latency.oci.tar
-    Image,
+    Image(ArchArgs),
     /// Remove what xtask keeps below target/
     Clean,
     /// Make TCP traffic; started by the guest's init
@@ -48,13 +48,23 @@ pub(crate) enum Task {
     },
 }
 
+/// For which architecture.
+#[derive(Debug, Args)]
+pub(crate) struct ArchArgs {
+    /// For this architecture; what is left for arm64 is in target/dist-arm64
+    #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
+    pub(crate) arch: Arch,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct DistArgs {
+    #[command(flatten)]
+    pub(crate) target: ArchArgs,
     /// Make a Debian package of it too
     #[arg(long)]
     pub(crate) deb: bool,
-    /// Make packages for cargo install, which carry the kernel side's objects
-    #[arg(long = "crate", conflicts_with = "deb")]
+    /// Make packages for cargo install, which carry the kernel side's objects of all architectures
+    #[arg(long = "crate", conflicts_with_all = ["deb", "arch"])]
     pub(crate) is_crate: bool,
     /// Install from them, without a BPF toolchain, and compare the objects
     #[arg(long, requires = "is_crate")]
@@ -82,6 +92,10 @@ pub(crate) struct TestArgs {
     /// Test on this kernel only, by both backends (repeatable): a version like 6.1, or newest, or rt
     #[arg(long = "kernel", value_name = "KERNEL", conflicts_with = "all")]
     pub(crate) kernels: Vec<Series>,
+    /// Test in guests of this architecture. Those of arm64 are emulated on other machines: without --kernel or --all the daily choice of
+    /// tests on the newest kernel, and no tests on this machine
+    #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
+    pub(crate) arch: Arch,
     /// Leave the guest tests out
     #[arg(long, conflicts_with_all = ["all", "kernels"])]
     pub(crate) no_guest: bool,
@@ -165,6 +179,8 @@ pub(crate) struct MutantsArgs {
 pub(crate) struct VmArgs {
     /// The kernel: a version like 6.1, or newest, or rt
     pub(crate) kernel: Series,
+    #[command(flatten)]
+    pub(crate) target: ArchArgs,
     /// Put this file into the guest's /bin (repeatable)
     #[arg(long = "add", value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,

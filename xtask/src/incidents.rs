@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::{
+    arch::Arch,
     build::{self, Built},
     cli::IncidentsArgs,
     guest::{
@@ -68,7 +69,7 @@ impl Run {
 /// Makes them, prints what was said of each and a table, and puts the table on record if that is asked for.
 pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
-    let kernels = setup::ensure(&Needs::guests(kernels))?;
+    let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;
     let programs = build::for_tests()?;
     if !args.show.is_empty() {
         let wanted: Vec<_> = ["show".to_owned()].into_iter().chain(args.show.iter().cloned()).collect();

@@ -2,6 +2,7 @@
 //!
 //! Linked statically, the same program is the init of the guests that it boots.
 
+mod arch;
 mod bench;
 mod build;
 mod cli;
@@ -19,7 +20,8 @@ mod vm;
 use std::{fs, process::ExitCode};
 
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
+use arch::Arch;
+use clap::{Parser as _, ValueEnum as _};
 use cli::{Cli, DistArgs, Task};
 use dist::Product;
 use setup::{Needs, kernels::Series};
@@ -29,8 +31,11 @@ fn main() -> ExitCode {
         guest::init::main();
     }
     let result = match Cli::parse().task {
-        Task::Setup => setup::ensure(&Needs::tests(Series::MATRIX.to_vec())).map(|_| ExitCode::SUCCESS),
-        Task::Build => build(build::tool),
+        Task::Setup => {
+            let arch = Arch::default();
+            setup::ensure(&Needs::tests(arch, Series::matrix(arch).to_vec())).map(|_| ExitCode::SUCCESS)
+        }
+        Task::Build(args) => build(args.arch, || build::tool(args.arch)),
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
@@ -38,9 +43,13 @@ fn main() -> ExitCode {
         Task::Incidents(args) => incidents::run(&args),
         Task::Mutants(args) => mutants::run(&args),
         Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
-        Task::Dist(DistArgs { is_crate: true, check, .. }) => build(|| dist::crates(check)),
-        Task::Dist(args) => build(|| dist::run(if args.deb { Product::Package } else { Product::Tool })),
-        Task::Image => build(|| dist::run(Product::Image)),
+        // Its packages have the objects of all architectures.
+        Task::Dist(DistArgs { is_crate: true, check, .. }) => build(Arch::Arm64, || dist::crates(check)),
+        Task::Dist(args) => {
+            let product = if args.deb { Product::Package } else { Product::Tool };
+            build(args.target.arch, || dist::run(product, args.target.arch))
+        }
+        Task::Image(args) => build(args.arch, || dist::run(Product::Image, args.arch)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
     };
@@ -50,16 +59,18 @@ fn main() -> ExitCode {
     })
 }
 
-fn build(build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode> {
-    setup::ensure(&Needs::build())?;
+fn build(arch: Arch, build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode> {
+    setup::ensure(&Needs::build(arch))?;
     println!("{}", build()?.display());
     Ok(ExitCode::SUCCESS)
 }
 
 fn clean() -> Result<()> {
-    for directory in
-        [paths::tools(), paths::kernels(), paths::guest(), paths::crates(), paths::dist(), paths::mutants()]
-    {
+    let of_all = [paths::guest(), paths::crates(), paths::mutants()];
+    let of_each = Arch::value_variants()
+        .iter()
+        .flat_map(|&arch| [paths::tools_of(arch), paths::kernels(arch), paths::dist(arch)]);
+    for directory in of_all.into_iter().chain(of_each) {
         if directory.exists() {
             fs::remove_dir_all(&directory)
                 .with_context(|| format!("can't remove {}", directory.display()))?;

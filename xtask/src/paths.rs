@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The only target that the tool is shipped for; also the guest's.
-pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
+use crate::arch::Arch;
 
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {
@@ -15,14 +14,24 @@ fn below_target(path: &str) -> PathBuf {
     workspace().join("target").join(path)
 }
 
-/// Programs needed for building and testing that are kept out of the system.
+/// The same of what is for an architecture.
+fn of(arch: Arch, path: &str) -> PathBuf {
+    below_target(&format!("{path}{}", arch.suffix()))
+}
+
+/// Programs of this machine, for building and testing, that are kept out of the system.
 pub(crate) fn tools() -> PathBuf {
     below_target("tools")
 }
 
+/// Programs for guests of this architecture.
+pub(crate) fn tools_of(arch: Arch) -> PathBuf {
+    of(arch, "tools")
+}
+
 /// Kernels and their modules, one directory per series.
-pub(crate) fn kernels() -> PathBuf {
-    below_target("kernels")
+pub(crate) fn kernels(arch: Arch) -> PathBuf {
+    of(arch, "kernels")
 }
 
 /// Initramfs images of running guests.
@@ -36,8 +45,8 @@ pub(crate) fn crates() -> PathBuf {
 }
 
 /// What is given to users.
-pub(crate) fn dist() -> PathBuf {
-    below_target("dist")
+pub(crate) fn dist(arch: Arch) -> PathBuf {
+    of(arch, "dist")
 }
 
 /// What cargo-mutants leaves: its lists, and what each mutant's build and tests printed.

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    arch::Arch,
     build,
     cli::RunArgs,
     guest::{
@@ -30,8 +31,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     if let Some(kernel) = args.vm {
         return in_guest(kernel, args);
     }
-    setup::ensure(&Needs::build())?;
-    let tool = build::tool()?;
+    let arch = Arch::OF_THIS_PROGRAM;
+    setup::ensure(&Needs::build(arch))?;
+    let tool = build::tool(arch)?;
     let check = as_root(&tool)
         .arg("check")
         .stdin(Stdio::inherit())
@@ -61,8 +63,8 @@ fn on_this_machine(tool: &Path, args: &RunArgs) -> Result<ExitCode> {
 }
 
 fn in_guest(kernel: Series, mut args: RunArgs) -> Result<ExitCode> {
-    let kernel = setup::ensure_guest(kernel)?;
-    let built = build::for_guest()?;
+    let kernel = setup::ensure_guest(Arch::OF_THIS_PROGRAM, kernel)?;
+    let built = build::for_guest(Arch::OF_THIS_PROGRAM)?;
     if args.args.is_empty() {
         args.args = DEFAULT_ARGS.map(Into::into).to_vec();
     }

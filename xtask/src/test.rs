@@ -16,6 +16,7 @@ use guests::{Choice, Programs};
 use summary::Summary;
 
 use crate::{
+    arch::Arch,
     bench,
     build::{self, ALL_PROGRAMS, Built, WORKSPACE, cargo, quick_cargo},
     cli::TestArgs,
@@ -36,11 +37,15 @@ const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let mut summary = Summary::default();
     let choice = Choice::of(args);
-    let needs = Needs::tests(choice.series());
+    let needs = choice.needs();
     let start = Instant::now();
     match setup::ensure_meanwhile(&needs, || {
         eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
-        on_this_machine(args, &mut summary)
+        if args.arch.is_here() {
+            on_this_machine(args, &mut summary)
+        } else {
+            elsewhere(args.arch, &mut summary)
+        }
     }) {
         Ok((kernels, Some(programs))) => guests::run(&choice, &kernels, &programs, &mut summary),
         // Why there are no programs has been counted.
@@ -106,6 +111,18 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     Some(programs)
 }
 
+/// Builds what guests of another architecture need, which is all that is tested of it.
+fn elsewhere(arch: Arch, summary: &mut Summary) -> Option<Programs> {
+    let name = "building";
+    match phase(name, || build::for_tests_elsewhere(arch)) {
+        Ok(tested) => Some(Programs { tested, released: None }),
+        Err(error) => {
+            summary.fail(name, &format!("{error:#}"));
+            None
+        }
+    }
+}
+
 /// Tries readers with damaged input for longer than each run does.
 fn fuzz(seed: &str, summary: &mut Summary) {
     let name = "fuzzing";
@@ -120,7 +137,7 @@ fn fuzz(seed: &str, summary: &mut Summary) {
 /// Builds what users get, and counts its allocations. What is quick to build says little of either that or the cost.
 fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
     let name = "building as for users";
-    match phase(name, || Ok((build::for_guest()?, build::guest_tests()?))) {
+    match phase(name, || Ok((build::for_guest(Arch::default())?, build::guest_tests()?))) {
         Ok(released) => {
             let name = "allocations as for users";
             if let Err(error) = phase(name, || run_tests(name, &mut build::allocations(), summary)) {
@@ -138,7 +155,11 @@ fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
 /// Installs from the packages that carry the kernel side's objects.
 fn install(summary: &mut Summary) {
     let name = "installing from the packages";
-    match phase(name, || dist::crates(true)) {
+    match phase(name, || {
+        // The packages have the objects of all architectures.
+        setup::ensure(&Needs::build(Arch::Arm64))?;
+        dist::crates(true)
+    }) {
         Ok(_) => summary.pass(),
         Err(error) => summary.fail(name, &format!("{error:#}")),
     }

@@ -13,10 +13,10 @@ use crate::{
 
 /// Boots a guest and runs a command or a shell in it.
 pub(crate) fn run(args: VmArgs) -> Result<ExitCode> {
-    let kernel = setup::ensure_guest(args.kernel)?;
-    let built = build::for_guest()?;
+    let kernel = setup::ensure_guest(args.target.arch, args.kernel)?;
+    let built = build::for_guest(args.target.arch)?;
     let mut contents = contents(kernel, &built, args.command);
-    contents.files = programs::files(programs::STRACE)?;
+    contents.files = programs::files(args.target.arch, programs::STRACE)?;
     for file in args.files {
         let name = file.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} has no name to use in the guest", file.display()))?;

@@ -12,10 +12,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum as _;
 use toml::{Table, Value};
 use walkdir::WalkDir;
 
 use crate::{
+    arch::Arch,
     build::{self, cargo},
     paths,
     process::{loudly, quietly, step, succeeds},
@@ -33,7 +35,7 @@ const OBJECTS: [&str; 6] = [
     "net-latency-calls-bpf",
     "net-latency-connections-bpf",
 ];
-/// Their folder in the package, and the build script that takes them from there.
+/// Their folder in the package, which has one for each architecture by rustc's name, and the build script that takes them from there.
 const FOLDER: &str = "objects";
 const SCRIPT: &str = "carried.rs";
 /// Texts that every package has.
@@ -49,7 +51,7 @@ pub(super) fn pack() -> Result<PathBuf> {
     let stage = paths::crates().join("stage");
     remove(&stage)?;
     let packages = stage.join("target/package");
-    copy_sources(&stage, &build::objects()?)?;
+    copy_sources(&stage)?;
     let mut pack = cargo("package");
     // What is packed is checked as a whole, by `check`.
     pack.args(["--workspace", "--no-verify", "--allow-dirty", "--quiet"]).current_dir(&stage);
@@ -57,7 +59,7 @@ pub(super) fn pack() -> Result<PathBuf> {
     let mut made = PathBuf::new();
     for package in [COMMON, TOOL] {
         let name = file_name(package);
-        made = paths::dist().join(&name);
+        made = paths::dist(Arch::default()).join(&name);
         fs::copy(packages.join(&name), &made).with_context(|| format!("cargo made no {name}"))?;
     }
     Ok(made)
@@ -67,7 +69,7 @@ fn file_name(package: &str) -> String {
     format!("{package}-{}.crate", env!("CARGO_PKG_VERSION"))
 }
 
-fn copy_sources(stage: &Path, objects: &Path) -> Result<()> {
+fn copy_sources(stage: &Path) -> Result<()> {
     let workspace = paths::workspace();
     let read = |path: &str| {
         let path = workspace.join(path);
@@ -87,12 +89,22 @@ fn copy_sources(stage: &Path, objects: &Path) -> Result<()> {
     fs::copy(workspace.join("Cargo.lock"), stage.join("Cargo.lock"))?;
     let tool = stage.join(TOOL);
     fs::copy(workspace.join(TOOL).join(SCRIPT), tool.join(SCRIPT))?;
-    fs::create_dir(tool.join(FOLDER))?;
-    for object in OBJECTS {
-        fs::copy(objects.join(object), tool.join(FOLDER).join(object))
-            .with_context(|| format!("there is no {object} in {}", objects.display()))?;
+    for &arch in Arch::value_variants() {
+        let objects = build::objects(arch)?;
+        let folder = tool.join(folder(arch));
+        fs::create_dir_all(&folder)?;
+        for object in OBJECTS {
+            fs::copy(objects.join(object), folder.join(object))
+                .with_context(|| format!("there is no {object} in {}", objects.display()))?;
+        }
     }
     Ok(())
+}
+
+/// Where the objects of an architecture are in the package.
+fn folder(arch: Arch) -> PathBuf {
+    let (name, _) = arch.target().split_once('-').expect("a target has parts");
+    Path::new(FOLDER).join(name)
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
@@ -157,21 +169,25 @@ pub(super) fn check() -> Result<()> {
 fn install(place: &Path) -> Result<()> {
     for package in [COMMON, TOOL] {
         let mut unpack = Command::new("tar");
-        unpack.arg("-xzf").arg(paths::dist().join(file_name(package))).arg("-C").arg(place);
+        unpack.arg("-xzf").arg(paths::dist(Arch::default()).join(file_name(package))).arg("-C").arg(place);
         quietly(&mut unpack, "tar and gzip must be installed")?;
     }
     let unpacked = |package: &str| place.join(format!("{package}-{}", env!("CARGO_PKG_VERSION")));
     let tool = unpacked(TOOL);
     let read = |path: PathBuf| fs::read(&path).with_context(|| format!("can't read {}", path.display()));
-    let from_source = build::objects()?;
     let mut objects = BTreeMap::new();
-    for object in OBJECTS {
-        let packed = read(tool.join(FOLDER).join(object))?;
-        ensure!(
-            packed == read(from_source.join(object))?,
-            "{object} in the package is not what the sources give"
-        );
-        objects.insert(object, packed);
+    for &arch in Arch::value_variants() {
+        let from_source = build::objects(arch)?;
+        for object in OBJECTS {
+            let packed = read(tool.join(folder(arch)).join(object))?;
+            ensure!(
+                packed == read(from_source.join(object))?,
+                "{object} of {arch} in the package is not what the sources give"
+            );
+            if arch.is_here() {
+                objects.insert(object, packed);
+            }
+        }
     }
 
     // As long as it is not published, cargo has to be told where it is.

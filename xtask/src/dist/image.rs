@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
+use crate::arch::Arch;
+
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -26,14 +28,15 @@ pub(crate) struct Entry<'a> {
 }
 
 /// Writes an image with these files that starts the first of them, which were made `created` seconds after 1970.
-pub(crate) fn write(files: &[Entry<'_>], created: u64, target: &Path) -> Result<()> {
-    let image = Image::new(files, created)?;
+pub(crate) fn write(arch: Arch, files: &[Entry<'_>], created: u64, target: &Path) -> Result<()> {
+    let image = Image::new(arch, files, created)?;
     std::fs::write(target, image.archive(created)?)
         .with_context(|| format!("can't write {}", target.display()))
 }
 
 /// What it consists of.
 struct Image {
+    arch: Arch,
     layer: Blob,
     config: Blob,
     manifest: Blob,
@@ -66,11 +69,11 @@ impl Blob {
 }
 
 impl Image {
-    fn new(files: &[Entry<'_>], created: u64) -> Result<Self> {
+    fn new(arch: Arch, files: &[Entry<'_>], created: u64) -> Result<Self> {
         let program = files.first().context("an image starts something")?.path;
         let layer = Blob::new(LAYER, packed(files, created)?);
         let config = json!({
-            "architecture": "amd64",
+            "architecture": arch.debian(),
             "os": "linux",
             "config": {
                 // It attaches to the kernel: capabilities are worth something only to root, which the manifests ask for too.
@@ -94,13 +97,13 @@ impl Image {
             "config": config.descriptor(),
             "layers": [layer.descriptor()],
         });
-        Ok(Self { layer, config, manifest: Blob::json(MANIFEST, &manifest)? })
+        Ok(Self { arch, layer, config, manifest: Blob::json(MANIFEST, &manifest)? })
     }
 
     /// The layout as a tar file.
     fn archive(&self, created: u64) -> Result<Vec<u8>> {
         let mut manifest = self.manifest.descriptor();
-        manifest["platform"] = json!({ "architecture": "amd64", "os": "linux" });
+        manifest["platform"] = json!({ "architecture": self.arch.debian(), "os": "linux" });
         manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION") });
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest] });
         let index = serde_json::to_vec(&index)?;
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn all_of_an_image_is_found_by_its_checksum() {
-        let archive = unpacked(&Image::new(&files(), 7).unwrap().archive(7).unwrap());
+        let archive = unpacked(&Image::new(Arch::Arm64, &files(), 7).unwrap().archive(7).unwrap());
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         let blob = |descriptor: &Value| {
             let hex = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
@@ -186,6 +189,8 @@ mod tests {
         let index = json(&archive["index.json"].1);
         let manifest = json(&blob(&index["manifests"][0]));
         let config = json(&blob(&manifest["config"]));
+        assert_eq!(config["architecture"], "arm64");
+        assert_eq!(index["manifests"][0]["platform"], json!({ "architecture": "arm64", "os": "linux" }));
         assert_eq!(config["config"]["Entrypoint"], json!(["/net-latency"]));
         assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
         let layer = unpacked(&blob(&manifest["layers"][0]));
@@ -203,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_same_files_give_the_same_bytes() {
-        let bytes = |created| Image::new(&files(), created).unwrap().archive(created).unwrap();
+        let bytes = |created| Image::new(Arch::X86_64, &files(), created).unwrap().archive(created).unwrap();
         assert_eq!(bytes(7), bytes(7));
         assert_ne!(bytes(7), bytes(8));
     }

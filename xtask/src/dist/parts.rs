@@ -11,10 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use cargo_metadata::{Metadata, MetadataCommand, Package};
 use serde_json::{Value, json};
 
-use crate::{build::cargo, paths, process::quietly};
+use crate::{arch::Arch, build::cargo, paths, process::quietly};
 
-/// The packages that are linked into the binary, and what each is built for.
-const ROOTS: [(&str, &str); 2] = [("net-latency", paths::TARGET), ("net-latency-ebpf", "bpfel-unknown-none")];
 const REMEDY: &str = "Cargo.lock must fit the manifests";
 /// Beginnings of the names of files with licences, in capitals.
 const LICENCES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
@@ -39,9 +37,11 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Asks cargo.
-    pub(super) fn find() -> Result<Self> {
+    pub(super) fn find(arch: Arch) -> Result<Self> {
+        // The packages that are linked into the binary, and what each is built for.
+        let roots = [("net-latency", arch.target()), ("net-latency-ebpf", "bpfel-unknown-none")];
         let mut linked = BTreeSet::new();
-        for (package, target) in ROOTS {
+        for (package, target) in roots {
             let mut tree = cargo("tree");
             tree.args(["--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"]);
             linked.extend(names(&quietly(tree.args(["--package", package, "--target", target]), REMEDY)?));
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn all_that_is_linked_has_a_licence_and_a_checksum() {
-        let parts = Parts::find().unwrap();
+        let parts = Parts::find(Arch::default()).unwrap();
         let names: Vec<_> = parts.packages.iter().map(|package| package.name.as_str()).collect();
         // Of both sides, and of neither tests, macros nor build scripts.
         assert!(["aya", "aya-ebpf", "serde_json"].iter().all(|name| names.contains(name)), "{names:?}");

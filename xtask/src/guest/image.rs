@@ -82,9 +82,10 @@ impl Contents {
         archive.add_file("init", EXECUTABLE, &self.init)?;
         self.add_modules(&mut archive)?;
 
-        let busybox = qemu::busybox();
+        let arch = self.kernel.arch;
+        let busybox = qemu::busybox(arch);
         archive.add_file("bin/busybox", EXECUTABLE, &busybox)?;
-        let applets = quietly(std::process::Command::new(&busybox).arg("--list"), "")?;
+        let applets = quietly(arch.command(&busybox).arg("--list"), "")?;
         for applet in applets.lines().filter(|applet| *applet != "busybox") {
             archive.add(&format!("bin/{applet}"), SYMLINK, b"busybox")?;
         }

@@ -6,7 +6,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
 };
@@ -24,13 +24,13 @@ use super::{
     demo::Role,
     image::{COMMAND, ENVIRONMENT, MODULES},
 };
+use crate::arch::Arch;
 
 /// Names the port that the command's standard output goes to, if not the console.
 pub(crate) const DATA_PORT: &str = "GUEST_DATA_PORT";
 /// Set if TCP traffic shall be made while the command runs.
 pub(crate) const DEMO: &str = "GUEST_DEMO";
 
-const CONSOLE: &str = "/dev/ttyS0";
 const PATH: &str = "/bin";
 /// What shells use for a command that could not be started.
 const NOT_STARTED: u8 = 127;
@@ -70,6 +70,11 @@ pub(crate) fn main() -> ! {
     }
     // The kernel panics when its init ends, so QEMU ends in any case.
     std::process::exit(1)
+}
+
+fn console() -> PathBuf {
+    let [console, _] = Arch::OF_THIS_PROGRAM.ports();
+    Path::new("/dev").join(console)
 }
 
 fn set_up() -> Result<()> {
@@ -112,7 +117,7 @@ fn run_command() -> Result<u8> {
     let variable = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
 
     let console =
-        OpenOptions::new().read(true).write(true).open(CONSOLE).context("can't open the console")?;
+        OpenOptions::new().read(true).write(true).open(console()).context("can't open the console")?;
     let number = |name: &str| variable(name).and_then(OsStr::to_str).and_then(|text| text.parse().ok());
     if let (Some(ws_row), Some(ws_col)) = (number("LINES"), number("COLUMNS")) {
         tcsetwinsize(&console, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
@@ -181,7 +186,7 @@ fn wait_for(command: i32) -> Result<u8> {
 }
 
 fn end(status: u8) -> Result<()> {
-    let mut console = OpenOptions::new().write(true).open(CONSOLE)?;
+    let mut console = OpenOptions::new().write(true).open(console())?;
     writeln!(console, "{}", Marker::Ended(status))?;
     tcdrain(&console)?;
     rustix::fs::sync();

@@ -34,7 +34,7 @@ use super::{
     image::{Contents, Processors},
     init, terminal,
 };
-use crate::{paths, setup::qemu::QEMU};
+use crate::{arch::Arch, paths};
 
 /// Two cards on one wire inside QEMU, with nothing else on it: neither this machine nor what lies beyond.
 const CARDS: [&str; 8] = [
@@ -64,11 +64,48 @@ const EMULATION: &str = "tcg,thread=single";
 /// One each, for what only happens at the same time. That is sound as long as nothing patches code under load: QEMU 7.2 may
 /// execute a breakpoint that another processor has just patched away.
 const PARALLEL_EMULATION: &str = "tcg,thread=multi";
-/// With cmpxchg16b kernel 6.12 crashes in its allocator under emulation.
-const CPU: &str = "max,cx16=off";
-/// For guests whose instructions nobody counts: told that copying by single bytes is fast (ERMS), which emulation does byte by
-/// byte, the kernel does so, above all in its verifier. Without, a guest takes a quarter less time.
-const CPU_THAT_COPIES_WORDS: &str = "max,cx16=off,erms=off,fsrm=off";
+/// What an architecture's guests are made of, besides what all have.
+struct Board {
+    /// Arguments for QEMU.
+    machine: &'static [&'static str],
+    /// The processor of guests whose instructions are counted.
+    counted_cpu: &'static str,
+    /// And of others.
+    cpu: &'static str,
+    /// What makes a second serial port of a character device, before its name.
+    second_port: [&'static str; 2],
+    /// For the kernel.
+    append: &'static str,
+}
+
+/// With cmpxchg16b kernel 6.12 crashes in its allocator under emulation. For guests whose instructions nobody counts: told that copying
+/// by single bytes is fast (ERMS), which emulation does byte by byte, the kernel does so, above all in its verifier. Without, a guest
+/// takes a quarter less time. And on a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer
+/// doesn't work").
+const PC: Board = Board {
+    machine: &[],
+    counted_cpu: "max,cx16=off",
+    cpu: "max,cx16=off,erms=off,fsrm=off",
+    second_port: ["-serial", "chardev:"],
+    append: "no_timer_check",
+};
+/// The kernel signs return addresses, which the algorithm of real processors makes ten times slower under emulation.
+const VIRT: Board = Board {
+    machine: &["-M", "virt"],
+    counted_cpu: "max,pauth-impdef=on",
+    cpu: "max,pauth-impdef=on",
+    second_port: ["-device", "pci-serial,chardev="],
+    append: "",
+};
+
+impl Board {
+    fn of(arch: Arch) -> &'static Self {
+        match arch {
+            Arch::X86_64 => &PC,
+            Arch::Arm64 => &VIRT,
+        }
+    }
+}
 
 /// How long a guest may take to switch itself off once its command has ended.
 const POWER_OFF: Duration = Duration::from_secs(15);
@@ -97,7 +134,8 @@ pub(crate) fn attached(mut contents: Contents, limit: Option<Duration>) -> Resul
         contents.environment.push(("COLUMNS".into(), columns.to_string().into()));
     }
     if !to_terminal {
-        contents.environment.push((init::DATA_PORT.into(), "ttyS1".into()));
+        let [_, port] = contents.kernel.arch.ports();
+        contents.environment.push((init::DATA_PORT.into(), port.into()));
     }
     let mut guest = Guest::boot(&contents, !to_terminal, limit)?;
     let raw = terminal::Raw::enter()?;
@@ -155,6 +193,9 @@ fn accelerator(contents: &Contents) -> String {
 /// Whether a guest boots by KVM. A device alone says little: inside another virtual machine it may be there and of no use.
 fn kvm_works(contents: &Contents) -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
+    if !contents.kernel.arch.is_here() {
+        return false;
+    }
     *WORKS.get_or_init(|| {
         if File::options().read(true).write(true).open("/dev/kvm").is_err() {
             return false;
@@ -209,17 +250,24 @@ impl Guest {
         let image = paths::guest().join(format!("{}-{}-{number}.cpio", contents.kernel, std::process::id()));
         contents.write(BufWriter::new(File::create(&image)?)).context("can't write the guest's initramfs")?;
 
-        let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        let arch = contents.kernel.arch;
+        let (qemu, _) = arch.machine();
+        let board = Board::of(arch);
+        let mut command = Command::new(qemu);
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(board.machine);
         if contents.processors == Processors::Counted {
-            command.args(["-accel", EMULATION, "-icount", "shift=0,sleep=off", "-smp", "1", "-cpu", CPU]);
+            command.args(["-accel", EMULATION, "-icount", "shift=0,sleep=off", "-smp", "1", "-cpu"]);
+            command.arg(board.counted_cpu);
         } else {
-            command.args(["-accel", accelerator, "-smp", PROCESSORS, "-cpu", CPU_THAT_COPIES_WORDS]);
+            command.args(["-accel", accelerator, "-smp", PROCESSORS, "-cpu", board.cpu]);
         }
         command.args(["-m", &contents.mebibytes.to_string()]);
         command.arg("-kernel").arg(contents.kernel.image()).arg("-initrd").arg(&image);
-        // On a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer doesn't work").
-        command.args(["-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check quiet"]);
+        let [console, _] = arch.ports();
+        let append = format!("console={console} panic=-1 mitigations=off {} quiet", board.append);
+        command.args(["-append", &append]);
         command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         if contents.has_cards {
             command.args(CARDS);
@@ -227,7 +275,8 @@ impl Guest {
         let (data, port) = if data_port {
             let (reader, writer) = io::pipe()?;
             let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
-            command.args(["-chardev", &format!("file,id=data,path={path}"), "-serial", "chardev:data"]);
+            let [option, port] = board.second_port;
+            command.args(["-chardev", &format!("file,id=data,path={path}"), option, &format!("{port}data")]);
             (Some(reader), Some(OwnedFd::from(writer)))
         } else {
             (None, None)
@@ -255,7 +304,7 @@ impl Guest {
                 Ok(())
             });
         }
-        let mut qemu = command.spawn().with_context(|| format!("can't start {QEMU}"))?;
+        let mut qemu = command.spawn().with_context(|| format!("can't start {qemu}"))?;
         // The pipe's end that is QEMU's would keep the reader waiting for ever here, and so would the monitor's.
         drop(command);
         if let Some(monitor) = waker {

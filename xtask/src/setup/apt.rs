@@ -11,12 +11,16 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    arch::Arch,
+    paths,
     process::{as_root, quietly, step, succeeds},
     setup::sources::Mirrors,
 };
 
 /// How long another apt may have the lock of the lists: for that one apt doesn't wait itself, whatever `DPkg::Lock::Timeout` says.
 const LISTS_PATIENCE: Duration = Duration::from_secs(300);
+/// The release whose programs guests of another architecture have.
+const OF_OTHERS: &str = "bookworm";
 /// In its message then.
 const LISTS_LOCK: &str = "Could not get lock /var/lib/apt/lists/lock";
 
@@ -92,13 +96,7 @@ impl Apt {
     /// A package and all those without which it does not work.
     pub(crate) fn with_dependencies(&mut self, package: &str) -> Result<Vec<String>> {
         self.update()?;
-        let mut command = Command::new("apt-cache");
-        command.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
-        command.args(["--no-breaks", "--no-replaces", "--no-enhances", package]);
-        let tree = quietly(&mut command, "")?;
-        // What they depend on is indented and has an entry of its own; virtual packages are in angle brackets.
-        let is_package = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphanumeric());
-        Ok(tree.lines().filter(is_package).map(str::to_owned).collect())
+        dependencies(Command::new("apt-cache"), package)
     }
 
     /// Downloads packages of this system's sources into a directory and unpacks them there.
@@ -134,11 +132,12 @@ impl Apt {
 #[derive(Debug)]
 pub(crate) struct PrivateApt {
     directory: PathBuf,
+    arch: Arch,
 }
 
 impl PrivateApt {
     /// Sets it up in a directory and fetches the lists of these suites.
-    pub(crate) fn new(directory: PathBuf, suites: &[&str]) -> Result<Self> {
+    pub(crate) fn new(directory: PathBuf, arch: Arch, suites: &[&str]) -> Result<Self> {
         if !Apt::exists() {
             bail!(
                 "this system has no apt to download Debian's kernels with; use a Debian or Ubuntu machine or container"
@@ -149,8 +148,8 @@ impl PrivateApt {
             fs::create_dir_all(directory.join(part))
                 .context("can't create the directories of a private apt")?;
         }
-        fs::write(directory.join("sources.list"), Mirrors::of_this_machine()?.list(suites))?;
-        let apt = Self { directory };
+        fs::write(directory.join("sources.list"), Mirrors::of_this_machine()?.list(arch, suites))?;
+        let apt = Self { directory, arch };
         quietly(
             apt.command("apt-get").arg("update"),
             "is the network reachable, and does the mirror that apt uses carry all Debian releases?",
@@ -184,11 +183,79 @@ impl PrivateApt {
         option("Dir::Etc::preferencesparts", "/dev/null");
         option("Dir::State::Lists", &inside("lists"));
         option("Dir::Cache", &inside("cache"));
+        option("APT::Architecture", self.arch.debian());
+        option("APT::Architectures", self.arch.debian());
         option("Acquire::Languages", "none");
         option("APT::Sandbox::User", "root");
         command.arg("-q");
         command
     }
+}
+
+/// A package and all those without which it does not work, by an `apt-cache`.
+fn dependencies(mut cache: Command, package: &str) -> Result<Vec<String>> {
+    cache.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
+    cache.args(["--no-breaks", "--no-replaces", "--no-enhances", package]);
+    let tree = quietly(&mut cache, "")?;
+    // What they depend on is indented and has an entry of its own; virtual packages are in angle brackets.
+    let is_package = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphanumeric());
+    Ok(tree.lines().filter(is_package).map(str::to_owned).collect())
+}
+
+/// Where packages with programs for guests come from: from this system's sources, or from Debian if they are of another
+/// architecture. Nothing is asked before it is needed.
+#[derive(Debug)]
+pub(crate) enum Packages {
+    /// This system's.
+    Ours(Apt),
+    /// Another architecture's.
+    Others(Arch, Option<PrivateApt>),
+}
+
+impl Packages {
+    /// Those of an architecture.
+    pub(crate) fn of(arch: Arch) -> Self {
+        if arch.is_here() { Self::Ours(Apt::default()) } else { Self::Others(arch, None) }
+    }
+
+    /// Whether there is such a package.
+    pub(crate) fn has(&mut self, package: &str) -> Result<bool> {
+        match self {
+            Self::Ours(apt) => Ok(Apt::exists() && apt.has(package)?),
+            Self::Others(arch, apt) => {
+                Ok(succeeds(others(*arch, apt)?.command("apt-cache").args(["show", package])))
+            }
+        }
+    }
+
+    /// A package and all those without which it does not work.
+    pub(crate) fn with_dependencies(&mut self, package: &str) -> Result<Vec<String>> {
+        match self {
+            Self::Ours(apt) => apt.with_dependencies(package),
+            Self::Others(arch, apt) => dependencies(others(*arch, apt)?.command("apt-cache"), package),
+        }
+    }
+
+    /// Downloads packages into a directory and unpacks them there.
+    pub(crate) fn unpack(&mut self, packages: &[String], directory: &Path) -> Result<()> {
+        match self {
+            Self::Ours(apt) => apt.unpack(packages, directory),
+            Self::Others(arch, apt) => {
+                extract(&others(*arch, apt)?.download(packages, directory)?, directory)
+            }
+        }
+    }
+}
+
+/// The apt for another architecture, with its lists.
+fn others(arch: Arch, apt: &mut Option<PrivateApt>) -> Result<&PrivateApt> {
+    if apt.is_none() {
+        let lists = paths::tools_of(arch).join("apt");
+        *apt = Some(step(&format!("fetching Debian's list of packages of {arch}"), || {
+            PrivateApt::new(lists, arch, &[OF_OTHERS])
+        })?);
+    }
+    apt.as_ref().context("it is there now")
 }
 
 /// Unpacks packages without installing them.

@@ -13,7 +13,7 @@ use super::{
     apt::{PrivateApt, extract},
     modules::Modules,
 };
-use crate::{paths, process::step};
+use crate::{arch::Arch, paths, process::step};
 
 /// The modules that the tests and the tool's users need. Whatever these depend on comes along.
 const MODULES: [&str; 24] = [
@@ -69,8 +69,16 @@ pub(crate) enum Series {
 
 impl Series {
     /// What net-latency is tested on, oldest first, the real-time build last.
-    pub(crate) const MATRIX: [Self; 5] =
+    const MATRIX: [Self; 5] =
         [Self::Version(5, 10), Self::Version(6, 1), Self::Version(6, 12), Self::Newest, Self::RealTime];
+
+    /// The same of an architecture: the kernel side takes Linux 5.18 on arm64.
+    pub(crate) fn matrix(arch: Arch) -> &'static [Self] {
+        match arch {
+            Arch::X86_64 => &Self::MATRIX,
+            Arch::Arm64 => &Self::MATRIX[1..],
+        }
+    }
 
     /// The Debian suites that carry it.
     fn suites(self) -> &'static [&'static str] {
@@ -83,11 +91,12 @@ impl Series {
     }
 
     /// The end of the package's name.
-    fn flavour(self) -> &'static str {
-        match self {
-            Self::RealTime => "-rt-amd64",
-            Self::Version(..) | Self::Newest => "-cloud-amd64",
-        }
+    fn flavour(self, arch: Arch) -> String {
+        let kind = match self {
+            Self::RealTime => "rt",
+            Self::Version(..) | Self::Newest => "cloud",
+        };
+        format!("-{kind}-{}", arch.debian())
     }
 
     /// Whether a kernel of these numbers belongs to it. Other suites may be searched at the same time.
@@ -100,29 +109,29 @@ impl Series {
     }
 
     /// Its kernel on this machine, if it is here and need not be looked for in the archive.
-    fn here(self) -> Option<Kernel> {
-        if self == Self::Newest && !is_recent(&newest_path()) {
+    fn here(self, arch: Arch) -> Option<Kernel> {
+        if self == Self::Newest && !is_recent(&newest_path(arch)) {
             return None;
         }
-        self.here_of_any_age()
+        self.here_of_any_age(arch)
     }
 
-    fn here_of_any_age(self) -> Option<Kernel> {
+    fn here_of_any_age(self, arch: Arch) -> Option<Kernel> {
         let name = match self {
-            Self::Newest => fs::read_to_string(newest_path()).ok()?.trim().to_owned(),
+            Self::Newest => fs::read_to_string(newest_path(arch)).ok()?.trim().to_owned(),
             Self::Version(..) | Self::RealTime => self.to_string(),
         };
-        let kernel = Kernel::named(self, &name);
+        let kernel = Kernel::named(arch, self, &name);
         kernel.is_complete().then_some(kernel)
     }
 
     /// Its newest kernel among the packages there are, and the packages to install.
-    fn choose(self, available: &[String]) -> Option<(Kernel, Vec<String>)> {
-        let flavour = self.flavour();
+    fn choose(self, arch: Arch, available: &[String]) -> Option<(Kernel, Vec<String>)> {
+        let flavour = self.flavour(arch);
         let version_of = |package: &str| {
             let rest =
                 package.strip_prefix("linux-image-").or_else(|| package.strip_prefix("linux-binary-"))?;
-            let text = rest.strip_suffix(flavour)?;
+            let text = rest.strip_suffix(flavour.as_str())?;
             // Others are named `linux-binary-unsigned-` and the like.
             text.starts_with(|first: char| first.is_ascii_digit()).then_some(())?;
             let numbers = numbers(text);
@@ -141,7 +150,7 @@ impl Series {
         let kernel = if available.contains(&binary) { binary } else { image };
         let mut packages = vec![kernel];
         packages.extend(available.contains(&modules).then_some(modules));
-        Some((Kernel::named(self, &series.to_string()), packages))
+        Some((Kernel::named(arch, self, &series.to_string()), packages))
     }
 }
 
@@ -177,6 +186,8 @@ impl FromStr for Series {
 /// A kernel that is on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
+    /// What it runs on.
+    pub(crate) arch: Arch,
     /// What it was asked for as.
     pub(crate) series: Series,
     /// The first two numbers of its version, or `rt`.
@@ -184,8 +195,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn named(series: Series, name: &str) -> Self {
-        Self { series, name: name.to_owned() }
+    pub(crate) fn named(arch: Arch, series: Series, name: &str) -> Self {
+        Self { arch, series, name: name.to_owned() }
     }
 
     /// The kernel image.
@@ -201,7 +212,7 @@ impl Kernel {
     }
 
     fn directory(&self) -> PathBuf {
-        paths::kernels().join(&self.name)
+        paths::kernels(self.arch).join(&self.name)
     }
 
     fn is_complete(&self) -> bool {
@@ -217,15 +228,15 @@ impl fmt::Display for Kernel {
 
 /// Fetches the kernels that aren't here yet, and returns those that are here then, each once. A series that the archive
 /// no longer has is told and left out; it is an error if nothing is left.
-pub(crate) fn ensure(wanted: &[Series]) -> Result<Vec<Kernel>> {
-    let missing: Vec<_> = wanted.iter().copied().filter(|series| series.here().is_none()).collect();
+pub(crate) fn ensure(arch: Arch, wanted: &[Series]) -> Result<Vec<Kernel>> {
+    let missing: Vec<_> = wanted.iter().copied().filter(|series| series.here(arch).is_none()).collect();
     if !missing.is_empty() {
-        let fetched = fetch(&missing);
+        let fetched = fetch(arch, &missing);
         match missing.as_slice() {
             // Without a network the newest is the one that was found last.
             [Series::Newest]
                 if let Err(error) = &fetched
-                    && let Some(kernel) = Series::Newest.here_of_any_age() =>
+                    && let Some(kernel) = Series::Newest.here_of_any_age(arch) =>
             {
                 eprintln!(
                     "xtask: the newest kernel stays {kernel}, since the archive can't be asked: {error:#}"
@@ -236,7 +247,7 @@ pub(crate) fn ensure(wanted: &[Series]) -> Result<Vec<Kernel>> {
     }
     let mut kernels: Vec<Kernel> = Vec::new();
     for series in wanted {
-        match series.here_of_any_age() {
+        match series.here_of_any_age(arch) {
             Some(kernel) if kernels.iter().any(|other| other.name == kernel.name) => {}
             Some(kernel) => kernels.push(kernel),
             None => eprintln!(
@@ -250,30 +261,30 @@ pub(crate) fn ensure(wanted: &[Series]) -> Result<Vec<Kernel>> {
 }
 
 /// Fetches kernels; those that the archive does not have it passes over.
-fn fetch(missing: &[Series]) -> Result<()> {
+fn fetch(arch: Arch, missing: &[Series]) -> Result<()> {
     let names: Vec<_> = missing.iter().map(ToString::to_string).collect();
     step(&format!("fetching Debian's kernels {} (50 MB each)", names.join(", ")), || {
-        let apt_directory = paths::kernels().join("apt");
+        let apt_directory = paths::kernels(arch).join("apt");
         let mut suites: Vec<_> = missing.iter().flat_map(|series| series.suites()).copied().collect();
         suites.sort_unstable();
         suites.dedup();
-        let apt = PrivateApt::new(apt_directory.clone(), &suites)?;
-        let available = apt.search("^linux-(image|binary|modules)-.*-amd64$")?;
+        let apt = PrivateApt::new(apt_directory.clone(), arch, &suites)?;
+        let available = apt.search(&format!("^linux-(image|binary|modules)-.*-{}$", arch.debian()))?;
         for series in missing {
-            let Some((kernel, packages)) = series.choose(&available) else { continue };
+            let Some((kernel, packages)) = series.choose(arch, &available) else { continue };
             if !kernel.is_complete() {
                 install(&kernel, &apt, &packages)?;
             }
             if *series == Series::Newest {
-                fs::write(newest_path(), format!("{kernel}\n"))?;
+                fs::write(newest_path(arch), format!("{kernel}\n"))?;
             }
         }
         Ok(fs::remove_dir_all(&apt_directory)?)
     })
 }
 
-fn newest_path() -> PathBuf {
-    paths::kernels().join(NEWEST)
+fn newest_path(arch: Arch) -> PathBuf {
+    paths::kernels(arch).join(NEWEST)
 }
 
 /// Whether what the archive said then is taken for true still.
@@ -333,7 +344,7 @@ mod tests {
 
     fn choose(series: &str, available: &[&str]) -> Option<(String, Vec<String>)> {
         let available: Vec<_> = available.iter().map(ToString::to_string).collect();
-        let (kernel, packages) = series.parse::<Series>().unwrap().choose(&available)?;
+        let (kernel, packages) = series.parse::<Series>().unwrap().choose(Arch::X86_64, &available)?;
         Some((kernel.to_string(), packages))
     }
 

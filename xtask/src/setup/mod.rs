@@ -18,12 +18,16 @@ mod toolchain;
 use std::thread;
 
 use anyhow::{Context as _, Result};
-use apt::Apt;
+use apt::{Apt, Packages};
 use kernels::{Kernel, Series};
+
+use crate::arch::Arch;
 
 /// What a task is about to do.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
+    /// For this architecture.
+    pub(crate) arch: Arch,
     /// Build the tool.
     pub(crate) build: bool,
     /// Boot guests with these kernels.
@@ -38,18 +42,18 @@ pub(crate) struct Needs {
 
 impl Needs {
     /// To build only.
-    pub(crate) fn build() -> Self {
-        Self { build: true, ..Self::default() }
+    pub(crate) fn build(arch: Arch) -> Self {
+        Self { arch, build: true, ..Self::default() }
     }
 
     /// To build, and to boot guests with these kernels.
-    pub(crate) fn guests(kernels: Vec<Series>) -> Self {
-        Self { build: true, kernels, ..Self::default() }
+    pub(crate) fn guests(arch: Arch, kernels: Vec<Series>) -> Self {
+        Self { kernels, ..Self::build(arch) }
     }
 
     /// To run all tests, those of guests with these kernels.
-    pub(crate) fn tests(kernels: Vec<Series>) -> Self {
-        Self { browser: true, validator: true, wireshark: true, ..Self::guests(kernels) }
+    pub(crate) fn tests(arch: Arch, kernels: Vec<Series>) -> Self {
+        Self { browser: true, validator: true, wireshark: true, ..Self::guests(arch, kernels) }
     }
 }
 
@@ -66,9 +70,10 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     if needs.build {
         packages.extend(toolchain::missing_packages(&mut apt)?);
         packages.extend(linker::missing_packages());
+        packages.extend(toolchain::missing_packages_of(needs.arch));
     }
     if guests {
-        packages.extend(qemu::missing_packages());
+        packages.extend(qemu::missing_packages(needs.arch));
     }
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);
@@ -87,20 +92,23 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     thread::scope(|scope| {
         let fetched = guests.then(|| {
             scope.spawn(move || {
-                qemu::ensure_busybox(&mut apt)?;
-                programs::ensure(programs::STRACE)?;
-                programs::ensure(programs::WIREGUARD_TOOLS)?;
-                programs::ensure(programs::PROMETHEUS)?;
-                programs::ensure(programs::UMOCI)?;
-                programs::ensure(programs::CRUN)?;
+                let arch = needs.arch;
+                let mut apt = Packages::of(arch);
+                qemu::ensure_busybox(arch, &mut apt)?;
+                programs::ensure(arch, programs::STRACE, &mut apt)?;
+                programs::ensure(arch, programs::WIREGUARD_TOOLS, &mut apt)?;
+                programs::ensure(arch, programs::PROMETHEUS, &mut apt)?;
+                programs::ensure(arch, programs::UMOCI, &mut apt)?;
+                programs::ensure(arch, programs::CRUN, &mut apt)?;
                 for (package, _) in programs::TRACED {
-                    programs::ensure(package)?;
+                    programs::ensure(arch, package, &mut apt)?;
                 }
-                kernels::ensure(&needs.kernels)
+                kernels::ensure(arch, &needs.kernels)
             })
         });
         if needs.build {
             toolchain::ensure()?;
+            toolchain::ensure_target(needs.arch)?;
             linker::ensure()?;
         }
         let result = action();
@@ -111,7 +119,7 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
 }
 
 /// The one kernel that was asked for.
-pub(crate) fn ensure_guest(kernel: Series) -> Result<Kernel> {
-    let mut kernels = ensure(&Needs::guests(vec![kernel]))?;
+pub(crate) fn ensure_guest(arch: Arch, kernel: Series) -> Result<Kernel> {
+    let mut kernels = ensure(&Needs::guests(arch, vec![kernel]))?;
     kernels.pop().context("setup found no kernel")
 }

@@ -1,12 +1,16 @@
 //! Fetches programs of other people for guests: witnesses, and what the bench compares with. They are not installed: a guest gets
 //! copies, with the libraries that they need, since all else there is linked statically.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::apt::Apt;
+use super::apt::Packages;
 use crate::{
+    arch::Arch,
     paths,
     process::{quietly, step},
 };
@@ -39,43 +43,42 @@ pub(crate) const TRACED: [(&str, &[&str]); 5] = [
 const OF_PROMETHEUS: [&str; 2] = [PROMETHEUS, "libc6"];
 /// Where Debian's packages have programs.
 const PROGRAMS: [&str; 2] = ["usr/bin", "usr/sbin"];
-/// Where Debian's packages have libraries, and the dynamic linker among them.
-const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
-const LINKER: &str = "ld-linux-x86-64.so.2";
+/// Where Debian's packages have libraries in a folder of their architecture's name, and the dynamic linker among them.
+const LIBRARIES: [&str; 2] = ["lib", "usr/lib"];
 
 /// A program of a package of that name and the libraries it needs, each file with its path in a guest.
-pub(crate) fn files(name: &str) -> Result<Vec<(String, PathBuf)>> {
-    files_of(name, name)
+pub(crate) fn files(arch: Arch, name: &str) -> Result<Vec<(String, PathBuf)>> {
+    files_of(arch, name, name)
 }
 
 /// The same of a program of another name than its package.
-pub(crate) fn files_of(package: &str, name: &str) -> Result<Vec<(String, PathBuf)>> {
-    let tree = ensure(package)?;
+pub(crate) fn files_of(arch: Arch, package: &str, name: &str) -> Result<Vec<(String, PathBuf)>> {
+    let tree = ensure(arch, package, &mut Packages::of(arch))?;
     let programs = PROGRAMS.map(|directory| tree.join(directory).join(name));
     let program = programs.into_iter().find(|path| path.is_file());
     let program = program.with_context(|| format!("the package {package} has no program {name}"))?;
-    let directories = LIBRARIES.map(|directory| tree.join(directory));
-    let linker = directories.iter().map(|directory| directory.join(LINKER)).find(|path| path.is_file());
+    let directories = LIBRARIES.map(|directory| tree.join(directory).join(arch.gnu()));
+    let linker_name = Path::new(arch.dynamic_linker()).file_name().context("the linker has no name")?;
+    let linker = directories.iter().map(|directory| directory.join(linker_name)).find(|path| path.is_file());
     let linker = linker.context("the packages hold no dynamic linker")?;
     let path = directories.each_ref().map(|directory| directory.display().to_string()).join(":");
     let listed = quietly(
-        Command::new(&linker).args(["--library-path", &path, "--list"]).arg(&program),
-        "does this machine run x86-64 programs?",
+        arch.command(&linker).args(["--library-path", &path, "--list"]).arg(&program),
+        &format!("does this machine run {arch} programs?"),
     )?;
-    let mut files = vec![(format!("lib64/{LINKER}"), linker)];
+    let mut files = vec![(arch.dynamic_linker().to_owned(), linker)];
     files.extend(libraries(&listed)?);
     files.push((format!("bin/{name}"), program));
     Ok(files)
 }
 
 /// The tree of a program's package and of those it depends on, fetched if it is not there.
-pub(crate) fn ensure(name: &str) -> Result<PathBuf> {
-    let tree = paths::tools().join(name);
+pub(crate) fn ensure(arch: Arch, name: &str, apt: &mut Packages) -> Result<PathBuf> {
+    let tree = paths::tools_of(arch).join(name);
     let stamp = tree.join("complete");
     if !stamp.exists() {
-        let mut apt = Apt::default();
-        if !Apt::exists() || !apt.has(name)? {
-            bail!("this system's apt knows no package {name}");
+        if !apt.has(name)? {
+            bail!("apt knows no package {name} of {arch}");
         }
         step(&format!("fetching {name} for guests"), || {
             let packages = match name {

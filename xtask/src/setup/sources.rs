@@ -4,6 +4,8 @@ use std::{env, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
+use crate::arch::Arch;
+
 /// Names a Debian mirror where the apt sources have none, as on Ubuntu.
 const OVERRIDE: &str = "NET_LATENCY_DEBIAN_MIRROR";
 
@@ -64,12 +66,13 @@ impl Mirrors {
     }
 
     /// The sources list that offers these suites.
-    pub(crate) fn list(&self, suites: &[&str]) -> String {
+    pub(crate) fn list(&self, arch: Arch, suites: &[&str]) -> String {
+        let arch = arch.debian();
         let signed_by =
             self.signed_by.as_deref().map(|path| format!(" signed-by={path}")).unwrap_or_default();
         let line = |suite: &&str| {
             let uri = if suite.ends_with(SECURITY) { &self.security } else { &self.main };
-            format!("deb [arch=amd64{signed_by}] {uri} {suite} main\n")
+            format!("deb [arch={arch}{signed_by}] {uri} {suite} main\n")
         };
         suites.iter().map(line).collect()
     }
@@ -237,7 +240,7 @@ Suites: bookworm
             signed_by: Some("/k".into()),
         };
         assert_eq!(
-            mirrors.list(&["bullseye", "bullseye-security"]),
+            mirrors.list(Arch::X86_64, &["bullseye", "bullseye-security"]),
             "deb [arch=amd64 signed-by=/k] http://m/d bullseye main\n\
              deb [arch=amd64 signed-by=/k] http://m/s bullseye-security main\n"
         );

@@ -1,6 +1,6 @@
 //! Installs the Rust toolchain that builds the kernel side.
 
-use std::{env, process::Command};
+use std::{env, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -9,7 +9,10 @@ use super::{
     bpf_toolchain::{NIGHTLY, OVERRIDE, choose, debian_is_complete},
     linker::LLVM,
 };
-use crate::process::{quietly, step, succeeds};
+use crate::{
+    arch::Arch,
+    process::{quietly, step, succeeds},
+};
 
 /// Debian's compiler with the source of its library, which a stable rustup toolchain can't build `core` from.
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
@@ -62,6 +65,32 @@ pub(crate) fn ensure() -> Result<()> {
             "toolchain {toolchain} has LLVM {llvm}, bpf-linker reads up to {LLVM}: set {OVERRIDE} to an older one"
         );
     }
+    Ok(())
+}
+
+/// The packages to install for linking programs of an architecture.
+pub(crate) fn missing_packages_of(arch: Arch) -> Vec<&'static str> {
+    let Some(linker) = arch.linker() else { return Vec::new() };
+    if succeeds(Command::new(linker).arg("--version")) {
+        return Vec::new();
+    }
+    match arch {
+        Arch::X86_64 => vec!["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
+        Arch::Arm64 => vec!["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+    }
+}
+
+/// Installs Rust's library for an architecture, for the toolchain that builds the workspace.
+pub(crate) fn ensure_target(arch: Arch) -> Result<()> {
+    let target = arch.target();
+    let sysroot = quietly(Command::new("rustc").args(["--print", "sysroot"]), "is Rust installed?")?;
+    if arch.is_here() || Path::new(sysroot.trim()).join("lib/rustlib").join(target).exists() {
+        return Ok(());
+    }
+    step(&format!("installing Rust's library for {arch}"), || {
+        let remedy = format!("is rustup installed and the network reachable? It installs {target}");
+        quietly(Command::new("rustup").args(["target", "add", target]), &remedy)
+    })?;
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use anyhow::Result;
 
 use super::{phase, summary::Summary};
 use crate::{
+    arch::Arch,
     bench,
     build::Built,
     cli::TestArgs,
@@ -26,6 +27,7 @@ use crate::{
     },
     paths,
     setup::{
+        Needs,
         kernels::{Kernel, Series},
         programs,
     },
@@ -165,6 +167,7 @@ const IMAGE: &str = "root/net-latency.oci.tar";
 /// Which kernels and backends are tested.
 #[derive(Debug)]
 pub(super) struct Choice {
+    arch: Arch,
     parts: Vec<(Series, Part)>,
     filter: Option<String>,
     soak: bool,
@@ -184,7 +187,8 @@ impl Choice {
         let all = |series: Series| Part::ALL.map(|part| (series, part));
         let parts = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
-            [] if args.all => Series::MATRIX.into_iter().flat_map(all).collect(),
+            [] if args.all => Series::matrix(args.arch).iter().copied().flat_map(all).collect(),
+            [] if !args.arch.is_here() => vec![(Series::Newest, Part::Fentry)],
             [] => {
                 vec![(Series::Version(5, 10), Part::Kprobe), (Series::Newest, Part::Fentry), OF_USER_SIDE]
             }
@@ -192,6 +196,7 @@ impl Choice {
         };
         let is_named = !args.kernels.is_empty();
         Self {
+            arch: args.arch,
             parts,
             filter: args.filter.clone(),
             soak: args.soak,
@@ -202,8 +207,17 @@ impl Choice {
         }
     }
 
+    /// What it takes.
+    pub(super) fn needs(&self) -> Needs {
+        if self.arch.is_here() {
+            Needs::tests(self.arch, self.series())
+        } else {
+            Needs::guests(self.arch, self.series())
+        }
+    }
+
     /// The kernels that it takes, each once.
-    pub(super) fn series(&self) -> Vec<Series> {
+    fn series(&self) -> Vec<Series> {
         let mut series: Vec<_> = self.parts.iter().map(|(series, _)| *series).collect();
         series.dedup();
         series
@@ -368,21 +382,22 @@ fn play_all(choice: &Choice, jobs: Vec<Job>, at_a_time: usize, programs: &Progra
 fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, String)> {
     let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into(), "--color=never".into()];
     command.extend(job.arguments.iter().cloned());
+    let arch = job.kernel.arch;
     let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
     contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
-    contents.files = programs::files(programs::STRACE)?;
-    contents.files.extend(programs::files_of(programs::WIREGUARD_TOOLS, programs::WG)?);
+    contents.files = programs::files(arch, programs::STRACE)?;
+    contents.files.extend(programs::files_of(arch, programs::WIREGUARD_TOOLS, programs::WG)?);
     if job.part != Part::Race {
         for (package, names) in programs::TRACED {
             for name in names {
-                contents.files.extend(programs::files_of(package, name)?);
+                contents.files.extend(programs::files_of(arch, package, name)?);
             }
         }
         contents.mebibytes += TRACED_MEBIBYTES;
     }
     if job.scrapes {
         for program in [programs::PROMETHEUS, programs::PROMTOOL] {
-            contents.files.extend(programs::files_of(programs::PROMETHEUS, program)?);
+            contents.files.extend(programs::files_of(arch, programs::PROMETHEUS, program)?);
         }
         contents.mebibytes += PROMETHEUS_MEBIBYTES;
     }
@@ -390,10 +405,10 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
         // Named as initramfs images are, so that one whose xtask has gone is removed by the next.
         let image = paths::guest().join(format!("container-{}-image.tar", process::id()));
         fs::create_dir_all(paths::guest())?;
-        dist::image_for_tests(&programs.tested.0.tool, &image)?;
+        dist::image_for_tests(arch, &programs.tested.0.tool, &image)?;
         contents.files.push((IMAGE.into(), image));
         for program in [programs::UMOCI, programs::CRUN] {
-            contents.files.extend(programs::files(program)?);
+            contents.files.extend(programs::files(arch, program)?);
         }
         contents.mebibytes += CONTAINER_MEBIBYTES;
     }
@@ -456,11 +471,19 @@ mod tests {
     const SHARES: [&str; 4] = ["behind the hooks", "hooks", "user side", "user side behind the hooks"];
 
     fn kernel(series: Series) -> Kernel {
-        Kernel::named(series, &series.to_string())
+        Kernel::named(Arch::X86_64, series, &series.to_string())
     }
 
     fn args() -> TestArgs {
-        TestArgs { all: false, kernels: Vec::new(), no_guest: false, filter: None, repeat: 1, soak: false }
+        TestArgs {
+            arch: Arch::X86_64,
+            all: false,
+            kernels: Vec::new(),
+            no_guest: false,
+            filter: None,
+            repeat: 1,
+            soak: false,
+        }
     }
 
     fn jobs(args: &TestArgs) -> Vec<Job> {
@@ -485,7 +508,7 @@ mod tests {
         ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        assert_eq!(all.len(), Part::ALL.len() * Series::MATRIX.len() + 3);
+        assert_eq!(all.len(), Part::ALL.len() * Series::matrix(Arch::X86_64).len() + 3);
         assert_eq!([&all[0], &all[3]], ["kernel rt, fentry or auto, hooks", few[0]]);
         assert_eq!(all[all.len() - 2..], few[4..]);
         assert!(few[..2].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");

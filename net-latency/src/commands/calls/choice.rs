@@ -61,9 +61,9 @@ impl Choice {
 fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<Vec<String>, Failure> {
     let mut names = BTreeSet::new();
     for preset in presets {
-        let functions = presets::functions(*preset);
+        let functions: BTreeSet<_> = presets::functions(*preset).iter().copied().collect();
         let before = names.len();
-        names.extend(known.iter().filter(|name| functions.binary_search(&base(name)).is_ok()));
+        names.extend(known.iter().filter(|name| functions.contains(base(name))));
         if names.len() == before && patterns.is_empty() && presets.len() == 1 {
             return Err(Failure::Usage(
                 "this kernel has no function of that --preset that can be traced; choose another".to_owned(),
