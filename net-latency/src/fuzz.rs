@@ -2,7 +2,8 @@
 //! reader's test stands beside it and is called `fuzz_…`.
 //!
 //! An ordinary run makes some hundreds of tries from the recorded seed. With `NET_LATENCY_FUZZ_SECONDS` each test goes on
-//! for so long; `cargo xtask test --all` does that with a new seed.
+//! for so long; `cargo xtask test --all` does that with a new seed. `cargo xtask fuzz` has libFuzzer make the inputs, which
+//! keeps what reaches new code.
 
 use std::{
     cell::Cell,
@@ -151,8 +152,11 @@ pub(crate) fn run(
     words: &'static [&'static str],
     reader: impl Fn(&[u8]),
 ) {
+    let seeds: Vec<_> = seeds.into_iter().collect();
+    #[cfg(fuzzing)]
+    engine::run(name, &seeds, words, &reader);
     let seconds = env::var(SECONDS).ok().map(|text| text.parse().expect("a number of seconds"));
-    go_on_for(seconds.map(Duration::from_secs), name, tries, seeds.into_iter().collect(), words, reader);
+    go_on_for(seconds.map(Duration::from_secs), name, tries, seeds, words, reader);
 }
 
 /// The same for a time; without one, as many `tries`.
@@ -212,6 +216,87 @@ fn watch(name: String, latest: Arc<Mutex<(u64, Input)>>) -> mpsc::Sender<()> {
         }
     });
     watched
+}
+
+/// libFuzzer, which `cargo xtask fuzz` links.
+#[cfg(fuzzing)]
+mod engine {
+    use std::{
+        cell::Cell,
+        env,
+        ffi::{CString, c_char, c_int},
+        fs,
+        path::PathBuf,
+        ptr, slice,
+    };
+
+    use super::MOST;
+
+    /// Where what it keeps is, a directory for each reader.
+    const CORPUS: &str = "NET_LATENCY_FUZZ_CORPUS";
+    /// What else it is told, separated by spaces.
+    const OPTIONS: &str = "NET_LATENCY_FUZZ_OPTIONS";
+
+    unsafe extern "C" {
+        /// compiler-rt's `FuzzerDriver.cpp`: never returns where it makes inputs.
+        fn LLVMFuzzerRunDriver(
+            argc: *mut c_int,
+            argv: *mut *mut *mut c_char,
+            read: extern "C" fn(*const u8, usize) -> c_int,
+        ) -> c_int;
+    }
+
+    thread_local! {
+        static READER: Cell<Option<*const dyn Fn(&[u8])>> = const { Cell::new(None) };
+    }
+
+    extern "C" fn read(bytes: *const u8, len: usize) -> c_int {
+        let reader = READER.get().expect("it is set before inputs are made");
+        // SAFETY: libFuzzer gives `len` bytes that stay as they are during the call, and calls on the thread that has set the
+        // reader, whose frame goes on until the driver ends. The pointer is null where there are none.
+        let (reader, bytes) =
+            unsafe { (&*reader, if len == 0 { &[] } else { slice::from_raw_parts(bytes, len) }) };
+        reader(bytes);
+        0
+    }
+
+    /// Ends with the process: libFuzzer does that when its time is up, or when the reader panics.
+    pub(super) fn run(name: &str, seeds: &[Vec<u8>], words: &[&str], reader: &dyn Fn(&[u8])) {
+        let Ok(corpus) = env::var(CORPUS) else { return };
+        let directory = PathBuf::from(corpus).join(name.replace(' ', "-"));
+        let inputs = directory.join("inputs");
+        fs::create_dir_all(&inputs).expect("a directory for inputs");
+        for (number, seed) in seeds.iter().enumerate() {
+            fs::write(inputs.join(format!("seed-{number}")), seed).expect("a seed is written");
+        }
+        let escaped = |word: &&str| word.bytes().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+        let entries: String = words.iter().map(|word| format!("\"{}\"\n", escaped(word))).collect();
+        let dictionary = directory.join("words");
+        fs::write(&dictionary, entries).expect("words are written");
+        let mut arguments = vec![
+            name.to_owned(),
+            format!("-max_len={MOST}"),
+            format!("-artifact_prefix={}/", directory.display()),
+            "-print_final_stats=1".to_owned(),
+        ];
+        // It refuses an empty one.
+        if !words.is_empty() {
+            arguments.push(format!("-dict={}", dictionary.display()));
+        }
+        arguments.extend(env::var(OPTIONS).unwrap_or_default().split_whitespace().map(str::to_owned));
+        arguments.push(inputs.display().to_string());
+        let arguments: Vec<_> =
+            arguments.into_iter().map(|argument| CString::new(argument).expect("no NUL")).collect();
+        let mut pointers: Vec<_> = arguments.iter().map(|argument| argument.as_ptr().cast_mut()).collect();
+        pointers.push(ptr::null_mut());
+        let (mut count, mut start) = (arguments.len() as c_int, pointers.as_mut_ptr());
+        // SAFETY: it only forgets how long the reader lives, and that is longer than the driver runs.
+        let reader: &'static dyn Fn(&[u8]) = unsafe { std::mem::transmute(reader) };
+        READER.set(Some(ptr::from_ref(reader)));
+        // SAFETY: the arguments are strings of C that end with a null pointer, and live until it returns; `read` is as it wants it.
+        let code = unsafe { LLVMFuzzerRunDriver(&raw mut count, &raw mut start, read) };
+        panic!("libFuzzer has ended with {code}, and makes no inputs");
+    }
 }
 
 #[test]

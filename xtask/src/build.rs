@@ -105,6 +105,27 @@ pub(crate) fn allocations() -> Command {
     command
 }
 
+/// Builds the unit tests of the user side with libFuzzer, and with what that needs to see which code an input reaches: what cargo-fuzz
+/// does, without the parts of it that take a nightly compiler.
+pub(crate) fn for_fuzzing(library: &str) -> Result<PathBuf> {
+    const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
+        -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+        -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+    let mut command = cargo("test");
+    command.args([
+        "--profile",
+        QUICK,
+        "--target",
+        Arch::X86_64.target(),
+        "--package",
+        "net-latency",
+        "--lib",
+    ]);
+    command.arg("--no-run").arg("--target-dir").arg(paths::fuzz().join("build"));
+    command.env("RUSTFLAGS", format!("{COVERAGE} -Clink-arg={library} -Clink-arg=-lstdc++"));
+    programs(&mut command)?.find("net_latency", true)
+}
+
 /// Builds all programs of a test run; returns those of guests: the tool, the init, and the test program.
 pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
     guest_programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))

@@ -32,6 +32,8 @@ pub(crate) enum Task {
     Incidents(IncidentsArgs),
     /// Change the kernel side in many small ways, one at a time, and name the changes that its unit tests don't notice
     Mutants(MutantsArgs),
+    /// Try each reader of the user side with damaged input for long, led by which code it reaches (libFuzzer)
+    Fuzz(FuzzArgs),
     /// Write the figures on record into the documents that quote them
     Docs,
     /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
@@ -157,6 +159,16 @@ pub(crate) struct IncidentsArgs {
     /// Make one only, on two processors that others use for LOAD percent of the time, and print what a person is told
     #[arg(long, num_args = 3, value_names = ["FAULT", "MS", "LOAD"], conflicts_with_all = ["save", "fault", "worlds"])]
     pub(crate) show: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FuzzArgs {
+    /// Try each reader for so many seconds
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) seconds: u32,
+    /// Try only those whose test's name contains this
+    #[arg(long, value_name = "NAME")]
+    pub(crate) filter: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod cli;
 mod dist;
+mod fuzz;
 mod guest;
 mod incidents;
 mod mutants;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run(&args),
         Task::Incidents(args) => incidents::run(&args),
         Task::Mutants(args) => mutants::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
         // Its packages have the objects of all architectures.
         Task::Dist(DistArgs { is_crate: true, check, .. }) => build(Arch::Arm64, || dist::crates(check)),
@@ -66,7 +68,7 @@ fn build(arch: Arch, build: impl FnOnce() -> Result<std::path::PathBuf>) -> Resu
 }
 
 fn clean() -> Result<()> {
-    let of_all = [paths::guest(), paths::crates(), paths::mutants()];
+    let of_all = [paths::guest(), paths::crates(), paths::mutants(), paths::fuzz()];
     let of_each = Arch::value_variants()
         .iter()
         .flat_map(|&arch| [paths::tools_of(arch), paths::kernels(arch), paths::dist(arch)]);

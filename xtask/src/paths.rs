@@ -53,3 +53,8 @@ pub(crate) fn dist(arch: Arch) -> PathBuf {
 pub(crate) fn mutants() -> PathBuf {
     below_target("mutants")
 }
+
+/// What fuzzing leaves: its build, the inputs that it keeps for each reader, and what it found.
+pub(crate) fn fuzz() -> PathBuf {
+    below_target("fuzz")
+}

@@ -9,7 +9,7 @@ pub(crate) mod qemu;
 pub(crate) mod validator;
 pub(crate) mod wireshark;
 
-mod apt;
+pub(crate) mod apt;
 mod linker;
 mod modules;
 mod sources;
