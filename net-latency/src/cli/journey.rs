@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{Backend, Functions, JourneyConfig, JourneyFormat, Stages, values},
+    request::{Backend, Functions, JourneyConfig, JourneyFormat, Pick, Stages, values},
 };
 
 /// The options, as clap reads them.
@@ -26,6 +26,13 @@ use crate::{
 pub(super) struct JourneyArguments {
     #[command(flatten)]
     packets: PacketArguments,
+
+    /// Show packets that the kernel drops, with place and reason. Of those that arrive it is not known for which process they were
+    #[arg(long, help_heading = "Packets")]
+    drops: bool,
+    /// Follow 100 packets, and show the one whose time is nearest to the median of its process and direction
+    #[arg(long, conflicts_with_all = ["drops", "slower"], help_heading = "Packets")]
+    typical: bool,
 
     /// Trace these functions too, of all that take an skb: 'tcp_*', 'nf_*' (repeatable)
     #[arg(long, value_name = "GLOB", value_parser = values::parse_pattern, help_heading = "Functions")]
@@ -71,6 +78,11 @@ impl JourneyArguments {
         }
         Ok(JourneyConfig {
             filter: self.packets.resolve(proc)?,
+            pick: match (self.drops, self.typical) {
+                (true, _) => Pick::Drops,
+                (_, true) => Pick::Typical,
+                _ => Pick::Any,
+            },
             functions: if self.all { Functions::All } else { Functions::Default(self.functions) },
             tracing,
             format: self.format,

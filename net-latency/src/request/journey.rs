@@ -16,6 +16,8 @@ use crate::clock::Zone;
 pub struct JourneyConfig {
     /// Which packets to pick. `slower` and names of devices are only known at a packet's end, when others are dropped again.
     pub filter: PacketFilter,
+    /// Which of these to show.
+    pub pick: Pick,
     /// The functions that have a row where a packet comes by.
     pub functions: Functions,
     /// How to hook into the kernel, and the size of the ring buffer.
@@ -34,6 +36,17 @@ pub struct JourneyConfig {
     pub duration: Option<Duration>,
     /// Stop after this many packets.
     pub count: NonZeroU64,
+}
+
+/// Which of the packets that a filter admits are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// Those that come first.
+    Any,
+    /// Those that the kernel drops.
+    Drops,
+    /// Of some that come first, those whose time is nearest to the median.
+    Typical,
 }
 
 /// What to trace beside what is needed to follow packets.

@@ -30,7 +30,7 @@ pub use export::{ExportBy, ExportConfig, Listen, SlowLines};
 pub use filter::PacketFilter;
 pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, LineFormat, ReportFormat, Style};
 pub use hist::{HistConfig, Histograms};
-pub use journey::{Functions, JourneyConfig};
+pub use journey::{Functions, JourneyConfig, Pick};
 pub use network::Mark;
 pub use record::{RecordConfig, Trigger, Triggers};
 pub use report::{LogFilter, ReportConfig};

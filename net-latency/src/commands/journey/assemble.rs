@@ -15,7 +15,7 @@ use super::model::{Context, Journey, Outcome, Row, address};
 use crate::{
     packet::event::Protocol,
     probes::journey::{Names, Record, Stage},
-    request::PacketFilter,
+    request::{PacketFilter, Pick},
 };
 
 /// How long nothing more may have come of a packet that has ended.
@@ -32,11 +32,14 @@ pub(super) struct Wanted {
     slower_ns: u64,
     /// One of these devices must be on it, if there are any.
     interfaces: Vec<Vec<u8>>,
+    /// It must end in a drop.
+    is_drop: bool,
 }
 
 impl Wanted {
-    pub(super) fn new(filter: &PacketFilter) -> Self {
+    pub(super) fn new(filter: &PacketFilter, pick: Pick) -> Self {
         Self {
+            is_drop: pick == Pick::Drops,
             slower_ns: filter.slower.map_or(0, |least| u64::try_from(least.as_nanos()).unwrap_or(u64::MAX)),
             interfaces: filter.interfaces.iter().map(|name| name.clone().into_bytes()).collect(),
         }
@@ -44,6 +47,7 @@ impl Wanted {
 
     fn admits(&self, journey: &Journey) -> bool {
         journey.total() >= self.slower_ns
+            && (!self.is_drop || matches!(journey.outcome, Outcome::Dropped { .. }))
             && (self.interfaces.is_empty()
                 || journey.rows.iter().any(|row| self.interfaces.contains(&row.device)))
     }

@@ -5,7 +5,11 @@ use std::io::{self, Write as _};
 use serde::Serialize;
 
 use super::summary::{StageObject, Summary};
-use crate::{accounting::object::Head, output::write_json, request::FooterFormat};
+use crate::{
+    accounting::{Human, object::Head},
+    output::write_json,
+    request::FooterFormat,
+};
 
 /// What became of the packets that were followed, as JSON has it; docs/footer.schema.json describes it.
 #[derive(Debug, Serialize)]
@@ -13,6 +17,10 @@ pub(super) struct Footer {
     #[serde(flatten)]
     pub(super) head: Head,
     pub(super) shown: u64,
+    /// Packets alike of which those shown are the typical ones; `None` if they were not chosen so.
+    pub(super) typical_of: Option<u64>,
+    /// The median of these.
+    pub(super) typical_p50_ns: Option<u64>,
     pub(super) followed: u64,
     /// Followed packets that a filter excluded in the end.
     pub(super) filtered: u64,
@@ -31,16 +39,16 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// Writes it; `is_slower` says whether only slow packets were asked for, and `summary` is of those that were shown.
+    /// Writes it; `filtered` says what became of those that a filter excluded, and `summary` is of those that were shown.
     pub(super) fn write(
         &self,
         form: FooterFormat,
         summary: &Summary,
-        is_slower: bool,
+        filtered: &str,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
         match form {
-            FooterFormat::Text => self.write_text(summary, is_slower, out),
+            FooterFormat::Text => self.write_text(summary, filtered, out),
             FooterFormat::Json => {
                 write_json(self, out);
                 Ok(())
@@ -49,15 +57,13 @@ impl Footer {
         }
     }
 
-    fn write_text(&self, summary: &Summary, is_slower: bool, out: &mut Vec<u8>) -> io::Result<()> {
+    fn write_text(&self, summary: &Summary, filtered: &str, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { shown, followed, lost, .. } = self;
         writeln!(out, "net-latency: {shown} packets shown, {followed} followed, {lost} rows lost")?;
         summary.write(out)?;
-        let filtered = if is_slower {
-            "packets were faster than --slower, or excluded by another filter"
-        } else {
-            "packets were followed and then excluded by a filter"
-        };
+        if let (Some(of), Some(p50_ns)) = (self.typical_of, self.typical_p50_ns) {
+            writeln!(out, "  typical: of {of} packets of that process and direction, p50 {}", Human(p50_ns))?;
+        }
         for (count, words) in [
             (self.filtered, filtered),
             (self.given_up, "packets were given up: more than 4 followed ones waited on one socket"),
@@ -87,10 +93,12 @@ mod tests {
 
     #[test]
     fn each_packet_and_row_that_is_not_shown_is_told() {
-        let write = |form, is_slower, rest: u64| {
+        let write = |form, filtered: &str, rest: u64| {
             let footer = Footer {
                 head: Head::new(Kind::End, View::Journey, Duration::from_millis(2500)),
                 shown: 2,
+                typical_of: (rest > 0).then_some(57),
+                typical_p50_ns: (rest > 0).then_some(212_000),
                 followed: 2643,
                 filtered: 2641 * rest,
                 given_up: 3 * rest,
@@ -101,13 +109,13 @@ mod tests {
                 stages: Summary::default().objects(),
             };
             let mut out = Vec::new();
-            footer.write(form, &Summary::default(), is_slower, &mut out).expect("memory can be written");
+            footer.write(form, &Summary::default(), filtered, &mut out).expect("memory can be written");
             String::from_utf8(out).expect("ASCII")
         };
-        let text = |is_slower, rest| write(FooterFormat::Text, is_slower, rest);
-        assert_snapshot!(text(false, 0) + &text(false, 1) + &text(true, 1));
-        assert_eq!(write(FooterFormat::None, true, 1), "");
-        let object = write(FooterFormat::Json, true, 1);
+        let text = |rest| write(FooterFormat::Text, "packets were not dropped", rest);
+        assert_snapshot!(text(0) + &text(1));
+        assert_eq!(write(FooterFormat::None, "", 1), "");
+        let object = write(FooterFormat::Json, "", 1);
         assert_eq!(valid(&object)["filtered"], 2641);
         assert_snapshot!("for_programs", object);
     }

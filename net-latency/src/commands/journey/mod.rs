@@ -12,6 +12,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 mod text;
+mod typical;
 
 use std::{
     io,
@@ -28,6 +29,7 @@ use self::{
     model::Journey,
     perfetto::Events,
     summary::Summary,
+    typical::{Sample, Typical},
 };
 use crate::{
     accounting::object::{Head, Kind, View},
@@ -37,7 +39,7 @@ use crate::{
     message::{say, tell},
     output::Sink,
     probes::journey::{self, Following, Request},
-    request::{FooterFormat, JourneyConfig, JourneyFormat, Rotation},
+    request::{FooterFormat, JourneyConfig, JourneyFormat, Pick, Rotation},
     run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
         ends::{Selected, Signals},
@@ -69,7 +71,8 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     prerequisites::check()?;
     let btf = kernel::read_btf()?;
     let filter = &config.filter;
-    let is_exact = filter.slower.is_none()
+    let is_exact = config.pick == Pick::Any
+        && filter.slower.is_none()
         && filter.interfaces.is_empty()
         && filter.pids.is_empty()
         && filter.comms.is_empty()
@@ -107,9 +110,11 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
         config,
         sink,
         following,
-        assembler: Assembler::new(Wanted::new(filter)),
+        assembler: Assembler::new(Wanted::new(filter, config.pick)),
         events: Events::default(),
         summary: Summary::default(),
+        sample: (config.pick == Pick::Typical).then(Sample::default),
+        typical: None,
         shown: 0,
         others: 0,
         unwatched: 0,
@@ -144,6 +149,10 @@ struct Run<'a> {
     assembler: Assembler,
     events: Events,
     summary: Summary,
+    /// Packets to choose from.
+    sample: Option<Sample>,
+    /// From how many those shown were chosen, and the median of these.
+    typical: Option<(u64, u64)>,
     shown: u64,
     others: u64,
     unwatched: u64,
@@ -174,9 +183,7 @@ impl Run<'_> {
             }
             self.drain(false)?;
             match self.sink.flush(PATIENCE) {
-                Ok(is_written) if is_written && self.shown >= self.config.count.get() => {
-                    return Ok(ControlFlow::Continue(()));
-                }
+                Ok(is_written) if is_written && self.is_enough() => return Ok(ControlFlow::Continue(())),
                 Ok(_) => {}
                 Err(error) => return RunEnd::of(error).map(|_| ControlFlow::Break(())),
             }
@@ -189,21 +196,54 @@ impl Run<'_> {
         following.read(BATCH, |record| assembler.take(&record))?;
         for (id, end) in self.assembler.ended(monotonic_ns(), are_all, &self.following.names) {
             match end {
-                End::Shown(journey) if self.shown < self.config.count.get() => {
-                    self.write(&journey);
-                    self.summary.add(&journey);
-                    self.shown += 1;
-                    if self.shown == self.config.count.get() {
-                        self.following.arm(false)?;
-                    }
-                }
-                End::Shown(_) => {}
+                End::Shown(journey) => self.take(*journey)?,
                 End::Other => self.others += 1,
                 End::Unwatched => self.unwatched += 1,
             }
             self.following.end(id)?;
         }
         Ok(())
+    }
+
+    /// Shows a journey, or keeps it to choose from; no more are begun once there are enough.
+    fn take(&mut self, journey: Journey) -> Result<(), Failure> {
+        if self.is_enough() {
+            return Ok(());
+        }
+        match &mut self.sample {
+            None => self.show(&journey),
+            Some(sample) => {
+                if sample.add(journey) {
+                    self.choose();
+                }
+            }
+        }
+        if self.is_enough() {
+            self.following.arm(false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing more will be shown.
+    fn is_enough(&self) -> bool {
+        self.typical.is_some() || self.shown >= self.config.count.get()
+    }
+
+    /// Shows those of the sample that are typical.
+    fn choose(&mut self) {
+        let sample = self.sample.take();
+        let Some(Typical { of, p50_ns, journeys }) = sample.and_then(|it| it.choose(self.config.count.get()))
+        else {
+            return;
+        };
+        self.typical = Some((of, p50_ns));
+        journeys.iter().for_each(|journey| self.show(journey));
+    }
+
+    fn show(&mut self, journey: &Journey) {
+        self.write(journey);
+        self.summary.add(journey);
+        self.shown += 1;
     }
 
     fn write(&mut self, journey: &Journey) {
@@ -225,6 +265,7 @@ impl Run<'_> {
         let mut written = Ok(());
         if matches!(outcome, Ok(ControlFlow::Continue(()))) {
             self.drain(true)?;
+            self.choose();
             if self.config.format == JourneyFormat::Perfetto {
                 self.events.finish(self.sink.buffer());
             }
@@ -239,6 +280,8 @@ impl Run<'_> {
             let footer = Footer {
                 head: Head::new(Kind::End, View::Journey, self.begun.elapsed()),
                 shown: self.shown,
+                typical_of: self.typical.map(|(of, _)| of),
+                typical_p50_ns: self.typical.map(|(_, p50_ns)| p50_ns),
                 followed: begun,
                 filtered: self.others,
                 given_up: self.unwatched,
@@ -248,8 +291,12 @@ impl Run<'_> {
                 skipped_calls: self.following.missed(),
                 stages: self.summary.objects(),
             };
-            let is_slower = self.config.filter.slower.is_some();
-            say(|out| footer.write(self.config.footer, &self.summary, is_slower, out));
+            let why = match (self.config.pick, self.config.filter.slower) {
+                (Pick::Drops, _) => "packets were not dropped, or were excluded by another filter",
+                (_, Some(_)) => "packets were faster than --slower, or excluded by another filter",
+                (_, None) => "packets were followed and then excluded by a filter",
+            };
+            say(|out| footer.write(self.config.footer, &self.summary, why, out));
         }
         written
     }

@@ -15,17 +15,18 @@ use serde_json::Value;
 use super::{
     assemble::{Assembler, End, Wanted},
     json,
-    model::{Journey, Outcome},
+    model::{Context, Journey, Outcome},
     perfetto::{self, Events},
     summary::Summary,
     text,
+    typical::{self, Sample},
 };
 use crate::{
     accounting::object::{Head, Kind, View, tests::valid},
     clock::{Clock, Zone},
     output::tests::any_name,
     probes::journey::{Names, Record},
-    request::{FooterFormat, PacketFilter},
+    request::{FooterFormat, PacketFilter, Pick},
 };
 
 const ID: u64 = 7;
@@ -152,8 +153,9 @@ fn assembled(
     start: JourneyStart,
     rows: &[JourneyRow],
     filter: &PacketFilter,
+    pick: Pick,
 ) -> (Assembler, Vec<(u64, End)>) {
-    let mut assembler = Assembler::new(Wanted::new(filter));
+    let mut assembler = Assembler::new(Wanted::new(filter, pick));
     assembler.take(&Record::Start(start));
     for row in rows {
         assembler.take(&Record::Row(*row));
@@ -164,7 +166,7 @@ fn assembled(
 }
 
 fn shown(start: JourneyStart, rows: &[JourneyRow]) -> Option<Journey> {
-    match assembled(start, rows, &PacketFilter::default()).1.pop() {
+    match assembled(start, rows, &PacketFilter::default(), Pick::Any).1.pop() {
         Some((ID, End::Shown(journey))) => Some(*journey),
         _ => None,
     }
@@ -329,7 +331,7 @@ fn a_packet_that_leaves_ends_when_its_last_skb_does() {
 #[test]
 fn what_waits_goes_on_until_patience_ends() {
     let rows = &read()[..8];
-    let (mut assembler, ended) = assembled(beginning(), rows, &PacketFilter::default());
+    let (mut assembler, ended) = assembled(beginning(), rows, &PacketFilter::default(), Pick::Any);
     assert!(ended.is_empty());
     let Some((_, End::Shown(journey))) = assembler.ended(20 * SECOND, false, &names()).pop() else {
         panic!("not given up");
@@ -345,7 +347,7 @@ fn another_packets_row_is_left_out_and_counted() {
     for content in fits.into_iter().chain(others) {
         let mut rows = read();
         rows[2].content = content;
-        let (assembler, ended) = assembled(beginning(), &rows, &PacketFilter::default());
+        let (assembler, ended) = assembled(beginning(), &rows, &PacketFilter::default(), Pick::Any);
         let is_foreign = others.contains(&content);
         assert_eq!(assembler.foreign, u64::from(is_foreign), "{content:x}");
         assert!(
@@ -358,7 +360,11 @@ fn another_packets_row_is_left_out_and_counted() {
     {
         let mut rows = read();
         rows[2].content = content;
-        assert_eq!(assembled(datagram, &rows, &PacketFilter::default()).0.foreign, count, "{content:x}");
+        assert_eq!(
+            assembled(datagram, &rows, &PacketFilter::default(), Pick::Any).0.foreign,
+            count,
+            "{content:x}"
+        );
     }
 }
 
@@ -370,7 +376,7 @@ fn only_what_is_asked_for_is_shown() {
         filter
     };
     let is_shown = |start, rows: &[JourneyRow], filter: &PacketFilter| {
-        let (_, ended) = assembled(start, rows, filter);
+        let (_, ended) = assembled(start, rows, filter, Pick::Any);
         assert_eq!(ended.len(), 1);
         matches!(ended[0].1, End::Shown(_))
     };
@@ -410,6 +416,8 @@ fn summed_up(journeys: &[Journey]) -> (String, Value) {
     let footer = super::footer::Footer {
         head: Head::new(Kind::End, View::Journey, std::time::Duration::from_secs(2)),
         shown: journeys.len() as u64,
+        typical_of: None,
+        typical_p50_ns: None,
         followed: journeys.len() as u64,
         filtered: 0,
         given_up: 0,
@@ -421,7 +429,7 @@ fn summed_up(journeys: &[Journey]) -> (String, Value) {
     };
     let written = [FooterFormat::Text, FooterFormat::Json].map(|form| {
         let mut out = Vec::new();
-        footer.write(form, &summary, false, &mut out).expect("memory can be written");
+        footer.write(form, &summary, "", &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     });
     (written[0].clone(), valid(&written[1]))
@@ -508,7 +516,7 @@ fn an_interrupt_that_cannot_have_raised_the_softirq_is_left_out() {
 fn a_packet_among_too_many_on_a_socket_is_given_up() {
     let mut rows = read()[..7].to_vec();
     rows[6].flags = ROW_UNWATCHED;
-    let (_, ended) = assembled(beginning(), &rows, &PacketFilter::default());
+    let (_, ended) = assembled(beginning(), &rows, &PacketFilter::default(), Pick::Any);
     assert!(matches!(ended[..], [(ID, End::Unwatched)]));
 }
 
@@ -553,7 +561,7 @@ fn any_row() -> impl Strategy<Value = JourneyRow> {
 proptest! {
     #[test]
     fn whatever_comes_adds_up_and_can_be_written(rows in proptest::collection::vec(any_row(), 1..40)) {
-        let (mut assembler, mut ended) = assembled(beginning(), &rows, &PacketFilter::default());
+        let (mut assembler, mut ended) = assembled(beginning(), &rows, &PacketFilter::default(), Pick::Any);
         ended.extend(assembler.ended(0, true, &names()));
         prop_assert_eq!(ended.len(), 1);
         if let Some((_, End::Shown(journey))) = ended.pop() {
@@ -577,4 +585,52 @@ proptest! {
             check_events(&events(&[*journey]));
         }
     }
+}
+
+#[test]
+fn of_those_that_are_dropped_none_is_shown_that_was_read() {
+    let dropped = [row(0, SENDMSG), JourneyRow { flags: ROW_DROP, ..row(5_000, PLACE_DROP) }];
+    for (rows, is_drop) in [(&read()[..], false), (&dropped, true)] {
+        let (_, mut ended) = assembled(beginning(), rows, &PacketFilter::default(), Pick::Drops);
+        assert_eq!(matches!(ended.pop(), Some((ID, End::Shown(_)))), is_drop);
+    }
+}
+
+/// The journey of the process `pid`, which takes this long.
+fn of(pid: u32, total_ns: u64) -> Journey {
+    let mut journey = journey();
+    let first = journey.rows[0].at;
+    for row in &mut journey.rows {
+        row.at = row.at.min(first);
+        if let Context::Process { pid: known, .. } = &mut row.context {
+            *known = pid;
+        }
+    }
+    journey.rows.last_mut().expect("rows").at = first + total_ns;
+    journey
+}
+
+#[test]
+fn typical_packets_are_nearest_to_the_median_of_those_alike() {
+    let mut sample = Sample::default();
+    // Of 8 by one process, the median is 40; those of the other one are fewer, and slow.
+    for total_ns in [10, 20, 30, 40, 42, 500, 600, 7_000] {
+        assert!(!sample.add(of(11, total_ns)));
+    }
+    (0..7).for_each(|_| assert!(!sample.add(of(12, 9_000))));
+    let typical = sample.choose(3).expect("there are some");
+    let totals: Vec<_> = typical.journeys.iter().map(Journey::total).collect();
+    assert_eq!((typical.of, typical.p50_ns, totals), (8, 40, vec![40, 42, 30]));
+    assert!(Sample::default().choose(1).is_none());
+}
+
+#[test]
+fn what_was_dropped_is_not_typical_and_enough_is_enough() {
+    let mut sample = Sample::default();
+    let lost = Journey { outcome: Outcome::Lost, ..of(11, 10) };
+    assert!(!sample.add(lost.clone()));
+    let is_full = (0..typical::MOST as u64).map(|ns| sample.add(of(11, 1_000 + ns))).collect::<Vec<_>>();
+    assert_eq!(is_full.iter().filter(|is_full| **is_full).count(), 2);
+    let typical = sample.choose(1).expect("there are some");
+    assert_eq!((typical.of, typical.journeys.len()), (typical::MOST as u64 - 1, 1));
 }

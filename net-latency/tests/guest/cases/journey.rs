@@ -25,6 +25,8 @@ pub(crate) const CASES: &[Case] = &[
     ("journey_of_a_datagram_is_what_ftrace_sees", datagram),
     ("journey_of_a_process_incoming_packets", incoming),
     ("journey_only_if_slow", slow),
+    ("journey_only_if_dropped", drops),
+    ("journey_of_a_typical_packet", typical),
     ("journey_of_a_cards_packet_begins_with_its_interrupt", interrupts),
     ("journey_as_trace_events", trace_events),
     ("journey_ends_without_a_packet", nothing),
@@ -350,9 +352,10 @@ fn stage(journey: &Value, name: &str) -> u64 {
     stages.filter(|stage| stage["stage"] == name).filter_map(|stage| stage["ns"].as_u64()).sum()
 }
 
+/// Before a segment is sent again: longer than it takes to set another mark.
+const TIMEOUT_MS: u32 = 5_000;
+
 fn play_dropped(mark: u32) -> Result<Played> {
-    /// Longer than it takes to set another mark.
-    const TIMEOUT_MS: u32 = 5_000;
     let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?;
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port();
@@ -551,6 +554,52 @@ fn slow(backend: Backend) -> Result<()> {
     let journey = journey(&outcome)?;
     let verdict = expect_read(&journey, pair.server.pid()).and_then(|()| {
         ensure!(journey["total_ns"].as_u64() >= Some(200_000_000), "it was not slow");
+        expect_way(&journey, TCP4)
+    });
+    judged(&outcome, &journey, verdict)
+}
+
+fn drops(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port();
+    let tool = start(backend, &["--port", &port.to_string(), "--drops"])?;
+    pair.converse(20, LEN)?;
+    path.far(|| drop_port(port))?;
+    pair.client.ask(&format!("write {LEN}"))?;
+    let outcome = tool.wait()?;
+    path.far(forget_rules)?;
+    let journey = journey(&outcome)?;
+    judged(&outcome, &journey, judge_dropped(&journey, &Played { pair }))?;
+    // Those that were read came first.
+    ensure!(outcome.figure("filtered")? >= 20, outcome.fault("it did not follow the others", []));
+    Ok(())
+}
+
+/// Of packets most of which wait, the first ones don't, and one waits far longer: neither is typical.
+fn typical(backend: Backend) -> Result<()> {
+    const AT_ONCE: u64 = 4;
+    const LATE: u64 = 9;
+    let path = Path::veth(Version::V4)?;
+    let mut pair = Pair::connect(&path)?;
+    let port = pair.far.port().to_string();
+    let tool = start(backend, &["--port", &port, "--typical"])?;
+    let pauses = [0; AT_ONCE as usize].into_iter().chain([400]).chain([120; LATE as usize]);
+    for pause in pauses {
+        pair.server.tell(&format!("read {LEN} 4096 {pause}"))?;
+        sleep(Duration::from_millis(10));
+        pair.client.ask(&format!("write {LEN}"))?;
+        pair.server.answer()?;
+    }
+    let outcome = tool.stop()?;
+    let journey = journey(&outcome)?;
+    let (of, p50) = (outcome.figure("typical_of")?, outcome.figure("typical_p50_ns")?);
+    let verdict = expect_read(&journey, pair.server.pid()).and_then(|()| {
+        let total = journey["total_ns"].as_u64().context("no time")?;
+        // One whose end was not seen, since the kernel skipped a call of its reader's, is not among them.
+        ensure!((AT_ONCE + LATE..=AT_ONCE + 1 + LATE).contains(&of), "chosen from {of} packets");
+        ensure!((100_000_000..300_000_000).contains(&total), "it took {total} ns");
+        ensure!(total == p50, "the median is {p50} ns, and this one took {total} ns");
         expect_way(&journey, TCP4)
     });
     judged(&outcome, &journey, verdict)
