@@ -3,10 +3,49 @@
 
 use std::{collections::HashMap, hash::Hash};
 
-/// Those without a place whose packets are counted.
-const MOST: usize = 64;
+use rustc_hash::FxHashMap;
+
+/// Those without a place whose packets are counted: more of them find who has few among very many.
+const MOST: usize = 1_024;
 /// Packets from which on one of them may take a place.
 const LEAST: u64 = 16;
+
+/// Somebody has more than a share if more than one of so many places is theirs.
+const SHARES: usize = 4;
+
+/// Who has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder<P> {
+    /// Which place.
+    pub place: P,
+    /// Who is behind it.
+    pub owner: u64,
+    /// How much it is used.
+    pub packets: u64,
+}
+
+/// Whose place somebody of `owner` takes, where all places are taken: the least used one of whoever has more than a share of them, and
+/// more than `owner` has; else the least used one of all, or of their own where they have a share, if that `wins` over its packets. So
+/// who makes many takes no place of those who have few.
+pub fn whose_place<P: Copy>(
+    holders: &[Holder<P>],
+    owner: u64,
+    wins: impl FnOnce(u64) -> bool,
+) -> Option<Holder<P>> {
+    let mut counts = FxHashMap::<u64, usize>::default();
+    holders.iter().for_each(|holder| *counts.entry(holder.owner).or_default() += 1);
+    let share = (holders.len() / SHARES).max(1);
+    let own = counts.get(&owner).copied().unwrap_or_default();
+    let greedy = counts.iter().max_by_key(|(owner, count)| (**count, **owner));
+    let greedy = greedy.filter(|(_, count)| **count > share.max(own)).map(|(owner, _)| *owner);
+    let has_share = own >= share;
+    let may_go = |holder: &&Holder<P>| match greedy {
+        Some(greedy) => holder.owner == greedy,
+        None => !has_share || holder.owner == owner,
+    };
+    let least = holders.iter().filter(may_go).min_by_key(|holder| holder.packets)?;
+    (greedy.is_some() || wins(least.packets)).then_some(*least)
+}
 
 /// Packets of those without a place. Where there is no room for one more, each loses one: so those with many stay (Misra and Gries).
 #[derive(Clone, Debug)]
@@ -65,6 +104,45 @@ impl<K: Copy + Eq + Hash> Default for Challengers<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Places of these owners, with so many packets each.
+    fn places(owners: &[(u64, u64)]) -> Vec<Holder<usize>> {
+        let holders = owners.iter().enumerate();
+        holders.map(|(place, &(owner, packets))| Holder { place, owner, packets }).collect()
+    }
+
+    fn taken(holders: &[Holder<usize>], owner: u64, packets: u64) -> Option<usize> {
+        whose_place(holders, owner, |least| Challengers::<u32>::wins(packets, least)).map(|it| it.place)
+    }
+
+    #[test]
+    fn who_has_few_takes_a_place_of_who_has_more_than_a_share_and_keeps_it() {
+        let mut holders = places(&[(1, 90), (1, 40), (1, 60), (1, 70), (2, 3), (3, 5), (1, 80), (1, 50)]);
+        // However few packets it has.
+        assert_eq!(taken(&holders, 4, 1), Some(1));
+        holders[1] = Holder { place: 1, owner: 4, packets: 1 };
+        // Who has most takes only their own.
+        assert_eq!((taken(&holders, 1, 101), taken(&holders, 1, 100)), (Some(7), None));
+        // Two users share what there is.
+        let mut holders = places(&[(1, 90), (1, 40), (1, 60), (1, 70)]);
+        (0..2).for_each(|_| {
+            let place = taken(&holders, 2, 1).expect("there is one");
+            holders[place].owner = 2;
+        });
+        assert_eq!(taken(&holders, 2, 200), Some(1));
+        assert_eq!(holders.iter().filter(|holder| holder.owner == 2).count(), 2);
+        assert_eq!(taken(&holders, 1, 1), None);
+    }
+
+    #[test]
+    fn where_nobody_has_many_packets_decide() {
+        let holders = places(&[(1, 9), (2, 4), (3, 6), (4, 7), (5, 8), (6, 9), (7, 9), (8, 9)]);
+        assert_eq!((taken(&holders, 9, 8), taken(&holders, 9, 9)), (None, Some(1)));
+        // All are of one: the busiest have a place.
+        let holders = places(&[(1, 9), (1, 4)]);
+        assert_eq!((taken(&holders, 1, 8), taken(&holders, 1, 9)), (None, Some(1)));
+        assert_eq!(taken(&[], 1, 1), None);
+    }
 
     #[test]
     fn who_has_many_is_found_among_many_who_have_few() {

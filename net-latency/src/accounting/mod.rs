@@ -33,7 +33,7 @@ use crate::{clock::Zone, packet::event::Event};
 
 pub use balance::Balance;
 pub use census::Census;
-pub use challengers::Challengers;
+pub use challengers::{Challengers, Holder, whose_place};
 pub use cost::Cost;
 pub use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percentiles, Times};
 pub use drops::Drops;

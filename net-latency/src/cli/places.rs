@@ -144,7 +144,7 @@ pub(super) fn containers(asked: &[String], proc: &Path) -> Result<Vec<PathBuf>, 
     }
     let root = hierarchy("--container", proc)?;
     let mut cgroups = BTreeSet::new();
-    cgroups::each(&root, &mut |_, path| {
+    cgroups::each(&root, &mut |_, path, _| {
         if containers::id(path).is_some() {
             cgroups.insert(path.to_vec());
         }

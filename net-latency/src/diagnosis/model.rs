@@ -21,15 +21,15 @@ use super::{
     waits::Waits,
 };
 use crate::{
-    accounting::{Challengers, DELAYED_ACK_NS, Ends, Leader, Packet, Times, exchanges::Role},
+    accounting::{
+        Challengers, DELAYED_ACK_NS, Ends, Holder, Leader, Packet, Times, exchanges::Role, whose_place,
+    },
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
 
 /// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
 const SERVICES: usize = 128;
-/// Services of one owner beyond which it gives way to others, however many packets they have.
-const SHARE: usize = SERVICES / 4;
 /// Most windows of time that are told apart. When there are more, they become twice as wide.
 const WINDOWS: usize = 1_024;
 /// A window's width at first, ns: wide enough for a packet of each busy service, short enough to see a stall by itself.
@@ -794,21 +794,16 @@ impl Model {
         Some(place)
     }
 
-    /// The place of the service with the fewest packets, if this one, which has none, has far more by now; or of those of an owner
-    /// who has more than a share of places. And this one's owner.
+    /// The place of a service that makes way for this one, which has none, and this one's owner.
     fn give_way(&mut self, key: Key, wall_ns: i64) -> Option<(usize, u64)> {
         let packets = self.challengers.count(key)?;
         let owner = (self.owners)(key.0, wall_ns);
-        let all = || self.services.iter().enumerate();
-        let count = |owner: u64| all().filter(|(_, other)| other.owner == owner).count();
-        let greedy = all().map(|(_, service)| service.owner).max_by_key(|other| count(*other));
-        let greedy = greedy.filter(|other| *other != owner && count(*other) > SHARE);
-        let may_go = all().filter(|(_, service)| greedy.is_none_or(|other| service.owner == other));
-        let (place, least) =
-            may_go.map(|(place, service)| (place, service.packets())).min_by_key(|(_, has)| *has)?;
-        if greedy.is_none() && !Challengers::<Key>::wins(packets, least) {
-            return None;
-        }
+        let all = self.services.iter().enumerate();
+        let holders: Vec<_> = all
+            .map(|(place, service)| Holder { place, owner: service.owner, packets: service.packets() })
+            .collect();
+        let wins = |least| Challengers::<Key>::wins(packets, least);
+        let Holder { place, packets: least, .. } = whose_place(&holders, owner, wins)?;
         self.challengers.remove(&key);
         self.refused += least;
         self.places.retain(|_, other| *other != place);

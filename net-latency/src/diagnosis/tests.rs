@@ -1063,15 +1063,15 @@ fn one_process_with_many_busy_services_leaves_room_for_others() {
 #[test]
 fn one_user_with_many_processes_leaves_room_for_others() {
     let mut traffic = Traffic::default();
-    // 250 processes, each with a name of its own and one busy port.
-    for round in 0..150 {
-        for number in 0..250u16 {
+    // 160 processes, each with a name of its own and one busy port.
+    for round in 0..400 {
+        for number in 0..160u16 {
             let name = Box::leak(format!("w{number}").into_boxed_str());
             let who = Who { pid: 1_000 + u32::from(number), name, port: 1_000 + number };
-            traffic.exchange(who, (1_000 + round * 90) * MS + u64::from(number) * 100 * US, USUAL);
+            traffic.exchange(who, (1_000 + round * 34) * MS + u64::from(number) * 100 * US, USUAL);
         }
     }
-    // It has no more packets than each of these.
+    // It has fewer packets than each of these.
     traffic.server(ORDERS, 150, USUAL, Times { wait: 30 * MS, ..USUAL });
     let model = Model::new(Duration::from_millis(1), EPHEMERAL);
     let first = |model: Model| {

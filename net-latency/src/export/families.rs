@@ -211,6 +211,10 @@ mod tests {
             Name::Known(vec!["shop".to_owned(), format!("web-{id}"), "nginx".to_owned()])
         }
 
+        fn owner(&mut self, [id, _]: Id) -> u64 {
+            id
+        }
+
         fn is_gone(&self, _: Id) -> bool {
             false
         }
@@ -250,7 +254,7 @@ mod tests {
     /// A scrape while each cgroup of these paths has packets of TCP both ways.
     fn scrape(paths: &[Vec<u8>]) -> Vec<u8> {
         let mut names = names::Names::new(ExportBy::Cgroup);
-        names.walk(|take| (1..).zip(paths).for_each(|(id, path)| take(id, path)));
+        names.walk(|take| (1..).zip(paths).for_each(|(id, path)| take(id, path, Some(0))));
         let cells = |id| {
             let all = [0, TRAFFIC_OUT]
                 .into_iter()

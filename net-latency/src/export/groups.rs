@@ -1,15 +1,18 @@
 //! Whose series a packet is counted in: groups by name, as many as there may be, and one for all others. Those with the most packets
-//! have series of their own: who came first with few gives way. What a series counts never falls as long as it is there.
+//! have series of their own, as far as nobody has more than a share of them: who came first with few gives way. What a series counts
+//! never falls as long as it is there.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use net_latency_common::CellKey;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cells::Cells;
+use crate::accounting::{Holder, whose_place};
 
 /// How long a group waits for its name. Then it stays unknown.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,6 +28,8 @@ const LEAST: Duration = Duration::from_secs(60);
 /// How many times as many packets a group must have as the one that gives way to it, and how many more: one that pauses keeps its
 /// series.
 const MORE: (u64, u64) = (2, 50);
+/// Packets of late that a group must have to take anybody's place.
+const FEW: u64 = 16;
 
 /// The values of a group's labels.
 pub(crate) type Labels = Vec<String>;
@@ -48,6 +53,8 @@ pub(crate) trait Naming {
     fn name(&mut self, id: Id) -> Name;
     /// Whether there is nobody of that id any more, and never will be.
     fn is_gone(&self, id: Id) -> bool;
+    /// Who is behind somebody: a number of whoever may make many.
+    fn owner(&mut self, id: Id) -> u64;
 }
 
 /// Somebody whom the kernel side tells apart. Several may have one name: a container and the one that it was before a
@@ -169,21 +176,37 @@ impl Groups {
             }
         }
         self.age(counts, now);
-        while self.give_way(counts, now) {}
+        while self.give_way(counts, names, now) {}
         Ok(())
     }
 
-    /// Has the least used group with series give way to one that has none, and far more packets. Whether there was one.
-    fn give_way(&mut self, counts: &[(CellKey, u64)], now: Instant) -> bool {
-        let of = |is_own: bool| self.groups.iter().filter(move |(_, group)| group.is_own == is_own);
-        let least = of(true).min_by_key(|(_, group)| group.recent);
-        let most = of(false).max_by_key(|(_, group)| group.recent);
-        let (Some((least, one)), Some((most, other))) = (least, most) else { return false };
-        let enough = one.recent.saturating_mul(MORE.0).saturating_add(MORE.1);
-        if self.own < self.most || now - one.since < LEAST || other.recent < enough {
+    /// Has a group with series give way to one that has none, as [`whose_place`] says. Whether there was one.
+    fn give_way(&mut self, counts: &[(CellKey, u64)], names: &mut impl Naming, now: Instant) -> bool {
+        if self.own < self.most {
             return false;
         }
-        for (labels, is_heir) in [(least.clone(), false), (most.clone(), true)] {
+        let (own, mut others): (Vec<_>, Vec<_>) = self.groups.iter().partition(|(_, group)| group.is_own);
+        others.retain(|(_, group)| group.recent >= FEW);
+        if others.is_empty() {
+            return false;
+        }
+        others.sort_unstable_by_key(|(_, group)| Reverse(group.recent));
+        let mut owner = |group: &Group| group.members.first().map_or(0, |id| names.owner(*id));
+        // Who has theirs for a short time goes last, and then not yet.
+        let holders = own.into_iter().map(|(place, group)| {
+            let packets = if now - group.since < LEAST { u64::MAX } else { group.recent };
+            Holder { place, owner: owner(group), packets }
+        });
+        let holders: Vec<_> = holders.collect();
+        let mut tried = FxHashSet::default();
+        let found = others.into_iter().find_map(|(labels, group)| {
+            let owner = owner(group);
+            let enough = |least: u64| group.recent >= least.saturating_mul(MORE.0).saturating_add(MORE.1);
+            let last = tried.insert(owner).then(|| whose_place(&holders, owner, enough)).flatten()?;
+            (last.packets < u64::MAX).then(|| (last.place.clone(), labels.clone()))
+        });
+        let Some((last, heir)) = found else { return false };
+        for (labels, is_heir) in [(last, false), (heir, true)] {
             let Some(group) = self.groups.remove(&labels) else { continue };
             self.forget(&group, counts);
             if is_heir {
@@ -371,6 +394,11 @@ mod tests {
         fn is_gone(&self, [id, _]: Id) -> bool {
             self.gone.contains(&id)
         }
+
+        fn owner(&mut self, [id, _]: Id) -> u64 {
+            // Each name has its own below 1,000; above, a thousand ids have one.
+            if id < 1_000 { id } else { id / 1_000 * 1_000 }
+        }
     }
 
     struct Run {
@@ -508,6 +536,34 @@ mod tests {
         run.packets(20, 1).look(1);
         run.packets(10, 5).look(1);
         assert_eq!(run.shown(), (vec![("2", 1)], 5, 9));
+    }
+
+    #[test]
+    fn one_user_with_many_busy_names_leaves_room_for_others() {
+        let mut run = Run::new(8);
+        let busy = |run: &mut Run| {
+            for number in 0..20 {
+                run.packets(5_000 + 10 * number, 1_000);
+            }
+        };
+        busy(&mut run);
+        run.look(0);
+        for _ in 0..2 * LEAST.as_secs() / 10 {
+            busy(&mut run);
+            run.packets(10, 20).packets(20, 30).look(10);
+        }
+        let names = |run: &Run| run.shown().0.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
+        let first = names(&run);
+        assert!(
+            first.len() == 8 && ["1", "2"].iter().all(|name| first.iter().any(|it| it == name)),
+            "{first:?}"
+        );
+        // They keep it, however much more the others have.
+        for _ in 0..50 {
+            busy(&mut run);
+            run.packets(10, 20).packets(20, 30).look(10);
+        }
+        assert_eq!(names(&run), first);
     }
 
     #[test]

@@ -7,16 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use net_latency_common::COMM_LEN;
 use rustc_hash::FxHashMap;
 
 use super::groups::{Id, Labels, Name, Naming};
 use crate::{
     escape::bounded,
     kernel::{
-        cgroups::{self, unified_hierarchy},
+        cgroups::{self, Take, unified_hierarchy},
         containers::{CONTAINER_LOGS, POD_LOGS, Place, Pods},
         devices::Devices,
-        ports,
+        owners, ports,
     },
     message::tell,
     request::ExportBy,
@@ -34,6 +35,11 @@ const KEPT_WALKS: u64 = 60;
 const KEPT_NAMES: usize = 16_384;
 /// Of how much time at most one part goes into walks: whoever may make cgroups may make many.
 const PARTS: u32 = 20;
+/// Of how much time one part goes at most into looks at who has names of processes: that is only asked where not all have series.
+const OWNERS_PARTS: u32 = 100;
+
+/// Names change hands no faster than this.
+const LEAST_LOOK: Duration = Duration::from_secs(10);
 
 /// Names of labels of groups.
 pub(crate) const fn labels(by: ExportBy) -> &'static [&'static str] {
@@ -61,6 +67,8 @@ pub(crate) struct Names {
     pods: Pods,
     pods_failed: bool,
     ephemeral: (u16, u16),
+    /// Who has names of processes or threads; when that was looked at, and how long it took.
+    owners: Option<(owners::Names, Instant, Duration)>,
 }
 
 #[derive(Debug)]
@@ -69,6 +77,8 @@ struct Cgroup {
     is: Option<Kept>,
     /// The walk that met it last, or after which somebody asked for it first.
     seen: u64,
+    /// As [`owners::of_cgroup`] says; a pod's is its namespace.
+    owner: u64,
 }
 
 impl Names {
@@ -87,6 +97,7 @@ impl Names {
             pods: Pods::default(),
             pods_failed: false,
             ephemeral: ports::ephemeral(),
+            owners: None,
         };
         names.refresh();
         names
@@ -120,18 +131,19 @@ impl Names {
 
     /// Takes in the cgroups that there are, which `each` hands on: those that somebody has asked for, and as many others as there is
     /// room for. Whoever may make cgroups may make many.
-    pub(super) fn walk(&mut self, each: impl FnOnce(&mut dyn FnMut(u64, &[u8]))) {
+    pub(super) fn walk(&mut self, each: impl FnOnce(Take<'_>)) {
         self.walks += 1;
         let Self { by, cgroups, walks, .. } = self;
-        each(&mut |id, path| {
+        each(&mut |id, path, user| {
+            let owner = owners::of_cgroup(path, user);
             let is_room = cgroups.len() < KEPT_NAMES;
             let cgroup = match cgroups.entry(id) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) if is_room => place.insert(Cgroup { is: None, seen: 0 }),
+                Entry::Vacant(place) if is_room => place.insert(Cgroup { is: None, seen: 0, owner }),
                 Entry::Vacant(_) => return,
             };
             cgroup.is.get_or_insert_with(|| Kept::of(*by, path));
-            cgroup.seen = *walks;
+            (cgroup.seen, cgroup.owner) = (*walks, owner);
         });
         let oldest = self.walks.saturating_sub(KEPT_WALKS);
         self.cgroups.retain(|_, cgroup| cgroup.seen > oldest);
@@ -142,10 +154,24 @@ impl Names {
         }
     }
 
+    fn owner_of_name(&mut self, id: Id) -> u64 {
+        let is_old =
+            |(_, end, took): &(_, Instant, Duration)| end.elapsed() >= (*took * OWNERS_PARTS).max(LEAST_LOOK);
+        if self.owners.as_ref().is_none_or(is_old) {
+            let begin = Instant::now();
+            let names = owners::Names::read(self.by == ExportBy::Comm);
+            self.owners = Some((names, Instant::now(), begin.elapsed()));
+        }
+        let mut name = [0; COMM_LEN];
+        name.copy_from_slice(&id.map(u64::to_ne_bytes).concat());
+        self.owners.as_ref().map_or_else(|| owners::itself(id), |(names, ..)| names.owner(name))
+    }
+
     fn cgroup(&mut self, id: u64) -> Name {
         let unknown = || Name::NotYet(vec![UNKNOWN.to_owned(); labels(self.by).len()]);
         // The next walk looks for it.
-        let cgroup = self.cgroups.entry(id).or_insert(Cgroup { is: None, seen: self.walks });
+        let owner = owners::of_cgroup(b"", None);
+        let cgroup = self.cgroups.entry(id).or_insert(Cgroup { is: None, seen: self.walks, owner });
         let Some(is) = &cgroup.is else {
             return if cgroup.seen == self.walks { Name::Soon } else { unknown() };
         };
@@ -183,6 +209,20 @@ impl Naming for Names {
                 let (port, (low, high)) = (first as u16, self.ephemeral);
                 one(if (low..=high).contains(&port) { EPHEMERAL.to_owned() } else { port.to_string() })
             }
+        }
+    }
+
+    fn owner(&mut self, id: Id) -> u64 {
+        let [first, second] = id;
+        match self.by {
+            ExportBy::Process | ExportBy::Comm => self.owner_of_name([first, second]),
+            ExportBy::Cgroup | ExportBy::Pod => {
+                let Some(cgroup) = self.cgroups.get(&first) else { return owners::of_cgroup(b"", None) };
+                let Some(Kept::Pod(place)) = &cgroup.is else { return cgroup.owner };
+                self.pods.name(place).map_or(cgroup.owner, |name| owners::itself(name.namespace))
+            }
+            // Only an administrator makes devices. Whose a port is may differ by address and namespace.
+            ExportBy::None | ExportBy::Interface | ExportBy::Port => owners::itself(id),
         }
     }
 
@@ -240,7 +280,9 @@ mod tests {
     fn no_label_is_long() {
         let deep = |last: &str| [b"/\x01".repeat(8_000), last.as_bytes().to_vec()].concat();
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
-        names.walk(|take| [(7, "a"), (8, "b")].into_iter().for_each(|(id, last)| take(id, &deep(last))));
+        names.walk(|take| {
+            [(7, "a"), (8, "b")].into_iter().for_each(|(id, last)| take(id, &deep(last), Some(0)));
+        });
         let [one, other] = [7, 8].map(|id| names.name([id, 0]));
         // They begin alike, and are told apart.
         assert_ne!(one, other);
@@ -253,7 +295,7 @@ mod tests {
     #[test]
     fn among_many_cgroups_those_with_counts_have_names() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
-        let many = |take: &mut dyn FnMut(u64, &[u8])| (1..=100_000).for_each(|id| take(id, b"/x"));
+        let many = |take: Take<'_>| (1..=100_000).for_each(|id| take(id, b"/x", Some(0)));
         names.walk(many);
         assert_eq!(names.cgroups.len(), KEPT_NAMES);
         // It is looked for by the next walk, and until then its counts wait.
@@ -279,7 +321,7 @@ mod tests {
     fn a_cgroup_that_has_gone_keeps_its_name_for_a_while() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
         let path = b"/system.slice/nginx.service".to_vec();
-        names.walk(|take| take(7, &path));
+        names.walk(|take| take(7, &path, Some(0)));
         assert!(!names.is_gone([7, 0]));
         names.walk(|_| ());
         assert!(names.is_gone([7, 0]) && names.is_gone([8, 0]) && !names.is_gone([0, 0]));
@@ -293,15 +335,27 @@ mod tests {
     #[test]
     fn who_is_in_no_pod_is_of_the_host() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Pod) };
-        names.walk(|take| take(7, b"/system.slice/sshd.service"));
+        names.walk(|take| take(7, b"/system.slice/sshd.service", Some(0)));
         assert_eq!(names.name([7, 0]), known(&[HOST; 3]));
+    }
+
+    #[test]
+    fn cgroups_of_one_user_have_one_owner_and_pods_their_namespace() {
+        let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
+        names.walk(|take| {
+            [(7, 0), (8, 1000), (9, 1000)].into_iter().for_each(|(id, user)| take(id, b"/x", Some(user)));
+        });
+        let owners = [7, 8, 9].map(|id| names.owner([id, 0]));
+        assert!(owners[0] != owners[1] && owners[1] == owners[2], "{owners:?}");
+        let ports = [1, 2].map(|port| Names::new(ExportBy::Port).owner([port, 0]));
+        assert_ne!(ports[0], ports[1]);
     }
 
     #[test]
     fn many_short_lives_take_little_room() {
         let mut names = Names { hierarchy: Some("/nowhere".into()), ..Names::new(ExportBy::Cgroup) };
         for walk in 0..50u64 {
-            names.walk(|take| (0..1_000).for_each(|id| take(walk * 1_000 + id, b"/x")));
+            names.walk(|take| (0..1_000).for_each(|id| take(walk * 1_000 + id, b"/x", Some(0))));
         }
         assert!(names.cgroups.len() <= KEPT_NAMES + 1_000, "{}", names.cgroups.len());
     }

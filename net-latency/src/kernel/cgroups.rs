@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, open, openat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat};
 
 use super::mounts;
 
@@ -24,11 +24,13 @@ pub fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
     Some(OsString::from_vec(unified.place).into())
 }
 
-/// Hands on the id of each cgroup of the hierarchy at `root`, which is its inode number, and its path below that. Anybody who may make cgroups
-/// may make many, with long paths.
-pub(crate) fn each(root: &Path, take: &mut dyn FnMut(u64, &[u8])) {
+/// Takes a cgroup: its id, which is its inode number, its path below the root, and who owns its directory, if that is known.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(u64, &[u8], Option<u32>);
+
+/// Hands on each cgroup of the hierarchy at `root`. Anybody who may make cgroups may make many, with long paths.
+pub(crate) fn each(root: &Path, take: Take<'_>) {
     if let Ok(data) = fs::metadata(root) {
-        take(data.ino(), b"/");
+        take(data.ino(), b"/", Some(data.uid()));
     }
     if let Ok(directory) = open(root, DIRECTORY, Mode::empty()) {
         walk(directory, &mut Vec::new(), DEEPEST, take);
@@ -39,7 +41,7 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags:
 
 /// Hands on the cgroups in `directory`, which is at `path` below the root. One that goes meanwhile is not found. Each is opened from
 /// the one above it: from the root, deep ones would cost by their depth.
-fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: &mut dyn FnMut(u64, &[u8])) {
+fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: Take<'_>) {
     let Ok(entries) = Dir::read_from(directory.as_fd()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -47,7 +49,9 @@ fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: &mut dyn FnM
             let len = path.len();
             path.push(b'/');
             path.extend_from_slice(name.to_bytes());
-            take(entry.ino(), path);
+            // Its own permissions don't matter to this, whoever set them.
+            let owner = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|status| status.st_uid);
+            take(entry.ino(), path, owner.ok());
             if let Ok(below) = openat(&directory, name, DIRECTORY, Mode::empty()) {
                 walk(below, path, depth - 1, take);
             }
@@ -86,7 +90,11 @@ mod tests {
         fs::write(root.path().join("cgroup.procs"), "").expect("a file");
         let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
         let mut found = HashMap::new();
-        each(root.path(), &mut |id, path| drop(found.insert(id, path.to_vec())));
+        let own = rustix::process::geteuid().as_raw();
+        each(root.path(), &mut |id, path, owner| {
+            assert_eq!(owner, Some(own));
+            found.insert(id, path.to_vec());
+        });
         assert_eq!(found.len(), 3);
         assert_eq!(found[&ino(root.path())], b"/");
         assert_eq!(found[&ino(&inner)], b"/a.slice/b.service");

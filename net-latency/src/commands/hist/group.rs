@@ -93,7 +93,7 @@ impl<'a> Names<'a> {
         let mut cgroups = HashMap::new();
         if by == GroupBy::Cgroup {
             let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-            let take = &mut |id, path: &[u8]| {
+            let take = &mut |id, path: &[u8], _: Option<u32>| {
                 if groups.iter().any(|group| matches!(group, Id::One([known, _]) if *known == id)) {
                     cgroups.insert(id, bounded(path));
                 }

@@ -56,7 +56,7 @@ use crate::{
     clock::{Clock, Zone, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
-    kernel::ports,
+    kernel::{owners, ports},
     message::say,
     request::{FooterFormat, PacketFilter, TopConfig, TopInput},
     run::pace::{self, BATCH, TICK},
@@ -198,6 +198,9 @@ impl<'a> Top<'a> {
         let started_ns = feed.now_ns();
         let ephemeral = (!config.filter.is_only_some()).then(ports::ephemeral_word);
         let model = Model::new(started_ns, config.window).with_exchanges(ephemeral);
+        let is_live = matches!(feed, Feed::Kernel(_));
+        // Processes of a log may be those of another machine.
+        let model = if is_live { model.with_owners(owners::of) } else { model };
         let summary = match &feed {
             Feed::Kernel(tracer) => {
                 let connections = (config.footer == FooterFormat::Json).then(|| Connections::new(ephemeral));

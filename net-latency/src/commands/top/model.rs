@@ -1,7 +1,8 @@
 //! What the screen shows: traffic by process, by connection, and the slowest packets of each connection. Fed with
 //! events; draws nothing and asks nobody.
 //!
-//! Its size is bounded. What is idle for longest makes way; where nothing is, what has fewest packets makes way for who has far more.
+//! Its size is bounded. What is idle for longest makes way; where nothing is, what has fewest packets makes way for who has far more,
+//! or for somebody else than who has most places.
 //! Packets without a place are counted, so that the figures of those shown stay true.
 
 use std::{
@@ -15,9 +16,10 @@ use net_latency_common::{COMM_LEN, Direction};
 use super::window::{SLICES, TREND, Traffic};
 use crate::{
     accounting::{
-        Challengers, Ends,
+        Challengers, Ends, Holder,
         tcp::{Conversation, Segment},
         transit::Transits,
+        whose_place,
     },
     packet::event::{COLUMNS, Event, Protocol},
 };
@@ -46,6 +48,8 @@ pub(super) struct Model {
     has_parts: bool,
     /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed.
     ephemeral: Option<u32>,
+    /// Who is behind a process, by its number and when it lived.
+    owners: fn(u32, i64) -> u64,
 }
 
 /// What makes a connection: whose it is, and between what ends. Also the packets between two UDP ends.
@@ -59,6 +63,7 @@ pub(super) struct ConnectionKey {
 /// A process, as one of its threads showed it.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
+    owner: u64,
     pub(super) name: Name,
     pub(super) protocols: Protocols,
     pub(super) traffic: Traffic,
@@ -67,6 +72,7 @@ pub(super) struct Process {
 /// A connection of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
+    owner: u64,
     pub(super) traffic: Traffic,
     /// How far it is with what its packets show together.
     conversation: Conversation,
@@ -115,7 +121,13 @@ impl Model {
             transits: Transits::new(),
             has_parts: false,
             ephemeral: None,
+            owners: |pid, _| pid.into(),
         }
+    }
+
+    /// Shares are those of whom `owners` says to be behind a process; else of each process.
+    pub(super) fn with_owners(self, owners: fn(u32, i64) -> u64) -> Self {
+        Self { owners, ..self }
     }
 
     /// Follows requests and answers too; the kernel gives out `ephemeral` ports to clients, as [`Ends::role`] takes them.
@@ -159,14 +171,18 @@ impl Model {
         let now = self.now;
         self.begin_anew_if_other(pid, event);
         let is_room = self.processes.cells + self.connections.cells < CELLS;
-        let mut process = self.processes.place(pid, now, is_room);
+        let (mut owner, owners) = (None, self.owners);
+        let mut owner = || *owner.get_or_insert_with(|| owners(pid, event.wall_ns()));
+        let mut process = self.processes.place(pid, now, is_room, &mut owner);
         if let Some(process) = &mut process {
             process.name.see(event);
             process.protocols.see(event.protocol());
             process.traffic.record(event, now);
         }
         let key = ConnectionKey::of(event);
-        let Some(connection) = self.connections.place(key, now, is_room) else { return };
+        let of_process = process.as_ref().map(|process| process.owner);
+        let owner = || of_process.unwrap_or_else(&mut owner);
+        let Some(connection) = self.connections.place(key, now, is_room, owner) else { return };
         connection.traffic.record(event, now);
         connection.see(event, now);
         let Some(segment) = Segment::of(event) else { return };
@@ -332,15 +348,20 @@ impl Protocols {
 
 /// What has a place in a [`Table`].
 trait Entry {
-    fn new(slice: u64) -> Self;
+    fn new(slice: u64, owner: u64) -> Self;
+    fn owner(&self) -> u64;
     fn traffic(&mut self) -> &mut Traffic;
     /// Drops what is out of the window.
     fn prune(&mut self, now: u64);
 }
 
 impl Entry for Process {
-    fn new(slice: u64) -> Self {
-        Self { name: Name::default(), protocols: Protocols::default(), traffic: Traffic::new(slice) }
+    fn new(slice: u64, owner: u64) -> Self {
+        Self { owner, name: Name::default(), protocols: Protocols::default(), traffic: Traffic::new(slice) }
+    }
+
+    fn owner(&self) -> u64 {
+        self.owner
     }
 
     fn traffic(&mut self) -> &mut Traffic {
@@ -353,9 +374,13 @@ impl Entry for Process {
 }
 
 impl Entry for Connection {
-    fn new(slice: u64) -> Self {
+    fn new(slice: u64, owner: u64) -> Self {
         let conversation = Conversation::default();
-        Self { traffic: Traffic::new(slice), conversation, slowest: VecDeque::new() }
+        Self { owner, traffic: Traffic::new(slice), conversation, slowest: VecDeque::new() }
+    }
+
+    fn owner(&self) -> u64 {
+        self.owner
     }
 
     fn traffic(&mut self) -> &mut Traffic {
@@ -388,15 +413,16 @@ impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
         Self { entries: HashMap::new(), capacity, refused: 0, cells: 0, full: None, challengers }
     }
 
-    /// The entry of `key`, new if there is a place for it. Without `is_room` there is only for known ones.
-    fn place(&mut self, key: K, now: u64, is_room: bool) -> Option<&mut V> {
-        let has_place =
-            self.entries.contains_key(&key) || is_room && self.make_way(now) || self.give_way(key, now);
+    /// The entry of `key`, new if there is a place for it: `owner` says whose. Without `is_room` there is only for known ones.
+    fn place(&mut self, key: K, now: u64, is_room: bool, mut owner: impl FnMut() -> u64) -> Option<&mut V> {
+        let has_place = self.entries.contains_key(&key)
+            || is_room && self.make_way(now)
+            || self.give_way(key, now, &mut owner);
         if !has_place {
             self.refused += 1;
             return None;
         }
-        Some(self.entries.entry(key).or_insert_with(|| V::new(now)))
+        Some(self.entries.entry(key).or_insert_with(|| V::new(now, owner())))
     }
 
     /// Whether there is a place for one more, after removing what has not been seen for as long as the window.
@@ -416,21 +442,21 @@ impl<K: Copy + Eq + Hash, V: Entry> Table<K, V> {
         self.entries.len() < self.capacity
     }
 
-    /// Whether the entry with the fewest packets has made way for this one, which has had far more without a place.
-    fn give_way(&mut self, key: K, now: u64) -> bool {
+    /// Whether another entry has made way for this one, which has had packets without a place.
+    fn give_way(&mut self, key: K, now: u64, owner: impl FnOnce() -> u64) -> bool {
         let Some(packets) = self.challengers.count(key) else { return false };
-        let all = self.entries.iter_mut().map(|(key, entry)| {
+        let holders = self.entries.iter_mut().map(|(key, entry)| {
             let traffic = entry.traffic();
-            (*key, traffic.packets(Direction::In, now) + traffic.packets(Direction::Out, now))
+            let packets = traffic.packets(Direction::In, now) + traffic.packets(Direction::Out, now);
+            Holder { place: *key, owner: entry.owner(), packets }
         });
-        let Some((last, least)) = all.min_by_key(|(_, packets)| *packets) else { return false };
-        let wins = Challengers::<K>::wins(packets, least);
-        if wins {
-            self.challengers.remove(&key);
-            self.entries.remove(&last);
-            self.refused += least;
-        }
-        wins
+        let holders: Vec<_> = holders.collect();
+        let wins = |least| Challengers::<K>::wins(packets, least);
+        let Some(last) = whose_place(&holders, owner(), wins) else { return false };
+        self.challengers.remove(&key);
+        self.entries.remove(&last.place);
+        self.refused += last.packets;
+        true
     }
 
     /// Removes what has been idle for as long as the trend shows, and gives back the memory of the rest.
@@ -642,6 +668,24 @@ pub(super) mod tests {
         // Those who have as many as each other stay.
         let stay = (1..=2 * PROCESSES as u32).filter(|pid| model.process(*pid).is_some()).count();
         assert!(stay >= PROCESSES - 2, "{stay}");
+    }
+
+    #[test]
+    fn one_user_with_many_busy_processes_leaves_room_for_others() {
+        let mut model = model().with_owners(|pid, _| u64::from(pid < 10_000));
+        let of = |pid| PacketRecord { pid, tid: pid, dport: 1, ..incoming() };
+        let mine = |round: u32| PacketRecord { sport: 1_000 + (round % 10) as u16, ..of(100_000) };
+        for second in 0..30 {
+            for pid in 1..=2 * CONNECTIONS as u32 {
+                (0..12).for_each(|_| record(&mut model, &of(pid)));
+            }
+            (0..200).for_each(|round| record(&mut model, &mine(round)));
+            model.advance(second * SECOND);
+        }
+        assert!(model.process(100_000).is_some());
+        let connections = model.connections().filter(|(key, _)| key.pid == 100_000).count();
+        assert_eq!(connections, 10);
+        assert_eq!((model.processes().count(), model.connections().count()), (PROCESSES, CONNECTIONS));
     }
 
     #[test]
