@@ -690,7 +690,8 @@ fn prometheus(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let port = pair.far.port().to_string();
-    let (tool, address) = start(backend, &["--by", "process", "--series", "1", "--port", &port])?;
+    let arguments = ["--by", "process", "--series", "1", "--port", &port, "--connections"];
+    let (tool, address) = start(backend, &arguments)?;
     let classic = Prometheus::start(address, 9090, &[])?;
     let native = Prometheus::start(address, 9091, &["--enable-feature=native-histograms"])?;
     pair.open(&path)?;
