@@ -213,11 +213,10 @@ impl Naming for Names {
     }
 
     fn owner(&mut self, id: Id) -> u64 {
-        let [first, second] = id;
         match self.by {
-            ExportBy::Process | ExportBy::Comm => self.owner_of_name([first, second]),
+            ExportBy::Process | ExportBy::Comm => self.owner_of_name(id),
             ExportBy::Cgroup | ExportBy::Pod => {
-                let Some(cgroup) = self.cgroups.get(&first) else { return owners::of_cgroup(b"", None) };
+                let Some(cgroup) = self.cgroups.get(&id[0]) else { return owners::of_cgroup(b"", None) };
                 let Some(Kept::Pod(place)) = &cgroup.is else { return cgroup.owner };
                 self.pods.name(place).map_or(cgroup.owner, |name| owners::itself(name.namespace))
             }

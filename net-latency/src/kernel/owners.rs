@@ -3,7 +3,7 @@
 use std::{
     fs,
     hash::{BuildHasher as _, Hash},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use net_latency_common::COMM_LEN;
@@ -13,6 +13,7 @@ use super::{
     containers::{SHORT_LEN, short_id},
     lives::lived_at,
     processes::{LONGEST_STATUS, paths, proc_is_initial, read},
+    tasks::comm,
 };
 
 /// Where a status has the user ids, the real one first.
@@ -86,21 +87,17 @@ impl Names {
             let owner = of_living(pid, &mut text);
             let path = process.path();
             if of_threads {
-                entries(path.join("task")).for_each(|thread| names.add(thread.path(), owner));
+                entries(path.join("task")).for_each(|thread| names.add(&thread.path(), owner));
             } else {
-                names.add(path, owner);
+                names.add(&path, owner);
             }
         }
         names
     }
 
-    fn add(&mut self, path: PathBuf, owner: u64) {
-        let Ok(text) = fs::read(path.join("comm")) else { return };
-        let name = text.strip_suffix(b"\n").unwrap_or(&text);
-        let mut padded = [0; COMM_LEN];
-        let len = name.len().min(COMM_LEN - 1);
-        padded[..len].copy_from_slice(&name[..len]);
-        let known = self.owners.entry(padded).or_insert(Some(owner));
+    fn add(&mut self, directory: &Path, owner: u64) {
+        let Some(name) = comm(directory) else { return };
+        let known = self.owners.entry(name).or_insert(Some(owner));
         *known = known.filter(|known| *known == owner);
     }
 
@@ -142,7 +139,7 @@ mod tests {
         let mut names = Names::default();
         for (text, owner) in [("nginx\n", 0), ("nginx\n", 7), ("nginx\n", 7), ("own\n", 7), ("own\n", 7)] {
             fs::write(directory.path().join("comm"), text).expect("written");
-            names.add(directory.path().into(), owner);
+            names.add(directory.path(), owner);
         }
         let of = |text| names.owner(name(text));
         assert_eq!((of(b"nginx"), of(b"own"), of(b"other")), (itself(name(b"nginx")), 7, GONE));

@@ -42,7 +42,12 @@ pub(crate) fn name(pid: u32, wall_ns: i64) -> Option<[u8; COMM_LEN]> {
     if !proc_is_initial() || !lived_at(&format!("/proc/{pid}"), wall_ns) {
         return None;
     }
-    let text = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    comm(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The name, ended by 0, of the process or thread that has this directory of /proc.
+pub(super) fn comm(directory: &Path) -> Option<[u8; COMM_LEN]> {
+    let text = fs::read(directory.join("comm")).ok()?;
     let mut name = [0; COMM_LEN];
     let known = text.strip_suffix(b"\n").unwrap_or(&text);
     let len = known.len().min(COMM_LEN - 1);

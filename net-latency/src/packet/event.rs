@@ -1,7 +1,10 @@
 //! A finished packet as the views and the output forms see it: typed, and with what only the user
 //! side knows (wall-clock time, device name).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
@@ -414,6 +417,14 @@ impl<'a> Event<'a> {
         self.total
     }
 
+    /// Whether it took so long, in total or in one stage.
+    #[must_use]
+    pub fn is_slow(&self, least: Duration) -> bool {
+        let parts = self.parts().into_iter().flatten();
+        let mut times = self.stages().into_iter().chain([self.total_ns()]).chain(parts).flatten();
+        times.any(|ns| u128::from(ns) >= least.as_nanos())
+    }
+
     /// Whether somebody asked for its parts.
     #[must_use]
     pub fn has_parts(&self) -> bool {
@@ -731,6 +742,19 @@ mod tests {
 
     fn event(record: &PacketRecord) -> Event<'_> {
         Event::new(record, fixtures::WALL_NS, None)
+    }
+
+    #[test]
+    fn one_slow_stage_is_enough() {
+        let record = fixtures::incoming();
+        let event = event(&record);
+        assert!(
+            event.is_slow(Duration::from_nanos(247_500)) && !event.is_slow(Duration::from_nanos(247_501))
+        );
+        let unknown = [net_latency_common::unknown_part(Unknown::NoStamp); PARTS];
+        assert!(!event.with_parts(Some(&unknown)).is_slow(Duration::from_secs(1)));
+        let slow = [1, 2_000_000, 3, 4];
+        assert!(event.with_parts(Some(&slow)).is_slow(Duration::from_millis(2)));
     }
 
     #[test]

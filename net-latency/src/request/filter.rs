@@ -72,8 +72,6 @@ impl PacketFilter {
             control: _,
         } = self;
         let record = event.record();
-        let parts = || event.parts().into_iter().flatten();
-        let times = || event.stages().into_iter().chain([event.total_ns()]).chain(parts()).flatten();
         let ends =
             [SocketAddr::new(event.saddr(), record.sport), SocketAddr::new(event.daddr(), record.dport)];
         self.matches_ends(event.pid(), event.comm().into_iter().chain(event.process()), ends, record.mark)
@@ -81,7 +79,7 @@ impl PacketFilter {
                 || event.ifname().is_some_and(|name| interfaces.iter().any(|own| own.as_bytes() == name)))
             && protocol.is_none_or(|protocol| protocol == event.protocol())
             && direction.is_none_or(|direction| direction == event.direction())
-            && slower.is_none_or(|least| times().any(|ns| u128::from(ns) >= least.as_nanos()))
+            && slower.is_none_or(|least| event.is_slow(least))
     }
 
     /// The same of what a packet and a connection have in common: a process, names of it and of its thread, two ends, and a mark.

@@ -27,7 +27,6 @@ use crate::{
     },
     message::{say, tell},
     output::packed,
-    packet::event::Event,
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
     run::{
@@ -252,7 +251,7 @@ impl Recorder<'_> {
                 packed::pack(event, &mut ring.packer);
                 summary.record_event(event);
                 if let Some(least) = config.triggers.slower
-                    && is_slower(event, least)
+                    && event.is_slow(least)
                 {
                     *reason = Some(format!("slower={}us", least.as_micros()));
                 }
@@ -442,34 +441,9 @@ fn dropped(losses: &Losses) -> u64 {
     losses.drops.iter().map(|(_, count)| count).sum()
 }
 
-/// Whether a packet took so long, in total or in one stage.
-fn is_slower(event: &Event<'_>, least: Duration) -> bool {
-    let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
-    let mut stages = event.stages().into_iter().chain([event.total_ns()]).flatten();
-    stages.any(|ns| ns >= least)
-        || event.parts().is_some_and(|parts| parts.into_iter().flatten().any(|ns| ns >= least))
-}
-
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{PARTS, Unknown, unknown_part};
-
     use super::*;
-    use crate::packet::event::fixtures::{WALL_NS, incoming};
-
-    #[test]
-    fn one_slow_stage_is_enough() {
-        let record = incoming();
-        let event = Event::new(&record, WALL_NS, None);
-        assert!(
-            is_slower(&event, Duration::from_nanos(247_500))
-                && !is_slower(&event, Duration::from_nanos(247_501))
-        );
-        let unknown = [unknown_part(Unknown::NoStamp); PARTS];
-        assert!(!is_slower(&event.with_parts(Some(&unknown)), Duration::from_secs(1)));
-        let slow = [1, 2_000_000, 3, 4];
-        assert!(is_slower(&event.with_parts(Some(&slow)), Duration::from_millis(2)));
-    }
 
     #[test]
     fn times_are_told_in_their_unit() {
