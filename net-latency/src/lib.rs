@@ -22,6 +22,8 @@ mod recording;
 pub mod request;
 pub mod run;
 pub mod source;
+#[cfg(test)]
+mod written;
 
 use std::process::ExitCode;
 

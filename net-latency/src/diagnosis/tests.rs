@@ -1179,15 +1179,15 @@ fn the_verdict_as_json_is_as_the_schema_has_it() {
 }
 
 #[test]
-fn each_cause_is_in_the_schema_and_in_the_guide() {
-    let guide = include_str!("../../../docs/guide.md");
+fn each_cause_is_in_the_schema_and_on_its_page() {
+    let page = include_str!("../../../docs/diagnose.md");
     let described: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let names = &described["properties"]["findings"]["items"]["properties"]["cause"]["enum"];
     let names: Vec<_> = names.as_array().expect("names").iter().filter_map(Value::as_str).collect();
     let all = Cause::ALL.map(Cause::name);
     assert_eq!(names, all);
     for name in all {
-        assert!(guide.contains(&format!("| `{name}` |")), "docs/guide.md says nothing of {name}");
+        assert!(page.contains(&format!("| `{name}` |")), "docs/diagnose.md says nothing of {name}");
     }
 }
 

@@ -1,10 +1,10 @@
-//! docs/packet.schema.json and the guide's tables are written from the declaration of the fields; and the schema describes the JSON
+//! docs/packet.schema.json and the tables of docs/formats.md are written from the declaration of the fields; and the schema describes the JSON
 //! form, no more and no less.
 //!
 //! The crates that read JSON Schema bring some fifty others, so this reads the few keywords that our schema uses,
 //! and refuses a schema with any other.
 
-use std::{env, fmt, fs, net::IpAddr, path::Path};
+use std::{fmt, net::IpAddr};
 
 use chrono::DateTime;
 use net_latency_common::{Direction, Held, IPPROTO_TCP, IPPROTO_UDP};
@@ -29,12 +29,10 @@ use crate::{
         fields::{Of, with_fields},
         stages::{FINE_STAGES, STAGES, crossed, dir, parts, stages},
     },
+    written,
 };
 
 const SCHEMA: &str = include_str!("../../../docs/packet.schema.json");
-
-/// Written anew, in place of being compared, where this is set.
-pub(crate) const WRITE: &str = "NET_LATENCY_WRITE_DOCS";
 
 /// A field as it is declared; `kind` is empty of a stage.
 struct Described {
@@ -235,7 +233,7 @@ fn written_tables() -> [(&'static str, String); 2] {
             }
             "fine_stages" => {
                 let [first, .., last] = FINE_STAGES.map(|stage| stage.field);
-                let link = "#where-the-rest-of-the-time-goes---stages-fine";
+                let link = "fine-stages.md";
                 let what = format!("With `--stages fine`: [where the rest goes]({link}).");
                 fields += &row(&format!("`{first}`, … `{last}`"), &what);
             }
@@ -249,30 +247,13 @@ fn written_tables() -> [(&'static str, String); 2] {
     [("| field | is |\n|---|---|\n", fields), ("| flag | means |\n|---|---|\n", flags)]
 }
 
-/// `text` with the table behind `head` replaced.
-pub(crate) fn with_table(text: &str, head: &str, table: &str) -> String {
-    let (before, behind) = text.split_once(head).expect("the guide has the table");
-    let (_, after) = behind.split_once("\n\n").expect("an empty line ends it");
-    format!("{before}{head}{table}\n{after}")
-}
-
 #[test]
 fn documents_have_the_fields_that_are_declared() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let guide = fs::read_to_string(docs.join("guide.md")).expect("the guide");
-    let tables = written_tables();
-    let new = tables.iter().fold(guide.clone(), |guide, (head, table)| with_table(&guide, head, table));
-    for (file, is, should) in [("packet.schema.json", SCHEMA, written_schema()), ("guide.md", &guide, new)] {
-        if env::var_os(WRITE).is_some() {
-            fs::write(docs.join(file), should).expect("docs can be written");
-        } else {
-            let place = is.lines().zip(should.lines()).position(|(is, should)| is != should);
-            assert!(
-                is == should,
-                "docs/{file} is not as declared from line {place:?} on; {WRITE}=1 writes it"
-            );
-        }
-    }
+    let page = written::read("formats.md");
+    let page =
+        written_tables().iter().fold(page, |page, (head, table)| written::with_table(&page, head, table));
+    written::agrees("formats.md", &page);
+    written::agrees("packet.schema.json", &written_schema());
 }
 
 fn schema() -> Value {

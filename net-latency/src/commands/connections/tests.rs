@@ -1,7 +1,5 @@
 //! Lines and footers of connections.
 
-use std::{env, fs, path::Path};
-
 use insta::assert_snapshot;
 use net_latency_common::{
     AF_INET, AF_INET6, CONNECTION_CLIENT, CONNECTION_LOCAL_FIRST, CONNECTION_OPEN, CONNECTION_PEER_FIRST,
@@ -12,11 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::{
-    output::{
-        schema::{self, WRITE},
-        tests::any_name,
-    },
+    output::{schema, tests::any_name},
     packet::event::fixtures::comm,
+    written,
 };
 
 const STARTED: u64 = 1_000_000_000;
@@ -351,18 +347,12 @@ fn described() -> Value {
 
 #[test]
 fn documents_have_the_fields_of_connections() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let rows: String =
         fields::documents().iter().map(|(name, _, what)| format!("| `{name}` | {what} |\n")).collect();
-    let page = fs::read_to_string(docs.join("connections.md")).expect("the page");
-    let new = schema::with_table(&page, "| field | is |\n|---|---|\n", &rows);
-    let schema = serde_json::to_string_pretty(&described()).expect("JSON") + "\n";
-    for (file, should) in [("connections.schema.json", schema), ("connections.md", new)] {
-        if env::var_os(WRITE).is_some() {
-            fs::write(docs.join(file), should).expect("docs can be written");
-        } else {
-            let is = fs::read_to_string(docs.join(file)).expect("a document");
-            assert!(is == should, "docs/{file} is not as declared; {WRITE}=1 writes it");
-        }
-    }
+    let page = written::read("connections.md");
+    written::agrees("connections.md", &written::with_table(&page, "| field | is |\n|---|---|\n", &rows));
+    written::agrees(
+        "connections.schema.json",
+        &(serde_json::to_string_pretty(&described()).expect("JSON") + "\n"),
+    );
 }
