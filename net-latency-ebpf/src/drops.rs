@@ -8,7 +8,7 @@ use crate::{
     flow::settings::setting,
 };
 
-/// Received packets that were dropped behind TCP or UDP, by whose sockets did. What finds no room is in the counter of all alone.
+/// Received packets that were dropped after reaching TCP or UDP, by whose sockets did. What finds no room is in the counter of all alone.
 #[map]
 static DROPS: HashMap<DroppingSockets, u64> = HashMap::with_max_entries(1024, 0);
 

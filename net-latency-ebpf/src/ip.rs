@@ -37,7 +37,7 @@ pub struct Forwarded {
 /// No time: what has entered twice is not what was sent on.
 const SEVERAL: u64 = u64::MAX;
 
-/// Packets that this machine sent on, by the address of their skb.
+/// Packets that this machine sent on, by the address of their skb. Evicts: a container's packet counts from its last entry.
 #[map]
 static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096, 0);
 

@@ -25,8 +25,8 @@ use crate::{
 /// Pairs of slots, as a power of two.
 const SLOT_BITS: u32 = 10;
 
-/// Packets at their devices' queues, by the addresses of their skbs. Or, where `acked` is not 0, segments that wait for their ACKs
-/// and have that key.
+/// Packets at their devices' queues, by the addresses of their skbs. Or, where `acked` is not 0, segments that wait for their ACKs and have
+/// that key. When both slots of a key are taken, the line is there at once, its parts unknown (`no_room`).
 #[map]
 static LEAVING: Array<Slots<Sent>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 

@@ -54,7 +54,7 @@ struct Displaced {
     at: Field<u64>,
 }
 
-/// Threads that read, by the lowest bits of their ids.
+/// Threads that read, by the lowest bits of their ids. When a slot is taken, the newer thread has it: the other one's parts are unknown.
 #[map]
 static READERS: Array<Reader> = Array::with_max_entries(1 << SLOT_BITS, 0);
 

@@ -43,7 +43,7 @@ const SLOT_BITS: u32 = 15;
 /// Slots of the table.
 const SLOTS: u32 = 1 << SLOT_BITS;
 
-/// Stamps of the stages at which only a packet's skb is known.
+/// Stamps of the stages at which only a packet's skb is known. When full, the newer stamp stands: the other packet's line has a gap.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".bss.stamps")]
 // SAFETY: words.

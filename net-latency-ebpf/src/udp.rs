@@ -154,7 +154,7 @@ const SLOT_BITS: u32 = 12;
 #[map]
 static DATAGRAM_SLOTS: Array<Slots<Datagram>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 
-/// Those that found no slot.
+/// Datagrams that found no slot. Evicts: counted (stored − taken − still waiting).
 #[map]
 static DATAGRAMS: LruHashMap<u64, Datagram> = LruHashMap::with_max_entries(entries(10240), 0);
 
@@ -200,7 +200,7 @@ pub struct Send {
     task: Field<Task>,
 }
 
-/// What threads are sending by UDP, by process and thread id.
+/// What threads are sending by UDP, by process and thread id. Evicts: udp's first stage is unknown.
 #[map]
 static SENDS: LruHashMap<u64, Send> = LruHashMap::with_max_entries(2048, 0);
 
@@ -220,8 +220,8 @@ fn begun<M: Memory>(socket: Socket<M>) -> &'static Field<u64> {
     unsafe { &*BEGUN.at(number(socket.address()).wrapping_mul(SPREAD) >> (u64::BITS - BEGUN_BITS)) }
 }
 
-/// What waits on its way to the device, by the address of its skb: datagrams, and what else a socket has sent but by TCP, of which only
-/// that is known.
+/// What waits before its device, by the address of its skb: datagrams, and what else a socket has sent but by TCP, of which only
+/// that is known. Evicts: a datagram that waits has no line, and stays in flight.
 #[map]
 static PARKED: LruHashMap<u64, Send> = LruHashMap::with_max_entries(512, 0);
 

@@ -46,7 +46,7 @@ pub static CALL_SETTINGS: CallSettings = CallSettings {
     softirq_disable_cnt: 0,
 };
 
-/// Finished calls, until the user side takes them.
+/// Finished calls, until the user side takes them. When full, counted per call.
 #[map]
 static CALLS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 

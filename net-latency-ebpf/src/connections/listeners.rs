@@ -27,11 +27,11 @@ use crate::{
     },
 };
 
-/// Sockets that listen, by address, from `listen` or their first SYN to `close`.
+/// Sockets that listen, by address, from `listen` or their first SYN to `close`. When full, counted: the queue is unknown.
 #[map]
 static LISTENERS: HashMap<u64, Listener> = HashMap::with_max_entries(MAX_LISTENERS, 0);
 
-/// Requests whose last ACK was thrown away, by address: each is told once.
+/// Requests whose last ACK was thrown away, by address: each is told once. Evicts: an overflow is told again.
 #[map]
 static OVERFLOWED: LruHashMap<u64, u64> = LruHashMap::with_max_entries(1024, 0);
 

@@ -59,14 +59,16 @@ mod state {
 const TCP: u16 = IPPROTO_TCP as u16;
 const MPTCP: u16 = 262;
 
-/// Connections and listening sockets as the user side gets them.
+/// Connections and listening sockets as the user side gets them. When full, counted per record.
 #[map]
 static CONNECTION_RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
 /// Connections that have not ended. None is evicted: who opens many would make others' times unknown, and what finds no room is counted.
+/// The line of such a connection says `start-unseen`.
 #[map]
 static OPEN_CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(MAX_CONNECTIONS, 0);
 
+/// What became of connections, and what found no room.
 #[map]
 static CONNECTION_COUNTERS: PerCpuArray<ConnectionCounters> = PerCpuArray::with_max_entries(1, 0);
 

@@ -18,19 +18,21 @@ use crate::{
     kernel::{memory::as_it_is, task::Task},
 };
 
-/// Counts of times by kind of traffic and stage. The user side makes room where it wants them.
+/// Counts of times by kind of traffic and stage. The user side makes room where it wants them. Never full.
 #[map]
 static TIMES: PerCpuArray<Block> = PerCpuArray::with_max_entries(1, 0);
 
-/// Counts of times by group, kind of traffic and stage. The user side makes room where it wants them.
+/// Counts of times by group, kind of traffic and stage. The user side makes room where it wants them. When full, counted: per packet if its
+/// total found no room, else per time.
 #[map]
 static GROUPS: PerCpuHashMap<CellKey, u64> = PerCpuHashMap::with_max_entries(1, 0);
 
-/// Names of the processes that have counts, by group.
+/// Names of the processes that have counts, by group. When full, the process has a number only.
 #[map]
 static NAMES: HashMap<[u64; 2], [u64; COMM_LEN / 8]> = HashMap::with_max_entries(1, 0);
 
-/// Connections that have counts, each with its number, which stands for them in the key of each count.
+/// Connections that have counts, each with its number, which stands for them in the key of each count. When full, counted: packets of
+/// further connections are not in the counts.
 #[map]
 static CONNECTION_IDS: HashMap<ConnectionKey, u64> = HashMap::with_max_entries(1, 0);
 

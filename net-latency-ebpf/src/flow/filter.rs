@@ -23,19 +23,20 @@ use crate::kernel::{
     task::Task,
 };
 
-/// Ports to show.
+/// Ports to show. When full: an error at the start.
 #[map]
 static PORTS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
-/// Addresses to show. A trie can't be preallocated; only the user side adds to it, before anything is attached.
+/// Addresses to show. A trie can't be preallocated; only the user side adds to it, before anything is attached. When full: an error at the
+/// start.
 #[map]
 static HOSTS: LpmTrie<Host, u8> = LpmTrie::with_max_entries(1024, 0);
 
-/// Network namespaces to show, by inode number.
+/// Network namespaces to show, by inode number. When full: an error at the start.
 #[map]
 static NETNS: HashMap<u32, u8> = HashMap::with_max_entries(1024, 0);
 
-/// Devices to show, by name.
+/// Devices to show, by name. When full: an error at the start.
 #[map]
 static INTERFACES: HashMap<[u64; INTERFACE_LEN / 8], u8> = HashMap::with_max_entries(1024, 0);
 

@@ -6,11 +6,11 @@ use super::{processes, settings::setting};
 use crate::bpf::{Array, CgroupArray, map};
 use crate::kernel::{memory::hidden, task::Name};
 
-/// Names of tasks to show.
+/// Names of tasks to show. When full: an error at the start.
 #[map]
 static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
 
-/// Cgroups of tasks to show.
+/// Cgroups of tasks to show. When full: an error at the start.
 #[map]
 static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
 

@@ -23,8 +23,8 @@ use crate::{
     },
 };
 
-/// Processes to show: alone, or with those that they start; of one that has exited, when it was started. The user side makes room for
-/// more with children.
+/// Processes to show: alone, or with those that they start; of one that has exited, when it was started. The user side makes room for more
+/// with children. When full: an error at the start; of a command's processes, counted.
 #[map]
 static PIDS: HashMap<u32, u64> = HashMap::with_max_entries(1024, 0);
 

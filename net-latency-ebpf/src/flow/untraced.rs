@@ -23,17 +23,19 @@ const SLOT_BITS: u32 = 12;
 /// Slots of each table.
 const SLOTS: usize = 1 << SLOT_BITS;
 
-/// Flows that are untraced.
+/// Flows that are untraced. When a slot is taken, the newer one stands: the other flow costs what it did before.
 #[unsafe(no_mangle)]
 // SAFETY: fields of integers.
 static UNTRACED: Own<UntracedFlow, SLOTS> = unsafe { Own::zeroed() };
 
-/// Whether a process that was asked for has used a socket, by a hash of the socket's address.
+/// Whether a process that was asked for has used a socket, by a hash of the socket's address. Never full: sockets share a slot, and what
+/// one sends is then followed because of the other.
 #[unsafe(no_mangle)]
 // SAFETY: as above.
 static TRACED_SOCKETS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };
 
-/// Sockets of UDP from which a task that nobody asked for took last, as [`Receiver::word`] has them.
+/// Sockets of UDP from which a task that nobody asked for took last, as [`Receiver::word`] has them. When a slot is taken, the newer one
+/// stands: the other socket costs what it did before.
 #[unsafe(no_mangle)]
 // SAFETY: as above.
 static UNTRACED_RECEIVERS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };

@@ -58,7 +58,7 @@ pub struct Interrupt {
 #[map]
 static SOFTIRQS: PerCpuArray<Softirqs> = PerCpuArray::with_max_entries(1, 0);
 
-/// Which interrupt last had a driver's packets taken, by NAPI id.
+/// Which interrupt last had a driver's packets taken, by NAPI id. Evicts: no row of the interrupt.
 #[map]
 static INTERRUPTS: LruHashMap<u32, Interrupt> = LruHashMap::with_max_entries(1024, 0);
 

@@ -35,7 +35,7 @@ pub struct Queue {
     seqs: [Field<u32>; WAITING],
 }
 
-/// Packets that wait on the queues of TCP sockets, by socket.
+/// Packets that wait on the queues of TCP sockets, by socket. What finds no room is told at the end.
 #[map]
 static QUEUES: LruHashMap<u64, Queue> = LruHashMap::with_max_entries(1024, 0);
 

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Rows, until the user side takes them.
+/// Rows, until the user side takes them. When full, counted per row.
 #[map]
 static ROWS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 

@@ -16,7 +16,7 @@ pub(crate) struct Known {
 /// What a journey's entry says of a segment with payload: its first byte.
 pub(super) const HAS_SEQ: u64 = 1 << 32;
 
-/// Journeys under way, by id. No more begin than find room; the user side takes out those that have ended.
+/// Journeys under way, by id. No more begin than find room; the user side takes out those that have ended. When full, no packet is picked.
 #[map]
 static JOURNEYS: HashMap<u64, Known> = HashMap::with_max_entries(64, 0);
 

@@ -7,7 +7,7 @@ use crate::{
     flow::filter,
 };
 
-/// When a packet between these ends was last read by a task that was not asked for.
+/// When a packet between these ends was last read by a task that was not asked for. Evicts: one candidate more.
 #[map]
 static READ_BY_OTHERS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
 

@@ -37,7 +37,7 @@ const SLOT_BITS: u32 = 12;
 #[map]
 static CONNECTION_SLOTS: Array<Slots<Connection>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 
-/// Those that found no slot.
+/// Sockets that found no slot. Evicts: the next packet starts it again.
 #[map]
 static CONNECTIONS: LruHashMap<u64, Connection> = LruHashMap::with_max_entries(entries(2048), 0);
 

@@ -55,7 +55,7 @@ const _: () = assert!(size_of::<Waiting>() == size_of::<Sent>(), "the user side 
 const _: () =
     assert!(size_of::<Slots<Waiting>>() == size_of::<SentSlots>(), "the user side reads what is left");
 
-/// Segments that wait for their ACKs.
+/// Segments that wait for their ACKs. When both slots of a key are taken, the line is there at once, its parts unknown (`no_room`).
 #[map]
 static SENT: Array<Slots<Waiting>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 

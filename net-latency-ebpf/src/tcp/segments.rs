@@ -97,7 +97,7 @@ const SLOT_BITS: u32 = 13;
 #[map]
 static SEGMENT_SLOTS: Array<Slots<Segment>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 
-/// Those that found no slot.
+/// Segments that found no slot. Evicts: counted (stored − taken − still waiting).
 #[map]
 static SEGMENTS: LruHashMap<u64, Segment> = LruHashMap::with_max_entries(entries(20480), 0);
 
@@ -108,7 +108,7 @@ const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS)
 static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
 
 /// How many segments of a connection wait, by a mixture of its ends; those that have the same share a count. What the map evicts stays
-/// counted, until all of a connection is read or what shares its count.
+/// counted, until all of a connection is read or what shares its count. One connection has 8,192 segments at most; more are counted.
 #[unsafe(no_mangle)]
 // SAFETY: fields of integers.
 static SHARES: Own<Field<u64>, { 1 << SHARE_BITS }> = unsafe { Own::zeroed() };

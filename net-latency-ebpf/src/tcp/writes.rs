@@ -41,11 +41,11 @@ pub(crate) struct Resent {
     pub(super) first: u64,
 }
 
-/// Write calls whose bytes wait behind other unsent bytes.
+/// Write calls whose bytes wait behind other unsent bytes. Evicts: app-tcp is unknown until all is sent.
 #[map]
 pub(super) static WRITES: LruHashMap<WriteKey, Write> = LruHashMap::with_max_entries(16384, 0);
 
-/// Segments that were sent more than once.
+/// Segments that were sent more than once. Evicts: the age of the first send is unknown.
 #[map]
 pub(super) static RESENT: LruHashMap<WriteKey, Resent> = LruHashMap::with_max_entries(4096, 0);
 

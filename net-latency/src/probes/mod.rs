@@ -14,6 +14,8 @@ pub mod plan;
 pub mod presets;
 mod signals;
 pub mod table;
+#[cfg(test)]
+mod tables;
 
 /// Names of the programs in an object: what the tables name must be there, and nothing is there that none of them names. What the kernel
 /// must know of their functions is there too, and no source line, unless the build was told to keep them.
