@@ -138,6 +138,19 @@ impl Place {
         Ok(statat(&self.directory, &self.name, follow)?)
     }
 
+    /// Whether it is the name of `file`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn names(&self, file: &File) -> io::Result<bool> {
+        let ours = file.metadata()?;
+        match self.status() {
+            Ok(named) => Ok((named.st_dev, named.st_ino) == (ours.dev(), ours.ino())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether it is something that this process has open, as /dev/stdout is.
     ///
     /// # Errors
@@ -319,6 +332,19 @@ mod tests {
     /// Whether what belongs to somebody else can be made here: only root can give something away.
     fn can_give_away() -> bool {
         geteuid().is_root()
+    }
+
+    #[test]
+    fn a_place_knows_its_file() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("lines");
+        let place = || Place::find(&path).expect("a place");
+        let file = File::create(&path).expect("can be created");
+        assert!(place().names(&file).expect("readable"));
+        fs::rename(&path, directory.path().join("other")).expect("can be renamed");
+        assert!(!place().names(&file).expect("readable"));
+        fs::write(&path, "another's").expect("writable");
+        assert!(!place().names(&file).expect("readable"));
     }
 
     #[test]

@@ -236,6 +236,7 @@ fn options_that_are_gone_say_what_to_use_instead() {
         ("--config=x", "net-latency @FILE"),
         ("--no-config", "name it as @FILE"),
         ("--user", "-- runuser -u NAME -- COMMAND"),
+        ("--rotate-every=1h", "logrotate"),
     ] {
         for view in [None, Some("top")] {
             let output = tool().args(view).arg(argument).output().expect("it starts");

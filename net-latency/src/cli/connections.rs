@@ -12,7 +12,6 @@ use super::{
     choice::{choice, first},
     footer::FooterArguments,
     packets::PacketArguments,
-    rotation::RotationArguments,
     tracing::TracingArguments,
 };
 use crate::{
@@ -42,14 +41,12 @@ pub(super) struct ConnectionsArguments {
     #[arg(long, help_heading = "Output")]
     failed: bool,
 
-    /// Form of the lines
+    /// Output format
     #[arg(long, value_parser = choice::<LineFormat>(), default_value = first::<LineFormat>(), help_heading = "Output")]
     format: LineFormat,
     /// Append the lines to this file, not to standard output; SIGHUP reopens it by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
-    #[command(flatten)]
-    rotation: RotationArguments,
     /// Show times in UTC instead of local time
     #[arg(long, help_heading = "Output")]
     utc: bool,
@@ -146,7 +143,6 @@ impl ConnectionsArguments {
             failed: self.failed,
             interval: self.interval,
             format: self.format,
-            rotation: self.rotation.resolve(self.output.as_deref())?,
             output: self.output,
             zone: if self.utc { Zone::UTC } else { Zone::Local },
             verbose: self.verbose,

@@ -10,11 +10,17 @@ use std::{
 use crate::{error::Failure, message::tell};
 
 /// What is no option any more, and why.
-const OPTIONS: [(&str, &str); 3] = [
+const OPTIONS: [(&str, &str); 6] = [
     ("--config", "write one argument a line into FILE, and start net-latency @FILE"),
     ("--no-config", "no file is read unless you name it as @FILE"),
     ("--user", "use -- runuser -u NAME -- COMMAND"),
+    ("--rotate-size", ROTATION),
+    ("--rotate-every", ROTATION),
+    ("--rotate-keep", ROTATION),
 ];
+
+/// What rotates files now.
+const ROTATION: &str = "use logrotate and SIGHUP, or net-latency record, which bounds what it keeps";
 
 /// What the packaged service names.
 const SERVICE: &str = "@/etc/net-latency/service.args";

@@ -19,7 +19,6 @@ mod places;
 mod process;
 mod record;
 mod report;
-mod rotation;
 mod top;
 mod tracing;
 
@@ -49,7 +48,6 @@ use journey::JourneyArguments;
 use packets::PacketArguments;
 use record::RecordArguments;
 use report::ReportArguments;
-use rotation::RotationArguments;
 use top::TopArguments;
 use tracing::TracingArguments;
 
@@ -134,15 +132,13 @@ struct StreamArguments {
     #[command(flatten)]
     packets: PacketArguments,
 
-    /// Form of the lines
+    /// Output format
     #[arg(long, value_parser = choice::<Format>(), default_value = first::<Format>(), help_heading = "Output")]
     format: Format,
     /// Append the lines to this file, not to standard output; SIGHUP reopens it by its name
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
-    #[command(flatten)]
-    rotation: RotationArguments,
-    /// Into how many stages a packet's time is split
+    /// Stage detail
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
     /// Show times in UTC instead of local time
@@ -171,7 +167,7 @@ struct StreamArguments {
     tracing: TracingArguments,
 
     /// Start COMMAND paused, attach, then resume it: it and the processes that it starts are traced from their
-    /// first packet until it ends. Its exit code is ours. It runs as this user (under sudo: root; for another:
+    /// first packet until it ends. net-latency exits with its exit code. It runs as this user (under sudo: root; for another:
     /// -- runuser -u NAME -- COMMAND), and writes to the same standard output as the lines, unless -o is given
     #[arg(last = true, value_name = "COMMAND", help_heading = "Command")]
     command: Vec<OsString>,
@@ -250,18 +246,11 @@ impl Arguments {
             None => self.stream,
         };
         let (quiet, footer) = stream.footer.resolve();
-        let rotation = stream.rotation.resolve(stream.output.as_deref())?;
-        if stream.format == Format::Pcapng && rotation.is_wanted() {
-            return Err(Failure::Usage(
-                "pcapng has no lines between which to rotate; rename the file and send SIGHUP".to_owned(),
-            ));
-        }
         Ok(Config::Stream(Box::new(StreamConfig {
             command: command::resolve(stream.command, proc)?,
             filter: stream.packets.resolve(proc)?,
             tracing: stream.tracing.resolve(stream.stages),
             format: stream.format,
-            rotation,
             output: stream.output,
             zone: if stream.utc { Zone::UTC } else { Zone::Local },
             quiet,
@@ -288,7 +277,7 @@ mod tests {
     use crate::packet::event::{IpVersion, Protocol};
     use crate::request::{
         Backend, ExportBy, ExportConfig, FooterFormat, HistConfig, Histograms, Listen, Mark, PacketFilter,
-        ReportFormat, Rotation, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
+        ReportFormat, SlowLines, SortBy, TopConfig, TopInput, TracingConfig,
     };
 
     use super::*;
@@ -321,7 +310,7 @@ mod tests {
             "export\n--listen\n127.0.0.1:9823\n--by\npod\n--series\n64",
             "report\na.json\n--interval\n1m\n--html\nb.html",
             "calls\ntcp_*\n--style\ngraph",
-            "-o\nx\n--rotate-size\n100M\n--\nsh\n-c\nx",
+            "-o\nx\n--slower\n1ms\n--\nsh\n-c\nx",
         ];
         crate::fuzz::run("command lines", 150, seeds.map(Vec::from), WORDS, |bytes| {
             use std::os::unix::ffi::OsStrExt as _;
@@ -361,7 +350,6 @@ mod tests {
                 },
                 format: Format::Text,
                 output: None,
-                rotation: Rotation { size: None, every: None, keep: 9 },
                 zone: Zone::Local,
                 quiet: false,
                 footer: FooterFormat::Text,
@@ -378,7 +366,6 @@ mod tests {
     fn every_option_arrives() {
         let arguments = "--port 443 --port 80 --port 443 --direction out --control --comm a* --comm b \
                          --host 10.1.2.3/8 --interface lo --proto udp -4 --mark 0x10/0xf0 --slower 1ms --sample 1/100 --format json -o lines \
-                         --rotate-size 64K --rotate-every 24h --rotate-keep 3 \
                          --utc -q -v -v --interval 5s --duration 10s -n 3 --backend kprobe --buffer 512K -- /bin/sh -c exit";
         let config = stream(&arguments.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -406,11 +393,6 @@ mod tests {
                 },
                 format: Format::Json,
                 output: Some(PathBuf::from("lines")),
-                rotation: Rotation {
-                    size: Some(64 << 10),
-                    every: Some(Duration::from_secs(24 * 3600)),
-                    keep: 3,
-                },
                 zone: Zone::UTC,
                 quiet: true,
                 footer: FooterFormat::None,
@@ -605,7 +587,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_the_remedy() {
         let too_long = format!("unix:/{}", "x".repeat(107));
-        let wrong: [&[&str]; 51] = [
+        let wrong: [&[&str]; 44] = [
             &["--pid", "0"],
             &["--pid", "firefox"],
             &["--port", "70000"],
@@ -636,13 +618,6 @@ mod tests {
             &["--buffer", "3M"],
             &["--interval", "0s"],
             &["--format", "xml"],
-            &["--rotate-size", "1K", "-o", "lines"],
-            &["--rotate-size", "1M", "-o", "lines", "--format", "pcapng"],
-            &["--rotate-every", "500ms", "-o", "lines"],
-            &["--rotate-keep", "0", "--rotate-size", "1M", "-o", "lines"],
-            &["--rotate-keep", "3", "-o", "lines"],
-            &["--rotate-size", "1M"],
-            &["--rotate-every", "1h"],
             &["--frobnicate"],
             &["--pid", "1", "check"],
             &["top", "--delay", "1ms"],

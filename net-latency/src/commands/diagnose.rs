@@ -22,8 +22,7 @@ use crate::{
     message::{say, tell},
     output::Sink,
     request::{
-        DiagnoseConfig, DiagnoseInput, FooterFormat, ReplayConfig, ReportFormat, Rotation, Speed,
-        TracingConfig,
+        DiagnoseConfig, DiagnoseInput, FooterFormat, ReplayConfig, ReportFormat, Speed, TracingConfig,
     },
     run::pace::{self, BATCH, LAST_PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
@@ -67,7 +66,7 @@ fn connections(config: &DiagnoseConfig) -> Option<Connections> {
 async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Duration) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut selected = Selected::hold(&config.filter, false)?;
-    let mut sink = Sink::open(None, b"", Rotation::default())?;
+    let mut sink = Sink::open(None, b"")?;
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
     selected.are_there()?;
     sink.begin();
@@ -205,7 +204,7 @@ impl Live {
 /// Judges what was recorded.
 async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut sink = Sink::open(None, b"", Rotation::default())?;
+    let mut sink = Sink::open(None, b"")?;
     let mut replay = Replay::open(&logs, &config.filter)?;
     sink.begin();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || true)?;

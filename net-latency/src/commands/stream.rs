@@ -55,11 +55,8 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
-    let mut sink = Sink::open(
-        config.output.as_deref(),
-        output::header(config.format, config.tracing.stages),
-        config.rotation,
-    )?;
+    let mut sink =
+        Sink::open(config.output.as_deref(), output::header(config.format, config.tracing.stages))?;
     if config.format == Format::Pcapng {
         sink = sink.for_blocks()?;
     }

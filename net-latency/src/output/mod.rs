@@ -6,7 +6,6 @@ mod json;
 mod line;
 pub(crate) mod packed;
 mod pcapng;
-mod rotation;
 #[cfg(test)]
 pub(crate) mod schema;
 mod sink;

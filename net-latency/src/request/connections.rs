@@ -5,7 +5,6 @@ use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 use super::{
     filter::PacketFilter,
     format::{FooterFormat, LineFormat},
-    rotation::Rotation,
     tracing::TracingConfig,
 };
 use crate::clock::Zone;
@@ -23,12 +22,10 @@ pub struct ConnectionsConfig {
     pub slower: Option<Duration>,
     /// Show open ones, and what listens, every so often.
     pub interval: Option<Duration>,
-    /// Form of the lines.
+    /// Output format.
     pub format: LineFormat,
     /// File to append to; standard output if `None`.
     pub output: Option<PathBuf>,
-    /// When it is rotated.
-    pub rotation: Rotation,
     /// Time zone of the output.
     pub zone: Zone,
     /// Text: everything that JSON has.

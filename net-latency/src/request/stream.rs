@@ -5,7 +5,6 @@ use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 use super::{
     filter::PacketFilter,
     format::{FooterFormat, Format},
-    rotation::Rotation,
     tracing::TracingConfig,
 };
 use crate::clock::Zone;
@@ -19,12 +18,10 @@ pub struct StreamConfig {
     pub filter: PacketFilter,
     /// How to hook into the kernel, and the size of the ring buffer.
     pub tracing: TracingConfig,
-    /// Form of the lines: text, JSON or CSV.
+    /// Output format: text, JSON or CSV.
     pub format: Format,
     /// File to append lines to; standard output if `None`.
     pub output: Option<PathBuf>,
-    /// When that file is rotated, and how many old ones stay; needs `output`.
-    pub rotation: Rotation,
     /// Time zone of the lines and of the summary: that of this machine, or UTC.
     pub zone: Zone,
     /// Only errors go to standard error. The footer is then `FooterFormat::None`.

@@ -16,13 +16,10 @@ const MIN_BUCKETS: u32 = 1 << 10;
 /// See [`MIN_BUCKETS`].
 const MAX_BUCKETS: u32 = 1 << 20;
 
-/// Smallest file that is worth a rotation, in bytes: a few lines.
-const MIN_FILE: u64 = 4 << 10;
-
 /// Least memory for packets: what they wait in until they are packed takes up to half of it.
 const MIN_MEMORY: u64 = 8 << 20;
 
-/// Most files that a rotation keeps: each has to be renamed every time.
+/// Most files that are kept.
 const MAX_FILES: u32 = 999;
 
 /// A whole number and a unit: `250us`, `1ms`, `10s`, `2m`, `1h`. Not 0.
@@ -57,16 +54,6 @@ pub(crate) fn parse_buckets(text: &str) -> Result<u32, String> {
         .and_then(|buckets| u32::try_from(buckets).ok())
         .filter(|buckets| (MIN_BUCKETS..=MAX_BUCKETS).contains(buckets))
         .ok_or_else(|| "write a whole number from 1K to 1M, such as 4096, 32K or 256K".to_owned())
-}
-
-/// A size in bytes for a file, with K, M or G for powers of 1024.
-pub(crate) fn parse_file_size(text: &str) -> Result<u64, String> {
-    parse_size(text).filter(|bytes| *bytes >= MIN_FILE).ok_or_else(|| {
-        format!(
-            "write a whole number of bytes, or one with K, M or G, {}K or more: 64K, 100M or 1G",
-            MIN_FILE >> 10
-        )
-    })
 }
 
 /// A size in bytes for packets in memory, with K, M or G for powers of 1024.
@@ -176,12 +163,7 @@ mod tests {
                 if let Ok(net) = parse_net(&text) {
                     assert_eq!(parse_net(&net_text(&net)), Ok(net));
                 }
-                let _ = (
-                    parse_duration(&text),
-                    parse_buffer(&text),
-                    parse_buckets(&text),
-                    parse_file_size(&text),
-                );
+                let _ = (parse_duration(&text), parse_buffer(&text), parse_buckets(&text));
                 let _ = (parse_files(&text), parse_pid(&text), parse_port(&text), parse_count(&text));
                 let _ = (parse_rows(&text), parse_pattern(&text), parse_mark(&text), parse_sample(&text));
                 let _ = (parse_speed(&text), text.parse::<Glob>());
@@ -227,13 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_room_for_some_lines() {
-        assert_eq!(parse_file_size("4K"), Ok(4 << 10));
-        assert_eq!(parse_file_size("100M"), Ok(100 << 20));
-        assert_eq!(parse_file_size("5000"), Ok(5000));
-        for text in ["", "M", "0", "4095", "-1M", "1.5M", "1T", "1 M"] {
-            assert!(parse_file_size(text).is_err(), "{text}");
-        }
+    fn some_files_are_kept() {
         assert_eq!((parse_files("1"), parse_files("999")), (Ok(1), Ok(999)));
         for text in ["", "0", "1000", "-1", "many"] {
             assert!(parse_files(text).is_err(), "{text}");
@@ -255,7 +231,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in ".*") {
-            let _unused = (parse_duration(&text), parse_buffer(&text), parse_file_size(&text), parse_files(&text));
+            let _unused = (parse_duration(&text), parse_buffer(&text), parse_files(&text));
         }
     }
 }

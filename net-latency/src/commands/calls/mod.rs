@@ -38,7 +38,7 @@ use crate::{
     message::{say, tell},
     output::{LONGEST_LINE, Sink},
     probes::calls::{self, CallMaps, CallProbes, Cost},
-    request::{CallFormat, CallsConfig, FooterFormat, Rotation, Style},
+    request::{CallFormat, CallsConfig, FooterFormat, Style},
     run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
         ends::{self, Selected, Signals, readable},
@@ -69,7 +69,7 @@ async fn trace(config: &CallsConfig) -> Result<(), Failure> {
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
-    let mut sink = Sink::open(config.output.as_deref(), b"", Rotation::default())?;
+    let mut sink = Sink::open(config.output.as_deref(), b"")?;
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     prerequisites::kprobes(&Live).map_err(|missing| missing.failure())?;

@@ -61,7 +61,7 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
         Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
         None => None,
     };
-    let mut sink = Sink::open(config.output.as_deref(), header(config.format), config.rotation)?;
+    let mut sink = Sink::open(config.output.as_deref(), header(config.format))?;
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     tell_unmatched(&config.filter, config.quiet);

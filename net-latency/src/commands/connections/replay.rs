@@ -30,7 +30,7 @@ use crate::{
 pub(super) fn run(config: &ConnectionsConfig, logs: &[PathBuf]) -> Result<(), Failure> {
     let logs: Vec<_> = logs.iter().map(|path| LogPath::new(path)).collect();
     input::check(&logs)?;
-    let mut sink = Sink::open(config.output.as_deref(), header(config.format), config.rotation)?;
+    let mut sink = Sink::open(config.output.as_deref(), header(config.format))?;
     let mut replay = Replay {
         form: Form::new(config.format, config.verbose, config.zone),
         totals: Totals::default(),

@@ -151,7 +151,6 @@ fn what_is_asked_for_is_shown_alone() {
         interval: None,
         format: LineFormat::Text,
         output: None,
-        rotation: Default::default(),
         zone: Zone::UTC,
         verbose: false,
         quiet: false,

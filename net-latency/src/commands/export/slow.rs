@@ -8,7 +8,7 @@ use crate::{
     error::Failure,
     message::tell,
     output::{Options, Sink, SinkError, Writer},
-    request::{Format, Rotation, SlowLines},
+    request::{Format, SlowLines},
     run::{
         pace::{BATCH, LAST_PATIENCE},
         tracer::Tracer,
@@ -41,7 +41,7 @@ impl Slow {
         // Hosts of a fleet are compared, wherever they are.
         let options = Options { zone: Zone::UTC, details: false, colour: false };
         Ok(Self {
-            sink: Some(Sink::open(None, b"", Rotation::default())?),
+            sink: Some(Sink::open(None, b"")?),
             writer: Writer::new(Format::Json, &options),
             names: Names::default(),
             bucket: Bucket::new(asked.per_second, Instant::now()),

@@ -37,7 +37,7 @@ use crate::{
     kernel::devices::Devices,
     message::{say, tell},
     output::{Sink, write_json},
-    request::{FooterFormat, HistConfig, ReportFormat, Rotation},
+    request::{FooterFormat, HistConfig, ReportFormat},
     run::pace::{self, Every, LAST_PATIENCE, PATIENCE},
     run::{
         ends::{Selected, Signals},
@@ -60,7 +60,7 @@ pub fn run(config: &HistConfig) -> Result<(), Failure> {
 async fn hist(config: &HistConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut selected = Selected::hold(&config.filter, false)?;
-    let mut sink = Sink::open(None, b"", Rotation::default())?;
+    let mut sink = Sink::open(None, b"")?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms, config.quiet)?;
     selected.are_there()?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);

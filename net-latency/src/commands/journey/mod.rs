@@ -39,7 +39,7 @@ use crate::{
     message::{say, tell},
     output::Sink,
     probes::journey::{self, Following, Request},
-    request::{FooterFormat, JourneyConfig, JourneyFormat, Pick, Rotation},
+    request::{FooterFormat, JourneyConfig, JourneyFormat, Pick},
     run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
         ends::{Selected, Signals},
@@ -64,8 +64,7 @@ async fn follow(config: &JourneyConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
     let is_perfetto = config.format == JourneyFormat::Perfetto;
     let header = if is_perfetto { perfetto::HEADER } else { b"" };
-    let rotation = Rotation { size: None, every: None, keep: 1 };
-    let mut sink = Sink::open(config.output.as_deref(), header, rotation)?;
+    let mut sink = Sink::open(config.output.as_deref(), header)?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;

@@ -17,7 +17,7 @@ use crate::{error::Failure, files::Place};
 /// What a run goes on to do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Later<'a> {
-    /// Opens this file anew: when it is rotated, or asked to.
+    /// Opens this file anew when it is asked to, or writes files beside it.
     pub(crate) output: Option<&'a Path>,
     /// Looks up processes, devices, cgroups, pods and the like, and the time zone.
     pub(crate) reads_names: bool,

@@ -103,7 +103,7 @@ mod tests {
                 println!("as it has to be: nothing is restricted");
                 return;
             }
-            // What rotation does.
+            // What a recorder does.
             fs::rename(&lines, lines.with_extension("1")).expect("beside it");
             fs::write(&lines, "new").expect("made");
             OpenOptions::new().write(true).open(&lines).and_then(|file| file.set_len(0)).expect("mended");

@@ -2,7 +2,6 @@
 //! footer, and nothing left.
 
 use std::{
-    fs,
     os::fd::OwnedFd,
     path::Path as FilePath,
     process::{Command, Stdio},
@@ -15,7 +14,7 @@ use nix::{
     sys::signal::Signal,
 };
 
-use super::{Case, rotation::Logs};
+use super::{Case, reopened::Logs};
 use crate::{
     footer::Footer,
     leftovers::Kernel,
@@ -27,7 +26,6 @@ use crate::{
 
 pub(crate) const CASES: &[Case] = &[
     ("fault_of_a_read_only_file_system", read_only),
-    ("fault_of_a_file_that_is_a_mount", mounted_file),
     ("fault_of_a_terminal_that_is_gone", terminal_gone),
     ("fault_of_input_and_output", io_error),
 ];
@@ -42,13 +40,6 @@ impl<'a> Mounted<'a> {
     fn read_only(at: &'a FilePath) -> Result<Self> {
         let none: Option<&str> = None;
         mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::MS_RDONLY, none).context("mounting a tmpfs")?;
-        Ok(Self(at))
-    }
-
-    /// A file as containers get one of the host's.
-    fn file(at: &'a FilePath, from: &FilePath) -> Result<Self> {
-        let none: Option<&str> = None;
-        mount(Some(from), at, none, MsFlags::MS_BIND, none).context("mounting a file")?;
         Ok(Self(at))
     }
 }
@@ -94,31 +85,6 @@ fn read_only(backend: Backend) -> Result<()> {
     let outcome = tool.stop()?;
     let own = outcome.lines()?.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
     outcome.expect_all("lines", own.try_into()?, (2 * 4 * ROUNDS).into(), [])
-}
-
-/// `EBUSY`, as rotation meets it where a container has one file of the host's. The kernel says `EXDEV` by the same call, where a file
-/// system doesn't let a file be renamed in its own directory.
-fn mounted_file(backend: Backend) -> Result<()> {
-    let [logs, elsewhere] = [Logs::new()?, Logs::new()?];
-    let (file, other) = (logs.file(), elsewhere.file());
-    for path in [&file, &other] {
-        fs::write(path, "")?;
-    }
-    let mounted = Mounted::file(&file, &other)?;
-    let sink = Sink::At(file.clone());
-    let mut tool = Launch::new(backend).sink(sink).args(&["--rotate-size", "16K"]).start()?;
-    let mut pair = connect()?;
-    pair.converse(ROUNDS, LEN)?;
-    tool.expect_said("why there is no new file", |said| {
-        said.iter().any(|line| line.contains("busy") && line.contains("going on in the old one"))
-    })?;
-    pair.converse(ROUNDS, LEN)?;
-    let outcome = tool.stop()?;
-    drop(mounted);
-    let own = outcome.lines()?.iter().filter(|line| pair.owns(line) && !line.is("retrans")).count();
-    outcome.expect_all("lines", own.try_into()?, (2 * 4 * ROUNDS).into(), [])?;
-    ensure!(fs::read_dir(logs.directory())?.count() == 1, "there are other files");
-    Ok(())
 }
 
 /// That it ended with code 1, one sentence that says why, and its footer, and left nothing.

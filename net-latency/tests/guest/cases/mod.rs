@@ -29,8 +29,8 @@ pub(crate) mod prerequisites;
 mod privileges;
 mod race;
 mod record;
+mod reopened;
 mod reused;
-mod rotation;
 mod selection;
 mod soak;
 mod summary;
@@ -50,7 +50,7 @@ pub(crate) type Case = (&'static str, fn(Backend) -> Result<()>);
 
 /// Cases of the user side: what they show is the same on every kernel and by every backend, so that a whole test run has
 /// them once. All others depend on the kernel, be it only on its verifier.
-const USER_SIDE: &[&[Case]] = &[container::CASES, output::CASES, rotation::CASES, top::CASES];
+const USER_SIDE: &[&[Case]] = &[container::CASES, output::CASES, reopened::CASES, top::CASES];
 /// The same, of themes whose other cases depend on the kernel.
 const OF_USER_SIDE: &[&str] = &[
     "check_goes_on_after_a_failure",
@@ -137,7 +137,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         race::CASES,
         record::CASES,
         output::CASES,
-        rotation::CASES,
+        reopened::CASES,
         summary::CASES,
         footer::CASES,
         ends::CASES,

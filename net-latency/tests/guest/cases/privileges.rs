@@ -75,7 +75,7 @@ fn connect() -> Result<Pair> {
     Pair::connect(&Path::loopback(Version::V4)?)
 }
 
-/// Every view, and then it goes on to do all that it does: counters, names, rotation, SIGHUP, detaching.
+/// Every view, and then it goes on to do all that it does: counters, names, SIGHUP, detaching.
 fn given_up(backend: Backend) -> Result<()> {
     let maps = for_maps()?;
     let folder = Scratch::new("lines");
