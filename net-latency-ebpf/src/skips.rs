@@ -1,4 +1,4 @@
-//! What tests have happen on purpose that the kernel does when it likes: a hook is skipped, or an entry is evicted just when a program
+//! Fault injection for tests: a hook is skipped, or an entry is evicted just when a program
 //! reads it. In the object for tests alone; elsewhere nothing happens.
 
 use crate::bpf::LruHashMap;

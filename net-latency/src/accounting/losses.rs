@@ -142,7 +142,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         }
         Counter::UnmatchedIn => (
             "packet_unseen", false,
-            "times an application took bytes whose packet was not seen: it came before the start, or was evicted",
+            "reads without a matching packet: it came before the start, or was evicted",
         ),
         Counter::DroppedIn => (DROPPED_AT_SOCKET, false, "received packets were dropped after reaching TCP or UDP (full or closed socket)"),
         Counter::UnreadIn => {

@@ -37,10 +37,10 @@ pub(super) struct ExportArguments {
     /// Name by which scrapers know this machine, besides localhost, its host name and any address; repeatable
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     host_name: Vec<String>,
-    /// What to keep series for, besides direction, protocol and stage
+    /// Label series by this, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<ExportBy>(), default_value = first::<ExportBy>(), help_heading = "Output")]
     by: ExportBy,
-    /// Into how many stages a packet's time is split; fine not with --slower
+    /// Stage detail; fine not with --slower
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
     /// Number of groups that get series of their own, those with the most packets; the rest is one more, "other"

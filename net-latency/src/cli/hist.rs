@@ -30,7 +30,7 @@ pub(super) struct HistArguments {
     /// What to group by, besides direction, protocol and stage
     #[arg(long, value_parser = choice::<GroupBy>(), default_value = first::<GroupBy>(), help_heading = "Output")]
     by: GroupBy,
-    /// Into how many stages a packet's time is split
+    /// Stage detail
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
     /// Number of groups to show, those with the longest p99 of the total; the rest is one more

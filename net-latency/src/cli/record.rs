@@ -56,7 +56,7 @@ pub(super) struct RecordArguments {
     /// Name by which it may be asked, besides localhost, the host name and any address; repeatable
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     host_name: Vec<String>,
-    /// Into how many stages a packet's time is split
+    /// Stage detail
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Output")]
     stages: Stages,
     /// Show times of the summary in UTC instead of local time

@@ -41,7 +41,7 @@ pub(super) struct TopArguments {
     /// What to sort by at first; the key s changes it
     #[arg(long, value_parser = choice::<SortBy>(), default_value = first::<SortBy>(), value_name = "COLUMN", help_heading = "Screen")]
     sort: SortBy,
-    /// Into how many stages a packet's time is split
+    /// Stage detail
     #[arg(long, value_parser = choice::<Stages>(), default_value = first::<Stages>(), help_heading = "Screen")]
     stages: Stages,
     /// Show times in UTC instead of local time

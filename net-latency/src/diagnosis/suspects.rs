@@ -37,7 +37,7 @@ const MOST_ALIKE_NS: u128 = 5_000_000;
 const LEAST_ALIKE_NS: u128 = 250_000;
 /// Percent of the time from which on there is too little CPU for all.
 pub(super) const SHORT_PERCENT: u64 = 95;
-/// Packets of which a stage has to be known.
+/// Minimum samples per stage.
 pub(super) const LEAST_PACKETS: u64 = 20;
 /// Packets that have to be slow in a stage, whatever their share.
 pub(super) const LEAST_AFFECTED: u64 = 8;

@@ -200,7 +200,7 @@ async fn serve(socket: Socket, service: Service) {
         let stream = match socket.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                // Who gave up before being accepted is no trouble of ours.
+                // Ignore aborted connections.
                 if !is_told && error.kind() != io::ErrorKind::ConnectionAborted {
                     tell(format_args!("cannot accept connections of scrapers: {error}"));
                     is_told = true;

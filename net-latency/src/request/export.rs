@@ -23,7 +23,7 @@ pub struct ExportConfig {
     pub by: ExportBy,
     /// Room for this many buckets of all groups together. What finds no room is counted as lost.
     pub buckets: u32,
-    /// Into how many stages a packet's time is split.
+    /// Stage detail.
     pub stages: Stages,
     /// Groups that have series of their own; all others are one more.
     pub series: usize,

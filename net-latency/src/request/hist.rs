@@ -45,7 +45,7 @@ pub struct Histograms {
     pub by: GroupBy,
     /// Room for this many buckets of all groups together. What finds no room is counted as lost.
     pub buckets: u32,
-    /// Into how many stages a packet's time is split.
+    /// Stage detail.
     pub stages: Stages,
     /// Packets that took so long, in total or in one known stage, have a record besides.
     pub slower: Option<Duration>,

@@ -22,7 +22,7 @@ impl Choice for Backend {
     ];
 }
 
-/// Into how many stages a packet's time is split.
+/// Stage detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stages {
     /// Those between driver, IP, transport and application
@@ -47,6 +47,6 @@ pub struct TracingConfig {
     pub backend: Backend,
     /// Size of the ring buffer in bytes: a power of two, a multiple of the page size.
     pub buffer_bytes: u32,
-    /// Into how many stages a packet's time is split.
+    /// Stage detail.
     pub stages: Stages,
 }

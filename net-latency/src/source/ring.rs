@@ -46,7 +46,7 @@ struct Maps {
     records: Buffer,
     /// Counters per CPU.
     counters: PerCpuArray<MapData, Counters>,
-    /// Dropped packets by whose sockets did.
+    /// Drop counts per socket.
     drops: HashMap<MapData, DroppingSockets, u64>,
     /// Received segments that wait and found no slot, by a mixture of connection and position.
     segments: HashMap<MapData, u64, [u8; SEGMENT_SIZE]>,

@@ -1,4 +1,4 @@
-//! What the object for tests lets happen on purpose that the kernel does when it likes.
+//! Fault injection, by the object for tests.
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData, loaded_maps};

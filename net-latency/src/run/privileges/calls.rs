@@ -244,8 +244,8 @@ fn end(info: &libc::siginfo_t) {
         // It fits.
         let _ = writeln!(
             room,
-            "net-latency: it was about to make system call {} of architecture {:#x}, which is not among those that it \
-             needs (docs/security.md), and so it ends; please report this",
+            "net-latency: blocked unexpected system call {} of architecture {:#x} (docs/security.md), and ends; please \
+             report this",
             refusal.call, refusal.architecture
         );
         let left = room.len();
@@ -321,7 +321,7 @@ mod tests {
                 again(module_path!(), "a_call_that_is_not_listed_ends_the_process_with_a_sentence", name);
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{name}: {:?} {said}", output.status);
-            assert!(said.contains("it was about to make system call"), "{name}: {said}");
+            assert!(said.contains("blocked unexpected system call"), "{name}: {said}");
             assert!(!String::from_utf8_lossy(&output.stdout).contains("it goes on"), "{name}");
         }
     }
