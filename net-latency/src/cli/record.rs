@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::{
     choice::{choice, first},
+    connections::refuse_filters_of_packets,
     export::parse_listen,
     footer::FooterArguments,
     packets::PacketArguments,
@@ -39,7 +40,7 @@ pub(super) struct RecordArguments {
     #[arg(long, value_name = "SIZE", value_parser = values::parse_memory, default_value = "64M", help_heading = "Output")]
     memory: usize,
     /// Write a recording when: slower=50ms (a packet took that long, in total or in one stage), drops=10/s (the
-    /// kernel dropped so many packets within a second), http (POST /dump on --listen), signal (SIGUSR1: always on);
+    /// kernel dropped so many packets within a second), failed=1/s (so many TCP connections failed within a second), http (POST /dump on --listen), signal (SIGUSR1: always on);
     /// repeatable
     #[arg(long = "dump-on", value_name = "TRIGGER", value_parser = parse_trigger, default_value = "signal", help_heading = "Output")]
     triggers: Vec<Trigger>,
@@ -82,6 +83,7 @@ impl RecordArguments {
             match trigger {
                 Trigger::Slower(least) => triggers.slower = Some(least),
                 Trigger::Drops(least) => triggers.drops = Some(least),
+                Trigger::Failed(least) => triggers.failed = Some(least),
                 Trigger::Http => triggers.http = true,
                 Trigger::Signal => {}
             }
@@ -93,7 +95,7 @@ impl RecordArguments {
         }
         let default = || parse_listen(DEFAULT_LISTEN).map_err(Failure::Usage);
         let listen = triggers.http.then(|| self.listen.map_or_else(default, Ok)).transpose()?;
-        Ok(RecordConfig {
+        let config = RecordConfig {
             filter: self.packets.resolve(proc)?,
             tracing: self.tracing.resolve(self.stages),
             last: self.last,
@@ -108,7 +110,11 @@ impl RecordArguments {
             quiet,
             footer,
             duration: self.duration,
-        })
+        };
+        if config.triggers.failed.is_some() {
+            refuse_filters_of_packets(&config.connections(), "record --dump-on failed")?;
+        }
+        Ok(config)
     }
 }
 
@@ -119,9 +125,12 @@ fn parse_trigger(text: &str) -> Result<Trigger, String> {
         Some(("drops", least)) => rate(least)
             .map(Trigger::Drops)
             .ok_or_else(|| "write a number of packets a second: drops=10/s".to_owned()),
+        Some(("failed", least)) => rate(least)
+            .map(Trigger::Failed)
+            .ok_or_else(|| "write a number of connections a second: failed=1/s".to_owned()),
         None if text == "signal" => Ok(Trigger::Signal),
         None if text == "http" => Ok(Trigger::Http),
-        _ => Err("write slower=50ms, drops=10/s, signal or http".to_owned()),
+        _ => Err("write slower=50ms, drops=10/s, failed=1/s, signal or http".to_owned()),
     }
 }
 
@@ -148,7 +157,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let config = parse(
-            "--port 80 -o /var/log --last 30s --memory 16M --dump-on slower=50ms --dump-on drops=10/s --dump-on http \
+            "--port 80 -o /var/log --last 30s --memory 16M --dump-on slower=50ms --dump-on drops=10/s --dump-on failed=3/s --dump-on http \
              --every 10s --keep 3 --listen unix:/run/x.sock --host-name a --stages fine --utc -q --duration 1m",
         );
         let expected = RecordConfig {
@@ -156,7 +165,12 @@ mod tests {
             tracing: TracingConfig { backend: Backend::Auto, buffer_bytes: 4 << 20, stages: Stages::Fine },
             last: Duration::from_secs(30),
             memory: 16 << 20,
-            triggers: Triggers { slower: Some(Duration::from_millis(50)), drops: Some(10), http: true },
+            triggers: Triggers {
+                slower: Some(Duration::from_millis(50)),
+                drops: Some(10),
+                failed: Some(3),
+                http: true,
+            },
             directory: "/var/log".into(),
             every: Duration::from_secs(10),
             keep: 3,
@@ -192,6 +206,8 @@ mod tests {
             "-o d --dump-on slower",
             "-o d --dump-on drops=0/s",
             "-o d --dump-on drops=10",
+            "-o d --dump-on failed=10",
+            "-o d --dump-on failed=1/s --direction in",
             "-o d --listen 127.0.0.1:1",
             "-o d --keep 0",
             "-o d --last 0s",

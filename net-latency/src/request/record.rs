@@ -38,6 +38,14 @@ pub struct RecordConfig {
     pub duration: Option<Duration>,
 }
 
+impl RecordConfig {
+    /// Which connections count, by whatever has them beside packets: those that are wanted, however few of their packets are kept.
+    #[must_use]
+    pub fn connections(&self) -> PacketFilter {
+        PacketFilter { slower: None, sample: None, control: false, ..self.filter.clone() }
+    }
+}
+
 /// What a file is written for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Triggers {
@@ -45,6 +53,8 @@ pub struct Triggers {
     pub slower: Option<Duration>,
     /// Packets dropped in the kernel within a second: so many or more.
     pub drops: Option<u64>,
+    /// TCP connections that failed within a second: so many or more.
+    pub failed: Option<u64>,
     /// Somebody asks by HTTP.
     pub http: bool,
 }
@@ -56,6 +66,8 @@ pub enum Trigger {
     Slower(Duration),
     /// See [`Triggers::drops`].
     Drops(u64),
+    /// See [`Triggers::failed`].
+    Failed(u64),
     /// SIGUSR1, which always is one.
     Signal,
     /// See [`Triggers::http`].

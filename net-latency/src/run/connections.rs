@@ -15,6 +15,8 @@ use crate::{
     request::{Backend, PacketFilter},
 };
 
+/// Bytes of the ring buffer beside packets: 5,600 connections that end in the time between two reads.
+const BESIDE_BYTES: u32 = 1 << 20;
 /// Sockets that are asked about before what they say is read.
 const ASKED_AT_ONCE: usize = 1024;
 
@@ -25,6 +27,8 @@ pub(crate) struct Tracing {
     pub(crate) capture: Connections,
     /// What was counted before [`Self::begin`].
     before: ConnectionCounters,
+    /// Those lost by the last look.
+    lost: u64,
 }
 
 impl Tracing {
@@ -46,7 +50,19 @@ impl Tracing {
         drop((notice, plan));
         let capture = Connections::take(&mut ebpf)?;
         probes.release(ebpf);
-        Ok(Self { probes, capture, before: ConnectionCounters::default() })
+        Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0 })
+    }
+
+    /// The same beside packets that are traced.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub(crate) fn start_beside(
+        filter: &PacketFilter,
+        backend: Backend,
+        is_quiet: bool,
+    ) -> Result<Self, Failure> {
+        Self::start(filter, backend, BESIDE_BYTES, is_quiet)
     }
 
     /// Passes over what met some of the hooks only, while others were being attached.
@@ -77,6 +93,15 @@ impl Tracing {
         let mut counters = self.capture.counters()?;
         counters.iter_mut().zip(self.before).for_each(|(count, before)| *count -= before);
         Ok(counters)
+    }
+
+    /// Connections without a line, or without a beginning, since the last time that this was asked.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show it.
+    pub(crate) fn newly_lost(&mut self) -> Result<u64, Failure> {
+        let lost = lost(&self.counters()?);
+        Ok(lost - std::mem::replace(&mut self.lost, lost))
     }
 
     /// The sockets in one of the kernel side's tables, in parts whose records fit its buffer together.

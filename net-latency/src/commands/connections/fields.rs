@@ -362,7 +362,7 @@ words! {
 
 impl State {
     /// Whether there was no connection, or it was cut off.
-    pub(super) fn is_failure(self) -> bool {
+    pub(in crate::commands) fn is_failure(self) -> bool {
         !matches!(self, Self::Closed | Self::Open)
     }
 }

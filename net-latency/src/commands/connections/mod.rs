@@ -34,7 +34,7 @@ use crate::{
     request::{ConnectionsConfig, ConnectionsInput, FooterFormat, LineFormat, TracingConfig},
     run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
-        connections::{Tracing, lost},
+        connections::Tracing,
         ends::{self, Selected, Signals, readable},
         names::tell_unmatched,
         notice::Notice,
@@ -86,7 +86,6 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
         shown_open: HashSet::new(),
         shown: 0,
         filtered: 0,
-        told: 0,
     };
     let started = Instant::now();
     let mut outcome = run.follow(&mut signals, &mut hangup, &mut selected).await;
@@ -183,8 +182,6 @@ struct Run<'a> {
     shown_open: HashSet<Identity>,
     shown: u64,
     filtered: u64,
-    /// Losses that stderr was told of.
-    told: u64,
 }
 
 impl Run<'_> {
@@ -227,11 +224,10 @@ impl Run<'_> {
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
-                        let lost = lost(&self.kernel.counters()?);
-                        if lost > self.told && !self.config.quiet {
-                            tell(format_args!("{} connections lost just now; the end says why", lost - self.told));
+                        let lost = self.kernel.newly_lost()?;
+                        if lost > 0 && !self.config.quiet {
+                            tell(format_args!("{lost} connections lost just now; the end says why"));
                         }
-                        self.told = lost;
                     }
                     if self.sink.reader_gone() {
                         return Ok(End::Closed);

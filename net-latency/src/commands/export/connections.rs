@@ -18,18 +18,13 @@ use crate::{
     message::tell,
     probes::connections::{Told, Which},
     request::ExportConfig,
-    run::connections::{Tracing, lost},
+    run::connections::Tracing,
 };
-
-/// Bytes of their ring buffer: 5,600 connections that end in the time between two reads.
-const BUFFER_BYTES: u32 = 1 << 20;
 
 /// Their kernel side, and what it told.
 pub(super) struct Followed {
     tracing: Tracing,
     counted: Connections,
-    /// Losses that standard error was told of.
-    told: u64,
 }
 
 impl Followed {
@@ -40,9 +35,8 @@ impl Followed {
     pub(super) fn start(config: &ExportConfig) -> Result<Self, Failure> {
         let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.word());
         Ok(Self {
-            tracing: Tracing::start(&config.filter, config.backend, BUFFER_BYTES, config.quiet)?,
+            tracing: Tracing::start_beside(&config.filter, config.backend, config.quiet)?,
             counted: Connections::new(config.series, ports::ephemeral(), results),
-            told: 0,
         })
     }
 
@@ -93,11 +87,10 @@ impl Followed {
     /// # Errors
     /// If that can't be read.
     pub(super) fn warn(&mut self, is_quiet: bool) -> Result<(), Failure> {
-        let lost = lost(&self.tracing.counters()?);
-        if lost > self.told && !is_quiet {
-            tell(format_args!("{} connections lost just now: a filter helps", lost - self.told));
+        let lost = self.tracing.newly_lost()?;
+        if lost > 0 && !is_quiet {
+            tell(format_args!("{lost} connections lost just now: a filter helps"));
         }
-        self.told = lost;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use rustix::system::uname;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::dumps::{Dumps, Refused, Written};
-use super::Alarm;
+use super::{Alarm, connections::line::outcome};
 use crate::{
     accounting::{Footer, LeftOut, Losses, Summary, object::View},
     clock::{Clock, monotonic_ns},
@@ -27,9 +27,11 @@ use crate::{
     },
     message::{say, tell},
     output::packed,
+    probes::connections::Told,
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
     run::{
+        connections::Tracing,
         ends::{self, Selected, Signals, readable},
         pace::{self, BATCH, TICK, TICKS_PER_SECOND},
         privileges::{self, Later},
@@ -62,6 +64,8 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let server = config.listen.as_ref().map(|listen| serve(listen, config)).transpose()?;
     let mut selected = Selected::hold(&config.filter, false)?;
     let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
+    let start = || Tracing::start_beside(&config.connections(), config.tracing.backend, config.quiet);
+    let mut connections = config.triggers.failed.map(|_| start()).transpose()?;
     selected.are_there()?;
     let socket = match &config.listen {
         Some(Listen::Unix(path)) => Some(path.as_path()),
@@ -82,6 +86,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
         ..Head::new()
     };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
+    connections.as_mut().map_or(Ok(()), Tracing::begin)?;
     server.iter().for_each(|(server, _)| server.set_ready(true));
     if !config.quiet {
         let at = server.as_ref().map(|(_, address)| format!("; POST {address}/dump writes a file"));
@@ -101,6 +106,8 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let mut recorder = Recorder {
         config,
         tracer,
+        connections,
+        failed: 0,
         names: Names::default(),
         ring: Ring::new(config.memory, config.last),
         dumps,
@@ -146,6 +153,10 @@ fn seconds(time: Duration) -> String {
 struct Recorder<'a> {
     config: &'a RecordConfig,
     tracer: Tracer,
+    /// Beside them, where those that fail are a trigger.
+    connections: Option<Tracing>,
+    /// Those that have failed since the last look.
+    failed: u64,
     names: Names,
     ring: Ring,
     dumps: Dumps,
@@ -204,6 +215,7 @@ impl Recorder<'_> {
                     ready.context("cannot wait for the ring buffer")?.clear_ready();
                 }
                 _ = tick.tick() => {
+                    self.count_failed()?;
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.look()?;
@@ -219,7 +231,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Once a second: names, losses, drops.
+    /// Once a second: names, losses, drops, connections that failed.
     fn look(&mut self) -> Result<(), Failure> {
         self.names.refresh();
         let losses = self.tracer.losses()?;
@@ -231,6 +243,14 @@ impl Recorder<'_> {
                 self.reason = Some(format!("drops={new}/s"));
             }
         }
+        let failed = std::mem::take(&mut self.failed);
+        if self.config.triggers.failed.is_some_and(|least| failed >= least) {
+            self.reason = Some(format!("failed={failed}/s"));
+        }
+        let unseen = self.connections.as_mut().map_or(Ok(0), Tracing::newly_lost)?;
+        if unseen > 0 && !self.config.quiet {
+            tell(format_args!("{unseen} connections not seen just now: a filter helps"));
+        }
         let refused = self.ring.refused();
         if refused > self.told_refused && !self.config.quiet {
             let new = refused - self.told_refused;
@@ -239,6 +259,19 @@ impl Recorder<'_> {
             ));
         }
         self.told_refused = refused;
+        Ok(())
+    }
+
+    /// Counts the connections that have failed.
+    fn count_failed(&mut self) -> Result<(), Failure> {
+        let Some(tracing) = &mut self.connections else { return Ok(()) };
+        while let Some(told) = tracing.capture.oldest()? {
+            if let Told::Connection(record) = told
+                && outcome(&record).0.is_failure()
+            {
+                self.failed += 1;
+            }
+        }
         Ok(())
     }
 
@@ -253,7 +286,7 @@ impl Recorder<'_> {
                 if let Some(least) = config.triggers.slower
                     && event.is_slow(least)
                 {
-                    *reason = Some(format!("slower={}us", least.as_micros()));
+                    *reason = Some(format!("slower={least:?}"));
                 }
             })?;
             if next.is_none() {

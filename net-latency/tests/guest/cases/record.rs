@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path as FilePath, PathBuf},
     time::Duration,
 };
@@ -24,6 +24,7 @@ use crate::{
 pub(crate) const CASES: &[Case] = &[
     ("record_writes_when_told", writes_when_told),
     ("record_writes_for_slow_packets", writes_for_slow_packets),
+    ("record_writes_for_failed_connections", writes_for_failed_connections),
     ("record_survives_a_kill_and_a_full_disk", survives),
     ("record_packs_real_traffic", packs_real_traffic),
 ];
@@ -155,6 +156,32 @@ fn writes_for_slow_packets(backend: Backend) -> Result<()> {
         packets.iter().filter(|packet| packet["tcp_app_ns"].as_u64().is_some_and(|ns| ns >= 300_000_000));
     ensure!(slow.clone().count() >= 1, "the slow packet is not in the file");
     ensure!(slow.clone().all(|packet| packet["tcp_wait_ns"].is_u64()), "without its parts");
+    ensure!(recorder.tool.stop()?.status.success(), "it did not end well");
+    Ok(())
+}
+
+/// For one that is refused, and for none that ends well. What it recorded has the packets before.
+fn writes_for_failed_connections(backend: Backend) -> Result<()> {
+    let mut pair = connect()?;
+    let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listening.local_addr()?.port();
+    let ports = [pair.near.port(), port].map(|port| port.to_string());
+    let arguments = ["--dump-on", "failed=1/s", "--port", &ports[0], "--port", &ports[1]];
+    let recorder = Recorder::start(backend, &arguments)?;
+    pair.converse(50, LEN)?;
+    let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    let (mut server, _) = listening.accept()?;
+    drop(client);
+    ensure!(server.read(&mut [0])? == 0, "nothing was sent");
+    drop(server);
+    // Longer than what is counted together.
+    std::thread::sleep(Duration::from_millis(2_200));
+    ensure!(recordings(recorder.directory.path())?.is_empty(), "no connection has failed");
+    drop(listening);
+    ensure!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "not refused");
+    let files = recorder.files(1)?;
+    let found = of(&packets(&files[0])?, &pair);
+    ensure!(found.iter().all(|count| (96..=100).contains(count)), "{found:?}, not 100");
     ensure!(recorder.tool.stop()?.status.success(), "it did not end well");
     Ok(())
 }
