@@ -251,10 +251,8 @@ fn write_replayed(
     summary.write(config.zone, out)?;
     let (shown, filtered) = (summary.packets(), replay.filtered());
     writeln!(out, "  {} lines read: {shown} judged, {filtered} filtered", shown + filtered)?;
-    match replay.tally() {
-        Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
-        None => writeln!(out, "  the log was not read to its end"),
-    }
+    replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
+    if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not read to its end") }
 }
 
 /// Writes the verdict, as far as its reader takes it.

@@ -16,8 +16,11 @@ use std::{
     sync::Arc,
 };
 
+use chrono::{DateTime, FixedOffset, Offset as _, Utc};
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
+
+use crate::escape::bounded;
 
 use super::{
     block::{Block, HEAD, Rows},
@@ -76,6 +79,20 @@ impl Head {
             lost: 0,
             columns: NAMES.map(str::to_owned).to_vec(),
         }
+    }
+
+    /// What a reader of it is told, on one line of bounded length: whoever has written the file has chosen its words.
+    pub(crate) fn told(&self) -> String {
+        let Self { program, host, kernel, arguments, reason, wall_ns, offset_s, lost, .. } = self;
+        let [program, host, kernel, reason] =
+            [program, host, kernel, reason].map(|text| bounded(text.as_bytes()));
+        let arguments = bounded(arguments.join(" ").as_bytes());
+        let offset = FixedOffset::east_opt(*offset_s).unwrap_or(Utc.fix());
+        let time = DateTime::from_timestamp_nanos(*wall_ns).with_timezone(&offset).format("%F %T %:z");
+        let lost = if *lost > 0 { format!("; {lost} packets were lost before") } else { String::new() };
+        format!(
+            "recorded on {host}, Linux {kernel}, at {time} for {reason}, by net-latency {program} {arguments}{lost}"
+        )
     }
 }
 
@@ -227,4 +244,39 @@ fn bytes(source: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(len as u64).read_to_end(&mut bytes)?;
     if bytes.len() < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_recording_is_of_is_one_harmless_line() {
+        let head = Head {
+            program: "0.1.0".to_owned(),
+            host: "db-3".to_owned(),
+            kernel: "6.1.0-40-cloud-amd64".to_owned(),
+            arguments: ["record", "--dump-on", "slower=50ms", "-o", "/var/log"].map(str::to_owned).to_vec(),
+            reason: "slower=50ms".to_owned(),
+            wall_ns: 1_795_827_752_920_000_000,
+            offset_s: 3_600,
+            ..Head::new()
+        };
+        assert_eq!(
+            head.told(),
+            "recorded on db-3, Linux 6.1.0-40-cloud-amd64, at 2026-11-28 02:02:32 +01:00 for slower=50ms, by net-latency \
+             0.1.0 record --dump-on slower=50ms -o /var/log"
+        );
+        let hostile = "\n\x1b[2J|".repeat(1_000);
+        let head = Head {
+            host: hostile.clone(),
+            arguments: vec![hostile; 9],
+            wall_ns: i64::MIN,
+            offset_s: i32::MAX,
+            lost: u64::MAX,
+            ..head
+        };
+        let told = head.told();
+        assert!(told.len() < 600 && !told.contains(char::is_control), "{told}");
+    }
 }

@@ -65,10 +65,7 @@ use crate::{
         privileges::{self, Later},
         tracer::Tracer,
     },
-    source::{
-        RecordSource as _,
-        log::{read::Tally, replay::Replay},
-    },
+    source::{RecordSource as _, log::replay::Replay},
 };
 
 /// Between two batches of a log that is behind its pace.
@@ -403,7 +400,7 @@ impl<'a> Top<'a> {
             losses: self.losses,
             unread: match &self.feed {
                 Feed::Kernel(_) => Vec::new(),
-                Feed::Log(replay) => replay.tally().map(Tally::notes).unwrap_or_default(),
+                Feed::Log(replay) => replay.notes(),
             },
             end: self.is_over.then_some(match self.feed {
                 Feed::Kernel(_) => End::Processes,
@@ -473,10 +470,8 @@ fn write_replayed(
     summary.write(zone, out)?;
     let (shown, filtered) = (summary.packets(), replay.filtered());
     writeln!(out, "  {} lines read: {shown} shown, {filtered} filtered", shown + filtered)?;
-    match replay.tally() {
-        Some(tally) => tally.notes().iter().try_for_each(|note| writeln!(out, "  {note}")),
-        None => writeln!(out, "  the log was not played to its end"),
-    }
+    replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
+    if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not played to its end") }
 }
 
 /// Returns when the ring buffer fills; never without one.

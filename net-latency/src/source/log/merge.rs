@@ -54,6 +54,11 @@ impl Logs {
         }
     }
 
+    /// What recordings among them are of.
+    pub(crate) fn recordings(&self) -> &[String] {
+        &self.tally.recordings
+    }
+
     /// What was read so far, and what was not.
     pub(crate) fn into_tally(self) -> Tally {
         self.tally

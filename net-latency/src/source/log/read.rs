@@ -66,6 +66,8 @@ impl Skipped {
 pub(crate) struct Tally {
     /// Logs.
     pub(crate) files: usize,
+    /// Of those that are recordings: of which machine, when and why.
+    pub(crate) recordings: Vec<String>,
     /// Packets, those that a filter keeps out included.
     pub(crate) lines: u64,
     /// Lines that could not be read.
@@ -79,10 +81,10 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// What was passed over, and why.
+    /// What recordings are of; what was passed over, and why.
     pub(crate) fn notes(&self) -> Vec<String> {
         let plural = |count: u64, one, many| format!("{count} {}", if count == 1 { one } else { many });
-        let mut notes = Vec::new();
+        let mut notes = self.recordings.clone();
         if let Some((name, line, skipped)) = &self.first_skipped {
             notes.push(plural(self.skipped, "line was skipped", "lines were skipped"));
             notes.push(format!("the first of them: line {line} of {name} {}", skipped.reason()));
@@ -160,7 +162,9 @@ impl<R: Read> LogReader<R> {
             && self.lines.begin_with(MAGIC).map_err(|error| no_bytes(&self.name, &error))?
             && let Some(unread) = self.lines.take(MAGIC)
         {
-            self.recorded = Some(Recorded::open(unread).map_err(|damage| unreadable(&self.name, &damage))?);
+            let recorded = Recorded::open(unread).map_err(|damage| unreadable(&self.name, &damage))?;
+            tally.recordings.push(recorded.told.clone());
+            self.recorded = Some(recorded);
         }
         if let Some(recorded) = &mut self.recorded {
             if self.is_over {

@@ -22,6 +22,8 @@ use crate::{
 pub(super) struct Recorded<R> {
     reader: Reader<R>,
     rows: Option<Rows>,
+    /// What it is of, in words.
+    pub(super) told: String,
     offset_s: i32,
     /// What is expected of each of its columns.
     roles: Vec<Role>,
@@ -61,6 +63,7 @@ impl<R: Read> Recorded<R> {
         Ok(Self {
             reader,
             rows: None,
+            told: head.told(),
             offset_s: head.offset_s,
             roles: head.columns.iter().map(|column| Role::of(column)).collect(),
             places: Places::of(&head),
@@ -381,7 +384,8 @@ mod tests {
             });
             let (expected, _) = read(&json(events()));
             let (packets, tally) = read(&recording(blocks(events())));
-            prop_assert_eq!(tally, Tally { lines: records.len() as u64, ..Tally::default() });
+            let recordings = vec![Head::new().told()];
+            prop_assert_eq!(tally, Tally { lines: records.len() as u64, recordings, ..Tally::default() });
             prop_assert_eq!(packets, expected);
         }
     }

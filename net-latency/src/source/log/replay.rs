@@ -21,6 +21,8 @@ const AHEAD: usize = 16_384;
 
 /// What the thread that reads has to say. It is a thread of its own since standard input may keep it waiting.
 enum Message {
+    /// What recordings among them are of. This comes first.
+    Opened(Vec<String>),
     Packet(LogRecord<'static>),
     End(Tally),
     Failed(Failure),
@@ -39,6 +41,7 @@ pub(crate) struct Replay {
     last_ns: i64,
     next: Option<LogRecord<'static>>,
     filtered: u64,
+    recordings: Vec<String>,
     tally: Option<Tally>,
 }
 
@@ -58,10 +61,14 @@ impl Replay {
             .name("logs".to_owned())
             .spawn(move || read(&paths, &sender))
             .context("cannot start a thread")?;
-        let first = match messages.recv().map_err(|_| anyhow!("reading the logs has failed"))? {
-            Message::Packet(first) => first,
-            Message::Failed(failure) => return Err(failure),
-            Message::End(tally) => return Err(no_packets(&name, &tally)),
+        let mut recordings = Vec::new();
+        let first = loop {
+            match messages.recv().map_err(|_| anyhow!("reading the logs has failed"))? {
+                Message::Opened(opened) => recordings = opened,
+                Message::Packet(first) => break first,
+                Message::Failed(failure) => return Err(failure),
+                Message::End(tally) => return Err(no_packets(&name, &tally)),
+            }
         };
         Ok(Self {
             messages,
@@ -73,6 +80,7 @@ impl Replay {
             last_ns: first.wall_ns,
             next: Some(first),
             filtered: 0,
+            recordings,
             tally: None,
         })
     }
@@ -104,6 +112,11 @@ impl Replay {
         self.tally.as_ref()
     }
 
+    /// What recordings are of, and once all has been read what was not.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.tally.as_ref().map_or_else(|| self.recordings.clone(), Tally::notes)
+    }
+
     /// How far it has come, in ns since 1970.
     fn position(&self) -> i64 {
         match self.speed {
@@ -121,6 +134,7 @@ impl Replay {
         if self.next.is_none() && self.tally.is_none() {
             match self.messages.try_recv() {
                 Ok(Message::Packet(record)) => self.next = Some(record),
+                Ok(Message::Opened(_)) => {}
                 Ok(Message::Failed(failure)) => return Err(failure),
                 Ok(Message::End(tally)) => self.tally = Some(tally),
                 Err(TryRecvError::Empty) => {}
@@ -156,6 +170,7 @@ impl RecordSource for Replay {
 /// Reads to the end, or until nobody listens any more.
 fn read(paths: &[LogPath], sender: &SyncSender<Message>) {
     let outcome = Logs::open(paths).and_then(|mut logs| {
+        let _ = sender.send(Message::Opened(logs.recordings().to_vec()));
         while let Some(record) = logs.next()? {
             if sender.send(Message::Packet(record)).is_err() {
                 break;
