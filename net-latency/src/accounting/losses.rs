@@ -20,6 +20,8 @@ pub struct Losses {
     pub missed_probes: Option<u64>,
     /// Lines that the reader of the output did not take in time at the end.
     pub unwritten: u64,
+    /// Packets that `record` did not keep: a file that was being written held the memory.
+    pub not_kept: u64,
     /// Slow packets that `export` counted, and wrote no line of: there were more than it was to write.
     pub slow_held_back: u64,
     /// The same, since the reader of the output took none.
@@ -66,6 +68,12 @@ impl Losses {
             is_lost_line: true,
             meaning: "lines were not read by the reader of the output at the end",
         };
+        let not_kept = Loss {
+            name: Some("not_kept"),
+            count: self.not_kept,
+            is_lost_line: true,
+            meaning: "packets were not kept: a file that was being written held the memory; more --memory helps",
+        };
         let held_back = Loss {
             name: Some("slow_held_back"),
             count: self.slow_held_back,
@@ -84,7 +92,7 @@ impl Losses {
             is_lost_line: false,
             meaning: "slow packets were counted and have no line: their times are inconsistent; please report this",
         };
-        counted.chain([evicted, missed, unwritten, held_back, slow_unwritten, slow_inconsistent])
+        counted.chain([evicted, missed, unwritten, not_kept, held_back, slow_unwritten, slow_inconsistent])
     }
 
     /// What was lost between `earlier` and this.
@@ -97,6 +105,7 @@ impl Losses {
             evicted_in: self.evicted_in.saturating_sub(earlier.evicted_in),
             missed_probes: self.missed_probes.map(skipped),
             unwritten: self.unwritten.saturating_sub(earlier.unwritten),
+            not_kept: self.not_kept.saturating_sub(earlier.not_kept),
             slow_held_back: self.slow_held_back.saturating_sub(earlier.slow_held_back),
             slow_unwritten: self.slow_unwritten.saturating_sub(earlier.slow_unwritten),
             slow_inconsistent: self.slow_inconsistent.saturating_sub(earlier.slow_inconsistent),

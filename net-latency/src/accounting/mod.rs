@@ -226,6 +226,7 @@ mod tests {
         evicted_in: 0,
         missed_probes: Some(0),
         unwritten: 0,
+        not_kept: 0,
         slow_held_back: 0,
         slow_unwritten: 0,
         slow_inconsistent: 0,
@@ -291,11 +292,12 @@ mod tests {
             evicted_in: 20,
             missed_probes: Some(30),
             unwritten: 40,
+            not_kept: 45,
             slow_held_back: 50,
             slow_unwritten: 60,
             slow_inconsistent: 70,
         };
-        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40);
+        assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40 + 45);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
         assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
     }

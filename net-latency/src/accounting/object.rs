@@ -374,6 +374,7 @@ pub(crate) mod tests {
             evicted_in: 20,
             missed_probes: Some(30),
             unwritten: 40,
+            not_kept: 45,
             slow_held_back: 50,
             slow_unwritten: 60,
             slow_inconsistent: 70,

@@ -91,7 +91,7 @@ impl Figures<'_> {
         let mut family =
             counter("net_latency_losses_total", "What was lost, by the kinds that the footer names.");
         for loss in self.losses.kinds() {
-            if let Some(name) = loss.name.filter(|name| *name != "unwritten") {
+            if let Some(name) = loss.name.filter(|name| !["unwritten", "not_kept"].contains(name)) {
                 family.add(&[("kind", name)], loss.count as f64);
             }
         }

@@ -429,7 +429,9 @@ impl Recorder<'_> {
             let written = self.dumps.written().await;
             self.tell_written(written);
         }
-        let ledger = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?;
+        losses.not_kept = self.ring.refused();
+        let kept = self.summary.packets() - losses.not_kept;
+        let ledger = self.tracer.ledger(kept, self.left_out, losses.not_kept)?;
         losses.evicted_in = ledger.evicted;
         if !self.config.quiet {
             let [written, failed, near] = self.counts;
