@@ -87,6 +87,7 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     ] {
         tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter);
         tests.envs([setup::browser::REQUIRED, setup::wireshark::REQUIRED, HISTORIES]);
+        tests.env(setup::python::TOLD, setup::python::programs());
         let before = summary.failed();
         if let Some(seed) = &seed {
             tests.env(SEED, seed);

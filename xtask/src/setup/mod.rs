@@ -5,8 +5,8 @@ pub(crate) mod browser;
 pub(crate) mod cargo_tool;
 pub(crate) mod kernels;
 pub(crate) mod programs;
+pub(crate) mod python;
 pub(crate) mod qemu;
-pub(crate) mod validator;
 pub(crate) mod wireshark;
 
 pub(crate) mod apt;
@@ -34,8 +34,8 @@ pub(crate) struct Needs {
     pub(crate) kernels: Vec<Series>,
     /// Look at pages.
     pub(crate) browser: bool,
-    /// Check manifests.
-    pub(crate) validator: bool,
+    /// Check manifests, and look at logs by other programs.
+    pub(crate) python: bool,
     /// Read pcapng.
     pub(crate) wireshark: bool,
 }
@@ -53,7 +53,7 @@ impl Needs {
 
     /// To run all tests, those of guests with these kernels.
     pub(crate) fn tests(arch: Arch, kernels: Vec<Series>) -> Self {
-        Self { browser: true, validator: true, wireshark: true, ..Self::guests(arch, kernels) }
+        Self { browser: true, python: true, wireshark: true, ..Self::guests(arch, kernels) }
     }
 }
 
@@ -78,15 +78,15 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);
     }
-    if needs.validator {
-        packages.extend(validator::missing_packages());
+    if needs.python {
+        packages.extend(python::missing_packages());
     }
     if needs.wireshark {
         packages.extend(wireshark::missing_packages());
     }
     apt.install(&packages)?;
-    if needs.validator {
-        validator::ensure()?;
+    if needs.python {
+        python::ensure()?;
     }
     // Building keeps the processors busy, the downloads keep the network busy.
     thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{paths, process::quietly, setup::validator};
+use crate::{paths, process::quietly, setup::python};
 
 /// Manifests for programs beside Kubernetes, whose kinds it does not know: kustomize, and the Prometheus operator.
 const OF_OTHERS: [&str; 2] = ["kustomization.yaml", "servicemonitor.yaml"];
@@ -20,7 +20,7 @@ pub(super) fn check() -> Result<()> {
         }
     }
     ensure!(!names.is_empty(), "there are no manifests");
-    let mut validate = Command::new(validator::ensure()?);
+    let mut validate = Command::new(python::ensure()?.join("kubernetes-validate"));
     validate.arg("--strict").args(&names).current_dir(&directory);
     let said = quietly(&mut validate, "see what it says above")?;
     // What it has no schema for is only a warning there.
