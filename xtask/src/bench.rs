@@ -62,23 +62,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if args.connections {
-        let mut peers = Vec::new();
-        for name in OTHERS {
-            // The guest leaves out who is not there, and says so.
-            match programs::files_of(Arch::default(), LIBBPF_TOOLS, name) {
-                Ok(files) => peers.extend(files),
-                Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
-            }
-        }
-        peers.sort();
-        peers.dedup();
+    if args.connections || args.recorder {
+        let (word, peers) =
+            if args.connections { ("connections", others()) } else { ("recorder", Vec::new()) };
         for kernel in kernels {
-            let words = ["connections".into()];
-            println!(
-                "Linux {kernel}\n\n{}",
-                printed(&kernel, &words, MANY_MEBIBYTES, &peers, &built, &tests)?
-            );
+            let printed = printed(&kernel, &[word.into()], MANY_MEBIBYTES, &peers, &built, &tests)?;
+            println!("Linux {kernel}\n\n{printed}");
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -115,6 +104,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         "the cost has risen: {}; if it is worth it, `cargo xtask bench --save` keeps the new figures",
         risen.join("; ")
     )
+}
+
+/// The files of others who show connections. The guest leaves out who is not there, and says so.
+fn others() -> Vec<(String, PathBuf)> {
+    let mut files = Vec::new();
+    for name in OTHERS {
+        match programs::files_of(Arch::default(), LIBBPF_TOOLS, name) {
+            Ok(found) => files.extend(found),
+            Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
+        }
+    }
+    files.sort();
+    files.dedup();
+    files
 }
 
 /// How much is measured.

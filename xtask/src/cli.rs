@@ -133,6 +133,9 @@ pub(crate) struct BenchArgs {
     /// packets; open more at once than it follows
     #[arg(long, conflicts_with_all = ["short", "mode", "scale", "save"])]
     pub(crate) connections: bool,
+    /// Measure what the recorder takes beside the stream and hist; fill its memory for ten minutes, and write a file of all of it
+    #[arg(long, conflicts_with_all = ["short", "mode", "scale", "save", "connections"])]
+    pub(crate) recorder: bool,
     /// Put the figures on record instead of comparing
     #[arg(long, conflicts_with_all = ["short", "mode"])]
     pub(crate) save: bool,

@@ -9,6 +9,7 @@ mod floor;
 mod hooks;
 mod load;
 mod mode;
+mod recorder;
 mod scale;
 mod scrapes;
 
@@ -43,8 +44,8 @@ const SETTLED: Duration = Duration::from_millis(300);
 const SHORT: [Load; 2] = [Load::RoundTrip, Load::Datagrams];
 
 /// Measures: with `short` the loads and modes that are watched over, with `mode NAME` the modes whose name has that in
-/// it, with `hooks NAME` those hook by hook, with `scale` how cost grows with what there is to trace, with `connections` those
-/// of their view, else all.
+/// it, with `hooks NAME` those hook by hook, with `scale` how cost grows with what there is to trace, with `connections` and
+/// `recorder` those of their views, else all.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let measured = match arguments[..] {
@@ -56,6 +57,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         ["hooks", name] => measure_hooks(name),
         ["scale"] => scale::measure(),
         ["connections"] => connections::measure(),
+        ["recorder"] => recorder::measure(),
         _ => measure(&Load::ALL, &Mode::ALL),
     };
     match measured {
