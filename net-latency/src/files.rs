@@ -7,13 +7,13 @@ use std::{
     fs::{File, Metadata},
     io::{self, ErrorKind},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd as _, OwnedFd},
         unix::{
             ffi::{OsStrExt as _, OsStringExt as _},
             fs::{FileTypeExt as _, MetadataExt as _},
         },
     },
-    path::{Component, Path},
+    path::{Component, Path, PathBuf},
 };
 
 use rustix::{
@@ -174,6 +174,14 @@ impl Place {
         let system = fstatvfs(&self.directory)?;
         let bytes = |blocks: u64| blocks.saturating_mul(system.f_frsize);
         Ok((bytes(system.f_bavail), bytes(system.f_blocks)))
+    }
+
+    /// Where its directory is by now, which may have been renamed; behind one that was removed stands ` (deleted)`.
+    ///
+    /// # Errors
+    /// What the system says, if no /proc is there for example.
+    pub(crate) fn directory(&self) -> io::Result<PathBuf> {
+        std::fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
     }
 
     /// Another name in the same directory.
@@ -444,13 +452,13 @@ mod tests {
         append(Path::new("/dev/null")).expect("a device");
         let (_directory, path) = scratch();
         let open = File::create(&path).expect("made");
-        let number = std::os::fd::AsRawFd::as_raw_fd(&open);
+        let number = open.as_raw_fd();
         let (mut file, is_new) = append(Path::new(&format!("/dev/fd/{number}"))).expect("open");
         assert!(!is_new);
         file.write_all(b"one\n").expect("written");
         assert_eq!(fs::read(&path).expect("there"), b"one\n");
         let (mut reader, writer) = io::pipe().expect("a pipe");
-        let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
+        let number = writer.as_raw_fd();
         append(Path::new(&format!("/proc/self/fd/{number}")))
             .expect("open")
             .0

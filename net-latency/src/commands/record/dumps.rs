@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
@@ -132,14 +132,8 @@ impl Dumps {
     pub(super) fn begin(&mut self, head: Head, blocks: Vec<Arc<Block>>) -> Result<(), Failure> {
         // Also where it fails: what fails now fails again in a moment.
         self.last = Some(Instant::now());
-        let failed = |error: io::Error| {
-            let reason = error.kind();
-            let directory = self.path.display();
-            let context = format!("cannot write a recording into {directory}");
-            Failure::of_output(reason, anyhow::Error::new(error).context(context))
-        };
         let needed: u64 = blocks.iter().map(|block| block.bytes() as u64).sum();
-        check_room(&self.place, needed).map_err(failed)?;
+        check_room(&self.place, needed).map_err(|error| self.failed(error))?;
         let name = name(head.wall_ns, &self.names);
         let mut part = OsString::from(format!(".{}", process::id()));
         part.push(PART);
@@ -150,7 +144,7 @@ impl Dumps {
             .place
             .beside(hidden)
             .and_then(|part| Ok((part, self.place.beside(name.clone())?)))
-            .map_err(failed)?;
+            .map_err(|error| self.failed(error))?;
         let (sender, writing) = oneshot::channel();
         thread::Builder::new()
             .name("dump".to_owned())
@@ -195,7 +189,23 @@ impl Dumps {
 
     /// A file's name with that of the directory.
     pub(super) fn shown(&self, name: &OsStr) -> String {
-        self.path.join(name).display().to_string()
+        self.path().join(name).display().to_string()
+    }
+
+    /// Where the directory is by now.
+    fn path(&self) -> PathBuf {
+        self.place.directory().unwrap_or_else(|_| self.path.clone())
+    }
+
+    /// Why there is no file, and what to do about it.
+    pub(super) fn failed(&self, error: io::Error) -> Failure {
+        let kind = error.kind();
+        let remedy = match kind {
+            io::ErrorKind::NotFound => "; it was removed: make one, and start net-latency again",
+            _ => "",
+        };
+        let context = format!("cannot write a recording into {}", self.path().display());
+        Failure::of_output(kind, anyhow!("{error}{remedy}").context(context))
     }
 }
 

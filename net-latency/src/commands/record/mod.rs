@@ -373,10 +373,8 @@ impl Recorder<'_> {
                 }
             }
             Err(error) => {
-                self.tell_failed(&format_args!(
-                    "cannot write a recording into {}: {error}",
-                    self.config.directory.display()
-                ));
+                let failure = self.dumps.failed(error);
+                self.tell_failed(&failure);
             }
         }
     }

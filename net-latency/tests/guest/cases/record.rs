@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -26,6 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     ("record_writes_for_slow_packets", writes_for_slow_packets),
     ("record_writes_for_failed_connections", writes_for_failed_connections),
     ("record_survives_a_kill_and_a_full_disk", survives),
+    ("record_follows_its_directory", follows_its_directory),
     ("record_packs_real_traffic", packs_real_traffic),
 ];
 
@@ -220,6 +222,43 @@ fn survives(backend: Backend) -> Result<()> {
     nix::mount::umount2(disk.path(), nix::mount::MntFlags::MNT_DETACH)?;
     outcome?;
     drop(directory);
+    Ok(())
+}
+
+/// The directory is renamed: files go where it is by now. One that can't be written to its end leaves nothing. The directory is removed:
+/// that is said. Recording goes on, each time.
+fn follows_its_directory(backend: Backend) -> Result<()> {
+    let parent = tempfile::tempdir()?;
+    let [old, new] = ["old", "new"].map(|name| parent.path().join(name));
+    fs::create_dir(&old)?;
+    let mut tool = Launch::new(backend)
+        .view("record")
+        .sink(Sink::Redirected(Scratch::new("stdout")))
+        .args(&["-o".to_owned(), old.display().to_string(), "--every".to_owned(), "1s".to_owned()])
+        .start()?;
+    let mut ask = |what: &str, words: [&str; 2]| {
+        std::thread::sleep(Duration::from_millis(1_200));
+        tool.signal(Signal::SIGUSR1)?;
+        tool.expect_said(what, |lines| {
+            lines.iter().any(|line| words.iter().all(|word| line.contains(word)))
+        })?;
+        Ok::<_, anyhow::Error>(tool.pid())
+    };
+    let mut pair = connect()?;
+    pair.converse(100, LEN)?;
+    fs::rename(&old, &new)?;
+    let pid = ask("where the file is", [&new.display().to_string(), ".nlr: "])?;
+    let files = recordings(&new)?;
+    ensure!(files.len() == 1 && of(&packets(&files[0])?, &pair) != [0, 0], "{files:?}");
+    let pid = Pid::from_raw(pid.try_into()?).context("a PID")?;
+    let limit = |current| prlimit(Some(pid), Resource::Fsize, Rlimit { current, maximum: None });
+    limit(Some(512))?;
+    ask("why there is no file", ["File too large", "recording goes on"])?;
+    ensure!(fs::read_dir(&new)?.count() == 1, "something is left");
+    limit(None)?;
+    fs::remove_dir_all(&new)?;
+    ask("that there is no directory", ["was removed", "recording goes on"])?;
+    ensure!(tool.stop()?.status.success(), "it did not end well");
     Ok(())
 }
 
