@@ -40,6 +40,7 @@ pub(crate) const CASES: &[Case] = &[
     ("lifetimes_from_before", from_before),
     ("lifetimes_that_time_out", timed_out),
     ("lifetimes_accepted_by_another", accepted_by_another),
+    ("lifetimes_passed_to_another", passed_to_another),
     ("lifetimes_of_multipath", multipath),
     ("lifetimes_over_cards", over_cards),
 ];
@@ -544,10 +545,14 @@ fn full_queue(backend: Backend) -> Result<()> {
         let footer = outcome.footer()?;
         let queue = &footer["listening"][0];
         expect_count(queue, "overflows", overflowed)?;
+        // With SYN cookies, a queue that is full is the only reason to drop one, while there is memory.
+        ensure!(dropped == overflowed, "{dropped} dropped, not {overflowed}");
         // The socket counts SYNs that come again, and a last ACK twice (`discard_and_relse` in `tcp_v4_rcv`).
         ensure!(queue["dropped"].as_u64() >= Some(dropped), "fewer than {dropped}: {queue}");
         expect_count(queue, "accepted", accepted)?;
-        expect_count(queue, "most_waiting", BACKLOG as u64 + 1)?;
+        // Two handshakes that end at once on two processors may both find the last place free.
+        let most = queue["most_waiting"].as_u64().context("no most_waiting")?;
+        ensure!((BACKLOG as u64 + 1..=accepted).contains(&most), "{queue}");
         expect_count(queue, "backlog", BACKLOG as u64)?;
         ensure!(accepted > BACKLOG as u64 && queue["pid"] == id(), "{queue}");
     }
@@ -717,6 +722,29 @@ fn accepted_by_another(backend: Backend) -> Result<()> {
     ensure!(lines.expect("client", port, "closed", "peer")?["pid"] == id(), "{:#?}", lines.0);
     let footer = outcome.footer()?;
     ensure!(footer["listening"][0]["pid"] == child && footer["listening"][0]["accepted"] == 1, "{footer}");
+    Ok(())
+}
+
+/// A descriptor is passed (SCM_RIGHTS) to another process, which reads, writes and ends: the line is of who accepted and connected, once
+/// at each end, and has all bytes.
+fn passed_to_another(backend: Backend) -> Result<()> {
+    const LEN: u64 = 300;
+    let path = Path::private_loopback(Version::V4)?;
+    let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
+    let tool = launch(backend, &[pair.far.port()], &[])?;
+    pair.open(&path)?;
+    let port = pair.near.port();
+    pair.client.ask(&format!("pass write {LEN}"))?;
+    pair.server.ask(&format!("pass read {LEN} {LEN} 0"))?;
+    let pids = [pair.client.pid(), pair.server.pid()];
+    drop(pair);
+    let (lines, _) = stop(tool, 2)?;
+    for (role, pid, [bytes_in, bytes_out]) in [("client", pids[0], [0, LEN]), ("server", pids[1], [LEN, 0])] {
+        let line = lines.one(role, port)?;
+        ensure!(line["pid"] == pid, "{role} is not {pid}: {line}");
+        expect_count(line, "bytes_in", bytes_in)?;
+        expect_count(line, "bytes_out", bytes_out)?;
+    }
     Ok(())
 }
 
