@@ -44,10 +44,8 @@ const OTHERS: [&str; 3] = ["tcplife", "tcpconnlat", "tcpstates"];
 const ATTACHING: Duration = Duration::from_secs(5);
 /// No client gets it, nor those behind it.
 const PORT: u16 = 7400;
-/// How far times may be from those of others, us, and one of how many may be farther: a run has one such time at most, and why is
-/// not known.
+/// How far times may be from those of others, us.
 const TOLERANCE: i64 = 200;
-const ONE_OF: usize = 100;
 /// As many are open at once: first there is room for all, then the table of 65,536 is full.
 const OPEN: [usize; 2] = [20_000, 33_000];
 /// As many one after the other.
@@ -195,8 +193,10 @@ fn packets() -> Result<OwnedFd> {
         )
     };
     ensure!(result == 0, "SO_RCVBUFFORCE: {}", io::Error::last_os_error());
-    // It has packets stamped from now on.
+    // It has packets stamped, once a worker of the kernel's has switched that on (`net_enable_timestamp`): until then they would get the
+    // time at which they are read.
     let _ = stamp(&socket);
+    sleep(Duration::from_millis(500));
     Ok(socket)
 }
 
@@ -317,7 +317,7 @@ fn stamps(backend: Backend) -> Result<()> {
             json!({"part": "stamps", "mode": backend.to_string(), "what": what, "connections": count, "off_by_us_p50": median, "off_by_us_most": most, "beyond_200_us": beyond})
         );
         ensure!(count + twice.len() >= CONNECTIONS as usize, "{count} of {what} were compared");
-        ensure!(beyond * ONE_OF <= count, "{what}: {beyond} of {count} are off by more than {TOLERANCE} us");
+        ensure!(beyond == 0, "{what}: {beyond} of {count} are off by more than {TOLERANCE} us");
     }
     Ok(())
 }
