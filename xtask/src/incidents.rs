@@ -78,6 +78,12 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if args.recorded {
+        for kernel in &kernels {
+            println!("{}", output(kernel, &["recorded".to_owned()], Processors::Counted, &programs)?);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(count) = args.worlds {
         return worlds(&kernels, count, args.seed, &programs);
     }

@@ -9,15 +9,24 @@
 mod system;
 mod worlds;
 
-use std::{io::Write as _, ops::Range, process::ExitCode, thread::sleep, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    ops::Range,
+    process::{Command, ExitCode},
+    thread::sleep,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use self::system::{System, Where};
 use crate::{
     lines::Dir,
-    tool::{Backend, Launch, Outcome, Scratch, Sink},
+    tool::{self, Backend, Launch, Outcome, Scratch, Sink},
 };
 
 /// First argument of a run of all incidents.
@@ -205,6 +214,38 @@ impl Incident {
         Ok((system, tool.stop()?))
     }
 
+    /// Makes it while the recorder runs too, and says whether the same is found in the recording of these minutes.
+    fn run_recorded(&self) -> Result<Value> {
+        let directory = TempDir::new()?;
+        let path = directory.path().display().to_string();
+        let record = filtered(self.fault, Launch::new(Backend::tested()[0]).view("record"));
+        let sink = Sink::Redirected(Scratch::new("record"));
+        let mut recorder = record.args(&["--stages", "fine", "-o", &path]).sink(sink).start()?;
+        let (_, outcome) = self.play(launch(self.fault))?;
+        recorder.signal(Signal::SIGUSR1)?;
+        recorder.expect_said("the file", |said| said.iter().any(|line| line.contains(".nlr: ")))?;
+        recorder.stop()?;
+        let file = fs::read_dir(directory.path())?.next().context("no file")??.path();
+        let replayed = Command::new(tool::path())
+            .args(["diagnose", "--format", "json", "--footer", "none", "--replay"])
+            .arg(file)
+            .output()?;
+        let found = |verdict: &[u8]| -> Result<Vec<Value>> {
+            let verdict: Value = serde_json::from_slice(verdict)?;
+            let findings = verdict["findings"].as_array().context("no findings")?;
+            let of = |finding: &Value| ["process", "direction", "cause"].map(|name| finding[name].clone());
+            Ok(findings.iter().map(|finding| json!(of(finding))).collect())
+        };
+        let (live, recorded) = (found(outcome.text()?.as_bytes())?, found(&replayed.stdout)?);
+        Ok(json!({
+            "fault": format!("{:?}", self.fault),
+            "is_first_the_same": live.first() == recorded.first(),
+            "are_all_the_same": live == recorded,
+            "live": live,
+            "recorded": recorded,
+        }))
+    }
+
     /// Makes it, and prints what a person is told.
     fn show(&self) -> Result<()> {
         let (_, outcome) = self.play(launch(self.fault).text())?;
@@ -216,16 +257,32 @@ impl Incident {
 fn launch(fault: Fault) -> Launch {
     let sink = Sink::Redirected(Scratch::new("diagnose"));
     let launch = Launch::new(Backend::tested()[0]).view("diagnose").args(&["--duration", "10m"]).sink(sink);
+    filtered(fault, launch)
+}
+
+fn filtered(fault: Fault, launch: Launch) -> Launch {
     if fault.hides_the_gateway() { launch.args(&["--comm", "svc-*"]) } else { launch }
 }
 
+/// One of each fault: what is said live and of the recording.
+fn recorded() -> Result<()> {
+    for fault in Fault::ALL {
+        let ms = if fault.has_strength() { STRENGTHS[2] } else { 0 };
+        let incident = Incident { fault, place: fault.places()[0], ms, hit: 0..1, rounds: 0, load: 0 };
+        let said = incident.run_recorded().with_context(|| format!("{incident:?}"))?;
+        writeln!(std::io::stdout(), "{said}")?;
+    }
+    Ok(())
+}
+
 /// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints what a person is told in
-/// one, by its fault, ms and load.
+/// one, by its fault, ms and load; `recorded` one of each, in a recording too.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.as_slice() {
         ["worlds", count, seed] => worlds::drawn(count, seed).and_then(|drawn| judge(drawn.into_iter())),
         ["show", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.show()),
+        ["recorded"] => recorded(),
         [] => judge(Incident::all()),
         [wanted, ..] => {
             judge(Incident::all().filter(|incident| format!("{:?}", incident.fault).contains(wanted)))
