@@ -162,6 +162,9 @@ pub(crate) struct IncidentsArgs {
     /// Make one only, on two processors that others use for LOAD percent of the time, and print what a person is told
     #[arg(long, num_args = 3, value_names = ["FAULT", "MS", "LOAD"], conflicts_with_all = ["save", "fault", "worlds"])]
     pub(crate) show: Vec<String>,
+    /// Print its packets instead, in JSON with fine stages: `diagnose --replay` judges them again
+    #[arg(long, requires = "show")]
+    pub(crate) packets: bool,
     /// Make one of each fault while `record` runs too, and print what `diagnose` says live and of the recording
     #[arg(long, conflicts_with_all = ["save", "fault", "worlds", "show"])]
     pub(crate) recorded: bool,

@@ -49,6 +49,8 @@ struct Run {
     /// Whether the first one is said with high confidence.
     is_promised: bool,
     found: serde_json::Value,
+    /// All that was said, of one that is not right.
+    verdict: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -72,7 +74,8 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;
     let programs = build::for_tests()?;
     if !args.show.is_empty() {
-        let wanted: Vec<_> = ["show".to_owned()].into_iter().chain(args.show.iter().cloned()).collect();
+        let what = if args.packets { "packets" } else { "show" };
+        let wanted: Vec<_> = [what.to_owned()].into_iter().chain(args.show.iter().cloned()).collect();
         for kernel in &kernels {
             println!("{}", output(kernel, &wanted, Processors::Two, &programs)?);
         }
@@ -98,11 +101,7 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let mut is_good = true;
     for (kernel, runs) in kernels.iter().zip(results) {
         let runs = runs?;
-        for Run { cause, fault, place, ms, hit, judged, found, .. } in &runs {
-            if *judged != Judged::Right {
-                println!("{judged:?}: {fault}, {place}, {ms} ms, {hit}: {found}, not {cause}");
-            }
-        }
+        tell_of(&runs, "")?;
         let table = table(&runs);
         println!("Linux {kernel}\n\n{table}");
         write!(text, "\nLinux {kernel}:\n\n{table}")?;
@@ -117,6 +116,21 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
         "fewer than {WANTED} % of the faults of {PLAIN_MS} ms are named, or a healthy system is blamed"
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells of those that are not right, and puts on record all that was said of them.
+fn tell_of(runs: &[Run], whose: &str) -> Result<()> {
+    for run in runs.iter().filter(|run| run.judged != Judged::Right) {
+        let Run { cause, fault, place, ms, hit, load, judged, found, verdict, .. } = run;
+        let what = format!("{fault}, {place}, {ms} ms, {hit}, load {load} %{whose}");
+        println!("{judged:?}: {what}: {found}, not {cause}");
+        if let Some(verdict) = verdict {
+            let directory = paths::incidents();
+            fs::create_dir_all(&directory)?;
+            fs::write(directory.join(format!("{what}.json")), format!("{verdict:#}\n"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Draws systems, has half of them in guests of each kind, and prints how often the first finding is the right one.
@@ -136,12 +150,7 @@ fn worlds(kernels: &[Kernel], count: usize, seed: u64, programs: &(Built, PathBu
         let mut all = Vec::new();
         for (name, runs) in ["clock counts", "two processors"].into_iter().zip(results) {
             let runs = runs?;
-            for run in runs.iter().filter(|run| run.judged != Judged::Right) {
-                let Run { cause, fault, place, ms, hit, load, judged, found, .. } = run;
-                println!(
-                    "{judged:?}: {name}: {fault}, {place}, {ms} ms, {hit}, load {load} %: {found}, not {cause}"
-                );
-            }
+            tell_of(&runs, &format!(", {name}"))?;
             all.extend(runs);
         }
         println!("Linux {kernel}, seed {seed}\n\n{}", table_of_worlds(&all));
@@ -245,6 +254,7 @@ mod tests {
             is_among_two: judged == Judged::Right,
             is_promised: true,
             found: Default::default(),
+            verdict: None,
         }
     }
 

@@ -54,6 +54,11 @@ pub(crate) fn mutants() -> PathBuf {
     below_target("mutants")
 }
 
+/// What was said of incidents that was not right.
+pub(crate) fn incidents() -> PathBuf {
+    below_target("incidents")
+}
+
 /// What fuzzing leaves: its build, the inputs that it keeps for each reader, and what it found.
 pub(crate) fn fuzz() -> PathBuf {
     below_target("fuzz")

@@ -277,8 +277,10 @@ impl Turns {
 }
 
 impl Packets {
-    /// Another packet of the same answer.
+    /// Another packet of the same answer. When it was written is reckoned from when its ACK was dealt with, which may be a little
+    /// late: the first one was written no later than it.
     fn go_on(&mut self, way: Way) {
+        self.first_ns = self.first_ns.min(way.from_ns);
         let until = self.last.held_until_ns().min(way.from_ns);
         self.held_ns += until.saturating_sub(self.held_until_ns).max(0).unsigned_abs();
         self.held_until_ns = self.held_until_ns.max(until);
@@ -455,6 +457,18 @@ mod tests {
         assert_eq!(part(&answer, Item::AppTransport), 500 + 70);
         assert_eq!(part(&answer, Item::Service), 979 + 400);
         assert_eq!(answer.total_ns(), 2_900 + 70 + 140 - 1_000);
+    }
+
+    #[test]
+    fn a_packet_that_seems_to_be_written_before_the_first_one_is_of_the_same_call() {
+        let mut turns = Turns::default();
+        turns.see(Role::Server, Direction::In, Some(incoming(1_000)), NONE);
+        for (from, held) in [(2_000, 10), (1_700, 800)] {
+            turns.see(Role::Server, Direction::Out, Some(outgoing(from, held)), NONE);
+        }
+        let answer = over(&mut turns);
+        assert_eq!((part(&answer, Item::AppTransport), part(&answer, Item::Service)), (800, 1_700 - 1_021));
+        assert_eq!(answer.total_ns(), 1_700 + 800 + 140 - 1_000);
     }
 
     #[test]

@@ -196,9 +196,11 @@ impl<'a> Judge<'a> {
         {
             return Some(words::stalled(self.stalls.count()));
         }
-        let is_stream = suspect.item == Item::AppTransport
-            && side.held_by_peer * 2 < side.held
-            && side.held_in_stream * 5 >= side.held * 4;
+        // Who asks for an answer and does not take it makes it slow; of a stream nobody knows how fast it is to be.
+        let is_by_peer =
+            if suspect.slow.is_some() { side.is_held_by_peer() } else { side.held_by_peer * 2 >= side.held };
+        let is_stream =
+            suspect.item == Item::AppTransport && !is_by_peer && side.held_in_stream * 5 >= side.held * 4;
         if is_stream {
             return Some(words::STREAM.to_owned());
         }

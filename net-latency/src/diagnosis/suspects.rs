@@ -54,6 +54,8 @@ pub(super) struct Suspect<'a> {
     pub(super) times: &'a Times,
     pub(super) sum: u128,
     pub(super) affected: u64,
+    /// What it adds to each packet or answer on average, ns.
+    pub(super) mean: u128,
     /// Of answers: those in which it took long.
     pub(super) slow: Option<Slow>,
 }
@@ -62,7 +64,8 @@ impl<'a> Suspect<'a> {
     fn of(item: Item, times: &'a Times, threshold_ns: u64) -> Self {
         let slow = times.buckets().filter(|(from, ..)| *from >= threshold_ns);
         let affected = slow.map(|(.., count)| count).sum();
-        Self { item, times, sum: clipped_sum(times), affected, slow: None }
+        let sum = clipped_sum(times);
+        Self { item, times, sum, affected, mean: sum / u128::from(times.count().max(1)), slow: None }
     }
 
     /// The quantile that is the median of those that took long there, of a thousand.
@@ -70,9 +73,11 @@ impl<'a> Suspect<'a> {
         1_000 - (self.affected.saturating_mul(500) / self.times.count().max(1)).min(999)
     }
 
-    /// What it takes on average, ns.
-    fn mean(&self) -> u128 {
-        self.sum / u128::from(self.times.count().max(1))
+    /// Of packets of which an answer has several: what it adds to each of so many answers. Those that wait at the same time, one
+    /// behind the other, add no more than one of them.
+    fn of_each(self, answers: u64) -> Self {
+        let one = self.times.quantile(self.level()).unwrap_or(0);
+        Self { mean: u128::from(one).min(self.sum / u128::from(answers.max(1))), ..self }
     }
 }
 
@@ -101,17 +106,20 @@ impl<'a> Suspects<'a> {
         let answers = &service.answers;
         let of_answers = |item: &Item| {
             let (times, slow) = (answers.part(*item), answers.slow(*item));
-            Suspect { item: *item, times, sum: clipped_sum(times), affected: slow.count, slow: Some(slow) }
+            Suspect {
+                affected: slow.count,
+                slow: Some(slow),
+                ..Suspect::of(*item, times, model.threshold_ns)
+            }
         };
         let mut all: Vec<_> = Item::of_answers(direction).iter().map(of_answers).collect();
         all.retain(|suspect| suspect.sum > 0);
         let mut whole = clipped_sum(&answers.total);
-        // Bytes that are missing, and those that TCP holds back, may be others than the last ones of a request or an answer.
-        let of_all = if direction == Direction::In { Item::Gap } else { Item::AppTransport };
-        let of_all = of_packets(&of_all);
-        let of_last = all.iter().find(|suspect| suspect.item == of_all.item).map_or(0, |suspect| suspect.sum);
-        if of_all.sum > of_last * 2 {
-            all.retain(|suspect| suspect.item != of_all.item);
+        // Bytes that are missing may be others than the last ones of a request.
+        let of_all = of_packets(&Item::Gap).of_each(answers.count());
+        let of_last = all.iter().find(|suspect| suspect.item == Item::Gap).map_or(0, |suspect| suspect.sum);
+        if direction == Direction::In && of_all.sum > of_last * 2 {
+            all.retain(|suspect| suspect.item != Item::Gap);
             whole += of_all.sum - of_last;
             all.push(of_all);
         }
@@ -168,7 +176,7 @@ impl<'a> Suspects<'a> {
             && known >= least
             && suspect.affected >= least_affected(known)
             && percent(suspect.sum, self.whole) >= least_share
-            && suspect.mean() * 2 >= u128::from(threshold_ns)
+            && suspect.mean * 2 >= u128::from(threshold_ns)
             && noise.is_below(suspect, pid)
     }
 }
@@ -254,7 +262,7 @@ impl Noise {
                 let least = if suspects.is_of_answers { LEAST_ANSWERS } else { LEAST_PACKETS };
                 // What a process lacks altogether it does not have alike.
                 let of_answers = suspects.all.iter().filter(|it| it.times.count() >= least);
-                known.extend(of_answers.map(|it| (service.pid, it.item, it.mean())));
+                known.extend(of_answers.map(|it| (service.pid, it.item, it.mean)));
             }
         }
         let all = |is: fn(Worked) -> bool| {
@@ -306,7 +314,7 @@ impl Noise {
             item if item.is_of_cpu() && is_busy => BUSY_NS,
             _ => 0,
         };
-        suspect.mean() >= (alike * WELL_ABOVE).max(usual)
+        suspect.mean >= (alike * WELL_ABOVE).max(usual)
     }
 }
 

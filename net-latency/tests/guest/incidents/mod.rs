@@ -201,6 +201,7 @@ impl Incident {
             "is_among_two": findings.iter().take(2).any(|finding| is_right(&finding)),
             "is_promised": promised.is_some(),
             "found": found.collect::<Vec<_>>(),
+            "verdict": (judged != "right").then_some(&verdict),
         }))
     }
 
@@ -218,7 +219,7 @@ impl Incident {
     fn run_recorded(&self) -> Result<Value> {
         let directory = TempDir::new()?;
         let path = directory.path().display().to_string();
-        let record = filtered(self.fault, Launch::new(Backend::tested()[0]).view("record"));
+        let record = only_services(self.fault, Launch::new(Backend::tested()[0]).view("record"));
         let sink = Sink::Redirected(Scratch::new("record"));
         let mut recorder = record.args(&["--stages", "fine", "-o", &path]).sink(sink).start()?;
         let (_, outcome) = self.play(launch(self.fault))?;
@@ -252,15 +253,23 @@ impl Incident {
         println!("{self:?}:\n{}", outcome.text()?);
         Ok(())
     }
+
+    /// Makes it, and prints its packets.
+    fn print_packets(&self) -> Result<()> {
+        let launch = Launch::new(Backend::tested()[0]).args(&["--stages", "fine"]);
+        let (_, outcome) = self.play(only_services(self.fault, launch))?;
+        println!("{}", outcome.text()?);
+        Ok(())
+    }
 }
 
 fn launch(fault: Fault) -> Launch {
     let sink = Sink::Redirected(Scratch::new("diagnose"));
     let launch = Launch::new(Backend::tested()[0]).view("diagnose").args(&["--duration", "10m"]).sink(sink);
-    filtered(fault, launch)
+    only_services(fault, launch)
 }
 
-fn filtered(fault: Fault, launch: Launch) -> Launch {
+fn only_services(fault: Fault, launch: Launch) -> Launch {
     if fault.hides_the_gateway() { launch.args(&["--comm", "svc-*"]) } else { launch }
 }
 
@@ -276,13 +285,14 @@ fn recorded() -> Result<()> {
 }
 
 /// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints what a person is told in
-/// one, by its fault, ms and load; `recorded` one of each, in a recording too.
+/// one, by its fault, ms and load, and `packets WORLD…` its packets; `recorded` makes one of each, in a recording too.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.as_slice() {
         ["worlds", count, seed] => worlds::drawn(count, seed).and_then(|drawn| judge(drawn.into_iter())),
         ["show", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.show()),
         ["recorded"] => recorded(),
+        ["packets", fault, ms, load] => worlds::of(fault, ms, load).and_then(|world| world.print_packets()),
         [] => judge(Incident::all()),
         [wanted, ..] => {
             judge(Incident::all().filter(|incident| format!("{:?}", incident.fault).contains(wanted)))
