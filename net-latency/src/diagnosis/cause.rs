@@ -7,6 +7,8 @@ use crate::packet::event::Protocol;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     ReaderLate,
+    /// Connections wait for `accept`, or a full queue throws them away.
+    AcceptLate,
     CpuWait,
     MissingBytes,
     /// In the socket, and why is not known.
@@ -37,8 +39,9 @@ pub(super) enum Cause {
 impl Cause {
     /// All of them.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::ReaderLate,
+        Self::AcceptLate,
         Self::CpuWait,
         Self::MissingBytes,
         Self::SocketWait,
@@ -64,6 +67,7 @@ impl Cause {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ReaderLate => "reader-late",
+            Self::AcceptLate => "accept-late",
             Self::CpuWait => "cpu-wait",
             Self::MissingBytes => "missing-bytes",
             Self::SocketWait => "socket-wait",

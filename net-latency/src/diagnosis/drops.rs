@@ -6,7 +6,9 @@ use super::{
     cause::Cause,
     finding::{Confidence, Finding, Who},
     item::Item,
-    model::{Model, Processes},
+    listening::Queues,
+    model::Model,
+    service::Processes,
     words,
 };
 use crate::{accounting::Losses, packet::event::Protocol};
@@ -14,6 +16,11 @@ use crate::{accounting::Losses, packet::event::Protocol};
 /// Datagrams and segments dropped at sockets that make a cause. Sockets that close drop some.
 const LEAST_DROPPED: u64 = 10;
 const LEAST_DROPPED_PERCENT: u64 = 1;
+/// Handshakes that a full queue throws away, likewise; and from how many on they are no accident.
+const LEAST_OVERFLOWS: u64 = 5;
+const MANY: u64 = 30;
+/// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`).
+const AGAIN_NS: u128 = 1_000_000_000;
 
 /// Those whose sockets drop what they get, if they drop much, and the machine where whose is not known.
 pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
@@ -31,6 +38,10 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
             continue;
         }
         left = left.saturating_sub(dropped);
+        // They are told by themselves.
+        if model.listening.dropping(sockets).is_some_and(|queues| queues.overflows * 2 >= dropped) {
+            continue;
+        }
         let one = if let [service] = its.as_slice() { Some(*service) } else { None };
         let (port, protocol, direction) = (sockets.port, Protocol::of(sockets.protocol), Direction::In);
         let nobody = Who { process: None, processes: Processes::Unknown, port, protocol, direction };
@@ -54,27 +65,46 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
     found
 }
 
+/// Whose accept queues were full, but for those of whom `found` says so.
+pub(super) fn overflows(model: &Model, found: &[Finding]) -> Vec<Finding> {
+    let is_much = |queues: &Queues| {
+        queues.overflows >= LEAST_OVERFLOWS
+            && queues.overflows.saturating_mul(100) >= queues.accepted.saturating_mul(LEAST_DROPPED_PERCENT)
+    };
+    let cause = Cause::AcceptLate;
+    let overflow = |(&(netns, port), queues): (&(u32, u16), &Queues)| {
+        let service = model.services.iter().find(|service| service.listens(netns, port));
+        let pid = service.map_or(queues.pid, |service| service.pid);
+        let is_known = |found: &Finding| found.cause == cause && found.pid == pid && pid > 0;
+        (is_much(queues) && !found.iter().any(is_known)).then(|| Finding {
+            who: Some(service.map_or_else(|| queues.who(port), |service| Who::of(service, Direction::In))),
+            packets: queues.overflows + queues.accepted,
+            affected: queues.overflows,
+            confidence: if queues.overflows >= MANY { Confidence::High } else { Confidence::Medium },
+            sentence: words::OVERFLOW.to_owned(),
+            brief: "its accept queue is full",
+            evidence: vec![words::overflowed(queues)],
+            next: {
+                let command = format!("ss -ltn 'sport = :{port}'");
+                service.map_or(command.clone(), |service| words::inside(service, &command))
+            },
+            weight: u128::from(queues.overflows) * AGAIN_NS,
+            pid,
+            ..words::finding(cause, Item::Wait)
+        })
+    };
+    let mut all: Vec<_> = model.listening.all().collect();
+    all.sort_unstable_by_key(|(place, _)| **place);
+    all.into_iter().filter_map(overflow).collect()
+}
+
 /// So many of those that were seen were dropped, by whom is not known.
 fn drop_finding(dropped: u64, seen: u64) -> Finding {
     Finding {
-        who: None,
-        also: Vec::new(),
-        cause: Cause::SocketDrop,
-        stage: None,
-        share: None,
-        p50_ns: None,
-        p99_ns: None,
         packets: seen,
         affected: dropped,
-        confidence: Confidence::Medium,
-        sentence: words::SOCKET_DROP.to_owned(),
-        brief: words::brief(Cause::SocketDrop, Item::Socket),
-        within: words::within(Cause::SocketDrop, Item::Socket),
         evidence: vec![format!("{dropped} of {seen} packets were dropped after they reached TCP or UDP")],
-        cpu_held_by: None,
         next: "nstat -az UdpRcvbufErrors TcpExtTCPBacklogDrop TcpExtTCPRcvQDrop".to_owned(),
-        answers: None,
-        weight: 0,
-        pid: 0,
+        ..words::finding(Cause::SocketDrop, Item::Socket)
     }
 }

@@ -7,7 +7,7 @@ use super::{
     cause::Cause,
     holders::HeldBy,
     item::Item,
-    model::{Processes, Service},
+    service::{Processes, Service},
 };
 use crate::packet::event::Protocol;
 

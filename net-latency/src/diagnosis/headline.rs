@@ -5,7 +5,7 @@ use net_latency_common::Direction;
 use super::{
     cause::Cause,
     finding::{Confidence, Finding, Normal, OfAnswers, Unsure, Verdict, Who},
-    model::Processes,
+    service::Processes,
     suspects::LEAST_PACKETS,
     words::{self, counted},
 };
@@ -59,7 +59,7 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
     };
     let brief = finding.brief;
     let Some(who) = &finding.who else {
-        let affected = format!("{} of {} packets", finding.affected, finding.packets);
+        let affected = affected(finding);
         return vec![
             format!("{}, {affected}{others}", finding.sentence),
             format!("{brief}, {affected}{others}"),
@@ -92,7 +92,7 @@ fn of_fault(finding: &Finding, others: usize, threshold_ns: u64) -> Vec<String> 
     let times = finding.p50_ns.zip(finding.p99_ns).filter(|_| !is_counted(finding));
     let (figure, all) = match times {
         None => {
-            let affected = format!("{} of {} packets", finding.affected, finding.packets);
+            let affected = affected(finding);
             (affected.clone(), affected)
         }
         Some((p50, p99)) => {
@@ -135,7 +135,7 @@ pub(super) fn first_line(finding: &Finding) -> String {
     let brief = finding.brief;
     let Some(who) = &finding.who else {
         let share = finding.share.map(|share| format!(", {share} % of the time of all answers"));
-        let packets = || format!(", {} of {} packets", finding.affected, finding.packets);
+        let packets = || format!(", {}", affected(finding));
         return format!("{perhaps}this machine: {brief}{}", share.unwrap_or_else(packets));
     };
     let also = match finding.also.len() {
@@ -149,7 +149,7 @@ pub(super) fn first_line(finding: &Finding) -> String {
     let times = finding.p50_ns.zip(finding.p99_ns).filter(|_| !is_counted(finding));
     let figure = match times {
         Some((p50, p99)) => format!("p50 {}, p99 {}", Human(p50), Human(p99)),
-        None => format!("{} of {} packets", finding.affected, finding.packets),
+        None => affected(finding),
     };
     format!("{perhaps}{name}, {}: {brief}, {figure}", dir(who.direction))
 }
@@ -159,6 +159,12 @@ pub(super) fn also(finding: &Finding) -> Option<String> {
     let whom = |who: &Who| format!("{}, {} port {}", name(who), who.protocol.name(), who.port);
     let also: Vec<_> = finding.also.iter().map(whom).collect();
     (!also.is_empty()).then(|| also.join("; "))
+}
+
+/// How many have it.
+fn affected(finding: &Finding) -> String {
+    let what = if finding.cause == Cause::AcceptLate { "handshakes" } else { "packets" };
+    format!("{} of {} {what}", finding.affected, finding.packets)
 }
 
 /// It is about how many packets, and not about how long they take.

@@ -7,12 +7,16 @@ use super::{
     finding::{Confidence, Finding, Normal, OfAnswers, ServiceAnswers, Unsure, Who},
     holders::HeldBy,
     item::Item,
+    listening::Queues,
     machine::Throttled,
-    model::{Model, Processes, Service, Side, Windows},
+    model::Model,
+    service::{Processes, Service},
+    side::Side,
     suspects::{
         LEAST_AFFECTED, LEAST_ANSWERS, LEAST_PACKETS, Noise, Suspect, Suspects, clipped_sum, column,
         is_before_closed_window, is_judged_by_answers, is_resent, percent, worked,
     },
+    windows::Windows,
     words,
 };
 use crate::accounting::Human;
@@ -289,6 +293,9 @@ impl<'a> Judge<'a> {
             Item::Wait if self.is_busy(service, suspect) => {
                 (Cause::Application, words::busy(self.served(service).unwrap_or(0)))
             }
+            Item::Wait if self.queues(service, suspect).is_some() => {
+                (Cause::AcceptLate, words::sentence(Cause::AcceptLate, suspect.item, &device))
+            }
             Item::Service => {
                 let is_much = |other: &&Suspect<'_>| {
                     !matches!(other.item, Item::Service | Item::Resend)
@@ -307,6 +314,13 @@ impl<'a> Judge<'a> {
             Item::Wire => (cause, words::between_ends(self.peer(service))),
             _ => (cause, words::sentence(cause, suspect.item, &device)),
         }
+    }
+
+    /// The accept queues in which half of that wait was spent, or more.
+    fn queues(&self, service: &Service, wait: Suspect<'_>) -> Option<&Queues> {
+        let whole = wait.slow.map_or(wait.sum, |_| service.answers.sum_of(Item::Wait).into());
+        let queues = self.model.listening.of(service)?;
+        (wait.item == Item::Wait && u128::from(queues.waited_ns) * 2 >= whole).then_some(queues)
     }
 
     /// Whether ACKs that nothing held back take half of the time that the answers take, or more.
@@ -408,6 +422,10 @@ impl<'a> Judge<'a> {
         // They are in no part of an answer.
         if side.delayed_acks > 0 && suspect.slow.is_none() {
             evidence.push(words::delayed_acks(side.delayed_acks));
+        }
+        if let Some(queues) = self.queues(service, suspect) {
+            evidence.push(words::accepted_late(queues));
+            evidence.extend((queues.overflows > 0).then(|| words::overflowed(queues)));
         }
         if suspect.item == Item::Wait
             && let Some(time) = self.served(service)

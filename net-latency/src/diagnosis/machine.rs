@@ -133,6 +133,13 @@ impl Sensors {
     }
 }
 
+impl Machine {
+    /// That is not known.
+    pub(crate) fn miss(&mut self, what: &'static str) {
+        self.missing.push(what);
+    }
+}
+
 impl Throttled {
     /// Its directory, where it can stand on a command line.
     pub(super) fn plain_path(&self) -> Option<&str> {

@@ -1,7 +1,7 @@
 //! What makes each service slow, for every command that says so.
 //!
-//! [`model`] collects: [`answers`] with the parts of their time, [`waits`] for others' answers, what is [`awaited`], what [`connections`] know of the packets
-//! before, [`holders`] of CPUs, and what the [`machine`] says of its CPUs. [`suspects`] are the times that may be the cause, [`judge`]
+//! [`model`] collects, for each [`service`] and each [`side`] of it, in [`windows`] of time: [`answers`] with the parts of their time, [`waits`] for others' answers, what is [`awaited`], what [`connections`] know of the packets
+//! before, [`holders`] of CPUs, and what the [`machine`] says of its CPUs, and who is [`listening`]. [`suspects`] are the times that may be the cause, [`judge`]
 //! finds it for a direction of a service, [`drops`] for sockets, [`unanswered`] for requests in vain, and [`verdict`] puts the [`finding`]s in order. [`text`] and [`json`]
 //! write all of what came of it, and [`headline`] what one line has room for, in [`words`]. [`recent`] keeps to the last seconds.
 
@@ -16,9 +16,12 @@ mod holders;
 mod item;
 pub(crate) mod json;
 mod judge;
+mod listening;
 mod machine;
 mod model;
 mod recent;
+mod service;
+mod side;
 mod suspects;
 #[cfg(test)]
 mod tests;
@@ -26,7 +29,10 @@ pub(crate) mod text;
 mod unanswered;
 mod verdict;
 mod waits;
+mod windows;
 mod words;
 
-pub(crate) use self::{finding::Verdict, headline::Headline, machine::Sensors, verdict::judge};
+pub(crate) use self::{
+    finding::Verdict, headline::Headline, listening::Listening, machine::Sensors, verdict::judge,
+};
 pub use self::{model::Model, recent::Recent};

@@ -4,42 +4,34 @@
 //! Its size is bounded: [`SERVICES`] services, [`CONNECTIONS`] connections, [`WINDOWS`] windows of time. Once it has seen the
 //! services and the range of their times, an event takes no memory.
 
-use std::{array, collections::HashMap, mem, net::IpAddr, time::Duration};
+use std::{collections::HashMap, mem, time::Duration};
 
 use net_latency_common::{
-    COMM_LEN, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
-    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, is_client, service_port,
+    COMM_LEN, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PART_COPY, PART_CPU,
+    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, service_port,
 };
 
 use super::{
-    answers::{Answers, Over, Way},
-    awaited::Unanswered,
+    answers::{Over, Way},
     connections::{Connections, Exchange, Half, Other, Pending},
-    holders::Holders,
     item::Item,
+    listening::Listening,
     machine::Machine,
+    service::Service,
+    side::{LONGEST_NS, Side},
     waits::Waits,
+    windows::WINDOWS,
 };
 use crate::{
-    accounting::{
-        Challengers, DELAYED_ACK_NS, Ends, Holder, Leader, Packet, Times, exchanges::Role, whose_place,
-    },
+    accounting::{Challengers, DELAYED_ACK_NS, Ends, Holder, Packet, exchanges::Role, whose_place},
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
 
 /// Most services that have a place. Each has some 30 distributions, which take up to 18 KiB each and usually a fifth of that.
 const SERVICES: usize = 128;
-/// Most windows of time that are told apart. When there are more, they become twice as wide.
-const WINDOWS: usize = 1_024;
 /// A window's width at first, ns: wide enough for a packet of each busy service, short enough to see a stall by itself.
 const WINDOW_NS: u64 = 100_000_000;
-/// What is longer counts as so long, ns: 73 minutes. It bounds what a distribution takes.
-const LONGEST_NS: u64 = (1 << 42) - 1;
-/// Most services of this machine that are told apart as those whose windows hold packets back.
-const PEERS: usize = 8;
-/// Words of a set of windows.
-const WORDS: usize = WINDOWS / 64;
 
 /// Bytes from which on a packet counts as a full one: the receiver acknowledges every second of these at once. Smaller ones may
 /// wait for its timer.
@@ -52,160 +44,6 @@ const IDLE_NS: i64 = 1_000_000_000;
 /// one or two, since GSO makes one of up to 45 segments.
 const STREAM: u32 = 8;
 
-/// Windows of time, by number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Windows([u64; WORDS]);
-
-impl Windows {
-    fn add(&mut self, window: usize) {
-        self.0[window / 64] |= 1 << (window % 64);
-    }
-
-    pub(super) fn has(&self, window: usize) -> bool {
-        self.0[window / 64] >> (window % 64) & 1 == 1
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
-        (0..WINDOWS).filter(|window| self.has(*window))
-    }
-
-    pub(super) fn of(windows: impl IntoIterator<Item = usize>) -> Self {
-        let mut set = Self::default();
-        windows.into_iter().for_each(|window| set.add(window));
-        set
-    }
-
-    /// Those that both have.
-    pub(super) fn common(&self, other: &Self) -> Self {
-        Self(array::from_fn(|word| self.0[word] & other.0[word]))
-    }
-
-    /// Those that one of both has.
-    pub(super) fn with(&self, other: &Self) -> Self {
-        Self(array::from_fn(|word| self.0[word] | other.0[word]))
-    }
-
-    /// They, and those next to them.
-    pub(super) fn with_neighbours(&self) -> Self {
-        let near = |window: usize| window.saturating_sub(1)..=(window + 1).min(WINDOWS - 1);
-        Self::of(self.all().flat_map(near))
-    }
-
-    /// Each two become one.
-    fn halve(&mut self) {
-        *self = Self::of(self.all().map(|window| window / 2));
-    }
-}
-
-/// One direction of a service.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Side {
-    /// Packets with data that were sent for the first time, or received.
-    pub(super) packets: u64,
-    /// By [`Item`].
-    pub(super) times: [Times; Item::COUNT],
-    /// From the first of the basic stages to the last.
-    pub(super) total: Times,
-    /// Incoming packets whose time between TCP or UDP and the application is unknown.
-    pub(super) unknown: u64,
-    /// Packets that TCP sent again, and those of them that the timer sent.
-    pub(super) resent: u64,
-    pub(super) by_timer: u64,
-    /// Packets that the device's queue dropped.
-    pub(super) dropped: u64,
-    /// Segments sent again that the peer had already, as it said.
-    pub(super) needless: u64,
-    /// The kernel's smoothed round-trip times.
-    pub(super) rtt: Times,
-    /// ACKs that may have waited for the peer's timer.
-    pub(super) delayed_acks: u64,
-    /// Packets that TCP held for long, those of them in a stream, and those before a closed window.
-    pub(super) held: u64,
-    pub(super) held_in_stream: u64,
-    pub(super) held_by_peer: u64,
-    /// Why TCP held them, where that is known, in the order of [`Held::ALL`].
-    pub(super) held_for: [u64; Held::ALL.len()],
-    /// Packets that the peer's window held back for long, by the services of this machine that they were for: as many as there is
-    /// room for.
-    pub(super) for_peers: Vec<(usize, u64)>,
-    /// Who had the CPU while readers waited for it for long.
-    pub(super) holders: Holders,
-    /// Windows with packets, and those with one that took long in this machine's kernel.
-    pub(super) active: Windows,
-    pub(super) slow: Windows,
-}
-
-impl Side {
-    pub(super) fn times(&self, item: Item) -> &Times {
-        &self.times[item as usize]
-    }
-
-    /// Packets that TCP sent again, or that the device's queue dropped, whichever are more: most are both.
-    pub(super) fn sent_again_or_dropped(&self) -> u64 {
-        self.resent.max(self.dropped)
-    }
-
-    /// Why TCP held back half of what it held for long, or more.
-    pub(super) fn main_reason(&self) -> Option<Held> {
-        let is_main = |held: &Held| self.held_for[*held as usize - 1] * 2 >= self.held.max(1);
-        Held::ALL.into_iter().find(is_main)
-    }
-
-    /// Whether the peer's window held back half of what TCP held for long, or more.
-    pub(super) fn is_held_by_peer(&self) -> bool {
-        self.main_reason() == Some(Held::ReceiveWindow) || self.held_by_peer * 2 >= self.held.max(1)
-    }
-
-    /// Adds another's.
-    fn join(&mut self, other: &Self) {
-        let Self { packets, times, total, unknown, resent, by_timer, dropped, delayed_acks, .. } = other;
-        for (own, times) in self.times.iter_mut().zip(times) {
-            own.merge(times);
-        }
-        self.total.merge(total);
-        self.packets += packets;
-        self.unknown += unknown;
-        self.resent += resent;
-        self.by_timer += by_timer;
-        self.dropped += dropped;
-        self.delayed_acks += delayed_acks;
-        self.needless += other.needless;
-        self.rtt.merge(&other.rtt);
-        self.holders.join(&other.holders);
-        for (peer, count) in &other.for_peers {
-            self.add_for_peer(*peer, *count);
-        }
-        let Self { held, held_in_stream, held_by_peer, held_for, active, slow, .. } = other;
-        self.held += held;
-        self.held_in_stream += held_in_stream;
-        self.held_by_peer += held_by_peer;
-        for (own, count) in self.held_for.iter_mut().zip(held_for) {
-            *own += count;
-        }
-        self.active = self.active.with(active);
-        self.slow = self.slow.with(slow);
-    }
-
-    /// The window of that service held so many packets back.
-    fn add_for_peer(&mut self, peer: usize, count: u64) {
-        if let Some((_, sum)) = self.for_peers.iter_mut().find(|(known, _)| *known == peer) {
-            *sum += count;
-        } else if self.for_peers.len() < PEERS {
-            self.for_peers.push((peer, count));
-        }
-    }
-
-    fn add(&mut self, item: Item, ns: Option<u64>) {
-        if let Some(ns) = ns {
-            self.times[item as usize].add(ns.min(LONGEST_NS));
-        }
-    }
-}
-
 /// Processes of one name at one port that have a place each. Where there are more, such as a server that forks for each
 /// connection, or clients that come and go, all of them have one.
 const ALIKE: usize = 4;
@@ -215,116 +53,6 @@ type Key = (u32, [u8; COMM_LEN], u16, Protocol, u32);
 
 /// Who may be alike: name, port, protocol, network namespace.
 type Kind = ([u8; COMM_LEN], u16, Protocol, u32);
-
-/// Whose packets are a service's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Processes {
-    Unknown,
-    /// By its PID.
-    One(u32),
-    /// More than [`ALIKE`] of one name.
-    Several,
-}
-
-impl Processes {
-    /// Of the one process.
-    pub(super) fn pid(self) -> Option<u32> {
-        match self {
-            Self::One(pid) => Some(pid),
-            Self::Unknown | Self::Several => None,
-        }
-    }
-}
-
-/// The packets of one process that one of its ports serves, or that it exchanges with that port of others.
-#[derive(Clone, Debug)]
-pub(super) struct Service {
-    /// 0 where nobody is known. Of several that of the first.
-    pub(super) pid: u32,
-    is_of_several: bool,
-    /// Who is behind its process.
-    owner: u64,
-    pub(super) port: u16,
-    pub(super) protocol: Protocol,
-    /// Any bytes, ended by 0.
-    pub(super) name: [u8; COMM_LEN],
-    /// Incoming and outgoing.
-    pub(super) sides: [Side; 2],
-    /// Those that it gives, or as a client gets.
-    pub(super) answers: Answers,
-    /// What it waited for in vain.
-    pub(super) unanswered: Unanswered,
-    /// Who has the other end for most of its packets: that service of this machine, or another host.
-    peer: Leader<Option<usize>, { u32::MAX }>,
-    /// The device on which its last packet went out, and whether that name is known.
-    pub(super) device: Option<([u8; COMM_LEN], usize)>,
-    /// The other end of its last packet.
-    pub(super) remote: IpAddr,
-    /// Whether that is the one with the service's port.
-    pub(super) is_client: bool,
-    /// Inode number of its network namespace.
-    netns: u32,
-    /// The name of that, where it has one, and whether it is a container's.
-    pub(super) netns_name: Option<Box<[u8]>>,
-    pub(super) is_contained: bool,
-    /// When its first packet was complete, ns since 1970.
-    met_ns: i64,
-}
-
-impl Service {
-    pub(super) fn side(&self, direction: Direction) -> &Side {
-        &self.sides[direction as usize]
-    }
-
-    /// Whether these are its sockets.
-    pub(super) fn has(&self, sockets: DroppingSockets) -> bool {
-        let own = DroppingSockets {
-            netns: self.netns,
-            port: self.port,
-            protocol: self.protocol.number(),
-            is_client: u8::from(self.is_client),
-        };
-        own == sockets && self.is_used()
-    }
-
-    pub(super) fn processes(&self) -> Processes {
-        match self.pid {
-            0 => Processes::Unknown,
-            _ if self.is_of_several => Processes::Several,
-            pid => Processes::One(pid),
-        }
-    }
-
-    /// Whether it is of the same process, or of processes of the same name.
-    pub(super) fn is_of_same(&self, other: &Self) -> bool {
-        self.pid > 0
-            && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
-    }
-
-    /// The place of the service of this machine that has the other end for most of its packets.
-    pub(super) fn peer(&self) -> Option<usize> {
-        self.peer.by(1).flatten()
-    }
-
-    /// Packets of both directions.
-    fn packets(&self) -> u64 {
-        self.sides.iter().map(|side| side.packets + side.resent).sum()
-    }
-
-    /// Whether it has packets. One that has become a part of another's has none.
-    fn is_used(&self) -> bool {
-        self.packets() > 0
-    }
-
-    pub(super) fn name(&self) -> Option<&[u8]> {
-        let name = self.name.split(|byte| *byte == 0).next()?;
-        (!name.is_empty()).then_some(name)
-    }
-
-    pub(super) fn device(&self) -> Option<&[u8]> {
-        self.device.as_ref().map(|(name, len)| &name[..*len])
-    }
-}
 
 /// All that is known.
 #[derive(Clone, Debug)]
@@ -353,6 +81,8 @@ pub struct Model {
     pub(super) has_parts: bool,
     /// What the machine says of its CPUs.
     pub(super) machine: Machine,
+    /// Who listens.
+    pub(super) listening: Listening,
 }
 
 impl Model {
@@ -376,6 +106,7 @@ impl Model {
             refused: 0,
             has_parts: false,
             machine: Machine::default(),
+            listening: Listening::default(),
         }
     }
 
@@ -718,6 +449,11 @@ impl Model {
         self.machine = machine;
     }
 
+    /// What connections waited for.
+    pub(crate) fn set_listening(&mut self, listening: Listening) {
+        self.listening = listening;
+    }
+
     /// Nothing more will come.
     pub(crate) fn finish(&mut self) {
         self.settle(i64::MAX);
@@ -767,25 +503,7 @@ impl Model {
         if let Some(kind) = kind {
             self.alike.entry(kind).or_default().push(place);
         }
-        let service = Service {
-            pid,
-            is_of_several: false,
-            owner,
-            port,
-            protocol,
-            name: [0; COMM_LEN],
-            sides: [Side::default(), Side::default()],
-            answers: Answers::default(),
-            unanswered: Unanswered::default(),
-            peer: Leader::default(),
-            device: None,
-            remote: ends.remote.ip(),
-            is_client: is_client(ends.local.port(), ends.remote.port(), self.ephemeral),
-            netns: ends.netns,
-            netns_name: event.netns_name().map(Into::into),
-            is_contained: event.container().is_some(),
-            met_ns: event.wall_ns(),
-        };
+        let service = Service::new(event, ends, port, owner, self.ephemeral);
         if is_full {
             self.services[place] = service;
         } else {

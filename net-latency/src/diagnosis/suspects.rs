@@ -11,11 +11,7 @@
 
 use net_latency_common::Direction;
 
-use super::{
-    answers::Slow,
-    item::Item,
-    model::{Model, Service, Side},
-};
+use super::{answers::Slow, item::Item, model::Model, service::Service, side::Side};
 use crate::{
     accounting::Times,
     packet::{event::Protocol, stages},

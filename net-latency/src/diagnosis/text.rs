@@ -5,7 +5,7 @@ use std::io::Write as _;
 use super::{
     finding::{Finding, Normal, Seen, ServiceAnswers, Unsure, Verdict, Who},
     headline,
-    model::Processes,
+    service::Processes,
     words::{self, counted},
 };
 use crate::{accounting::Human, escape::write_name, packet::stages::dir};

@@ -7,7 +7,8 @@ use super::{
     cause::Cause,
     finding::{Confidence, Finding, Who},
     item::Item,
-    model::{Model, Service},
+    model::Model,
+    service::Service,
     words,
 };
 use crate::{accounting::Human, packet::event::Protocol};
@@ -33,7 +34,6 @@ fn datagrams(service: &Service) -> Option<Finding> {
         packets: sent,
         affected: datagrams,
         confidence: if datagrams >= MANY { Confidence::High } else { Confidence::Medium },
-        sentence: words::UNANSWERED.to_owned(),
         evidence: vec![
             format!("{datagrams} of {sent} requests had no answer within a second or more"),
             format!("it waited {} for these in all", Human(waited_ns)),
@@ -63,23 +63,8 @@ fn finding(service: &Service) -> Finding {
     let (cause, item) = (Cause::Unanswered, Item::Resend);
     Finding {
         who: Some(Who::of(service, Direction::Out)),
-        also: Vec::new(),
-        cause,
-        stage: None,
-        share: None,
-        p50_ns: None,
-        p99_ns: None,
-        packets: 0,
-        affected: 0,
-        confidence: Confidence::Medium,
-        sentence: String::new(),
-        brief: words::brief(cause, item),
-        within: words::within(cause, item),
-        evidence: Vec::new(),
-        cpu_held_by: None,
         next: words::next(cause, item, service),
-        answers: None,
-        weight: 0,
         pid: service.pid,
+        ..words::finding(cause, item)
     }
 }

@@ -10,13 +10,16 @@ use net_latency_common::Direction;
 use super::{
     answers::Answers,
     cause::Cause,
-    drops::socket_drops,
+    drops::{overflows, socket_drops},
     finding::{Confidence, Finding, Seen, ServiceAnswers, Verdict, Who},
     item::Item,
     judge::{Judge, Judgement},
-    model::{Model, Service, Side, Windows},
+    model::Model,
+    service::Service,
+    side::Side,
     suspects::{LEAST_PACKETS, Noise, SHORT_PERCENT, clipped_sum, column, is_judged_by_answers, percent},
     unanswered::unanswered,
+    windows::Windows,
     words,
 };
 use crate::{accounting::Losses, packet::event::Protocol};
@@ -53,6 +56,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     findings.sort_by_key(|finding| Reverse(finding.weight));
     let mut findings = joined(findings, model);
     findings.extend(losses.map(|losses| socket_drops(losses, model)).unwrap_or_default());
+    findings.extend(overflows(model, &findings));
     if !judge.is_lossy() {
         findings.extend(unanswered(model));
     }
@@ -176,24 +180,14 @@ fn cpu_short(model: &Model, noise: &Noise) -> Option<Finding> {
     let slow = || answers().map(|answers| answers.slow(Item::Cpu));
     let share = percent(weight, whole);
     (share >= LEAST_SHORT).then(|| Finding {
-        who: None,
-        also: Vec::new(),
-        cause: Cause::CpuShort,
         stage: column(Item::Cpu, Protocol::Tcp),
         share: Some(share),
-        p50_ns: None,
-        p99_ns: None,
         packets: answers().map(Answers::count).sum(),
         affected: slow().map(|slow| slow.count).sum(),
         confidence: if busy.is_some() { Confidence::High } else { Confidence::Low },
-        sentence: words::sentence(Cause::CpuShort, Item::Cpu, ""),
-        brief: words::brief(Cause::CpuShort, Item::Cpu),
-        within: words::within(Cause::CpuShort, Item::Cpu),
         evidence: words::cpu_short(&model.machine, long, waits.len()),
-        cpu_held_by: None,
         next: "top -d 1".to_owned(),
-        answers: None,
         weight,
-        pid: 0,
+        ..words::finding(Cause::CpuShort, Item::Cpu)
     })
 }

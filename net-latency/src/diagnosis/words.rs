@@ -6,11 +6,12 @@ use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
-    finding::ServiceAnswers,
+    finding::{Confidence, Finding, ServiceAnswers},
     holders::HeldBy,
     item::Item,
+    listening::Queues,
     machine::{Machine, Throttled},
-    model::{Processes, Service},
+    service::{Processes, Service},
     suspects::{Worked, column},
 };
 use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
@@ -29,6 +30,31 @@ pub(super) const STREAM: &str =
 pub(super) const BASIC: &str =
     "the device's queue, the wire and the peer were not looked at: that takes --stages fine";
 
+/// A finding of nobody, without figures.
+pub(super) fn finding(cause: Cause, item: Item) -> Finding {
+    Finding {
+        who: None,
+        also: Vec::new(),
+        cause,
+        stage: None,
+        share: None,
+        p50_ns: None,
+        p99_ns: None,
+        packets: 0,
+        affected: 0,
+        confidence: Confidence::Medium,
+        sentence: sentence(cause, item, ""),
+        brief: brief(cause, item),
+        within: within(cause, item),
+        evidence: Vec::new(),
+        cpu_held_by: None,
+        next: String::new(),
+        answers: None,
+        weight: 0,
+        pid: 0,
+    }
+}
+
 /// What a cause means. `device` is empty, or tells which.
 pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
     let text = match cause {
@@ -37,6 +63,9 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
         }
         Cause::ReaderLate => {
             "the bytes were there, and the process read them late: it was busy, slept, or waited for a lock"
+        }
+        Cause::AcceptLate => {
+            "connections wait in the accept queue, with bytes in them: the process calls accept late"
         }
         Cause::CpuWait => "the thread that reads was woken, and then waited for a CPU that others had",
         Cause::MissingBytes => "bytes were missing: segments were lost, or came late, on the way here",
@@ -132,6 +161,7 @@ pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
     match cause {
         Cause::ReaderLate if item == Item::Copy => "its read calls take long",
         Cause::ReaderLate => "reads late",
+        Cause::AcceptLate => "accepts connections late",
         Cause::CpuWait => "waits for a CPU",
         Cause::MissingBytes => "bytes lost or late on the way here",
         Cause::SocketWait => "bytes wait in its socket",
@@ -162,6 +192,7 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
     match cause {
         Cause::ReaderLate if item == Item::Copy => "in its read calls",
         Cause::ReaderLate => "until the process reads",
+        Cause::AcceptLate => "until the process accepts the connection",
         Cause::CpuWait => "waiting for a CPU",
         Cause::MissingBytes => "waiting for bytes that were lost or late",
         Cause::SocketWait => "in the socket",
@@ -269,6 +300,24 @@ pub(super) fn worked(worked: Worked) -> String {
         "{does}: for each answer the process is on a CPU for {}, and waits for one for {} (/proc/PID/task/*/schedstat)",
         Human(on_ns),
         Human(waited_ns)
+    )
+}
+
+/// How long bytes waited in connections that were not accepted yet.
+pub(super) fn accepted_late(queues: &Queues) -> String {
+    let Queues { accepted, waited_ns, .. } = *queues;
+    let each = Human(waited_ns / accepted.max(1));
+    format!("{accepted} connections were accepted, after their first bytes had waited {each} on average")
+}
+
+pub(super) const OVERFLOW: &str = "its accept queue is full, so that handshakes are thrown away: the process calls accept late, or the backlog is small";
+
+/// How many handshakes a full queue threw away.
+pub(super) fn overflowed(queues: &Queues) -> String {
+    let Queues { overflows, backlog, .. } = *queues;
+    let handshakes = counted(overflows, "handshake");
+    format!(
+        "{handshakes} thrown away by a full queue, which has room for {backlog}: clients try again after a second or later"
     )
 }
 
@@ -388,6 +437,7 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
     let sockets = || inside(service, &format!("ss -tinm '( sport = :{port} or dport = :{port} )'"));
     let of_process = if pid == 0 { String::new() } else { format!(" --pid {pid}") };
     match cause {
+        Cause::AcceptLate => inside(service, &format!("ss -ltn 'sport = :{port}'")),
         Cause::ReaderLate if pid > 0 => format!("top -H -p {pid}"),
         Cause::Application if pid > 0 => format!("sudo perf top -p {pid}"),
         Cause::CpuWait => "top -H -d 1".to_owned(),

@@ -17,8 +17,8 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{
-    CONNECTION_RECORDS_MAP, LEAVING_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP, RECORDS_MAP, SEGMENTS_MAP,
-    SENT_MAP, WRITES_MAP,
+    CONNECTION_RECORDS_MAP, LEAVING_MAP, OPEN_CONNECTIONS_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP,
+    RECORDS_MAP, SEGMENTS_MAP, SENT_MAP, WRITES_MAP,
 };
 use rustix::{
     io::Errno,
@@ -80,8 +80,8 @@ pub struct Request {
     pub histograms: Option<Histograms>,
     /// Records have fine stages.
     pub fine: bool,
-    /// Connections in place of packets.
-    pub connections: bool,
+    /// Connections in place of packets: so many at a time.
+    pub connections: Option<u32>,
 }
 
 /// The attached kernel side. Dropping it detaches everything.
@@ -266,14 +266,14 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         loader.map_max_entries("AYA_LOGS", NO_LOG_BYTES);
     }
     let skipping = SKIPPING_OBJECT.filter(|_| env::var_os(SKIPS).is_some());
-    let is_full = !request.connections
+    let is_full = request.connections.is_none()
         && (skipping.is_some()
             || request.filter.control
             || filters::needs_names(&request.filter)
             || request.fine
             || request.log_level > 0);
     let object = match (skipping, request.histograms) {
-        _ if request.connections => CONNECTIONS_OBJECT,
+        _ if request.connections.is_some() => CONNECTIONS_OBJECT,
         (Some(object), _) => object,
         _ if is_full => FULL_OBJECT,
         (None, Some(_)) => COUNTS_OBJECT,
@@ -289,6 +289,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
             loader.map_max_entries(map, entries);
         }
     }
+    if let Some(most) = request.connections {
+        loader.map_max_entries(OPEN_CONNECTIONS_MAP, most);
+    }
     let object = patch::patched(object, &plan.offsets, &settings)?;
     let mut ebpf = loader.load(&object).context("loading the programs")?;
     let mut probes = Probes {
@@ -297,7 +300,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
         // It takes CAP_SYS_ADMIN, beyond what tracing does: without it that time is not known.
         _statistics: (request.log_level > 0).then(|| enable_stats(Stats::RunTime).ok()).flatten(),
     };
-    if !request.connections {
+    if request.connections.is_none() {
         tell_page_bases(&ebpf)?;
     }
     filters::fill(&request.filter, &mut ebpf)?;

@@ -32,7 +32,8 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Attaches to this kernel, whose prerequisites were checked. On failure nothing stays attached.
+    /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time. On failure nothing stays
+    /// attached.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
@@ -40,12 +41,13 @@ impl Tracing {
         filter: &PacketFilter,
         backend: Backend,
         buffer_bytes: u32,
+        most: u32,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
         let plan = Plan::new(&kernel::read_btf()?, Scope { connections: true, ..Scope::of(filter) })?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
         let request =
-            Request { filter: filter.clone(), buffer_bytes, connections: true, ..Request::default() };
+            Request { filter: filter.clone(), buffer_bytes, connections: Some(most), ..Request::default() };
         let (mut probes, mut ebpf) = attach::attach(&plan, backend, &request)?;
         drop((notice, plan));
         let capture = Connections::take(&mut ebpf)?;
@@ -60,9 +62,10 @@ impl Tracing {
     pub(crate) fn start_beside(
         filter: &PacketFilter,
         backend: Backend,
+        most: u32,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        Self::start(filter, backend, BESIDE_BYTES, is_quiet)
+        Self::start(filter, backend, BESIDE_BYTES, most, is_quiet)
     }
 
     /// Passes over what met some of the hooks only, while others were being attached.

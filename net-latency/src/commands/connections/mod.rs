@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use net_latency_common::{CONNECTION_OPEN, ConnectionRecord};
+use net_latency_common::{CONNECTION_OPEN, ConnectionRecord, MAX_CONNECTIONS};
 use tokio::signal::unix::Signal;
 
 use self::{
@@ -65,7 +65,8 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     tell_unmatched(&config.filter, config.quiet);
-    let mut kernel = Tracing::start(&config.filter, tracing.backend, tracing.buffer_bytes, config.quiet)?;
+    let mut kernel =
+        Tracing::start(&config.filter, tracing.backend, tracing.buffer_bytes, MAX_CONNECTIONS, config.quiet)?;
     selected.are_there()?;
     sink.begin();
     let names = Names::default();

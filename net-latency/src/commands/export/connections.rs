@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use net_latency_common::{CONNECTION_OPEN, ConnectionRecord};
+use net_latency_common::{CONNECTION_OPEN, ConnectionRecord, MAX_CONNECTIONS};
 
 use crate::{
     commands::connections::{
@@ -35,7 +35,7 @@ impl Followed {
     pub(super) fn start(config: &ExportConfig) -> Result<Self, Failure> {
         let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.word());
         Ok(Self {
-            tracing: Tracing::start_beside(&config.filter, config.backend, config.quiet)?,
+            tracing: Tracing::start_beside(&config.filter, config.backend, MAX_CONNECTIONS, config.quiet)?,
             counted: Connections::new(config.series, ports::ephemeral(), results),
         })
     }

@@ -12,6 +12,7 @@ use std::{
 use anyhow::Context as _;
 use chrono::Local;
 use hyper::StatusCode;
+use net_latency_common::MAX_CONNECTIONS;
 use rustix::system::uname;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -64,7 +65,9 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let server = config.listen.as_ref().map(|listen| serve(listen, config)).transpose()?;
     let mut selected = Selected::hold(&config.filter, false)?;
     let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
-    let start = || Tracing::start_beside(&config.connections(), config.tracing.backend, config.quiet);
+    let start = || {
+        Tracing::start_beside(&config.connections(), config.tracing.backend, MAX_CONNECTIONS, config.quiet)
+    };
     let mut connections = config.triggers.failed.map(|_| start()).transpose()?;
     selected.are_there()?;
     let socket = match &config.listen {

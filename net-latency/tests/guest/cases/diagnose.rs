@@ -18,6 +18,7 @@ use crate::{
 
 pub(crate) const CASES: &[Case] = &[
     ("diagnose_finds_a_reader_that_sleeps", reader_sleeps),
+    ("diagnose_finds_a_listener_that_accepts_late", accepts_late),
     ("diagnose_finds_a_reader_without_a_cpu", reader_needs_a_cpu),
     ("diagnose_finds_the_senders_queue", senders_queue),
     ("diagnose_finds_the_queue_at_the_other_end", peers_queue),
@@ -115,6 +116,23 @@ fn reader_sleeps(backend: Backend) -> Result<()> {
     pair.server.answer()?;
     let verdict = expect(tool, &pair, &[], &[("reader-late", "in")])?;
     ensure!(verdict["findings"][0]["stage"] == "wait", "another stage: {verdict}");
+    Ok(())
+}
+
+fn accepts_late(backend: Backend) -> Result<()> {
+    let mut pair = prepare(&Path::loopback(Version::V4)?)?;
+    let tool = start(backend, &pair, &[])?;
+    for _ in 0..ROUNDS {
+        pair.client.ask(&format!("connect {} {}", pair.far.ip(), pair.far.port()))?;
+        pair.client.tell("request 1 200")?;
+        sleep(FAULT);
+        pair.server.ask("accept")?;
+        pair.server.ask("serve 1 200 0")?;
+        pair.client.answer()?;
+    }
+    let verdict = expect(tool, &pair, &[], &[("accept-late", "in")])?;
+    let evidence = verdict["findings"][0]["evidence"].to_string();
+    ensure!(evidence.contains(&format!("{ROUNDS} connections were accepted, after")), "{evidence}");
     Ok(())
 }
 

@@ -37,6 +37,8 @@ pub(crate) const ROLE: &str = "incidents";
 pub(crate) enum Fault {
     /// A service reads late.
     ReadsLate,
+    /// Each request has a new connection, which it accepts late.
+    AcceptsLate,
     /// Somebody with a higher priority takes its CPU.
     LosesCpu,
     /// A service works on its answers.
@@ -83,8 +85,9 @@ const SERVICES: usize = 3;
 const STRENGTHS: [u64; 3] = [2, 10, 50];
 
 impl Fault {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::ReadsLate,
+        Self::AcceptsLate,
         Self::LosesCpu,
         Self::Works,
         Self::Halves,
@@ -109,6 +112,7 @@ impl Fault {
     fn expected(self) -> Option<(&'static str, Dir)> {
         Some(match self {
             Self::ReadsLate => ("reader-late", Dir::In),
+            Self::AcceptsLate => ("accept-late", Dir::In),
             Self::LosesCpu => ("cpu-wait", Dir::In),
             Self::Works => ("application", Dir::Out),
             Self::Halves => ("nagle", Dir::Out),
@@ -136,6 +140,11 @@ impl Fault {
             }
             _ => &[Where::OneHost, Where::Links],
         }
+    }
+
+    /// Whether each request has a connection of its own.
+    fn has_new_connections(self) -> bool {
+        matches!(self, Self::AcceptsLate | Self::SlowStart)
     }
 
     /// Whether the gateway is on another machine, as far as the tool can see: else the fault is seen where it is made.

@@ -103,7 +103,7 @@ impl System {
             let asks_hog = fault == Fault::LosesCpu && is_hit || fault == Fault::Stalls && number == 0;
             let hog = if asks_hog { pipe.path().display().to_string() } else { "-".to_owned() };
             gateway.ask(&format!("gateway knows {from} {address} {port} {pause} {hog}"))?;
-            if fault != Fault::SlowStart {
+            if !fault.has_new_connections() {
                 peer.ask("accept")?;
                 if fault == Fault::Halves && is_hit {
                     peer.ask("delay-small yes")?;
@@ -154,7 +154,8 @@ impl System {
         };
         for (number, service) in self.services.iter_mut().enumerate() {
             let kind = match fault {
-                Fault::SlowStart => "new",
+                Fault::AcceptsLate if hit.contains(&number) => "accepts-late",
+                _ if fault.has_new_connections() => "new",
                 _ if !hit.contains(&number) => "well",
                 Fault::ReadsLate => "late",
                 Fault::Works => "work",
@@ -167,7 +168,7 @@ impl System {
         }
         let parts = if fault == Fault::Reorder { 8 } else { 1 };
         let hog_each = if fault == Fault::Stalls { STALL_EACH } else { 1 };
-        let connections = if fault == Fault::SlowStart { "new" } else { "old" };
+        let connections = if fault.has_new_connections() { "new" } else { "old" };
         if fault == Fault::LosesCpu {
             self.gateway.ask("gateway first")?;
         }

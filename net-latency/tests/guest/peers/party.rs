@@ -144,7 +144,7 @@ impl Way {
 
 /// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `spin` needs a CPU for
 /// that, `halves` writes each answer twice,
-/// half of it each time, `new` takes a new connection for each request, and `well` has none.
+/// half of it each time, `new` takes a new connection for each request, `accepts-late` likewise and late, and `well` has none.
 pub(super) fn serve(
     listener: Option<&TcpListener>,
     stream: Option<&TcpStream>,
@@ -156,8 +156,17 @@ pub(super) fn serve(
     let mut request = [0; REQUEST];
     let answer = vec![b'a'; answer];
     for _ in 0..rounds {
-        let accepted = (kind == "new").then(|| listener.context("not listening")?.accept().context("accept"));
-        let accepted = accepted.transpose()?.map(|(stream, _)| stream);
+        let accepted = match kind {
+            "new" | "accepts-late" => {
+                let listener = listener.context("not listening")?;
+                if kind == "accepts-late" {
+                    poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+                    sleep(time);
+                }
+                Some(listener.accept().context("accept")?.0)
+            }
+            _ => None,
+        };
         let mut stream = accepted.as_ref().or(stream).context("not connected")?;
         if kind == "late" {
             poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;

@@ -1,5 +1,7 @@
 //! Says what makes each service slow: runs a trace or reads logs, and writes the verdict.
 
+mod queues;
+
 use std::{
     io::{self, Write as _},
     time::{Duration, Instant},
@@ -8,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::{task::yield_now, time::sleep};
 
+use self::queues::Queues;
 use super::Alarm;
 use crate::{
     accounting::{Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
@@ -70,8 +73,10 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
     selected.are_there()?;
     sink.begin();
+    let queues = Queues::start(config, tracing);
     let names = Names::default();
-    privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
+    let later = Later { reads_names: true, runs_program: queues.is_some(), ..Later::default() };
+    privileges::give_up(&later, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!(
             "tracing by {} for {duration:?}; Ctrl-C ends it earlier, with the verdict",
@@ -85,6 +90,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
         sensors,
         summary: Summary::since(*tracer.span.start()).with_connections(connections(config)),
         tracer,
+        queues,
         names,
         left_out: LeftOut::default(),
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
@@ -106,6 +112,8 @@ struct Live {
     began: Sample,
     summary: Summary,
     tracer: Tracer,
+    /// Accept queues, where they can be told.
+    queues: Option<Queues>,
     names: Names,
     /// Records that don't count.
     left_out: LeftOut,
@@ -138,6 +146,7 @@ impl Live {
                 }
                 _ = tick.tick() => {
                     ticks = ticks.wrapping_add(1);
+                    self.queues.as_mut().map_or(Ok(()), Queues::read)?;
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
@@ -172,7 +181,18 @@ impl Live {
     /// Detaches, and takes what is left.
     fn finish(&mut self) -> Result<Losses, Failure> {
         self.sensors.look(self.model.processes(), monotonic_ns());
-        self.model.set_machine(self.sensors.since(&self.began));
+        let mut machine = self.sensors.since(&self.began);
+        match self.queues.take() {
+            Some(queues) => {
+                let (listening, is_whole) = queues.finish()?;
+                self.model.set_listening(listening);
+                if !is_whole {
+                    machine.miss("accept queues of some connections (there were too many)");
+                }
+            }
+            None => machine.miss("accept queues (they were not traced)"),
+        }
+        self.model.set_machine(machine);
         let mut losses = self.tracer.detach()?;
         self.drain(usize::MAX)?;
         self.model.ask(tasks::name, Allowed::of);

@@ -1,0 +1,85 @@
+//! Accept queues beside packets: the kernel side of connections is attached too.
+
+use std::collections::HashMap;
+
+use net_latency_common::{CONNECTION_OPEN, ListenerRecord};
+
+use crate::{
+    diagnosis::Listening,
+    error::Failure,
+    message::tell,
+    probes::connections::{Told, Which},
+    request::{DiagnoseConfig, PacketFilter, TracingConfig},
+    run::connections::{Tracing, lost},
+};
+
+/// Most connections at a time: the table of them takes 1 MiB.
+const MOST: u32 = 8192;
+
+/// Their kernel side, and what it told.
+pub(super) struct Queues {
+    tracing: Tracing,
+    /// Of what has ended.
+    known: Listening,
+    /// What the sockets that listen have told last.
+    listeners: HashMap<u64, ListenerRecord>,
+}
+
+impl Queues {
+    /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
+    pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
+        let PacketFilter { interfaces, direction, .. } = &config.filter;
+        if !interfaces.is_empty() || direction.is_some() {
+            return None;
+        }
+        let filter = PacketFilter { protocol: None, control: false, ..config.filter.clone() };
+        let started = Tracing::start_beside(&filter, tracing.backend, MOST, config.quiet);
+        let begun = started.and_then(|mut tracing| tracing.begin().map(|()| tracing));
+        let told = |failure: &Failure| tell(format_args!("accept queues are not looked at: {failure}"));
+        let tracing = begun.inspect_err(told).ok()?;
+        Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
+    }
+
+    /// Reads what waits.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(super) fn read(&mut self) -> Result<(), Failure> {
+        self.take(false)
+    }
+
+    fn take(&mut self, is_end: bool) -> Result<(), Failure> {
+        while let Some(told) = self.tracing.capture.oldest()? {
+            match told {
+                // What ends while it is asked about for the last time would count twice.
+                Told::Connection(record) if is_end == (record.flags & CONNECTION_OPEN != 0) => {
+                    self.known.connection(&record);
+                }
+                Told::Connection(_) => {}
+                Told::Listener(record) if record.is_closed != 0 => {
+                    self.listeners.remove(&record.socket);
+                    self.known.listener(&record);
+                }
+                Told::Listener(record) => drop(self.listeners.insert(record.socket, record)),
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is known at the end, and whether it is of all connections.
+    ///
+    /// # Errors
+    /// If what is open can't be asked about.
+    pub(super) fn finish(mut self) -> Result<(Listening, bool), Failure> {
+        self.take(false)?;
+        for which in [Which::Connections, Which::Listeners] {
+            for sockets in self.tracing.sockets(which) {
+                self.tracing.ask(&sockets)?;
+                self.take(true)?;
+            }
+        }
+        self.listeners.values().for_each(|record| self.known.listener(record));
+        let is_whole = lost(&self.tracing.counters()?) == 0;
+        Ok((self.known, is_whole))
+    }
+}

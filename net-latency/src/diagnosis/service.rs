@@ -1,0 +1,150 @@
+//! A process and the port that it serves, or whose service it uses.
+
+use std::net::IpAddr;
+
+use net_latency_common::{COMM_LEN, Direction, DroppingSockets, is_client};
+
+use super::{answers::Answers, awaited::Unanswered, side::Side};
+use crate::{
+    accounting::{Ends, Leader},
+    packet::event::{Event, Protocol},
+};
+
+/// Whose packets are a service's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Processes {
+    Unknown,
+    /// By its PID.
+    One(u32),
+    /// More than have a place each, of one name.
+    Several,
+}
+
+impl Processes {
+    /// Of the one process.
+    pub(super) fn pid(self) -> Option<u32> {
+        match self {
+            Self::One(pid) => Some(pid),
+            Self::Unknown | Self::Several => None,
+        }
+    }
+}
+
+/// The packets of one process that one of its ports serves, or that it exchanges with that port of others.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    /// 0 where nobody is known. Of several that of the first.
+    pub(super) pid: u32,
+    pub(super) is_of_several: bool,
+    /// Who is behind its process.
+    pub(super) owner: u64,
+    pub(super) port: u16,
+    pub(super) protocol: Protocol,
+    /// Any bytes, ended by 0.
+    pub(super) name: [u8; COMM_LEN],
+    /// Incoming and outgoing.
+    pub(super) sides: [Side; 2],
+    /// Those that it gives, or as a client gets.
+    pub(super) answers: Answers,
+    /// What it waited for in vain.
+    pub(super) unanswered: Unanswered,
+    /// Who has the other end for most of its packets: that service of this machine, or another host.
+    pub(super) peer: Leader<Option<usize>, { u32::MAX }>,
+    /// The device on which its last packet went out, and whether that name is known.
+    pub(super) device: Option<([u8; COMM_LEN], usize)>,
+    /// The other end of its last packet.
+    pub(super) remote: IpAddr,
+    /// Whether that is the one with the service's port.
+    pub(super) is_client: bool,
+    /// Inode number of its network namespace.
+    pub(super) netns: u32,
+    /// The name of that, where it has one, and whether it is a container's.
+    pub(super) netns_name: Option<Box<[u8]>>,
+    pub(super) is_contained: bool,
+    /// When its first packet was complete, ns since 1970.
+    pub(super) met_ns: i64,
+}
+
+impl Service {
+    /// Whose first packet that is, and whose port; of that owner. `ephemeral` is as [`is_client`] takes it.
+    pub(super) fn new(event: &Event<'_>, ends: &Ends, port: u16, owner: u64, ephemeral: u32) -> Self {
+        Self {
+            pid: event.record().pid,
+            is_of_several: false,
+            owner,
+            port,
+            protocol: event.protocol(),
+            name: [0; COMM_LEN],
+            sides: [Side::default(), Side::default()],
+            answers: Answers::default(),
+            unanswered: Unanswered::default(),
+            peer: Leader::default(),
+            device: None,
+            remote: ends.remote.ip(),
+            is_client: is_client(ends.local.port(), ends.remote.port(), ephemeral),
+            netns: ends.netns,
+            netns_name: event.netns_name().map(Into::into),
+            is_contained: event.container().is_some(),
+            met_ns: event.wall_ns(),
+        }
+    }
+
+    pub(super) fn side(&self, direction: Direction) -> &Side {
+        &self.sides[direction as usize]
+    }
+
+    /// Whether these are its sockets.
+    pub(super) fn has(&self, sockets: DroppingSockets) -> bool {
+        let own = DroppingSockets {
+            netns: self.netns,
+            port: self.port,
+            protocol: self.protocol.number(),
+            is_client: u8::from(self.is_client),
+        };
+        own == sockets && self.is_used()
+    }
+
+    /// Whether it is who listens there.
+    pub(super) fn listens(&self, netns: u32, port: u16) -> bool {
+        (self.netns, self.port, self.protocol, self.is_client) == (netns, port, Protocol::Tcp, false)
+            && self.is_used()
+    }
+
+    pub(super) fn processes(&self) -> Processes {
+        match self.pid {
+            0 => Processes::Unknown,
+            _ if self.is_of_several => Processes::Several,
+            pid => Processes::One(pid),
+        }
+    }
+
+    /// Whether it is of the same process, or of processes of the same name.
+    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+        self.pid > 0
+            && (self.pid == other.pid || self.is_of_several && other.is_of_several && self.name == other.name)
+    }
+
+    /// The place of the service of this machine that has the other end for most of its packets.
+    pub(super) fn peer(&self) -> Option<usize> {
+        self.peer.by(1).flatten()
+    }
+
+    /// Packets of both directions.
+    pub(super) fn packets(&self) -> u64 {
+        self.sides.iter().map(|side| side.packets + side.resent).sum()
+    }
+
+    /// Whether it has packets. One that has become a part of another's has none.
+    pub(super) fn is_used(&self) -> bool {
+        self.packets() > 0
+    }
+
+    pub(super) fn name(&self) -> Option<&[u8]> {
+        let name = self.name.split(|byte| *byte == 0).next()?;
+        (!name.is_empty()).then_some(name)
+    }
+
+    pub(super) fn device(&self) -> Option<&[u8]> {
+        self.device.as_ref().map(|(name, len)| &name[..*len])
+    }
+}
