@@ -85,7 +85,7 @@ fn packets(file: &FilePath) -> Result<Vec<Value>> {
     lines.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
-/// How many packets of the conversation came in and went out, at both ends together.
+/// How many packets of the conversation came in and went out, at both ends together. A busy machine has some sent again.
 fn of(packets: &[Value], pair: &Pair) -> [usize; 2] {
     let port = pair.near.port();
     ["in", "out"].map(|dir| {
@@ -93,6 +93,7 @@ fn of(packets: &[Value], pair: &Pair) -> [usize; 2] {
             (packet["sport"] == port || packet["dport"] == port)
                 && packet["dir"] == dir
                 && packet["len"] == LEN
+                && !packet["flags"].to_string().contains("retrans")
         };
         packets.iter().filter(is_ours).count()
     })
