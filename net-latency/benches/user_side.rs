@@ -9,14 +9,8 @@ use std::{
 };
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use net_latency::{
-    accounting::Summary,
-    clock::{Clock, Zone},
-    diagnosis::{Model, Recent},
-    output::{Options, Writer, header},
-    packet::event::{Event, completion_ns},
-    request::{Format, Stages},
-    source::order::Order,
+use net_latency::inside::{
+    Clock, Event, Format, Model, Options, Order, Recent, Stages, Summary, Writer, Zone, completion_ns, header,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 

@@ -52,7 +52,7 @@ impl Clock {
 
 /// Now, in ns of `CLOCK_MONOTONIC`.
 #[must_use]
-pub fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     u64::try_from(nanoseconds(clock_gettime(ClockId::Monotonic))).unwrap_or(0)
 }
 
@@ -86,7 +86,7 @@ impl Zone {
 
 /// How a time reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeStyle {
+pub(crate) enum TimeStyle {
     /// `Wed Mar  2 16:01:36`
     Calendar,
     /// RFC 3339 with 9 digits and a numeric offset: `2022-03-02T16:01:36.123456789+00:00`
@@ -96,7 +96,7 @@ pub enum TimeStyle {
 /// Writes times of one style. Rendering a date costs more than the rest of a line, and thousands of
 /// lines share their second, so the text of the last second is kept.
 #[derive(Debug)]
-pub struct TimeText {
+pub(crate) struct TimeText {
     zone: Zone,
     style: TimeStyle,
     /// Start in ns since 1970 of the second that `head` and `tail` are of.
@@ -108,7 +108,7 @@ pub struct TimeText {
 impl TimeText {
     /// A writer of times in `zone`.
     #[must_use]
-    pub fn new(zone: Zone, style: TimeStyle) -> Self {
+    pub(crate) fn new(zone: Zone, style: TimeStyle) -> Self {
         Self { zone, style, second: None, head: String::new(), tail: String::new() }
     }
 
@@ -137,7 +137,7 @@ impl TimeText {
     }
 
     /// Appends the text of `wall_ns`, in ns since 1970 in UTC, to `out`.
-    pub fn write(&mut self, wall_ns: i64, out: &mut Vec<u8>) {
+    pub(crate) fn write(&mut self, wall_ns: i64, out: &mut Vec<u8>) {
         out.extend_from_slice(self.whole_seconds(wall_ns).as_bytes());
         if self.style == TimeStyle::Rfc3339 {
             let fraction = wall_ns.rem_euclid(NS_PER_SECOND);

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use crate::message::tell;
 
 /// Exit code of a command that is not there, as shells have it.
-pub const NOT_FOUND: u8 = 127;
+pub(crate) const NOT_FOUND: u8 = 127;
 /// Exit code of a command that can't be executed, as shells have it.
-pub const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// Why a run ends without success. Each reads as one sentence that says what to do where that is known.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Failure {
 
 /// The process's exit code for how it went, after telling stderr about a failure.
 #[must_use]
-pub fn report(outcome: Result<ExitCode, Failure>) -> ExitCode {
+pub(crate) fn report(outcome: Result<ExitCode, Failure>) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(failure) => {

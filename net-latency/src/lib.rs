@@ -1,31 +1,52 @@
 //! net-latency: shows, live and per packet, where the time went between driver, IP, TCP and application.
 //!
-//! Data flows one way: hooks in the kernel → ring buffer → [`source`] → [`packet`] → [`commands`] → [`output`].
+//! Data flows one way: hooks in the kernel → ring buffer → `source` → `packet` → `commands` → `output`.
 
-pub mod accounting;
-pub mod cli;
-pub mod clock;
-pub mod commands;
-pub mod diagnosis;
-pub mod error;
+mod accounting;
+mod cli;
+mod clock;
+mod commands;
+mod diagnosis;
+mod error;
 mod escape;
 mod export;
 mod files;
 #[cfg(test)]
 mod fuzz;
-pub mod kernel;
+mod kernel;
 mod message;
-pub mod output;
-pub mod packet;
-pub mod probes;
+mod output;
+mod packet;
+mod probes;
 mod recording;
-pub mod request;
-pub mod run;
-pub mod source;
+mod request;
+mod run;
+mod source;
 #[cfg(test)]
 mod written;
 
 use std::process::ExitCode;
+
+/// What the package's own tests and benches use. It is no interface for others.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::{
+        accounting::{Losses, Summary},
+        cli::command,
+        clock::{Clock, Zone},
+        diagnosis::{Model, Recent},
+        error::Failure,
+        kernel::{memory, preemption},
+        output::{Options, Writer, header},
+        packet::event::{Event, PARTS, completion_ns},
+        probes::{
+            plan::{Plan, Scope},
+            table::{Mechanism, Program, Programs},
+        },
+        request::{format::Format, tracing::Stages},
+        source::order::Order,
+    };
+}
 
 /// The whole program: reads the command line, does what it says, and gives the exit code.
 #[must_use]

@@ -6,14 +6,7 @@ use std::{
     time::Duration,
 };
 
-use net_latency::{
-    accounting::{Losses, Summary},
-    clock::Zone,
-    diagnosis::{Model, Recent},
-    output::{Options, Writer},
-    packet::event::Event,
-    request::Format,
-};
+use net_latency::inside::{Event, Format, Losses, Model, Options, Recent, Summary, Writer, Zone};
 use net_latency_common::{
     AF_INET, AF_INET6, FLAG_CONTROL, FLAG_GRO, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,
 };

@@ -6,12 +6,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use net_latency::{
-    clock::Zone,
-    output::{Options, Writer},
-    packet::event::{Event, PARTS},
-    request::Format,
-};
+use net_latency::inside::{Event, Format, Options, PARTS, Writer, Zone};
 use net_latency_common::{AF_INET, Direction, IPPROTO_TCP, PacketRecord};
 use serde_json::Value;
 

@@ -264,7 +264,7 @@ fn refusal(command_line: &str) -> Option<String> {
     let words = shlex::split(command_line).expect("quotes are closed");
     // The lines of a file stand in its place.
     let words = words.into_iter().filter(|word| !word.starts_with('@'));
-    net_latency::cli::command().try_get_matches_from(words).err().and_then(|error| {
+    net_latency::inside::command().try_get_matches_from(words).err().and_then(|error| {
         let is_wrong = error.use_stderr();
         is_wrong.then(|| format!("{command_line}\n{error}"))
     })
@@ -300,7 +300,7 @@ fn every_row_of_the_incident_table_is_a_command() {
 
 /// All options of the tool and of its subcommands, with their dashes.
 fn options() -> BTreeSet<String> {
-    let mut command = net_latency::cli::command();
+    let mut command = net_latency::inside::command();
     command.build();
     let mut options = BTreeSet::new();
     for command in iter::once(&command).chain(command.get_subcommands()) {
@@ -467,7 +467,7 @@ fn documents_say_what_a_colleague_would_say() {
 
 #[test]
 fn the_program_says_what_a_colleague_would_say() {
-    let mut command = net_latency::cli::command().term_width(0);
+    let mut command = net_latency::inside::command().term_width(0);
     command.build();
     let mut found = words_of_ours("--help", &command.render_long_help().to_string());
     for view in command.get_subcommands_mut() {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use net_latency::request::Format;
+use net_latency::inside::Format;
 use serde_json::Value;
 
 mod logs;

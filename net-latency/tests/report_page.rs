@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use net_latency::request::Format;
+use net_latency::inside::Format;
 use tempfile::TempDir;
 
 mod logs;

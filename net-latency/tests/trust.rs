@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use net_latency::error::Failure;
+use net_latency::inside::Failure;
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::resource::{Resource, setrlimit},

@@ -12,7 +12,7 @@ use std::{
 
 use chrono::DateTime;
 use libtest_mimic::{Arguments, Failed, Trial};
-use net_latency::request::Format;
+use net_latency::inside::Format;
 use serde_json::Value;
 
 mod logs;

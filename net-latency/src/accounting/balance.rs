@@ -11,7 +11,7 @@ use super::{
 
 /// What every footer says, whatever a view shows of the packets themselves.
 #[derive(Clone, Copy, Debug)]
-pub struct Balance<'a> {
+pub(crate) struct Balance<'a> {
     /// Packets that came in, and those that went out.
     pub packets: [u64; 2],
     /// How long the run took.
@@ -29,7 +29,7 @@ impl Balance<'_> {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write_counts(&self, out: &mut impl io::Write) -> io::Result<()> {
+    pub(crate) fn write_counts(&self, out: &mut impl io::Write) -> io::Result<()> {
         let [packets_in, packets_out] = self.packets;
         writeln!(
             out,
@@ -43,7 +43,7 @@ impl Balance<'_> {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write_places(&self, out: &mut impl io::Write) -> io::Result<()> {
+    pub(crate) fn write_places(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(out, "  ")?;
         self.ledger.write(out)?;
         let inconsistent = self.ledger.inconsistent;

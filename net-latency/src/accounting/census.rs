@@ -4,7 +4,7 @@ use net_latency_common::{Counter, Counters};
 
 /// What is where. While programs run it can't be seen at one moment: what was counted before packets were looked for
 /// had left, and what is counted after that had come.
-pub struct Census {
+pub(crate) struct Census {
     /// The counters before.
     pub before: Counters,
     /// Received packets that wait for an application.
@@ -18,7 +18,7 @@ pub struct Census {
 impl Census {
     /// What the counters say, between whose readings so many packets were found in the maps that evict.
     #[must_use]
-    pub fn new(before: Counters, spilled: u64, at_ns: u64, after: Counters) -> Self {
+    pub(crate) fn new(before: Counters, spilled: u64, at_ns: u64, after: Counters) -> Self {
         let net = |came, left| after.get(came).saturating_sub(before.get(left));
         // A walk begins again where a packet that it has come to is taken away (`htab_map_get_next_key`).
         let spilled = spilled.min(net(Counter::Spilled, Counter::SpilledTaken));
@@ -34,14 +34,14 @@ impl Census {
 
     /// Whether no packet has moved while this was taken, so that it is of one moment.
     #[must_use]
-    pub fn is_of_a_moment(&self) -> bool {
+    pub(crate) fn is_of_a_moment(&self) -> bool {
         self.before == self.after
     }
 
     /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
     /// meanwhile.
     #[must_use]
-    pub fn evicted(&self) -> u64 {
+    pub(crate) fn evicted(&self) -> u64 {
         let moved = self.after.since(&self.before);
         let moved = moved.get(Counter::Stored) + moved.get(Counter::Taken);
         let known = self.after.get(Counter::Taken) + self.waiting + moved;

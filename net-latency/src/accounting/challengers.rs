@@ -15,7 +15,7 @@ const SHARES: usize = 4;
 
 /// Who has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder<P> {
+pub(crate) struct Holder<P> {
     /// Which place.
     pub place: P,
     /// Who is behind it.
@@ -27,7 +27,7 @@ pub struct Holder<P> {
 /// Whose place somebody of `owner` takes, where all places are taken: the least used one of whoever has more than a share of them, and
 /// more than `owner` has; else the least used one of all, or of their own where they have a share, if that `wins` over its packets. So
 /// who makes many takes no place of those who have few.
-pub fn whose_place<P: Copy>(
+pub(crate) fn whose_place<P: Copy>(
     holders: &[Holder<P>],
     owner: u64,
     wins: impl FnOnce(u64) -> bool,
@@ -49,20 +49,20 @@ pub fn whose_place<P: Copy>(
 
 /// Packets of those without a place. Where there is no room for one more, each loses one: so those with many stay (Misra and Gries).
 #[derive(Clone, Debug)]
-pub struct Challengers<K> {
+pub(crate) struct Challengers<K> {
     packets: HashMap<K, u64>,
 }
 
 impl<K: Copy + Eq + Hash> Challengers<K> {
     /// None yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { packets: HashMap::with_capacity(MOST) }
     }
 
     /// Counts a packet of somebody without a place. How many it has had, where that may be enough: not for each packet, since all
     /// places are looked at then.
-    pub fn count(&mut self, key: K) -> Option<u64> {
+    pub(crate) fn count(&mut self, key: K) -> Option<u64> {
         if self.packets.len() == MOST && !self.packets.contains_key(&key) {
             self.packets.retain(|_, packets| {
                 *packets -= 1;
@@ -77,17 +77,17 @@ impl<K: Copy + Eq + Hash> Challengers<K> {
 
     /// Whether one with so many packets takes the place of one with so few: two that are alike don't take it from each other.
     #[must_use]
-    pub const fn wins(packets: u64, least: u64) -> bool {
+    pub(crate) const fn wins(packets: u64, least: u64) -> bool {
         packets > least.saturating_mul(2)
     }
 
     /// It has a place now.
-    pub fn remove(&mut self, key: &K) {
+    pub(crate) fn remove(&mut self, key: &K) {
         self.packets.remove(key);
     }
 
     /// Some time has passed: what was before counts half.
-    pub fn age(&mut self) {
+    pub(crate) fn age(&mut self) {
         self.packets.retain(|_, packets| {
             *packets /= 2;
             *packets > 0

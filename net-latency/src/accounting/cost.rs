@@ -7,7 +7,7 @@ const SHORT: Duration = Duration::from_secs(1);
 
 /// What a trace has cost while all was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// CPU time of this process.
     pub own: Duration,
     /// The time in which it was taken. A run begins a little later: capabilities are given up first.
@@ -24,7 +24,7 @@ impl Cost {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
+    pub(crate) fn write(&self, packets: u64, out: &mut impl io::Write) -> io::Result<()> {
         let part = |time: Duration| {
             if self.elapsed < SHORT {
                 return format!("{} ms", time.as_millis());

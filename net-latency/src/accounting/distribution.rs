@@ -5,7 +5,7 @@ use net_latency_common::{NEVER, UNKNOWN, UNKNOWNS, Unknown, bounds};
 use serde::Serialize;
 
 /// The percentiles that tables show, of a thousand, and their names.
-pub const PERCENTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];
+pub(crate) const PERCENTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (990, "p99"), (999, "p99.9")];
 
 /// Parts of each power of two where the user side counts, as a power of two: the middle of a bucket is within 0.8 % of
 /// everything in it.
@@ -16,7 +16,7 @@ const KERNEL: u32 = 3;
 /// Counts of times by bucket: a bucket for each ns below twice `1 << BITS`, then `1 << BITS` of them for each power of two,
 /// as the kernel side has them. Memory goes from the first bucket that was counted to the last, 8 bytes for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Buckets<const BITS: u32> {
+pub(crate) struct Buckets<const BITS: u32> {
     /// The bucket of the first of `counts`.
     first: usize,
     counts: Vec<u64>,
@@ -30,7 +30,7 @@ impl<const BITS: u32> Buckets<BITS> {
     /// do for a line.)
     #[inline]
     #[must_use]
-    pub const fn bucket(ns: u64) -> usize {
+    pub(crate) const fn bucket(ns: u64) -> usize {
         // That bit is set anyway, or makes no difference; without it the count of zeroes would need a test.
         let shift = (u64::BITS - (ns | Self::PARTS).leading_zeros()) - (BITS + 1);
         ((shift as u64) << BITS) as usize + (ns >> shift) as usize
@@ -38,7 +38,7 @@ impl<const BITS: u32> Buckets<BITS> {
 
     /// The first and the last time of a bucket, ns.
     #[must_use]
-    pub const fn times(bucket: usize) -> (u64, u64) {
+    pub(crate) const fn times(bucket: usize) -> (u64, u64) {
         let bucket = bucket as u64;
         let shift = (bucket / Self::PARTS).saturating_sub(1);
         let from = (bucket - shift * Self::PARTS) << shift;
@@ -47,26 +47,26 @@ impl<const BITS: u32> Buckets<BITS> {
 
     /// The time that stands for a bucket's, ns.
     #[must_use]
-    pub const fn middle(bucket: usize) -> u64 {
+    pub(crate) const fn middle(bucket: usize) -> u64 {
         let (from, to) = Self::times(bucket);
         from + (to - from) / 2
     }
 
     /// Nothing counted, and room for times up to this: counting them allocates nothing.
     #[must_use]
-    pub fn with_room(longest_ns: u64) -> Self {
+    pub(crate) fn with_room(longest_ns: u64) -> Self {
         Self { counts: vec![0; Self::bucket(longest_ns) + 1], ..Self::default() }
     }
 
     /// Forgets all and keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.counts.fill(0);
         self.count = 0;
     }
 
     /// Counts so many in a bucket.
     #[inline]
-    pub fn add(&mut self, bucket: usize, count: u64) {
+    pub(crate) fn add(&mut self, bucket: usize, count: u64) {
         self.count += count;
         match self.counts.get_mut(bucket.wrapping_sub(self.first)) {
             Some(sum) => *sum += count,
@@ -89,26 +89,26 @@ impl<const BITS: u32> Buckets<BITS> {
     }
 
     /// Adds what another one counts.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         other.iter().for_each(|(bucket, count)| self.add(bucket, count));
     }
 
     /// All together.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Which of all times, the shortest being the first, so many of a thousand (500: half of them) do not exceed.
     #[must_use]
-    pub fn rank(&self, per_mille: u64) -> u64 {
+    pub(crate) fn rank(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000).max(1);
         u64::try_from(rank).unwrap_or(u64::MAX)
     }
 
     /// The bucket of the time that so many of a thousand do not exceed; `None` without any.
     #[must_use]
-    pub fn quantile(&self, per_mille: u64) -> Option<usize> {
+    pub(crate) fn quantile(&self, per_mille: u64) -> Option<usize> {
         let rank = self.rank(per_mille);
         let mut passed = 0;
         let place = self.counts.iter().position(|count| {
@@ -119,7 +119,7 @@ impl<const BITS: u32> Buckets<BITS> {
     }
 
     /// Each bucket that is not empty, and its count, in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> {
         let all = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         all.map(|(place, &count)| (self.first + place, count))
     }
@@ -151,7 +151,6 @@ impl Figures {
 
 /// What half, 90 %, 99 %, 99.9 % and all do not exceed, in ns; `None` if no time is known, or where there is no bound.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[expect(missing_docs, reason = "the names say it")]
 pub struct Percentiles {
     pub p50_ns: Option<u64>,
     pub p90_ns: Option<u64>,
@@ -294,7 +293,7 @@ impl Times {
 /// Times that the kernel side has counted by bucket, and packets that have none: one row of a kind of traffic. A time may be
 /// shorter than the end of its bucket by an eighth at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelTimes {
+pub(crate) struct KernelTimes {
     buckets: Buckets<KERNEL>,
     /// By reason.
     unknown: [u64; UNKNOWNS],
@@ -303,7 +302,7 @@ pub struct KernelTimes {
 
 impl KernelTimes {
     /// From the cells of one row and their counts ([`net_latency_common::CellKey`]).
-    pub fn of(cells: impl IntoIterator<Item = (u32, u64)>) -> Self {
+    pub(crate) fn of(cells: impl IntoIterator<Item = (u32, u64)>) -> Self {
         let mut times = Self::default();
         for (cell, count) in cells {
             match cell as usize {
@@ -317,50 +316,50 @@ impl KernelTimes {
 
     /// Known times.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.buckets.count()
     }
 
     /// Packets whose time is unknown.
     #[must_use]
-    pub fn unknown(&self) -> u64 {
+    pub(crate) fn unknown(&self) -> u64 {
         self.unknown.iter().sum()
     }
 
     /// The same by reason.
     #[must_use]
-    pub fn reasons(&self) -> &[u64; UNKNOWNS] {
+    pub(crate) fn reasons(&self) -> &[u64; UNKNOWNS] {
         &self.unknown
     }
 
     /// All packets, with those that never had such a time.
     #[must_use]
-    pub fn packets(&self) -> u64 {
+    pub(crate) fn packets(&self) -> u64 {
         self.count() + self.unknown() + self.never
     }
 
     /// The end of the bucket that holds the time that so many of a thousand (500: half of them) do not exceed: `u64::MAX`
     /// if it has none.
     #[must_use]
-    pub fn quantile(&self, per_mille: u64) -> Option<u64> {
+    pub(crate) fn quantile(&self, per_mille: u64) -> Option<u64> {
         self.buckets.quantile(per_mille).map(|bucket| bounds(bucket).1)
     }
 
     /// The start of the first bucket that is not empty.
     #[must_use]
-    pub fn min(&self) -> Option<u64> {
+    pub(crate) fn min(&self) -> Option<u64> {
         self.buckets().next().map(|(start, ..)| start)
     }
 
     /// The end of the last bucket that is not empty.
     #[must_use]
-    pub fn max(&self) -> Option<u64> {
+    pub(crate) fn max(&self) -> Option<u64> {
         self.buckets().next_back().map(|(_, end, _)| end)
     }
 
     /// All of it in a row; bounds of buckets stand for the times.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         // A time beyond all buckets has no end.
         let end = |ns: Option<u64>| ns.filter(|ns| *ns != u64::MAX);
         Figures {
@@ -374,7 +373,7 @@ impl KernelTimes {
 
     /// All times together, each taken as the middle of its bucket; as the start of the last one, which has no end.
     #[must_use]
-    pub fn sum(&self) -> u128 {
+    pub(crate) fn sum(&self) -> u128 {
         let middle = |start: u64, end| match end {
             u64::MAX => u128::from(start),
             _ => u128::midpoint(start.into(), (end - 1).into()),
@@ -383,7 +382,7 @@ impl KernelTimes {
     }
 
     /// Each bucket that is not empty: where it begins, where it ends (`u64::MAX`: nowhere), and its count.
-    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = (u64, u64, u64)> {
+    pub(crate) fn buckets(&self) -> impl DoubleEndedIterator<Item = (u64, u64, u64)> {
         self.buckets.iter().map(|(bucket, count)| {
             let (start, end) = bounds(bucket);
             (start, end, count)
@@ -391,7 +390,7 @@ impl KernelTimes {
     }
 
     /// Each power of two from the first that is not empty to the last: where it begins, where it ends, and its count.
-    pub fn doublings(&self) -> Vec<(u64, u64, u64)> {
+    pub(crate) fn doublings(&self) -> Vec<(u64, u64, u64)> {
         const PARTS: usize = 1 << KERNEL;
         let mut doublings: Vec<(u64, u64, u64)> = Vec::new();
         let mut next = None;
@@ -410,7 +409,7 @@ impl KernelTimes {
     }
 
     /// Adds what another one counts.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.buckets.merge(&other.buckets);
         add(&mut self.unknown, &other.unknown);
         self.never += other.never;

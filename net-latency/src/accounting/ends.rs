@@ -8,7 +8,7 @@ use crate::packet::event::{Event, Protocol, local_and_remote};
 /// One end of a connection, or of datagrams between two: what tells it from all others of this machine. Another network namespace may
 /// have the same addresses and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// What carries the data.
     pub protocol: Protocol,
     /// Inode number of the network namespace; 0 where a log lacks it.
@@ -22,13 +22,13 @@ pub struct Ends {
 impl Ends {
     /// Of a packet.
     #[must_use]
-    pub fn of(event: &Event<'_>) -> Self {
+    pub(crate) fn of(event: &Event<'_>) -> Self {
         Self::between(event, event.ends())
     }
 
     /// The same; `None` where a log's line lacks one.
     #[must_use]
-    pub fn known(event: &Event<'_>) -> Option<Self> {
+    pub(crate) fn known(event: &Event<'_>) -> Option<Self> {
         event.known_ends().map(|ends| Self::between(event, ends))
     }
 
@@ -40,13 +40,13 @@ impl Ends {
 
     /// Which end this machine has, as [`Role::of`] says; without `ephemeral` nobody knows.
     #[must_use]
-    pub fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
+    pub(crate) fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
         Role::of(self.local.port(), self.remote.port(), ephemeral?)
     }
 
     /// The other end, if that is in the network namespace `netns`.
     #[must_use]
-    pub fn opposite(&self, netns: u32) -> Self {
+    pub(crate) fn opposite(&self, netns: u32) -> Self {
         Self { netns, local: self.remote, remote: self.local, ..*self }
     }
 

@@ -58,11 +58,11 @@ impl Unanswered {
 }
 
 /// How long an answer took, in ns: at the server its service time, at the client its response time.
-pub type Outcome = Result<u64, Unanswered>;
+pub(crate) type Outcome = Result<u64, Unanswered>;
 
 /// What of a packet with data, sent for the first time, matters here. Times are ns since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub(crate) struct Turn {
     direction: Direction,
     /// Of its first byte, and behind its last one; `None` of UDP.
     bytes: Option<(u32, u32)>,
@@ -75,7 +75,7 @@ pub struct Turn {
 impl Turn {
     /// Of a packet with `len` bytes, the first of which has the number `seq`.
     #[must_use]
-    pub fn of(packet: &Packet<'_>, seq: Option<u32>, len: u32) -> Self {
+    pub(crate) fn of(packet: &Packet<'_>, seq: Option<u32>, len: u32) -> Self {
         let begun_ns = packet.begun_ns();
         Self {
             direction: packet.direction,
@@ -109,7 +109,7 @@ struct Answer {
 
 /// How far one end of a connection is with requests and answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Exchanges {
+pub(crate) struct Exchanges {
     /// The last packet of the newest request.
     request: Option<Turn>,
     answer: Option<Answer>,
@@ -119,7 +119,7 @@ pub struct Exchanges {
 
 impl Exchanges {
     /// Takes the next packet of this end, and tells about the exchange that it shows to be over, if it does.
-    pub fn see(&mut self, role: Role, turn: &Turn) -> Option<Outcome> {
+    pub(crate) fn see(&mut self, role: Role, turn: &Turn) -> Option<Outcome> {
         let is_request = (turn.direction == Direction::In) == (role == Role::Server);
         if is_request {
             let over = self.answer.take().zip(self.request);
@@ -144,7 +144,7 @@ impl Exchanges {
     }
 
     /// Nothing more will come, or not for long: tells about the last exchange, which no further request confirms.
-    pub fn finish(&mut self) -> Option<Outcome> {
+    pub(crate) fn finish(&mut self) -> Option<Outcome> {
         // A request that has no answer yet waits on.
         let answer = self.answer.take()?;
         let request = self.request.take()?;
@@ -177,7 +177,7 @@ fn outcome(request: &Turn, answer: &Answer, next: Option<&Turn>) -> Outcome {
 
 /// How long answers took.
 #[derive(Clone, Debug, Default)]
-pub struct Answers {
+pub(crate) struct Answers {
     times: Times,
     /// Those that no further request has confirmed.
     last: Times,
@@ -186,7 +186,7 @@ pub struct Answers {
 
 impl Answers {
     /// Counts one; `is_last`: no further request confirms it.
-    pub fn add(&mut self, outcome: Outcome, is_last: bool) {
+    pub(crate) fn add(&mut self, outcome: Outcome, is_last: bool) {
         match outcome {
             Ok(ns) if is_last => self.last.add(ns),
             Ok(ns) => self.times.add(ns),
@@ -196,14 +196,14 @@ impl Answers {
 
     /// Whether there was an exchange.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.times.count() + self.last.count() + self.unknown.iter().sum::<u64>() == 0
     }
 
     /// The times that are known to be those of exchanges: none where more than one in a hundred overlaps another, and none that
     /// nothing confirms where more than one in a hundred lacks a line.
     #[must_use]
-    pub fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> Times {
         let [interleaved, missing, _] = self.unknown;
         let all = self.times.count() + self.last.count();
         let mut times = Times::default();
@@ -218,12 +218,12 @@ impl Answers {
 
     /// Whether requests and answers do so: of an exchange that overlaps another it is not always seen.
     #[must_use]
-    pub const fn take_turns(interleaved: u64, others: u64) -> bool {
+    pub(crate) const fn take_turns(interleaved: u64, others: u64) -> bool {
         interleaved * 100 <= others
     }
 
     /// Forgets all and keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.times.clear();
         self.last.clear();
         self.unknown = Default::default();

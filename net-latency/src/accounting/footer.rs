@@ -14,7 +14,7 @@ use crate::{clock::Zone, output::write_json, request::FooterFormat};
 
 /// The footer of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Footer<'a> {
+pub(crate) struct Footer<'a> {
     /// Its packets.
     pub summary: &'a Summary,
     /// How long it took.
@@ -36,7 +36,7 @@ impl Footer<'_> {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { summary, elapsed, losses, ledger, cost, view, zone } = *self;
         let balance = Balance { packets: summary.by_direction(), elapsed, losses, ledger, cost: Some(cost) };
         match form {

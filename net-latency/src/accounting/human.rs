@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 /// A time in ns, for people: three digits and a unit, rounded to the nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Human(pub u64);
+pub(crate) struct Human(pub u64);
 
 impl Display for Human {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 /// Who leads, and by how many votes: by `MOST` at most, so that who has led for long is replaced all the same.
 #[derive(Clone, Copy, Debug)]
-pub struct Leader<T, const MOST: u32> {
+pub(crate) struct Leader<T, const MOST: u32> {
     who: Option<T>,
     lead: u32,
 }
@@ -15,7 +15,7 @@ impl<T, const MOST: u32> Default for Leader<T, MOST> {
 
 impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
     /// One more vote.
-    pub fn vote(&mut self, who: T) {
+    pub(crate) fn vote(&mut self, who: T) {
         if self.lead == 0 {
             self.who = Some(who);
         }
@@ -27,12 +27,12 @@ impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
     }
 
     /// A vote for nobody.
-    pub fn abstain(&mut self) {
+    pub(crate) fn abstain(&mut self) {
         self.lead = self.lead.saturating_sub(1);
     }
 
     /// Who leads has this name from now on; without one it has no votes.
-    pub fn rename(&mut self, name: impl FnOnce(T) -> Option<T>) {
+    pub(crate) fn rename(&mut self, name: impl FnOnce(T) -> Option<T>) {
         self.who = self.who.and_then(name);
         if self.who.is_none() {
             self.lead = 0;
@@ -41,7 +41,7 @@ impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
 
     /// Who leads by so many votes, or more.
     #[must_use]
-    pub fn by(&self, least: u32) -> Option<T> {
+    pub(crate) fn by(&self, least: u32) -> Option<T> {
         self.who.filter(|_| self.lead >= least)
     }
 }

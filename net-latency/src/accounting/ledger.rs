@@ -8,7 +8,7 @@ use super::census::Census;
 
 /// Packets that have a record, and are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     /// Those finished while not every hook was attached, or when no more were wanted.
     pub outside: u64,
     /// Those with times that can't be theirs ([`crate::packet::possible`]).
@@ -18,7 +18,7 @@ pub struct LeftOut {
 /// Where the packets of a run are: every one that TCP or UDP got or sent, or that was on its way when it began, is in
 /// exactly one of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     /// Received ones that waited, and those on their way, when this began.
     pub from_before: u64,
     /// All of them.
@@ -46,7 +46,7 @@ pub struct Ledger {
 impl Ledger {
     /// From what the kernel side has counted since loading; the user side knows the rest.
     #[must_use]
-    pub fn new(census: &Census, shown: u64, left_out: LeftOut, unwritten: u64) -> Self {
+    pub(crate) fn new(census: &Census, shown: u64, left_out: LeftOut, unwritten: u64) -> Self {
         let Census { before, after, waiting, .. } = census;
         let (waiting, evicted) = (*waiting, census.evicted());
         let sum = |counters: &[Counter]| counters.iter().map(|&counter| before.get(counter)).sum::<u64>();
@@ -83,7 +83,7 @@ impl Ledger {
 
     /// Of a whole run, from what was where at its start and at its end; `early` is how many had been thrown away at its start.
     #[must_use]
-    pub fn of_run(
+    pub(crate) fn of_run(
         start: &Census,
         end: &Census,
         early: u64,
@@ -107,7 +107,7 @@ impl Ledger {
     /// had been evicted: until the end the two are not told apart, and neither has a place. And one may have given a
     /// packet's record and not taken it from the map yet: what is shown does not wait.
     #[must_use]
-    pub fn while_running(self) -> Self {
+    pub(crate) fn while_running(self) -> Self {
         let ledger = Self { lost: self.lost - self.evicted, evicted: 0, ..self };
         let twice = u64::try_from(-ledger.unaccounted()).unwrap_or(0);
         Self { waiting: ledger.waiting.saturating_sub(twice), ..ledger }
@@ -116,7 +116,7 @@ impl Ledger {
     /// Those in none of the places: between two hooks when the last was detached, at most one for each socket
     /// and thread that sends; a packet of which the kernel skipped a hook; negative where one counts twice.
     #[must_use]
-    pub fn unaccounted(&self) -> i128 {
+    pub(crate) fn unaccounted(&self) -> i128 {
         let Self { shown, outside, inconsistent, filtered, lost, dropped, duplicates, waiting, .. } = *self;
         let places = [shown, outside, inconsistent, filtered, lost, dropped, duplicates, waiting];
         i128::from(self.seen) + i128::from(self.from_before)
@@ -125,7 +125,7 @@ impl Ledger {
 
     /// What happened between `earlier` and this.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let in_flight = u64::try_from(earlier.unaccounted()).unwrap_or(0);
         Self {
             from_before: earlier.waiting + in_flight,
@@ -146,7 +146,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
         write!(out, "{} packets seen", self.seen.saturating_sub(self.outside))?;
         if self.from_before > 0 {
             write!(out, " + {} from before", self.from_before)?;

@@ -20,7 +20,7 @@ use crate::{
 /// The time that figures are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub(crate) enum Kind {
     /// What came since the object before.
     Interval,
     /// The whole run, at its end.
@@ -30,7 +30,7 @@ pub enum Kind {
 /// What shows the packets, or the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum View {
+pub(crate) enum View {
     /// Lines.
     Stream,
     /// The live table.
@@ -53,7 +53,7 @@ pub enum View {
 
 /// What every object begins with.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Head {
+pub(crate) struct Head {
     kind: Kind,
     view: View,
     elapsed_ns: u64,
@@ -62,7 +62,7 @@ pub struct Head {
 impl Head {
     /// Of figures of this time.
     #[must_use]
-    pub fn new(kind: Kind, view: View, elapsed: Duration) -> Self {
+    pub(crate) fn new(kind: Kind, view: View, elapsed: Duration) -> Self {
         Self { kind, view, elapsed_ns: nanos(elapsed) }
     }
 }
@@ -78,7 +78,7 @@ fn nanos(time: Duration) -> u64 {
 
 /// The object of a view that shows packets.
 #[derive(Debug, Serialize)]
-pub struct Object {
+pub(crate) struct Object {
     #[serde(flatten)]
     head: Head,
     packets_in: u64,
@@ -109,7 +109,7 @@ pub struct Object {
 
 impl Object {
     /// From figures of one time; `slowest` are shown with times in `zone`.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         kind: Kind,
         view: View,
         balance: &Balance<'_>,
@@ -150,7 +150,13 @@ impl Object {
     }
 
     /// Of a view that has a summary of what it showed.
-    pub fn of_summary(kind: Kind, view: View, balance: &Balance<'_>, summary: &Summary, zone: Zone) -> Self {
+    pub(crate) fn of_summary(
+        kind: Kind,
+        view: View,
+        balance: &Balance<'_>,
+        summary: &Summary,
+        zone: Zone,
+    ) -> Self {
         let object = Self::new(kind, view, balance, stages(summary), summary.worst.packets(), zone);
         Self { tcp: summary.connections.as_ref().map(|connections| connections.tcp().clone()), ..object }
     }
@@ -178,7 +184,7 @@ fn stages(summary: &Summary) -> Vec<Stage> {
 
 /// The times of one stage of one direction and protocol.
 #[derive(Debug, Serialize)]
-pub struct Stage {
+pub(crate) struct Stage {
     dir: &'static str,
     proto: &'static str,
     stage: &'static str,
@@ -193,7 +199,7 @@ pub struct Stage {
 impl Stage {
     /// Row `row` is a column, or behind them the total, or behind that a part of the last column.
     #[must_use]
-    pub fn new(direction: Direction, protocol: Protocol, row: usize, figures: &Figures) -> Self {
+    pub(crate) fn new(direction: Direction, protocol: Protocol, row: usize, figures: &Figures) -> Self {
         let Figures { count, min_ns, percentiles, unknown, reasons } = *figures;
         Self {
             dir: dir(direction),

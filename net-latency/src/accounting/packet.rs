@@ -8,7 +8,7 @@ use crate::packet::event::{COLUMNS, Event, PARTS, Protocol};
 
 /// An ACK that comes after such a time may be one that the peer's timer sent, ns: Linux waits 40 ms at least, less the tick in
 /// which the timer was set, and 200 ms at most; others in between. More than half a round trip comes on top.
-pub const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
+pub(crate) const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
 
 /// A finished packet as plain values, wherever they come from: an [`Event`], or a line that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ struct Place<K, V> {
 
 /// As many entries as have a place. What it holds depends on what came in which order, and on nothing else.
 #[derive(Clone, Debug)]
-pub struct Places<K, V> {
+pub(crate) struct Places<K, V> {
     by_key: HashMap<K, usize, RandomState>,
     places: Vec<Place<K, V>>,
     /// The first of the entries that are compared next.
@@ -50,17 +50,14 @@ impl<K: Copy + Eq + Hash, V: Default> Default for Places<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
-    /// Most entries that there are.
-    pub const MOST: usize = MOST;
-
     /// Nothing in it.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { by_key: HashMap::default(), places: Vec::new(), next: 0, clock: 0, gone: Vec::new(), back: 0 }
     }
 
     /// The entry of `key`, new if there is none. Where all places are taken, `settle` sees the one that makes way.
-    pub fn find(&mut self, key: &K, owner: Owner, settle: impl FnOnce(&K, &mut V)) -> &mut V {
+    pub(crate) fn find(&mut self, key: &K, owner: Owner, settle: impl FnOnce(&K, &mut V)) -> &mut V {
         self.clock += 1;
         let known = self.by_key.get(key).copied();
         let at = known.unwrap_or_else(|| self.place_for(*key, owner, settle));
@@ -111,23 +108,23 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
     }
 
     /// The entry of `key`, if there is one. That is no use of it.
-    pub fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.by_key.get(key).map(|at| &self.places[*at].value)
     }
 
     /// The entry of `key`, if there is one, to change it. That is no use of it.
-    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.by_key.get(key).map(|at| &mut self.places[*at].value)
     }
 
     /// How often one came again that had made way: what was known of it is lost. Some are not noticed.
     #[must_use]
-    pub fn came_back(&self) -> u64 {
+    pub(crate) fn came_back(&self) -> u64 {
         self.back
     }
 
     /// Each entry.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         self.places.iter_mut().map(|place| (&place.key, &mut place.value))
     }
 

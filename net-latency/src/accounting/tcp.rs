@@ -15,7 +15,7 @@ use crate::packet::event::{Event, Protocol};
 
 /// What of a packet of TCP with data matters here.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Its turn, of one that is sent for the first time, or received; `None` of one that is sent again.
     pub turn: Option<Turn>,
     /// Which way it goes.
@@ -35,7 +35,7 @@ pub struct Segment {
 impl Segment {
     /// Of an event; `None` if it has no data, or is none of TCP.
     #[must_use]
-    pub fn of(event: &Event<'_>) -> Option<Self> {
+    pub(crate) fn of(event: &Event<'_>) -> Option<Self> {
         Self::of_packet(event, &Packet::of_log(event))
     }
 
@@ -80,11 +80,11 @@ pub struct News {
 
 /// How many segments a peer has said to have got twice, when it was last told.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dsacks(Option<u16>);
+pub(crate) struct Dsacks(Option<u16>);
 
 impl Dsacks {
     /// How many more than that.
-    pub fn tell(&mut self, count: u16) -> u64 {
+    pub(crate) fn tell(&mut self, count: u16) -> u64 {
         // From the first that is told on, which is that of the first segment sent again.
         let more = count.wrapping_sub(self.0.unwrap_or(count));
         // A line that comes late tells an older count.
@@ -98,14 +98,14 @@ impl Dsacks {
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Conversation {
+pub(crate) struct Conversation {
     exchanges: Exchanges,
     dsacks: Dsacks,
 }
 
 impl Conversation {
     /// Takes the next segment of this end. Without a role nothing is known of exchanges.
-    pub fn see(&mut self, role: Option<Role>, segment: &Segment) -> News {
+    pub(crate) fn see(&mut self, role: Option<Role>, segment: &Segment) -> News {
         let segs = match segment.direction {
             Direction::In => 0,
             Direction::Out => u64::from(segment.segs),
@@ -126,7 +126,7 @@ impl Conversation {
     }
 
     /// Nothing more will come.
-    pub fn finish(&mut self, role: Option<Role>) -> News {
+    pub(crate) fn finish(&mut self, role: Option<Role>) -> News {
         let answer = role.zip(self.exchanges.finish());
         News { answer, is_last: true, ..News::default() }
     }

@@ -30,7 +30,7 @@ const MOST_PROOF: u32 = 16;
 
 /// A segment with data, as one end has it.
 #[derive(Clone, Copy, Debug)]
-pub struct Passage {
+pub(crate) struct Passage {
     direction: Direction,
     ends: Ends,
     first: u32,
@@ -44,7 +44,7 @@ pub struct Passage {
 impl Passage {
     /// Of an event that is that packet. `None` if it is no segment, or a log's line lacks its addresses.
     #[must_use]
-    pub fn of(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
+    pub(crate) fn of(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
         let (ends, first) = Ends::known(event).zip(event.seq())?;
         let at_ns = match (packet.direction, packet.parts) {
             (Direction::In, _) => packet.begun_ns(),
@@ -233,7 +233,7 @@ impl<K: Copy> Alike<K> {
 
 /// Connections of which this host may have both ends. `K` says who receives.
 #[derive(Clone, Debug)]
-pub struct Transits<K> {
+pub(crate) struct Transits<K> {
     /// Addresses of this host.
     own: Places<IpAddr, ()>,
     connections: Places<[SocketAddr; 2], Alike<K>>,
@@ -242,13 +242,13 @@ pub struct Transits<K> {
 impl<K: Copy> Transits<K> {
     /// None yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { own: Places::new(), connections: Places::new() }
     }
 
     /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: who received it, and how
     /// long it took, in ns.
-    pub fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
+    pub(crate) fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
         if !self.may_have_both(&passage.ends) {
             return None;
         }
@@ -258,7 +258,7 @@ impl<K: Copy> Transits<K> {
 
     /// Whether the other end has an address of this host too, as far as its addresses were seen. Nearly all connections of a server have
     /// their other end elsewhere.
-    pub fn may_have_both(&mut self, ends: &Ends) -> bool {
+    pub(crate) fn may_have_both(&mut self, ends: &Ends) -> bool {
         let Ends { netns, local, remote, .. } = ends;
         self.own.find(&local.ip(), ((*netns).into(), 0), |_, ()| {});
         self.own.get(&remote.ip()).is_some()
@@ -266,7 +266,7 @@ impl<K: Copy> Transits<K> {
 
     /// The other end of this one, if it is on this host in another namespace, which both have proven.
     #[must_use]
-    pub fn partner(&self, ends: &Ends) -> Option<Ends> {
+    pub(crate) fn partner(&self, ends: &Ends) -> Option<Ends> {
         let (addresses, is_first) = ends.pair();
         let alike = self.connections.get(&addresses)?;
         let own = alike.place(ends.netns, is_first)?;

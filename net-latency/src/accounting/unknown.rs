@@ -7,11 +7,11 @@ use serde::{Serialize, Serializer};
 
 /// How many times are unknown for each reason, by its discriminant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reasons(pub [u64; UNKNOWNS]);
+pub(crate) struct Reasons(pub [u64; UNKNOWNS]);
 
 impl Reasons {
     /// Adds what another one counts.
-    pub fn add(&mut self, other: &[u64; UNKNOWNS]) {
+    pub(crate) fn add(&mut self, other: &[u64; UNKNOWNS]) {
         self.0.iter_mut().zip(other).for_each(|(sum, count)| *sum += count);
     }
 
@@ -19,7 +19,7 @@ impl Reasons {
     ///
     /// # Errors
     /// When `out` can't be written.
-    pub fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
         for (reason, count) in Unknown::ALL.into_iter().zip(self.0).filter(|(_, count)| *count > 0) {
             writeln!(out, "  {count} unknown, {}", meaning(reason))?;
         }
@@ -36,7 +36,7 @@ impl Serialize for Reasons {
 
 /// Its name in JSON and among labels, which is part of the interface.
 #[must_use]
-pub const fn reason_name(reason: Unknown) -> &'static str {
+pub(crate) const fn reason_name(reason: Unknown) -> &'static str {
     match reason {
         Unknown::BeforeStart => "before_start",
         Unknown::NoStamp => "no_stamp",

@@ -180,7 +180,7 @@ fn write_ends(from: SocketAddr, to: SocketAddr, out: &mut impl io::Write) -> io:
 /// The column in which the packet spent more time than in any other, as far as that is known for sure, and the
 /// time. Where the total is unknown: the longest of the known ones.
 #[must_use]
-pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
+pub(crate) fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
     let known = packet.stages.iter().enumerate().filter_map(|(column, ns)| Some((column, (*ns)?)));
     let (column, longest) = known.rev().max_by_key(|(_, ns)| *ns)?;
     let unknown = packet.total.map_or(0, |total| {
@@ -192,7 +192,7 @@ pub fn dominant(packet: &Packet<'_>) -> Option<(usize, u64)> {
 
 /// The column's name, and what it means that the packet spent its time there.
 #[must_use]
-pub fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
+pub(crate) fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'static str) {
     let stage = stages(packet.direction, packet.protocol)[column];
     (stage.column, stage.hint)
 }

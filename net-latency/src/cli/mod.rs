@@ -178,7 +178,7 @@ struct StreamArguments {
 ///
 /// # Errors
 /// A usage failure if what is asked for can't be on this machine, or a file of arguments is wrong.
-pub fn from_env() -> Result<Config, Failure> {
+pub(crate) fn from_env() -> Result<Config, Failure> {
     let named: Vec<_> = env::args_os().collect();
     let arguments = argument_file::expand(named.clone())?;
     gone::refuse_options(&arguments)?;

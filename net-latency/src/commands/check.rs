@@ -50,7 +50,7 @@ struct Report {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with the first reason, or a failure to write to standard output.
-pub fn run(config: &CheckConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &CheckConfig) -> Result<(), Failure> {
     let mut report = Report::of(&Live);
     let btf = kernel::read_btf();
     match &btf {

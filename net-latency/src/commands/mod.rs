@@ -1,16 +1,16 @@
 //! One file per subcommand.
 
-pub mod calls;
-pub mod check;
-pub mod connections;
-pub mod diagnose;
-pub mod export;
-pub mod hist;
-pub mod journey;
-pub mod record;
-pub mod report;
-pub mod stream;
-pub mod top;
+pub(crate) mod calls;
+pub(crate) mod check;
+pub(crate) mod connections;
+pub(crate) mod diagnose;
+pub(crate) mod export;
+pub(crate) mod hist;
+pub(crate) mod journey;
+pub(crate) mod record;
+pub(crate) mod report;
+pub(crate) mod stream;
+pub(crate) mod top;
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ use crate::{accounting::Losses, error::Failure, message::tell, request::Config};
 ///
 /// # Errors
 /// What the subcommand fails with.
-pub fn run(config: Config) -> Result<ExitCode, Failure> {
+pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     match config {
         Config::Stream(config) => return stream::run(&config),
         Config::Calls(config) => calls::run(&config)?,

@@ -39,7 +39,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
-pub fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
+pub(crate) fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
     pace::block_on(stream(config))
 }
 

@@ -45,7 +45,7 @@ const MOST_LOOKS: u32 = 1 << 16;
 
 /// Why BTF can't be read, or doesn't have what is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BtfError {
+pub(crate) enum BtfError {
     /// It does not begin like BTF of this machine's byte order.
     NotBtf,
     /// It ends within a type.
@@ -71,14 +71,14 @@ impl std::error::Error for BtfError {}
 
 /// For [`Btf::parse`]: whether a name is one of these, or a tracepoint's of that name. It is asked of each of the kernel's
 /// names, of which there are 100,000.
-pub fn named(names: impl Iterator<Item = &'static str>) -> impl Fn(&[u8]) -> bool {
+pub(crate) fn named(names: impl Iterator<Item = &'static str>) -> impl Fn(&[u8]) -> bool {
     let names: FxHashSet<&[u8]> = names.map(str::as_bytes).collect();
     move |name| names.contains(name.strip_prefix(TRACEPOINT.as_bytes()).unwrap_or(name))
 }
 
 /// Parsed BTF.
 #[derive(Debug)]
-pub struct Btf<'a> {
+pub(crate) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// Where each type starts in `types`, by id; id 0 is void.
@@ -106,7 +106,7 @@ impl<'a> Btf<'a> {
     ///
     /// # Errors
     /// If `data` is not whole BTF in this machine's byte order.
-    pub fn parse(data: &'a [u8], wanted: impl Fn(&[u8]) -> bool) -> Result<Self, BtfError> {
+    pub(crate) fn parse(data: &'a [u8], wanted: impl Fn(&[u8]) -> bool) -> Result<Self, BtfError> {
         let header = data.get(..HEADER_LEN).ok_or(BtfError::NotBtf)?;
         if u16::from_ne_bytes([header[0], header[1]]) != MAGIC {
             return Err(BtfError::NotBtf);
@@ -165,20 +165,20 @@ impl<'a> Btf<'a> {
     /// Whether the kernel has a function of this name that can be probed. Functions that the compiler
     /// inlined everywhere, or renamed (`.isra`, `.constprop`), are not in BTF.
     #[must_use]
-    pub fn has_function(&self, name: &str) -> bool {
+    pub(crate) fn has_function(&self, name: &str) -> bool {
         self.functions.contains_key(name.as_bytes())
     }
 
     /// How many arguments a function has.
     #[must_use]
-    pub fn parameters(&self, name: &str) -> Option<usize> {
+    pub(crate) fn parameters(&self, name: &str) -> Option<usize> {
         let (_, function) = self.resolve(*self.functions.get(name.as_bytes())?)?;
         Some(self.resolve(function.size_or_type)?.1.count)
     }
 
     /// Whether a struct has this member, be it a bit-field.
     #[must_use]
-    pub fn has_member(&self, name: &str, member: &str) -> bool {
+    pub(crate) fn has_member(&self, name: &str, member: &str) -> bool {
         let Some((start, ty)) = self.structs.get(name.as_bytes()).and_then(|id| self.resolve(*id)) else {
             return false;
         };
@@ -190,14 +190,14 @@ impl<'a> Btf<'a> {
 
     /// Whether the kernel has a tracepoint of this name (it describes each by a typedef `btf_trace_…`).
     #[must_use]
-    pub fn has_tracepoint(&self, name: &str) -> bool {
+    pub(crate) fn has_tracepoint(&self, name: &str) -> bool {
         self.tracepoints.contains_key(tracepoint(name).as_bytes())
     }
 
     /// BTF in which these functions and these tracepoints have the ids that they have here, and nothing else has a name. Who
     /// looks for ids by name reads it in a fraction of the time.
     #[must_use]
-    pub fn only<'n>(
+    pub(crate) fn only<'n>(
         &self,
         functions: impl Iterator<Item = &'n str>,
         tracepoints: impl Iterator<Item = &'n str>,
@@ -216,7 +216,7 @@ impl<'a> Btf<'a> {
 
     /// All functions that take a pointer to this struct, which of their arguments is the first such one, and the function's id.
     #[must_use]
-    pub fn functions_taking(&self, name: &str) -> Vec<(&'a [u8], usize, u32)> {
+    pub(crate) fn functions_taking(&self, name: &str) -> Vec<(&'a [u8], usize, u32)> {
         let takes = |id: u32| {
             let (_, pointer) = self.resolve(id)?;
             let (_, target) = (pointer.kind == PTR).then(|| self.resolve(pointer.size_or_type))??;
@@ -235,7 +235,7 @@ impl<'a> Btf<'a> {
 
     /// The names of an enumeration's values, as far as they fit; none if there is no such one.
     #[must_use]
-    pub fn enumeration(&self, name: &str) -> Vec<(u32, &'a [u8])> {
+    pub(crate) fn enumeration(&self, name: &str) -> Vec<(u32, &'a [u8])> {
         let mut types = self.starts[1..].iter().filter_map(|start| {
             let ty = self.type_at(*start as usize)?;
             (ty.kind == ENUM && ty.count > 0 && self.string(ty.name) == name.as_bytes())
@@ -254,7 +254,7 @@ impl<'a> Btf<'a> {
     ///
     /// # Errors
     /// [`BtfError::NoField`] if there is none, or if it is a bit-field.
-    pub fn offset(&self, path: &str) -> Result<u32, BtfError> {
+    pub(crate) fn offset(&self, path: &str) -> Result<u32, BtfError> {
         match self.walk(path, false)? {
             bits if bits.is_multiple_of(8) => Ok(bits / 8),
             _ => Err(BtfError::NoField(path.to_owned())),
@@ -265,7 +265,7 @@ impl<'a> Btf<'a> {
     ///
     /// # Errors
     /// [`BtfError::NoField`] if there is none.
-    pub fn offset_in_bits(&self, path: &str) -> Result<u32, BtfError> {
+    pub(crate) fn offset_in_bits(&self, path: &str) -> Result<u32, BtfError> {
         self.walk(path, true)
     }
 
@@ -355,7 +355,7 @@ impl<'a> Btf<'a> {
 
 /// The same as of [`Btf::only`], of functions whose ids are known.
 #[must_use]
-pub fn only_functions<'n>(functions: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
+pub(crate) fn only_functions<'n>(functions: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
     naming(functions.map(|(id, name)| (id, FUNC, name.to_owned())).collect())
 }
 

@@ -19,7 +19,7 @@ const DEEPEST: usize = 64;
 
 /// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
 #[must_use]
-pub fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
+pub(crate) fn unified_hierarchy(mounts: &[u8]) -> Option<PathBuf> {
     let unified = mounts::read(mounts).find(|mount| mount.kind == b"cgroup2")?;
     Some(OsString::from_vec(unified.place).into())
 }

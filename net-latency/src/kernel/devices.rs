@@ -12,7 +12,7 @@ const NAME_LEN: usize = libc::IF_NAMESIZE;
 /// A cache of the names of devices: of those in this process's network namespace, and of those in the others that were there when
 /// it began, as long as a process in them is known.
 #[derive(Debug)]
-pub struct Devices {
+pub(crate) struct Devices {
     /// Inode number of our namespace.
     own: Option<u32>,
     members: Members,
@@ -43,7 +43,7 @@ impl Name {
 impl Devices {
     /// An empty cache. Which namespaces there are it learns now: later, without privileges, the kernel does not tell.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             own: netns::own(),
             members: Members::find(),
@@ -55,7 +55,7 @@ impl Devices {
     }
 
     /// The name of the device with this index in the namespace with this inode number. The process, 0 for none, may be in it.
-    pub fn name(&mut self, netns: u32, ifindex: u32, pid: u32) -> Option<&[u8]> {
+    pub(crate) fn name(&mut self, netns: u32, ifindex: u32, pid: u32) -> Option<&[u8]> {
         if self.last.is_none_or(|(last, _)| last != (netns, ifindex)) {
             let name = if Some(netns) == self.own {
                 *self.names.entry(ifindex).or_insert_with(|| look_up(ifindex))
@@ -85,7 +85,7 @@ impl Devices {
     }
 
     /// Forgets all names: devices come, go and are renamed.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         self.names.clear();
         self.elsewhere.clear();
         self.failed.clear();

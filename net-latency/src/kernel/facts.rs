@@ -36,7 +36,7 @@ pub trait Facts {
 
 /// The running kernel.
 #[derive(Clone, Copy, Debug)]
-pub struct Live;
+pub(crate) struct Live;
 
 impl Facts for Live {
     fn text(&self, path: &str) -> io::Result<String> {

@@ -18,7 +18,7 @@ const BLACKLIST: &str = "/sys/kernel/debug/kprobes/blacklist";
 
 /// A function that can be probed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
+pub(crate) struct Function {
     /// Its name in the list of symbols.
     pub name: String,
     /// Where it begins.
@@ -27,7 +27,7 @@ pub struct Function {
 
 /// Why a function can't be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The kernel forbids it.
     Blacklisted,
     /// Several functions have this name, and a probe is placed by name.
@@ -39,7 +39,7 @@ pub enum Refused {
 impl Refused {
     /// The reason, in words.
     #[must_use]
-    pub const fn reason(self) -> &'static str {
+    pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Blacklisted => "the kernel forbids probes in it",
             Self::Ambiguous => "several functions have this name",
@@ -52,7 +52,7 @@ impl Refused {
 ///
 /// # Errors
 /// If the kernel shows none to this user.
-pub fn traceable() -> io::Result<Vec<String>> {
+pub(crate) fn traceable() -> io::Result<Vec<String>> {
     for path in TRACEABLE {
         if let Ok(text) = fs::read_to_string(path) {
             return Ok(names(&text));
@@ -75,13 +75,13 @@ pub(super) fn names(list: &str) -> Vec<String> {
 }
 
 /// Where symbols are; those of functions too, as often as they are there.
-pub type Addresses = HashMap<String, Vec<u64>>;
+pub(crate) type Addresses = HashMap<String, Vec<u64>>;
 
 /// Addresses of the symbols with these names.
 ///
 /// # Errors
 /// If there is no list of symbols.
-pub fn addresses<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<Addresses> {
+pub(crate) fn addresses<'a>(names: impl Iterator<Item = &'a str>) -> io::Result<Addresses> {
     let mut found = Found::new(names);
     symbols::for_each(|symbol| found.note(symbol))?;
     Ok(found.addresses)
@@ -108,7 +108,7 @@ impl<'a> Found<'a> {
 
 /// Parts of the kernel that can't be probed: from where to where. None where this user may not know: then attaching tells.
 #[must_use]
-pub fn blacklist() -> Vec<(u64, u64)> {
+pub(crate) fn blacklist() -> Vec<(u64, u64)> {
     ranges(&fs::read_to_string(BLACKLIST).unwrap_or_default())
 }
 
@@ -123,7 +123,7 @@ pub(super) fn ranges(text: &str) -> Vec<(u64, u64)> {
 
 /// Which of the functions with these names can be probed, and why not the others.
 #[must_use]
-pub fn probeable(
+pub(crate) fn probeable(
     names: &[String],
     addresses: &Addresses,
     blacklist: &[(u64, u64)],

@@ -29,7 +29,7 @@ const STRUCTS: [&str; 17] = [
 const CURRENT_TASK: &str = "bpf_get_current_task_btf";
 
 /// The names of the types and functions that this module looks at.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     STRUCTS.into_iter().chain([CURRENT_TASK])
 }
 
@@ -44,7 +44,7 @@ macro_rules! offsets {
 ///
 /// # Errors
 /// [`BtfError::NoField`] names the first field that this kernel doesn't have.
-pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
+pub(crate) fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     let offsets = offsets! { btf,
         sk_buff_next: "sk_buff.next",
         sk_buff_sk: "sk_buff.sk",
@@ -133,7 +133,7 @@ pub fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
 ///
 /// # Errors
 /// As [`offsets`]: where a field is missing, that can't be told.
-pub fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+pub(crate) fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
     held(known, |field| btf.offset(field), |field| btf.offset_in_bits(field))
 }
 
@@ -170,7 +170,7 @@ fn held<E>(
 ///
 /// # Errors
 /// As [`offsets`].
-pub fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+pub(crate) fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
     Ok(Offsets {
         sock_skc_flags: btf.offset("sock.__sk_common.skc_flags")?,
         sock_sk_err: btf.offset("sock.sk_err")?,
@@ -207,7 +207,7 @@ pub(crate) fn only_of_held() -> Offsets {
 ///
 /// # Errors
 /// As [`offsets`].
-pub fn offsets_of_tasks(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
+pub(crate) fn offsets_of_tasks(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     Ok(Offsets {
         task_struct_tgid: btf.offset("task_struct.tgid")?,
         task_struct_group_leader: btf.offset("task_struct.group_leader")?,
@@ -223,6 +223,6 @@ pub fn offsets_of_tasks(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
 /// (`bpf_prog_inc_misses_counters` in `trace_call_bpf`), which shows in BTF by the field that the same
 /// series of changes gave to the links of kprobes.
 #[must_use]
-pub fn counts_missed_kprobes(btf: &Btf<'_>) -> bool {
+pub(crate) fn counts_missed_kprobes(btf: &Btf<'_>) -> bool {
     btf.offset("bpf_link_info.perf_event.kprobe.missed").is_ok()
 }

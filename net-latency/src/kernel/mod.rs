@@ -1,39 +1,39 @@
 //! What the running kernel is and has: everything is looked up, nothing is concluded from its version.
 
 pub(crate) mod arch;
-pub mod btf;
-pub mod cgroups;
-pub mod containers;
+pub(crate) mod btf;
+pub(crate) mod cgroups;
+pub(crate) mod containers;
 pub(crate) mod cpus;
-pub mod devices;
-pub mod facts;
-pub mod functions;
-pub mod layout;
+pub(crate) mod devices;
+pub(crate) mod facts;
+pub(crate) mod functions;
+pub(crate) mod layout;
 mod lives;
 pub mod memory;
 mod mounts;
-pub mod netns;
+pub(crate) mod netns;
 pub(crate) mod owners;
-pub mod pages;
-pub mod ports;
+pub(crate) mod pages;
+pub(crate) mod ports;
 pub mod preemption;
-pub mod prerequisites;
-pub mod processes;
-pub mod symbols;
-pub mod tasks;
+pub(crate) mod prerequisites;
+pub(crate) mod processes;
+pub(crate) mod symbols;
+pub(crate) mod tasks;
 
 use std::{fs, io};
 
 use crate::error::Failure;
 
 /// Where the kernel shows its BTF.
-pub const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+pub(crate) const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 
 /// The kernel's BTF as bytes.
 ///
 /// # Errors
 /// A failure that says what is missing, where the kernel shows none or this user may not read it.
-pub fn read_btf() -> Result<Vec<u8>, Failure> {
+pub(crate) fn read_btf() -> Result<Vec<u8>, Failure> {
     let remedy =
         "a kernel built with CONFIG_DEBUG_INFO_BTF=y is needed (all current distribution kernels are)";
     match fs::read(BTF_PATH) {

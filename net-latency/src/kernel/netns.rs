@@ -20,7 +20,7 @@ pub(super) fn own() -> Option<u32> {
 
 /// A cache of the names.
 #[derive(Debug)]
-pub struct Namespaces {
+pub(crate) struct Namespaces {
     own: Option<u32>,
     /// By inode number.
     names: FxHashMap<u32, Box<[u8]>>,
@@ -30,12 +30,12 @@ pub struct Namespaces {
 impl Namespaces {
     /// An empty cache.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { own: own(), names: FxHashMap::default(), is_fresh: false }
     }
 
     /// The name of the namespace with this inode number. That of a pod whose it is says more than one that was drawn.
-    pub fn name<'a>(&'a mut self, netns: u32, pod: Option<&'a [u8]>) -> Option<&'a [u8]> {
+    pub(crate) fn name<'a>(&'a mut self, netns: u32, pod: Option<&'a [u8]>) -> Option<&'a [u8]> {
         if !self.is_fresh {
             self.names = read(&fs::read("/proc/self/mountinfo").unwrap_or_default());
             self.is_fresh = true;
@@ -46,12 +46,12 @@ impl Namespaces {
 
     /// Whether it is the one that this process is in, as far as that is known.
     #[must_use]
-    pub fn is_own(&self, netns: u32) -> bool {
+    pub(crate) fn is_own(&self, netns: u32) -> bool {
         self.own.is_none_or(|own| own == netns)
     }
 
     /// Forgets all names: numbers are used again.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         self.is_fresh = false;
     }
 }

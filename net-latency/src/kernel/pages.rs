@@ -34,13 +34,13 @@ struct Segment {
 
 /// Where pages are mapped, if the kernel tells at once.
 #[must_use]
-pub fn bases() -> Option<PageBases> {
+pub(crate) fn bases() -> Option<PageBases> {
     of_segments(&segments(File::open(CORE).ok()?).ok()?, page_size(), arch::PAGES_STEP)
 }
 
 /// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it. Only x86-64 has such variables.
 #[must_use]
-pub fn variables() -> Option<PageBases> {
+pub(crate) fn variables() -> Option<PageBases> {
     let mut bases = PageBases::default();
     symbols::for_each(|symbol| note(&mut bases, symbol)).ok()?;
     (bases.page_offset_base != 0 && bases.vmemmap_base != 0).then_some(bases)

@@ -7,14 +7,14 @@ const USUAL: (u16, u16) = (32768, 60999);
 
 /// The first and the last, in our own network namespace.
 #[must_use]
-pub fn ephemeral() -> (u16, u16) {
+pub(crate) fn ephemeral() -> (u16, u16) {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     port_range(&range).unwrap_or(USUAL)
 }
 
 /// The same in one word, as [`net_latency_common::service_port`] takes it.
 #[must_use]
-pub fn ephemeral_word() -> u32 {
+pub(crate) fn ephemeral_word() -> u32 {
     let (first, last) = ephemeral();
     u32::from(last) << 16 | u32::from(first)
 }

@@ -34,7 +34,7 @@ const KPROBES: [&str; 3] = [
 
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// As it should be.
     Ok,
     /// The tool works, but costs more or shows less than it could.
@@ -48,7 +48,7 @@ pub enum Verdict {
 impl Verdict {
     /// As in the report.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Degraded => "degraded",
@@ -60,7 +60,7 @@ impl Verdict {
 
 /// A check and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub(crate) struct Check {
     /// What was looked at.
     pub name: &'static str,
     /// What came of it.
@@ -74,19 +74,19 @@ pub struct Check {
 impl Check {
     /// A check with nothing to be done about it.
     #[must_use]
-    pub fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
         Self { name, verdict, found: found.into(), remedy: None }
     }
 
     /// With what to do.
     #[must_use]
-    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+    pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 
     /// What a failure has found.
     #[must_use]
-    pub fn failed(name: &'static str, failure: &Failure) -> Self {
+    pub(crate) fn failed(name: &'static str, failure: &Failure) -> Self {
         match failure {
             Failure::CannotTrace { found, remedy } => {
                 Self { remedy: remedy.clone(), ..Self::new(name, Verdict::No, found) }
@@ -97,7 +97,7 @@ impl Check {
 
     /// How a run ends for which this stands in the way.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> Failure {
         Failure::CannotTrace { found: self.found.clone(), remedy: self.remedy.clone() }
     }
 }
@@ -106,7 +106,7 @@ impl Check {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with the remedy of the first that fails.
-pub fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), Failure> {
     match first_failure(&needed(&Live)) {
         Some(failed) => Err(failed.failure()),
         None => Ok(()),
@@ -115,13 +115,13 @@ pub fn check() -> Result<(), Failure> {
 
 /// The first check that forbids tracing.
 #[must_use]
-pub fn first_failure(checks: &[Check]) -> Option<&Check> {
+pub(crate) fn first_failure(checks: &[Check]) -> Option<&Check> {
     checks.iter().find(|check| check.verdict == Verdict::No)
 }
 
 /// What nothing works without.
 #[must_use]
-pub fn needed(facts: &impl Facts) -> Vec<Check> {
+pub(crate) fn needed(facts: &impl Facts) -> Vec<Check> {
     [
         process_files(facts),
         user_namespace(facts),
@@ -136,7 +136,7 @@ pub fn needed(facts: &impl Facts) -> Vec<Check> {
 
 /// What the tool works without, or with other numbers.
 #[must_use]
-pub fn circumstances(facts: &impl Facts) -> Vec<Check> {
+pub(crate) fn circumstances(facts: &impl Facts) -> Vec<Check> {
     [pid_namespace(facts), seccomp(facts), settings(facts), other_protocols(facts)]
         .into_iter()
         .flatten()
@@ -153,7 +153,7 @@ pub fn circumstances(facts: &impl Facts) -> Vec<Check> {
 
 /// The kernel's release and version.
 #[must_use]
-pub fn kernel(facts: &impl Facts) -> Check {
+pub(crate) fn kernel(facts: &impl Facts) -> Check {
     let text = |path| facts.text(path).map(|text| text.trim_end().to_owned()).unwrap_or_default();
     let found = format!("{} {}", text("/proc/sys/kernel/osrelease"), text("/proc/sys/kernel/version"));
     Check::new("kernel", Verdict::Ok, found)
@@ -163,7 +163,7 @@ pub fn kernel(facts: &impl Facts) -> Check {
 ///
 /// # Errors
 /// A check that says why not.
-pub fn kprobes(facts: &impl Facts) -> Result<(), Check> {
+pub(crate) fn kprobes(facts: &impl Facts) -> Result<(), Check> {
     const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
     if !KPROBES.iter().any(|path| facts.exists(path)) {
         return Err(Check::new("kprobes", Verdict::Degraded, "this kernel has no kprobes")

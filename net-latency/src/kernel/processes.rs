@@ -32,7 +32,7 @@ pub(super) fn proc_is_initial() -> bool {
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its number in its innermost PID namespace.
     pub number: Option<u32>,
     /// The short id of its container; `None` on the host.
@@ -44,7 +44,7 @@ pub struct Process {
 /// A cache of what /proc says. Only a process that still runs can be asked for. One that was started later than a packet was complete
 /// has only got the number since: the packet's has none that is known.
 #[derive(Debug)]
-pub struct Processes {
+pub(crate) struct Processes {
     /// Whether /proc knows processes by the ids that the kernel side gives.
     usable: bool,
     /// With the name of whose process it was asked for: another one may have the id.
@@ -59,7 +59,7 @@ pub struct Processes {
 impl Processes {
     /// An empty cache.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             usable: proc_is_initial(),
             known: FxHashMap::default(),
@@ -70,7 +70,7 @@ impl Processes {
     }
 
     /// The process with this number in the initial PID namespace. It has this name, and lived at `wall_ns`.
-    pub fn find(&mut self, pid: u32, name: [u8; COMM_LEN], wall_ns: i64) -> Option<&Process> {
+    pub(crate) fn find(&mut self, pid: u32, name: [u8; COMM_LEN], wall_ns: i64) -> Option<&Process> {
         if !self.usable || pid == 0 {
             return None;
         }
@@ -89,7 +89,7 @@ impl Processes {
     }
 
     /// Forgets all processes: ids are used again.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         self.known.clear();
         self.pods_are_fresh = false;
     }

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 const LIST: &str = "/proc/kallsyms";
 
 /// A line of the list. Its address is all zeroes where `kptr_restrict` hides it.
-pub struct Symbol<'a> {
+pub(crate) struct Symbol<'a> {
     address: &'a [u8],
     kind: u8,
     /// Its name, without the module's.
@@ -29,14 +29,14 @@ impl<'a> Symbol<'a> {
 
     /// Where it is; `None` where that is hidden.
     #[must_use]
-    pub fn address(&self) -> Option<u64> {
+    pub(crate) fn address(&self) -> Option<u64> {
         let text = std::str::from_utf8(self.address).ok()?;
         u64::from_str_radix(text, 16).ok().filter(|address| *address != 0)
     }
 
     /// Whether it is a function.
     #[must_use]
-    pub const fn is_function(&self) -> bool {
+    pub(crate) const fn is_function(&self) -> bool {
         matches!(self.kind, b't' | b'T' | b'w' | b'W')
     }
 }
@@ -45,7 +45,7 @@ impl<'a> Symbol<'a> {
 ///
 /// # Errors
 /// If there is no list of symbols.
-pub fn for_each(each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>) -> io::Result<()> {
+pub(crate) fn for_each(each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>) -> io::Result<()> {
     walk(BufReader::with_capacity(1 << 16, File::open(LIST)?), each)
 }
 
@@ -70,7 +70,7 @@ pub(super) fn walk(
 
 /// Addresses of functions and variables.
 #[derive(Debug, Default)]
-pub struct Symbols {
+pub(crate) struct Symbols {
     /// Functions with their addresses, in their order. Of functions of one name, which static ones can have, all.
     pub functions: Vec<(u64, String)>,
     /// Variables that were asked for.
@@ -82,7 +82,7 @@ impl Symbols {
     ///
     /// # Errors
     /// If there is no list of symbols.
-    pub fn read(wanted: impl Fn(&[u8]) -> bool, variables: &[&str]) -> io::Result<Self> {
+    pub(crate) fn read(wanted: impl Fn(&[u8]) -> bool, variables: &[&str]) -> io::Result<Self> {
         let mut symbols = Self::default();
         for_each(|symbol| symbols.note(symbol, &wanted, variables))?;
         symbols.functions.sort_unstable();
@@ -113,7 +113,7 @@ impl Symbols {
 
     /// Where a variable is; 0 where that isn't known.
     #[must_use]
-    pub fn variable(&self, name: &str) -> u64 {
+    pub(crate) fn variable(&self, name: &str) -> u64 {
         self.variables.get(name).copied().unwrap_or(0)
     }
 }
@@ -121,20 +121,20 @@ impl Symbols {
 /// The list of symbols, opened by whoever may see addresses: they stay visible by this descriptor when that privilege is given up
 /// (`kallsyms_open` asks once).
 #[derive(Debug)]
-pub struct Opened(File);
+pub(crate) struct Opened(File);
 
 impl Opened {
     /// Opens it.
     ///
     /// # Errors
     /// If there is no list of symbols.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         File::open(LIST).map(Self)
     }
 
     /// The function in which an address lies, if the kernel tells.
     #[must_use]
-    pub fn function_at(&self, address: u64) -> Option<String> {
+    pub(crate) fn function_at(&self, address: u64) -> Option<String> {
         let mut list = &self.0;
         list.rewind().ok()?;
         let mut symbols = Symbols::default();

@@ -11,7 +11,7 @@ use crate::request::glob::Glob;
 ///
 /// # Errors
 /// If /proc can't be read.
-pub fn unmatched(globs: &[Glob]) -> io::Result<Vec<&Glob>> {
+pub(crate) fn unmatched(globs: &[Glob]) -> io::Result<Vec<&Glob>> {
     unmatched_in(Path::new("/proc"), process::id(), globs)
 }
 

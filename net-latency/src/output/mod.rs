@@ -19,7 +19,7 @@ use crate::request::{Format, Stages};
 
 pub(crate) use csv::put_csv_name;
 pub(crate) use json::{put_json_name, write_json};
-pub use sink::{LONGEST_LINE, Sink, SinkError};
+pub(crate) use sink::{LONGEST_LINE, Sink, SinkError};
 
 /// The line that begins a file, newline included; empty where a file needs none.
 #[must_use]
@@ -34,7 +34,7 @@ pub fn header(format: Format, stages: Stages) -> &'static [u8] {
 /// Whether lines show what takes a look at more than the record: names of the device and the network namespace, a process'
 /// number in its own PID namespace, and its container.
 #[must_use]
-pub fn shows_names(format: Format, details: bool) -> bool {
+pub(crate) fn shows_names(format: Format, details: bool) -> bool {
     details || format != Format::Text
 }
 
@@ -99,7 +99,7 @@ impl Writer {
 /// Whether lines get colours: on a terminal, unless `no_color` and `term` (the environment's `NO_COLOR`
 /// and `TERM`) speak against it.
 #[must_use]
-pub fn colour_wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+pub(crate) fn colour_wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 

@@ -17,13 +17,13 @@ use crate::{error::Failure, files::Place};
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
 /// No line of any form is longer, in bytes, with what is copied beyond its end for a moment.
-pub const LONGEST_LINE: usize = 2048 + 128;
+pub(crate) const LONGEST_LINE: usize = 2048 + 128;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
 
 /// Why lines can't be written any more.
 #[derive(Debug)]
-pub enum SinkError {
+pub(crate) enum SinkError {
     /// The reader has closed its end. That is a clean end, not a failure.
     Closed,
     /// The write failed: disk full, device gone, …
@@ -62,7 +62,7 @@ impl std::error::Error for SinkError {
 
 /// The place where lines go. Lines are collected in [`Sink::buffer`] and written by [`Sink::flush`].
 #[derive(Debug)]
-pub struct Sink {
+pub(crate) struct Sink {
     file: File,
     name: String,
     kind: Kind,
@@ -104,7 +104,7 @@ impl Sink {
     ///
     /// # Errors
     /// A usage failure if the file can't be opened.
-    pub fn open(output: Option<&Path>, header: &'static [u8]) -> Result<Self, Failure> {
+    pub(crate) fn open(output: Option<&Path>, header: &'static [u8]) -> Result<Self, Failure> {
         let (opened, name) = match output {
             None => {
                 let stdout = io::stdout().as_fd().try_clone_to_owned();
@@ -146,7 +146,7 @@ impl Sink {
     ///
     /// # Errors
     /// A usage failure for a terminal.
-    pub fn for_blocks(mut self) -> Result<Self, Failure> {
+    pub(crate) fn for_blocks(mut self) -> Result<Self, Failure> {
         if self.is_terminal() {
             return Err(Failure::Usage(SinkError::BINARY.to_owned()));
         }
@@ -156,7 +156,7 @@ impl Sink {
 
     /// The run has begun: from now on the file stays, even if nothing is written. One that was made for these lines
     /// goes again if this is never called.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.made = None;
     }
 
@@ -164,7 +164,7 @@ impl Sink {
     ///
     /// # Errors
     /// If it can't be emptied.
-    pub fn begin_anew(&mut self) -> Result<(), SinkError> {
+    pub(crate) fn begin_anew(&mut self) -> Result<(), SinkError> {
         self.begin();
         if let Kind::Appended(file) = &mut self.kind {
             self.file.set_len(0).map_err(|source| SinkError::Failed {
@@ -181,7 +181,7 @@ impl Sink {
 
     /// The file that may be opened anew, if the lines go to one.
     #[must_use]
-    pub fn reopened(&self) -> Option<&Path> {
+    pub(crate) fn reopened(&self) -> Option<&Path> {
         match &self.kind {
             Kind::Appended(file) => Some(&file.path),
             Kind::Redirected | Kind::Stream { .. } => None,
@@ -190,26 +190,26 @@ impl Sink {
 
     /// Whether the lines go to a terminal.
     #[must_use]
-    pub fn is_terminal(&self) -> bool {
+    pub(crate) fn is_terminal(&self) -> bool {
         matches!(self.kind, Kind::Stream { terminal: true })
     }
 
     /// Where to append whole lines, while [`Sink::has_room`].
-    pub fn buffer(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
     /// Whether one more line of any form fits. If not, flush before the next line; if the reader doesn't
     /// take the lines, leave the events where they are, so that what gets lost is counted there.
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.buffer.len() + LONGEST_LINE <= CAPACITY
     }
 
     /// Whether the output is a pipe or socket that nobody reads any more. Without this a run that has
     /// nothing to write would not notice.
     #[must_use]
-    pub fn reader_gone(&self) -> bool {
+    pub(crate) fn reader_gone(&self) -> bool {
         if !matches!(self.kind, Kind::Stream { terminal: false }) {
             return false;
         }
@@ -220,7 +220,7 @@ impl Sink {
 
     /// Lines that wait in the buffer.
     #[must_use]
-    pub fn waiting_lines(&self) -> u64 {
+    pub(crate) fn waiting_lines(&self) -> u64 {
         match &self.blocks {
             Some(blocks) => blocks.left(&self.buffer, 0) as u64,
             None => count_lines(&self.buffer[self.header_left..]) as u64,
@@ -228,7 +228,7 @@ impl Sink {
     }
 
     /// What went wrong since the last call and is no reason to end.
-    pub fn take_warning(&mut self) -> Option<String> {
+    pub(crate) fn take_warning(&mut self) -> Option<String> {
         self.warning.take()
     }
 
@@ -238,7 +238,7 @@ impl Sink {
     /// # Errors
     /// When nothing can be written any more. The buffer is dropped then; a file of ours ends with a whole
     /// line, unless others write to it too.
-    pub fn flush(&mut self, patience: Duration) -> Result<bool, SinkError> {
+    pub(crate) fn flush(&mut self, patience: Duration) -> Result<bool, SinkError> {
         let done = self.write(patience)?;
         self.stalled = !done;
         Ok(done)
@@ -246,7 +246,7 @@ impl Sink {
 
     /// Whether the last flush gave up, since whoever reads took nothing.
     #[must_use]
-    pub fn is_stalled(&self) -> bool {
+    pub(crate) fn is_stalled(&self) -> bool {
         self.stalled
     }
 
@@ -255,7 +255,7 @@ impl Sink {
     ///
     /// # Errors
     /// As [`Sink::flush`].
-    pub fn reopen(&mut self, patience: Duration) -> Result<(), SinkError> {
+    pub(crate) fn reopen(&mut self, patience: Duration) -> Result<(), SinkError> {
         self.write(patience)?;
         let Kind::Appended(old) = &self.kind else { return Ok(()) };
         let path = old.path.clone();

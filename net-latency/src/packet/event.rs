@@ -15,7 +15,7 @@ use net_latency_common::{
 pub use net_latency_common::PARTS;
 
 /// Number of columns of a line: the ways between neighbouring stages.
-pub const COLUMNS: usize = STAMPS - 1;
+pub(crate) const COLUMNS: usize = STAMPS - 1;
 
 /// Flags that the kernel side sets, by name, and what they say. The names are part of the interface.
 const FLAG_NAMES: [(u16, &str, &str); 8] = [
@@ -53,7 +53,7 @@ pub(crate) const FLAGS: [(&str, &str); FLAG_NAMES.len() + 1] = {
 
 /// Why TCP held bytes back, as in JSON. The names are part of the interface.
 #[must_use]
-pub const fn held_name(held: Held) -> &'static str {
+pub(crate) const fn held_name(held: Held) -> &'static str {
     match held {
         Held::ReceiveWindow => "rwnd",
         Held::CongestionWindow => "cwnd",
@@ -140,7 +140,7 @@ pub fn completion_ns(record: &PacketRecord) -> u64 {
 /// its device.
 #[must_use]
 #[inline]
-pub fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
+pub(crate) fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
     line_ns(completion_ns(record), record, parts)
 }
 
@@ -629,7 +629,7 @@ impl<'a> Event<'a> {
 
 /// This machine's end of a packet that goes that way, and the other one, by its source and destination.
 #[must_use]
-pub fn local_and_remote(
+pub(crate) fn local_and_remote(
     direction: Direction,
     [source, destination]: [SocketAddr; 2],
 ) -> (SocketAddr, SocketAddr) {

@@ -18,7 +18,7 @@ use super::{
 /// one then. `None` says nothing of the others: so the view's loop has a few comparisons for each record, and a call for few.
 #[must_use]
 #[inline]
-pub fn finished_in_order(record: &PacketRecord, since: u64) -> Option<u64> {
+pub(crate) fn finished_in_order(record: &PacketRecord, since: u64) -> Option<u64> {
     // Where the first stamp is known, so are those behind it.
     let since = since.max(1);
     let [drv, ip] = [record.stamps[STAMP_DRV], record.stamps[STAMP_IP]];
@@ -42,7 +42,7 @@ pub fn finished_in_order(record: &PacketRecord, since: u64) -> Option<u64> {
 /// When TCP first sent what it sends again is not looked at: the kernel itself noted that, maybe long ago.
 #[must_use]
 #[inline(never)]
-pub fn is_possible(record: &PacketRecord, parts: Option<&[u64; PARTS]>, since: u64) -> bool {
+pub(crate) fn is_possible(record: &PacketRecord, parts: Option<&[u64; PARTS]>, since: u64) -> bool {
     let [drv, ip] = [record.stamps[STAMP_DRV], record.stamps[STAMP_IP]];
     let [transport, app] = [record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP]];
     let follow = if record.direction == Direction::In as u8 {
@@ -57,7 +57,12 @@ pub fn is_possible(record: &PacketRecord, parts: Option<&[u64; PARTS]>, since: u
 /// Whether parts can be those of a packet whose stamps can be its own, and that was finished at `completion_ns`.
 #[must_use]
 #[inline]
-pub fn are_possible(parts: &[u64; PARTS], record: &PacketRecord, completion_ns: u64, since: u64) -> bool {
+pub(crate) fn are_possible(
+    parts: &[u64; PARTS],
+    record: &PacketRecord,
+    completion_ns: u64,
+    since: u64,
+) -> bool {
     if record.direction == Direction::In as u8 {
         split(parts, record.protocol, record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP])
     } else {

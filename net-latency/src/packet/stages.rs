@@ -6,7 +6,7 @@ use super::event::{COLUMNS, PARTS, Protocol};
 
 /// The time between two neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Its column's name in text.
     pub column: &'static str,
     /// Its field's name in JSON and CSV, which is part of the interface. In ns.
@@ -25,7 +25,7 @@ macro_rules! stages {
 }
 
 /// All stages, in an order that keeps that of each packet: CSV's.
-pub const STAGES: [Stage; 10] = stages![
+pub(crate) const STAGES: [Stage; 10] = stages![
     "drv-ip" "drv_ip_ns" "from the driver to IP",
         "it waited for a softirq (a CPU's backlog, GRO), or was forwarded first";
     "ip-tcp" "ip_tcp_ns" "from IP to TCP",
@@ -50,7 +50,7 @@ pub const STAGES: [Stage; 10] = stages![
 
 /// The stages into which an incoming packet's last one is split, and those that follow an outgoing one's, where fine stages are
 /// asked for, in an order that keeps that of each packet.
-pub const FINE_STAGES: [Stage; 10] = stages![
+pub(crate) const FINE_STAGES: [Stage; 10] = stages![
     "gap" "tcp_gap_ns" "a part of tcp_app_ns: bytes before it were missing, until they had come too",
         "bytes before it were missing: a segment was lost, or came late";
     "wait" "tcp_wait_ns" "a part of tcp_app_ns: it could be read, and the application did not ask for it",
@@ -75,7 +75,7 @@ pub const FINE_STAGES: [Stage; 10] = stages![
 
 /// The places in [`FINE_STAGES`] of a packet's parts; `None` for one that such packets don't have.
 #[must_use]
-pub const fn split(direction: Direction, protocol: Protocol) -> [Option<usize>; PARTS] {
+pub(crate) const fn split(direction: Direction, protocol: Protocol) -> [Option<usize>; PARTS] {
     match (direction, protocol) {
         (Direction::In, Protocol::Tcp) => [Some(0), Some(1), Some(2), Some(3)],
         (Direction::In, Protocol::Udp) => [None, Some(4), Some(5), Some(6)],
@@ -85,14 +85,17 @@ pub const fn split(direction: Direction, protocol: Protocol) -> [Option<usize>; 
 }
 
 /// The parts of such a packet: which of all, and what they are.
-pub fn parts(direction: Direction, protocol: Protocol) -> impl Iterator<Item = (usize, &'static Stage)> {
+pub(crate) fn parts(
+    direction: Direction,
+    protocol: Protocol,
+) -> impl Iterator<Item = (usize, &'static Stage)> {
     let places = split(direction, protocol).into_iter().enumerate();
     places.filter_map(|(part, place)| Some((part, &FINE_STAGES[place?])))
 }
 
 /// The places in [`STAGES`] of a packet's stages, in the order in which it crosses them.
 #[must_use]
-pub const fn crossed(direction: Direction, protocol: Protocol) -> [usize; COLUMNS] {
+pub(crate) const fn crossed(direction: Direction, protocol: Protocol) -> [usize; COLUMNS] {
     match (direction, protocol) {
         (Direction::In, Protocol::Tcp) => [0, 1, 2],
         (Direction::In, Protocol::Udp) => [0, 3, 4],
@@ -103,21 +106,21 @@ pub const fn crossed(direction: Direction, protocol: Protocol) -> [usize; COLUMN
 
 /// Those stages.
 #[must_use]
-pub const fn stages(direction: Direction, protocol: Protocol) -> [Stage; COLUMNS] {
+pub(crate) const fn stages(direction: Direction, protocol: Protocol) -> [Stage; COLUMNS] {
     let [first, second, third] = crossed(direction, protocol);
     [STAGES[first], STAGES[second], STAGES[third]]
 }
 
 /// Names of the columns of a line, in display order.
 #[must_use]
-pub const fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
+pub(crate) const fn columns(direction: Direction, protocol: Protocol) -> [&'static str; COLUMNS] {
     let [first, second, third] = stages(direction, protocol);
     [first.column, second.column, third.column]
 }
 
 /// What the field `dir` says.
 #[must_use]
-pub const fn dir(direction: Direction) -> &'static str {
+pub(crate) const fn dir(direction: Direction) -> &'static str {
     match direction {
         Direction::In => "in",
         Direction::Out => "out",

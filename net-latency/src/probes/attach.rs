@@ -69,7 +69,7 @@ const SMALLER_WITH_FINE: [(&str, u32); 2] = [(SEGMENTS_MAP, 6144), (WRITES_MAP, 
 
 /// What to load the kernel side with.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub(crate) struct Request {
     /// Which packets to show.
     pub filter: PacketFilter,
     /// Bytes of the ring buffer.
@@ -86,7 +86,7 @@ pub struct Request {
 
 /// The attached kernel side. Dropping it detaches everything.
 #[derive(Debug)]
-pub struct Probes {
+pub(crate) struct Probes {
     attached: Attached,
     mechanism: Mechanism,
     /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
@@ -99,7 +99,7 @@ pub struct Probes {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with what the kernel said.
-pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<(Probes, Ebpf), Failure> {
+pub(crate) fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<(Probes, Ebpf), Failure> {
     let mut reasons = Vec::new();
     for &mechanism in mechanisms(backend, plan.is_preemptible) {
         match attach_by(plan, mechanism, request) {
@@ -116,7 +116,7 @@ pub fn attach(plan: &Plan, backend: Backend, request: &Request) -> Result<(Probe
 
 /// The mechanisms that `backend` allows, best first, on a kernel that preempts tasks or not.
 #[must_use]
-pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mechanism] {
+pub(crate) const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mechanism] {
     match backend {
         Backend::Auto if is_preemptible => &[Mechanism::Mixed, Mechanism::Fentry, Mechanism::Kprobe],
         Backend::Auto => &[Mechanism::Fentry, Mechanism::Kprobe],
@@ -127,7 +127,7 @@ pub const fn mechanisms(backend: Backend, is_preemptible: bool) -> &'static [Mec
 
 /// Why a mechanism doesn't work here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub(crate) struct Refused {
     /// The error and its causes, in one line.
     pub reason: String,
     /// What forbids it, where that is known.
@@ -136,7 +136,7 @@ pub struct Refused {
 
 /// What keeps a user from tracing a kernel that could be traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ban {
+pub(crate) enum Ban {
     /// `EPERM` of any system call: lockdown, a filter of system calls or a security module.
     Policy,
     /// `EACCES` of perf_event_open: Debian's kernels ask for more than CAP_PERFMON where kernel.perf_event_paranoid is
@@ -173,7 +173,11 @@ fn ban(error: &(dyn std::error::Error + 'static)) -> Option<Ban> {
 ///
 /// # Errors
 /// The reason.
-pub fn attach_by(plan: &Plan, mechanism: Mechanism, request: &Request) -> Result<(Probes, Ebpf), Refused> {
+pub(crate) fn attach_by(
+    plan: &Plan,
+    mechanism: Mechanism,
+    request: &Request,
+) -> Result<(Probes, Ebpf), Refused> {
     lift_memory_limit();
     let _held = Held::new();
     load_and_attach(plan, mechanism, request).map_err(Refused::from)
@@ -187,7 +191,7 @@ pub(super) fn lift_memory_limit() {
 /// That no mechanism of `backend` works: of the reasons the one that has a remedy of its own, else the last, which is that
 /// of the mechanism that needs least.
 #[must_use]
-pub fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
+pub(crate) fn refusal(backend: Backend, refused: &[(Mechanism, Refused)]) -> Failure {
     let banned = |ban| refused.iter().find(|(_, refused)| refused.ban == Some(ban));
     let known = [Ban::Descriptors, Ban::Policy, Ban::PerfEvents].into_iter().find_map(banned);
     let told = known.or(refused.last());
@@ -358,12 +362,12 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
 impl Probes {
     /// How the functions are hooked.
     #[must_use]
-    pub fn mechanism(&self) -> Mechanism {
+    pub(crate) fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
     /// Lets go of what was loaded, when all that is read has been taken from it, and gives memory back.
-    pub fn release(&mut self, ebpf: Ebpf) {
+    pub(crate) fn release(&mut self, ebpf: Ebpf) {
         self.attached.release(ebpf);
         release_memory();
     }
@@ -371,13 +375,13 @@ impl Probes {
     /// How often the kernel skipped one of the programs so far, because it or another was already running on that CPU; `None`
     /// where the kernel does not count that (before Linux 5.12, for kprobes before 6.7), or not for this user.
     #[must_use]
-    pub fn missed(&self) -> Option<u64> {
+    pub(crate) fn missed(&self) -> Option<u64> {
         self.attached.missed()
     }
 
     /// The programs' CPU time so far, where the kernel measures it.
     #[must_use]
-    pub fn time(&self) -> Option<Duration> {
+    pub(crate) fn time(&self) -> Option<Duration> {
         self.attached.time()
     }
 

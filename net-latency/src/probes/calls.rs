@@ -51,7 +51,7 @@ const ROUNDS: u32 = 400;
 
 /// What following one call costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// In all, in ns.
     pub call_ns: u64,
     /// The part of it that the time of the call itself has, in ns.
@@ -59,7 +59,7 @@ pub struct Cost {
 }
 
 /// The symbols that [`CallSettings`] needs.
-pub fn symbols<'a>() -> impl Iterator<Item = &'a str> {
+pub(crate) fn symbols<'a>() -> impl Iterator<Item = &'a str> {
     let others = [GRAPH_RETURN, PER_CPU_OFFSET, CURRENT_KPROBE];
     TRAMPOLINES.into_iter().chain(others).chain(arch::COUNT_VARIABLES).chain(arch::CHEAP_CALLS)
 }
@@ -68,7 +68,7 @@ pub fn symbols<'a>() -> impl Iterator<Item = &'a str> {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] if the kernel lacks something, or hides it.
-pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failure> {
+pub(crate) fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failure> {
     const STRUCTS: [&[u8]; 3] = [b"kprobe", b"pcpu_hot", b"task_struct"];
     let btf = Btf::parse(btf, |name| STRUCTS.contains(&name)).context("reading the kernel's BTF")?;
     let address = |name: &str| addresses.get(name).and_then(|found| found.first()).copied().unwrap_or(0);
@@ -92,7 +92,7 @@ pub fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings, Failu
 }
 
 /// The loaded kernel side. Dropping it detaches everything.
-pub struct CallProbes {
+pub(crate) struct CallProbes {
     ebpf: Ebpf,
     attached: Attached,
     /// To how many functions it is attached.
@@ -101,7 +101,7 @@ pub struct CallProbes {
 }
 
 /// The maps, which are read while tracing and, the last time, after everything is detached.
-pub struct CallMaps {
+pub(crate) struct CallMaps {
     calls: RingBuf<MapData>,
     counters: PerCpuArray<MapData, CallCounters>,
     stacks: HashMap<MapData, CallContext, CallStack>,
@@ -112,7 +112,7 @@ impl CallProbes {
     ///
     /// # Errors
     /// The reason, in one line.
-    pub fn load(
+    pub(crate) fn load(
         btf: &[u8],
         settings: &CallSettings,
         filter: &PacketFilter,
@@ -162,7 +162,7 @@ impl CallProbes {
     ///
     /// # Errors
     /// The reason, in one line. Nothing of this function stays attached then.
-    pub fn attach(&mut self, function: &Function) -> Result<(), String> {
+    pub(crate) fn attach(&mut self, function: &Function) -> Result<(), String> {
         let _held = Held::new();
         let attach = |probes: &mut Self| -> Result<()> {
             let mut both = Attached::default();
@@ -179,7 +179,7 @@ impl CallProbes {
 
     /// To how many it is attached.
     #[must_use]
-    pub fn functions(&self) -> usize {
+    pub(crate) fn functions(&self) -> usize {
         self.functions
     }
 
@@ -188,7 +188,7 @@ impl CallProbes {
     ///
     /// # Errors
     /// If probes can't be attached or detached.
-    pub fn measure(&mut self, addresses: &Addresses, maps: &mut CallMaps) -> Result<Option<Cost>> {
+    pub(crate) fn measure(&mut self, addresses: &Addresses, maps: &mut CallMaps) -> Result<Option<Cost>> {
         let Some(name) =
             arch::CHEAP_CALLS.into_iter().find(|name| addresses.get(*name).is_some_and(|at| at.len() == 1))
         else {
@@ -227,7 +227,7 @@ impl CallProbes {
     ///
     /// # Errors
     /// If one is not there: they were taken before.
-    pub fn take_maps(&mut self) -> Result<CallMaps> {
+    pub(crate) fn take_maps(&mut self) -> Result<CallMaps> {
         let mut take = |name: &'static str| self.ebpf.take_map(name).context(name);
         Ok(CallMaps {
             calls: take(CALLS_MAP)?.try_into()?,
@@ -238,7 +238,7 @@ impl CallProbes {
 
     /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that.
     #[must_use]
-    pub fn missed(&self) -> Option<u64> {
+    pub(crate) fn missed(&self) -> Option<u64> {
         self.attached.missed()
     }
 
@@ -246,7 +246,7 @@ impl CallProbes {
     ///
     /// # Errors
     /// If this process has no descriptor left.
-    pub fn watch(&mut self) -> Result<()> {
+    pub(crate) fn watch(&mut self) -> Result<()> {
         self.attached.keep(&self.ebpf)?;
         if self.counts_missed {
             self.attached.watch();
@@ -260,7 +260,7 @@ impl CallMaps {
     ///
     /// # Errors
     /// If it has another size than ours: the two sides don't belong together.
-    pub fn oldest(&mut self) -> Result<Option<CallRecord>> {
+    pub(crate) fn oldest(&mut self) -> Result<Option<CallRecord>> {
         let Some(item) = self.calls.next() else { return Ok(None) };
         let bytes: &[u8] = &item;
         let record = bytes.as_ptr().cast::<CallRecord>();
@@ -277,7 +277,7 @@ impl CallMaps {
     ///
     /// # Errors
     /// If this process has no descriptor left.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.calls.as_fd().try_clone_to_owned()
     }
 
@@ -285,7 +285,7 @@ impl CallMaps {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn counters(&self) -> Result<CallCounters> {
+    pub(crate) fn counters(&self) -> Result<CallCounters> {
         let per_cpu = self.counters.get(&0, 0).context("reading the kernel side's counters")?;
         let mut sum = CallCounters::default();
         for counters in per_cpu.iter() {
@@ -298,7 +298,7 @@ impl CallMaps {
 
     /// Calls that began in `span` and have not returned.
     #[must_use]
-    pub fn under_way(&self, span: &RangeInclusive<u64>) -> u64 {
+    pub(crate) fn under_way(&self, span: &RangeInclusive<u64>) -> u64 {
         let stacks = self.stacks.iter().filter_map(Result::ok);
         let began = |stack: &CallStack| {
             let depth = usize::try_from(stack.depth).unwrap_or(usize::MAX);

@@ -41,7 +41,7 @@ struct Attributes {
 
 /// A record of the ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub(crate) enum Told {
     /// Of a connection.
     Connection(ConnectionRecord),
     /// Of a listening socket.
@@ -50,7 +50,7 @@ pub enum Told {
 
 /// Whom to ask about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub(crate) enum Which {
     /// Connections that have not ended.
     Connections,
     /// Sockets that listen.
@@ -58,7 +58,7 @@ pub enum Which {
 }
 
 /// The kernel side's maps, and the program that answers.
-pub struct Connections {
+pub(crate) struct Connections {
     records: RingBuf<MapData>,
     counters: PerCpuArray<MapData, ConnectionCounters>,
     connections: HashMap<MapData, u64, [u8; CONNECTION_SIZE]>,
@@ -71,7 +71,7 @@ impl Connections {
     ///
     /// # Errors
     /// If the kernel refuses the program, or this process has no descriptor left.
-    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self> {
         let program: &mut RawTracePoint =
             ebpf.program_mut(ASKED_FOR).context("a program is missing")?.try_into()?;
         program.load().context("loading the program that tells of open connections")?;
@@ -90,7 +90,7 @@ impl Connections {
     ///
     /// # Errors
     /// If this process has no descriptor left.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.records.as_fd().try_clone_to_owned()
     }
 
@@ -98,7 +98,7 @@ impl Connections {
     ///
     /// # Errors
     /// If it has another size than ours: the two sides don't belong together.
-    pub fn oldest(&mut self) -> Result<Option<Told>> {
+    pub(crate) fn oldest(&mut self) -> Result<Option<Told>> {
         const CONNECTION: usize = size_of::<ConnectionRecord>();
         const LISTENER: usize = size_of::<ListenerRecord>();
 
@@ -118,7 +118,7 @@ impl Connections {
 
     /// The sockets in one of the tables.
     #[must_use]
-    pub fn sockets(&self, which: Which) -> Vec<u64> {
+    pub(crate) fn sockets(&self, which: Which) -> Vec<u64> {
         match which {
             Which::Connections => self.connections.keys().filter_map(Result::ok).collect(),
             Which::Listeners => self.listeners.keys().filter_map(Result::ok).collect(),
@@ -129,7 +129,7 @@ impl Connections {
     ///
     /// # Errors
     /// If the kernel refuses to run the program.
-    pub fn ask(&self, socket: u64) -> Result<()> {
+    pub(crate) fn ask(&self, socket: u64) -> Result<()> {
         let mut attributes = Attributes {
             program: u32::try_from(self.program.as_raw_fd())?,
             context_size_in: size_of::<u64>() as u32,
@@ -148,7 +148,7 @@ impl Connections {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn counters(&self) -> Result<ConnectionCounters> {
+    pub(crate) fn counters(&self) -> Result<ConnectionCounters> {
         let per_cpu = self.counters.get(&0, 0).context("reading the kernel side's counters")?;
         let mut sum = ConnectionCounters::default();
         for counters in per_cpu.iter() {

@@ -24,7 +24,7 @@ const FOLLOWED_PROCESSES: u32 = 16_384;
 
 /// The least time in ns; 0 for none.
 #[must_use]
-pub fn slower_ns(slower: Option<Duration>) -> u64 {
+pub(crate) fn slower_ns(slower: Option<Duration>) -> u64 {
     slower.map_or(0, |least| u64::try_from(least.as_nanos()).unwrap_or(u64::MAX))
 }
 

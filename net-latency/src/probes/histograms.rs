@@ -45,7 +45,7 @@ pub(super) fn size(histograms: Histograms, loader: &mut EbpfLoader<'_>) {
 }
 
 /// The maps of counts.
-pub struct Counts {
+pub(crate) struct Counts {
     times: PerCpuArray<MapData, Block>,
     groups: PerCpuHashMap<MapData, CellKey, u64>,
     names: HashMap<MapData, [u64; 2], [u8; COMM_LEN]>,
@@ -58,7 +58,7 @@ impl Counts {
     ///
     /// # Errors
     /// If one is not there.
-    pub fn take(ebpf: &mut Ebpf) -> Result<Self> {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
         Ok(Self {
             times: take(TIMES_MAP)?.try_into()?,
@@ -73,7 +73,7 @@ impl Counts {
     ///
     /// # Errors
     /// If the kernel refuses to be told.
-    pub fn set_span(&mut self, span: &RangeInclusive<u64>) -> Result<()> {
+    pub(crate) fn set_span(&mut self, span: &RangeInclusive<u64>) -> Result<()> {
         let span = Span { start: *span.start(), end: *span.end() };
         self.span.set(0, span, 0).context("telling the kernel side when to count")
     }
@@ -82,7 +82,7 @@ impl Counts {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn read(&self) -> Result<Vec<(CellKey, u64)>> {
+    pub(crate) fn read(&self) -> Result<Vec<(CellKey, u64)>> {
         let mut counts = Vec::new();
         if self.times.len() > 1 {
             for block in 0..self.times.len() {
@@ -108,7 +108,7 @@ impl Counts {
     ///
     /// # Errors
     /// If the kernel refuses to.
-    pub fn forget(&mut self, counts: &[(CellKey, u64)]) -> Result<bool> {
+    pub(crate) fn forget(&mut self, counts: &[(CellKey, u64)]) -> Result<bool> {
         for (key, count) in counts {
             match self.groups.get(key, 0) {
                 Ok(now) if now.iter().sum::<u64>() != *count => return Ok(false),
@@ -129,14 +129,14 @@ impl Counts {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn connections(&self) -> Result<std::collections::HashMap<u64, ConnectionKey>> {
+    pub(crate) fn connections(&self) -> Result<std::collections::HashMap<u64, ConnectionKey>> {
         let pairs = self.connections.iter().map(|entry| entry.map(|(key, id)| (id, key)));
         pairs.collect::<Result<_, _>>().context("reading the kernel side's connections")
     }
 
     /// The name that the process of a group had when one of its times was the first in a bucket.
     #[must_use]
-    pub fn name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
+    pub(crate) fn name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
         self.names.get(&group, 0).ok()
     }
 }

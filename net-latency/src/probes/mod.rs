@@ -1,19 +1,19 @@
 //! The hooks: which there are ([`table`]), which of them this kernel has ([`plan`]), and attaching them
 //! ([`attach`]).
 
-pub mod attach;
+pub(crate) mod attach;
 mod attached;
 mod batch;
-pub mod calls;
-pub mod connections;
-pub mod filters;
-pub mod histograms;
-pub mod journey;
+pub(crate) mod calls;
+pub(crate) mod connections;
+pub(crate) mod filters;
+pub(crate) mod histograms;
+pub(crate) mod journey;
 mod patch;
-pub mod plan;
-pub mod presets;
+pub(crate) mod plan;
+pub(crate) mod presets;
 mod signals;
-pub mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tables;
 

@@ -5,7 +5,7 @@ use crate::{kernel::arch::system_call, request::Preset};
 
 /// The names, sorted. The compiler may have given one an ending, such as `.isra.0`.
 #[must_use]
-pub const fn functions(preset: Preset) -> &'static [&'static str] {
+pub(crate) const fn functions(preset: Preset) -> &'static [&'static str] {
     match preset {
         Preset::Socket => SOCKET,
         Preset::Tcp => TCP,

@@ -210,7 +210,7 @@ impl Hook {
 
 /// Where IP gets a packet of TCP, which has cleared its control block by then: instead of TCP's own functions, where these are
 /// inlined (Linux 7.2).
-pub const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
+pub(crate) const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
 
 const IN: Option<Direction> = Some(Direction::In);
 const OUT: Option<Direction> = Some(Direction::Out);
@@ -265,7 +265,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub const HOOKS: [Hook; 35] = [
+pub(crate) const HOOKS: [Hook; 35] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -352,7 +352,7 @@ pub const HOOKS: [Hook; 35] = [
 ];
 
 /// What splits the time that bytes wait in a socket, and what comes behind the device's queue, where fine stages are asked for.
-pub const FINE: [Hook; 11] = [
+pub(crate) const FINE: [Hook; 11] = [
     function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
     // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
     optional(IN, Stage::App, &["tcp_zerocopy_receive"], "fentry_in_asks_zero", "kprobe_in_asks_zero").tcp(),
@@ -369,7 +369,7 @@ pub const FINE: [Hook; 11] = [
 ];
 
 /// What `net-latency connections` hooks, in place of [`HOOKS`].
-pub const CONNECTIONS: [Hook; 9] = [
+pub(crate) const CONNECTIONS: [Hook; 9] = [
     tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed"),
     tracepoint(IN, Stage::Connection, &["tcp_probe"], "btf_received"),
     function(IN, Stage::Connection, &["tcp_rcv_state_process"], "fentry_received", "kprobe_received"),
@@ -383,22 +383,22 @@ pub const CONNECTIONS: [Hook; 9] = [
 ];
 
 /// Shows packets that are sent on without IP, where the other way's hook on the same tracepoint, which does so too, is not needed.
-pub const SENT_ON: Hook = Hook {
+pub(crate) const SENT_ON: Hook = Hook {
     absence: Absence::Harmless,
     ..tracepoint(IN, Stage::Forward, &["net_dev_queue"], "btf_in_forward").tcp()
 };
 
 /// Frees what is kept of a socket when the kernel destroys it.
-pub const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
+pub(crate) const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
 /// Ends what is kept of a process or a thread by its number, which is another one's afterwards.
-pub const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
+pub(crate) const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
 
 /// Follow the processes that a command starts, until they are gone. Where fine stages are asked for, the first one also shows threads
 /// that may read.
-pub const PROCESSES: [Hook; 2] = [FORK, process(&["sched_process_free"], "raw_freed")];
+pub(crate) const PROCESSES: [Hook; 2] = [FORK, process(&["sched_process_free"], "raw_freed")];
 /// A process or a thread is made.
-pub const FORK: Hook = process(&["sched_process_fork"], "raw_started");
+pub(crate) const FORK: Hook = process(&["sched_process_fork"], "raw_started");
 
 const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook {
     Hook {

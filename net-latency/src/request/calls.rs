@@ -14,7 +14,7 @@ use crate::clock::Zone;
 
 /// Which calls to trace, how to show them and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallsConfig {
+pub(crate) struct CallsConfig {
     /// Globs for names of kernel functions; what they match is traced in addition to `presets`.
     pub functions: Vec<Pattern>,
     /// Lists of functions that belong together, as far as the running kernel has them.
@@ -51,7 +51,7 @@ pub struct CallsConfig {
 
 /// Functions that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Preset {
+pub(crate) enum Preset {
     /// All of net/socket.c: system calls of sockets, and what is between them and the protocols
     Socket,
     /// TCP from the system call to IP and back

@@ -5,7 +5,7 @@ use net_latency_common::{Direction, GroupBy};
 use crate::packet::event::Protocol;
 
 /// One of a few values that have names. The command line, completions and the manual pages read them here.
-pub trait Choice: Copy + Send + Sync + 'static {
+pub(crate) trait Choice: Copy + Send + Sync + 'static {
     /// The values, each with its word and a line of help (empty where the word says it all); the first is the default.
     const ALL: &'static [(Self, &'static str, &'static str)];
 }

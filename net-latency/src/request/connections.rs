@@ -11,7 +11,7 @@ use crate::clock::Zone;
 
 /// Which connections to show, how, and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionsConfig {
+pub(crate) struct ConnectionsConfig {
     /// Whose connections. What only packets have counts for nothing.
     pub filter: PacketFilter,
     /// Where they come from.
@@ -42,7 +42,7 @@ pub struct ConnectionsConfig {
 
 /// Where connections come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConnectionsInput {
+pub(crate) enum ConnectionsInput {
     /// The running kernel.
     Kernel(TracingConfig),
     /// What was recorded with `--format json` or `csv`.

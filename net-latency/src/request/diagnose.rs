@@ -10,11 +10,11 @@ use super::{
 use crate::clock::Zone;
 
 /// From which time on a stage is slow, where nothing else was asked for.
-pub const THRESHOLD: Duration = Duration::from_millis(1);
+pub(crate) const THRESHOLD: Duration = Duration::from_millis(1);
 
 /// What to judge, and how to say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiagnoseConfig {
+pub(crate) struct DiagnoseConfig {
     /// Which packets to judge.
     pub filter: PacketFilter,
     /// Where they come from.
@@ -35,7 +35,7 @@ pub struct DiagnoseConfig {
 
 /// Where the packets come from that are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DiagnoseInput {
+pub(crate) enum DiagnoseInput {
     /// This kernel.
     Kernel {
         /// By what means to trace.

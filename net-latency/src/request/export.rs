@@ -14,7 +14,7 @@ use super::{
 
 /// Which metrics to keep, and where scrapers find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportConfig {
+pub(crate) struct ExportConfig {
     /// Which packets to count; the kernel side applies this. It has no `slower`: all of them are counted.
     pub filter: PacketFilter,
     /// How to hook into the kernel: fentry, kprobe, or what suits it.
@@ -45,7 +45,7 @@ pub struct ExportConfig {
 
 /// Where scrapers come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub(crate) enum Listen {
     /// To an address and port of this machine.
     Port(SocketAddr),
     /// To a unix socket of that path.
@@ -63,7 +63,7 @@ impl fmt::Display for Listen {
 
 /// Lines of slow packets on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlowLines {
+pub(crate) struct SlowLines {
     /// The least time, in total or in one known stage.
     pub least: Duration,
     /// So many a second at most; as many at once.
@@ -73,7 +73,7 @@ pub struct SlowLines {
 impl ExportConfig {
     /// What the kernel side counts.
     #[must_use]
-    pub fn histograms(&self) -> Histograms {
+    pub(crate) fn histograms(&self) -> Histograms {
         let by = match self.by {
             ExportBy::None => GroupBy::Stage,
             ExportBy::Process => GroupBy::Process,
@@ -93,7 +93,7 @@ impl ExportConfig {
 
 /// What series are kept for. No process and no other end: their number has no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportBy {
+pub(crate) enum ExportBy {
     /// All packets together.
     None,
     /// The process's name.

@@ -27,7 +27,7 @@ impl Choice for Format {
 
 /// A form of lines that are no packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LineFormat {
+pub(crate) enum LineFormat {
     /// A line to read
     #[default]
     Text,
@@ -47,7 +47,7 @@ impl Choice for LineFormat {
 
 /// A form of the summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReportFormat {
+pub(crate) enum ReportFormat {
     /// Tables to read
     #[default]
     Text,
@@ -62,7 +62,7 @@ impl Choice for ReportFormat {
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CallFormat {
+pub(crate) enum CallFormat {
     /// To read
     #[default]
     Text,
@@ -77,7 +77,7 @@ impl Choice for CallFormat {
 
 /// How calls within each other are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     /// Durations and braces, as ftrace's function_graph
     #[default]
     Graph,
@@ -98,7 +98,7 @@ impl Choice for Style {
 
 /// A form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JourneyFormat {
+pub(crate) enum JourneyFormat {
     /// A table to read for each packet
     #[default]
     Text,
@@ -118,7 +118,7 @@ impl Choice for JourneyFormat {
 
 /// Form of the figures at the end, on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FooterFormat {
+pub(crate) enum FooterFormat {
     /// To read
     #[default]
     Text,

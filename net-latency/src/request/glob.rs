@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use net_latency_common::{Bank, COMM_LEN, GLOBS_PER_BANK, MAX_BANKS};
 
 /// Globs that can be asked for at most.
-pub const MAX_GLOBS: usize = GLOBS_PER_BANK * MAX_BANKS;
+pub(crate) const MAX_GLOBS: usize = GLOBS_PER_BANK * MAX_BANKS;
 /// Bytes that a name has at most.
 const NAME_LEN: usize = COMM_LEN - 1;
 /// Bits of a [`Bank`] that a glob has.
@@ -120,7 +120,7 @@ impl fmt::Display for Glob {
 
 /// The globs as the kernel side reads them. There are [`MAX_GLOBS`] at most.
 #[must_use]
-pub fn banks(globs: &[Glob]) -> Vec<Bank> {
+pub(crate) fn banks(globs: &[Glob]) -> Vec<Bank> {
     let bank = |globs: &[Glob]| {
         let mut bank = Bank::EMPTY;
         for (number, glob) in globs.iter().enumerate() {

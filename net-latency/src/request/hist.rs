@@ -13,7 +13,7 @@ use crate::clock::Zone;
 
 /// What to count, and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistConfig {
+pub(crate) struct HistConfig {
     /// Which packets to count; the kernel side applies this.
     pub filter: PacketFilter,
     /// How to hook into the kernel: fentry, kprobe, or what suits it.
@@ -40,7 +40,7 @@ pub struct HistConfig {
 
 /// Which counts to keep instead of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Histograms {
+pub(crate) struct Histograms {
     /// What packets are grouped by, besides direction, protocol and stage.
     pub by: GroupBy,
     /// Room for this many buckets of all groups together. What finds no room is counted as lost.

@@ -13,7 +13,7 @@ use crate::clock::Zone;
 
 /// Which packets to follow, and how to show where they went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JourneyConfig {
+pub(crate) struct JourneyConfig {
     /// Which packets to pick. `slower` and names of devices are only known at a packet's end, when others are dropped again.
     pub filter: PacketFilter,
     /// Which of these to show.
@@ -40,7 +40,7 @@ pub struct JourneyConfig {
 
 /// Which of the packets that a filter admits are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
+pub(crate) enum Pick {
     /// Those that come first.
     Any,
     /// Those that the kernel drops.
@@ -51,7 +51,7 @@ pub enum Pick {
 
 /// What to trace beside what is needed to follow packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Functions {
+pub(crate) enum Functions {
     /// The usual set, and what these name.
     Default(Vec<Pattern>),
     /// All that take an skb.

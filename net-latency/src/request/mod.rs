@@ -2,44 +2,44 @@
 
 use std::path::PathBuf;
 
-pub mod calls;
-pub mod check;
-pub mod choice;
+pub(crate) mod calls;
+pub(crate) mod check;
+pub(crate) mod choice;
 mod connections;
-pub mod diagnose;
-pub mod export;
-pub mod filter;
-pub mod format;
-pub mod glob;
-pub mod hist;
-pub mod journey;
-pub mod network;
+pub(crate) mod diagnose;
+pub(crate) mod export;
+pub(crate) mod filter;
+pub(crate) mod format;
+pub(crate) mod glob;
+pub(crate) mod hist;
+pub(crate) mod journey;
+pub(crate) mod network;
 mod record;
-pub mod report;
-pub mod stream;
-pub mod top;
-pub mod tracing;
+pub(crate) mod report;
+pub(crate) mod stream;
+pub(crate) mod top;
+pub(crate) mod tracing;
 pub(crate) mod values;
 
-pub use calls::{CallsConfig, Preset};
-pub use check::CheckConfig;
-pub use connections::{ConnectionsConfig, ConnectionsInput};
-pub use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
-pub use export::{ExportBy, ExportConfig, Listen, SlowLines};
-pub use filter::PacketFilter;
-pub use format::{CallFormat, FooterFormat, Format, JourneyFormat, LineFormat, ReportFormat, Style};
-pub use hist::{HistConfig, Histograms};
-pub use journey::{Functions, JourneyConfig, Pick};
-pub use network::Mark;
-pub use record::{RecordConfig, Trigger, Triggers};
-pub use report::{LogFilter, ReportConfig};
-pub use stream::StreamConfig;
-pub use top::{ReplayConfig, SortBy, Speed, TopConfig, TopInput};
-pub use tracing::{Backend, Stages, TracingConfig};
+pub(crate) use calls::{CallsConfig, Preset};
+pub(crate) use check::CheckConfig;
+pub(crate) use connections::{ConnectionsConfig, ConnectionsInput};
+pub(crate) use diagnose::{DiagnoseConfig, DiagnoseInput, THRESHOLD};
+pub(crate) use export::{ExportBy, ExportConfig, Listen, SlowLines};
+pub(crate) use filter::PacketFilter;
+pub(crate) use format::{CallFormat, FooterFormat, Format, JourneyFormat, LineFormat, ReportFormat, Style};
+pub(crate) use hist::{HistConfig, Histograms};
+pub(crate) use journey::{Functions, JourneyConfig, Pick};
+pub(crate) use network::Mark;
+pub(crate) use record::{RecordConfig, Trigger, Triggers};
+pub(crate) use report::{LogFilter, ReportConfig};
+pub(crate) use stream::StreamConfig;
+pub(crate) use top::{ReplayConfig, SortBy, Speed, TopConfig, TopInput};
+pub(crate) use tracing::{Backend, Stages, TracingConfig};
 
 /// What to do, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Config {
+pub(crate) enum Config {
     /// Stream lines.
     Stream(Box<StreamConfig>),
     /// Show calls of functions.

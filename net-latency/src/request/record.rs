@@ -7,7 +7,7 @@ use crate::clock::Zone;
 
 /// What to keep, how long, and when to write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordConfig {
+pub(crate) struct RecordConfig {
     /// Which packets to keep; the kernel side applies this.
     pub filter: PacketFilter,
     /// How to hook into the kernel, the size of the ring buffer, and the stages.
@@ -41,14 +41,14 @@ pub struct RecordConfig {
 impl RecordConfig {
     /// Which connections count, by whatever has them beside packets: those that are wanted, however few of their packets are kept.
     #[must_use]
-    pub fn connections(&self) -> PacketFilter {
+    pub(crate) fn connections(&self) -> PacketFilter {
         PacketFilter { slower: None, sample: None, control: false, ..self.filter.clone() }
     }
 }
 
 /// What a file is written for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Triggers {
+pub(crate) struct Triggers {
     /// A packet that took so long, in total or in one stage.
     pub slower: Option<Duration>,
     /// Packets dropped in the kernel within a second: so many or more.
@@ -61,7 +61,7 @@ pub struct Triggers {
 
 /// One of them, as the command line has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub(crate) enum Trigger {
     /// See [`Triggers::slower`].
     Slower(Duration),
     /// See [`Triggers::drops`].

@@ -12,7 +12,7 @@ use super::{
 
 /// Which logs to sum up, and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportConfig {
+pub(crate) struct ReportConfig {
     /// The logs, in JSON or CSV form, compressed or not; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// Where the page goes, `-` for standard output; no page if `None`.
@@ -34,7 +34,7 @@ pub struct ReportConfig {
 
 /// Packets that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogFilter {
+pub(crate) struct LogFilter {
     /// Process ids; all if empty.
     pub pids: Vec<u32>,
     /// Ports at either end; all if empty.

@@ -11,7 +11,7 @@ use crate::clock::Zone;
 
 /// What to trace, how to show it and when to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamConfig {
+pub(crate) struct StreamConfig {
     /// A command to run and trace: the program, and its arguments.
     pub command: Option<Vec<OsString>>,
     /// Which packets have a line; the kernel side applies this. Its `followed` is set once `command` has a process id.

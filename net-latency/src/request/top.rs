@@ -7,7 +7,7 @@ use crate::clock::Zone;
 
 /// What to trace and how to show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopConfig {
+pub(crate) struct TopConfig {
     /// Which packets to show.
     pub filter: PacketFilter,
     /// Where they come from.
@@ -28,7 +28,7 @@ pub struct TopConfig {
 
 /// What a table can be sorted by. Times are those of the direction that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SortBy {
+pub(crate) enum SortBy {
     /// The time of all packets of a second together, as the median and their rate make it.
     Time,
     /// The time that 99 % of the packets do not exceed.
@@ -68,7 +68,7 @@ impl Choice for SortBy {
 
 /// Where the packets come from that are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TopInput {
+pub(crate) enum TopInput {
     /// This kernel, traced by these means.
     Kernel(TracingConfig),
     /// Recorded logs.
@@ -77,7 +77,7 @@ pub enum TopInput {
 
 /// Which logs to play back, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplayConfig {
+pub(crate) struct ReplayConfig {
     /// The logs; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// How fast.
@@ -86,7 +86,7 @@ pub struct ReplayConfig {
 
 /// How fast a log is played back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speed {
+pub(crate) enum Speed {
     /// So many thousandths of the log's own pace.
     Thousandths(NonZeroU64),
     /// As fast as it can be read.

@@ -4,7 +4,7 @@ use super::choice::Choice;
 
 /// How to hook into the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
+pub(crate) enum Backend {
     /// The best that this kernel has: fentry, kprobe, or both
     #[default]
     Auto,
@@ -42,7 +42,7 @@ impl Choice for Stages {
 
 /// By what means to trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TracingConfig {
+pub(crate) struct TracingConfig {
     /// How to hook into the kernel.
     pub backend: Backend,
     /// Size of the ring buffer in bytes: a power of two, a multiple of the page size.

@@ -18,7 +18,7 @@ use crate::message::tell;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The kernel side's log.
-pub struct KernelLog {
+pub(crate) struct KernelLog {
     reader: EbpfLogger<Messages>,
     messages: Messages,
 }
@@ -35,13 +35,13 @@ impl KernelLog {
     }
 
     /// Tells what has come, except for repeated messages that were told of less than a second ago.
-    pub fn read(&mut self) {
+    pub(crate) fn read(&mut self) {
         self.reader.flush();
         say(&self.messages.lock().take(Some(Instant::now())));
     }
 
     /// Tells what is left.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.reader.flush();
         say(&self.messages.lock().take(None));
     }

@@ -3,9 +3,9 @@
 pub(crate) mod command;
 pub(crate) mod connections;
 pub(crate) mod ends;
-pub mod kernel_log;
+pub(crate) mod kernel_log;
 pub(crate) mod names;
 pub(crate) mod notice;
 pub(crate) mod pace;
 pub(crate) mod privileges;
-pub mod tracer;
+pub(crate) mod tracer;

@@ -37,7 +37,7 @@ const SLOW_BUFFER_BYTES: u32 = 256 << 10;
 static ALWAYS: RangeInclusive<u64> = 0..=u64::MAX;
 
 /// The attached kernel side and what it has to say. Dropping it detaches everything.
-pub struct Tracer {
+pub(crate) struct Tracer {
     /// None once detached.
     probes: Option<Probes>,
     mechanism: Mechanism,
@@ -79,7 +79,7 @@ impl Tracer {
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
-    pub fn start(
+    pub(crate) fn start(
         filter: &PacketFilter,
         tracing: &TracingConfig,
         is_debugging: bool,
@@ -99,7 +99,7 @@ impl Tracer {
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
-    pub fn start_counting(
+    pub(crate) fn start_counting(
         filter: &PacketFilter,
         backend: Backend,
         histograms: Histograms,
@@ -169,7 +169,7 @@ impl Tracer {
 
     /// The packets that were finished while every hook was attached, by this clock, with names where `names` are given.
     /// `left_out` counts the others.
-    pub fn records<'a>(
+    pub(crate) fn records<'a>(
         &'a mut self,
         clock: Clock,
         names: Option<&'a mut Names>,
@@ -191,24 +191,24 @@ impl Tracer {
     }
 
     /// What is finished from now on is not valid.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.span = *self.span.start()..=monotonic_ns();
     }
 
     /// How the functions are hooked.
     #[must_use]
-    pub fn mechanism(&self) -> Mechanism {
+    pub(crate) fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
     /// What is hooked: stage, mechanism, and name of the function or tracepoint.
     #[must_use]
-    pub fn hooks(&self) -> &[[&'static str; 3]] {
+    pub(crate) fn hooks(&self) -> &[[&'static str; 3]] {
         &self.hooks
     }
 
     /// Takes the kernel side's log, if it has one.
-    pub fn take_log(&mut self) -> Option<KernelLog> {
+    pub(crate) fn take_log(&mut self) -> Option<KernelLog> {
         self.log.take()
     }
 
@@ -216,7 +216,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If the kernel refuses to show it.
-    pub fn losses(&self) -> Result<Losses, Failure> {
+    pub(crate) fn losses(&self) -> Result<Losses, Failure> {
         let counters = self.capture.counters()?.since(&self.start.after);
         Ok(Losses { counters, drops: self.capture.drops()?.since(&self.early_drops), ..Losses::default() })
     }
@@ -225,7 +225,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If they were not asked for, or the kernel refuses to show them.
-    pub fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
+    pub(crate) fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
         Ok(self.counts.as_ref().context("no times are counted")?.read()?)
     }
 
@@ -233,13 +233,13 @@ impl Tracer {
     ///
     /// # Errors
     /// If times are not counted, or the kernel refuses to.
-    pub fn forget_times(&mut self, counts: &[(CellKey, u64)]) -> Result<bool, Failure> {
+    pub(crate) fn forget_times(&mut self, counts: &[(CellKey, u64)]) -> Result<bool, Failure> {
         Ok(self.counts.as_mut().context("no times are counted")?.forget(counts)?)
     }
 
     /// The name of a process that has counts, by its group, where one is known.
     #[must_use]
-    pub fn process_name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
+    pub(crate) fn process_name(&self, group: [u64; 2]) -> Option<[u8; COMM_LEN]> {
         self.counts.as_ref()?.name(group)
     }
 
@@ -247,7 +247,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If times are not counted, or the kernel refuses to show them.
-    pub fn connections(&self) -> Result<HashMap<u64, ConnectionKey>, Failure> {
+    pub(crate) fn connections(&self) -> Result<HashMap<u64, ConnectionKey>, Failure> {
         Ok(self.counts.as_ref().context("no times are counted")?.connections()?)
     }
 
@@ -255,7 +255,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If the kernel refuses to show it.
-    pub fn state(&self, shown: u64, left_out: LeftOut) -> Result<State, Failure> {
+    pub(crate) fn state(&self, shown: u64, left_out: LeftOut) -> Result<State, Failure> {
         let census = self.capture.census()?;
         // The kernel side sorts out itself what it doesn't send.
         let outside = self.early + left_out.outside + census.before.get(Counter::Outside);
@@ -266,7 +266,7 @@ impl Tracer {
 
     /// How often the kernel has skipped one of the programs so far, where it counts that.
     #[must_use]
-    pub fn missed(&self) -> Option<u64> {
+    pub(crate) fn missed(&self) -> Option<u64> {
         self.probes.as_ref().and_then(Probes::missed)
     }
 
@@ -275,7 +275,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
-    pub fn detach(&mut self) -> Result<Losses, Failure> {
+    pub(crate) fn detach(&mut self) -> Result<Losses, Failure> {
         self.span = *self.span.start()..=monotonic_ns().min(*self.span.end());
         // Detaching takes a while, which is not part of the time that the views call the run's.
         let (attached, own_before) = self.attached;
@@ -301,7 +301,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If /proc does not show this process' memory.
-    pub fn cost(&self) -> Result<Cost, Failure> {
+    pub(crate) fn cost(&self) -> Result<Cost, Failure> {
         Ok(Cost { resident_bytes: resident_bytes()?, ..self.cost })
     }
 
@@ -310,7 +310,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
-    pub fn ledger_so_far(&self, shown: u64) -> Result<Ledger, Failure> {
+    pub(crate) fn ledger_so_far(&self, shown: u64) -> Result<Ledger, Failure> {
         Ok(Ledger::of_run(&self.start, &self.capture.census()?, self.early, shown, LeftOut::default(), 0))
     }
 
@@ -320,7 +320,7 @@ impl Tracer {
     ///
     /// # Errors
     /// If it has not ended.
-    pub fn ledger(&self, shown: u64, left_out: LeftOut, unwritten: u64) -> Result<Ledger, Failure> {
+    pub(crate) fn ledger(&self, shown: u64, left_out: LeftOut, unwritten: u64) -> Result<Ledger, Failure> {
         let end = self.end.as_ref().context("still attached")?;
         Ok(Ledger::of_run(&self.start, end, self.early, shown, left_out, unwritten))
     }
@@ -338,7 +338,7 @@ fn hooks(plan: &Plan, mechanism: Mechanism) -> Vec<[&'static str; 3]> {
 
 /// What is where at one moment of a run: what an interval begins and ends with.
 #[derive(Clone, Copy, Debug)]
-pub struct State {
+pub(crate) struct State {
     at: Instant,
     ledger: Ledger,
     losses: Losses,
@@ -347,7 +347,7 @@ pub struct State {
 impl State {
     /// What happened between `earlier` and this, and how long that took.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
+    pub(crate) fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
         (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
     }
 }

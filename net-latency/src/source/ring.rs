@@ -114,7 +114,7 @@ const FAR_NS: u64 = 60_000_000_000;
 
 /// A finished packet's record, where it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     /// What every run has.
     pub packet: &'a PacketRecord,
     /// Its fine stages, where they are asked for, as [`FineRecord`] has them.
@@ -127,7 +127,7 @@ impl<'a> Record<'a> {
     /// When its line was complete.
     #[must_use]
     #[inline]
-    pub fn finished_ns(&self) -> u64 {
+    pub(crate) fn finished_ns(&self) -> u64 {
         finished_ns(self.packet, self.parts)
     }
 
@@ -145,7 +145,7 @@ enum Place {
 }
 
 /// Reads what the kernel side has to say.
-pub struct Capture {
+pub(crate) struct Capture {
     maps: Maps,
     order: Order<Place>,
     /// Whether records have fine stages.
@@ -166,7 +166,7 @@ impl Capture {
     ///
     /// # Errors
     /// If one is not there: they were taken before.
-    pub fn take(ebpf: &mut Ebpf, fine: Option<u64>) -> Result<Self> {
+    pub(crate) fn take(ebpf: &mut Ebpf, fine: Option<u64>) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
         let size = if fine.is_some() { size_of::<FineRecord>() } else { size_of::<PacketRecord>() };
         let maps = Maps {
@@ -199,7 +199,7 @@ impl Capture {
     ///
     /// # Errors
     /// If this process has no descriptor left.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.maps.records.as_fd().try_clone_to_owned()
     }
 
@@ -209,7 +209,7 @@ impl Capture {
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
     #[inline(always)]
-    pub fn read(&mut self) -> Result<Option<Record<'_>>> {
+    pub(crate) fn read(&mut self) -> Result<Option<Record<'_>>> {
         if self.order.is_empty() {
             self.refill()?;
         }
@@ -247,7 +247,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel refuses to show what waits.
-    pub fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.order.release();
         if let Some(unfinished) = self.unfinished.take() {
             self.left = unfinished.read()?;
@@ -259,7 +259,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn counters(&self) -> Result<Counters> {
+    pub(crate) fn counters(&self) -> Result<Counters> {
         let per_cpu = self.maps.counters.get(&0, 0).context("reading the kernel side's counters")?;
         let mut sum = Counters::default();
         for counters in per_cpu.iter() {
@@ -274,7 +274,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel refuses to show it.
-    pub fn drops(&self) -> Result<Drops> {
+    pub(crate) fn drops(&self) -> Result<Drops> {
         let counts = self.maps.drops.iter().collect::<Result<Vec<_>, _>>();
         Ok(Drops::new(counts.context("reading whose sockets drop packets")?))
     }
@@ -284,7 +284,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
-    pub fn census_at_rest(&self) -> Result<Census> {
+    pub(crate) fn census_at_rest(&self) -> Result<Census> {
         const TRIES: usize = 4;
         let mut census = self.census()?;
         for _ in 1..TRIES {
@@ -300,7 +300,7 @@ impl Capture {
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
-    pub fn census(&self) -> Result<Census> {
+    pub(crate) fn census(&self) -> Result<Census> {
         let before = self.counters()?;
         let segments = self.maps.segments.keys().filter(Result::is_ok).count();
         let datagrams = self.maps.datagrams.keys().filter(Result::is_ok).count();
@@ -312,7 +312,7 @@ impl Capture {
 
 /// Names that take a look at more than the record. Made while privileges are there, it knows more of them.
 #[derive(Default)]
-pub struct Names {
+pub(crate) struct Names {
     devices: Devices,
     processes: Processes,
     namespaces: Namespaces,
@@ -320,7 +320,7 @@ pub struct Names {
 
 impl Names {
     /// The name of a network namespace that a process is in, which lived at `wall_ns`, and the container that it is in.
-    pub fn of_process(
+    pub(crate) fn of_process(
         &mut self,
         netns: u32,
         pid: u32,
@@ -332,7 +332,7 @@ impl Names {
     }
 
     /// Asks anew for what may have changed.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         self.devices.refresh();
         self.processes.refresh();
         self.namespaces.refresh();
@@ -354,7 +354,7 @@ fn place<'a>(
 }
 
 /// The packets of the ring buffer.
-pub struct Live<'a> {
+pub(crate) struct Live<'a> {
     /// What reads it.
     pub capture: &'a mut Capture,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid.

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use chrono::{DateTime, Utc};
-use net_latency::kernel::preemption;
+use net_latency::inside::preemption;
 use nix::{
     sys::signal::{SigHandler, Signal, kill, signal},
     unistd::Pid,

@@ -2,10 +2,7 @@
 
 use std::io::{self, Write};
 
-use net_latency::clock::Zone;
-use net_latency::output::{Options, Writer, header};
-use net_latency::packet::event::{Event, completion_ns};
-use net_latency::request::{Format, Stages};
+use net_latency::inside::{Event, Format, Options, Stages, Writer, Zone, completion_ns, header};
 use net_latency_common::{
     AF_INET, AF_INET6, Direction, FLAG_CONTROL, FLAG_RETRANS, IPPROTO_TCP, IPPROTO_UDP, PacketRecord,
 };

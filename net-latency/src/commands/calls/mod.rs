@@ -58,7 +58,7 @@ const LONGEST_ATTACHING: Duration = Duration::from_secs(60);
 /// # Errors
 /// A usage failure for functions that there are not, [`Failure::CannotTrace`] before anything is attached, a runtime
 /// failure if reading or writing fails.
-pub fn run(config: &CallsConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &CallsConfig) -> Result<(), Failure> {
     pace::block_on(trace(config))
 }
 

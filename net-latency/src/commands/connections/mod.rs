@@ -47,7 +47,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached, a runtime failure if reading or writing fails.
-pub fn run(config: &ConnectionsConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &ConnectionsConfig) -> Result<(), Failure> {
     match &config.input {
         ConnectionsInput::Kernel(tracing) => pace::block_on(trace(config, tracing)),
         ConnectionsInput::Logs(logs) => replay::run(config, logs),

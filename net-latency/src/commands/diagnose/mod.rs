@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a usage failure for what is no log; a runtime failure if reading or
 /// writing fails.
-pub fn run(config: &DiagnoseConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &DiagnoseConfig) -> Result<(), Failure> {
     pace::block_on(async {
         match &config.input {
             DiagnoseInput::Kernel { tracing, duration } => trace(config, tracing, *duration).await,

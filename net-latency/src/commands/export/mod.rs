@@ -49,7 +49,7 @@ const OLDEST: Duration = Duration::from_secs(30);
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a usage failure if this machine has no such address; a failure
 /// while running if something else listens there, or reading fails.
-pub fn run(config: &ExportConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &ExportConfig) -> Result<(), Failure> {
     pace::block_on(export(config))
 }
 

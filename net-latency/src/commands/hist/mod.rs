@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
-pub fn run(config: &HistConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &HistConfig) -> Result<(), Failure> {
     pace::block_on(hist(config))
 }
 

@@ -56,7 +56,7 @@ const COLUMNS: usize = 132;
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is followed; a runtime failure if reading or writing fails.
-pub fn run(config: &JourneyConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &JourneyConfig) -> Result<(), Failure> {
     pace::block_on(follow(config))
 }
 

@@ -53,7 +53,7 @@ const BESIDES: usize = 24 << 20;
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a usage failure if there is no such directory or address; a failure
 /// while running if reading fails.
-pub fn run(config: &RecordConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &RecordConfig) -> Result<(), Failure> {
     pace::block_on(record(config))
 }
 

@@ -35,7 +35,7 @@ use progress::Progress;
 /// # Errors
 /// A usage failure for what can't be read or is no log, before anything is written; a failure while running if
 /// a log ends in damage, behind the report on what could be read, or if the report can't be written.
-pub fn run(config: &ReportConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &ReportConfig) -> Result<(), Failure> {
     let sources: Vec<_> = config.files.iter().map(|path| LogPath::new(path)).collect();
     let bytes = input::check(&sources)?;
     if let Some((format, path)) = &config.packets {

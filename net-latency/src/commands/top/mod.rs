@@ -76,7 +76,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// # Errors
 /// A usage failure without a terminal; [`Failure::CannotTrace`] before anything is attached; a runtime failure if
 /// reading fails.
-pub fn run(config: &TopConfig) -> Result<(), Failure> {
+pub(crate) fn run(config: &TopConfig) -> Result<(), Failure> {
     pace::block_on(top(config))
 }
 

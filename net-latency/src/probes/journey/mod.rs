@@ -47,7 +47,7 @@ use crate::{
     request::{Backend, Functions, PacketFilter},
 };
 
-pub use stage::Stage;
+pub(crate) use stage::Stage;
 
 /// The programs as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-journey-bpf"));
@@ -63,7 +63,7 @@ const WITHIN: u64 = 32;
 
 /// What to follow.
 #[derive(Clone, Debug)]
-pub struct Request<'a> {
+pub(crate) struct Request<'a> {
     /// Which packets.
     pub filter: &'a PacketFilter,
     /// Through which functions.
@@ -101,7 +101,7 @@ struct Function {
 
 /// What places are called.
 #[derive(Debug)]
-pub struct Names {
+pub(crate) struct Names {
     /// Functions, by address.
     addresses: Vec<(u64, String)>,
     slots: Vec<String>,
@@ -116,7 +116,7 @@ pub struct Names {
 impl Names {
     /// The function or tracepoint of a row, and where a packet is then.
     #[must_use]
-    pub fn place(&self, place: u64) -> (String, Stage) {
+    pub(crate) fn place(&self, place: u64) -> (String, Stage) {
         let name = match place {
             ..PLACES => {
                 let hook = TRACEPOINTS.iter().find(|hook| hook.place == place);
@@ -143,19 +143,19 @@ impl Names {
 
     /// The kernel's name of a reason for a drop, where it has one.
     #[must_use]
-    pub fn reason(&self, reason: u32) -> Option<&str> {
+    pub(crate) fn reason(&self, reason: u32) -> Option<&str> {
         self.reasons.get(&reason).map(String::as_str)
     }
 
     /// The function that dropped a packet, where the kernel tells.
     #[must_use]
-    pub fn function_at(&self, location: u64) -> Option<String> {
+    pub(crate) fn function_at(&self, location: u64) -> Option<String> {
         if location == 0 { None } else { self.symbols.as_ref()?.function_at(location) }
     }
 
     /// What the handlers of an interrupt are called now: usually one, by its device.
     #[must_use]
-    pub fn interrupt(&self, number: u32) -> String {
+    pub(crate) fn interrupt(&self, number: u32) -> String {
         (self.interrupt)(number).unwrap_or_else(|| format!("irq {number}"))
     }
 
@@ -173,7 +173,7 @@ impl Names {
 }
 
 /// The attached programs. Dropping it detaches everything.
-pub struct Following {
+pub(crate) struct Following {
     attached: Attached,
     rows: RingBuf<MapData>,
     journeys: HashMap<MapData, u64, [u64; 2]>,
@@ -197,7 +197,7 @@ pub struct Following {
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] with what the kernel said.
-pub fn attach(
+pub(crate) fn attach(
     btf: &[u8],
     request: &Request<'_>,
     progress: impl FnMut(usize, usize),
@@ -418,7 +418,7 @@ impl Following {
     ///
     /// # Errors
     /// If the kernel refuses to be told.
-    pub fn arm(&mut self, is_on: bool) -> Result<()> {
+    pub(crate) fn arm(&mut self, is_on: bool) -> Result<()> {
         self.tally.set(TALLY_ARMED, u64::from(is_on), 0).context("telling the kernel side to begin")
     }
 
@@ -426,7 +426,7 @@ impl Following {
     ///
     /// # Errors
     /// If a record has a size that is none of ours.
-    pub fn read(&mut self, most: usize, mut take: impl FnMut(Record)) -> Result<()> {
+    pub(crate) fn read(&mut self, most: usize, mut take: impl FnMut(Record)) -> Result<()> {
         for _ in 0..most {
             let Some(item) = self.rows.next() else { break };
             take(Record::of(&item)?);
@@ -438,7 +438,7 @@ impl Following {
     ///
     /// # Errors
     /// If the kernel refuses to be told.
-    pub fn end(&mut self, id: u64) -> Result<()> {
+    pub(crate) fn end(&mut self, id: u64) -> Result<()> {
         self.journeys.remove(&id).context("ending a journey")?;
         self.ended += 1;
         self.tally.set(TALLY_ENDED, self.ended, 0).context("ending a journey")
@@ -447,12 +447,12 @@ impl Following {
     /// How often the kernel skipped one of the programs so far; `None` where it doesn't count that (before Linux 6.7), or not
     /// for this user.
     #[must_use]
-    pub fn missed(&self) -> Option<u64> {
+    pub(crate) fn missed(&self) -> Option<u64> {
         self.attached.missed()
     }
 
     /// Everything is attached: finds what counts skipped calls, while that is allowed.
-    pub fn watch(&mut self) {
+    pub(crate) fn watch(&mut self) {
         if self.counts_missed {
             self.attached.watch();
         }
@@ -462,7 +462,7 @@ impl Following {
     ///
     /// # Errors
     /// If the kernel refuses to show them.
-    pub fn tallies(&self) -> Result<(u64, u64)> {
+    pub(crate) fn tallies(&self) -> Result<(u64, u64)> {
         let get = |index| self.tally.get(&index, 0).context("reading the kernel side's counts");
         Ok((get(TALLY_BEGUN)?, get(TALLY_LOST)?))
     }
@@ -470,7 +470,7 @@ impl Following {
 
 /// What comes from the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
+pub(crate) enum Record {
     /// A journey begins.
     Start(net_latency_common::journey::JourneyStart),
     /// A place on a packet's way.

@@ -3,8 +3,7 @@
 /// Where a packet is, between one place on its way and the next. What `--stages fine` shows too has the same name
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "`name` says what each is")]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Where it was before.
     Same,
     TcpOut,
@@ -19,7 +18,6 @@ pub enum Stage {
     Backlog,
     Interrupt,
     Softirq,
-    DriverIn,
     Gro,
     DeviceIn,
     IpIn,
@@ -35,7 +33,7 @@ pub enum Stage {
 impl Stage {
     /// Its name, as it is shown.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Same => "unknown",
             Self::TcpOut => "tcp out",
@@ -50,7 +48,6 @@ impl Stage {
             Self::Backlog => "backlog",
             Self::Interrupt => "interrupt",
             Self::Softirq => "softirq",
-            Self::DriverIn => "driver in",
             Self::Gro => "gro",
             Self::DeviceIn => "device in",
             Self::IpIn => "ip in",

@@ -5,10 +5,7 @@ use aya::{
     Btf, Ebpf, EbpfLoader, Endianness,
     programs::{BtfTracePoint, FEntry, KProbe, RawTracePoint},
 };
-use net_latency::probes::{
-    plan::{Plan, Scope},
-    table::{Mechanism, Program, Programs},
-};
+use net_latency::inside::{Mechanism, Plan, Program, Programs, Scope};
 
 use crate::tool::Backend;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use net_latency::kernel::memory;
+use net_latency::inside::memory;
 use serde_json::{Value, json};
 
 use super::{SETTLED, bpftrace::Bpftrace, connections::Other, floor::Floor, load::Load};

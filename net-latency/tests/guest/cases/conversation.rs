@@ -1,7 +1,7 @@
 //! Conversations that are older than the tool.
 
 use anyhow::{Result, ensure};
-use net_latency::kernel::memory;
+use net_latency::inside::memory;
 
 use super::Case;
 use crate::{

@@ -88,7 +88,7 @@ const LEN: u32 = 200;
 /// Of a message that is several segments.
 const LONG: u32 = 32 * 1024;
 const LONG_ROUNDS: u32 = 30;
-/// The clock of the lines' ends is that of the messages, at most so far off (see [`net_latency::clock`]).
+/// The clock of the lines' ends is that of the messages, at most so far off (see `clock.rs`).
 const CLOCK_ERROR_NS: i64 = 100_000;
 
 /// The number of each netfilter queue here: every one is in a namespace of its own.
