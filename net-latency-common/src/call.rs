@@ -204,7 +204,7 @@ pub struct CallSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum CallCounter {
-    /// Calls that began, of those asked for.
+    /// Calls that began, of those requested.
     Entered,
     /// Calls that returned while the ring buffer was full.
     RingFull,

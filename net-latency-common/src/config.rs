@@ -2,7 +2,7 @@
 
 /// Byte offsets of kernel struct fields, from the running kernel's BTF. `tcp_skb_cb` is in an skb's control block: these offsets are from
 /// the skb's beginning. Of a bit-field there is the byte that it begins in, and as `_shift` the bit there. From `sock_sk_write_queue` on
-/// all are 0 where fine stages are not asked for, or this kernel lacks one; from `sock_skc_flags` on, where connections are not. `bpf_get_current_task_btf` is no offset: 1 where
+/// all are 0 without fine stages, or this kernel lacks one; from `sock_skc_flags` on, where connections are not. `bpf_get_current_task_btf` is no offset: 1 where
 /// programs can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -135,9 +135,9 @@ impl PageBases {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct Settings {
-    /// Only packets that took so many ns, as a whole or in one stage.
+    /// Only packets that took N ns, as a whole or in one stage.
     pub slower_ns: u64,
-    /// While times are counted: packets that took so many ns, as a whole or in one stage, have a record besides. 0: none has.
+    /// While times are counted: packets that took N ns, as a whole or in one stage, have a record besides. 0: none has.
     pub record_slower_ns: u64,
     /// When the programs were about to be loaded, in ns of `CLOCK_MONOTONIC`: no stamp of theirs is older.
     pub since: u64,
@@ -147,9 +147,9 @@ pub struct Settings {
     pub filter_task: u32,
     /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.
     pub filter_pid: u32,
-    /// Only tasks that one of so many banks in the GLOBS map matches: the name of the thread, or of its process.
+    /// Only tasks that one of N banks in the GLOBS map matches: the name of the thread, or of its process.
     pub filter_comm: u32,
-    /// Only tasks in one of so many cgroups in the CGROUPS map, or below.
+    /// Only tasks in one of N cgroups in the CGROUPS map, or below.
     pub filter_cgroup: u32,
     /// Only packets with one end's port in the PORTS map.
     pub filter_port: u32,

@@ -25,7 +25,7 @@ pub type Block = [[u64; CELLS]; ROWS as usize];
 const _: () = assert!(FINE_PARTS == ROWS as usize, "parts fill a block");
 /// Row of the time from the first stage to the last.
 pub const ROW_TOTAL: u32 = 3;
-/// Rows that a kind of traffic has where fine stages are asked for: those, and one for each part.
+/// Rows that a kind of traffic has with fine stages: those, and one for each part.
 pub const FINE_ROWS: u32 = ROWS + FINE_PARTS as u32;
 /// Kinds of traffic by direction and protocol: in and out, TCP and UDP.
 pub const TRAFFIC_KINDS: u32 = 4;

@@ -96,7 +96,7 @@ pub struct JourneyStart {
     pub protocol: u8,
     /// [`crate::Direction`] as a number: where the journey begins.
     pub direction: u8,
-    /// Whether the task that wrote it is asked for.
+    /// Whether the task that wrote it is wanted.
     pub is_wanted: u8,
     /// Always 0.
     pub reserved: u8,
@@ -162,7 +162,7 @@ pub const ROW_FREED: u8 = 1 << 2;
 pub const ROW_QUEUED: u8 = 1 << 3;
 /// It waits there as one of too many, and will not be seen when it is read.
 pub const ROW_UNWATCHED: u8 = 1 << 4;
-/// The task in whose context this is belongs to those asked for.
+/// The task in whose context this is belongs to those requested.
 pub const ROW_WANTED: u8 = 1 << 5;
 /// The send queue's skb: bytes that stay there until they are acknowledged.
 pub const ROW_KEPT: u8 = 1 << 6;

@@ -1,4 +1,4 @@
-//! Constants in instructions. What lies where in the kernel's structs, and what is asked for, is known when programs are loaded, and not
+//! Constants in instructions. What lies where in the kernel's structs, and what is wanted, is known when programs are loaded, and not
 //! when they are compiled. So an instruction of the kernel side names a word of [`Offsets`] or [`Settings`] where its value belongs, and
 //! the user side writes the value there before it loads the programs: a field is read by one instruction. (With a read-only global it
 //! takes five: two to read that, two to add, one to read the field.) To the verifier they are constants like all others, and a branch
@@ -11,7 +11,7 @@ const OFFSETS: usize = size_of::<Offsets>() / size_of::<u32>();
 /// Words of both.
 pub const WORDS: usize = OFFSETS + size_of::<Settings>() / size_of::<u32>();
 
-/// So many bytes behind a field's beginning can be named.
+/// N bytes behind a field's beginning can be named.
 const STEP: usize = 32;
 /// What the offset of a load begins with. No entry of a map, and no stack, is that long: no other load has such an offset.
 const IN_LOADS: usize = 0x4000;
@@ -30,13 +30,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of the setting that begins so many bytes within [`Settings`].
+    /// Of the setting that begins N bytes within [`Settings`].
     #[must_use]
     pub const fn of_setting(at: usize) -> Self {
         Self { word: OFFSETS + at / size_of::<u32>(), behind: 0 }
     }
 
-    /// Of so many bytes behind the beginning of the field whose offset begins so many bytes within [`Offsets`].
+    /// Of N bytes behind the beginning of the field whose offset begins N bytes within [`Offsets`].
     #[must_use]
     pub const fn of_field(at: usize, behind: usize) -> Self {
         Self { word: at / size_of::<u32>(), behind }
@@ -82,7 +82,7 @@ impl Place {
 #[must_use]
 pub fn words(offsets: &Offsets, settings: &Settings) -> [u32; WORDS] {
     let mut words = [0; WORDS];
-    // SAFETY: both are `repr(C)`, of integers alone and without padding, and have so many words.
+    // SAFETY: both are `repr(C)`, of integers alone and without padding, and have N words.
     unsafe {
         core::ptr::copy_nonoverlapping(core::ptr::from_ref(offsets).cast(), words.as_mut_ptr(), OFFSETS);
         let rest = words[OFFSETS..].as_mut_ptr();

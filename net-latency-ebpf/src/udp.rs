@@ -495,7 +495,7 @@ fn is_wanted<M: Memory>(socket: Socket<M>, skb: Skb<M>, header: u64) -> bool {
     !filter::needs_addresses() || filter::addresses(&addresses(skb, skb.family()))
 }
 
-/// A datagram that nobody asked for; what an earlier life of its address left must not be taken for it.
+/// An unwanted datagram; what an earlier life of its address left must not be taken for it.
 #[inline(always)]
 fn reject<M: Memory>(receiving: &Receiving, skb: Skb<M>) -> HookResult {
     let address = number(skb.address());
@@ -716,7 +716,7 @@ fn current_or_new() -> Result<&'static Send, Counter> {
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     if !filter::current() {
-        // What it begins is not of whoever is asked for and has called before, should that one complete it.
+        // What it begins is not of whoever is wanted and has called before, should that one complete it.
         if !untraced::is_socket_untraced(socket) && !socket.udp_pending() {
             begun(socket).set(0);
         }
@@ -759,7 +759,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
         return Ok(());
     }
     if !filter::current() {
-        // A thread that is never asked for has left nothing.
+        // A thread that is never wanted has left nothing.
         if filter::current_may_change() {
             counters::one(Counter::SeenOut);
             return exclude();
@@ -804,7 +804,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if is_known { Ok(()) } else { Err(Counter::UnmatchedOut) }
 }
 
-/// The thread lets a datagram go that nobody asked for; one before it, that ended where no hook sees it, must not be
+/// The thread lets an unwanted datagram go; one before it, that ended where no hook sees it, must not be
 /// taken for it.
 #[inline(always)]
 fn exclude() -> HookResult {

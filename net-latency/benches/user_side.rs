@@ -125,7 +125,7 @@ fn benches(criterion: &mut Criterion) {
 
 /// The report of a log, as a process of its own.
 fn logs(criterion: &mut Criterion, records: &[PacketRecord]) {
-    /// So many that starting the process doesn't count.
+    /// N that starting the process doesn't count.
     const REPEATED: u64 = 20;
 
     let mut group = criterion.benchmark_group("report");

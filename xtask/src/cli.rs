@@ -104,7 +104,7 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this
     #[arg(long, value_name = "NAME")]
     pub(crate) filter: Option<String>,
-    /// Run each guest test so many times, to find what fails at times only
+    /// Run each guest test N times, to find what fails at times only
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "no_guest")]
     pub(crate) repeat: u16,
     /// Let the random traffic last 10 minutes per kernel and backend
@@ -152,7 +152,7 @@ pub(crate) struct IncidentsArgs {
     /// Put the table on record: docs/incidents.md
     #[arg(long)]
     pub(crate) save: bool,
-    /// Draw so many systems at random instead, with other load beside them; half of them in guests whose clock counts
+    /// Draw N systems at random instead, with other load beside them; half of them in guests whose clock counts
     /// instructions
     #[arg(long, value_name = "N", conflicts_with_all = ["save", "fault"])]
     pub(crate) worlds: Option<usize>,
@@ -172,7 +172,7 @@ pub(crate) struct IncidentsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FuzzArgs {
-    /// Try each reader for so many seconds
+    /// Try each reader for N seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seconds: u32,
     /// Try only those whose test's name contains this
@@ -182,7 +182,7 @@ pub(crate) struct FuzzArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MutantsArgs {
-    /// Try only so many changes, drawn at random
+    /// Try only N changes, drawn at random
     #[arg(long, value_name = "N")]
     pub(crate) sample: Option<NonZeroUsize>,
     /// Draw by this number: the same number draws the same changes

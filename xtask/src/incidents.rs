@@ -29,7 +29,7 @@ const PROGRAM: &str = "guest-tests";
 const KERNELS: [Series; 2] = [Series::Version(6, 1), Series::Newest];
 /// Faults from this on, in ms, are to be named.
 const PLAIN_MS: u64 = 10;
-/// Of so many in a hundred.
+/// Of N in a hundred.
 const WANTED: usize = 95;
 
 /// A run, as the guest's program prints it.
@@ -68,7 +68,7 @@ impl Run {
     }
 }
 
-/// Makes them, prints what was said of each and a table, and puts the table on record if that is asked for.
+/// Makes them, prints what was said of each and a table, and puts the table on record if that is wanted.
 pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
     let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;

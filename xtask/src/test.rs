@@ -33,7 +33,7 @@ const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "1000000");
 /// How long each reader is tried with damaged input: there are some 15, and two processors (net-latency/src/fuzz.rs).
 const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");
 
-/// Runs what is asked for and prints the closing line.
+/// Runs what is wanted and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let mut summary = Summary::default();
     let choice = Choice::of(args);

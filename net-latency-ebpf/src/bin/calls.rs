@@ -1,4 +1,4 @@
-//! The programs of `net-latency calls`: each is attached to as many functions as are asked for.
+//! The programs of `net-latency calls`: each is attached to as many functions as are wanted.
 
 #![no_std]
 #![no_main]

@@ -88,7 +88,7 @@ pub fn raw_asked_for(context: RawTracePointContext) -> i32 {
     end(&context, connections::asked_for(Socket::<Probed>::new(context.arg(0)))) as i32
 }
 
-/// `sched_process_fork(parent, child)`, of a process that is asked for.
+/// `sched_process_fork(parent, child)`, of a wanted process.
 #[raw_tracepoint]
 pub fn raw_started(context: RawTracePointContext) -> i32 {
     // A child that finds no room is not followed: what it does is unknown then.

@@ -29,7 +29,7 @@ use net_latency_ebpf::{
 
 use self::hooks::register;
 
-/// Every program ends here: counted, and told to whoever asked for the kernel side's log.
+/// Every program ends here: counted, and told to whoever requested the kernel side's log.
 #[inline(always)]
 fn end<C: EbpfContext>(context: &C, result: HookResult) -> u32 {
     if let Err(counter) = result {
@@ -221,7 +221,7 @@ on_tracepoint!(
     btf_out_drv, transmit::queued(Skb 0)
 );
 
-/// `sched_process_fork(parent, child)`, of a process that is asked for, and of a thread that may read: rare enough for one program to
+/// `sched_process_fork(parent, child)`, of a wanted process, and of a thread that may read: rare enough for one program to
 /// serve both backends, as the next two.
 #[raw_tracepoint]
 pub fn raw_started(context: RawTracePointContext) -> i32 {
@@ -230,7 +230,7 @@ pub fn raw_started(context: RawTracePointContext) -> i32 {
     end(&context, processes::started::<Probed>(Thread::new(context.arg(1)))) as i32
 }
 
-/// `sched_process_exit(task)`: of a process that is asked for, and of a thread that reads.
+/// `sched_process_exit(task)`: of a wanted process, and of a thread that reads.
 #[raw_tracepoint]
 pub fn raw_exited(context: RawTracePointContext) -> i32 {
     let task = Thread::<Probed>::new(context.arg(0));

@@ -71,7 +71,7 @@ impl<T: Copy> Global<T> {
     }
 }
 
-/// A table of so many entries, a power of two, in the object's own memory (`.bss`): the address of an entry is reckoned, where an
+/// A table of N entries, a power of two, in the object's own memory (`.bss`): the address of an entry is reckoned, where an
 /// array's is looked up. All zeroes at first.
 ///
 /// Not for what is larger than a MiB: to fill it before the start, Linux 5.10 wants memory in one piece for it (`kmalloc` in

@@ -52,7 +52,7 @@ pub fn current_task_known() -> *const u8 {
 /// Writes the name of the current thread, ended by NUL.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are N bytes.
 #[inline(always)]
 pub unsafe fn read_current_comm(to: *mut u8, len: u32) {
     // SAFETY: as the caller says.

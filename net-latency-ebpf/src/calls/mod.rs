@@ -173,7 +173,7 @@ pub fn returned(slot: impl FnOnce() -> u64, all: bool) -> CallResult {
     Ok(())
 }
 
-/// What runs here, if its calls are asked for. Those of an interrupt are nobody's.
+/// What runs here, if its calls are wanted. Those of an interrupt are nobody's.
 #[inline(always)]
 fn context(all: bool) -> Option<CallContext> {
     let is_by_task = !all && filter::is_by_task();

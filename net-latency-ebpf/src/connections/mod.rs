@@ -198,7 +198,7 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
         connection.syn_retrans.set(syn_retrans);
         return Ok(());
     }
-    // A client's that is not known is not asked for, or its task is unknown.
+    // A client's that is not known is not wanted, or its task is unknown.
     if old != state::SYN_RECV {
         return Ok(());
     }

@@ -214,7 +214,7 @@ fn taken() -> Vec<ConnectionRecord> {
     records
         .into_iter()
         .filter(|words| size_of_val(&words[..]) == size_of::<ConnectionRecord>())
-        // SAFETY: so many words, of which any are a record.
+        // SAFETY: N words, of which any are a record.
         .map(|words| unsafe { words.as_ptr().cast::<ConnectionRecord>().read() })
         .collect()
 }

@@ -71,7 +71,7 @@ pub(crate) fn emit(
     emit_fine(packet, mark, record, || unknown_parts(packet.direction, Unknown::NoStamp, now), || true)
 }
 
-/// The same of a packet that has these parts, where they are asked for. `is_its` says whether what the record and the packet are made of
+/// The same of a packet that has these parts, if requested. `is_its` says whether what the record and the packet are made of
 /// is still this packet's, when both are made: where not, there is no line.
 #[inline(always)]
 pub(crate) fn emit_fine(
@@ -87,8 +87,8 @@ pub(crate) fn emit_fine(
     hand_over(packet, record, parts, is_its)
 }
 
-/// The same of one that goes out: where fine stages are asked for, one that found no room to wait for them, which is `missing`; all but
-/// its time is asked for then ([`filter::lasting`]).
+/// The same of one that goes out: with fine stages, one that found no room to wait for them, which is `missing`; all but
+/// its time is wanted then ([`filter::lasting`]).
 #[inline(always)]
 pub(crate) fn emit_sent(
     packet: &Finished<'_>,
@@ -108,7 +108,7 @@ pub(crate) fn emit_sent(
     hand_over(packet, record, || unknown_parts(packet.direction, reason, now), is_its)
 }
 
-/// Puts the record of a packet that is asked for into the ring buffer, or counts its times, or both if it is slow enough for that.
+/// Puts the record of a wanted packet into the ring buffer, or counts its times, or both if it is slow enough for that.
 ///
 /// `record` stands here as seldom as can be: each time, the compiler keeps all that it is made of on the stack.
 #[inline(always)]
@@ -140,7 +140,7 @@ fn hand_over(
             })?
         };
         if let Some(entry) = reserve() {
-            // SAFETY: room for a record, and for its parts where they are asked for; whose it is hands it back here.
+            // SAFETY: room for a record, and for its parts if requested; whose it is hands it back here.
             unsafe {
                 entry.write(record());
                 if skips::happens(const { hook_key("ring::inconsistent") }) {
@@ -212,7 +212,7 @@ fn gone(direction: Direction) -> HookResult {
     }
 }
 
-/// Room for a record in the ring buffer, with its parts behind it where they are asked for, to be handed back.
+/// Room for a record in the ring buffer, with its parts behind it if requested, to be handed back.
 #[inline(always)]
 fn reserve() -> Option<*mut PacketRecord> {
     #[cfg(feature = "fine")]
@@ -224,7 +224,7 @@ fn reserve() -> Option<*mut PacketRecord> {
 }
 
 /// Puts the record of an outgoing packet that has waited, with these parts and flags besides, into the ring buffer, or counts its
-/// times, unless it took less time than is asked for. All else is asked for ([`filter::lasting`]).
+/// times, unless it took less time than is wanted. All else is wanted ([`filter::lasting`]).
 ///
 /// # Safety
 /// `packet` is a record in a map's entry, which is not written to meanwhile.
@@ -284,7 +284,7 @@ pub(crate) fn makes_records() -> bool {
     true
 }
 
-/// Whether fine stages are asked for.
+/// Whether there are fine stages.
 #[cfg(feature = "fine")]
 #[inline(always)]
 pub(crate) fn is_fine() -> bool {

@@ -3,7 +3,7 @@
 //! What both ends of a connection have in common (addresses, ports, namespace) is decided as soon as a packet
 //! is with its transport, for all its packets alike. What may differ from packet to packet (device, mark,
 //! times) is decided when the packet is complete: the packets before and after it still need it then. Who is
-//! asked for is decided when a task gives or takes bytes, and kept with its name.
+//! requested is decided when a task gives or takes bytes, and kept with its name.
 
 use net_latency_common::{
     AF_INET, Direction, GroupBy, Host, INTERFACE_LEN, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
@@ -59,7 +59,7 @@ pub(crate) fn current_task() -> Task {
     with_group(if is_by_task() { task.judged(is_wanted) } else { task })
 }
 
-/// The task this CPU runs, if it is asked for. Where that can be told by its process, it is before all else.
+/// The task this CPU runs, if it is wanted. Where that can be told by its process, it is before all else.
 #[inline(always)]
 pub(crate) fn current_task_if_wanted() -> Option<Task> {
     if current_may_change() {
@@ -145,7 +145,7 @@ pub(crate) fn current_may_change() -> bool {
     cfg!(feature = "names") && (setting!(filter_comm) != 0 || setting!(filter_cgroup) != 0)
 }
 
-/// Whether the task this CPU runs, which is this one, is asked for.
+/// Whether the task this CPU runs, which is this one, is wanted.
 #[inline(always)]
 #[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "no name is asked for"))]
 fn is_wanted(task: &Task) -> bool {
@@ -213,7 +213,7 @@ fn hosts(pair: &AddrPair) -> bool {
     host_is_wanted(pair.family, remote.0, remote.1) != 0 || host_is_wanted(pair.family, local.0, local.1) != 0
 }
 
-/// Whether an address is asked for, which is in two words; an IPv4 address in the lower half of the first.
+/// Whether an address is wanted, which is in two words; an IPv4 address in the lower half of the first.
 ///
 /// A global function, which has its key on a stack of its own: the programs have no room for it beside what they call.
 #[unsafe(no_mangle)]
@@ -251,13 +251,13 @@ pub(crate) fn lasting(mark: impl FnOnce() -> u32) -> bool {
     has_mark(mark) && (setting!(sample_below) == 0 || is_sampled())
 }
 
-/// Whether a packet that is complete took as long as is asked for, as far as its stamps tell.
+/// Whether a packet that is complete took as long as is wanted, as far as its stamps tell.
 #[inline(always)]
 pub(crate) fn is_slow_enough(direction: Direction, stamps: &[u64; STAMPS]) -> bool {
     setting!(slower_ns) == 0 || is_slow(direction, stamps, setting!(slower_ns))
 }
 
-/// Whether one of the fine stages of a packet that goes out took as long as is asked for.
+/// Whether one of the fine stages of a packet that goes out took as long as is wanted.
 #[cfg(feature = "fine")]
 #[inline(always)]
 pub(crate) fn has_slow_part(parts: &[u64; PARTS]) -> bool {
@@ -427,7 +427,7 @@ mod tests {
                 assert_eq!(addresses(&pair), is_wanted, "{pair:x?}");
             }
         }
-        // The family is asked for too.
+        // The family is wanted too.
         Machine::with(|machine| machine.settings.filter_family = AF_INET6);
         assert!(!addresses(&v4(5, 6)) && addresses(&v6(mine, other)));
     }
@@ -445,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Names are not asked for where times are counted by something else, and nobody filters by them or looks at slow packets.
+    /// Names are not wanted where times are counted by something else, and nobody filters by them or looks at slow packets.
     #[test]
     fn names_are_asked_for_where_they_are_shown() {
         let by = |by: u32, slower, comm| {

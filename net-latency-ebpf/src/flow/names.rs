@@ -1,4 +1,4 @@
-//! Tasks that are asked for by what may change: their name or cgroup.
+//! Tasks that are wanted by what may change: their name or cgroup.
 
 use net_latency_common::{Bank, MAX_BANKS, MAX_CGROUPS};
 
@@ -14,7 +14,7 @@ static GLOBS: Array<Bank> = Array::with_max_entries(MAX_BANKS as u32, 0);
 #[map]
 static CGROUPS: CgroupArray = CgroupArray::with_max_entries(MAX_CGROUPS, 0);
 
-/// Whether the task this CPU runs is asked for, which has these names: the thread's, and its process'.
+/// Whether the task this CPU runs is wanted, which has these names: the thread's, and its process'.
 #[inline(always)]
 pub(crate) fn current_is_wanted([thread, process]: [Name; 2]) -> bool {
     // Word by word: of a comparison of arrays the compiler makes a call. One name at a time: for two, the function's stack would
@@ -131,7 +131,7 @@ mod tests {
             Machine::with(|machine| machine.in_cgroups = is_in);
             assert_eq!(named_is_wanted(0, 0) != 0, wanted, "{is_in:b} of {count}");
         }
-        // Both are asked for.
+        // Both are wanted.
         ask(&[is_called(b'a')], 1);
         assert_eq!(named_is_wanted(u64::from(b'a'), 0), 0);
         Machine::with(|machine| machine.in_cgroups = 1);

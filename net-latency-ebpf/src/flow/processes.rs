@@ -1,4 +1,4 @@
-//! Processes that are asked for. Of a command, those that they start are asked for too.
+//! Wanted processes. Of a command, those that they start are wanted too.
 //!
 //! A number stands for a process as long as that lives, and is another's afterwards. So the exit of a process leaves in place of its state
 //! when it was started, which no other of that number has: what it still sends while the kernel closes its sockets is its own, and what
@@ -6,7 +6,7 @@
 //! may be another child's of the command by then.
 //!
 //! Considered: to keep from the beginning when a process was started, and to compare that for each packet (two reads more for every call
-//! of a process that is asked for); to take away the number at its exit (the last packets of a process would be nobody's).
+//! of a wanted process); to take away the number at its exit (the last packets of a process would be nobody's).
 
 use net_latency_common::{Counter, PID_WITH_CHILDREN, PIDS_IN_SET};
 
@@ -39,7 +39,7 @@ fn only_exited() -> &'static Field<u64> {
     unsafe { &*EXITED.at(0) }
 }
 
-/// The state of a process that is asked for.
+/// The state of a wanted process.
 #[inline(always)]
 fn state(process: u32) -> Option<&'static Field<u64>> {
     let entry = PIDS.get_ptr(process)?;
@@ -47,7 +47,7 @@ fn state(process: u32) -> Option<&'static Field<u64>> {
     Some(unsafe { &*entry.cast() })
 }
 
-/// A process is asked for.
+/// A process is wanted.
 #[cfg(test)]
 pub(crate) fn want(process: u32, state: u64) {
     PIDS.insert(&process, &state, 0).expect("room for it");
@@ -60,7 +60,7 @@ fn has_exited(state: u64) -> bool {
     state > PID_WITH_CHILDREN
 }
 
-/// Whether the process this CPU runs is asked for.
+/// Whether the process this CPU runs is wanted.
 #[inline(always)]
 pub(crate) fn current_is_wanted() -> bool {
     match setting!(filter_pid) {

@@ -1,4 +1,4 @@
-//! Untraced flows: connections that only processes use that nobody asked for; under `--pid` most are. What such a connection
+//! Untraced flows: connections that only processes use that are not wanted; under `--pid` most are. What such a connection
 //! receives is recognised by its headers, before anything is kept of it; what a socket sends, by its address.
 //!
 //! A plain table without locks: one connection in each slot. Another's in its place, or two mixed by two CPUs that write at the
@@ -28,13 +28,13 @@ const SLOTS: usize = 1 << SLOT_BITS;
 // SAFETY: fields of integers.
 static UNTRACED: Own<UntracedFlow, SLOTS> = unsafe { Own::zeroed() };
 
-/// Whether a process that was asked for has used a socket, by a hash of the socket's address. Never full: sockets share a slot, and what
+/// Whether a wanted process has used a socket, by a hash of the socket's address. Never full: sockets share a slot, and what
 /// one sends is then followed because of the other.
 #[unsafe(no_mangle)]
 // SAFETY: as above.
 static TRACED_SOCKETS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };
 
-/// Sockets of UDP from which a task that nobody asked for took last, as [`Receiver::word`] has them. When a slot is taken, the newer one
+/// UDP sockets from which an unwanted task took last, as [`Receiver::word`] has them. When a slot is taken, the newer one
 /// stands: the other socket costs what it did before.
 #[unsafe(no_mangle)]
 // SAFETY: as above.
@@ -69,7 +69,7 @@ pub(crate) struct FlowKey {
     netns: u32,
 }
 
-/// What of a flow is untraced since a task that nobody asked for read from it.
+/// What of a flow is untraced since an unwanted task read from it.
 #[derive(Clone, Copy)]
 pub(crate) enum Extent {
     /// What comes later. If the flow was untraced before, another has taken its place meanwhile.
@@ -88,14 +88,14 @@ fn slot(number: u64) -> u64 {
     number.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)
 }
 
-/// Whether a process that was asked for has used a socket at this address, or another of its slot.
+/// Whether a wanted process has used a socket at this address, or another of its slot.
 #[inline(always)]
 fn traced_socket(socket: u64) -> &'static Field<u64> {
     // SAFETY: an entry of a table, mapped while a program runs; what changes is a field.
     unsafe { &*TRACED_SOCKETS.at(slot(socket)) }
 }
 
-/// A process that was asked for uses the socket at this address. That stays: the address may be another socket's later, or share
+/// A wanted process uses the socket at this address. That stays: the address may be another socket's later, or share
 /// its slot, which then costs what it would without this.
 #[inline(always)]
 pub(crate) fn mark_socket_traced(socket: u64) {
@@ -103,7 +103,7 @@ pub(crate) fn mark_socket_traced(socket: u64) {
     traced_socket(socket).set(1);
 }
 
-/// Whether a process that was asked for has used a socket of this slot.
+/// Whether a wanted process has used a socket of this slot.
 #[inline(always)]
 fn is_socket_traced(socket: u64) -> bool {
     traced_socket(socket).get() != 0
@@ -168,13 +168,13 @@ impl Receiver {
         self.mark().get() & ((1 << RECEIVER_BITS) - 1) == self.tag()
     }
 
-    /// A task that nobody asked for has taken from it.
+    /// An unwanted task has taken from it.
     #[inline(always)]
     pub(crate) fn mark_untraced(self, now: u64) {
         self.mark().set(self.word(now));
     }
 
-    /// A task that was asked for has taken from it: from now on all that it receives is followed.
+    /// A wanted task has taken from it: from now on all that it receives is followed.
     #[inline(always)]
     pub(crate) fn mark_traced(self) {
         mark_socket_traced(self.socket);
@@ -231,7 +231,7 @@ impl FlowKey {
         }
     }
 
-    /// A task that nobody asked for has read from the connection up to `copied`; TCP expects `expected` next, and `is_quiet` says
+    /// An unwanted task has read from the connection up to `copied`; TCP expects `expected` next, and `is_quiet` says
     /// whether nothing behind that waits.
     #[inline(always)]
     pub(crate) fn mark_untraced(self, copied: u32, expected: u32, is_quiet: impl FnOnce() -> bool) -> Extent {

@@ -1,4 +1,4 @@
-//! Where journeys begin: at the first place at which it can be told whether a packet is asked for.
+//! Where journeys begin: at the first place at which it can be told whether a packet is wanted.
 
 use net_latency_common::{
     COMM_LEN, Direction, IPPROTO_TCP, IPPROTO_UDP,
@@ -38,7 +38,7 @@ pub struct TcpCall {
     cpu: u32,
 }
 
-/// Write calls on TCP sockets that are asked for, by socket: of each the last.
+/// Write calls on TCP sockets that are wanted, by socket: of each the last.
 #[map]
 static TCP_CALLS: LruHashMap<u64, TcpCall> = LruHashMap::with_max_entries(4096, 0);
 

@@ -97,7 +97,7 @@ fn put(queue: &Queue, place: usize, id: u64, seq: u32) -> bool {
     true
 }
 
-/// `skb_copy_datagram_iovec(skb, len)`: so many bytes are about to be copied to user space.
+/// `skb_copy_datagram_iovec(skb, len)`: N bytes are about to be copied to user space.
 #[inline(always)]
 pub fn copying<M: Memory>(skb: Skb<M>, len: Number) {
     if !is_any() {

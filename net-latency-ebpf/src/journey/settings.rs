@@ -4,7 +4,7 @@ use net_latency_common::journey::{JourneySettings, SLOTS};
 
 use crate::kernel::globals::constant;
 
-/// What the user side has found out and was asked for.
+/// What the user side has found out and was requested.
 #[unsafe(no_mangle)]
 pub(super) static JOURNEY_SETTINGS: JourneySettings = JourneySettings {
     per_cpu_offset: 0,

@@ -1,4 +1,4 @@
-//! Flows whose packets a task has read that is not asked for: they are not picked again for a while, or else packets of
+//! Flows whose packets a task has read that is not wanted: they are not picked again for a while, or else packets of
 //! others would take all places.
 
 use super::tally;
@@ -7,15 +7,15 @@ use crate::{
     flow::filter,
 };
 
-/// When a packet between these ends was last read by a task that was not asked for. Evicts: one candidate more.
+/// When a packet between these ends was last read by an unwanted task. Evicts: one candidate more.
 #[map]
 static READ_BY_OTHERS: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
 
-/// How long packets between two ends are not picked after one was read by a task that was not asked for: a socket may
+/// How long packets between two ends are not picked after one was read by an unwanted task: a socket may
 /// change hands.
 const UNTRACED_NS: u64 = 1_000_000_000;
 
-/// The current task reads the packet of this journey. If it is not asked for, neither are the next ones, for a while.
+/// The current task reads the packet of this journey. If it is not wanted, neither are the next ones, for a while.
 #[inline(always)]
 pub(super) fn read_by_current(id: u64) {
     if !filter::is_by_task() || filter::current() {

@@ -64,10 +64,10 @@ pub(crate) struct Near<M, F, const WORDS: usize> {
 }
 
 impl<M: Memory, F: At, const WORDS: usize> Near<M, F, WORDS> {
-    /// Those of a struct at `base`. The room has them for as long as they are asked for.
+    /// Those of a struct at `base`. The room has them for as long as they are wanted.
     ///
     /// # Safety
-    /// As of [`Memory::read`], for each field that is asked for; `room` lasts as long as what this returns.
+    /// As of [`Memory::read`], for each field that is wanted; `room` lasts as long as what this returns.
     #[inline(always)]
     pub(crate) unsafe fn new(room: &mut Room<WORDS>, base: *const u8, from: F) -> Self {
         // SAFETY: as the caller says.

@@ -45,7 +45,7 @@ pub trait At: Copy {
 pub struct Offset<const FIELD: usize, const BEHIND: usize = 0>;
 
 impl<const FIELD: usize> Offset<FIELD> {
-    /// Of what is so many bytes behind the field's beginning.
+    /// Of what is N bytes behind the field's beginning.
     #[inline(always)]
     pub(crate) fn behind<const BYTES: usize>(self) -> Offset<FIELD, BYTES> {
         Offset

@@ -410,7 +410,7 @@ impl<M: Memory> Skb<M> {
         self.gro_segments_of(self.field(offset!(sk_buff_data_len)))
     }
 
-    /// The same of one with so many bytes in pages.
+    /// The same of one with N bytes in pages.
     #[inline(always)]
     pub(crate) fn gro_segments_of(self, paged: u32) -> u16 {
         if paged == 0 {
@@ -474,7 +474,7 @@ impl<M: Memory> Skb<M> {
         Some(ReceivedHeaders { tcp, pair_v4: 0, mark })
     }
 
-    /// Where the first fragment's bytes are, if there are so many and it is known where pages are mapped.
+    /// Where the first fragment's bytes are, if there are N and it is known where pages are mapped.
     #[inline(always)]
     fn first_fragment(self, min_len: u32) -> Option<*const u8> {
         let bases = PAGE_BASES.get(0)?;

@@ -26,10 +26,10 @@ pub struct Task {
     process: Name,
 }
 
-/// The last byte of a name, which can only be NUL, says whether the task is asked for, where that matters. It is
+/// The last byte of a name, which can only be NUL, says whether the task is wanted, where that matters. It is
 /// decided when the task gives or takes bytes; what is sent or shown of them later no longer runs in that task.
 const VERDICT: u64 = 0xff << 56;
-/// The verdict on a task that isn't asked for.
+/// The verdict on a task that isn't wanted.
 const UNWANTED: u64 = 1 << 56;
 
 impl Task {
@@ -127,7 +127,7 @@ impl Task {
         }
     }
 
-    /// Whether the task was asked for when it gave or took bytes.
+    /// Whether the task was requested when it gave or took bytes.
     #[inline(always)]
     pub(crate) fn is_wanted(&self) -> bool {
         self.name[1] & VERDICT == 0

@@ -22,7 +22,7 @@ impl Choice {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
-    /// Whether what happens once in so many times does.
+    /// Whether what happens once in N times does.
     pub(super) fn one_in(&mut self, times: u32) -> bool {
         self.below(times) == 0
     }

@@ -65,11 +65,11 @@ pub(super) enum Step {
 pub(super) struct Segment {
     pub(super) cpu: u8,
     pub(super) connection: u8,
-    /// The same bytes as those of so many segments before; 0 for others.
+    /// The same bytes as those of N segments before; 0 for others.
     pub(super) again: u8,
-    /// It begins so many times 5 bytes behind what was sent before, or before that.
+    /// It begins N times 5 bytes behind what was sent before, or before that.
     pub(super) from: i8,
-    /// It has so many times 10 bytes.
+    /// It has N times 10 bytes.
     pub(super) len: u8,
     /// GRO has made it of so many, if there are two or more.
     pub(super) segs: u8,
@@ -149,7 +149,7 @@ pub(super) struct History {
     /// No entry finds a slot: all are a hash table's.
     pub(super) full: bool,
     pub(super) control: bool,
-    /// One kprobe of so many is skipped; none if it is 0.
+    /// One kprobe of N is skipped; none if it is 0.
     pub(super) skips: u32,
     pub(super) filter: Filter,
     /// `--stages fine`.
@@ -329,7 +329,7 @@ impl History {
 }
 
 impl Step {
-    /// Of 32 steps so many of those that bring and take packets are UDP's.
+    /// Of 32 steps N of those that bring and take packets are UDP's.
     fn draw(choice: &mut Choice, favourite: Fate, of_udp: u32, filter: Filter, fine: bool) -> Self {
         if fine && choice.one_in(4) {
             return Self::Scheduler(readers::Step::draw(choice));

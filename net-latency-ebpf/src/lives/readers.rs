@@ -129,7 +129,7 @@ fn on(cpu: u8) -> usize {
     cpu
 }
 
-/// Whether fine stages are asked for.
+/// Whether there are fine stages.
 pub(super) fn is_fine() -> bool {
     Machine::with(|machine| machine.settings.fine != 0)
 }

@@ -78,8 +78,8 @@ const TARGETS: [(&[usize], bool); 9] = [
 /// Something that happens to datagrams. Numbers count modulo what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A driver gives a datagram to a CPU, which takes it to a socket at once or not. It has so many times 10 bytes, and if GRO merged
-    /// it, so many segments of that. Its kind says the rest, bit by bit: port, checksum, list, mark.
+    /// A driver gives a datagram to a CPU, which takes it to a socket at once or not. It has N times 10 bytes, and if GRO merged
+    /// it, N segments of that. Its kind says the rest, bit by bit: port, checksum, list, mark.
     Comes { cpu: u8, target: u8, len: u8, segs: u8, kind: u8, goes: bool },
     /// A task takes the first datagram of a socket, on that CPU.
     Take { cpu: u8, task: u8, socket: u8, how: Taking },

@@ -104,7 +104,7 @@ pub(super) struct World {
     /// Slabs of `struct task_struct` and `struct signal_struct`.
     of_tasks: [usize; 2],
     pub(super) truth: Truth,
-    /// One kprobe of so many is skipped; none if it is 0.
+    /// One kprobe of N is skipped; none if it is 0.
     pub(super) skips: u32,
     /// What happened, for whoever reads a failure.
     pub(super) log: Option<Vec<std::string::String>>,

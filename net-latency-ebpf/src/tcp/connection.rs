@@ -203,7 +203,7 @@ pub(crate) struct Connection {
     pub(super) sure_until: Field<u32>,
     /// What lies before this number and has no line yet was taken by calls that were not seen.
     pub(super) taken_from: Field<u32>,
-    /// Whether a process that was asked for has used it.
+    /// Whether a wanted process has used it.
     pub(super) is_traced: Field<u32>,
     /// Whether what it receives is untraced ([`crate::flow::untraced`]).
     pub(super) is_untraced: Field<u32>,
@@ -278,7 +278,7 @@ impl Connection {
         FlowKey::new(&self.addresses.get(), identity.remote_port(), identity.local_port(), self.netns.get())
     }
 
-    /// A task that was asked for uses the connection.
+    /// A wanted task uses the connection.
     #[inline(always)]
     pub(super) fn mark_traced(&self) {
         if self.is_traced.get() != 0 {
@@ -290,7 +290,7 @@ impl Connection {
         self.forget_gap();
     }
 
-    /// A task that nobody asked for has read from the connection up to `copied`: see [`FlowKey::mark_untraced`]. Tells up to
+    /// An unwanted task has read from the connection up to `copied`: see [`FlowKey::mark_untraced`]. Tells up to
     /// where its segments are followed; nothing if not at all.
     #[inline(always)]
     pub(super) fn mark_untraced(

@@ -45,7 +45,7 @@ const BATCHES_PER_RUN: u32 = if cfg!(test) { 1 } else { BATCHES_PER_END };
 /// What no application takes that one run forgets, in batches.
 const BATCHES_PER_END: u32 = 512 / BATCH;
 
-/// Beside the flags of a line in those of a segment: it came by a device that wasn't asked for. It is followed all
+/// Beside the flags of a line in those of a segment: it came by a device that wasn't wanted. It is followed all
 /// the same, since the next segment begins where it ends.
 const UNWANTED: u16 = 1 << 15;
 
@@ -64,7 +64,7 @@ struct Received {
     mark: u32,
     segs: u16,
     flags: u16,
-    /// Whether its device is asked for.
+    /// Whether its device is wanted.
     is_wanted: bool,
 }
 
@@ -86,7 +86,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if !filter::ports(header.source, header.destination) {
         return Err(Counter::RejectedIn);
     }
-    // Of most packets, which others get, the time is not asked for.
+    // Of most packets, which others get, the time is not wanted.
     let early = if filter::is_by_process() { 0 } else { now() };
     let known = headers.pair_v4;
     let pair = AddrPair::new(family, if known == 0 { skb.addresses(family) } else { [known, 0, 0, 0] });

@@ -236,7 +236,7 @@ pub(super) extern "C" fn segment_has_spilled(hash: u64) -> u32 {
     WAITING.has_spilled(hash, const { hook_key("segments::evicted") }).into()
 }
 
-/// If a segment with this hash waits, so many bytes from its beginning on may have come with another one. Whether it does. Likewise.
+/// If a segment with this hash waits, N bytes from its beginning on may have come with another one. Whether it does. Likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn doubt(hash: u64, len: u32) -> u32 {

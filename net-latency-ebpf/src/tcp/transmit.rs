@@ -53,11 +53,11 @@ use crate::{
 /// calls of 128 bytes or more, all that a segment of 64 KiB holds.
 const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
-/// So many bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
+/// N bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
 /// that ends there.
 const MOST_WRITTEN: u32 = 1 << 30;
 
-/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`) with so many bytes.
+/// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`) with N bytes.
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     let identity = socket.identity();
@@ -79,7 +79,7 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
         if filter::current() {
             connection.mark_traced();
         } else if connection.is_traced.get() == 0 {
-            // Whose these bytes are need not be known, only that others' are among them should one that was asked for come.
+            // Whose these bytes are need not be known, only that others' are among them should one that was requested come.
             connection.several_writers.set(1);
             return Ok(());
         }
@@ -189,7 +189,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     result
 }
 
-/// The same of a segment that may be asked for.
+/// The same of a segment that may be wanted.
 #[inline(always)]
 fn sent_by<M: Memory>(
     socket: Socket<M>,

@@ -16,7 +16,7 @@ pub(crate) struct Census {
 }
 
 impl Census {
-    /// What the counters say, between whose readings so many packets were found in the maps that evict.
+    /// What the counters say, between whose readings N packets were found in the maps that evict.
     #[must_use]
     pub(crate) fn new(before: Counters, spilled: u64, at_ns: u64, after: Counters) -> Self {
         let net = |came, left| after.get(came).saturating_sub(before.get(left));
@@ -38,7 +38,7 @@ impl Census {
         self.before == self.after
     }
 
-    /// Received packets that newer ones pushed out of a full map: at least so many, and exactly if nothing moved
+    /// Received packets that newer ones pushed out of a full map: at least N, and exactly if nothing moved
     /// meanwhile.
     #[must_use]
     pub(crate) fn evicted(&self) -> u64 {

@@ -10,7 +10,7 @@ const MOST: usize = 1_024;
 /// Packets from which on one of them may take a place.
 const LEAST: u64 = 16;
 
-/// Somebody has more than a share if more than one of so many places is theirs.
+/// Somebody has more than a share if more than one of N places is theirs.
 const SHARES: usize = 4;
 
 /// Who has a place.
@@ -75,7 +75,7 @@ impl<K: Copy + Eq + Hash> Challengers<K> {
         (*packets >= LEAST && packets.is_power_of_two()).then_some(*packets)
     }
 
-    /// Whether one with so many packets takes the place of one with so few: two that are alike don't take it from each other.
+    /// Whether one with more packets takes the place of one with fewer: two that are alike don't take it from each other.
     #[must_use]
     pub(crate) const fn wins(packets: u64, least: u64) -> bool {
         packets > least.saturating_mul(2)
@@ -105,7 +105,7 @@ impl<K: Copy + Eq + Hash> Default for Challengers<K> {
 mod tests {
     use super::*;
 
-    /// Places of these owners, with so many packets each.
+    /// Places of these owners, with N packets each.
     fn places(owners: &[(u64, u64)]) -> Vec<Holder<usize>> {
         let holders = owners.iter().enumerate();
         holders.map(|(place, &(owner, packets))| Holder { place, owner, packets }).collect()

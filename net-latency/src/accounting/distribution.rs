@@ -64,7 +64,7 @@ impl<const BITS: u32> Buckets<BITS> {
         self.count = 0;
     }
 
-    /// Counts so many in a bucket.
+    /// Counts N in a bucket.
     #[inline]
     pub(crate) fn add(&mut self, bucket: usize, count: u64) {
         self.count += count;
@@ -99,14 +99,14 @@ impl<const BITS: u32> Buckets<BITS> {
         self.count
     }
 
-    /// Which of all times, the shortest being the first, so many of a thousand (500: half of them) do not exceed.
+    /// Which of all times, the shortest being the first, N of a thousand (500: half of them) do not exceed.
     #[must_use]
     pub(crate) fn rank(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000).max(1);
         u64::try_from(rank).unwrap_or(u64::MAX)
     }
 
-    /// The bucket of the time that so many of a thousand do not exceed; `None` without any.
+    /// The bucket of the time that N of a thousand do not exceed; `None` without any.
     #[must_use]
     pub(crate) fn quantile(&self, per_mille: u64) -> Option<usize> {
         let rank = self.rank(per_mille);
@@ -257,7 +257,7 @@ impl Times {
         (self.count() > 0).then_some(self.max_ns)
     }
 
-    /// The time that so many of a thousand (500: half of them) do not exceed; `None` without any.
+    /// The time that N of a thousand (500: half of them) do not exceed; `None` without any.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<u64> {
         // The last one is known exactly.
@@ -338,7 +338,7 @@ impl KernelTimes {
         self.count() + self.unknown() + self.never
     }
 
-    /// The end of the bucket that holds the time that so many of a thousand (500: half of them) do not exceed: `u64::MAX`
+    /// The end of the bucket that holds the time that N of a thousand (500: half of them) do not exceed: `u64::MAX`
     /// if it has none.
     #[must_use]
     pub(crate) fn quantile(&self, per_mille: u64) -> Option<u64> {

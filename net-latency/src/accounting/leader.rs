@@ -39,7 +39,7 @@ impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
         }
     }
 
-    /// Who leads by so many votes, or more.
+    /// Who leads by N votes, or more.
     #[must_use]
     pub(crate) fn by(&self, least: u32) -> Option<T> {
         self.who.filter(|_| self.lead >= least)

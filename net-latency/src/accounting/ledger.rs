@@ -29,7 +29,7 @@ pub(crate) struct Ledger {
     pub outside: u64,
     /// Those with times that can't be theirs: a fault of ours.
     pub inconsistent: u64,
-    /// Those that a filter excluded: of processes and ends that were not asked for, and the like.
+    /// Those that a filter excluded: of processes and ends that were not wanted, and the like.
     pub filtered: u64,
     /// Those that are missing: ring buffer or map full, or not taken by the reader of the output.
     pub lost: u64,
@@ -216,7 +216,7 @@ mod tests {
         // What was on its way is from before, and has arrived.
         let arrived = Ledger { shown: ledger.shown, ..ledger };
         assert_eq!(arrived.since(&short).unaccounted(), 0);
-        // One that arrived while packets were looked for, and one that was taken by a process not asked for.
+        // One that arrived while packets were looked for, and one that was taken by an unwanted process.
         let mut after = counters;
         after.values[Counter::Stored as usize] += 1;
         after.values[Counter::Taken as usize] += 1;

@@ -27,7 +27,7 @@ pub struct Packet<'a> {
     pub total: Option<u64>,
     /// Why those of its columns, and behind them its total, are unknown that are; `None` where nobody has said.
     pub reasons: [Option<Unknown>; COLUMNS + 1],
-    /// Its parts, in ns, where fine stages were asked for.
+    /// Its parts, in ns, with fine stages.
     pub parts: Option<[Option<u64>; PARTS]>,
     /// Why those of them are unknown that are; `None` where nobody has said.
     pub parts_reasons: [Option<Unknown>; PARTS],

@@ -13,7 +13,7 @@ const MOST: usize = 4_096;
 const COMPARED: usize = 16;
 /// How far they lie from each other.
 const APART: usize = MOST / COMPARED;
-/// An entry that was not used for so many looks is old: whoever is new takes its place.
+/// An entry that was not used for N looks is old: whoever is new takes its place.
 const OLD: u64 = 16 * MOST as u64;
 /// Entries that made way, as far as they are known when they come again.
 const GONE: usize = 4 * MOST;

@@ -30,7 +30,7 @@ pub struct Way {
     pub columns: [Times; COLUMNS],
     /// Times from the first to the last stage.
     pub total: Times,
-    /// Times of the parts; none where fine stages were not asked for.
+    /// Times of the parts; none without fine stages.
     pub parts: Option<Box<[Times; PARTS]>>,
 }
 

@@ -343,7 +343,7 @@ mod tests {
 
     const RANGE: u32 = 32_768 | 60_999 << 16;
 
-    /// At so many us the client writes, or reads what came 5 us before. Each packet has 100 bytes.
+    /// At N us the client writes, or reads what came 5 us before. Each packet has 100 bytes.
     fn at(us: u64, record: PacketRecord, number: u32) -> (PacketRecord, i64) {
         let mut record = PacketRecord { seq: number * 100, len: 100, ..record };
         let us = us * 1_000;

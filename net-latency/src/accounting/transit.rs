@@ -224,7 +224,7 @@ impl<K: Copy> Alike<K> {
         Some((receiver, u64::try_from(came_ns? - left_ns?).ok()?))
     }
 
-    /// Whether both have shown the same numbers so many times more often than others.
+    /// Whether both have shown the same numbers N times more often than others.
     fn are_partners(&self, one: usize, other: usize, least: u32) -> bool {
         let [one, other] = [one, other].map(|place| &self.ends[place]);
         one.partner.by(least) == Some(other.netns) && other.partner.by(least) == Some(one.netns)

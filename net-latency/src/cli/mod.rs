@@ -177,7 +177,7 @@ struct StreamArguments {
 /// what clap itself finds wrong are printed and end the process.
 ///
 /// # Errors
-/// A usage failure if what is asked for can't be on this machine, or a file of arguments is wrong.
+/// A usage failure if what is wanted can't be on this machine, or a file of arguments is wrong.
 pub(crate) fn from_env() -> Result<Config, Failure> {
     let named: Vec<_> = env::args_os().collect();
     let arguments = argument_file::expand(named.clone())?;

@@ -40,7 +40,7 @@ pub(super) struct RecordArguments {
     #[arg(long, value_name = "SIZE", value_parser = values::parse_memory, default_value = "64M", help_heading = "Output")]
     memory: usize,
     /// Write a recording when: slower=50ms (a packet took that long, in total or in one stage), drops=10/s (the
-    /// kernel dropped so many packets within a second), failed=1/s (so many TCP connections failed within a second), http (POST /dump on --listen), signal (SIGUSR1: always on);
+    /// kernel dropped N packets within a second), failed=1/s (N TCP connections failed within a second), http (POST /dump on --listen), signal (SIGUSR1: always on);
     /// repeatable
     #[arg(long = "dump-on", value_name = "TRIGGER", value_parser = parse_trigger, default_value = "signal", help_heading = "Output")]
     triggers: Vec<Trigger>,

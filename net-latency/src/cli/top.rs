@@ -52,7 +52,7 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = "Replay",
           conflicts_with_all = ["backend", "buffer", "cgroups", "containers", "netns", "sample", "control", "stages"])]
     replay: Vec<PathBuf>,
-    /// Replay so many times faster than it was recorded: 10, 0.5; max: as fast as it can be read
+    /// Replay N times faster than it was recorded: 10, 0.5; max: as fast as it can be read
     #[arg(long, value_name = "N", value_parser = parse_speed, default_value = "1", requires = "replay", help_heading = "Replay")]
     speed: Speed,
 

@@ -45,7 +45,7 @@ struct Report {
     mechanism: Option<Mechanism>,
 }
 
-/// Attaches everything for a moment by each way that was asked for, so that what it prints is what happened,
+/// Attaches everything for a moment by each way that was requested, so that what it prints is what happened,
 /// and detaches it again.
 ///
 /// # Errors

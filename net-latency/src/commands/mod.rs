@@ -24,7 +24,7 @@ use net_latency_common::Counter;
 
 use crate::{accounting::Losses, error::Failure, message::tell, request::Config};
 
-/// Does what was asked for. The exit code is another than 0 only for a command that was traced.
+/// Does what was requested. The exit code is another than 0 only for a command that was traced.
 ///
 /// # Errors
 /// What the subcommand fails with.

@@ -256,7 +256,7 @@ impl Stream<'_> {
     }
 
     /// Writes the lines of the records that wait, a batch at most; breaks when there are as many lines as
-    /// were asked for, and else tells whether it got through. The error is how the run ends.
+    /// were requested, and else tells whether it got through. The error is how the run ends.
     fn drain(&mut self, patience: Duration) -> Result<ControlFlow<(), bool>, Result<End, Failure>> {
         let clock = Clock::sample();
         let mut left = BATCH;
@@ -280,7 +280,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Puts the lines of the records that wait into the output's buffer, so many at most and as long as there is room; says how
+    /// Puts the lines of the records that wait into the output's buffer, N at most and as long as there is room; says how
     /// many.
     fn fill(&mut self, clock: Clock, most: usize) -> Result<usize, Failure> {
         let Self { writer, sink, tracer, names, summary, recent, left_out, .. } = self;

@@ -98,7 +98,7 @@ pub(super) fn overflows(model: &Model, found: &[Finding]) -> Vec<Finding> {
     all.into_iter().filter_map(overflow).collect()
 }
 
-/// So many of those that were seen were dropped, by whom is not known.
+/// N of those that were seen were dropped, by whom is not known.
 fn drop_finding(dropped: u64, seen: u64) -> Finding {
     Finding {
         packets: seen,

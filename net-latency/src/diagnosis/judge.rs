@@ -464,7 +464,7 @@ impl<'a> Judge<'a> {
         if self.is_lossy() { 100 } else { unknown }
     }
 
-    /// Whether so many lines are missing, one in a hundred, that what is seen may be another traffic than there was.
+    /// Whether N lines are missing, one in a hundred, that what is seen may be another traffic than there was.
     pub(super) fn is_lossy(&self) -> bool {
         self.lost.saturating_mul(100) > self.model.packets.iter().sum()
     }

@@ -152,7 +152,7 @@ impl Throttled {
 mod tests {
     use super::*;
 
-    /// So many ms after the start: `busy` us of CPU time were used, `throttled` ns held back below, and `ran` ns run.
+    /// N ms after the start: `busy` us of CPU time were used, `throttled` ns held back below, and `ran` ns run.
     fn sample(ms: u64, busy: u64, throttled: u64, ran: u64) -> Sample {
         let quota = |path: &str, ns, percent| (path.into(), Quota { periods: ns / 10, ns, percent });
         Sample {

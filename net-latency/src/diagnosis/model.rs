@@ -595,7 +595,7 @@ fn padded(known: &[u8]) -> [u8; COMM_LEN] {
     name
 }
 
-/// So many ns earlier.
+/// N ns earlier.
 fn before(wall_ns: i64, ns: u64) -> i64 {
     wall_ns.saturating_sub_unsigned(ns)
 }

@@ -99,7 +99,7 @@ impl Side {
         self.slow = self.slow.with(slow);
     }
 
-    /// The window of that service held so many packets back.
+    /// The window of that service held N packets back.
     pub(super) fn add_for_peer(&mut self, peer: usize, count: u64) {
         if let Some((_, sum)) = self.for_peers.iter_mut().find(|(known, _)| *known == peer) {
             *sum += count;

@@ -1,7 +1,7 @@
 //! Times that may be a cause, and which of them count.
 //!
 //! Where a service gives or gets answers ([`LEAST_ANSWERS`]), their parts are judged. A part counts if
-//! - so many answers have it for the threshold or longer that they are no accident ([`least_affected`]);
+//! - N answers have it for the threshold or longer that they are no accident ([`least_affected`]);
 //! - it adds half the threshold or more to each answer, on average;
 //! - it is a tenth of the answers' time or more ([`LEAST_OF_ANSWER`]);
 //! - it is well above what other processes have alike, which is the noise of this machine ([`Noise`]).
@@ -21,7 +21,7 @@ use crate::{
 pub(super) const LEAST_ANSWERS: u64 = 10;
 /// The least share of a cause in the time of answers, percent.
 const LEAST_OF_ANSWER: u64 = 10;
-/// So many times what others have alike is well above it.
+/// N times what others have alike is well above it.
 const WELL_ABOVE: u128 = 4;
 /// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual.
 const BUSY_PERCENT: u64 = 50;
@@ -39,7 +39,7 @@ pub(super) const LEAST_PACKETS: u64 = 20;
 pub(super) const LEAST_AFFECTED: u64 = 8;
 /// The least share of a cause in the time of its service's packets, percent. Of less, something else is the larger part.
 const LEAST_SHARE: u64 = 25;
-/// Retransmissions, or drops in the device's queue, that make a cause: so many, and this percentage of the packets. Less than that is usual on the internet.
+/// Retransmissions, or drops in the device's queue, that make a cause: N, and this percentage of the packets. Less than that is usual on the internet.
 pub(super) const LEAST_RESENT: u64 = 5;
 pub(super) const LEAST_RESENT_PERCENT: u64 = 1;
 
@@ -314,7 +314,7 @@ impl Noise {
     }
 }
 
-/// Packets of so many that have to be slow: eight, and three in a hundred. Of a thousand or more, one in a hundred are no accident
+/// Packets of N that have to be slow: eight, and three in a hundred. Of a thousand or more, one in a hundred are no accident
 /// any more, and make their p99.
 pub(super) fn least_affected(known: u64) -> u64 {
     let share = if known < 1_000 { (known * 3).div_ceil(100) } else { known / 100 };

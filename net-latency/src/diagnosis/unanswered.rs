@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{accounting::Human, packet::event::Protocol};
 
-/// Requests without an answer that make a cause: so many, and this percentage of all.
+/// Requests without an answer that make a cause: N, and this percentage of all.
 const LEAST_UNANSWERED: u64 = 3;
 const LEAST_UNANSWERED_PERCENT: u64 = 1;
-/// From so many on they are no accident.
+/// From N on they are no accident.
 const MANY: u64 = 10;
 
 /// Those that wait in vain for much.

@@ -26,13 +26,13 @@ use crate::{accounting::Losses, packet::event::Protocol};
 
 /// Processes that have to be slow at the same time: two are often the ends of one connection.
 const LEAST_ALIKE: usize = 3;
-/// Of the windows with packets, at most one in so many has a stall of the machine; what is slow more often has a cause.
+/// Of the windows with packets, at most one in N has a stall of the machine; what is slow more often has a cause.
 const STALLS_ARE_RARE: usize = 5;
 /// How long each answer has to wait for a CPU on average, where nobody says how busy CPUs are, ns.
 const LONG_WAIT_NS: u128 = 2_000_000;
 /// The least share of that in the time of all answers, percent.
 const LEAST_SHORT: u64 = 10;
-/// So many times as much is not alike.
+/// N times as much is not alike.
 const NOT_ALIKE: u128 = 4;
 
 /// Judges all that is known. `losses` are those of tracing, which a log does not have.

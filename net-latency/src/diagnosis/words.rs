@@ -385,7 +385,7 @@ pub(super) fn stalled(windows: usize) -> String {
     format!("it was slow only when all services were ({times}): the machine or its host, not this service")
 }
 
-/// So many segments were sent again and had come before.
+/// N segments were sent again and had come before.
 pub(super) fn needless(count: u64) -> String {
     format!("{count} segments came twice, as the peer says: they were late, not lost")
 }

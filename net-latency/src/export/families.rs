@@ -40,7 +40,7 @@ pub(crate) struct Figures<'a> {
     /// Calls that the kernel skipped; `None` where it doesn't count them.
     pub(crate) skipped: Option<u64>,
     pub(crate) hooks: &'a [Hook],
-    /// Lines of slow packets that were written; `None` where nobody asked for them.
+    /// Lines of slow packets that were written; `None` unless requested.
     pub(crate) slow_lines: Option<u64>,
 }
 

@@ -128,7 +128,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// None yet; `most` may have series of their own. The kernel side's table has `room` for so many counts.
+    /// None yet; `most` may have series of their own. The kernel side's table has `room` for N counts.
     pub(crate) fn new(most: usize, room: usize) -> Self {
         Self {
             most,

@@ -102,7 +102,7 @@ struct Type {
 
 impl<'a> Btf<'a> {
     /// Parses `data`; `wanted` says which names of structs, functions and tracepoints (`btf_trace_…`) will be
-    /// asked for.
+    /// requested.
     ///
     /// # Errors
     /// If `data` is not whole BTF in this machine's byte order.

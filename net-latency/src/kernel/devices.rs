@@ -21,7 +21,7 @@ pub(crate) struct Devices {
     elsewhere: FxHashMap<u32, FxHashMap<u32, Name>>,
     /// Namespaces with a process that did not show their devices.
     failed: FxHashSet<(u32, u32)>,
-    /// The namespace and index that were asked for last, and the name: most packets are on the device of the one before.
+    /// The namespace and index that were requested last, and the name: most packets are on the device of the one before.
     last: Option<((u32, u32), Name)>,
 }
 

@@ -116,7 +116,7 @@ pub(crate) fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     Ok(Offsets {
         sk_buff_cloned: cloned / u8::BITS,
         sk_buff_cloned_shift: cloned % u8::BITS,
-        // Not asked for where `kfree_skb` shows what TCP drops.
+        // Not requested where `kfree_skb` shows what TCP drops.
         sock_sk_drops: btf.offset("sock.sk_drops.counter").unwrap_or(0),
         tcp_skb_cb_seq: control_block + offsets.tcp_skb_cb_seq,
         tcp_skb_cb_end_seq: control_block + offsets.tcp_skb_cb_end_seq,

@@ -73,7 +73,7 @@ pub(super) fn walk(
 pub(crate) struct Symbols {
     /// Functions with their addresses, in their order. Of functions of one name, which static ones can have, all.
     pub functions: Vec<(u64, String)>,
-    /// Variables that were asked for.
+    /// Variables that were requested.
     variables: FxHashMap<String, u64>,
 }
 

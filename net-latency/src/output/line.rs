@@ -49,7 +49,7 @@ const _: () = assert!(PLACES.is_power_of_two());
 /// See the head of this module. No line, and what is copied beyond its end for a moment, is longer than [`LONGEST_LINE`].
 pub(super) struct Line<'a> {
     bytes: &'a mut [MaybeUninit<u8>; LONGEST_LINE],
-    /// So many of them are written.
+    /// N of them are written.
     len: usize,
 }
 
@@ -113,7 +113,7 @@ impl Line<'_> {
         self.bytes[0].write(byte);
     }
 
-    /// Takes so many bytes away again, which were put last.
+    /// Takes N bytes away again, which were put last.
     #[inline(always)]
     pub(super) fn take_back(&mut self, count: usize) {
         self.len -= count;

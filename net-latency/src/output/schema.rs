@@ -416,7 +416,7 @@ fn what_is_not_as_described_is_found() {
         for name in fields.keys() {
             let mut packet = packet.clone();
             packet.as_object_mut().expect("an object").remove(name);
-            // Fine stages are there where they are asked for.
+            // Fine stages are there if requested.
             let is_fine = FINE_STAGES.iter().any(|stage| stage.field == *name)
                 || ["held", "cpu_held_by", "dsacks"].contains(&name.as_str());
             assert_eq!(check(&schema, &packet).is_ok(), is_fine, "without {name}");

@@ -384,7 +384,7 @@ fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
 }
 
 /// What is written to a reader at once: whole lines, so that the last one that a stalled reader gets is not torn. A pipe
-/// takes so many bytes all or not at all. A line longer than that comes in pieces.
+/// takes N bytes all or not at all. A line longer than that comes in pieces.
 fn chunk(rest: &[u8]) -> &[u8] {
     let most = &rest[..rest.len().min(PIPE_CHUNK)];
     match whole_lines(most) {

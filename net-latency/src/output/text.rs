@@ -195,7 +195,7 @@ struct Way {
     names: [Piece<PIECE_LEN>; COLUMNS],
     /// The arrow and the first name.
     start: Piece<PIECE_LEN>,
-    /// The names of the parts that such packets have, where fine stages are asked for.
+    /// The names of the parts that such packets have, with fine stages.
     parts: [Option<Piece<PIECE_LEN>>; PARTS],
     /// Whether they split the last column.
     is_split: bool,

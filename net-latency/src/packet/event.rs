@@ -425,13 +425,13 @@ impl<'a> Event<'a> {
         times.any(|ns| u128::from(ns) >= least.as_nanos())
     }
 
-    /// Whether somebody asked for its parts.
+    /// Whether somebody requested its parts.
     #[must_use]
     pub fn has_parts(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// Its parts, in ns, `None` where unknown; nothing where nobody asked for them.
+    /// Its parts, in ns, `None` where unknown; nothing unless requested.
     /// [`split`](crate::packet::stages::split) says which it has.
     #[must_use]
     #[inline]

@@ -49,7 +49,7 @@ pub(crate) const STAGES: [Stage; 10] = stages![
 ];
 
 /// The stages into which an incoming packet's last one is split, and those that follow an outgoing one's, where fine stages are
-/// asked for, in an order that keeps that of each packet.
+/// requested, in an order that keeps that of each packet.
 pub(crate) const FINE_STAGES: [Stage; 10] = stages![
     "gap" "tcp_gap_ns" "a part of tcp_app_ns: bytes before it were missing, until they had come too",
         "bytes before it were missing: a segment was lost, or came late";

@@ -80,7 +80,7 @@ pub(crate) struct Request {
     pub histograms: Option<Histograms>,
     /// Records have fine stages.
     pub fine: bool,
-    /// Connections in place of packets: so many at a time.
+    /// Connections in place of packets: N at a time.
     pub connections: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Request {
 pub(crate) struct Probes {
     attached: Attached,
     mechanism: Mechanism,
-    /// The kernel measures its programs' time as long as this is open. Who asked for --debug pays for it: about 50
+    /// The kernel measures its programs' time as long as this is open. Who requested --debug pays for it: about 50
     /// instructions for each run of a program.
     _statistics: Option<OwnedFd>,
 }

@@ -33,10 +33,10 @@ use crate::{
 /// The kernel side of calls as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-calls-bpf"));
 
-/// The programs in it: on the calls that are asked for, and on everybody's.
+/// The programs in it: on the calls that are wanted, and on everybody's.
 const PROGRAMS: [&str; 4] = ["call_entry", "call_return", "any_entry", "any_return"];
 
-/// The program that sees processes exit, where some are asked for, and its tracepoint.
+/// The program that sees processes exit, if some are wanted, and its tracepoint.
 const EXITED: [&str; 2] = ["call_exited", "sched_process_exit"];
 
 /// Where kretprobes let a function return to, by kernel: since Linux 6.0, since 5.15, before.

@@ -1,4 +1,4 @@
-//! What the kernel side is told of the packets that are asked for.
+//! What the kernel side is told of the wanted packets.
 
 use std::{fs::File, net::IpAddr, time::Duration};
 
@@ -91,7 +91,7 @@ pub(super) fn size(filter: &PacketFilter, loader: &mut EbpfLoader<'_>) {
     }
 }
 
-/// Whether tasks are asked for by their name or cgroup.
+/// Whether tasks are wanted by their name or cgroup.
 pub(super) fn needs_names(filter: &PacketFilter) -> bool {
     !filter.comms.is_empty() || !filter.cgroups.is_empty()
 }

@@ -1,4 +1,4 @@
-//! Writes into the kernel side's instructions where fields lie in the running kernel's structs, and what is asked for ([`Place`]).
+//! Writes into the kernel side's instructions where fields lie in the running kernel's structs, and what is wanted ([`Place`]).
 
 use std::ops::Range;
 

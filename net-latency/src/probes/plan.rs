@@ -32,11 +32,11 @@ pub struct Scope {
     pub protocol: Option<Protocol>,
     /// The only IP version.
     pub version: Option<IpVersion>,
-    /// Some processes are asked for by their numbers.
+    /// Some processes are wanted by their numbers.
     pub pids: bool,
     /// Processes that others start are followed.
     pub processes: bool,
-    /// Fine stages are asked for.
+    /// Fine stages are wanted.
     pub fine: bool,
     /// Connections are, and no packets.
     pub connections: bool,

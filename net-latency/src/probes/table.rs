@@ -351,7 +351,7 @@ pub(crate) const HOOKS: [Hook; 35] = [
     tracepoint(OUT, Stage::Drv, &["net_dev_queue"], "btf_out_drv"),
 ];
 
-/// What splits the time that bytes wait in a socket, and what comes behind the device's queue, where fine stages are asked for.
+/// What splits the time that bytes wait in a socket, and what comes behind the device's queue, with fine stages.
 pub(crate) const FINE: [Hook; 11] = [
     function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
     // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
@@ -394,7 +394,7 @@ pub(crate) const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"
 /// Ends what is kept of a process or a thread by its number, which is another one's afterwards.
 pub(crate) const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
 
-/// Follow the processes that a command starts, until they are gone. Where fine stages are asked for, the first one also shows threads
+/// Follow the processes that a command starts, until they are gone. With fine stages, the first one also shows threads
 /// that may read.
 pub(crate) const PROCESSES: [Hook; 2] = [FORK, process(&["sched_process_free"], "raw_freed")];
 /// A process or a thread is made.

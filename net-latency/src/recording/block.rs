@@ -1,4 +1,4 @@
-//! A block: so many packets, packed, with the span of their times and a checksum.
+//! A block: N packets, packed, with the span of their times and a checksum.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -19,7 +19,7 @@ with_fields!(declared);
 
 /// How many columns there are.
 pub(crate) const COLUMNS: usize = DECLARED.len() - 2 + STAGES.len() + FINE_STAGES.len();
-/// So many have a bit in a mask.
+/// N have a bit in a mask.
 pub(crate) const MOST_COLUMNS: usize = 64;
 const _: () =
     assert!(COLUMNS <= MOST_COLUMNS, "masks of columns need more bits: u128, and a new version of the file");

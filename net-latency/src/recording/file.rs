@@ -239,7 +239,7 @@ fn array<const LEN: usize>(source: &mut impl Read) -> io::Result<[u8; LEN]> {
     Ok(bytes)
 }
 
-/// So many bytes, for which no more memory is taken than there are.
+/// N bytes, for which no more memory is taken than there are.
 fn bytes(source: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(len as u64).read_to_end(&mut bytes)?;

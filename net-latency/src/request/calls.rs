@@ -1,4 +1,4 @@
-//! What `net-latency calls` is asked for.
+//! The parsed request of `net-latency calls`.
 
 use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 

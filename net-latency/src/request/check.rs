@@ -1,4 +1,4 @@
-//! What `net-latency check` is asked for.
+//! The parsed request of `net-latency check`.
 
 use super::{format::ReportFormat, tracing::TracingConfig};
 

@@ -1,4 +1,4 @@
-//! What `net-latency connections` is asked for.
+//! The parsed request of `net-latency connections`.
 
 use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 

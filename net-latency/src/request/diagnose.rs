@@ -1,4 +1,4 @@
-//! What `net-latency diagnose` is asked for.
+//! The parsed request of `net-latency diagnose`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::clock::Zone;
 
-/// From which time on a stage is slow, where nothing else was asked for.
+/// From which time on a stage is slow, unless requested otherwise.
 pub(crate) const THRESHOLD: Duration = Duration::from_millis(1);
 
 /// What to judge, and how to say it.

@@ -1,4 +1,4 @@
-//! What `net-latency export` is asked for.
+//! The parsed request of `net-latency export`.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -66,7 +66,7 @@ impl fmt::Display for Listen {
 pub(crate) struct SlowLines {
     /// The least time, in total or in one known stage.
     pub least: Duration,
-    /// So many a second at most; as many at once.
+    /// N a second at most; as many at once.
     pub per_second: u16,
 }
 

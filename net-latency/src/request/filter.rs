@@ -1,4 +1,4 @@
-//! Which packets are asked for.
+//! Which packets are wanted.
 
 use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
@@ -50,7 +50,7 @@ impl PacketFilter {
         self.slower.is_some() || self.sample.is_some()
     }
 
-    /// Whether the recorded packet `event` is asked for, as the kernel side decides it while tracing. The command line
+    /// Whether the recorded packet `event` is wanted, as the kernel side decides it while tracing. The command line
     /// refuses what a log can't answer.
     pub(crate) fn matches(&self, event: &Event<'_>) -> bool {
         // Named one by one, here and below, so that no new one is forgotten.

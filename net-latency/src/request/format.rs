@@ -1,4 +1,4 @@
-//! In which form the output is asked for, one type per set of forms that a view has.
+//! Output formats, one type per set of forms that a view has.
 
 use super::choice::Choice;
 

@@ -1,4 +1,4 @@
-//! What `net-latency hist` is asked for.
+//! The parsed request of `net-latency hist`.
 
 use std::time::Duration;
 

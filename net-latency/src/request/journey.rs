@@ -1,4 +1,4 @@
-//! What `net-latency journey` is asked for.
+//! The parsed request of `net-latency journey`.
 
 use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 

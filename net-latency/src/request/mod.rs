@@ -1,4 +1,4 @@
-//! What is asked for, as plain types: neither the command line nor the kernel is known here.
+//! The parsed request, as plain types: neither the command line nor the kernel is known here.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What `net-latency record` is asked for.
+//! The parsed request of `net-latency record`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -51,9 +51,9 @@ impl RecordConfig {
 pub(crate) struct Triggers {
     /// A packet that took so long, in total or in one stage.
     pub slower: Option<Duration>,
-    /// Packets dropped in the kernel within a second: so many or more.
+    /// Packets dropped in the kernel within a second: N or more.
     pub drops: Option<u64>,
-    /// TCP connections that failed within a second: so many or more.
+    /// TCP connections that failed within a second: N or more.
     pub failed: Option<u64>,
     /// Somebody asks by HTTP.
     pub http: bool,

@@ -1,4 +1,4 @@
-//! What `net-latency report` is asked for.
+//! The parsed request of `net-latency report`.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What the stream of lines is asked for.
+//! The parsed request of the stream.
 
 use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What `net-latency top` is asked for.
+//! The parsed request of `net-latency top`.
 
 use std::{fmt, num::NonZeroU64, path::PathBuf, time::Duration};
 
@@ -87,7 +87,7 @@ pub(crate) struct ReplayConfig {
 /// How fast a log is played back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speed {
-    /// So many thousandths of the log's own pace.
+    /// N thousandths of the log's own pace.
     Thousandths(NonZeroU64),
     /// As fast as it can be read.
     Max,

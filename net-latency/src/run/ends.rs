@@ -83,7 +83,7 @@ fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
 /// How often cgroups are looked at: nothing tells when one is removed.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The processes and cgroups that were asked for. A number or a path may be another's as soon as they are gone: so they are held from
+/// The processes and cgroups that were requested. A number or a path may be another's as soon as they are gone: so they are held from
 /// before the start on, and when all processes have ended, or all cgroups are gone, nothing more can be shown, and the run ends.
 pub(crate) struct Selected {
     /// Those that have not ended.
@@ -153,7 +153,7 @@ impl Selected {
         }
     }
 
-    /// Returns when all processes have ended, or all cgroups are gone; never if none was asked for. Safe to call again after being
+    /// Returns when all processes have ended, or all cgroups are gone; never if none was requested. Safe to call again after being
     /// dropped.
     pub(crate) async fn all_gone(&mut self) -> Result<(), Failure> {
         let Self { running, by_process, cgroups, by_cgroup, look, is_quiet } = self;

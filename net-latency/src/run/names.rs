@@ -1,4 +1,4 @@
-//! Names that are asked for.
+//! Names that are wanted.
 
 use crate::{kernel::tasks, message::tell, request::PacketFilter};
 

@@ -80,7 +80,7 @@ pub(crate) async fn over(duration: Option<Duration>) {
 /// Why a run ends well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// A signal, the time or the number of lines asked for, or the processes are over.
+    /// A signal, the time or the number of lines requested, or the processes are over.
     Done,
     /// Nobody reads the output any more.
     Closed,

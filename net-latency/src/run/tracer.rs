@@ -47,7 +47,7 @@ pub(crate) struct Tracer {
     is_quiet: bool,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
-    /// Counts of times, if they were asked for, also after detaching.
+    /// Counts of times, if they were requested, also after detaching.
     counts: Option<Counts>,
     /// The kernel side's log, if it was asked for and nobody has taken it.
     log: Option<KernelLog>,
@@ -224,7 +224,7 @@ impl Tracer {
     /// All that has been counted of times so far.
     ///
     /// # Errors
-    /// If they were not asked for, or the kernel refuses to show them.
+    /// If they were not wanted, or the kernel refuses to show them.
     pub(crate) fn times(&self) -> Result<Vec<(CellKey, u64)>, Failure> {
         Ok(self.counts.as_ref().context("no times are counted")?.read()?)
     }
@@ -305,7 +305,7 @@ impl Tracer {
         Ok(Cost { resident_bytes: resident_bytes()?, ..self.cost })
     }
 
-    /// Where the packets of the run are so far, of which so many are shown. While they move, one may look as if it had been
+    /// Where the packets of the run are so far, of which N are shown. While they move, one may look as if it had been
     /// evicted.
     ///
     /// # Errors

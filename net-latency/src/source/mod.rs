@@ -8,7 +8,7 @@ pub(crate) mod ring;
 use crate::{error::Failure, packet::event::Event};
 
 /// Finished packets in order of completion, each with what only the user side knows: wall-clock time and, where they are
-/// asked for, the device's name and the process' number in its own PID namespace.
+/// requested, the device's name and the process' number in its own PID namespace.
 pub(crate) trait RecordSource {
     /// How far it has come, in ns on the clock of its records' stamps. Never goes back.
     fn now_ns(&self) -> u64;

@@ -99,7 +99,7 @@ fn left(sent: &Sent, key: Option<u64>, now: u64) -> FineRecord {
     FineRecord { packet, parts }
 }
 
-/// Whether a packet took so many ns, as a whole or in one stage.
+/// Whether a packet took N ns, as a whole or in one stage.
 fn takes(record: &FineRecord, slower_ns: u64) -> bool {
     let event = Event::new(&record.packet, 0, None).with_parts(Some(&record.parts));
     let parts = event.parts().into_iter().flatten();
@@ -117,7 +117,7 @@ const FAR_NS: u64 = 60_000_000_000;
 pub(crate) struct Record<'a> {
     /// What every run has.
     pub packet: &'a PacketRecord,
-    /// Its fine stages, where they are asked for, as [`FineRecord`] has them.
+    /// Its fine stages, if requested, as [`FineRecord`] has them.
     pub parts: Option<&'a [u64; PARTS]>,
     /// When it was read, or a little before, in ns of `CLOCK_MONOTONIC`.
     pub read_ns: u64,
@@ -156,7 +156,7 @@ pub(crate) struct Capture {
     unfinished: Option<Unfinished>,
     /// What was left then.
     left: Vec<FineRecord>,
-    /// So many of them are in order.
+    /// N of them are in order.
     left_read: usize,
 }
 
@@ -369,7 +369,7 @@ pub(crate) struct Live<'a> {
     pub is_debugging: bool,
     /// What time it is.
     pub clock: Clock,
-    /// Where names are asked for.
+    /// If names are wanted.
     pub names: Option<&'a mut Names>,
 }
 

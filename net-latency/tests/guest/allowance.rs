@@ -6,12 +6,12 @@ use crate::tool::Backend;
 const FEW: u64 = 50;
 /// One in this many packets may be missing in the long run,
 const LONG_SHARE: u64 = 500;
-/// and so many besides, since one that is skipped takes those with it that TCP has joined to it: of 363 segments through a
+/// and N besides, since one that is skipped takes those with it that TCP has joined to it: of 363 segments through a
 /// card 8 were seen missing on Linux 5.10, by 3 calls that were skipped.
 const BURSTS: u64 = 20;
-/// Of few packets that is one in so many,
+/// Of few packets that is one in N,
 const SHORT_SHARE: u64 = 20;
-/// and so many besides.
+/// and N besides.
 const LEAST: u64 = 4;
 
 /// How many packets may have no line, or a line with a gap. Whatever it is: no line may be wrong.
@@ -31,7 +31,7 @@ pub(crate) enum Allowance {
 }
 
 impl Allowance {
-    /// Of a run in which the kernel skipped so many calls, if it says.
+    /// Of a run in which the kernel skipped N calls, if it says.
     pub(crate) fn of(backend: Backend, skipped_calls: Option<u64>) -> Self {
         match (backend, skipped_calls) {
             (Backend::Auto | Backend::Fentry, None) => Self::Exact,
@@ -47,12 +47,12 @@ impl Allowance {
         }
     }
 
-    /// The most that may be missed of so many packets.
+    /// The most that may be missed of N packets.
     pub(crate) fn most(self, packets: u64) -> u64 {
         self.most_lines(packets, packets)
     }
 
-    /// The most lines that may be missed of so many, which hold so many segments: GRO and TSO make few lines of much traffic.
+    /// The most lines that may be missed of N, which hold N segments: GRO and TSO make few lines of much traffic.
     /// Of 24 lines with 360 segments to a card 2 were seen missing, by 2 calls that were skipped (Linux 7.3, auto).
     pub(crate) fn most_lines(self, lines: u64, segments: u64) -> u64 {
         match self {

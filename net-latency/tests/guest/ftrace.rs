@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     /// Whether this is the end of the function's call.
     pub(crate) is_end: bool,
-    /// Of an event, the fields that were asked for, in that order.
+    /// Of an event, the fields that were requested, in that order.
     pub(crate) fields: Vec<u64>,
 }
 

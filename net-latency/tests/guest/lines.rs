@@ -164,15 +164,15 @@ pub(crate) struct Line {
     pub(crate) last_drv_ip: Option<u64>,
     pub(crate) ns_pid: Option<u32>,
     pub(crate) flags: Vec<String>,
-    /// The parts of the last stage, where they are asked for and known.
+    /// The parts of the last stage, if requested and known.
     pub(crate) fine: Option<[u64; 4]>,
-    /// Whether fine stages were asked for.
+    /// Whether there are fine stages.
     pub(crate) is_fine: bool,
-    /// What follows the last stage of an outgoing packet, where it is asked for and known.
+    /// What follows the last stage of an outgoing packet, if requested and known.
     pub(crate) sent: [Option<u64>; 3],
-    /// Why TCP held it back, where fine stages are asked for.
+    /// Why TCP held it back, with fine stages.
     pub(crate) held: Option<String>,
-    /// Who had the CPU for which its reader waited, where fine stages are asked for.
+    /// Who had the CPU for which its reader waited, with fine stages.
     pub(crate) cpu_held_by: Option<u32>,
     /// The smoothed round-trip time when TCP sent it.
     pub(crate) rtt: Option<u64>,

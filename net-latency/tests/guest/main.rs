@@ -119,7 +119,7 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         for theme in themes.iter().filter(is_played) {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
             let names = theme.scenarios.iter().map(|scenario| scenario.name);
-            // A run of the tool that many share plays those alone that are asked for.
+            // A run of the tool that many share plays those alone that are wanted.
             let is_wanted =
                 |name: &&str| arguments.filter.as_ref().is_none_or(|filter| full_name(name).contains(filter));
             let session = Arc::new(Session::new(backend, theme, names.clone().filter(is_wanted).collect()));

@@ -68,7 +68,7 @@ pub(crate) struct Left {
 }
 
 impl Terminal {
-    /// Runs the tool on a new terminal of so many lines and columns.
+    /// Runs the tool on a new terminal of N lines and columns.
     pub(crate) fn start(arguments: &[&str], kind: &str, (rows, columns): (u16, u16)) -> Result<Self> {
         let (parser_rows, parser_columns) = not_zero(rows, columns)?;
         let size = nix::pty::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

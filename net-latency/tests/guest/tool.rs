@@ -348,7 +348,7 @@ impl Tool {
         Ok(())
     }
 
-    /// Waits until it has told what came in so many more intervals.
+    /// Waits until it has told what came in N more intervals.
     pub(crate) fn expect_more_reports(&mut self, count: usize) -> Result<()> {
         // What it has said and nobody has read yet is not among these.
         while let Ok(Some(line)) = self.stderr.next(Duration::ZERO) {
@@ -364,7 +364,7 @@ impl Tool {
         Ok(fs::read(self.file()?)?.iter().filter(|byte| **byte == b'\n').count())
     }
 
-    /// Waits until its file has at least so many lines.
+    /// Waits until its file has at least N lines.
     pub(crate) fn expect_written(&self, lines: usize) -> Result<()> {
         until(PATIENCE, || Ok(self.written()? >= lines))
             .with_context(|| format!("no {lines} lines in its file"))
@@ -501,7 +501,7 @@ impl Outcome {
         footers.into_iter().find(Footer::is_end)
     }
 
-    /// Under load: of so many lines those whose write call may be unknown, as the footer counts them; 1 in 1,000 at most.
+    /// Under load: of N lines those whose write call may be unknown, as the footer counts them; 1 in 1,000 at most.
     /// One of 125,000 was seen on processors that run at the same time (Linux 7.3), and why is not known.
     pub(crate) fn writes_unseen(&self, lines: usize) -> usize {
         let counted = if self.is_under_load { self.figure("unknown_stages.write_unseen").ok() } else { None };
@@ -553,7 +553,7 @@ impl Outcome {
         self.ledger_but_for(0)
     }
 
-    /// The same where a socket was closed with so many packets unread: they are purged after a grace period (SOCK_RCU_FREE), which may
+    /// The same where a socket was closed with N packets unread: they are purged after a grace period (SOCK_RCU_FREE), which may
     /// be still to come, or they are counted just then.
     pub(crate) fn ledger_but_for(&self, unread: u64) -> Result<Ledger> {
         let ledger = self.open_ledger()?;

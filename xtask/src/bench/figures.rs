@@ -25,7 +25,7 @@ struct Cost {
     own: Option<u64>,
     /// Lines per message.
     lines: f64,
-    /// Bytes of what was asked for.
+    /// Bytes of what was requested.
     bytes: Option<u64>,
 }
 

@@ -118,7 +118,7 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     })
 }
 
-/// The one kernel that was asked for.
+/// The one kernel that was requested.
 pub(crate) fn ensure_guest(arch: Arch, kernel: Series) -> Result<Kernel> {
     let mut kernels = ensure(&Needs::guests(arch, vec![kernel]))?;
     kernels.pop().context("setup found no kernel")

@@ -57,7 +57,7 @@ const SHARE: &str = "NET_LATENCY_TESTS";
 const WOKEN: (&str, &str) = ("NET_LATENCY_WOKEN", "1");
 /// How often each test runs.
 const REPEAT: &str = "NET_LATENCY_REPEAT";
-/// The kernel on which kprobes are tested by all there is, whatever else is asked for: the oldest has the strictest verifier.
+/// The kernel on which kprobes are tested by all there is, whatever else is wanted: the oldest has the strictest verifier.
 const OF_KPROBES: Series = Series::Version(5, 10);
 /// In the names of the tests of journeys. On the real-time kernel each takes most of a minute, attaching and detaching, and the default
 /// backend takes kprobes there.
@@ -182,7 +182,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or what is asked for.
+    /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or what is wanted.
     pub(super) fn of(args: &TestArgs) -> Self {
         let all = |series: Series| Part::ALL.map(|part| (series, part));
         let parts = match args.kernels.as_slice() {

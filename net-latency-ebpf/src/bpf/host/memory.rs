@@ -28,7 +28,7 @@ std::thread_local! {
     static MEMORY: RefCell<Memory> = const { RefCell::new(Memory { bytes: Vec::new(), slabs: Vec::new() }) };
 }
 
-/// Memory for objects of so many bytes each. Returns its number.
+/// Memory for objects of N bytes each. Returns its number.
 pub fn slab(size: u64) -> usize {
     MEMORY.with_borrow_mut(|memory| {
         memory.slabs.push(Slab { size: size.next_multiple_of(64), taken: 0, free: Vec::new() });

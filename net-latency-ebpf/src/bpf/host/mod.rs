@@ -134,7 +134,7 @@ pub(crate) fn current_cgroup() -> u64 {
     Machine::with(|machine| machine.cgroup)
 }
 
-/// The word of 32 bits that is so many bytes within the offsets.
+/// The word of 32 bits that is N bytes within the offsets.
 pub(crate) fn offset(at: usize) -> u32 {
     Machine::with(|machine| {
         // SAFETY: a struct of such words.

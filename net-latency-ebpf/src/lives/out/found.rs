@@ -25,7 +25,7 @@ fn tcp(step: Tcp) -> Step {
     Step::Out(Out::Tcp(step))
 }
 
-/// A task writes so many times five bytes by a socket, which sends one skb.
+/// A task writes N times five bytes by a socket, which sends one skb.
 fn write(task: u8, socket: u8, size: u8, way: Way) -> Step {
     tcp(Write { task, socket, size, copied: 12, waits: false, sends: 1, way })
 }
@@ -205,7 +205,7 @@ fn what_a_tunnel_has_wrapped_up_and_gso_cuts_up_is_not_followed() {
     ]);
 }
 
-/// TCP sends so many skbs, and something stops it.
+/// TCP sends N skbs, and something stops it.
 fn push(sends: u8) -> Step {
     tcp(Push { who: Who::Softirq, socket: 0, sends, cuts: false, way: SOFTIRQ })
 }
@@ -228,7 +228,7 @@ fn nagle_does_not_hold_what_has_a_fin() {
     holds_fine(&[write(0, 0, 3, SOFTIRQ), more, fin, push(0), wait, push(1), ack]);
 }
 
-/// Where the first process alone is asked for, with control packets and without.
+/// Where the first process alone is wanted, with control packets and without.
 fn holds_for_one(steps: &[Step]) {
     for seed in 1..200 {
         for control in [false, true] {
@@ -237,7 +237,7 @@ fn holds_for_one(steps: &[Step]) {
     }
 }
 
-/// A process that nobody asks for begins a datagram, and one that is asked for, which has called before in vain, completes it.
+/// A process that nobody asks for begins a datagram, and one that is wanted, which has called before in vain, completes it.
 #[test]
 fn what_others_have_begun_is_not_of_who_completes_it() {
     let fails =

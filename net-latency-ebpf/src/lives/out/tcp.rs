@@ -43,9 +43,9 @@ pub(in crate::lives) enum Step {
     Resend { who: Who, socket: u8, which: u8, cuts: bool, joins: bool, way: Way },
     /// An ACK, or a probe of the window (`tcp_xmit_probe_skb`).
     Control { who: Who, socket: u8, probes: bool, way: Way },
-    /// An ACK comes for so many bytes more.
+    /// An ACK comes for N bytes more.
     Ack { socket: u8, len: u8 },
-    /// A socket connects: by a call that writes (TCP Fast Open), the SYN with so many of its bytes; or by `connect`, if `size` is 0.
+    /// A socket connects: by a call that writes (TCP Fast Open), the SYN with N of its bytes; or by `connect`, if `size` is 0.
     Connect { task: u8, socket: u8, size: u8, copied: u8, waits: bool, way: Way },
     /// `tcp_send_fin`.
     Fin { task: u8, socket: u8, way: Way },

@@ -1,4 +1,4 @@
-//! Which functions to trace: those asked for that the running kernel has and lets be probed.
+//! Which functions to trace: those requested that the running kernel has and lets be probed.
 
 use std::{
     collections::BTreeSet,
@@ -57,7 +57,7 @@ impl Choice {
     }
 }
 
-/// The names among `known`, which are those of the kernel, that are asked for.
+/// The names among `known`, which are those of the kernel, that are wanted.
 fn choose(known: &[String], patterns: &[Pattern], presets: &[Preset]) -> Result<Vec<String>, Failure> {
     let mut names = BTreeSet::new();
     for preset in presets {

@@ -339,7 +339,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether as many were shown as were asked for.
+    /// Whether as many were shown as were requested.
     fn is_enough(&self) -> bool {
         self.config.count.is_some_and(|count| self.shown >= count.get())
     }

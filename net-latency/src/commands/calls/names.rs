@@ -42,7 +42,7 @@ impl Functions {
         self.0.len()
     }
 
-    /// Appends the name, with the address if asked for.
+    /// Appends the name, with the address if requested.
     pub(super) fn write(&self, address: u64, with_address: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(self.name(address).as_bytes());
         if with_address {

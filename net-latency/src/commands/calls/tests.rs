@@ -161,7 +161,7 @@ enum Event {
     Jump { function: u64, is_returning: bool },
     /// It returns.
     Return,
-    /// So many functions are left at once, unseen.
+    /// N functions are left at once, unseen.
     Escape(usize),
 }
 

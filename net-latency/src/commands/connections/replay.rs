@@ -72,7 +72,7 @@ pub(super) fn run(config: &ConnectionsConfig, logs: &[PathBuf]) -> Result<(), Fa
 /// How it goes on.
 enum Next {
     Log,
-    /// As many were shown as were asked for.
+    /// As many were shown as were requested.
     End,
     /// Nobody reads the output any more.
     Closed,

@@ -162,7 +162,7 @@ impl Live {
         }
     }
 
-    /// Takes the packets that wait, so many at most.
+    /// Takes the packets that wait, N at most.
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
         let clock = Clock::sample();
         let Self { model, summary, tracer, names, left_out, .. } = self;

@@ -1,4 +1,4 @@
-//! Answers that are kept for others who ask: so many scrapers take a part of a processor only.
+//! Answers that are kept for others who ask: many scrapers take a part of a processor only.
 
 use std::time::{Duration, Instant};
 

@@ -140,9 +140,9 @@ struct Export<'a> {
     /// By its form and whether it is packed.
     kept: Kept<(Form, bool)>,
     alarm: Alarm,
-    /// Writes lines of slow packets, where they are asked for.
+    /// Writes lines of slow packets, if requested.
     slow: Option<Slow>,
-    /// Connections, where they are asked for.
+    /// Connections, if requested.
     followed: Option<Followed>,
 }
 

@@ -24,7 +24,7 @@ pub(super) enum Identity {
     All,
     /// Nobody's who is known.
     Unknown,
-    /// Those of so many groups.
+    /// Those of N groups.
     Others(usize),
     /// A process, and its name where known.
     Process(u32, Option<Vec<u8>>),
@@ -77,7 +77,7 @@ pub(super) struct Names<'a> {
     process: &'a dyn Fn([u64; 2]) -> Option<[u8; COMM_LEN]>,
     devices: Option<&'a mut Devices>,
     connections: HashMap<u64, ConnectionKey>,
-    /// Paths below the hierarchy's root of those that are asked for, by inode number, which is the id.
+    /// Paths below the hierarchy's root of those that are wanted, by inode number, which is the id.
     cgroups: HashMap<u64, String>,
 }
 

@@ -89,7 +89,7 @@ impl Way {
 pub(super) enum Id {
     /// As in [`CellKey::group`].
     One([u64; 2]),
-    /// So many that are not shown one by one.
+    /// N that are not shown one by one.
     Others(usize),
 }
 

@@ -72,7 +72,7 @@ struct Open {
 pub(super) enum End {
     /// To be shown.
     Shown(Box<Journey>),
-    /// Not what was asked for.
+    /// Not what was requested.
     Other,
     /// It waited on a socket's queue with too many others to be seen there.
     Unwatched,

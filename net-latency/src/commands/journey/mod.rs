@@ -1,4 +1,4 @@
-//! Single packets, followed through the kernel: follows as many as were asked for, and shows each when it has ended.
+//! Single packets, followed through the kernel: follows as many as were requested, and shows each when it has ended.
 //!
 //! [`assemble`] puts the kernel side's rows together to a [`model`]'s journey, [`text`], [`json`] and [`perfetto`] write
 //! it, [`summary`] adds up several, and this module runs it all.

@@ -22,7 +22,7 @@ type Kind = (bool, Protocol, u32);
 /// Those that are nearest to the median, the nearest first.
 #[derive(Debug)]
 pub(super) struct Typical {
-    /// Of so many alike.
+    /// Of N alike.
     pub(super) of: u64,
     /// Their median time, in ns.
     pub(super) p50_ns: u64,
@@ -38,7 +38,7 @@ impl Sample {
         self.journeys.len() >= MOST
     }
 
-    /// So many of the kind of which there are most; none if no packet came to its end.
+    /// N of the kind of which there are most; none if no packet came to its end.
     pub(super) fn choose(self, count: u64) -> Option<Typical> {
         let mut kinds = HashMap::<Kind, Vec<Journey>>::new();
         for journey in self.journeys {

@@ -1,4 +1,4 @@
-//! The files that recordings are written to: beside their names until they are whole, one at a time, and so many of them.
+//! The files that recordings are written to: beside their names until they are whole, one at a time, and N of them.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -218,7 +218,7 @@ fn name(wall_ns: i64, names: &[OsString]) -> OsString {
     all.find(|name| !names.contains(name)).expect("numbers have no end")
 }
 
-/// Whether so many bytes, and a spare, fit.
+/// Whether N bytes, and a spare, fit.
 fn check_room(place: &Place, needed: u64) -> io::Result<()> {
     let (free, all) = place.room()?;
     let spare = (all / 20).min(SPARE);

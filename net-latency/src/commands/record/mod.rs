@@ -175,7 +175,7 @@ struct Recorder<'a> {
     asking: Vec<Dump>,
     /// Files that were written, that failed, and that were not begun since the last one was too near.
     counts: [u64; 3],
-    /// So many packets that found no room were told.
+    /// N packets that found no room were told.
     told_refused: u64,
     alarm: Alarm,
 }

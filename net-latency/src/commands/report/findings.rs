@@ -75,7 +75,7 @@ impl Report {
         self.model.as_ref().map(|model| judge(model, None))
     }
 
-    /// Adds a packet whose time was told by a clock so many seconds east of Greenwich.
+    /// Adds a packet whose time was told by a clock N seconds east of Greenwich.
     pub(super) fn add(&mut self, event: &Event<'_>, offset_s: i32) {
         self.packets += 1;
         if let Some(model) = &mut self.model {

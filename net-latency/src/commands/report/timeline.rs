@@ -60,7 +60,7 @@ impl Slice {
 /// Total times by when they were finished, whatever order they come in.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// Width of the narrowest slices in ns, if one was asked for; else the first of [`WIDTHS`].
+    /// Width of the narrowest slices in ns, if one was requested; else the first of [`WIDTHS`].
     narrowest: Option<i64>,
     /// How often they have been widened.
     step: usize,
@@ -136,7 +136,7 @@ impl Timeline {
     }
 }
 
-/// Beyond [`WIDTHS`], and of a width that was asked for, each step doubles the last.
+/// Beyond [`WIDTHS`], and of a width that was requested, each step doubles the last.
 fn width(narrowest: Option<i64>, step: usize) -> i64 {
     let doubled = |width: i64, times: usize| width.saturating_mul(1 << times.min(62));
     match (narrowest, WIDTHS.get(step)) {

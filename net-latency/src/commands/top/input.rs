@@ -21,9 +21,9 @@ pub(super) enum Action {
     /// Into the selected row.
     Enter,
     Back,
-    /// So many rows down, or up.
+    /// N rows down, or up.
     Move(isize),
-    /// So many pages down, or up.
+    /// N pages down, or up.
     Page(isize),
     First,
     Last,

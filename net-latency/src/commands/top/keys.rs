@@ -66,7 +66,7 @@ const ESCAPE: u8 = 0x1b;
 
 enum Found {
     Key(Key, usize),
-    /// So many bytes without a meaning here.
+    /// N bytes without a meaning here.
     Nothing(usize),
     Unfinished,
 }

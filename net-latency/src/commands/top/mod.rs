@@ -185,7 +185,7 @@ struct Top<'a> {
     /// On the clock of the packets' stamps, in ns.
     started_ns: u64,
     losses: Losses,
-    /// The processes that were asked for have ended: what comes now is of others that got their numbers.
+    /// The wanted processes have ended: what comes now is of others that got their numbers.
     is_over: bool,
 }
 

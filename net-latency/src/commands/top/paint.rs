@@ -90,7 +90,7 @@ impl Canvas<'_> {
         self.buffer.area.height
     }
 
-    /// Puts text at a place, in so many columns; returns the column behind it.
+    /// Puts text at a place, in N columns; returns the column behind it.
     pub(super) fn put(&mut self, (x, y): (u16, u16), width: u16, text: &str, ink: Ink) -> u16 {
         if x >= self.width() || y >= self.height() {
             return x;

@@ -109,7 +109,7 @@ fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     y
 }
 
-/// What is slow, as much of it as fits so many columns, and where to find it.
+/// What is slow, as much of it as fits N columns, and where to find it.
 fn verdict(view: &View<'_>, width: u16) -> String {
     let Headline { texts, is_fault, direction } = view.headline;
     let is_other = *is_fault && direction.is_some_and(|direction| direction != view.state.shown);
@@ -120,7 +120,7 @@ fn verdict(view: &View<'_>, width: u16) -> String {
     fitting.map_or_else(String::new, |text| view.look.fit(text, room)) + tab
 }
 
-/// The text on lines of so many columns; the last of `most` has all the rest.
+/// The text on lines of N columns; the last of `most` has all the rest.
 fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -52,7 +52,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The processes, sorted as asked for; their connections too, if these have that column, else the slowest first.
+    /// The processes, sorted as requested; their connections too, if these have that column, else the slowest first.
     pub(super) fn new(shown: Direction, by: SortBy) -> Self {
         let sort = |by: Column| Sort { by, is_ascending: by.is_text() };
         let connections = match by {
@@ -92,7 +92,7 @@ impl State {
         found.unwrap_or(cursor.position).min(rows.len().saturating_sub(1))
     }
 
-    /// Does what was asked for. `rows` are those of the table that is shown, `columns` those that it can be sorted by,
+    /// Does what was requested. `rows` are those of the table that is shown, `columns` those that it can be sorted by,
     /// `page` the rows on a screen. Breaks to quit.
     pub(super) fn apply(
         &mut self,

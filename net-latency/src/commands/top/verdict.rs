@@ -22,7 +22,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Of the packets that are asked for, from `now_ns` on.
+    /// Of the wanted packets, from `now_ns` on.
     pub(super) fn new(config: &TopConfig, now_ns: u64) -> Self {
         let is_live = matches!(config.input, TopInput::Kernel(_));
         let recent = || {

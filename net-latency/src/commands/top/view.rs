@@ -30,7 +30,7 @@ pub(super) struct Status {
 /// Why no more packets come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All processes that were asked for have ended.
+    /// All processes that were requested have ended.
     Processes,
     /// The log has been played back.
     Log,

@@ -224,7 +224,7 @@ fn a_log_without_fine_stages_gives_a_coarser_verdict() {
     assert!(!verdict.seen.is_fine);
 }
 
-/// Why TCP held back what took long there, of so many of ten.
+/// Why TCP held back what took long there, of N of ten.
 fn held_back(held: Held, of_ten: usize) -> Finding {
     let mut traffic = Traffic::default();
     traffic.server(ORDERS, 300, USUAL, Times { app_tcp: 30 * MS, ..USUAL });

@@ -182,7 +182,7 @@ fn what_a_process_did_meanwhile_is_told() {
     assert!(line.contains("waits for one for 33.0 ms") && cause == Cause::CpuWait, "{line}");
 }
 
-/// So many connections of that service were accepted, so long after their first bytes had come.
+/// N connections of that service were accepted, so long after their first bytes had come.
 fn accepted(count: u64, late_ns: u64) -> Listening {
     let mut listening = Listening::default();
     for number in 1..=count {

@@ -32,7 +32,7 @@ pub(crate) const TEXT: u64 = u64::MAX;
 /// What KASLR moves the array of all pages by, at least: by what pages of 16 KiB have of 32 MiB (`ARM64_MEMSTART_ALIGN`).
 pub(crate) const PAGES_STEP: u64 = 1 << 17;
 
-/// What tells the kernel side that it has got where pages are mapped, for pages of so many bytes.
+/// What tells the kernel side that it has got where pages are mapped, for pages of N bytes.
 pub(crate) fn values_of_pages(page: usize) -> u64 {
     page as u64
 }

@@ -34,7 +34,7 @@ pub(crate) const TEXT: u64 = 0xffff_ffff_8000_0000;
 /// What KASLR moves the array of all pages by (`PUD_SIZE`).
 pub(crate) const PAGES_STEP: u64 = 1 << 30;
 
-/// What tells the kernel side that it has got where pages are mapped, for pages of so many bytes: there are no others.
+/// What tells the kernel side that it has got where pages are mapped, for pages of N bytes: there are no others.
 pub(crate) fn values_of_pages(_page: usize) -> u64 {
     1
 }

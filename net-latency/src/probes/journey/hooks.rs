@@ -64,7 +64,7 @@ pub(super) const FUNCTIONS: [FunctionHook; 14] = [
     function("journey_udp_called", &[("udp_sendmsg", Stage::UdpOut), ("udpv6_sendmsg", Stage::UdpOut)]),
 ];
 
-/// The program of `TRACEPOINTS` that only serves where processes are asked for.
+/// The program of `TRACEPOINTS` that only serves if processes are wanted.
 pub(super) const EXITED: &str = "journey_process_exited";
 
 /// Programs of `FUNCTIONS` that only serve packets which begin here.

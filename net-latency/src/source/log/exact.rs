@@ -60,7 +60,7 @@ impl<'a> Rest<'a> {
     /// Decimal digits, without zeros in front: JSON has none.
     #[inline(always)]
     fn digits(&mut self) -> Option<u64> {
-        /// So many always fit.
+        /// N always fit.
         const MOST: usize = 19;
         let mut number = 0;
         let mut len = 0;

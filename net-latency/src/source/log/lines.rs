@@ -9,7 +9,7 @@ const CAPACITY: usize = 256 << 10;
 /// A line that is longer is none of ours: `output::LONGEST_LINE` is far less, and other tools may add to it.
 const LONGEST: usize = 64 << 10;
 
-/// So many bytes in which no packet is are the end: a stream of blank lines, or a line without an end, would never be read.
+/// N bytes in which no packet is are the end: a stream of blank lines, or a line without an end, would never be read.
 const MOST: u64 = 256 << 20;
 
 /// What stands between two newlines.

@@ -187,7 +187,7 @@ fn no_packets(name: &str, tally: &Tally) -> Failure {
     Failure::Usage(format!("{name} has no packets to replay{why}"))
 }
 
-/// `elapsed` in ns, so many thousandths as fast.
+/// `elapsed` in ns, N thousandths as fast.
 fn scaled(elapsed: Duration, thousandths: u64) -> u128 {
     elapsed.as_nanos().saturating_mul(u128::from(thousandths)) / 1_000
 }

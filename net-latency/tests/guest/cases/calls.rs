@@ -230,7 +230,7 @@ fn witness(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// Both styles, which end by themselves after so many calls.
+/// Both styles, which end by themselves after N calls.
 fn text(backend: Backend) -> Result<()> {
     let _path = Path::loopback(Version::V4)?;
     let mut peer = Peer::spawn(CLIENT)?;

@@ -31,7 +31,7 @@ const STEP_SECONDS: i64 = 3600;
 /// The tool reads its records every 40 ms, or as soon as an emulated machine lets it.
 const MANY_READS: Duration = Duration::from_secs(2);
 
-/// A system clock that is so many seconds ahead. Put right when dropped.
+/// A system clock that is N seconds ahead. Put right when dropped.
 struct Changed(i64);
 
 impl Changed {
@@ -55,7 +55,7 @@ fn step_clock(seconds: i64) -> Result<()> {
     clock_settime(ClockId::Realtime, time).context("setting the clock")
 }
 
-/// Waits until the tool has `written` so many lines. It reads the clock whenever it reads its records, so that those are out
+/// Waits until the tool has `written` N lines. It reads the clock whenever it reads its records, so that those are out
 /// then that came before a step: all of them, or, where some may be missing, all that come within a time in which it reads its
 /// records many times.
 fn expect_written(written: impl Fn() -> Result<usize>, backend: Backend, lines: usize) -> Result<()> {

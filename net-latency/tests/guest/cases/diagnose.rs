@@ -210,7 +210,7 @@ fn network(backend: Backend) -> Result<()> {
 }
 
 fn missing_bytes(backend: Backend) -> Result<()> {
-    /// Of so many packets each: more would wait for the ACKs of those that are late, and overtake none.
+    /// Of N packets each: more would wait for the ACKs of those that are late, and overtake none.
     const BURSTS: u32 = 40;
     const BURST: u32 = 8;
     const LEN: u32 = 100;

@@ -1,4 +1,4 @@
-//! What is asked for is shown, all of it, and nothing else.
+//! What is wanted is shown, all of it, and nothing else.
 
 use std::net::SocketAddr;
 
@@ -119,7 +119,7 @@ fn pid_of_a_connection_of_two(backend: Backend) -> Result<()> {
     outcome.ledger().map(drop)
 }
 
-/// Datagrams taken by the process that was asked for, each with all of its stages, and none of others.
+/// Datagrams taken by the wanted process, each with all of its stages, and none of others.
 fn expect_received(outcome: &Outcome, receiver: &Peer, count: u64) -> Result<()> {
     let lines = outcome.lines()?;
     expect_only(outcome, &lines, |line| line.pid == Some(receiver.pid()) && line.dir == Dir::In)?;
@@ -155,7 +155,7 @@ fn pid_of_a_udp_socket_of_two(backend: Backend) -> Result<()> {
     expect_received(&outcome, &receiver, FEW - unseen + 2 * MANY)
 }
 
-/// Of two receivers of each datagram, one is asked for: what it gets is shown, though the socket of the other one is untraced.
+/// Of two receivers of each datagram, one is wanted: what it gets is shown, though the socket of the other one is untraced.
 fn pid_of_one_receiver_of_two(backend: Backend) -> Result<()> {
     const GROUP: &str = "239.77.0.1";
     let (mut sender, mut receivers) =
@@ -221,7 +221,7 @@ fn direction(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// Segments without data have lines only when asked for, and then say what they are.
+/// Segments without data have lines only when requested, and then say what they are.
 fn control(backend: Backend) -> Result<()> {
     for asked in [false, true] {
         let arguments: &[&str] = if asked { &["--control"] } else { &[] };

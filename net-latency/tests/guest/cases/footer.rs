@@ -105,7 +105,7 @@ fn expect_stages(footer: &Value, lines: &[Line]) -> Result<()> {
     Ok(())
 }
 
-/// Two pairs, of which one is asked for, datagrams, and bytes that nobody reads.
+/// Two pairs, of which one is wanted, datagrams, and bytes that nobody reads.
 fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 200;
     const WAITING: u32 = 3;

@@ -92,7 +92,7 @@ fn count(page: &Value, is_group: impl Fn(&Value) -> bool, dir: &str, stage: &str
 const STAGES_IN: [&str; 4] = ["drv_ip_ns", "ip_tcp_ns", "tcp_app_ns", "total_ns"];
 const STAGES_OUT: [&str; 4] = ["app_tcp_ns", "tcp_ip_ns", "ip_drv_ns", "total_ns"];
 
-/// That each of these rows has so many known times, and no other.
+/// That each of these rows has N known times, and no other.
 fn expect(outcome: &Outcome, page: &Value, is_group: impl Fn(&Value) -> bool, each: u64) -> Result<()> {
     for (dir, stages) in [("in", STAGES_IN), ("out", STAGES_OUT)] {
         for stage in stages {

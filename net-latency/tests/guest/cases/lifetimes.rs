@@ -594,7 +594,7 @@ fn many(backend: Backend) -> Result<()> {
     outcome.expect_all("ends of connections", found as u64, (MANY * 2) as u64, [])
 }
 
-/// Of two processes one is asked for, by its number and by its name, and the children of neither.
+/// Of two processes one is wanted, by its number and by its name, and the children of neither.
 fn of_a_process(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
@@ -698,7 +698,7 @@ fn accepted_by_another(backend: Backend) -> Result<()> {
         ensure!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
             let mut byte = 0_u8;
-            // SAFETY: the address is not asked for, there is room for the byte, and the process ends here.
+            // SAFETY: the address is not requested, there is room for the byte, and the process ends here.
             unsafe {
                 let accepted =
                     libc::accept(listening.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut());

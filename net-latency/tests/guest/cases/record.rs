@@ -54,7 +54,7 @@ impl Recorder {
         Ok(Self { tool, directory })
     }
 
-    /// Waits for so many files; the oldest first.
+    /// Waits for N files; the oldest first.
     fn files(&self, count: usize) -> Result<Vec<PathBuf>> {
         until(PATIENCE, || Ok(recordings(self.directory.path())?.len() >= count))
             .with_context(|| format!("there are no {count} recordings"))?;

@@ -36,7 +36,7 @@ pub(crate) const CASES: &[Case] = &[
     ("reused_cgroup_path_is_another_cgroup", of_a_cgroup),
 ];
 
-/// What the one that is asked for does before it ends, the newcomer with its number, and another one that is asked for.
+/// What the wanted one does before it ends, the newcomer with its number, and another one that is wanted.
 const BEFORE: u32 = 5;
 const MESSAGES: u32 = 200;
 const AFTER: u32 = 20;
@@ -69,7 +69,7 @@ fn pids(pairs: &[&Pair]) -> Vec<String> {
     pairs.iter().map(|pair| format!("--pid={}", pair.client.pid())).collect()
 }
 
-/// So many messages each way of the client of this pair, of which each has a line.
+/// N messages each way of the client of this pair, of which each has a line.
 fn expect_talk(outcome: &Outcome, lines: &[Line], pair: &Pair, rounds: u32) -> Result<()> {
     for dir in [Dir::Out, Dir::In] {
         let own = lines.iter().filter(|line| line.dir == dir && pair.owns(line) && line.len == LEN);
@@ -136,7 +136,7 @@ fn hist<S: ToString>(backend: Backend, arguments: &[S]) -> Result<Tool> {
     Launch::new(backend).view("hist").args(&["--by", "pid"]).args(arguments).sink(sink).start()
 }
 
-/// That groups by process are these, each with its name and number and so many packets.
+/// That groups by process are these, each with its name and number and N packets.
 fn expect_groups(outcome: &Outcome, wanted: &[(&str, u32, u32)]) -> Result<()> {
     let groups = groups(outcome)?;
     ensure!(

@@ -218,7 +218,7 @@ fn names(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// A name is a process's, or a thread's. Of a process that is asked for all threads are shown, of others those that are.
+/// A name is a process's, or a thread's. Of a wanted process all threads are shown, of others those that are.
 fn either_name(backend: Backend) -> Result<()> {
     let path = Path::private_loopback(Version::V4)?;
     let mut pairs = [&b"nl-search"[..], b"nl-other"].map(|name| Pair::prepare(&path, b"nl-curl", name));
@@ -276,7 +276,7 @@ fn interface_and_protocol(backend: Backend) -> Result<()> {
     expect(backend, arguments, |talk, _| talk == 4).map(drop)
 }
 
-/// Of three namespaces the packets of one version: one is asked for by process, two by path.
+/// Of three namespaces the packets of one version: one is wanted by process, two by path.
 fn namespaces_and_version(backend: Backend) -> Result<()> {
     let arguments = |town: &Town| {
         let path = |peer: &Peer| format!("--netns=/proc/{}/ns/net", peer.pid());

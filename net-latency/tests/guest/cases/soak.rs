@@ -53,10 +53,10 @@ const PEAK_KB: u64 = 36 * 1024;
 const LONGEST_LINE: u64 = 64 * 1024;
 /// By kprobe one byte in this many may be missing at most.
 const KPROBE_SHARE: u64 = 100;
-/// Of so many lines one may lack the parts of its time in the socket: 5 of 13,905 were seen (Linux 7.3), and 2 of 15,030 (5.10), whose
+/// Of N lines one may lack the parts of its time in the socket: 5 of 13,905 were seen (Linux 7.3), and 2 of 15,030 (5.10), whose
 /// reader was not seen.
 const UNSPLIT: usize = 1_000;
-/// And so many that were taken behind a segment that came twice: 15 behind 3 were seen (PREEMPT_RT).
+/// And N that were taken behind a segment that came twice: 15 behind 3 were seen (PREEMPT_RT).
 const BEHIND: usize = 8;
 /// That many bytes to one without a line, whatever was skipped: segments joined and cut anew when TCP sends them again out
 /// of order can leave a piece that no line has.
@@ -244,7 +244,7 @@ struct Owned {
 /// What became of all lines.
 #[derive(Debug, Default)]
 struct Verdict {
-    /// Whether parts were asked for.
+    /// Whether parts were requested.
     is_fine: bool,
     /// The flows of the last round: a line may still come.
     latest: Latest,

@@ -15,14 +15,14 @@ const LOADS: [u64; 6] = [0, 10, 25, 40, 60, 85];
 const RUN_MS: u64 = 12_000;
 const USUAL_MS: u64 = 20;
 
-/// So many; the same seed draws the same ones.
+/// N; the same seed draws the same ones.
 pub(super) fn drawn(count: &str, seed: &str) -> Result<Vec<Incident>> {
     let (count, seed): (usize, u64) = (count.parse().context("a count")?, seed.parse().context("a seed")?);
     let mut random = Random::new(seed);
     Ok((0..count).map(|_| draw(&mut random)).collect())
 }
 
-/// One with that fault for so many ms in the first service, and that load.
+/// One with that fault for N ms in the first service, and that load.
 pub(super) fn of(fault: &str, ms: &str, load: &str) -> Result<Incident> {
     let is_it = |of: &Fault| format!("{of:?}") == fault;
     let fault = Fault::ALL.into_iter().find(is_it).context("no such fault")?;

@@ -233,7 +233,7 @@ impl Path {
         self.between(|| Netem::delay(delay).apply(TO_FAR))
     }
 
-    /// Loses one packet in so many of what the first router sends on to the client, at random.
+    /// Loses one packet in N of what the first router sends on to the client, at random.
     pub(crate) fn lose_between(&self, one_in: u32) -> Result<()> {
         self.between(|| Netem::lose(one_in).apply(TO_NEAR))
     }

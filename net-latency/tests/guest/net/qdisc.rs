@@ -50,7 +50,7 @@ impl Path {
         self.near(|| Netem { loss: ALWAYS, ..Netem::default() }.apply(NEAR))
     }
 
-    /// Drops so many of a hundred packets that the client's end sends, at random.
+    /// Drops N of a hundred packets that the client's end sends, at random.
     pub(crate) fn lose_some(&self, percent: u32) -> Result<()> {
         self.near(|| Netem { loss: ALWAYS / 100 * percent, ..Netem::default() }.apply(NEAR))
     }
@@ -109,7 +109,7 @@ impl Path {
 }
 
 impl Netem {
-    /// Loses one packet in so many, at random.
+    /// Loses one packet in N, at random.
     pub(super) fn lose(one_in: u32) -> Self {
         Self { loss: ALWAYS / one_in, ..Self::default() }
     }

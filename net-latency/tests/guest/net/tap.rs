@@ -170,7 +170,7 @@ fn option<T>(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T)
 
 /// How many packets it got, those for which there was no room included.
 fn statistics(socket: &OwnedFd) -> Result<u32> {
-    // struct tpacket_stats: packets, of which so many were dropped.
+    // struct tpacket_stats: packets, of which N were dropped.
     let mut counts = [0_u32; 2];
     let mut len = libc::socklen_t::try_from(size_of_val(&counts))?;
     // SAFETY: the buffer is as long as said.

@@ -173,7 +173,7 @@ fn parse(message: &[u8]) -> Result<([u8; 4], &[u8])> {
     Ok((id.context("a packet without a number")?, payload))
 }
 
-/// A datagram of IPv4 with so many bytes more.
+/// A datagram of IPv4 with N bytes more.
 fn grown(packet: &[u8], by: usize) -> Result<Vec<u8>> {
     let mut packet = packet.to_vec();
     packet.resize(packet.len() + by, b'g');

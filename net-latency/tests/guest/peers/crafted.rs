@@ -58,7 +58,7 @@ impl Crafted {
                     .context("TCP_TIMESTAMP")?;
                 Ok(u32::from_ne_bytes(clock).into())
             }
-            // Reads what is there, so many bytes at most, and adds them to a file.
+            // Reads what is there, N bytes at most, and adds them to a file.
             ["take", number, most, file] => take(self.stream(number)?, most.parse()?, file),
             ["peek", number, most] => {
                 Ok(available(self.stream(number)?, &mut vec![0; most.parse()?], libc::MSG_PEEK)? as u64)
@@ -170,7 +170,7 @@ impl Held {
     }
 }
 
-/// An ioctl whose argument is so many words.
+/// An ioctl whose argument is N words.
 fn control<const WORDS: usize>(
     faults: &File,
     request: libc::c_long,

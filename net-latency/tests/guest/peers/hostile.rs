@@ -75,7 +75,7 @@ fn enter(cgroup: &Path) -> Result<u64> {
     Ok(20)
 }
 
-/// Cgroups in each other below `root`, each with a name of so many bytes that don't print, and packets from each.
+/// Cgroups in each other below `root`, each with a name of N bytes that don't print, and packets from each.
 fn nest(root: &Path, depth: u32, len: usize, packets: u32) -> Result<u64> {
     let back = env::current_dir()?;
     env::set_current_dir(root)?;

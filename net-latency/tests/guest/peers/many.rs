@@ -69,7 +69,7 @@ impl Many {
                     }
                 }
             }
-            // On the first of them, so many messages each.
+            // On the first of them, N messages each.
             ["write", streams, count, len] => {
                 let message = vec![b'm'; len.parse()?];
                 for stream in self.first(streams)? {

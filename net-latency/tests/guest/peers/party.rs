@@ -214,7 +214,7 @@ pub(super) fn load(percent: u64) -> Result<u64> {
     }
 }
 
-/// So many requests to a gateway, with a pause after each.
+/// N requests to a gateway, with a pause after each.
 pub(super) fn ask(mut stream: &TcpStream, rounds: u32, pause: Duration) -> Result<u64> {
     let mut message = [b'r'; REQUEST];
     for _ in 0..rounds {

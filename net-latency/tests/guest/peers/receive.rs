@@ -16,7 +16,7 @@ use nix::{
 
 use super::ring::{By, Ring};
 
-/// Takes exactly so many bytes in the named way, with as many calls as that needs.
+/// Takes exactly N bytes in the named way, with as many calls as that needs.
 pub(super) fn take(stream: &TcpStream, way: &str, bytes: usize) -> Result<u64> {
     let mut call: Box<dyn FnMut(usize) -> Result<usize>> = match way {
         "read" => Box::new(|len| Ok((&*stream).read(&mut vec![0; len])?)),
@@ -49,14 +49,14 @@ pub(super) fn take(stream: &TcpStream, way: &str, bytes: usize) -> Result<u64> {
     Ok(taken.try_into()?)
 }
 
-/// Looks at so many bytes and leaves them where they are.
+/// Looks at N bytes and leaves them where they are.
 pub(super) fn peek(stream: &TcpStream, bytes: usize) -> Result<u64> {
     let seen = flagged(stream, bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_WAITALL)?;
     ensure!(seen == bytes, "{seen} bytes seen");
     Ok(seen.try_into()?)
 }
 
-/// Takes so many bytes without copying where the kernel can, and says how many that were.
+/// Takes N bytes without copying where the kernel can, and says how many that were.
 pub(super) fn map(stream: &TcpStream, bytes: usize) -> Result<u64> {
     // All shall be there, for one call to have the choice.
     peek(stream, bytes)?;

@@ -23,7 +23,7 @@ use super::ring::{By, Ring};
 /// Parts of one `writev`, of which many make a segment.
 const PARTS: usize = 100;
 
-/// Gives exactly so many bytes in the named way, with as many calls as that needs.
+/// Gives exactly N bytes in the named way, with as many calls as that needs.
 pub(super) fn give(stream: &TcpStream, way: &str, bytes: usize) -> Result<u64> {
     let message = vec![b'g'; bytes];
     let mut call: Box<dyn FnMut(usize) -> Result<usize>> = match way {

@@ -93,7 +93,7 @@ const CLOCK_ERROR_NS: i64 = 100_000;
 
 /// The number of each netfilter queue here: every one is in a namespace of its own.
 const QUEUE: u16 = 7;
-/// One packet in so many waits for its verdict.
+/// One packet in N waits for its verdict.
 const EVERY: u64 = 16;
 const DELAY: Duration = Duration::from_millis(20);
 const WHOLE: verdicts::Manner =

@@ -92,7 +92,7 @@ enum Step {
         len: u32,
         flaw: Flaw,
     },
-    /// So many segments of a byte, at each second place.
+    /// N segments of a byte, at each second place.
     Burst {
         offset: u32,
         count: u32,
@@ -158,7 +158,7 @@ impl Table {
         Self::with_room(plans, None)
     }
 
-    /// The same, where a socket keeps so many bytes at most, if that is said.
+    /// The same, where a socket keeps N bytes at most, if that is said.
     fn with_room(plans: Vec<Vec<Step>>, room: Option<u32>) -> Result<Self> {
         let path = Path::veth(Version::V4)?;
         let (near, far) = path.addresses();

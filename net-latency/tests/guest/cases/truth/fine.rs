@@ -57,7 +57,7 @@ fn expect_known(evidence: &Evidence<'_>) -> Result<()> {
 
 /// Segments that come late, and a reader who waits for them: those behind them can't be read.
 fn missing() -> Result<Check> {
-    /// Of so many packets each: more would wait for the ACKs of those that are late, and overtake none.
+    /// Of N packets each: more would wait for the ACKs of those that are late, and overtake none.
     const BURSTS: u32 = 20;
     const BURST: u32 = 8;
     const COUNT: u32 = BURSTS * BURST;

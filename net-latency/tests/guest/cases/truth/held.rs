@@ -45,7 +45,7 @@ fn sent(evidence: &Evidence<'_>, pair: &Pair) -> Result<Vec<Line>> {
     Ok(conversation.requests_out.into_iter().filter(|line| !line.is("retrans")).collect())
 }
 
-/// That so many lines at least waited long for this reason, and no line for another one. Of some of them it may be unknown; by kprobe,
+/// That N lines at least waited long for this reason, and no line for another one. Of some of them it may be unknown; by kprobe,
 /// whose programs the kernel skips at times and which take long, of most.
 fn expect(evidence: &Evidence<'_>, lines: &[Line], reason: &str, least: usize) -> Result<()> {
     let is_by_kprobe = evidence.outcome.is_by_kprobe();

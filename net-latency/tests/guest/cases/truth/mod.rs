@@ -87,7 +87,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) lines: Vec<Line>,
 }
 
-/// A theme under one backend, played when the first of its scenarios is asked for.
+/// A theme under one backend, played when the first of its scenarios is wanted.
 pub(crate) struct Session {
     backend: Backend,
     theme: &'static Theme,

@@ -29,7 +29,7 @@ pub(crate) const THEME: Theme = Theme {
     ],
 };
 
-/// Of so many packets with data one may lack a part.
+/// Of N packets with data one may lack a part.
 const SHARE: usize = 100;
 
 /// Until a server listens.
@@ -91,7 +91,7 @@ pub(crate) fn client(path: &Path, program: &str, arguments: &[&str]) -> Result<(
     Ok(())
 }
 
-/// At least so many packets with data each way at each end, and of hardly any a part is unknown.
+/// At least N packets with data each way at each end, and of hardly any a part is unknown.
 fn known(path: &Path, port: u16, server: &'static str, least: usize) -> Check {
     let (near, far) = path.addresses();
     Box::new(move |evidence| {
@@ -150,7 +150,7 @@ fn nginx() -> Result<Check> {
 /// Where nginx listens.
 const NGINX: u16 = 8080;
 
-/// Gets a file so many times.
+/// Gets a file N times.
 pub(crate) fn ask_nginx(path: &Path, times: u32) -> Result<()> {
     const PORT: u16 = NGINX;
     let address = path.addresses().1;
