@@ -110,7 +110,6 @@ const PLACES: &[(Kernels, &[&str])] = &[
             "ends_though_nobody_reads_it",
             "export_goes_on_beside_bad_scrapers",
             "export_writes_slow_packets",
-            "fault_of_a_file_that_is_a_mount",
             "footer_json_of_hist",
             "footer_json_of_hist_intervals",
             "footer_json_of_intervals",
