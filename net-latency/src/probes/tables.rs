@@ -19,7 +19,7 @@ const HEAD: &str = "# Hooks and maps
 For the person who changes net-latency: what each view hooks, and what the kernel side keeps. This
 page is written from the sources (`NET_LATENCY_WRITE_DOCS=1 cargo test -p net-latency --lib
 documents_have`). How they work together: [ARCHITECTURE.md](../ARCHITECTURE.md). `net-latency check`
-says what the running kernel has.
+says what the running kernel has. The object for tests has `SKIPS` besides (`skips.rs`).
 ";
 
 /// Views, and what is hooked for them.
