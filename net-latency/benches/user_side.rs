@@ -10,7 +10,8 @@ use std::{
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::inside::{
-    Clock, Event, Format, Model, Options, Order, Recent, Stages, Summary, Writer, Zone, completion_ns, header,
+    Clock, Event, Format, Model, Options, Order, Packer, Recent, Stages, Summary, Writer, Zone,
+    completion_ns, header, pack,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 
@@ -119,6 +120,19 @@ fn benches(criterion: &mut Criterion) {
             });
         });
     }
+    let mut packer = Packer::default();
+    group.bench_function("packed from ring to block", |bencher| {
+        bencher.iter(|| {
+            drain(&mut order, &records, |record| {
+                let event = Event::new(record, clock.to_utc_ns(completion_ns(record)), Some(b"lo"));
+                pack(&event, &mut packer);
+                summary.record_event(&event);
+                if packer.is_full() {
+                    black_box(packer.finish());
+                }
+            });
+        });
+    });
     group.finish();
     logs(criterion, &records);
 }

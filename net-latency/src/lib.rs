@@ -37,12 +37,13 @@ pub mod inside {
         diagnosis::{Model, Recent},
         error::Failure,
         kernel::{memory, preemption},
-        output::{Options, Writer, header},
+        output::{Options, Writer, header, packed::pack},
         packet::event::{Event, PARTS, completion_ns},
         probes::{
             plan::{Plan, Scope},
             table::{Mechanism, Program, Programs},
         },
+        recording::block::Packer,
         request::{format::Format, tracing::Stages},
         source::order::Order,
     };

@@ -17,7 +17,7 @@ pub(crate) const WORDS: u8 = b',';
 const LONGEST_WORDS: usize = 256;
 
 /// Packs an event. Allocates nothing but what a block has once: names, addresses, connections.
-pub(crate) fn pack(event: &Event<'_>, packer: &mut Packer) {
+pub fn pack(event: &Event<'_>, packer: &mut Packer) {
     let record = event.record();
     let flow = Flow {
         addresses: [record.saddr, record.daddr],

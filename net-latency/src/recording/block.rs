@@ -18,7 +18,7 @@ const NEW: u32 = 4;
 
 /// Packed packets.
 #[derive(Debug)]
-pub(crate) struct Block {
+pub struct Block {
     /// How many.
     pub(crate) rows: u32,
     /// The earliest and the latest completion, in ns since 1970.
@@ -127,7 +127,7 @@ pub(crate) struct Flow {
 
 /// Packs packets, of which a block is made when there are enough.
 #[derive(Debug)]
-pub(crate) struct Packer {
+pub struct Packer {
     rows: usize,
     span: (i64, i64),
     moment: Moment,
@@ -143,9 +143,9 @@ pub(crate) struct Packer {
     plain: Vec<u8>,
 }
 
-impl Packer {
+impl Default for Packer {
     /// Nothing packed yet.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         Self {
             rows: 0,
             span: (i64::MAX, i64::MIN),
@@ -161,9 +161,12 @@ impl Packer {
             plain: Vec::new(),
         }
     }
+}
 
+impl Packer {
     /// Whether no more fit into this block.
-    pub(crate) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.rows >= MOST_ROWS
     }
 
@@ -215,7 +218,7 @@ impl Packer {
     }
 
     /// What waits, as a block; `None` if nothing does.
-    pub(crate) fn finish(&mut self) -> Option<Block> {
+    pub fn finish(&mut self) -> Option<Block> {
         if self.rows == 0 {
             return None;
         }

@@ -30,7 +30,15 @@ pub(crate) struct Ring {
 impl Ring {
     /// Holds nothing yet.
     pub(crate) fn new(most: usize, last: Duration) -> Self {
-        Self { blocks: VecDeque::new(), bytes: 0, packets: 0, most, last, packer: Packer::new(), refused: 0 }
+        Self {
+            blocks: VecDeque::new(),
+            bytes: 0,
+            packets: 0,
+            most,
+            last,
+            packer: Packer::default(),
+            refused: 0,
+        }
     }
 
     /// Makes a block of what waits for it, if that is enough or `is_due`; lets those go that there is no room for.

@@ -271,7 +271,7 @@ mod tests {
     };
 
     fn blocks() -> Vec<Arc<Block>> {
-        let mut packer = Packer::new();
+        let mut packer = Packer::default();
         packed::pack(&Event::new(&incoming(), WALL_NS, None), &mut packer);
         packer.finish().into_iter().map(Arc::new).collect()
     }

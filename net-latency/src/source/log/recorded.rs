@@ -192,7 +192,7 @@ mod tests {
     };
 
     fn blocks<'a>(events: impl IntoIterator<Item = Event<'a>>) -> Vec<Arc<Block>> {
-        let mut packer = Packer::new();
+        let mut packer = Packer::default();
         let mut blocks = Vec::new();
         for event in events {
             packed::pack(&event, &mut packer);
