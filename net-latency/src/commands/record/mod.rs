@@ -121,7 +121,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
         drops: 0,
         reason: None,
         asking: Vec::new(),
-        counts: [0; 3],
+        counts: [0; 4],
         told_refused: 0,
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
@@ -173,8 +173,8 @@ struct Recorder<'a> {
     reason: Option<String>,
     /// Who waits for the file that is being written.
     asking: Vec<Dump>,
-    /// Files that were written, that failed, and that were not begun since the last one was too near.
-    counts: [u64; 3],
+    /// Files that were written, that failed, and that were not begun: the last one was too near, or no packet had come.
+    counts: [u64; 4],
     /// N packets that found no room were told.
     told_refused: u64,
     alarm: Alarm,
@@ -334,9 +334,11 @@ impl Recorder<'_> {
         let blocks = match begun {
             Ok(blocks) => blocks,
             Err(refused) => {
-                self.counts[2] += 1;
                 if refused == Refused::Empty {
+                    self.counts[3] += 1;
                     self.tell_asking(StatusCode::CONFLICT, NOTHING);
+                } else {
+                    self.counts[2] += 1;
                 }
                 return Ok(());
             }
@@ -435,10 +437,10 @@ impl Recorder<'_> {
         let ledger = self.tracer.ledger(kept, self.left_out, losses.not_kept)?;
         losses.evicted_in = ledger.evicted;
         if !self.config.quiet {
-            let [written, failed, near] = self.counts;
+            let [written, failed, near, empty] = self.counts;
             tell(format_args!(
                 "recordings: {written} written, {failed} failed, {near} not begun (one was being written, or had been less \
-                 than {} ago)",
+                 than {} ago), {empty} not begun (no packet had come)",
                 seconds(self.config.every)
             ));
         }
