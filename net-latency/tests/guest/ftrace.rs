@@ -302,6 +302,13 @@ pub(crate) struct Call {
     pub(crate) depth: usize,
 }
 
+impl Call {
+    /// Whether `inner` was made within this call, or is this call.
+    pub(crate) fn contains(&self, inner: &Self) -> bool {
+        self.cpu == inner.cpu && (self.entered..=self.left.unwrap_or(self.entered)).contains(&inner.entered)
+    }
+}
+
 /// The calls in the order of their beginning. Those of a softirq are within those of the task that it interrupted.
 pub(crate) fn calls(entries: &[Entry]) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();

@@ -79,7 +79,10 @@ impl Testimony {
         let begin = begin.with_context(|| format!("ftrace has no {first} in {calls:?}"))?;
         let start = calls[begin].entered;
         let since = |call: &Call| i64::try_from(call.entered - start);
-        let theirs = &calls[begin..];
+        // Timers send multicast by IPv6 meanwhile (router solicitations, MLD), on any CPU; this packet is of IPv4.
+        let of_ipv6: Vec<_> = calls.iter().filter(|call| call.name.starts_with("ip6_")).collect();
+        let mut theirs = calls[begin..].to_vec();
+        theirs.retain(|call| !of_ipv6.iter().any(|outer| outer.contains(call)));
         let mut sent = 0;
         for call in theirs.iter().filter(|call| call.name == sends) {
             sent += usize::from(since(call)? <= total);
@@ -106,9 +109,9 @@ impl Testimony {
                     their_times.push(since(call)?);
                     break;
                 }
-                // What an idle CPU does is a timer's, of a connection that an earlier case left behind, and a worker's is what
-                // takes down an earlier one's namespace.
-                if call.task != 0 && !is_worker(call.task) {
+                // What an idle CPU or ksoftirqd does is a timer's, of a connection that an earlier case left behind, and a
+                // worker's is what takes down an earlier one's namespace.
+                if call.task != 0 && !is_of_the_kernel(call.task) {
                     others.push(call.name);
                 }
             }
@@ -132,10 +135,10 @@ impl Testimony {
     }
 }
 
-/// Whether this is one of the kernel's workers.
-fn is_worker(task: u32) -> bool {
+/// Whether this is one of the kernel's threads that do work for whoever needs it.
+fn is_of_the_kernel(task: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{task}/comm"));
-    name.is_ok_and(|name| name.starts_with("kworker/"))
+    name.is_ok_and(|name| ["kworker/", "ksoftirqd/"].iter().any(|kind| name.starts_with(kind)))
 }
 
 fn segment(backend: Backend) -> Result<()> {
