@@ -23,7 +23,7 @@ pub(super) struct Throttled {
 /// What is known of CPUs; nothing of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// For how much of the time the CPUs were not idle, percent.
+    /// For how much of the time around each packet the CPUs were not idle, percent: a burst in a quiet minute had busy ones.
     pub(super) busy_percent: Option<u64>,
     /// For how much of the time some task waited for a CPU, percent.
     pub(super) pressure_percent: Option<u64>,
@@ -55,15 +55,20 @@ impl Sensors {
             first: Sample::default(),
             last: Sample::default(),
         };
-        sensors.look(std::iter::empty(), at_ns);
+        sensors.look(std::iter::empty(), 0, at_ns);
         sensors
     }
 
+    /// Looks how busy the CPUs are. By now so many packets were seen.
+    pub(crate) fn look_at_cpus(&mut self, packets: u64) {
+        self.last.count(Ticks::read(), packets);
+    }
+
     /// Reads all of them `at_ns` of the monotonic clock; each process lived at a time, ns since 1970.
-    pub(crate) fn look(&mut self, processes: impl Iterator<Item = (u32, i64)>, at_ns: u64) {
+    pub(crate) fn look(&mut self, processes: impl Iterator<Item = (u32, i64)>, packets: u64, at_ns: u64) {
+        self.look_at_cpus(packets);
         let Self { hierarchies, cgroups, first, last } = self;
         last.at_ns = at_ns;
-        last.ticks = Ticks::read();
         last.pressure_us = pressure_us();
         for (pid, wall_ns) in processes {
             cgroups.entry(pid).or_insert_with(|| hierarchies.above(pid, wall_ns));
@@ -88,10 +93,8 @@ impl Sensors {
     /// What was between `before` and the last look. A counter that was not read then counts from when it was first.
     pub(crate) fn since(&self, before: &Sample) -> Machine {
         let Self { cgroups, first, last, hierarchies } = self;
-        let ticks = before.ticks.zip(last.ticks).map(|(before, last)| Ticks {
-            busy: last.busy.wrapping_sub(before.busy),
-            all: last.all.wrapping_sub(before.all),
-        });
+        let ticks = before.ticks.zip(last.ticks).map(|(before, last)| last.since(before));
+        let busy = last.by_packets.since(before.by_packets).busy_of(100);
         let share = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).map(|it| it.min(100));
         let waited_us =
             before.pressure_us.zip(last.pressure_us).map(|(before, last)| last.saturating_sub(before));
@@ -124,7 +127,7 @@ impl Sensors {
             missing.push("CPU quotas (no control groups are mounted)");
         }
         Machine {
-            busy_percent: ticks.and_then(|ticks| share(ticks.busy, ticks.all)),
+            busy_percent: busy.or_else(|| ticks?.busy_of(100)),
             pressure_percent: waited_us.and_then(|waited_us| share(waited_us, elapsed_us)),
             throttled: cgroups.iter().filter_map(of_process).collect(),
             ran: last.ran.iter().filter_map(ran).collect(),
@@ -161,6 +164,7 @@ mod tests {
             pressure_us: Some(busy / 2),
             ran: [(7, Ran { on_ns: ran, waited_ns: 2 * ran })].into(),
             quotas: [quota("/cg/a", throttled, Some(4)), quota("/cg", 50, Some(150))].into(),
+            ..Sample::default()
         }
     }
 

@@ -14,6 +14,7 @@ pub struct Recent {
     /// It takes its place.
     younger: Turn,
     now_ns: u64,
+    packets: u64,
     /// Of a log there is nothing to read.
     sensors: Option<Sensors>,
 }
@@ -41,7 +42,7 @@ impl Recent {
     #[must_use]
     pub fn new(model: Model, now_ns: u64) -> Self {
         let turn = Turn { model, began_ns: now_ns, lost: Losses::default(), before: Sample::default() };
-        Self { older: turn.clone(), younger: turn, now_ns, sensors: None }
+        Self { older: turn.clone(), younger: turn, now_ns, packets: 0, sensors: None }
     }
 
     /// The same, on this machine, whose CPUs it looks at.
@@ -72,6 +73,7 @@ impl Recent {
 
     /// Adds a packet.
     pub fn record(&mut self, event: &Event<'_>) {
+        self.packets += 1;
         self.older.model.record(event);
         self.younger.model.record(event);
     }
@@ -81,7 +83,7 @@ impl Recent {
         let Turn { model, began_ns, lost: before, before: sample } = &mut self.older;
         model.settle_idle();
         if let Some(sensors) = &mut self.sensors {
-            sensors.look(model.processes(), self.now_ns);
+            sensors.look(model.processes(), self.packets, self.now_ns);
             model.set_machine(sensors.since(sample));
         }
         let lost = lost.map(|lost| lost.since(before));

@@ -331,7 +331,8 @@ pub(super) fn next_of_sleeper(service: &Service) -> String {
 pub(super) fn cpu_short(machine: &Machine, waiting: usize, all: usize) -> Vec<String> {
     let mut evidence = vec![format!("{waiting} of {all} processes wait long for a CPU for each answer")];
     match machine.busy_percent {
-        Some(busy) => evidence.push(format!("the CPUs were busy for {busy} % of the time (/proc/stat)")),
+        Some(busy) => evidence
+            .push(format!("while packets came, the CPUs were busy for {busy} % of the time (/proc/stat)")),
         None => evidence.push("how busy the CPUs were is not known".to_owned()),
     }
     if let Some(pressure) = machine.pressure_percent {

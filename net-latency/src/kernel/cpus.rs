@@ -28,6 +28,17 @@ impl Ticks {
         Self::of(&fs::read_to_string("/proc/stat").ok()?)
     }
 
+    /// What was between.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { busy: self.busy.wrapping_sub(before.busy), all: self.all.wrapping_sub(before.all) }
+    }
+
+    /// Of N.
+    pub(crate) fn busy_of(self, whole: u64) -> Option<u64> {
+        let part = u128::from(self.busy) * u128::from(whole);
+        u64::try_from(part.checked_div(self.all.into())?).ok().map(|part| part.min(whole))
+    }
+
     /// Guests' time is in the user's, the first two columns.
     fn of(stat: &str) -> Option<Self> {
         let words = stat.lines().find_map(|line| line.strip_prefix("cpu "))?.split_whitespace();
@@ -198,14 +209,51 @@ pub(crate) struct Sample {
     /// When, ns of the monotonic clock.
     pub(crate) at_ns: u64,
     pub(crate) ticks: Option<Ticks>,
+    /// Packets by then, and the CPUs' time for each of them: in per mille of the time between the two looks around it.
+    pub(crate) packets: u64,
+    pub(crate) by_packets: Ticks,
     pub(crate) pressure_us: Option<u64>,
     pub(crate) ran: HashMap<u32, Ran>,
     pub(crate) quotas: HashMap<PathBuf, Quota>,
 }
 
+impl Sample {
+    /// Takes the ticks until now, and the packets that were seen by now.
+    pub(crate) fn count(&mut self, ticks: Option<Ticks>, packets: u64) {
+        const WHOLE: u64 = 1_000;
+        let passed = self.ticks.zip(ticks).map(|(before, now)| now.since(before));
+        if passed.is_some_and(|passed| passed.all == 0) {
+            // Less than a tick: the next look tells.
+            return;
+        }
+        if let Some(busy) = passed.and_then(|passed| passed.busy_of(WHOLE)) {
+            let came = packets.saturating_sub(self.packets);
+            self.by_packets.busy = self.by_packets.busy.wrapping_add(busy.wrapping_mul(came));
+            self.by_packets.all = self.by_packets.all.wrapping_add(WHOLE.wrapping_mul(came));
+        }
+        (self.ticks, self.packets) = (ticks, packets);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_burst_in_a_quiet_minute_had_busy_cpus() {
+        let at = |busy, all| Some(Ticks { busy, all });
+        let mut sample = Sample::default();
+        sample.count(at(1_000, 5_000), 0);
+        // Idle, and no packets.
+        sample.count(at(1_010, 6_000), 0);
+        // Two looks within one tick.
+        sample.count(at(1_010, 6_000), 30);
+        sample.count(at(1_060, 6_100), 90);
+        sample.count(at(1_150, 6_200), 100);
+        sample.count(at(1_150, 9_000), 100);
+        assert_eq!(sample.by_packets.busy_of(100), Some(54));
+        assert_eq!(Ticks::default().busy_of(100), None);
+    }
 
     #[test]
     fn busy_is_what_is_not_idle() {

@@ -147,10 +147,13 @@ impl Live {
                 _ = tick.tick() => {
                     ticks = ticks.wrapping_add(1);
                     self.queues.as_mut().map_or(Ok(()), Queues::read)?;
+                    if ticks.is_multiple_of(TICKS_PER_SECOND / 5) {
+                        self.sensors.look_at_cpus(self.summary.packets());
+                    }
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
-                        self.sensors.look(self.model.processes(), monotonic_ns());
+                        self.sensors.look(self.model.processes(), self.summary.packets(), monotonic_ns());
                         self.alarm.look(&self.tracer.losses()?);
                     }
                     if sink.reader_gone() {
@@ -180,7 +183,7 @@ impl Live {
 
     /// Detaches, and takes what is left.
     fn finish(&mut self) -> Result<Losses, Failure> {
-        self.sensors.look(self.model.processes(), monotonic_ns());
+        self.sensors.look(self.model.processes(), self.summary.packets(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
         match self.queues.take() {
             Some(queues) => {
