@@ -5,8 +5,8 @@ use net_latency_common::Direction;
 use super::{
     cause::Cause,
     finding::{Confidence, Finding, Normal, OfAnswers, Unsure, Verdict, Who},
+    service::LEAST_PACKETS,
     service::Processes,
-    suspects::LEAST_PACKETS,
     words::{self, counted},
 };
 use crate::{accounting::Human, escape::write_name, packet::stages::dir};

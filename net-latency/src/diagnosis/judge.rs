@@ -10,11 +10,11 @@ use super::{
     listening::Queues,
     machine::Throttled,
     model::Model,
-    service::{Processes, Service},
+    service::{LEAST_ANSWERS, LEAST_PACKETS, Processes, Service},
     side::Side,
     suspects::{
-        LEAST_AFFECTED, LEAST_ANSWERS, LEAST_PACKETS, Noise, Suspect, Suspects, clipped_sum, column,
-        is_before_closed_window, is_judged_by_answers, is_resent, percent, worked,
+        LEAST_AFFECTED, Noise, Suspect, Suspects, clipped_sum, column, is_before_closed_window, is_resent,
+        percent, worked,
     },
     windows::Windows,
     words,
@@ -161,7 +161,7 @@ impl<'a> Judge<'a> {
         }
         let throttled = self.model.machine.throttled.get(&service.processes().pid()?)?;
         let elapsed = self.model.span.map_or(0, |(first, last)| last.abs_diff(first));
-        let whole = if is_judged_by_answers(service) { service.answers.sum_ns() } else { elapsed };
+        let whole = if service.is_judged_by_answers() { service.answers.sum_ns() } else { elapsed };
         let is_much = u128::from(throttled.ns) * 100 >= u128::from(whole.min(elapsed)) * LEAST_QUOTA;
         (throttled.periods >= LEAST_THROTTLED && is_much).then_some(throttled)
     }
@@ -332,7 +332,7 @@ impl<'a> Judge<'a> {
 
     /// How long half of the answers take the process at most, ns.
     fn served(&self, service: &Service) -> Option<u64> {
-        if is_judged_by_answers(service) {
+        if service.is_judged_by_answers() {
             let [own, asked] =
                 [Item::Service, Item::Asked].map(|item| service.answers.part(item).quantile(500));
             return Some(own?.saturating_add(asked.unwrap_or(0)));
@@ -445,7 +445,7 @@ impl<'a> Judge<'a> {
     /// do, or it answers for half of the time.
     fn is_busy(&self, service: &Service, wait: Suspect<'_>) -> bool {
         let elapsed = self.model.span.map_or(0, |(first, last)| last.abs_diff(first));
-        let (count, whole) = if is_judged_by_answers(service) {
+        let (count, whole) = if service.is_judged_by_answers() {
             let answers = &service.answers;
             let whole = answers.sum_of(Item::Service).saturating_add(answers.sum_of(Item::Asked));
             (if service.is_client { 0 } else { answers.count() }, u128::from(whole))

@@ -8,7 +8,7 @@ use std::{collections::HashMap, mem, time::Duration};
 
 use net_latency_common::{
     COMM_LEN, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PART_COPY, PART_CPU,
-    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, service_port,
+    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, is_client, service_port,
 };
 
 use super::{
@@ -44,15 +44,20 @@ const IDLE_NS: i64 = 1_000_000_000;
 /// one or two, since GSO makes one of up to 45 segments.
 const STREAM: u32 = 8;
 
-/// Processes of one name at one port that have a place each. Where there are more, such as a server that forks for each
-/// connection, or clients that come and go, all of them have one.
-const ALIKE: usize = 4;
+/// Processes of one name at one port that have a place each: workers, of which one may be slow. Where there are more, such as a
+/// server that forks for each connection, or clients that come and go, all of them have one. So have those that gave or got too
+/// few answers to be judged by themselves.
+const ALIKE: usize = 16;
 
-/// Whose a service is: number and name of the process, port, protocol, network namespace. A number may be another's later.
-type Key = (u32, [u8; COMM_LEN], u16, Protocol, u32);
+/// Whose port it is: its number and protocol, the network namespace, and whether the process is a client of it. A proxy may serve
+/// the port that it asks others for.
+type Port = (u16, Protocol, u32, bool);
 
-/// Who may be alike: name, port, protocol, network namespace.
-type Kind = ([u8; COMM_LEN], u16, Protocol, u32);
+/// Whose a service is: number and name of the process, and the port. A number may be another's later.
+type Key = (u32, [u8; COMM_LEN], Port);
+
+/// Who may be alike: processes of that name at that port.
+type Kind = ([u8; COMM_LEN], Port);
 
 /// All that is known.
 #[derive(Clone, Debug)]
@@ -459,6 +464,9 @@ impl Model {
         self.settle(i64::MAX);
         let Self { connections, services, threshold_ns, .. } = self;
         connections.each(|half| settle(services, *threshold_ns, half));
+        for kind in self.alike.keys().copied().collect::<Vec<_>>() {
+            self.join(&kind, |service| service.is_used() && !service.is_judged());
+        }
     }
 
     /// The number of the window of this time. Times before the first are in the first one.
@@ -480,16 +488,18 @@ impl Model {
     /// The place of the service, if there is one.
     fn place(&mut self, event: &Event<'_>, ends: &Ends) -> Option<usize> {
         let (pid, protocol) = (event.record().pid, event.protocol());
-        let port = service_port(ends.local.port(), ends.remote.port(), self.ephemeral);
-        let key = (pid, event.process().map(padded).unwrap_or_default(), port, protocol, ends.netns);
+        let (local, remote) = (ends.local.port(), ends.remote.port());
+        let port = service_port(local, remote, self.ephemeral);
+        let at = (port, protocol, ends.netns, is_client(local, remote, self.ephemeral));
+        let key = (pid, event.process().map(padded).unwrap_or_default(), at);
         if let Some(place) = self.places.get(&key) {
             return Some(*place);
         }
-        let kind = name(event).filter(|_| pid > 0).map(|name| (name, port, protocol, ends.netns));
+        let kind = name(event).filter(|_| pid > 0).map(|name| (name, at));
         if let Some(kind) = kind {
             match self.alike.get(&kind).map(Vec::as_slice) {
                 Some([place, ..]) if self.services[*place].is_of_several => return Some(*place),
-                Some(places) if places.len() == ALIKE => return Some(self.join(&kind)),
+                Some(places) if places.len() == ALIKE => return self.join(&kind, |_| true),
                 _ => {}
             }
         }
@@ -539,10 +549,11 @@ impl Model {
         Some((place, owner))
     }
 
-    /// Makes one service of those who are alike.
-    fn join(&mut self, kind: &Kind) -> usize {
-        let places = self.alike.get_mut(kind).map(mem::take).unwrap_or_default();
-        let first = places[0];
+    /// Makes one service of those who are alike, if two or more are as `is_one` says; its place.
+    fn join(&mut self, kind: &Kind, is_one: impl Fn(&Service) -> bool) -> Option<usize> {
+        let mut alone = self.alike.get(kind)?.clone();
+        let places: Vec<_> = alone.extract_if(.., |place| is_one(&self.services[*place])).collect();
+        let [first, _, ..] = places[..] else { return None };
         for place in &places[1..] {
             let Service { sides, answers, unanswered, .. } = &mut self.services[*place];
             let (sides, answers) = (mem::take(sides), mem::take(answers));
@@ -569,8 +580,9 @@ impl Model {
         sides.flat_map(|side| &mut side.for_peers).for_each(|(peer, _)| moved(peer));
         self.connections.each(|half| half.service.iter_mut().for_each(moved));
         self.services[first].is_of_several = true;
-        self.alike.insert(*kind, vec![first]);
-        first
+        alone.insert(0, first);
+        self.alike.insert(*kind, alone);
+        Some(first)
     }
 
     /// Packets of connections of which nothing was known any more, since there are more than there is room for.

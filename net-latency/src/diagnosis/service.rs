@@ -10,6 +10,11 @@ use crate::{
     packet::event::{Event, Protocol},
 };
 
+/// Answers of which their parts have to be known.
+pub(super) const LEAST_ANSWERS: u64 = 10;
+/// Minimum samples per stage.
+pub(super) const LEAST_PACKETS: u64 = 20;
+
 /// Whose packets are a service's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Processes {
@@ -91,6 +96,16 @@ impl Service {
 
     pub(super) fn side(&self, direction: Direction) -> &Side {
         &self.sides[direction as usize]
+    }
+
+    /// Whether the parts of its answers tell what makes it slow.
+    pub(super) fn is_judged_by_answers(&self) -> bool {
+        self.answers.count() >= LEAST_ANSWERS && self.answers.unknown * 3 <= self.answers.count()
+    }
+
+    /// Whether there is enough of it for a verdict.
+    pub(super) fn is_judged(&self) -> bool {
+        self.is_judged_by_answers() || self.sides.iter().any(|side| side.packets >= LEAST_PACKETS)
     }
 
     /// Whether these are its sockets.

@@ -11,14 +11,18 @@
 
 use net_latency_common::Direction;
 
-use super::{answers::Slow, item::Item, model::Model, service::Service, side::Side};
+use super::{
+    answers::Slow,
+    item::Item,
+    model::Model,
+    service::{LEAST_ANSWERS, LEAST_PACKETS, Service},
+    side::Side,
+};
 use crate::{
     accounting::Times,
     packet::{event::Protocol, stages},
 };
 
-/// Answers of which their parts have to be known.
-pub(super) const LEAST_ANSWERS: u64 = 10;
 /// The least share of a cause in the time of answers, percent.
 const LEAST_OF_ANSWER: u64 = 10;
 /// N times what others have alike is well above it.
@@ -33,8 +37,6 @@ const MOST_ALIKE_NS: u128 = 5_000_000;
 const LEAST_ALIKE_NS: u128 = 250_000;
 /// Percent of the time from which on there is too little CPU for all.
 pub(super) const SHORT_PERCENT: u64 = 95;
-/// Minimum samples per stage.
-pub(super) const LEAST_PACKETS: u64 = 20;
 /// Packets that have to be slow in a stage, whatever their share.
 pub(super) const LEAST_AFFECTED: u64 = 8;
 /// The least share of a cause in the time of its service's packets, percent. Of less, something else is the larger part.
@@ -91,7 +93,7 @@ impl<'a> Suspects<'a> {
         let side = service.side(direction);
         let of_packets = |item: &Item| Suspect::of(*item, side.times(*item), model.threshold_ns);
         let is_known = |suspect: &Suspect<'_>| suspect.times.count() > 0 || suspect.item == Item::Resend;
-        let is_of_answers = !is_lossy && is_judged_by_answers(service);
+        let is_of_answers = !is_lossy && service.is_judged_by_answers();
         if !is_of_answers {
             let needs_all = |item: Item| matches!(item, Item::Service | Item::Answer);
             let items = Item::of(direction).iter().filter(|item| !(needs_all(**item) && is_lossy));
@@ -177,12 +179,6 @@ impl<'a> Suspects<'a> {
     }
 }
 
-/// Whether the parts of its answers tell what makes it slow.
-pub(super) fn is_judged_by_answers(service: &Service) -> bool {
-    let answers = &service.answers;
-    answers.count() >= LEAST_ANSWERS && answers.unknown * 3 <= answers.count()
-}
-
 /// CPU time of a process for each of its answers, ns: on a CPU and waiting for one; and how long it takes to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worked {
@@ -215,7 +211,7 @@ pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
     let is_server =
         |other: &&Service| other.is_of_same(service) && !other.is_client && other.answers.count() > 0;
     if service.is_client
-        || !is_judged_by_answers(service)
+        || !service.is_judged_by_answers()
         || model.services.iter().filter(is_server).count() > 1
     {
         return None;

@@ -15,9 +15,9 @@ use super::{
     item::Item,
     judge::{Judge, Judgement},
     model::Model,
-    service::Service,
+    service::{LEAST_PACKETS, Service},
     side::Side,
-    suspects::{LEAST_PACKETS, Noise, SHORT_PERCENT, clipped_sum, column, is_judged_by_answers, percent},
+    suspects::{Noise, SHORT_PERCENT, clipped_sum, column, percent},
     unanswered::unanswered,
     windows::Windows,
     words,
@@ -174,7 +174,7 @@ fn cpu_short(model: &Model, noise: &Noise) -> Option<Finding> {
     if !is_short || waits.len() < LEAST_ALIKE || long * 4 < waits.len() * 3 {
         return None;
     }
-    let answers = || model.services.iter().filter(|it| is_judged_by_answers(it)).map(|it| &it.answers);
+    let answers = || model.services.iter().filter(|it| it.is_judged_by_answers()).map(|it| &it.answers);
     let weight: u128 = answers().map(|answers| clipped_sum(answers.part(Item::Cpu))).sum();
     let whole: u128 = answers().map(|answers| clipped_sum(&answers.total)).sum();
     let slow = || answers().map(|answers| answers.slow(Item::Cpu));

@@ -178,10 +178,45 @@ fn processes_that_come_and_go_are_one_service() {
 #[test]
 fn a_few_processes_of_one_name_are_told_apart() {
     let mut traffic = Traffic::default();
-    for pid in 500..504 {
+    for pid in 500..508 {
         let times = Times { wait: if pid == 502 { 10 * MS } else { USUAL.wait }, ..USUAL };
         traffic.server(Who { pid, name: "worker", port: 80 }, 100, times, times);
     }
+    // Whose answers are too few.
+    for pid in 600..605 {
+        traffic.server(Who { pid, name: "worker", port: 80 }, 2, USUAL, USUAL);
+    }
     let verdict = traffic.verdict();
     assert_eq!(told(&verdict), [(Cause::ReaderLate, 502, Direction::In)], "{}", shown(&verdict));
+    let mut answers: Vec<_> = verdict.answers.iter().map(|it| it.count).collect();
+    answers.sort_unstable();
+    assert_eq!(answers, [[10].as_slice(), &[100; 8]].concat());
+}
+
+#[test]
+fn clients_and_servers_of_one_name_and_port_are_two() {
+    // One program is both, and each of its processes lives for one request: of a proxy that asks for the port that it serves, or of
+    // busybox as server and client.
+    for processes in [1, 20] {
+        let mut traffic = Traffic::default();
+        for number in 0..60 {
+            let pid = 200 + number % processes * 2;
+            let server = Who { pid: pid as u32, name: "proxy", port: 8_080 };
+            let client = Who { pid: server.pid + u32::from(processes > 1), ..server };
+            let at = 1_000 * MS + number * 40 * MS;
+            let times = Times { service: 20 * MS, ..USUAL };
+            traffic.exchange(server, at, times);
+            let out = Traffic::record(client, [10, 0, 0, 7], [45_000, 8_080], Direction::Out);
+            let acked = traffic.outgoing(out, at + 5 * MS, USUAL);
+            let answer = Traffic::record(client, [10, 0, 0, 7], [45_000, 8_080], Direction::In);
+            traffic.incoming(answer, acked + MS / 10, USUAL);
+        }
+        let verdict = traffic.verdict();
+        let [server] = faults(&verdict)[..] else { panic!("{}", shown(&verdict)) };
+        assert_eq!((server.cause, server.packets), (Cause::Application, 60), "{}", shown(&verdict));
+        let by_role = verdict.answers.iter().map(|it| (it.is_client, it.count));
+        let mut by_role: Vec<_> = by_role.collect();
+        by_role.sort_unstable();
+        assert_eq!(by_role, [(false, 60), (true, 60)]);
+    }
 }
