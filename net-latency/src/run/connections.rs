@@ -6,6 +6,7 @@ use super::notice::Notice;
 use crate::{
     error::Failure,
     kernel,
+    message::tell,
     probes::{
         attach::{self, Probes, Request},
         connections::{Connections, Which},
@@ -27,8 +28,9 @@ pub(crate) struct Tracing {
     pub(crate) capture: Connections,
     /// What was counted before [`Self::begin`].
     before: ConnectionCounters,
-    /// Those lost by the last look.
+    /// Those lost by the last warning, of which there is none if it is quiet.
     lost: u64,
+    is_quiet: bool,
 }
 
 impl Tracing {
@@ -52,7 +54,7 @@ impl Tracing {
         drop((notice, plan));
         let capture = Connections::take(&mut ebpf)?;
         probes.release(ebpf);
-        Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0 })
+        Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0, is_quiet })
     }
 
     /// The same beside packets that are traced.
@@ -98,13 +100,17 @@ impl Tracing {
         Ok(counters)
     }
 
-    /// Connections without a line, or without a beginning, since the last time that this was asked.
+    /// Tells standard error of connections without a line, or without a beginning, if there are new ones.
     ///
     /// # Errors
     /// If the kernel refuses to show it.
-    pub(crate) fn newly_lost(&mut self) -> Result<u64, Failure> {
+    pub(crate) fn warn(&mut self) -> Result<(), Failure> {
         let lost = lost(&self.counters()?);
-        Ok(lost - std::mem::replace(&mut self.lost, lost))
+        let new = lost - std::mem::replace(&mut self.lost, lost);
+        if new > 0 && !self.is_quiet {
+            tell(format_args!("{new} connections lost just now: a filter helps"));
+        }
+        Ok(())
     }
 
     /// The sockets in one of the kernel side's tables, in parts whose records fit its buffer together.

@@ -225,10 +225,7 @@ impl Run<'_> {
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(TICKS_PER_SECOND) {
                         self.names.refresh();
-                        let lost = self.kernel.newly_lost()?;
-                        if lost > 0 && !self.config.quiet {
-                            tell(format_args!("{lost} connections lost just now; the end says why"));
-                        }
+                        self.kernel.warn()?;
                     }
                     if self.sink.reader_gone() {
                         return Ok(End::Closed);

@@ -15,7 +15,6 @@ use crate::{
         model::MetricFamily,
     },
     kernel::ports,
-    message::tell,
     probes::connections::{Told, Which},
     request::ExportConfig,
     run::connections::Tracing,
@@ -86,12 +85,8 @@ impl Followed {
     ///
     /// # Errors
     /// If that can't be read.
-    pub(super) fn warn(&mut self, is_quiet: bool) -> Result<(), Failure> {
-        let lost = self.tracing.newly_lost()?;
-        if lost > 0 && !is_quiet {
-            tell(format_args!("{lost} connections lost just now: a filter helps"));
-        }
-        Ok(())
+    pub(super) fn warn(&mut self) -> Result<(), Failure> {
+        self.tracing.warn()
     }
 
     /// The metrics.

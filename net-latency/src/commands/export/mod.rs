@@ -170,7 +170,7 @@ impl Export<'_> {
                     self.slow.iter_mut().for_each(Slow::refresh);
                     let losses = self.tracer.losses()?;
                     self.alarm.look(&losses);
-                    self.followed.as_mut().map_or(Ok(()), |followed| followed.warn(self.config.quiet))?;
+                    self.followed.as_mut().map_or(Ok(()), Followed::warn)?;
                     let (now, before) = (Instant::now(), self.refused);
                     self.refused = losses.counters.get(Counter::HistogramFull);
                     let is_crowded = self.groups.is_crowded() || self.refused > before;

@@ -250,10 +250,7 @@ impl Recorder<'_> {
         if self.config.triggers.failed.is_some_and(|least| failed >= least) {
             self.reason = Some(format!("failed={failed}/s"));
         }
-        let unseen = self.connections.as_mut().map_or(Ok(0), Tracing::newly_lost)?;
-        if unseen > 0 && !self.config.quiet {
-            tell(format_args!("{unseen} connections not seen just now: a filter helps"));
-        }
+        self.connections.as_mut().map_or(Ok(()), Tracing::warn)?;
         let refused = self.ring.refused();
         if refused > self.told_refused && !self.config.quiet {
             let new = refused - self.told_refused;
