@@ -9,6 +9,7 @@ use std::{fs, iter};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use regex_lite::Regex;
+use walkdir::{DirEntry, WalkDir};
 
 /// Documents, and the most lines that they may have.
 const LENGTHS: [(&str, usize); 3] = [("README.md", 160), ("ARCHITECTURE.md", 300), ("CONTRIBUTING.md", 120)];
@@ -148,17 +149,12 @@ fn readme() -> Document {
 
 /// Files below `directory` whose names end with one of `endings`, in order.
 fn files(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files(&path, endings));
-        } else if endings.iter().any(|ending| path.to_string_lossy().ends_with(ending)) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
+    let all = WalkDir::new(directory).sort_by_file_name().into_iter().map(|entry| entry.expect("an entry"));
+    let is_one = |entry: &DirEntry| {
+        let name = entry.file_name().to_string_lossy();
+        entry.file_type().is_file() && endings.iter().any(|ending| name.ends_with(ending))
+    };
+    all.filter(is_one).map(DirEntry::into_path).collect()
 }
 
 fn below_docs() -> Vec<Document> {

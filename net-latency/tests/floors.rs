@@ -7,6 +7,7 @@ use std::{
 };
 
 use regex_lite::Regex;
+use walkdir::WalkDir;
 
 /// From the ground up. Rooms of one floor don't know each other.
 const FLOORS: &[&[&str]] = &[
@@ -28,15 +29,9 @@ fn floor(room: &str) -> Option<usize> {
     FLOORS.iter().position(|rooms| rooms.contains(&room))
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            found.push(path);
-        }
-    }
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let paths = WalkDir::new(folder).into_iter().map(|entry| entry.expect("an entry").into_path());
+    paths.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
 }
 
 /// The code without its tests, which may look anywhere, and without comments, which may name anything.
@@ -106,9 +101,7 @@ fn imported(text: &str) -> BTreeSet<&str> {
 
 /// The sources below a folder by their modules' paths, without what only tests have.
 fn modules(root: &Path) -> BTreeMap<Vec<String>, String> {
-    let mut files = Vec::new();
-    sources(root, &mut files);
-    let modules = files.into_iter().filter_map(|file| {
+    let modules = sources(root).into_iter().filter_map(|file| {
         let below = file.strip_prefix(root).expect("below the root").with_extension("");
         let mut path: Vec<_> = below.iter().map(|part| part.to_str().expect("text").to_owned()).collect();
         match path.last().map(String::as_str) {
@@ -235,10 +228,8 @@ fn files_of_the_kernel_side_are_in_circles_of_two_at_most() {
 #[test]
 fn imports_run_down_the_floors_only() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
     let mut wrong = Vec::new();
-    for file in files {
+    for file in sources(&root) {
         let below = file.strip_prefix(&root).expect("below the root");
         let first = below.iter().next().and_then(|part| part.to_str()).expect("text");
         let room = first.strip_suffix(".rs").unwrap_or(first);

@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use net_latency_common::Direction;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use regex_lite::Regex;
+use walkdir::{DirEntry, WalkDir};
 
 use super::table::{CLOSE, CONNECTIONS, EXIT, FINE, HOOKS, Hook, PROCESSES, Programs, SENT_ON};
 use crate::{packet::event::IpVersion, written};
@@ -84,8 +85,13 @@ fn declared() -> BTreeMap<String, Declared> {
     let item = Regex::new(item).expect("a pattern");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../net-latency-ebpf/src");
     let mut declared = BTreeMap::new();
-    for path in sources_below(&sources) {
-        let text = fs::read_to_string(&path).expect("sources are text");
+    // But for what only tests have.
+    let is_code = |entry: &DirEntry| ["lives", "bpf/host"].iter().all(|tests| !entry.path().ends_with(tests));
+    let entries =
+        WalkDir::new(&sources).into_iter().filter_entry(is_code).map(|entry| entry.expect("an entry"));
+    for entry in entries.filter(|entry| entry.file_type().is_file()) {
+        let path = entry.path();
+        let text = fs::read_to_string(path).expect("sources are text");
         let file = path.strip_prefix(&sources).expect("a file in there").display().to_string();
         for found in item.captures_iter(&text) {
             let comment: Vec<_> = found[1].lines().map(|line| line.trim_start_matches("/// ")).collect();
@@ -94,18 +100,6 @@ fn declared() -> BTreeMap<String, Declared> {
         }
     }
     declared
-}
-
-/// Files below a folder, but for what only tests have.
-fn sources_below(folder: &Path) -> Vec<PathBuf> {
-    let paths = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    paths
-        .flat_map(|path| match path.is_dir() {
-            true if path.ends_with("lives") || path.ends_with("bpf/host") => Vec::new(),
-            true => sources_below(&path),
-            false => vec![path],
-        })
-        .collect()
 }
 
 /// Entries and bytes of the maps, and of tables in the object's own memory, by name.
