@@ -152,8 +152,8 @@ pub(crate) struct IncidentsArgs {
     /// Put the table on record: docs/incidents.md
     #[arg(long)]
     pub(crate) save: bool,
-    /// Draw N systems at random instead, with other load beside them; half of them in guests whose clock counts
-    /// instructions
+    /// Draw N systems at random instead: services, gateways, how they take requests and by which connections, load beside
+    /// them; half of them in guests whose clock counts instructions
     #[arg(long, value_name = "N", conflicts_with_all = ["save", "fault"])]
     pub(crate) worlds: Option<usize>,
     /// Draw by this number: the same number draws the same systems

@@ -43,6 +43,8 @@ struct Run {
     hit: String,
     /// For how much of the time others use the processors, percent.
     load: u64,
+    /// Who asks whom, and how.
+    shape: String,
     judged: Judged,
     /// Whether the right one is among the first two.
     is_among_two: bool,
@@ -121,9 +123,9 @@ pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
 /// Tells of those that are not right, and puts on record all that was said of them.
 fn tell_of(runs: &[Run], whose: &str) -> Result<()> {
     for run in runs.iter().filter(|run| run.judged != Judged::Right) {
-        let Run { cause, fault, place, ms, hit, load, judged, found, verdict, .. } = run;
+        let Run { cause, fault, place, ms, hit, load, shape, judged, found, verdict, .. } = run;
         let what = format!("{fault}, {place}, {ms} ms, {hit}, load {load} %{whose}");
-        println!("{judged:?}: {what}: {found}, not {cause}");
+        println!("{judged:?}: {what}, {shape}: {found}, not {cause}");
         if let Some(verdict) = verdict {
             let directory = paths::incidents();
             fs::create_dir_all(&directory)?;
@@ -250,6 +252,7 @@ mod tests {
             ms,
             hit: text(),
             load: 0,
+            shape: text(),
             judged,
             is_among_two: judged == Judged::Right,
             is_promised: true,

@@ -28,7 +28,7 @@ use std::{
     ffi::{CString, OsStr, OsString},
     fs,
     io::{self, BufRead as _, Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{
         fd::FromRawFd as _,
         unix::ffi::{OsStrExt as _, OsStringExt as _},
@@ -347,6 +347,7 @@ struct Role {
     stream: Option<TcpStream>,
     many: many::Many,
     gateway: party::Gateway,
+    datagrams: Option<UdpSocket>,
     exchanges: exchanges::Log,
     udp: udp::Udp,
     dying: dying::Dying,
@@ -506,9 +507,22 @@ impl Role {
             ["ask-gateway", rounds, pause_ms] => {
                 party::ask(self.stream()?, rounds.parse()?, milliseconds(pause_ms)?)
             }
-            ["service", kind, rounds, answer, ms] => {
+            ["take-datagrams", address, port] => {
+                self.datagrams = Some(UdpSocket::bind((address.parse::<IpAddr>()?, port.parse()?))?);
+                Ok(0)
+            }
+            ["service", fault, answer, ms, manner @ ..] => {
+                let service =
+                    party::Service { fault, answer: vec![b'a'; answer.parse()?], time: milliseconds(ms)? };
                 let (listener, stream) = (self.listener.as_ref(), self.stream.as_ref());
-                party::serve(listener, stream, kind, rounds.parse()?, answer.parse()?, milliseconds(ms)?)
+                match manner {
+                    ["alone", rounds] => service.alone(listener, stream, rounds.parse()?),
+                    ["datagrams"] => {
+                        service.answer_datagrams(self.datagrams.as_ref().context("no datagrams")?)
+                    }
+                    [manner] => service.serve(listener.context("not listening")?, manner),
+                    _ => bail!("unknown manner"),
+                }
             }
             ["load", percent] => party::load(percent.parse()?),
             ["hog-when-asked", pipe, ms] => party::hog(pipe, milliseconds(ms)?),

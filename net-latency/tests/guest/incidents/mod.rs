@@ -23,7 +23,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use self::system::{System, Where};
+use self::system::{Connections, Manner, Shape, System, Where, is_of};
 use crate::{
     lines::Dir,
     tool::{self, Backend, Launch, Outcome, Scratch, Sink},
@@ -41,8 +41,10 @@ pub(crate) enum Fault {
     AcceptsLate,
     /// Somebody with a higher priority takes its CPU.
     LosesCpu,
-    /// A service works on its answers.
+    /// A service sleeps over its answers.
     Works,
+    /// It needs a CPU for them.
+    Spins,
     /// It writes each answer by two calls, which Nagle's rule keeps apart.
     Halves,
     /// Its device holds packets back.
@@ -57,6 +59,8 @@ pub(crate) enum Fault {
     SlowStart,
     /// Some of what it sends is lost.
     Loss,
+    /// It leaves some requests without an answer.
+    Forgets,
     /// The quota of its cgroup holds it back.
     Quota,
     /// Now and then somebody takes the CPU from everybody.
@@ -77,19 +81,22 @@ struct Incident {
     rounds: u32,
     /// For how much of the time others use each processor, percent.
     load: u64,
+    shape: Shape,
 }
 
-/// Services of a system.
+/// Services of a system, if nothing else is said, and at most.
 const SERVICES: usize = 3;
+const MOST_SERVICES: usize = 4;
 /// Of each fault that lasts for a time of our choice.
 const STRENGTHS: [u64; 3] = [2, 10, 50];
 
 impl Fault {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::ReadsLate,
         Self::AcceptsLate,
         Self::LosesCpu,
         Self::Works,
+        Self::Spins,
         Self::Halves,
         Self::Queue,
         Self::Wire,
@@ -97,6 +104,7 @@ impl Fault {
         Self::SlowReader,
         Self::SlowStart,
         Self::Loss,
+        Self::Forgets,
         Self::Quota,
         Self::Stalls,
         Self::Nothing,
@@ -114,7 +122,7 @@ impl Fault {
             Self::ReadsLate => ("reader-late", Dir::In),
             Self::AcceptsLate => ("accept-late", Dir::In),
             Self::LosesCpu => ("cpu-wait", Dir::In),
-            Self::Works => ("application", Dir::Out),
+            Self::Works | Self::Spins => ("application", Dir::Out),
             Self::Halves => ("nagle", Dir::Out),
             Self::Queue => ("qdisc", Dir::Out),
             Self::Wire => ("network", Dir::Out),
@@ -122,6 +130,7 @@ impl Fault {
             Self::SlowReader => ("peer-window", Dir::Out),
             Self::SlowStart => ("congestion-window", Dir::Out),
             Self::Loss => ("retransmission", Dir::Out),
+            Self::Forgets => ("unanswered", Dir::Out),
             Self::Quota => ("cpu-quota", Dir::Out),
             Self::Stalls | Self::Nothing => return None,
         })
@@ -129,7 +138,7 @@ impl Fault {
 
     /// Whether it lasts for as long as is wanted.
     fn has_strength(self) -> bool {
-        !matches!(self, Self::Halves | Self::Loss | Self::Quota | Self::Nothing)
+        !matches!(self, Self::Halves | Self::Loss | Self::Forgets | Self::Quota | Self::Nothing)
     }
 
     fn places(self) -> &'static [Where] {
@@ -138,13 +147,40 @@ impl Fault {
             Self::Queue | Self::Wire | Self::Reorder | Self::SlowReader | Self::SlowStart | Self::Loss => {
                 &[Where::Links]
             }
-            _ => &[Where::OneHost, Where::Links],
+            _ => &[Where::OneHost, Where::Links, Where::Bridges],
         }
     }
 
-    /// Whether each request has a connection of its own.
-    fn has_new_connections(self) -> bool {
-        matches!(self, Self::AcceptsLate | Self::SlowStart)
+    /// The usual system with it.
+    fn shape(self) -> Shape {
+        let manner = if self == Self::Forgets { Manner::Datagrams } else { Manner::Alone };
+        Shape { services: SERVICES, gateways: 1, manner, connections: self.connections()[0] }
+    }
+
+    /// How services may take their requests, so that it shows.
+    fn manners(self) -> &'static [Manner] {
+        match self {
+            Self::Forgets => &[Manner::Datagrams],
+            // Of several that accept, the others are in their calls meanwhile.
+            Self::AcceptsLate => &[Manner::Alone, Manner::Polls, Manner::Threads, Manner::Forks],
+            // Datagrams have no acknowledgement, no connection, and no stream.
+            Self::Halves | Self::Wire | Self::Reorder | Self::SlowReader | Self::SlowStart | Self::Loss => {
+                &Manner::ALL[..6]
+            }
+            _ => &Manner::ALL,
+        }
+    }
+
+    /// How the gateway may ask.
+    fn connections(self) -> &'static [Connections] {
+        match self {
+            Self::AcceptsLate | Self::SlowStart => &[Connections::New],
+            // Who accepts would be late as well, or the handshake.
+            Self::LosesCpu | Self::Wire | Self::Reorder | Self::SlowReader | Self::Loss | Self::Quota => {
+                &[Connections::One, Connections::Several]
+            }
+            _ => &[Connections::One, Connections::Several, Connections::New],
+        }
     }
 
     /// Whether the gateway is on another machine, as far as the tool can see: else the fault is seen where it is made.
@@ -167,6 +203,7 @@ impl Incident {
                         hit: 0..*hit,
                         rounds: 0,
                         load: 0,
+                        shape: fault.shape(),
                     })
                 };
                 strengths(fault).iter().flat_map(move |ms| of(*ms))
@@ -177,7 +214,7 @@ impl Incident {
 
     /// Makes it, and says what was said.
     fn run(&self) -> Result<Value> {
-        let (system, outcome) = self.play(launch(self.fault))?;
+        let outcome = self.play(launch(self.fault))?;
         let verdict: Value = serde_json::from_str(outcome.text()?)
             .map_err(|error| outcome.fault(format_args!("not one JSON object: {error}"), []))?;
         let findings = verdict["findings"].as_array().context("no findings")?;
@@ -190,7 +227,8 @@ impl Incident {
             let Some((_, dir)) = expected else { return false };
             // A quota shows wherever the process needs a CPU.
             let is_there = self.fault == Fault::Quota || finding["direction"] == dir.to_string();
-            is_there && self.fault.is(&finding["cause"]) && system.hit(self).any(|pid| finding["pid"] == pid)
+            let is_its = self.hit.clone().any(|number| is_of(finding, number, self.fault));
+            is_there && self.fault.is(&finding["cause"]) && is_its
         };
         let judged = match (expected, findings.first()) {
             (None, None) => "right",
@@ -204,8 +242,9 @@ impl Incident {
             "fault": format!("{:?}", self.fault),
             "place": format!("{:?}", self.place),
             "ms": self.ms,
-            "hit": if self.hit.len() == SERVICES { "all" } else { "one" },
+            "hit": if self.hit.len() == self.shape.services { "all" } else { "one" },
             "load": self.load,
+            "shape": format!("{:?}", self.shape),
             "judged": judged,
             "is_among_two": findings.iter().take(2).any(|finding| is_right(&finding)),
             "is_promised": promised.is_some(),
@@ -215,13 +254,13 @@ impl Incident {
     }
 
     /// Makes it while that runs.
-    fn play(&self, launch: Launch) -> Result<(System, Outcome)> {
+    fn play(&self, launch: Launch) -> Result<Outcome> {
         let mut system = System::open(self).context("the system")?;
         let tool = launch.start()?;
         system.play(self).context("the incident")?;
         // ACKs that wait for the peer's timer have come by then.
         sleep(Duration::from_millis(300));
-        Ok((system, tool.stop()?))
+        tool.stop()
     }
 
     /// Makes it while the recorder runs too, and says whether the same is found in the recording of these minutes.
@@ -231,7 +270,7 @@ impl Incident {
         let record = only_services(self.fault, Launch::new(Backend::tested()[0]).view("record"));
         let sink = Sink::Redirected(Scratch::new("record"));
         let mut recorder = record.args(&["--stages", "fine", "-o", &path]).sink(sink).start()?;
-        let (_, outcome) = self.play(launch(self.fault))?;
+        let outcome = self.play(launch(self.fault))?;
         recorder.signal(Signal::SIGUSR1)?;
         recorder.expect_said("the file", |said| said.iter().any(|line| line.contains(".nlr: ")))?;
         recorder.stop()?;
@@ -258,7 +297,7 @@ impl Incident {
 
     /// Makes it, and prints what a person is told.
     fn show(&self) -> Result<()> {
-        let (_, outcome) = self.play(launch(self.fault).text())?;
+        let outcome = self.play(launch(self.fault).text())?;
         println!("{self:?}:\n{}", outcome.text()?);
         Ok(())
     }
@@ -266,7 +305,7 @@ impl Incident {
     /// Makes it, and prints its packets.
     fn print_packets(&self) -> Result<()> {
         let launch = Launch::new(Backend::tested()[0]).args(&["--stages", "fine"]);
-        let (_, outcome) = self.play(only_services(self.fault, launch))?;
+        let outcome = self.play(only_services(self.fault, launch))?;
         println!("{}", outcome.text()?);
         Ok(())
     }
@@ -286,7 +325,15 @@ fn only_services(fault: Fault, launch: Launch) -> Launch {
 fn recorded() -> Result<()> {
     for fault in Fault::ALL {
         let ms = if fault.has_strength() { STRENGTHS[2] } else { 0 };
-        let incident = Incident { fault, place: fault.places()[0], ms, hit: 0..1, rounds: 0, load: 0 };
+        let incident = Incident {
+            fault,
+            place: fault.places()[0],
+            ms,
+            hit: 0..1,
+            rounds: 0,
+            load: 0,
+            shape: fault.shape(),
+        };
         let said = incident.run_recorded().with_context(|| format!("{incident:?}"))?;
         writeln!(std::io::stdout(), "{said}")?;
         // What the machine says of quotas is in no recording.

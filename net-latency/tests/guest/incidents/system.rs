@@ -2,14 +2,16 @@
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     sys::stat::Mode,
     unistd::{Pid, mkfifo},
 };
 
-use super::{Fault, Incident, SERVICES};
+use serde_json::Value;
+
+use super::{Fault, Incident, MOST_SERVICES};
 use crate::{
     net::{Path, Version},
     peers::Peer,
@@ -24,14 +26,75 @@ pub(super) enum Where {
     OneHost,
     /// Each behind a link of its own.
     Links,
+    /// Each behind a bridge.
+    Bridges,
+}
+
+/// How a service takes its requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Manner {
+    /// One thread, one connection.
+    Alone,
+    /// One thread that polls all connections.
+    Polls,
+    /// A thread for each connection.
+    Threads,
+    /// Some threads that accept.
+    Pool,
+    /// A process for each connection.
+    Forks,
+    /// Some processes that accept.
+    Workers,
+    /// By UDP.
+    Datagrams,
+}
+
+/// How the gateway asks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Connections {
+    /// By one connection to each service.
+    One,
+    /// By several, in turn.
+    Several,
+    /// By a new one for each request.
+    New,
+}
+
+/// Who asks whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) services: usize,
+    /// One behind the other; the last one asks the services.
+    pub(super) gateways: usize,
+    pub(super) manner: Manner,
+    pub(super) connections: Connections,
+}
+
+impl Manner {
+    pub(super) const ALL: [Self; 7] =
+        [Self::Alone, Self::Polls, Self::Threads, Self::Pool, Self::Forks, Self::Workers, Self::Datagrams];
+
+    /// As a peer is told.
+    fn told(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Polls => "polls",
+            Self::Threads => "threads",
+            Self::Pool => "pool",
+            Self::Forks => "forks",
+            Self::Workers => "workers",
+            Self::Datagrams => "datagrams",
+        }
+    }
 }
 
 /// Requests of the client's.
 const ROUNDS: u32 = 60;
 /// Of slow readers, whose answers take long.
 const FEW_ROUNDS: u32 = 20;
-/// Bytes of an answer, if nothing else is needed.
+/// Bytes of an answer, if nothing else is needed, and of a gateway's.
 const ANSWER: usize = 400;
+const FROM_GATEWAY: usize = 200;
 /// Of which the window takes several round trips.
 const LONG_ANSWER: usize = 256 * 1024;
 /// Several times what a slow reader has room for.
@@ -46,13 +109,18 @@ const QUOTA: &str = "5000 100000";
 /// Requests from one stall to the next.
 const STALL_EACH: u32 = 20;
 /// Their names begin as the tool is told where the gateway is to be elsewhere.
-const NAMES: [&[u8]; SERVICES] = [b"svc-orders", b"svc-search", b"svc-users"];
+const NAMES: [&str; MOST_SERVICES] = ["svc-orders", "svc-search", "svc-users", "svc-stock"];
+/// The gateway that asks them.
+const GATEWAY: &str = "gateway";
+/// Connections of a gateway to a service, if it has several.
+const SEVERAL: &str = "3";
 /// Ports that the kernel gives out to nobody: the first is the gateway's.
 const PORT: u16 = 7_000;
 
 pub(super) struct System {
     client: Peer,
-    gateway: Peer,
+    /// From the one that the client asks to the one that asks the services.
+    gateways: Vec<Peer>,
     services: Vec<Service>,
     /// Takes the CPU when it is told to, by that pipe.
     _hog: Option<(Peer, Scratch)>,
@@ -64,15 +132,17 @@ pub(super) struct System {
 
 struct Service {
     peer: Peer,
-    path: Path,
+    /// Its namespaces and links live as long.
+    _path: Path,
 }
 
 impl System {
     /// Sets it up, with what makes the fault.
     pub(super) fn open(incident: &Incident) -> Result<Self> {
-        let Incident { fault, place, ms, ref hit, load, .. } = *incident;
+        let Incident { fault, place, ms, ref hit, load, shape, .. } = *incident;
+        let Shape { manner, connections, .. } = shape;
         let host = Path::loopback(Version::V4)?;
-        let (mut client, mut gateway) = (Peer::spawn(b"shop")?, Peer::spawn(b"gateway")?);
+        let (mut client, mut gateway) = (Peer::spawn(b"shop")?, Peer::spawn(GATEWAY.as_bytes())?);
         let pipe = Scratch::new("pipe");
         let mut hog = None;
         if matches!(fault, Fault::LosesCpu | Fault::Stalls) {
@@ -86,43 +156,61 @@ impl System {
         }
         let quota = (fault == Fault::Quota).then(Quota::new).transpose()?;
         let mut services = Vec::new();
-        for (number, name) in NAMES.into_iter().enumerate() {
+        for (number, name) in NAMES.into_iter().take(shape.services).enumerate() {
             let path = match place {
                 Where::OneHost => Path::loopback(Version::V4)?,
+                Where::Bridges => Path::bridge(Version::V4)?,
                 // What is lost is to be lost behind the service's device.
                 Where::Links if fault == Fault::Loss => Path::routers(Version::V4, 1)?,
                 Where::Links => Path::veth(Version::V4)?,
             };
-            services.push(Service { peer: path.far(|| Peer::spawn(name))?, path });
-            let Service { peer, path } = services.last_mut().context("just pushed")?;
-            let (address, port) = (path.addresses().1, PORT + 1 + u16::try_from(number)?);
-            peer.ask(&format!("listen {address} {port}"))?;
+            let mut peer = path.far(|| Peer::spawn(name.as_bytes()))?;
+            let (address, port) = (path.addresses().1, port(number)?);
+            let (listen, count) = match (manner, connections) {
+                (Manner::Datagrams, _) => ("take-datagrams", "datagrams"),
+                (_, Connections::Several) => ("listen", SEVERAL),
+                (_, Connections::One) => ("listen", "1"),
+                (_, Connections::New) => ("listen", "0"),
+            };
+            peer.ask(&format!("{listen} {address} {port}"))?;
             let is_hit = hit.contains(&number);
             let pause = if fault == Fault::SlowReader && is_hit { ms } else { 0 };
-            let from = if place == Where::Links { path.near_namespace() } else { "-".to_owned() };
+            let from = if place == Where::OneHost { "-".to_owned() } else { path.near_namespace() };
             let asks_hog = fault == Fault::LosesCpu && is_hit || fault == Fault::Stalls && number == 0;
             let hog = if asks_hog { pipe.path().display().to_string() } else { "-".to_owned() };
-            gateway.ask(&format!("gateway knows {from} {address} {port} {pause} {hog}"))?;
-            if !fault.has_new_connections() {
+            gateway.ask(&format!("gateway knows {from} {address} {port} {pause} {hog} {count}"))?;
+            if (manner, connections) == (Manner::Alone, Connections::One) {
                 peer.ask("accept")?;
                 if fault == Fault::Halves && is_hit {
                     peer.ask("delay-small yes")?;
                 }
             }
             if is_hit {
-                disturb(fault, path, Duration::from_millis(ms))?;
+                disturb(fault, &path, Duration::from_millis(ms))?;
                 if let Some(quota) = &quota {
-                    quota.add(peer)?;
+                    quota.add(&peer)?;
                 }
                 if fault == Fault::LosesCpu {
-                    pin(peer)?;
+                    pin(&peer)?;
                 }
             }
+            services.push(Service { peer, _path: path });
         }
         let address: IpAddr = host.addresses().1;
-        gateway.ask(&format!("listen {address} {PORT}"))?;
-        client.ask(&format!("connect {address} {PORT}"))?;
-        gateway.ask("accept")?;
+        let mut gateways = vec![gateway];
+        for number in 1..=shape.gateways {
+            let port = PORT + 1 - u16::try_from(number)?;
+            gateways[0].ask(&format!("listen {address} {port}"))?;
+            if number == shape.gateways {
+                client.ask(&format!("connect {address} {port}"))?;
+                gateways[0].ask("accept")?;
+            } else {
+                let mut before = Peer::spawn(format!("edge-{number}").as_bytes())?;
+                before.ask(&format!("gateway knows - {address} {port} 0 - 1"))?;
+                gateways[0].ask("accept")?;
+                gateways.insert(0, before);
+            }
+        }
         let mut tenants = Vec::new();
         for _ in 0..if load > 0 { processors()? } else { 0 } {
             let mut tenant = Peer::spawn(b"tenant")?;
@@ -130,17 +218,13 @@ impl System {
             tenants.push(tenant);
         }
         let hog = hog.map(|hog| (hog, pipe));
-        Ok(Self { client, gateway, services, _hog: hog, _tenants: tenants, _quota: quota })
-    }
-
-    /// PIDs of the services that have the fault.
-    pub(super) fn hit(&self, incident: &Incident) -> impl Iterator<Item = u32> {
-        self.services[incident.hit.clone()].iter().map(|service| service.peer.pid())
+        Ok(Self { client, gateways, services, _hog: hog, _tenants: tenants, _quota: quota })
     }
 
     /// Has requests go through it.
     pub(super) fn play(&mut self, incident: &Incident) -> Result<()> {
-        let Incident { fault, ms, ref hit, rounds, .. } = *incident;
+        let Incident { fault, ms, ref hit, rounds, shape, .. } = *incident;
+        let Shape { manner, connections, .. } = shape;
         let answer = match fault {
             Fault::SlowReader => UNREAD_ANSWER,
             Fault::SlowStart => LONG_ANSWER,
@@ -154,32 +238,50 @@ impl System {
         };
         for (number, service) in self.services.iter_mut().enumerate() {
             let kind = match fault {
-                Fault::AcceptsLate if hit.contains(&number) => "accepts-late",
-                _ if fault.has_new_connections() => "new",
                 _ if !hit.contains(&number) => "well",
+                Fault::AcceptsLate => "accepts-late",
                 Fault::ReadsLate => "late",
                 Fault::Works => "work",
-                Fault::Quota => "spin",
+                Fault::Quota | Fault::Spins => "spin",
                 Fault::Halves => "halves",
+                Fault::Forgets => "forgets",
                 _ => "well",
             };
             let ms = if fault == Fault::Quota { SPIN_MS } else { ms };
-            service.peer.tell(&format!("service {kind} {rounds} {answer} {ms}"))?;
+            let manner = match manner {
+                Manner::Alone => format!("alone {rounds}"),
+                manner => manner.told().to_owned(),
+            };
+            service.peer.tell(&format!("service {kind} {answer} {ms} {manner}"))?;
         }
         let parts = if fault == Fault::Reorder { 8 } else { 1 };
         let hog_each = if fault == Fault::Stalls { STALL_EACH } else { 1 };
-        let connections = if fault.has_new_connections() { "new" } else { "old" };
+        let connections = if connections == Connections::New { "new" } else { "old" };
+        let [edges @ .., gateway] = &mut self.gateways[..] else { bail!("no gateway") };
         if fault == Fault::LosesCpu {
-            self.gateway.ask("gateway first")?;
+            gateway.ask("gateway first")?;
         }
-        self.gateway.tell(&format!("gateway serve {rounds} {answer} {parts} {hog_each} {connections}"))?;
+        gateway.tell(&format!("gateway serve {rounds} {answer} {parts} {hog_each} {connections}"))?;
+        for edge in edges {
+            edge.tell(&format!("gateway serve {rounds} {FROM_GATEWAY} 1 1 old"))?;
+        }
         self.client.ask(&format!("ask-gateway {rounds} 5"))?;
-        self.gateway.answer()?;
-        for service in &self.services {
-            service.peer.answer()?;
+        self.gateways.iter().try_for_each(|gateway| gateway.answer().map(drop))?;
+        if manner == Manner::Alone {
+            self.services.iter().try_for_each(|service| service.peer.answer().map(drop))?;
         }
         Ok(())
     }
+}
+
+/// Whether the finding is about that service, or about who waits for it if that is where the fault shows.
+pub(super) fn is_of(finding: &Value, number: usize, fault: Fault) -> bool {
+    let process = if fault == Fault::Forgets { GATEWAY } else { NAMES[number] };
+    finding["process"] == process && port(number).is_ok_and(|port| finding["port"] == port)
+}
+
+fn port(number: usize) -> Result<u16> {
+    Ok(PORT + 1 + u16::try_from(number)?)
 }
 
 /// A cgroup whose quota is used up by a few answers, removed with the value.

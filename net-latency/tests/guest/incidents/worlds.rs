@@ -2,13 +2,19 @@
 
 use anyhow::{Context as _, Result};
 
-use super::{Fault, Incident, SERVICES, Where};
+use super::{
+    Fault, Incident, MOST_SERVICES,
+    system::{Connections, Manner, Shape},
+};
 use crate::peers::traffic::Random;
 
 /// Of five worlds one is healthy, and of those with a fault one in five has it in all services.
 const ONE_IN: usize = 5;
 /// How long a fault lasts, ms.
 const STRENGTHS: [u64; 7] = [3, 5, 10, 20, 50, 100, 200];
+/// Less work for an answer is none on busy processors.
+const LEAST_WORK: u64 = 50;
+const MOST_GATEWAYS: usize = 3;
 /// For how much of the time others use the processors, percent.
 const LOADS: [u64; 6] = [0, 10, 25, 40, 60, 85];
 /// About how long a run lasts, ms, and what a request takes without a fault.
@@ -27,23 +33,41 @@ pub(super) fn of(fault: &str, ms: &str, load: &str) -> Result<Incident> {
     let is_it = |of: &Fault| format!("{of:?}") == fault;
     let fault = Fault::ALL.into_iter().find(is_it).context("no such fault")?;
     let (ms, load) = (ms.parse()?, load.parse()?);
-    Ok(Incident { fault, place: fault.places()[0], ms, hit: 0..1, rounds: rounds(ms), load })
+    let (place, shape) = (fault.places()[0], fault.shape());
+    Ok(Incident { fault, place, ms, hit: 0..1, rounds: rounds(fault, ms, shape), load, shape })
 }
 
 fn draw(random: &mut Random) -> Incident {
     let faults: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.expected().is_some()).collect();
     let is_healthy = random.below(ONE_IN) == 0;
-    let fault = if is_healthy { Fault::Nothing } else { faults[random.below(faults.len())] };
-    let places: &[Where] = fault.places();
-    let place = places[random.below(places.len())];
-    let ms = STRENGTHS[random.below(STRENGTHS.len())];
-    let first = random.below(SERVICES);
-    let hit = if random.below(ONE_IN) == 0 { 0..SERVICES } else { first..first + 1 };
-    let load = LOADS[random.below(LOADS.len())];
+    let fault = if is_healthy { Fault::Nothing } else { any(random, &faults) };
+    let place = any(random, fault.places());
+    let ms = any(random, &STRENGTHS);
+    let ms = if fault == Fault::Spins { ms.max(LEAST_WORK) } else { ms };
+    let shape = draw_shape(random, fault);
+    let first = random.below(shape.services);
+    let hit = if random.below(ONE_IN) == 0 { 0..shape.services } else { first..first + 1 };
+    let load = any(random, &LOADS);
     let ms = if fault.has_strength() { ms } else { 0 };
-    Incident { fault, place, ms, hit, rounds: rounds(ms), load }
+    Incident { fault, place, ms, hit, rounds: rounds(fault, ms, shape), load, shape }
 }
 
-fn rounds(ms: u64) -> u32 {
-    u32::try_from(RUN_MS / (ms + USUAL_MS)).unwrap_or(u32::MAX).clamp(40, 300)
+fn draw_shape(random: &mut Random, fault: Fault) -> Shape {
+    let manner = any(random, fault.manners());
+    // One thread with one connection has no other.
+    let many: Vec<_> = fault.connections().iter().copied().filter(|of| *of != Connections::Several).collect();
+    let connections = any(random, if manner == Manner::Alone { &many } else { fault.connections() });
+    let (services, gateways) = (1 + random.below(MOST_SERVICES), 1 + random.below(MOST_GATEWAYS));
+    Shape { services, gateways, manner, connections }
+}
+
+fn any<T: Copy>(random: &mut Random, all: &[T]) -> T {
+    all[random.below(all.len())]
+}
+
+fn rounds(fault: Fault, ms: u64, shape: Shape) -> u32 {
+    // One in six requests waits for a second in vain.
+    let lost_ms = if fault == Fault::Forgets { 200 } else { 0 };
+    let usual_ms = USUAL_MS * shape.gateways as u64;
+    u32::try_from(RUN_MS / (ms + lost_ms + usual_ms)).unwrap_or(u32::MAX).clamp(40, 300)
 }

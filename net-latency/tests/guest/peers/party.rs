@@ -2,19 +2,25 @@
 //! each, and who takes their CPU.
 
 use std::{
+    collections::VecDeque,
     fs::File,
-    io::{Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsFd as _,
-    thread::sleep,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, setns},
-    sys::socket::{setsockopt, sockopt},
+    sys::{
+        prctl,
+        signal::{SigHandler, Signal, signal},
+        socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt},
+    },
+    unistd::{ForkResult, fork},
 };
 
 use super::{milliseconds, processor::schedule};
@@ -26,12 +32,25 @@ const REQUEST: usize = 200;
 /// Of a reader that reads slowly.
 const SMALL_BUFFER: usize = 16_384;
 
+/// Threads or processes of a server that has several from the start.
+const WORKERS: usize = 4;
+/// Sockets that are made at once: for four services no more than a process may have.
+const SOCKETS: usize = 200;
+/// Of datagrams, one of so many has no answer if that is the fault, and a client waits for so long.
+const LOST_EACH: usize = 6;
+const LOST_AFTER: Duration = Duration::from_millis(1_200);
+
 /// What a gateway knows of a service.
 struct Backend {
     /// The network namespace to connect from, or `-`.
     from: String,
     to: SocketAddr,
-    stream: Option<TcpStream>,
+    /// Sockets of that namespace for connections to come: going there for each would be most of the work.
+    sockets: Vec<OwnedFd>,
+    /// Those that it takes in turn.
+    streams: VecDeque<TcpStream>,
+    /// In their place.
+    datagrams: Option<UdpSocket>,
     /// Written to before each request: somebody with a higher priority than the service waits for that.
     hog: Option<File>,
     /// Before each read of an answer. Whoever reads slowly has little room.
@@ -43,21 +62,59 @@ struct Backend {
 pub(super) struct Gateway(Vec<Backend>);
 
 impl Backend {
+    /// A socket of the namespace.
+    fn socket(&mut self, kind: SockType, count: usize) -> Result<OwnedFd> {
+        if self.sockets.is_empty() {
+            let one = || socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, None);
+            self.sockets = on_thread(|| {
+                if self.from != "-" {
+                    let namespace = File::open(&self.from)?;
+                    setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).context("setns")?;
+                }
+                Ok((0..count).map(|_| one()).collect::<Result<_, _>>()?)
+            })?;
+        }
+        let socket = self.sockets.pop().context("just made")?;
+        connect(socket.as_raw_fd(), &SockaddrStorage::from(self.to)).map(|()| socket).context("connect")
+    }
+
     fn connect(&mut self) -> Result<()> {
-        let connect = || {
-            if self.from != "-" {
-                let namespace = File::open(&self.from)?;
-                setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).context("setns")?;
-            }
-            Ok(TcpStream::connect(self.to)?)
-        };
-        let stream = on_thread(connect)?;
+        let stream = TcpStream::from(self.socket(SockType::Stream, SOCKETS)?);
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         if !self.pause.is_zero() {
             setsockopt(&stream, sockopt::RcvBuf, &SMALL_BUFFER)?;
         }
-        self.stream = Some(stream);
+        self.streams.push_back(stream);
+        Ok(())
+    }
+
+    fn connect_datagrams(&mut self) -> Result<()> {
+        let socket = UdpSocket::from(self.socket(SockType::Datagram, 1)?);
+        socket.set_read_timeout(Some(LOST_AFTER))?;
+        self.datagrams = Some(socket);
+        Ok(())
+    }
+
+    fn ask(&mut self, request: &[u8], way: &Way) -> Result<()> {
+        if let Some(socket) = &self.datagrams {
+            socket.send(request)?;
+            return match socket.recv(&mut vec![0; way.answer]) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+                _ => Ok(()),
+            };
+        }
+        if self.streams.is_empty() {
+            self.connect()?;
+        }
+        let mut stream = self.streams.pop_front().context("just connected")?;
+        for part in request.chunks(REQUEST / way.parts) {
+            stream.write_all(part)?;
+        }
+        way.take_answer(&mut stream, self.pause)?;
+        if !way.is_new_each_time {
+            self.streams.push_back(stream);
+        }
         Ok(())
     }
 }
@@ -65,12 +122,23 @@ impl Backend {
 impl Gateway {
     pub(super) fn perform(&mut self, client: Option<&TcpStream>, command: &[&str]) -> Result<u64> {
         match command {
-            ["knows", from, address, port, pause_ms, hog] => {
+            ["knows", from, address, port, pause_ms, hog, connections] => {
                 let to = SocketAddr::new(address.parse::<IpAddr>()?, port.parse()?);
                 let hog = (*hog != "-").then(|| File::options().write(true).open(hog)).transpose()?;
                 let (from, pause) = ((*from).to_owned(), milliseconds(pause_ms)?);
-                let mut backend = Backend { from, to, stream: None, hog, pause };
-                backend.connect()?;
+                let mut backend = Backend {
+                    from,
+                    to,
+                    sockets: Vec::new(),
+                    streams: VecDeque::new(),
+                    datagrams: None,
+                    hog,
+                    pause,
+                };
+                match *connections {
+                    "datagrams" => backend.connect_datagrams()?,
+                    count => (0..count.parse::<usize>()?).try_for_each(|_| backend.connect())?,
+                }
                 self.0.push(backend);
             }
             // Nobody keeps it from asking.
@@ -97,20 +165,10 @@ impl Gateway {
         let mut request = [0; REQUEST];
         client.read_exact(&mut request)?;
         for backend in &mut self.0 {
-            if backend.stream.is_none() {
-                backend.connect()?;
-            }
             if let Some(hog) = backend.hog.as_mut().filter(|_| has_hog) {
                 hog.write_all(b"h")?;
             }
-            let stream = backend.stream.as_mut().context("just connected")?;
-            for part in request.chunks(REQUEST / way.parts) {
-                stream.write_all(part)?;
-            }
-            way.take_answer(stream, backend.pause)?;
-            if way.is_new_each_time {
-                backend.stream = None;
-            }
+            backend.ask(&request, way)?;
         }
         client.write_all(&request)?;
         Ok(())
@@ -142,48 +200,164 @@ impl Way {
     }
 }
 
-/// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `spin` needs a CPU for
-/// that, `halves` writes each answer twice,
-/// half of it each time, `new` takes a new connection for each request, `accepts-late` likewise and late, and `well` has none.
-pub(super) fn serve(
-    listener: Option<&TcpListener>,
-    stream: Option<&TcpStream>,
-    kind: &str,
-    rounds: u32,
-    answer: usize,
-    time: Duration,
-) -> Result<u64> {
-    let mut request = [0; REQUEST];
-    let answer = vec![b'a'; answer];
-    for _ in 0..rounds {
-        let accepted = match kind {
-            "new" | "accepts-late" => {
-                let listener = listener.context("not listening")?;
-                if kind == "accepts-late" {
-                    poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
-                    sleep(time);
-                }
-                Some(listener.accept().context("accept")?.0)
+/// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `spin` needs a CPU for that,
+/// `halves` writes each answer twice, half of it each time, `accepts-late` takes connections late, `forgets` leaves some without an
+/// answer, and `well` has none.
+pub(super) struct Service<'a> {
+    pub(super) fault: &'a str,
+    pub(super) answer: Vec<u8>,
+    pub(super) time: Duration,
+}
+
+impl Service<'_> {
+    /// N requests of that connection, or each of a new one.
+    pub(super) fn alone(
+        &self,
+        listener: Option<&TcpListener>,
+        stream: Option<&TcpStream>,
+        rounds: u32,
+    ) -> Result<u64> {
+        for _ in 0..rounds {
+            let accepted = match stream {
+                Some(_) => None,
+                None => Some(self.accept(listener.context("not listening")?)?),
+            };
+            ensure!(self.answer_one(accepted.as_ref().or(stream).context("one of them")?)?, "no request");
+        }
+        Ok(rounds.into())
+    }
+
+    /// Requests of all who come, until it is killed.
+    pub(super) fn serve(&self, listener: &TcpListener, manner: &str) -> Result<u64> {
+        let take_all = || -> Result<()> {
+            loop {
+                self.converse(&self.accept(listener)?)?;
             }
-            _ => None,
         };
-        let mut stream = accepted.as_ref().or(stream).context("not connected")?;
-        if kind == "late" {
-            poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
-            sleep(time);
-        }
-        stream.read_exact(&mut request)?;
-        match kind {
-            "work" => sleep(time),
-            "spin" => spin(time),
-            _ => {}
-        }
-        let parts = if kind == "halves" { 2 } else { 1 };
-        for part in answer.chunks(answer.len() / parts) {
-            stream.write_all(part)?;
+        match manner {
+            "threads" => thread::scope(|scope| {
+                loop {
+                    let stream = self.accept(listener)?;
+                    scope.spawn(move || self.converse(&stream).expect("a conversation"));
+                }
+            }),
+            "pool" => thread::scope(|scope| {
+                let all: Vec<_> = (0..WORKERS).map(|_| scope.spawn(take_all)).collect();
+                all.into_iter().try_for_each(|one| one.join().expect("it ends with an error at most"))
+            })
+            .map(|()| 0),
+            "workers" => {
+                (1..WORKERS).try_for_each(|_| fork_off(take_all))?;
+                take_all().map(|()| 0)
+            }
+            "forks" => loop {
+                let stream = self.accept(listener)?;
+                fork_off(|| self.converse(&stream))?;
+            },
+            "polls" => self.poll_all(listener),
+            _ => bail!("unknown manner"),
         }
     }
-    Ok(rounds.into())
+
+    /// Requests by datagrams, until it is killed.
+    pub(super) fn answer_datagrams(&self, socket: &UdpSocket) -> Result<u64> {
+        let mut request = [0; REQUEST];
+        for number in 1.. {
+            self.read_late(socket)?;
+            let (_, client) = socket.recv_from(&mut request)?;
+            self.work();
+            if self.fault != "forgets" || number % LOST_EACH > 0 {
+                socket.send_to(&self.answer, client)?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// One thread for all connections.
+    fn poll_all(&self, listener: &TcpListener) -> Result<u64> {
+        let mut streams: Vec<TcpStream> = Vec::new();
+        loop {
+            let mut all = vec![PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+            all.extend(streams.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
+            poll(&mut all, PollTimeout::NONE)?;
+            let ready: Vec<bool> = all.iter().map(|of| of.any() == Some(true)).collect();
+            let mut ended = Vec::new();
+            for (stream, _) in streams.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+                if !self.answer_one(stream)? {
+                    ended.push(stream.as_raw_fd());
+                }
+            }
+            streams.retain(|stream| !ended.contains(&stream.as_raw_fd()));
+            if ready[0] {
+                streams.push(self.accept(listener)?);
+            }
+        }
+    }
+
+    fn accept(&self, listener: &TcpListener) -> Result<TcpStream> {
+        if self.fault == "accepts-late" {
+            wait_for(listener)?;
+            sleep(self.time);
+        }
+        let (stream, _) = listener.accept().context("accept")?;
+        stream.set_nodelay(self.fault != "halves")?;
+        Ok(stream)
+    }
+
+    fn converse(&self, stream: &TcpStream) -> Result<()> {
+        while self.answer_one(stream)? {}
+        Ok(())
+    }
+
+    /// Whether there was a request.
+    fn answer_one(&self, mut stream: &TcpStream) -> Result<bool> {
+        self.read_late(stream)?;
+        match stream.read_exact(&mut [0; REQUEST]) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+            read => read?,
+        }
+        self.work();
+        let parts = if self.fault == "halves" { 2 } else { 1 };
+        for part in self.answer.chunks(self.answer.len() / parts) {
+            stream.write_all(part)?;
+        }
+        Ok(true)
+    }
+
+    fn read_late(&self, socket: &impl AsFd) -> Result<()> {
+        if self.fault == "late" {
+            wait_for(socket)?;
+            sleep(self.time);
+        }
+        Ok(())
+    }
+
+    fn work(&self) {
+        match self.fault {
+            "work" => sleep(self.time),
+            "spin" => spin(self.time),
+            _ => {}
+        }
+    }
+}
+
+fn wait_for(socket: &impl AsFd) -> Result<()> {
+    poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+    Ok(())
+}
+
+/// Has a child do it, which ends with its parent.
+fn fork_off(work: impl FnOnce() -> Result<()>) -> Result<()> {
+    // No child is waited for.
+    // SAFETY: no function of ours is called at the signal.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
+    // SAFETY: this process has one thread, so that no lock can be held in the child for good.
+    if let ForkResult::Parent { .. } = unsafe { fork() }? {
+        return Ok(());
+    }
+    let done = prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into).and_then(|()| work());
+    // SAFETY: ends the process; what its parent began is not for it to end.
+    unsafe { libc::_exit(done.is_err().into()) }
 }
 
 /// Takes the CPU for as long, whenever it is asked to by that pipe.
