@@ -4,7 +4,6 @@
 use std::{
     env,
     io::Write as _,
-    ops::ControlFlow,
     os::unix::process::ExitStatusExt as _,
     process::{ExitCode, ExitStatus},
     time::{Duration, Instant},
@@ -24,11 +23,12 @@ use crate::{
     message::{say, tell},
     output::{self, Options, Sink, Writer, colour_wanted, write_json},
     request::{FooterFormat, Format, PacketFilter, StreamConfig},
-    run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
+        beats::{Beat, Beats},
         command::{self, Forwarded, Running, Stopped},
-        ends::{self, Selected, Signals, readable},
+        ends::{self, Selected, Signals},
         kernel_log::KernelLog,
+        pace::{self, BATCH, End, Ended, Every, LAST_PATIENCE, PATIENCE, TICK},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -166,6 +166,16 @@ struct Ends<'a> {
     command: &'a mut Option<Running>,
 }
 
+/// How far the records that waited were written.
+enum Drained {
+    /// There are as many lines as were requested.
+    Enough,
+    /// To the last.
+    All,
+    /// A batch of them, or what the reader of the output takes.
+    Some,
+}
+
 /// What the reader of the output did not take at the end.
 #[derive(Default)]
 struct Untaken {
@@ -193,59 +203,50 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     /// Reads and writes until something ends the run.
-    async fn trace(&mut self, ends: &mut Ends<'_>, status: &mut Option<ExitStatus>) -> Result<End, Failure> {
-        let filling =
-            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = pace::ticks(TICK);
-        let over = pace::over(self.options.duration);
-        tokio::pin!(over);
+    async fn trace(&mut self, ends: &mut Ends<'_>, status: &mut Option<ExitStatus>) -> Ended {
+        let ring = Some(self.tracer.capture.descriptor());
+        // A command gets the signals, and decides.
+        let enders = ends.command.is_none().then_some((&mut *ends.signals, &mut *ends.selected));
+        let mut beats = Beats::new(enders, self.options.duration, ring, TICK)?;
         let mut reports = Every::new(self.options.interval);
         let mut state = self.tracer.state(self.summary.packets(), self.left_out)?;
-        let mut ticks = 0u32;
         loop {
             let mut is_due = false;
             tokio::select! {
                 biased;
-                // A command gets them, and decides.
-                () = ends.signals.any(), if ends.command.is_none() => return Ok(End::Done),
                 () = ends::next(ends.hangup.as_mut()) => {
-                    if let Err(outcome) = self.reopen() {
-                        return outcome;
+                    if let Err(ended) = self.reopen() {
+                        return ended;
                     }
                 }
                 ended = command::ended(ends.command) => {
                     *status = Some(ended?);
                     return Ok(End::Done);
                 }
-                () = &mut over => return Ok(End::Done),
-                ended = ends.selected.all_gone(), if ends.command.is_none() => {
-                    ended?;
-                    return Ok(End::Done);
-                }
                 () = reports.next() => is_due = true,
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
-                }
-                _ = tick.tick() => {
-                    ticks = ticks.wrapping_add(1);
-                    if let Some(log) = &mut self.log {
-                        log.read();
-                    }
-                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        if let Some(names) = &mut self.names {
-                            names.refresh();
+                beat = beats.next() => match beat? {
+                    Beat::Over => return Ok(End::Done),
+                    Beat::Filled => {}
+                    Beat::Tick { is_second } => {
+                        if let Some(log) = &mut self.log {
+                            log.read();
                         }
-                        self.alarm.look(&self.tracer.losses()?);
+                        if is_second {
+                            if let Some(names) = &mut self.names {
+                                names.refresh();
+                            }
+                            self.alarm.look(&self.tracer.losses()?);
+                        }
+                        if self.sink.reader_gone() {
+                            return Ok(End::Closed);
+                        }
                     }
-                    if self.sink.reader_gone() {
-                        return Ok(End::Closed);
-                    }
-                }
+                },
             }
             match self.drain(PATIENCE) {
-                Ok(ControlFlow::Continue(_)) => {}
-                Ok(ControlFlow::Break(())) => return Ok(End::Done),
-                Err(outcome) => return outcome,
+                Ok(Drained::Enough) => return Ok(End::Done),
+                Ok(Drained::All | Drained::Some) => {}
+                Err(ended) => return ended,
             }
             if is_due {
                 let now = self.tracer.state(self.summary.packets(), self.left_out)?;
@@ -255,9 +256,8 @@ impl Stream<'_> {
         }
     }
 
-    /// Writes the lines of the records that wait, a batch at most; breaks when there are as many lines as
-    /// were requested, and else tells whether it got through. The error is how the run ends.
-    fn drain(&mut self, patience: Duration) -> Result<ControlFlow<(), bool>, Result<End, Failure>> {
+    /// Writes the lines of the records that wait, a batch at most.
+    fn drain(&mut self, patience: Duration) -> Result<Drained, Ended> {
         let clock = Clock::sample();
         let mut left = BATCH;
         loop {
@@ -269,13 +269,13 @@ impl Stream<'_> {
             let taken = self.fill(clock, most).map_err(Err)?;
             let is_through = taken < most && self.sink.has_room();
             left -= taken;
-            let is_written = self.flush(patience)?;
+            let is_written = pace::flush(&mut self.sink, patience)?;
             if taken as u64 == wanted {
-                return Ok(ControlFlow::Break(()));
+                return Ok(Drained::Enough);
             }
             // If it is not written, its reader is slow. Records wait in the ring buffer, which counts what it can't hold.
             if is_through || left == 0 || !is_written {
-                return Ok(ControlFlow::Continue(is_through && is_written));
+                return Ok(if is_through && is_written { Drained::All } else { Drained::Some });
             }
         }
     }
@@ -303,37 +303,22 @@ impl Stream<'_> {
         Ok(most)
     }
 
-    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
-        let flushed = self.sink.flush(patience);
-        self.warn();
-        flushed.map_err(End::of)
-    }
-
-    fn reopen(&mut self) -> Result<(), Result<End, Failure>> {
-        let reopened = self.sink.reopen(PATIENCE);
-        self.warn();
-        reopened.map_err(End::of)?;
+    fn reopen(&mut self) -> Result<(), Ended> {
+        pace::reopen(&mut self.sink)?;
         self.writer.begin(self.sink.buffer());
         Ok(())
     }
 
-    /// Tells stderr, even a quiet one, that the output is not where it should be.
-    fn warn(&mut self) {
-        if let Some(warning) = self.sink.take_warning() {
-            tell(warning);
-        }
-    }
-
     /// After everything is detached: the lines of what is left.
-    fn finish(&mut self) -> Result<Untaken, Result<End, Failure>> {
+    fn finish(&mut self) -> Result<Untaken, Ended> {
         if let Some(log) = &mut self.log {
             log.finish();
         }
         loop {
             match self.drain(LAST_PATIENCE)? {
-                ControlFlow::Break(()) | ControlFlow::Continue(true) => return Ok(Untaken::default()),
-                ControlFlow::Continue(false) if self.sink.is_stalled() => break,
-                ControlFlow::Continue(false) => {}
+                Drained::Enough | Drained::All => return Ok(Untaken::default()),
+                Drained::Some if self.sink.is_stalled() => break,
+                Drained::Some => {}
             }
         }
         let lines = self.sink.waiting_lines();

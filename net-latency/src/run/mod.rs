@@ -1,5 +1,6 @@
 //! A run from its start to its end, for every view: attaching, what ends it from outside, detaching.
 
+pub(crate) mod beats;
 pub(crate) mod command;
 pub(crate) mod connections;
 pub(crate) mod ends;

@@ -27,11 +27,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 /// what standard error is given then, and detaching, it is less than a second.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Says what whoever reads did not take at the end.
-pub(crate) fn tell_unread(sink: &Sink) {
-    tell(format_args!("{} lines not written: nobody read them", sink.waiting_lines()));
-}
-
 /// Runs a view to its end, on this thread.
 pub(crate) fn block_on<T>(view: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -69,14 +64,6 @@ impl Every {
     }
 }
 
-/// Returns when the run has lasted as long as it was to; never if it has no such end.
-pub(crate) async fn over(duration: Option<Duration>) {
-    match duration {
-        Some(duration) => tokio::time::sleep(duration).await,
-        None => pending().await,
-    }
-}
-
 /// Why a run ends well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -96,6 +83,42 @@ impl End {
                 Err(Failure::of_output(reason, error.into()))
             }
         }
+    }
+}
+
+/// How a run ends, well or not: what stops a loop that reads and writes.
+pub(crate) type Ended = Result<End, Failure>;
+
+/// Writes what waits, as far as its reader takes it; whether that is all.
+pub(crate) fn flush(sink: &mut Sink, patience: Duration) -> Result<bool, Ended> {
+    let flushed = sink.flush(patience);
+    warn(sink);
+    flushed.map_err(End::of)
+}
+
+/// Opens the output anew, for whoever rotates logs.
+pub(crate) fn reopen(sink: &mut Sink) -> Result<(), Ended> {
+    let reopened = sink.reopen(PATIENCE);
+    warn(sink);
+    reopened.map_err(End::of)
+}
+
+/// Tells standard error, even a quiet one, that the output is not where it should be.
+fn warn(sink: &mut Sink) {
+    if let Some(warning) = sink.take_warning() {
+        tell(warning);
+    }
+}
+
+/// Writes what is left at the end, as far as its reader takes it, and says what it did not take.
+pub(crate) fn flush_last(sink: &mut Sink) -> Ended {
+    match sink.flush(LAST_PATIENCE) {
+        Ok(true) => Ok(End::Done),
+        Ok(false) => {
+            tell(format_args!("{} lines not written: nobody read them", sink.waiting_lines()));
+            Ok(End::Done)
+        }
+        Err(error) => End::of(error),
     }
 }
 

@@ -39,11 +39,12 @@ use crate::{
     output::{LONGEST_LINE, Sink},
     probes::calls::{self, CallMaps, CallProbes, Cost},
     request::{CallFormat, CallsConfig, FooterFormat, Style},
-    run::pace::{self, BATCH, End, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
-        ends::{self, Selected, Signals, readable},
+        beats::{Beat, Beats},
+        ends::{self, Selected, Signals},
         names::tell_unmatched,
         notice::Notice,
+        pace::{self, BATCH, End, Ended, LAST_PATIENCE, PATIENCE, TICK},
         privileges::{self, Later},
     },
 };
@@ -296,45 +297,34 @@ impl Run<'_> {
         signals: &mut Signals,
         mut hangup: Option<Signal>,
         selected: &mut Selected,
-    ) -> Result<End, Failure> {
-        let filling = self.maps.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = pace::ticks(TICK);
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
-        let mut ticks = 0u32;
+    ) -> Ended {
+        let ring = Some(self.maps.descriptor());
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, ring, TICK)?;
         loop {
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(End::Done),
                 () = ends::next(hangup.as_mut()) => {
-                    let reopened = self.sink.reopen(PATIENCE);
-                    self.warn();
-                    if let Err(error) = reopened {
-                        return End::of(error);
+                    if let Err(ended) = pace::reopen(&mut self.sink) {
+                        return ended;
                     }
                 }
-                () = &mut over => return Ok(End::Done),
-                all_ended = selected.all_gone() => {
-                    all_ended?;
-                    return Ok(End::Done);
-                }
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
-                }
-                _ = tick.tick() => {
-                    ticks = ticks.wrapping_add(1);
-                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        self.alarm()?;
+                beat = beats.next() => match beat? {
+                    Beat::Over => return Ok(End::Done),
+                    Beat::Filled => {}
+                    Beat::Tick { is_second } => {
+                        if is_second {
+                            self.alarm()?;
+                        }
+                        if self.sink.reader_gone() {
+                            return Ok(End::Closed);
+                        }
                     }
-                    if self.sink.reader_gone() {
-                        return Ok(End::Closed);
-                    }
-                }
+                },
             }
             match self.read(PATIENCE) {
                 Ok(_) if self.is_enough() => return Ok(End::Done),
                 Ok(_) => {}
-                Err(outcome) => return outcome,
+                Err(ended) => return ended,
             }
         }
     }
@@ -345,7 +335,7 @@ impl Run<'_> {
     }
 
     /// Reads a batch of calls, and writes those that are complete; whether it got through. The error is how the run ends.
-    fn read(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+    fn read(&mut self, patience: Duration) -> Result<bool, Ended> {
         // While its reader is slow, records wait in the ring buffer, which counts what it can't hold.
         if !self.write(patience)? {
             return Ok(false);
@@ -398,12 +388,12 @@ impl Run<'_> {
     }
 
     /// Hands lines to the sink, as far as its reader takes them; whether none is left.
-    fn write(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+    fn write(&mut self, patience: Duration) -> Result<bool, Ended> {
         while self.written < self.text.len() {
             let rest = &self.text[self.written..];
             let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
             debug_assert!(line <= LONGEST_LINE, "a line is too long for the sink");
-            if !self.sink.has_room() && !self.flush(patience)? {
+            if !self.sink.has_room() && !pace::flush(&mut self.sink, patience)? {
                 return Ok(false);
             }
             let line = &self.text[self.written..self.written + line];
@@ -412,19 +402,7 @@ impl Run<'_> {
         }
         self.text.clear();
         self.written = 0;
-        self.flush(patience)
-    }
-
-    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
-        let flushed = self.sink.flush(patience);
-        self.warn();
-        flushed.map_err(End::of)
-    }
-
-    fn warn(&mut self) {
-        if let Some(warning) = self.sink.take_warning() {
-            tell(warning);
-        }
+        pace::flush(&mut self.sink, patience)
     }
 
     /// Tells stderr of calls that are being lost.
@@ -440,7 +418,7 @@ impl Run<'_> {
     }
 
     /// After everything is detached: what is left. Returns the lines that nobody took.
-    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+    fn finish(&mut self) -> Result<u64, Ended> {
         while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
         if !self.is_enough() {
             let mut rest = Vec::new();

@@ -32,12 +32,13 @@ use crate::{
     output::Sink,
     probes::connections::{Told, Which},
     request::{ConnectionsConfig, ConnectionsInput, FooterFormat, LineFormat, TracingConfig},
-    run::pace::{self, BATCH, End, Every, LAST_PATIENCE, PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
+        beats::{Beat, Beats},
         connections::Tracing,
-        ends::{self, Selected, Signals, readable},
+        ends::{self, Selected, Signals},
         names::tell_unmatched,
         notice::Notice,
+        pace::{self, BATCH, End, Ended, Every, LAST_PATIENCE, PATIENCE, TICK},
         privileges::{self, Later},
     },
     source::ring::Names,
@@ -192,51 +193,39 @@ impl Run<'_> {
         signals: &mut Signals,
         hangup: &mut Option<Signal>,
         selected: &mut Selected,
-    ) -> Result<End, Failure> {
-        let filling =
-            self.kernel.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = pace::ticks(TICK);
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
+    ) -> Ended {
+        let ring = Some(self.kernel.capture.descriptor());
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, ring, TICK)?;
         let mut looks = Every::new(self.config.interval);
-        let mut ticks = 0u32;
         loop {
             let mut is_due = false;
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(End::Done),
                 () = ends::next(hangup.as_mut()) => {
-                    let reopened = self.sink.reopen(PATIENCE);
-                    self.warn();
-                    if let Err(error) = reopened {
-                        return End::of(error);
+                    if let Err(ended) = pace::reopen(&mut self.sink) {
+                        return ended;
                     }
-                }
-                () = &mut over => return Ok(End::Done),
-                all_ended = selected.all_gone() => {
-                    all_ended?;
-                    return Ok(End::Done);
                 }
                 () = looks.next() => is_due = true,
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
-                }
-                _ = tick.tick() => {
-                    ticks = ticks.wrapping_add(1);
-                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        self.names.refresh();
-                        self.kernel.warn()?;
+                beat = beats.next() => match beat? {
+                    Beat::Over => return Ok(End::Done),
+                    Beat::Filled => {}
+                    Beat::Tick { is_second } => {
+                        if is_second {
+                            self.names.refresh();
+                            self.kernel.warn()?;
+                        }
+                        if self.sink.reader_gone() {
+                            return Ok(End::Closed);
+                        }
                     }
-                    if self.sink.reader_gone() {
-                        return Ok(End::Closed);
-                    }
-                }
+                },
             }
             let read = if is_due { self.look(PATIENCE) } else { self.read(PATIENCE) };
             match read {
                 Ok(_) if self.is_enough() => return Ok(End::Done),
                 Ok(_) => {}
-                Err(outcome) => return outcome,
+                Err(ended) => return ended,
             }
         }
     }
@@ -247,7 +236,7 @@ impl Run<'_> {
     }
 
     /// Shows what is open, and how queues are.
-    fn look(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+    fn look(&mut self, patience: Duration) -> Result<bool, Ended> {
         self.read(patience)?;
         self.totals.forget_open();
         for which in [Which::Listeners, Which::Connections] {
@@ -260,20 +249,20 @@ impl Run<'_> {
     }
 
     /// Reads a batch of records and writes their lines; whether it got through. The error is how the run ends.
-    fn read(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
+    fn read(&mut self, patience: Duration) -> Result<bool, Ended> {
         let clock = Clock::sample();
         for _ in 0..BATCH {
             // While its reader is slow, records wait in the ring buffer, which counts what it can't hold.
-            if !self.sink.has_room() && !self.flush(patience)? {
+            if !self.sink.has_room() && !pace::flush(&mut self.sink, patience)? {
                 return Ok(false);
             }
             match self.kernel.capture.oldest() {
                 Ok(Some(told)) => self.take(&told, clock),
-                Ok(None) => return self.flush(patience),
+                Ok(None) => return pace::flush(&mut self.sink, patience),
                 Err(error) => return Err(Err(error.into())),
             }
         }
-        self.flush(patience)?;
+        pace::flush(&mut self.sink, patience)?;
         Ok(false)
     }
 
@@ -306,20 +295,8 @@ impl Run<'_> {
         }
     }
 
-    fn flush(&mut self, patience: Duration) -> Result<bool, Result<End, Failure>> {
-        let flushed = self.sink.flush(patience);
-        self.warn();
-        flushed.map_err(End::of)
-    }
-
-    fn warn(&mut self) {
-        if let Some(warning) = self.sink.take_warning() {
-            tell(warning);
-        }
-    }
-
     /// What is left, and what is open. Returns the lines that nobody took.
-    fn finish(&mut self) -> Result<u64, Result<End, Failure>> {
+    fn finish(&mut self) -> Result<u64, Ended> {
         while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
         if !self.sink.is_stalled() {
             self.is_end = true;

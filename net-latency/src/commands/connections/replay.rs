@@ -15,7 +15,7 @@ use crate::{
     message::{say, tell},
     output::Sink,
     request::{ConnectionsConfig, FooterFormat, PacketFilter},
-    run::pace::{End, LAST_PATIENCE, tell_unread},
+    run::pace::{End, LAST_PATIENCE, flush_last},
     source::log::{
         csv::{Splitter, unescape},
         input::{self, LogPath},
@@ -46,10 +46,8 @@ pub(super) fn run(config: &ConnectionsConfig, logs: &[PathBuf]) -> Result<(), Fa
             Next::Closed => return Ok(()),
         }
     }
-    match sink.flush(LAST_PATIENCE).map_err(End::of) {
-        Ok(true) => {}
-        Ok(false) => tell_unread(&sink),
-        Err(end) => return end.map(drop),
+    if flush_last(&mut sink)? == End::Closed {
+        return Ok(());
     }
     if replay.wrong > 0 {
         tell(format_args!("{} lines are no connections of ours, and were passed over", replay.wrong));

@@ -27,15 +27,18 @@ use crate::{
     request::{
         DiagnoseConfig, DiagnoseInput, FooterFormat, ReplayConfig, ReportFormat, Speed, TracingConfig,
     },
-    run::pace::{self, BATCH, LAST_PATIENCE, TICK, TICKS_PER_SECOND},
     run::{
-        ends::{Selected, Signals, readable},
+        beats::{Beat, Beats},
+        ends::{Selected, Signals},
+        pace::{self, BATCH, Every, TICK},
         privileges::{self, Later},
         tracer::Tracer,
     },
     source::{RecordSource as _, log::replay::Replay, ring::Names},
 };
 
+/// Between two looks at how busy the CPUs are.
+const LOOK: Duration = Duration::from_millis(200);
 /// Between two looks at a log of which nothing more was read yet.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -129,28 +132,24 @@ impl Live {
         sink: &Sink,
         duration: Duration,
     ) -> Result<(), Failure> {
-        let filling =
-            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = pace::ticks(TICK);
-        let over = pace::over(Some(duration));
-        tokio::pin!(over);
-        let mut ticks = 0u32;
+        let ring = Some(self.tracer.capture.descriptor());
+        let mut beats = Beats::new(Some((signals, selected)), Some(duration), ring, TICK)?;
+        let mut looks = Every::new(Some(LOOK));
         loop {
-            tokio::select! {
+            let beat = tokio::select! {
                 biased;
-                () = signals.any() => return Ok(()),
-                () = &mut over => return Ok(()),
-                ended = selected.all_gone() => return ended,
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
+                beat = beats.next() => beat?,
+                () = looks.next() => {
+                    self.sensors.look_at_cpus(self.summary.packets());
+                    continue;
                 }
-                _ = tick.tick() => {
-                    ticks = ticks.wrapping_add(1);
+            };
+            match beat {
+                Beat::Over => return Ok(()),
+                Beat::Filled => {}
+                Beat::Tick { is_second } => {
                     self.queues.as_mut().map_or(Ok(()), Queues::read)?;
-                    if ticks.is_multiple_of(TICKS_PER_SECOND / 5) {
-                        self.sensors.look_at_cpus(self.summary.packets());
-                    }
-                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
+                    if is_second {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
                         self.sensors.look(self.model.processes(), self.summary.packets(), monotonic_ns());
@@ -291,12 +290,5 @@ fn write(
         ReportFormat::Text => text::write(&verdict, config.is_all, out),
         ReportFormat::Json => json::write(&verdict, out),
     }
-    match sink.flush(LAST_PATIENCE) {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            pace::tell_unread(sink);
-            Ok(())
-        }
-        Err(error) => pace::End::of(error).map(drop),
-    }
+    pace::flush_last(sink).map(drop)
 }

@@ -32,6 +32,7 @@ use crate::{
     message::tell,
     request::{ExportBy, ExportConfig, Listen},
     run::{
+        beats::{Beat, Beats},
         ends::{Selected, Signals},
         pace::{self, TICK},
         privileges::{self, Later},
@@ -154,17 +155,13 @@ impl Export<'_> {
         signals: &mut Signals,
         selected: &mut Selected,
     ) -> Result<(), Failure> {
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
+        let period = if self.slow.is_some() || self.followed.is_some() { TICK } else { LOOK };
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, None, period)?;
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut ticks = pace::ticks(TICK);
         loop {
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(()),
-                () = &mut over => return Ok(()),
-                ended = selected.all_gone() => return ended,
                 _ = looks.tick() => {
                     self.names.refresh();
                     self.slow.iter_mut().for_each(Slow::refresh);
@@ -178,7 +175,10 @@ impl Export<'_> {
                         self.look()?;
                     }
                 }
-                _ = ticks.tick(), if self.slow.is_some() || self.followed.is_some() => {
+                beat = beats.next() => {
+                    if beat? == Beat::Over {
+                        return Ok(());
+                    }
                     self.followed.as_mut().map_or(Ok(()), Followed::read)?;
                     if let Self { slow: Some(slow), tracer, .. } = self {
                         slow.read(tracer, Duration::ZERO)?;

@@ -38,9 +38,10 @@ use crate::{
     message::{say, tell},
     output::{Sink, write_json},
     request::{FooterFormat, HistConfig, ReportFormat},
-    run::pace::{self, Every, LAST_PATIENCE, PATIENCE},
     run::{
+        beats::{Beat, Beats},
         ends::{Selected, Signals},
+        pace::{self, Every, PATIENCE},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -131,10 +132,8 @@ impl Hist<'_> {
         signals: &mut Signals,
         selected: &mut Selected,
     ) -> Result<ControlFlow<()>, Failure> {
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, None, LOOK)?;
         let mut pages = Every::new(self.config.interval);
-        let mut looks = Every::new(Some(LOOK));
         let mut earlier = Counts::new();
         let mut from = *self.tracer.span.start();
         let mut state = self.tracer.state(0, LeftOut::default())?;
@@ -142,9 +141,6 @@ impl Hist<'_> {
         loop {
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(ControlFlow::Continue(())),
-                () = &mut over => return Ok(ControlFlow::Continue(())),
-                ended = selected.all_gone() => return ended.map(ControlFlow::Continue),
                 // Where the reader has not taken the last one, the next covers this time too.
                 () = pages.next() => {
                     if self.sink.waiting_lines() == 0 {
@@ -167,7 +163,10 @@ impl Hist<'_> {
                         (earlier, from) = (now, to);
                     }
                 }
-                () = looks.next() => self.alarm.look(&self.tracer.losses()?),
+                beat = beats.next() => match beat? {
+                    Beat::Over => return Ok(ControlFlow::Continue(())),
+                    Beat::Filled | Beat::Tick { .. } => self.alarm.look(&self.tracer.losses()?),
+                },
             }
             if self.sink.reader_gone() {
                 return Ok(ControlFlow::Break(()));
@@ -185,24 +184,13 @@ impl Hist<'_> {
         let counts = self.tracer.times()?;
         let printed = if is_read {
             let refused = losses.counters.get(Counter::HistogramFull);
-            self.print(&counts, refused, self.tracer.span.clone(), true).and_then(|()| self.write_last())
+            let printed = self.print(&counts, refused, self.tracer.span.clone(), true);
+            printed.and_then(|()| pace::flush_last(&mut self.sink).map(drop))
         } else {
             Ok(())
         };
         say_figures(&self.tracer, View::Hist, &counts, &mut losses, elapsed, self.config.footer)?;
         printed
-    }
-
-    /// Writes what is left, as far as its reader takes it.
-    fn write_last(&mut self) -> Result<(), Failure> {
-        match self.sink.flush(LAST_PATIENCE) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                pace::tell_unread(&self.sink);
-                Ok(())
-            }
-            Err(error) => pace::End::of(error).map(drop),
-        }
     }
 
     /// Prints what was counted between two times, into the sink's buffer.

@@ -40,11 +40,12 @@ use crate::{
     output::Sink,
     probes::journey::{self, Following, Request},
     request::{FooterFormat, JourneyConfig, JourneyFormat, Pick},
-    run::pace::{self, BATCH, End as RunEnd, LAST_PATIENCE, PATIENCE, TICK},
     run::{
+        beats::{Beat, Beats},
         ends::{Selected, Signals},
         names::tell_unmatched,
         notice::Notice,
+        pace::{self, BATCH, End as RunEnd, PATIENCE, TICK},
         privileges::{self, Later},
     },
 };
@@ -166,16 +167,10 @@ impl Run<'_> {
         signals: &mut Signals,
         selected: &mut Selected,
     ) -> Result<ControlFlow<()>, Failure> {
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
-        let mut tick = pace::ticks(TICK);
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, None, TICK)?;
         loop {
-            tokio::select! {
-                biased;
-                () = signals.any() => return Ok(ControlFlow::Continue(())),
-                () = &mut over => return Ok(ControlFlow::Continue(())),
-                ended = selected.all_gone() => return ended.map(ControlFlow::Continue),
-                _ = tick.tick() => {}
+            if beats.next().await? == Beat::Over {
+                return Ok(ControlFlow::Continue(()));
             }
             if self.sink.reader_gone() {
                 return Ok(ControlFlow::Break(()));
@@ -268,11 +263,7 @@ impl Run<'_> {
             if self.config.format == JourneyFormat::Perfetto {
                 self.events.finish(self.sink.buffer());
             }
-            match self.sink.flush(LAST_PATIENCE) {
-                Ok(true) => {}
-                Ok(false) => pace::tell_unread(&self.sink),
-                Err(error) => written = RunEnd::of(error).map(drop),
-            }
+            written = pace::flush_last(&mut self.sink).map(drop);
         }
         if self.config.footer != FooterFormat::None {
             let (begun, lost) = self.following.tallies()?;

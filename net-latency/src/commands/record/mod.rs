@@ -32,9 +32,10 @@ use crate::{
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
     run::{
+        beats::{Beat, Beats},
         connections::Tracing,
-        ends::{self, Selected, Signals, readable},
-        pace::{self, BATCH, TICK, TICKS_PER_SECOND},
+        ends::{self, Selected, Signals},
+        pace::{self, BATCH, TICK},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -189,23 +190,16 @@ impl Recorder<'_> {
         mut server: Option<Server<Dump>>,
         selected: &mut Selected,
     ) -> Result<(), Failure> {
-        let filling =
-            self.tracer.capture.descriptor().and_then(readable).context("cannot wait for the ring buffer")?;
-        let mut tick = pace::ticks(TICK);
+        let ring = Some(self.tracer.capture.descriptor());
+        let mut beats = Beats::new(Some((signals, selected)), self.config.duration, ring, TICK)?;
         let mut block = pace::ticks(BLOCK_TIME.min(self.config.last));
-        let over = pace::over(self.config.duration);
-        tokio::pin!(over);
         let estimate = tokio::time::sleep(ESTIMATE);
         tokio::pin!(estimate);
         let mut is_estimated = self.config.quiet;
-        let mut ticks = 0u32;
         loop {
             let mut ask = None;
             tokio::select! {
                 biased;
-                () = signals.any() => return Ok(()),
-                () = &mut over => return Ok(()),
-                ended = selected.all_gone() => return ended,
                 () = ends::next(Some(&mut asked)) => self.reason = Some("signal".to_owned()),
                 dump = next_ask(server.as_mut()) => ask = Some(dump),
                 written = self.dumps.written() => self.tell_written(written),
@@ -214,16 +208,16 @@ impl Recorder<'_> {
                     self.tell_estimate();
                 }
                 _ = block.tick() => self.ring.turn(true),
-                ready = filling.readable() => {
-                    ready.context("cannot wait for the ring buffer")?.clear_ready();
-                }
-                _ = tick.tick() => {
-                    self.count_failed()?;
-                    ticks = ticks.wrapping_add(1);
-                    if ticks.is_multiple_of(TICKS_PER_SECOND) {
-                        self.look()?;
+                beat = beats.next() => match beat? {
+                    Beat::Over => return Ok(()),
+                    Beat::Filled => {}
+                    Beat::Tick { is_second } => {
+                        self.count_failed()?;
+                        if is_second {
+                            self.look()?;
+                        }
                     }
-                }
+                },
             }
             self.drain()?;
             if let Some(ask) = ask {

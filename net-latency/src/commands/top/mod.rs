@@ -25,7 +25,6 @@ mod view;
 mod window;
 
 use std::{
-    future::pending,
     io::{self, Write as _},
     ops::ControlFlow,
     os::fd::OwnedFd,
@@ -59,9 +58,10 @@ use crate::{
     kernel::{owners, ports},
     message::say,
     request::{FooterFormat, PacketFilter, TopConfig, TopInput},
-    run::pace::{self, BATCH, TICK},
     run::{
+        beats::fills,
         ends::{Selected, Signals, readable},
+        pace::{self, BATCH, TICK},
         privileges::{self, Later},
         tracer::Tracer,
     },
@@ -472,15 +472,4 @@ fn write_replayed(
     writeln!(out, "  {} lines read: {shown} shown, {filtered} filtered", shown + filtered)?;
     replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
     if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not played to its end") }
-}
-
-/// Returns when the ring buffer fills; never without one.
-async fn fills(ring: Option<&AsyncFd<OwnedFd>>) -> Result<(), Failure> {
-    match ring {
-        Some(ring) => {
-            ring.readable().await.context("cannot wait for the ring buffer")?.clear_ready();
-            Ok(())
-        }
-        None => pending().await,
-    }
 }
