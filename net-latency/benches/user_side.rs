@@ -10,8 +10,8 @@ use std::{
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use net_latency::inside::{
-    Clock, Event, Format, Model, Options, Order, Packer, Recent, Stages, Summary, Writer, Zone,
-    completion_ns, header, pack,
+    Clock, Event, Format, Found, Model, Options, Order, Packer, Recent, Stages, Summary, Writer, Zone,
+    completion_ns, header,
 };
 use net_latency_common::{AF_INET, IPPROTO_TCP, PacketRecord};
 
@@ -123,10 +123,9 @@ fn benches(criterion: &mut Criterion) {
     let mut packer = Packer::default();
     group.bench_function("packed from ring to block", |bencher| {
         bencher.iter(|| {
+            packer.set_clock(clock);
             drain(&mut order, &records, |record| {
-                let event = Event::new(record, clock.to_utc_ns(completion_ns(record)), Some(b"lo"));
-                pack(&event, &mut packer);
-                summary.record_event(&event);
+                packer.pack(record, None, || Found { ifname: Some(b"lo"), ..Found::default() });
                 if packer.is_full() {
                     black_box(packer.finish());
                 }

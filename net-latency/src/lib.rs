@@ -37,8 +37,8 @@ pub mod inside {
         diagnosis::{Model, Recent},
         error::Failure,
         kernel::{memory, preemption},
-        output::{Options, Writer, header, packed::pack},
-        packet::event::{Event, PARTS, completion_ns},
+        output::{Options, Writer, header},
+        packet::event::{Event, Found, PARTS, completion_ns},
         probes::{
             plan::{Plan, Scope},
             table::{Mechanism, Program, Programs},

@@ -15,7 +15,9 @@ use crate::{clock::Zone, output::write_json, request::FooterFormat};
 /// The footer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Footer<'a> {
-    /// Its packets.
+    /// Its packets, in and out.
+    pub packets: [u64; 2],
+    /// Their times, where they were summed up.
     pub summary: &'a Summary,
     /// How long it took.
     pub elapsed: Duration,
@@ -37,8 +39,8 @@ impl Footer<'_> {
     /// # Errors
     /// When `out` can't be written.
     pub(crate) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
-        let Self { summary, elapsed, losses, ledger, cost, view, zone } = *self;
-        let balance = Balance { packets: summary.by_direction(), elapsed, losses, ledger, cost: Some(cost) };
+        let Self { packets, summary, elapsed, losses, ledger, cost, view, zone } = *self;
+        let balance = Balance { packets, elapsed, losses, ledger, cost: Some(cost) };
         match form {
             FooterFormat::None => Ok(()),
             FooterFormat::Json => {

@@ -200,6 +200,7 @@ mod tests {
         let elapsed = Duration::from_millis(12_345);
         let cost = Cost { own: elapsed / 40, elapsed, resident_bytes: 19_000_000, programs: None };
         let footer = Footer {
+            packets: summary.by_direction(),
             summary,
             elapsed,
             losses,

@@ -346,6 +346,7 @@ pub(crate) mod tests {
             programs: None,
         };
         let footer = Footer {
+            packets: summary.by_direction(),
             summary,
             elapsed: Duration::from_millis(12_345),
             losses,

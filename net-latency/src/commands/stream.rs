@@ -139,6 +139,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     losses.evicted_in = ledger.evicted;
     if config.footer != FooterFormat::None {
         let footer = Footer {
+            packets: stream.summary.by_direction(),
             summary: &stream.summary,
             elapsed,
             losses: &losses,

@@ -3,13 +3,10 @@
 use std::net::IpAddr;
 
 use super::line::Piece;
-use crate::{
-    packet::{
-        event::{Event, held_name},
-        fields::{Of, with_fields},
-        stages::{FINE_STAGES, STAGES, Stage, crossed, dir, split},
-    },
-    recording::columns::{Role, column},
+use crate::packet::{
+    event::{Event, held_name},
+    fields::{Of, with_fields},
+    stages::{FINE_STAGES, STAGES, Stage, crossed, dir, split},
 };
 
 /// The name of a field.
@@ -18,15 +15,12 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     /// The same as a key of JSON behind another field.
     pub(super) key: Piece<24>,
-    /// Where recordings have it.
-    pub(super) column: usize,
-    pub(super) role: Role,
 }
 
 impl Field {
     pub(super) const fn new(name: &'static str) -> Self {
         let key = Piece::of([b",\"", name.as_bytes(), b"\":"]);
-        Self { name, key, column: column(name), role: Role::of(name) }
+        Self { name, key }
     }
 }
 

@@ -4,7 +4,6 @@ mod csv;
 mod fields;
 mod json;
 mod line;
-pub(crate) mod packed;
 mod pcapng;
 #[cfg(test)]
 pub(crate) mod schema;

@@ -163,7 +163,7 @@ const OUT_ORDER: [usize; STAMPS] = [STAMP_APP, STAMP_TRANSPORT, STAMP_IP, STAMP_
 
 /// The stamps in the order in which the packet crosses the stages.
 #[inline]
-fn in_display_order(record: &PacketRecord) -> [u64; STAMPS] {
+pub(crate) fn in_display_order(record: &PacketRecord) -> [u64; STAMPS] {
     // Each of the two by itself, which takes no table.
     if record.direction == Direction::In as u8 {
         IN_ORDER.map(|stage| record.stamps[stage])
@@ -190,6 +190,25 @@ pub(crate) fn from_display_order(direction: Direction, crossed: [u64; STAMPS]) -
 #[inline]
 fn between(from: u64, to: u64) -> Option<u64> {
     if from == 0 || to == 0 { None } else { to.checked_sub(from) }
+}
+
+/// Which way the packet of this record went.
+#[inline]
+pub(crate) fn direction_of(record: &PacketRecord) -> Direction {
+    if record.direction == Direction::In as u8 { Direction::In } else { Direction::Out }
+}
+
+/// What only the user side knows of a packet, beside its time. Unknown is `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Found<'a> {
+    /// The name of its device, as the kernel has it (any bytes).
+    pub ifname: Option<&'a [u8]>,
+    /// The process' number in its own PID namespace.
+    pub ns_pid: Option<u32>,
+    /// The name of its network namespace.
+    pub netns_name: Option<&'a [u8]>,
+    /// The short id of the process's container.
+    pub container: Option<&'a [u8]>,
 }
 
 /// A finished packet. Cheap to copy; borrows the record from the ring buffer.
@@ -316,7 +335,7 @@ impl<'a> Event<'a> {
     /// Which way the packet went.
     #[must_use]
     pub fn direction(&self) -> Direction {
-        if self.record.direction == Direction::In as u8 { Direction::In } else { Direction::Out }
+        direction_of(self.record)
     }
 
     /// What carries the packet's data.
@@ -429,6 +448,12 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn has_parts(&self) -> bool {
         self.parts.is_some()
+    }
+
+    /// The same as its record has them.
+    #[must_use]
+    pub(crate) fn raw_parts(&self) -> Option<&'a [u64; PARTS]> {
+        self.parts
     }
 
     /// Its parts, in ns, `None` where unknown; nothing unless requested.

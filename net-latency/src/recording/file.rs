@@ -5,7 +5,7 @@
 //! | 8 | [`MAGIC`] |
 //! | 4, 4 | length of the head, its checksum (CRC-32) |
 //! | … | the head: [`Head`] as JSON |
-//! | 4 | [`BLOCK`], and the block's head (32 bytes) and content; as often as there are blocks |
+//! | 4 | [`BLOCK`], and the block's head (12 bytes) and content; as often as there are blocks |
 //! | 4, 8, 4 | [`END`], the number of packets, and its checksum |
 //!
 //! Numbers are little-endian.
@@ -22,17 +22,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::escape::bounded;
 
-use super::{
-    block::{Block, HEAD, Rows},
-    columns::{MOST_COLUMNS, NAMES},
-};
+use super::block::{Block, HEAD, Rows};
 
 /// What a file begins with. It is no text, and shows when something took it for one.
 pub(crate) const MAGIC: &[u8; 8] = b"\x89NLR\r\n\x1a\n";
 const BLOCK: &[u8; 4] = b"BLCK";
 const END: &[u8; 4] = b"END.";
-/// The version that is written. One that is higher is not read.
-const VERSION: u32 = 1;
+/// The version that is written, and the only one that is read: no release has written another. It changes with what a block is
+/// (`recording/block.rs`), of which the layout of a packet's record is a part.
+const VERSION: u32 = 2;
 /// A head is far shorter.
 const MOST_HEAD: usize = 1 << 20;
 
@@ -59,8 +57,6 @@ pub(crate) struct Head {
     pub(crate) offset_s: i32,
     /// Packets of the run by then that were lost: they are in no file.
     pub(crate) lost: u64,
-    /// Names of the columns of its blocks, which are the fields of a line of JSON.
-    pub(crate) columns: Vec<String>,
 }
 
 impl Head {
@@ -77,7 +73,6 @@ impl Head {
             monotonic_ns: 0,
             offset_s: 0,
             lost: 0,
-            columns: NAMES.map(str::to_owned).to_vec(),
         }
     }
 
@@ -114,7 +109,7 @@ pub(crate) fn write(
     for block in blocks {
         out.write_all(BLOCK)?;
         out.write_all(&block.head())?;
-        out.write_all(&block.packed)?;
+        out.write_all(&block.bytes)?;
         packets += u64::from(block.rows);
     }
     let packets = packets.to_le_bytes();
@@ -138,8 +133,8 @@ pub(crate) enum Damage {
     Cut,
     /// A checksum is wrong, or what it is of makes no sense.
     Wrong,
-    /// A later version has written it.
-    Newer(u32),
+    /// It is of another version of the form.
+    Other(u32),
 }
 
 impl fmt::Display for Damage {
@@ -148,9 +143,10 @@ impl fmt::Display for Damage {
             Self::Io(error) => error.fmt(f),
             Self::Cut => f.write_str("the recording is cut off"),
             Self::Wrong => f.write_str("the recording is damaged"),
-            Self::Newer(version) => write!(
+            Self::Other(version) => write!(
                 f,
-                "the recording is of version {version}, and this net-latency reads up to {VERSION}; use a newer one"
+                "the recording's form is version {version}, and this net-latency reads version {VERSION}; use the net-latency \
+                 that wrote it"
             ),
         }
     }
@@ -185,19 +181,16 @@ impl<R: Read> Reader<R> {
         if checksum(&head) != expected {
             return Err(Damage::Wrong);
         }
-        // What a later version has may be of any kind.
+        // What another version has may be of any kind.
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
         let Version { version } = serde_json::from_slice(&head).map_err(|_| Damage::Wrong)?;
-        if version > VERSION {
-            return Err(Damage::Newer(version));
+        if version != VERSION {
+            return Err(Damage::Other(version));
         }
         let head: Head = serde_json::from_slice(&head).map_err(|_| Damage::Wrong)?;
-        if head.columns.len() > MOST_COLUMNS {
-            return Err(Damage::Wrong);
-        }
         Ok((Self { source, packets: 0, is_over: false }, head))
     }
 
@@ -226,10 +219,10 @@ impl<R: Read> Reader<R> {
             return Err(Damage::Wrong);
         }
         let head: [u8; HEAD] = array(&mut self.source)?;
-        let packed = bytes(&mut self.source, Block::following(&head).ok_or(Damage::Wrong)?)?;
-        let block = Block::with_head(&head, packed.into()).ok_or(Damage::Wrong)?;
+        let bytes = bytes(&mut self.source, Block::following(&head).ok_or(Damage::Wrong)?)?;
+        let block = Block::with_head(&head, bytes.into()).ok_or(Damage::Wrong)?;
         self.packets += u64::from(block.rows);
-        Rows::of(&block).map(Some).ok_or(Damage::Wrong)
+        Ok(Some(Rows::of(block)))
     }
 }
 

@@ -42,6 +42,7 @@ impl Ring {
     }
 
     /// Makes a block of what waits for it, if that is enough or `is_due`; lets those go that there is no room for.
+    #[inline(always)]
     pub(crate) fn turn(&mut self, is_due: bool) {
         if !self.packer.is_full() && !is_due {
             return;
@@ -56,14 +57,14 @@ impl Ring {
         let last = self.last;
         let is_old = |(complete, _): &(Instant, _)| now.duration_since(*complete) > last;
         while self.blocks.front().is_some_and(is_old) && self.forget() {}
-        let room = self.most.saturating_sub(self.packer.bytes());
-        while self.bytes + block.bytes() > room {
+        let room = self.most.saturating_sub(self.packer.size());
+        while self.bytes + block.size() > room {
             if !self.forget() {
                 self.refused += u64::from(block.rows);
                 return;
             }
         }
-        self.bytes += block.bytes();
+        self.bytes += block.size();
         self.packets += u64::from(block.rows);
         self.blocks.push_back((now, Arc::new(block)));
     }
@@ -72,7 +73,7 @@ impl Ring {
     fn forget(&mut self) -> bool {
         let is_free = |(_, front): &mut (Instant, Arc<Block>)| Arc::strong_count(front) == 1;
         let Some((_, front)) = self.blocks.pop_front_if(is_free) else { return false };
-        self.bytes -= front.bytes();
+        self.bytes -= front.size();
         self.packets -= u64::from(front.rows);
         true
     }
@@ -85,7 +86,7 @@ impl Ring {
 
     /// Bytes of memory that it takes, and packets that it holds.
     pub(crate) fn size(&self) -> (usize, u64) {
-        (self.bytes + self.packer.bytes(), self.packets + self.packer.rows() as u64)
+        (self.bytes + self.packer.size(), self.packets + u64::from(self.packer.rows()))
     }
 
     /// Bytes of memory that a packet takes, in blocks that are complete.
@@ -103,31 +104,32 @@ impl Ring {
 mod tests {
     use super::*;
     use crate::{
-        output::packed,
-        packet::event::{
-            Event,
-            fixtures::{WALL_NS, incoming},
-        },
-        recording::block::MOST_ROWS,
+        clock::Clock,
+        packet::event::{Found, fixtures::incoming},
+        recording::block::Rows,
     };
     use net_latency_common::PacketRecord;
 
-    const SECOND: i64 = 1_000_000_000;
-
-    /// Puts a block's worth of packets at that time, none like the one before.
-    fn put(ring: &mut Ring, wall_ns: i64) {
-        for number in 0..MOST_ROWS as u32 {
-            let seq = number.wrapping_mul(0x9e37_79b9) ^ wall_ns as u32;
-            let record = PacketRecord { seq, ..incoming() };
-            packed::pack(&Event::new(&record, wall_ns, None), &mut ring.packer);
+    /// Puts a block's worth of packets, which begins with that number.
+    fn put(ring: &mut Ring, number: u32) {
+        while {
+            let record =
+                PacketRecord { seq: number + ring.packer.rows().wrapping_mul(0x9e37_79b9), ..incoming() };
+            ring.packer.pack(&record, None, Found::default);
             ring.turn(false);
-        }
-        assert_eq!(ring.packer.rows(), 0, "a block is made of them");
+            ring.packer.rows() > 0
+        } {}
     }
 
-    fn full(most: usize, seconds: i64) -> Ring {
+    /// The number that a block begins with.
+    fn number(block: &Block) -> u32 {
+        let block = Block { rows: block.rows, bytes: block.bytes.clone() };
+        Rows::of(block).next().expect("a packet").record.seq
+    }
+
+    fn full(most: usize, blocks: u32) -> Ring {
         let mut ring = Ring::new(most, Duration::from_secs(3_600));
-        (0..seconds).for_each(|second| put(&mut ring, WALL_NS + second * SECOND));
+        (0..blocks).for_each(|number| put(&mut ring, number));
         ring
     }
 
@@ -135,16 +137,16 @@ mod tests {
     fn memory_is_bounded_and_the_oldest_goes() {
         const MOST: usize = 4 << 20;
         let mut ring = full(MOST, 2);
-        for second in 2..400 {
-            put(&mut ring, WALL_NS + second * SECOND);
+        for number in 2..100 {
+            put(&mut ring, number);
             assert!(ring.size().0 <= MOST, "{} bytes", ring.size().0);
         }
         let held = ring.held();
-        assert!(held.len() < 398 && held.len() > 10, "{} blocks", held.len());
-        assert_eq!(held.last().map(|block| block.span.1), Some(WALL_NS + 399 * SECOND));
-        assert!(held.is_sorted_by_key(|block| block.span.0));
+        let numbers: Vec<_> = held.iter().map(|block| number(block)).collect();
+        assert!(numbers.len() > 10 && numbers.len() < 98, "{numbers:?}");
+        assert_eq!(numbers, Vec::from_iter(100 - numbers.len() as u32..100));
         assert_eq!(ring.refused(), 0);
-        assert_eq!(ring.size().1, held.len() as u64 * MOST_ROWS as u64);
+        assert_eq!(ring.size().1, held.iter().map(|block| u64::from(block.rows)).sum::<u64>());
     }
 
     #[test]
@@ -152,8 +154,8 @@ mod tests {
         let mut ring = Ring::new(64 << 20, Duration::from_secs(10));
         let begun = Instant::now();
         for second in 0..40 {
-            let hours = [0, -5, 7][second as usize % 3] * 3_600;
-            packed::pack(&Event::new(&incoming(), WALL_NS + hours * SECOND, None), &mut ring.packer);
+            ring.packer.set_clock(Clock::at([0, -5, 7][second as usize % 3] * 3_600_000_000_000));
+            ring.packer.pack(&incoming(), None, Found::default);
             let block = ring.packer.finish().expect("a packet");
             ring.keep(block, begun + Duration::from_secs(second));
         }
@@ -164,17 +166,17 @@ mod tests {
     #[test]
     fn blocks_of_a_file_that_is_written_stay_and_the_bound_holds() {
         const MOST: usize = 4 << 20;
-        let mut ring = full(MOST, 400);
+        let mut ring = full(MOST, 100);
         let writing = ring.held();
-        for second in 400..420 {
-            put(&mut ring, WALL_NS + second * SECOND);
+        for number in 100..120 {
+            put(&mut ring, number);
             assert!(ring.size().0 <= MOST);
         }
         assert!(ring.refused() > 0);
         assert!(writing.iter().all(|block| Arc::strong_count(block) == 2), "none is lost to the file");
         let refused = ring.refused();
         drop(writing);
-        put(&mut ring, WALL_NS + 420 * SECOND);
+        put(&mut ring, 120);
         assert_eq!(ring.refused(), refused, "there is room again");
     }
 }

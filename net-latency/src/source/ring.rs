@@ -35,7 +35,7 @@ use crate::{
     },
     message::tell,
     packet::{
-        event::{Event, completion_ns, finished_ns, line_ns},
+        event::{Event, Found, completion_ns, finished_ns, line_ns},
         possible,
     },
 };
@@ -331,6 +331,19 @@ impl Names {
         place(&mut self.namespaces, netns, process)
     }
 
+    /// What is known of a packet that was finished at `wall_ns`.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, packet: &PacketRecord, wall_ns: i64) -> Found<'_> {
+        let process = self.processes.find(packet.pid, packet.process, wall_ns);
+        let (netns_name, container) = place(&mut self.namespaces, packet.netns, process);
+        Found {
+            ifname: self.devices.name(packet.netns, packet.ifindex, packet.pid),
+            ns_pid: process.and_then(|process| process.number),
+            netns_name,
+            container,
+        }
+    }
+
     /// Asks anew for what may have changed.
     pub(crate) fn refresh(&mut self) {
         self.devices.refresh();
@@ -403,20 +416,18 @@ impl RecordSource for Live<'_> {
                 continue;
             }
             let wall_ns = clock.to_utc_ns(finished_ns);
-            let (process, device, (netns_name, container)) = match names {
-                Some(Names { devices, processes, namespaces }) => {
-                    let process = processes.find(packet.pid, packet.process, wall_ns);
-                    let device = devices.name(packet.netns, packet.ifindex, packet.pid);
-                    (process, device, place(namespaces, packet.netns, process))
-                }
-                None => (None, None, (None, None)),
+            let found = match names {
+                Some(names) => names.find(packet, wall_ns),
+                None => Found::default(),
             };
-            let ns_pid = process.and_then(|process| process.number);
             let event = match in_order {
-                Some(_) => Event::in_order(packet, wall_ns, device),
-                None => Event::new(packet, wall_ns, device),
+                Some(_) => Event::in_order(packet, wall_ns, found.ifname),
+                None => Event::new(packet, wall_ns, found.ifname),
             };
-            let event = event.with_ns_pid(ns_pid).with_place(netns_name, container).with_parts(parts);
+            let event = event
+                .with_ns_pid(found.ns_pid)
+                .with_place(found.netns_name, found.container)
+                .with_parts(parts);
             return Ok(Some(take(&event)));
         }
         Ok(None)

@@ -210,6 +210,7 @@ impl Live {
             return Ok(());
         }
         let footer = Footer {
+            packets: self.summary.by_direction(),
             summary: &self.summary,
             elapsed,
             losses,

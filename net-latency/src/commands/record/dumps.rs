@@ -132,7 +132,7 @@ impl Dumps {
     pub(super) fn begin(&mut self, head: Head, blocks: Vec<Arc<Block>>) -> Result<(), Failure> {
         // Also where it fails: what fails now fails again in a moment.
         self.last = Some(Instant::now());
-        let needed: u64 = blocks.iter().map(|block| block.bytes() as u64).sum();
+        let needed: u64 = blocks.iter().map(|block| block.size() as u64).sum();
         check_room(&self.place, needed).map_err(|error| self.failed(error))?;
         let name = name(head.wall_ns, &self.names);
         let mut part = OsString::from(format!(".{}", process::id()));
@@ -262,9 +262,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        output::packed,
         packet::event::{
-            Event,
+            Found,
             fixtures::{WALL_NS, incoming},
         },
         recording::block::Packer,
@@ -272,7 +271,7 @@ mod tests {
 
     fn blocks() -> Vec<Arc<Block>> {
         let mut packer = Packer::default();
-        packed::pack(&Event::new(&incoming(), WALL_NS, None), &mut packer);
+        packer.pack(&incoming(), None, Found::default);
         packer.finish().into_iter().map(Arc::new).collect()
     }
 

@@ -27,7 +27,6 @@ use crate::{
         server::{Dump, Server, hosts},
     },
     message::{say, tell},
-    output::packed,
     probes::connections::Told,
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
@@ -106,7 +105,6 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
             at.unwrap_or_default(),
         ));
     }
-    let start = *tracer.span.start();
     let mut recorder = Recorder {
         config,
         tracer,
@@ -116,7 +114,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
         ring: Ring::new(config.memory, config.last),
         dumps,
         head,
-        summary: Summary::since(start),
+        packets: [0; 2],
         left_out: LeftOut::default(),
         begun: Instant::now(),
         drops: 0,
@@ -165,7 +163,8 @@ struct Recorder<'a> {
     ring: Ring,
     dumps: Dumps,
     head: Head,
-    summary: Summary,
+    /// Packets that have come in and gone out.
+    packets: [u64; 2],
     left_out: LeftOut,
     begun: Instant,
     /// Packets that the kernel had dropped a second ago.
@@ -231,6 +230,7 @@ impl Recorder<'_> {
     /// Once a second: names, losses, drops, connections that failed.
     fn look(&mut self) -> Result<(), Failure> {
         self.names.refresh();
+        self.ring.packer.forget_names();
         let losses = self.tracer.losses()?;
         self.alarm.look(&losses);
         let before = std::mem::replace(&mut self.drops, dropped(&losses));
@@ -271,12 +271,15 @@ impl Recorder<'_> {
 
     /// Keeps the packets that wait, a batch at most; whether there were as many.
     fn drain(&mut self) -> Result<bool, Failure> {
-        let Self { tracer, names, ring, summary, left_out, config, reason, .. } = self;
-        let mut records = tracer.records(Clock::sample(), Some(names), left_out);
+        let Self { tracer, names, ring, packets, left_out, config, reason, .. } = self;
+        let clock = Clock::sample();
+        ring.packer.set_clock(clock);
+        let mut records = tracer.records(clock, None, left_out);
         for _ in 0..BATCH {
             let next = records.next(|event| {
-                packed::pack(event, &mut ring.packer);
-                summary.record_event(event);
+                let record = event.record();
+                ring.packer.pack(record, event.raw_parts(), || names.find(record, event.wall_ns()));
+                packets[event.direction() as usize] += 1;
                 if let Some(least) = config.triggers.slower
                     && event.is_slow(least)
                 {
@@ -400,7 +403,7 @@ impl Recorder<'_> {
                 "no packets in the first 10 s, so that nothing is known of how long the memory lasts",
             );
         };
-        let lasts = self.config.memory.saturating_sub(self.ring.packer.bytes()) as f64 / (rate * each);
+        let lasts = self.config.memory.saturating_sub(self.ring.packer.size()) as f64 / (rate * each);
         let lasts = Duration::from_secs_f64(lasts.min(1e9));
         let is_enough = if lasts < self.config.last {
             ", less than --last: more --memory, a filter or --sample helps"
@@ -424,7 +427,7 @@ impl Recorder<'_> {
             self.tell_written(written);
         }
         losses.not_kept = self.ring.refused();
-        let kept = self.summary.packets() - losses.not_kept;
+        let kept = self.packets.iter().sum::<u64>() - losses.not_kept;
         let ledger = self.tracer.ledger(kept, self.left_out, losses.not_kept)?;
         losses.evicted_in = ledger.evicted;
         if !self.config.quiet {
@@ -437,7 +440,9 @@ impl Recorder<'_> {
         }
         if self.config.footer != FooterFormat::None {
             let footer = Footer {
-                summary: &self.summary,
+                packets: self.packets,
+                // Of single packets a file tells.
+                summary: &Summary::new(),
                 elapsed,
                 losses: &losses,
                 ledger: &ledger,

@@ -432,6 +432,7 @@ impl<'a> Top<'a> {
                 }
                 let ledger = tracer.ledger(summary.packets(), left_out, 0)?;
                 let footer = Footer {
+                    packets: summary.by_direction(),
                     summary: &summary,
                     elapsed,
                     losses: &Losses { evicted_in: ledger.evicted, ..losses },

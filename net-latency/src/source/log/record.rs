@@ -19,10 +19,7 @@ use net_latency_common::{
     AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
 };
 
-use super::{
-    fields::Fields,
-    time::{Time, TimeReader},
-};
+use super::{fields::Fields, time::TimeReader};
 use crate::packet::{
     event::{COLUMNS, Event, PARTS, from_display_order},
     stages::{crossed, split},
@@ -31,21 +28,21 @@ use crate::packet::{
 /// An end of a packet whose line lacks one.
 const NOWHERE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A record, and what only the user side knew.
+/// A record, and what only the user side knew. Of a recording it is the one that the kernel side made, but for the clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogRecord<'a> {
-    record: PacketRecord,
+    pub(super) record: PacketRecord,
     pub(crate) wall_ns: i64,
     /// Of the clock that told the time, east of Greenwich.
     pub(crate) offset_s: i32,
-    ifname: Option<Cow<'a, str>>,
-    ns_pid: Option<u32>,
-    netns_name: Option<Cow<'a, str>>,
-    container: Option<Cow<'a, str>>,
+    pub(super) ifname: Option<Cow<'a, str>>,
+    pub(super) ns_pid: Option<u32>,
+    pub(super) netns_name: Option<Cow<'a, str>>,
+    pub(super) container: Option<Cow<'a, str>>,
     /// The line says where its bytes are.
-    has_seq: bool,
+    pub(super) has_seq: bool,
     /// Of a log that has fine stages. Why one is unknown no line says.
-    parts: Option<[u64; PARTS]>,
+    pub(super) parts: Option<[u64; PARTS]>,
 }
 
 impl<'a> LogRecord<'a> {
@@ -53,12 +50,6 @@ impl<'a> LogRecord<'a> {
     #[inline(always)]
     pub(super) fn of(fields: Fields<'a>, times: &mut TimeReader) -> Option<Self> {
         let time = times.read(fields.ts.as_ref()?)?;
-        Self::at(fields, time)
-    }
-
-    /// The same of a packet of that time.
-    #[inline(always)]
-    pub(super) fn at(fields: Fields<'a>, time: Time) -> Option<Self> {
         let (direction, protocol) = (fields.dir?, fields.proto?);
         let ends = fields.saddr.zip(fields.sport).zip(fields.daddr.zip(fields.dport));
         let ((source, sport), (destination, dport)) = ends.unwrap_or((NOWHERE, NOWHERE));

@@ -1,19 +1,21 @@
-//! The packets of a recording (`recording/file.rs`): what its columns hold, as the fields of a line.
+//! The packets of a recording (`recording/file.rs`): the records that were packed, on the clock on the wall.
 
-use std::{borrow::Cow, io::Read, net::IpAddr};
+use std::{borrow::Cow, io::Read};
 
-use super::{
-    fields::{Fields, InOrder, Values},
-    record::LogRecord,
-    time::Time,
+use net_latency_common::{
+    AF_INET, AF_INET6, Direction, IPPROTO_TCP, IPPROTO_UDP, PART_FINISHED, PacketRecord,
 };
+
+use super::record::LogRecord;
 use crate::{
-    output::packed::WORDS,
-    packet::stages::{FINE_STAGES, STAGES, Stage},
+    kernel::netns::NAME_LEN,
+    packet::{
+        event::{Protocol, finished_ns},
+        possible::is_possible,
+    },
     recording::{
-        block::{self, Rows},
-        columns::{Role, fields},
-        file::{Damage, Head, Reader},
+        block::{Named, Row, Rows},
+        file::{Damage, Reader},
     },
 };
 
@@ -25,32 +27,6 @@ pub(super) struct Recorded<R> {
     /// What it is of, in words.
     pub(super) told: String,
     offset_s: i32,
-    /// What is expected of each of its columns.
-    roles: Vec<Role>,
-    places: Places,
-}
-
-/// Which of its columns a field is.
-#[derive(Debug)]
-struct Places {
-    /// The time of a packet.
-    time: Option<usize>,
-    /// As they are declared, without the stages.
-    fields: Vec<Option<usize>>,
-    /// By their names.
-    stages: Vec<(&'static str, Option<usize>)>,
-}
-
-impl Places {
-    fn of(head: &Head) -> Self {
-        let place = |field: &str| head.columns.iter().position(|column| column == field);
-        let stages = STAGES.iter().chain(&FINE_STAGES).map(|stage| stage.field);
-        Self {
-            time: place("ts"),
-            fields: fields().map(place).collect(),
-            stages: stages.map(|stage| (stage, place(stage))).collect(),
-        }
-    }
 }
 
 impl<R: Read> Recorded<R> {
@@ -60,14 +36,7 @@ impl<R: Read> Recorded<R> {
     /// If that can't be read.
     pub(super) fn open(source: R) -> Result<Self, Damage> {
         let (reader, head) = Reader::open(source)?;
-        Ok(Self {
-            reader,
-            rows: None,
-            told: head.told(),
-            offset_s: head.offset_s,
-            roles: head.columns.iter().map(|column| Role::of(column)).collect(),
-            places: Places::of(&head),
-        })
+        Ok(Self { reader, rows: None, told: head.told(), offset_s: head.offset_s })
     }
 
     /// The next packet; `None` at the end.
@@ -81,127 +50,88 @@ impl<R: Read> Recorded<R> {
                 return Ok(None);
             }
         }
-        let Self { rows: Some(rows), offset_s, roles, places, .. } = self else { return Ok(None) };
-        let row = rows.next(roles).ok_or(Damage::Wrong)?;
-        let rows = &*rows;
-        let fields = Fields::read(&mut Line { row: &row, rows, places, turn: 0, column: 0 });
-        let fields = fields.ok().filter(|fields| !fields.have_long_name()).ok_or(Damage::Wrong)?;
-        let wall_ns = places.time.and_then(|time| row.get(time)).ok_or(Damage::Wrong)?.cast_signed();
-        LogRecord::at(fields, Time { wall_ns, offset_s: *offset_s }).map(Some).ok_or(Damage::Wrong)
+        let Some(rows) = &mut self.rows else { return Ok(None) };
+        let row = rows.next().ok_or(Damage::Wrong)?;
+        packet(&row, rows.names(&row), self.offset_s).map(Some).ok_or(Damage::Wrong)
     }
 }
 
-/// A row as a line that has its fields in their order.
-struct Line<'a, 'row> {
-    row: &'row block::Values,
-    rows: &'a Rows,
-    places: &'row Places,
-    /// How many fields have been asked for.
-    turn: usize,
-    /// The column of the last one.
-    column: usize,
-}
-
-impl<'a> Line<'a, '_> {
-    fn is_there(&mut self, column: Option<usize>) -> bool {
-        let Some(column) = column else { return false };
-        self.column = column;
-        self.row.there >> column & 1 == 1
+/// The packet of a row; `None` if the kernel side makes no such record.
+fn packet<'a>(row: &Row, named: &'a Named, offset_s: i32) -> Option<LogRecord<'a>> {
+    let Row { mut record, mut parts, clock_ns, .. } = *row;
+    if !is_record(&record) || !is_possible(&record, parts.as_ref(), 0) {
+        return None;
     }
-
-    /// What the block has once, and this column.
-    fn bytes(&self) -> Result<Option<&'a [u8]>, ()> {
-        self.row.get(self.column).map(|number| self.rows.text(number).ok_or(())).transpose()
-    }
-}
-
-impl<'a> Values<'a> for Line<'a, '_> {
-    type Error = ();
-
-    fn wrong(&self) {}
-
-    fn number(&mut self, most: u64) -> Result<Option<u64>, ()> {
-        match self.row.get(self.column) {
-            Some(number) if number > most => Err(()),
-            number => Ok(number),
+    let wall_ns = i64::try_from(finished_ns(&record, parts.as_ref())).ok()?.checked_add(clock_ns)?;
+    // As a log's, its stamps are on the clock on the wall. 0 is unknown.
+    let finished = parts.as_mut().filter(|_| record.direction != Direction::In as u8);
+    let finished = finished.map(|parts| &mut parts[PART_FINISHED]);
+    for stamp in record.stamps.iter_mut().chain([&mut record.other]).chain(finished) {
+        if *stamp != 0 {
+            *stamp = stamp.checked_add_signed(clock_ns).filter(|stamp| *stamp != 0)?;
         }
     }
-
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, ()> {
-        Ok(self.bytes()?.map(String::from_utf8_lossy))
+    let [ifname, netns_name, container] = &named.texts;
+    let texts = [ifname, netns_name, container].map(|text| text.as_deref().map(String::from_utf8_lossy));
+    if texts.iter().flatten().any(|text| text.len() > NAME_LEN) {
+        return None;
     }
-
-    fn address(&mut self) -> Result<Option<IpAddr>, ()> {
-        let Some(bytes) = self.bytes()? else { return Ok(None) };
-        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-        let v6 = <[u8; 16]>::try_from(bytes).map(IpAddr::from);
-        v4.or(v6).map(Some).map_err(drop)
-    }
-
-    fn words(&mut self, mut take: impl FnMut(&str)) -> Result<(), ()> {
-        let words = self.bytes()?.unwrap_or_default().split(|byte| *byte == WORDS);
-        words.for_each(|word| take(str::from_utf8(word).unwrap_or_default()));
-        Ok(())
-    }
+    let [ifname, netns_name, container]: [Option<Cow<'a, str>>; 3] = texts;
+    Some(LogRecord {
+        record,
+        wall_ns,
+        offset_s,
+        ifname,
+        ns_pid: named.ns_pid,
+        netns_name,
+        container,
+        has_seq: Protocol::of(record.protocol) == Protocol::Tcp,
+        parts,
+    })
 }
 
-impl<'a> InOrder<'a> for Line<'a, '_> {
-    fn is_next(&mut self, key: &'static str) -> bool {
-        debug_assert_eq!(
-            key.get(2..key.len() - 2),
-            fields().nth(self.turn),
-            "fields are asked for in their order"
-        );
-        let column = self.places.fields[self.turn];
-        self.turn += 1;
-        // A line of a log has it in front of all.
-        self.is_there(column) && !(column.is_some() && column == self.places.time)
-    }
-
-    fn is_stage_next(&mut self, stage: &Stage) -> bool {
-        let place = self.places.stages.iter().find(|(name, _)| *name == stage.field);
-        self.is_there(place.and_then(|(_, place)| *place))
-    }
+/// Whether it is of a kind that there is.
+fn is_record(record: &PacketRecord) -> bool {
+    record.direction <= Direction::Out as u8
+        && [IPPROTO_TCP, IPPROTO_UDP].contains(&record.protocol)
+        && [AF_INET, AF_INET6].contains(&record.family.into())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use net_latency_common::{PacketRecord, Unknown, unknown_part};
+    use net_latency_common::{PART_WAIT, PARTS, STAMP_APP, STAMP_TRANSPORT, Unknown, unknown_part};
     use proptest::prelude::*;
 
     use super::*;
     use crate::{
-        clock::Zone,
+        clock::{Clock, Zone},
         fuzz,
         output::{
-            Options, Writer, packed,
+            Options, Writer,
             tests::{any_name, any_place, any_record},
         },
         packet::event::{
-            Event, PARTS,
+            Event, Found, completion_ns,
             fixtures::{WALL_NS, incoming, outgoing, udp, v6},
         },
         recording::{
-            block::{Block, MOST_ROWS, Packer},
-            file::{self, MAGIC},
+            block::{Block, Packer},
+            file::{self, Head, MAGIC},
         },
         request::Format,
         source::log::read::{LogReader, Tally},
     };
 
-    fn blocks<'a>(events: impl IntoIterator<Item = Event<'a>>) -> Vec<Arc<Block>> {
+    /// Packets, packed.
+    fn blocks(records: &[PacketRecord]) -> Vec<Arc<Block>> {
         let mut packer = Packer::default();
-        let mut blocks = Vec::new();
-        for event in events {
-            packed::pack(&event, &mut packer);
-            if packer.is_full() {
-                blocks.extend(packer.finish());
-            }
+        packer.set_clock(Clock::at(WALL_NS));
+        for record in records {
+            packer.pack(record, None, || Found { ifname: Some(b"eth0"), ..Found::default() });
         }
-        blocks.extend(packer.finish());
-        blocks.into_iter().map(Arc::new).collect()
+        packer.finish().into_iter().map(Arc::new).collect()
     }
 
     fn recording(blocks: Vec<Arc<Block>>) -> Vec<u8> {
@@ -221,13 +151,11 @@ mod tests {
         (records, tally)
     }
 
-    /// The same of JSON.
-    fn json<'a>(events: impl IntoIterator<Item = Event<'a>>) -> Vec<u8> {
-        let options = Options { zone: Zone::UTC, details: false, colour: false };
-        let mut writer = Writer::new(Format::Json, &options);
+    fn line(event: &Event<'_>, format: Format) -> String {
         let mut out = Vec::new();
-        events.into_iter().for_each(|event| writer.write(&event, &mut out));
-        out
+        Writer::new(format, &Options { zone: Zone::UTC, details: true, colour: false })
+            .write(event, &mut out);
+        String::from_utf8(out).expect("UTF-8")
     }
 
     fn records() -> Vec<PacketRecord> {
@@ -236,23 +164,16 @@ mod tests {
             seq: number.wrapping_mul(1448),
             sport: (number % 50) as u16,
             pid: number % 3,
-            stamps: incoming().stamps.map(|stamp| stamp + u64::from(number) * 50_000),
+            stamps: all[number as usize % all.len()].stamps.map(|stamp| stamp + u64::from(number) * 50_000),
             ..all[number as usize % all.len()]
         });
         many.collect()
     }
 
-    fn events(records: &[PacketRecord]) -> impl Iterator<Item = Event<'_>> {
-        records
-            .iter()
-            .zip(0..)
-            .map(|(record, number)| Event::new(record, WALL_NS + number * 50_000, Some(b"eth0")))
-    }
-
     #[test]
     fn a_cut_recording_is_read_to_its_last_whole_block() {
         let records = records();
-        let blocks: Vec<_> = records.chunks(500).flat_map(|records| blocks(events(records))).collect();
+        let blocks: Vec<_> = records.chunks(500).flat_map(blocks).collect();
         let whole = recording(blocks);
         let (packets, tally) = read(&whole);
         assert_eq!((packets.len(), tally.damaged.len()), (2_000, 0));
@@ -283,7 +204,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_found() {
         let records = records();
-        let whole = recording(blocks(events(&records)));
+        let whole = recording(blocks(&records));
         for place in (MAGIC.len()..whole.len()).step_by(101) {
             let mut bytes = whole.clone();
             bytes[place] ^= 4;
@@ -300,35 +221,39 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_refused() {
-        let head = Head { version: 9, ..Head::new() };
-        let mut out = Vec::new();
-        file::write(&head, [], &mut out).expect("memory can be written");
-        let refused = Recorded::open(&out[MAGIC.len()..]).expect_err("refused").to_string();
-        assert!(refused.contains("version 9") && refused.contains("newer"), "{refused}");
+    fn another_version_is_refused() {
+        for version in [1, 9] {
+            let mut out = Vec::new();
+            file::write(&Head { version, ..Head::new() }, [], &mut out).expect("memory can be written");
+            let refused = Recorded::open(&out[MAGIC.len()..]).expect_err("refused").to_string();
+            assert!(refused.contains(&format!("version {version}, ")), "{refused}");
+        }
     }
 
     #[test]
-    fn columns_may_be_more_fewer_and_in_another_order() {
-        // As another version would have them: what this one knows keeps its name.
-        let records = records();
-        let mut head = Head::new();
-        let renamed = head.columns.iter().position(|column| column == "mark").expect("a column");
-        head.columns[renamed] = "of a later version".to_owned();
-        let mut out = Vec::new();
-        file::write(&head, blocks(events(&records)), &mut out).expect("memory can be written");
-        let (packets, tally) = read(&out);
-        assert_eq!((packets.len(), tally.damaged.len()), (2_000, 0));
-        let expected = json(events(&records));
-        let (expected, _) = read(&expected);
-        // None of them has a mark.
-        assert_eq!(packets, expected);
+    fn what_no_kernel_side_makes_is_refused() {
+        let [whole, ..] = records()[..] else { panic!("there are some") };
+        let wrong = [
+            PacketRecord { direction: 2, ..whole },
+            PacketRecord { protocol: 1, ..whole },
+            PacketRecord { family: 0, ..whole },
+            PacketRecord { stamps: [4, 3, 2, 1], ..whole },
+            PacketRecord { stamps: [u64::MAX; 4], ..whole },
+        ];
+        for record in wrong {
+            let mut tally = Tally::default();
+            let recording = recording(blocks(&[whole, record]));
+            let mut reader = LogReader::new("the log".to_owned(), "replay", &recording[..]);
+            assert!(reader.next(&mut tally, |_| ()).expect("it begins well").is_some());
+            assert!(reader.next(&mut tally, |_| ()).expect("it has begun well").is_none(), "{record:?}");
+            assert_eq!(tally.damaged, ["the log: the recording is damaged"]);
+        }
     }
 
     #[test]
     fn fuzz_recordings() {
         let records = records();
-        let seeds = [recording(blocks(events(&records[..50]))), recording(Vec::new())];
+        let seeds = [recording(blocks(&records[..50])), recording(Vec::new())];
         fuzz::run("recordings", 300, seeds, &["BLCK", "END."], |bytes| {
             let mut tally = Tally::default();
             let mut reader = LogReader::new("the log".to_owned(), "replay", bytes);
@@ -340,53 +265,76 @@ mod tests {
     #[test]
     fn fuzz_blocks() {
         let records = records();
-        let block = blocks(events(&records[..50])).remove(0);
-        let plain = block::tests::plain(&block);
-        fuzz::run("blocks", 600, [plain], &[], |bytes| {
-            let block = block::tests::of_plain(bytes, MOST_ROWS as u32);
+        let block = blocks(&records[..50]).remove(0);
+        fuzz::run("blocks", 600, [block.bytes.to_vec()], &[], |bytes| {
+            let block = Block { rows: u32::MAX, bytes: bytes.into() };
             let mut out = Vec::new();
             file::write(&Head::new(), [Arc::new(block)], &mut out).expect("memory can be written");
             let mut tally = Tally::default();
             let mut reader = LogReader::new("the log".to_owned(), "replay", &out[..]);
-            let mut again = Vec::new();
-            let options = Options { zone: Zone::UTC, details: true, colour: false };
-            let mut writer = Writer::new(Format::Text, &options);
-            while let Ok(Some(())) =
-                reader.next(&mut tally, |record| writer.write(&record.event(), &mut again))
-            {
-                again.clear();
-            }
+            while let Ok(Some(_)) = reader.next(&mut tally, |record| line(&record.event(), Format::Text)) {}
         });
     }
 
+    /// Times that a packet can have.
+    fn possible(record: PacketRecord, gaps: [u32; 4], is_fine: bool) -> (PacketRecord, Option<[u64; PARTS]>) {
+        let at = |number: usize| 1 + gaps[..number].iter().map(|gap| u64::from(*gap)).sum::<u64>();
+        let mut stamps = [1, 2, 3, 4].map(at);
+        if record.direction == Direction::Out as u8 {
+            stamps.reverse();
+        }
+        let mut parts = [unknown_part(Unknown::NoStamp); PARTS];
+        if record.direction == Direction::Out as u8 {
+            parts[0] = 1;
+            parts[PART_FINISHED] = stamps[0] + 77;
+        } else {
+            // All of a datagram's; of a segment's none is known.
+            if record.protocol == IPPROTO_UDP {
+                parts = [0; PARTS];
+                parts[PART_WAIT] = stamps[STAMP_APP] - stamps[STAMP_TRANSPORT];
+            }
+        }
+        (PacketRecord { stamps, ..record }, is_fine.then_some(parts))
+    }
+
     proptest! {
-        /// Whatever packets there are, a recording says of them what JSON says.
+        /// Whatever packets there are, of a recording each form says what it said of them at the time.
         #[test]
-        fn what_json_says_a_recording_says(
-            records in proptest::collection::vec((any_record(), any_name(), any_place(), any::<(u32, bool, bool)>()), 1..40),
-            // Those of a log are within 292 years of 1970.
-            times in proptest::collection::vec(0..i64::MAX / 2, 40),
-            parts in proptest::option::of((0..1_000_000_u64, 0..9_u64)),
+        fn what_was_said_is_said_again(
+            packets in proptest::collection::vec((any_record(), any_name(), any_place(), any::<(u32, bool)>(), any::<[u32; 4]>()), 1..40),
+            is_fine: bool,
         ) {
-            let records: Vec<_> = records.into_iter().map(|(record, name, place, (pid, is_udp, is_same))| {
-                let record = if is_udp { udp(record) } else { record };
-                // As one end of a connection mostly is.
-                let record = if is_same { PacketRecord { saddr: [7; 16], daddr: [9; 16], sport: 1, dport: 2, ..record } } else { record };
-                (record, name, place, pid)
-            }).collect();
-            let unknown = unknown_part(Unknown::NoStamp);
-            let parts: Option<[u64; PARTS]> = parts.map(|(one, other)| [one, other, unknown, other]);
-            let events = || records.iter().zip(&times).map(|((record, name, (netns, container), pid), wall_ns)| {
-                Event::new(record, *wall_ns, Some(name))
-                    .with_ns_pid((*pid != 0).then_some(*pid))
-                    .with_place(netns.as_deref(), container.as_deref().map(str::as_bytes))
-                    .with_parts(parts.as_ref())
-            });
-            let (expected, _) = read(&json(events()));
-            let (packets, tally) = read(&recording(blocks(events())));
-            let recordings = vec![Head::new().told()];
-            prop_assert_eq!(tally, Tally { lines: records.len() as u64, recordings, ..Tally::default() });
-            prop_assert_eq!(packets, expected);
+            let mut packer = Packer::default();
+            let clock = Clock::at(WALL_NS);
+            packer.set_clock(clock);
+            let mut expected = Vec::new();
+            for (record, name, (netns, container), (pid, is_udp), gaps) in &packets {
+                let record = if *is_udp { udp(*record) } else { *record };
+                let (record, parts) = possible(record, *gaps, is_fine);
+                let found = Found {
+                    ifname: Some(name),
+                    ns_pid: Some(*pid).filter(|pid| *pid != 0),
+                    netns_name: netns.as_deref(),
+                    container: container.as_deref().map(str::as_bytes),
+                };
+                packer.forget_names();
+                packer.pack(&record, parts.as_ref(), || found);
+                let wall_ns = clock.to_utc_ns(finished_ns(&record, parts.as_ref()));
+                let event = Event::new(&record, wall_ns, found.ifname)
+                    .with_ns_pid(found.ns_pid)
+                    .with_place(found.netns_name, found.container)
+                    .with_parts(parts.as_ref());
+                expected.push([Format::Json, Format::Csv].map(|format| line(&event, format)));
+            }
+            let (packets, tally) = read(&recording(packer.finish().into_iter().map(Arc::new).collect()));
+            let lines = packets.len() as u64;
+            prop_assert_eq!(tally, Tally { lines, recordings: vec![Head::new().told()], ..Tally::default() });
+            for packet in &packets {
+                let shift = packet.wall_ns.abs_diff(WALL_NS);
+                prop_assert!(completion_ns(&packet.record) >= WALL_NS.unsigned_abs() && shift > 0);
+            }
+            let again = packets.iter().map(|packet| [Format::Json, Format::Csv].map(|format| line(&packet.event(), format)));
+            prop_assert_eq!(again.collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -22,6 +22,8 @@ use crate::tool::{Backend, Launch, Scratch, Sink};
 
 const CONNECTIONS: usize = 50;
 const BYTES: usize = 200;
+/// The longest of a load that is irregular.
+const MOST_BYTES: usize = 1_400;
 /// Of a round trip by the loopback device: out and in at each end.
 const PACKETS: u64 = 4;
 /// Round trips that count: some twenty blocks.
@@ -46,7 +48,7 @@ pub(super) fn measure() -> Result<()> {
     for (name, launch) in [("stream -o /dev/null", stream), ("hist", hist()), ("record", record(&directory))]
     {
         let tracing = Running::launch(launch, None)?;
-        let tries = (0..TRIES).map(|_| measured(&tracing, || (0..TRIPS).try_for_each(|_| ends.trip())));
+        let tries = (0..TRIES).map(|_| measured(&tracing, || (0..TRIPS).try_for_each(|_| ends.trip(BYTES))));
         let cost = tries.collect::<Result<Vec<_>>>()?.into_iter().min().context("there are tries")?;
         println!("{}", figure(name, "round trip of one of 50", TRIPS, &cost));
         tracing.stop()?;
@@ -63,14 +65,17 @@ fn record(directory: &TempDir) -> Launch {
     Launch::new(Backend::Fentry).view("record").sink(nothing()).args(&["-o", &directory])
 }
 
-/// Keeps that rate, and has a file written of all that is held then, while it goes on.
+/// Keeps that rate with messages of all lengths, and has a file written of all that is held then, while it goes on.
 fn fill(directory: &TempDir, ends: &mut Ends) -> Result<()> {
     let memory = format!("{MEMORY}M");
     let tool = record(directory).args(&["--last", "10m", "--memory", &memory]).start()?;
     let trips = SPAN.as_secs() * RATE / PACKETS;
     let begun = Instant::now();
+    let mut drawn = 1_u64;
     for trip in 0..trips {
-        ends.trip()?;
+        // Knuth's generator for MMIX.
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ends.trip((drawn >> 33) as usize % MOST_BYTES + 1)?;
         if trip == trips / 10 * 9 {
             tool.signal(Signal::SIGUSR1)?;
         }
@@ -118,15 +123,16 @@ impl Ends {
         Ok(Self { pairs: (0..CONNECTIONS).map(connect).collect::<Result<_>>()?, next: 0 })
     }
 
-    /// Bytes there and back by the next of them.
-    fn trip(&mut self) -> Result<()> {
+    /// So many bytes there and back by the next of them.
+    fn trip(&mut self, len: usize) -> Result<()> {
         let [client, server] = &mut self.pairs[self.next];
         self.next = (self.next + 1) % CONNECTIONS;
-        let mut bytes = [7; BYTES];
-        client.write_all(&bytes)?;
-        server.read_exact(&mut bytes)?;
-        server.write_all(&bytes)?;
-        client.read_exact(&mut bytes)?;
+        let mut bytes = [7; MOST_BYTES];
+        let bytes = &mut bytes[..len];
+        client.write_all(bytes)?;
+        server.read_exact(bytes)?;
+        server.write_all(bytes)?;
+        client.read_exact(bytes)?;
         Ok(())
     }
 }
