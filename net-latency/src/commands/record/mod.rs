@@ -76,7 +76,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     };
     let name = Dumps::name_in(&config.directory);
     let later = Later {
-        output: Some(&name),
+        files: Some(&name),
         answers: server.is_some(),
         socket,
         reads_names: true,

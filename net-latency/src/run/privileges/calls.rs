@@ -78,8 +78,8 @@ const ALWAYS: &[c_long] = &[
 ];
 /// Calls whose third argument may not ask for memory to be executed.
 const PROTECTING: [c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
-/// To put a file of lines in another's place, or one that is whole and on the disk.
-const REPLACING: &[c_long] = &[libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_renameat, libc::SYS_unlinkat];
+/// To give a file its name when it is whole and on the disk, and to remove others.
+const REPLACING: &[c_long] = &[libc::SYS_fsync, libc::SYS_renameat, libc::SYS_unlinkat];
 /// To wait for a command, and to pass signals on to it, by the descriptor that is open.
 const COMMANDING: &[c_long] = &[libc::SYS_pidfd_send_signal, libc::SYS_wait4, libc::SYS_waitid];
 /// To answer scrapers on the socket that listens.
@@ -176,7 +176,13 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
     // To read.
     let mut opens = vec![(writes, libc::O_RDONLY)];
     if later.output.is_some() {
+        // To take a line back that was written in part.
+        groups.push(&[libc::SYS_ftruncate]);
+    }
+    if later.files.is_some() {
         groups.push(REPLACING);
+    }
+    if later.output.or(later.files).is_some() {
         opens = vec![(0, 0)];
     }
     if later.has_command {

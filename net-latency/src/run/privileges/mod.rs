@@ -17,8 +17,10 @@ use crate::{error::Failure, files::Place};
 /// What a run goes on to do.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Later<'a> {
-    /// Opens this file anew when it is asked to, or writes files beside it.
+    /// Opens this file anew when it is asked to.
     pub(crate) output: Option<&'a Path>,
+    /// Makes, renames and removes files beside this one.
+    pub(crate) files: Option<&'a Path>,
     /// Looks up processes, devices, cgroups, pods and the like, and the time zone.
     pub(crate) reads_names: bool,
     /// Passes signals on to a command, which may have become another user.
@@ -84,7 +86,7 @@ fn give_up_capabilities(later: &Later<'_>, reads: impl Fn() -> bool) -> Result<C
     if later.has_command {
         kept |= CapabilitySet::KILL;
     }
-    if [later.output, later.socket].into_iter().flatten().any(|path| !can_be_written(path)) {
+    if [later.output, later.files, later.socket].into_iter().flatten().any(|path| !can_be_written(path)) {
         // Somebody else's file or directory, which only root's privilege opens.
         kept |= CapabilitySet::DAC_OVERRIDE;
     }

@@ -46,13 +46,14 @@ pub(super) fn restrict(later: &Later<'_>) -> Result<bool> {
         let all = all.chain(unified_hierarchy(&mounts)).chain(env::var_os("TZ").as_deref().and_then(zone));
         rules.extend(all.map(|path| (path, reading)));
     }
+    let writing = AccessFs::WriteFile | AccessFs::Truncate;
     if let Some(output) = later.output {
-        let writing = AccessFs::WriteFile | AccessFs::Truncate;
         rules.push((output.to_owned(), writing));
-        rules.extend(
-            directory(output)
-                .map(|directory| (directory, writing | AccessFs::MakeReg | AccessFs::RemoveFile)),
-        );
+        rules.extend(directory(output).map(|directory| (directory, writing | AccessFs::MakeReg)));
+    }
+    if let Some(files) = later.files {
+        let replacing = writing | AccessFs::MakeReg | AccessFs::RemoveFile;
+        rules.extend(directory(files).map(|directory| (directory, replacing)));
     }
     if let Some(socket) = later.socket {
         rules.extend(directory(socket).map(|directory| (directory, AccessFs::RemoveFile.into())));
@@ -98,7 +99,7 @@ mod tests {
         const NAME: &str = "files_elsewhere_are_not_opened";
         if let Some(folder) = env::var_os(PART) {
             let [lines, elsewhere] = ["in/lines", "out/lines"].map(|name| Path::new(&folder).join(name));
-            let later = Later { output: Some(&lines), reads_names: true, ..Later::default() };
+            let later = Later { files: Some(&lines), reads_names: true, ..Later::default() };
             if !restrict(&later).expect("the kernel does not refuse") {
                 println!("as it has to be: nothing is restricted");
                 return;
@@ -125,6 +126,29 @@ mod tests {
             fs::create_dir(folder.path().join(name)).expect("made");
         }
         fs::write(folder.path().join("in/lines"), "old").expect("made");
+        let output = again(module_path!(), NAME, folder.path().to_str().expect("UTF-8"));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("as it has to be"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn a_file_of_lines_is_made_anew_and_none_is_removed() {
+        const NAME: &str = "a_file_of_lines_is_made_anew_and_none_is_removed";
+        if let Some(folder) = env::var_os(PART) {
+            let [lines, other] = ["lines", "other"].map(|name| Path::new(&folder).join(name));
+            let later = Later { output: Some(&lines), ..Later::default() };
+            if restrict(&later).expect("the kernel does not refuse") {
+                fs::write(&lines, "new").expect("made");
+                for outcome in [fs::rename(&other, &lines), fs::remove_file(&other), fs::remove_file(&lines)]
+                {
+                    assert_eq!(outcome.expect_err("refused").kind(), ErrorKind::PermissionDenied);
+                }
+            }
+            println!("as it has to be");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("temporary directory");
+        fs::write(folder.path().join("other"), "").expect("made");
         let output = again(module_path!(), NAME, folder.path().to_str().expect("UTF-8"));
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("as it has to be"), "{said}{}", String::from_utf8_lossy(&output.stderr));
