@@ -120,7 +120,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
         drops: 0,
         reason: None,
         asking: Vec::new(),
-        counts: [0; 4],
+        files: Files::default(),
         told_refused: 0,
         alarm: Alarm::new("packets lost just now: a larger --buffer, or a filter, helps", config.quiet),
     };
@@ -152,6 +152,17 @@ fn seconds(time: Duration) -> String {
     }
 }
 
+/// What became of the files that there was a reason for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Files {
+    written: u64,
+    failed: u64,
+    /// Not begun: one was being written, or had just been.
+    near: u64,
+    /// Not begun: no packet had come.
+    empty: u64,
+}
+
 struct Recorder<'a> {
     config: &'a RecordConfig,
     tracer: Tracer,
@@ -173,8 +184,7 @@ struct Recorder<'a> {
     reason: Option<String>,
     /// Who waits for the file that is being written.
     asking: Vec<Dump>,
-    /// Files that were written, that failed, and that were not begun: the last one was too near, or no packet had come.
-    counts: [u64; 4],
+    files: Files,
     /// N packets that found no room were told.
     told_refused: u64,
     alarm: Alarm,
@@ -307,7 +317,7 @@ impl Recorder<'_> {
                 return Ok(());
             }
             Err(Refused::Early) => {
-                self.counts[2] += 1;
+                self.files.near += 1;
                 let every = seconds(self.config.every);
                 (StatusCode::TOO_MANY_REQUESTS, format!("a file was written less than {every} ago"))
             }
@@ -329,10 +339,10 @@ impl Recorder<'_> {
             Ok(blocks) => blocks,
             Err(refused) => {
                 if refused == Refused::Empty {
-                    self.counts[3] += 1;
+                    self.files.empty += 1;
                     self.tell_asking(StatusCode::CONFLICT, NOTHING);
                 } else {
-                    self.counts[2] += 1;
+                    self.files.near += 1;
                 }
                 return Ok(());
             }
@@ -355,7 +365,7 @@ impl Recorder<'_> {
     fn tell_written(&mut self, written: Written) {
         match written {
             Ok(dumped) => {
-                self.counts[0] += 1;
+                self.files.written += 1;
                 let name = self.dumps.shown(dumped.name.as_ref());
                 let words = format!(
                     "{name}: {} packets, {} KiB, written in {} ms",
@@ -380,7 +390,7 @@ impl Recorder<'_> {
 
     /// Tells stderr, even a quiet one, that there is no file.
     fn tell_failed(&mut self, why: &dyn Display) {
-        self.counts[1] += 1;
+        self.files.failed += 1;
         let words = format!("{why}; recording goes on");
         tell(&words);
         self.tell_asking(StatusCode::INSUFFICIENT_STORAGE, &words);
@@ -431,7 +441,7 @@ impl Recorder<'_> {
         let ledger = self.tracer.ledger(kept, self.left_out, losses.not_kept)?;
         losses.evicted_in = ledger.evicted;
         if !self.config.quiet {
-            let [written, failed, near, empty] = self.counts;
+            let Files { written, failed, near, empty } = self.files;
             tell(format_args!(
                 "recordings: {written} written, {failed} failed, {near} not begun (one was being written, or had been less \
                  than {} ago), {empty} not begun (no packet had come)",
