@@ -2,7 +2,7 @@
 
 /// Byte offsets of kernel struct fields, from the running kernel's BTF. `tcp_skb_cb` is in an skb's control block: these offsets are from
 /// the skb's beginning. Of a bit-field there is the byte that it begins in, and as `_shift` the bit there. From `sock_sk_write_queue` on
-/// all are 0 without fine stages, or this kernel lacks one; from `sock_skc_flags` on, where connections are not. `bpf_get_current_task_btf` is no offset: 1 where
+/// all are 0 without fine stages, or this kernel lacks one; from `sock_skc_flags` on, where connections are not; from `mptcp_sock_write_seq` on, where MPTCP is not followed. `bpf_get_current_task_btf` is no offset: 1 where
 /// programs can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -109,6 +109,23 @@ pub struct Offsets {
     /// 0 on a kernel without MPTCP, as the next.
     pub mptcp_sock_first: u32,
     pub tcp_sock_is_mptcp: u32,
+    pub mptcp_sock_write_seq: u32,
+    pub mptcp_sock_snd_nxt: u32,
+    pub mptcp_sock_ack_seq: u32,
+    pub mptcp_sock_rcv_data_fin_seq: u32,
+    /// 0 since Linux 6.15, when this queue went.
+    pub mptcp_sock_receive_queue: u32,
+    pub mptcp_subflow_context_conn: u32,
+    pub mptcp_subflow_context_map_seq: u32,
+    pub mptcp_subflow_context_map_subflow_seq: u32,
+    pub mptcp_subflow_context_ssn_offset: u32,
+    /// From the skb's beginning.
+    pub mptcp_skb_cb_map_seq: u32,
+    pub mptcp_data_frag_data_seq: u32,
+    pub mptcp_sendmsg_info_sent: u32,
+    pub tcp_sock_icsk_ulp_data: u32,
+    /// What is not 0 while somebody has the spinlock of the socket's lock.
+    pub sock_sk_lock_slock: u32,
 }
 
 /// Where pages are mapped, or on x86-64 the addresses of the variables that say so (arch/x86/mm/kaslr.c); 0 where unknown. On arm64 both

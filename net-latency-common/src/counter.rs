@@ -60,7 +60,8 @@ pub enum Counter {
     /// Packets that TCP or UDP sent, and whose socket or thread had sent the next one before they were seen at a device queue: they
     /// wait on the way to it, or their end was not seen.
     OvertakenOut,
-    /// Received data segments that TCP has given to MPTCP, whose readers are not followed.
+    /// Received data segments that TCP has given to MPTCP, where nobody knows when they are read: they came by several subflows, or
+    /// MPTCP has dropped some, or this kernel's is not followed.
     NotFollowedIn,
 }
 

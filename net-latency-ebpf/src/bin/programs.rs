@@ -23,7 +23,7 @@ use net_latency_ebpf::{
         socket::Socket,
         task::Thread,
     },
-    tcp::{receive, transmit},
+    tcp::{multipath, receive, transmit},
     udp,
 };
 
@@ -127,8 +127,32 @@ on_function!(
     fentry_in_done, kprobe_in_done, receive::decrypting(Socket 0)
 );
 on_function!(
-    /// `subflow_data_ready(sk)`: MPTCP.
-    fentry_in_given, kprobe_in_given, receive::given(Socket 0)
+    /// `mptcp_data_ready(sk, ssk)`.
+    fentry_in_ready, kprobe_in_ready, multipath::ready(Socket 0, Socket 1)
+);
+on_function!(
+    /// `mptcp_subflow_data_available(ssk)`.
+    fentry_in_moved, kprobe_in_moved, multipath::moved(Socket 0)
+);
+on_function!(
+    /// `mptcp_cleanup_rbuf(msk, …)`.
+    fentry_in_read, kprobe_in_read, multipath::read(Socket 0)
+);
+on_function!(
+    /// `mptcp_destroy(sk)`.
+    fentry_destroyed, kprobe_destroyed, multipath::destroyed(Socket 0)
+);
+on_function!(
+    /// `mptcp_sendmsg(sk, msg, len)`.
+    fentry_out_calls, kprobe_out_calls, multipath::calls(Socket 0, Number 2)
+);
+on_function!(
+    /// `__mptcp_push_pending(sk, flags)`.
+    fentry_out_pushes, kprobe_out_pushes, multipath::pushes(Socket 0)
+);
+on_function!(
+    /// `mptcp_sendmsg_frag(sk, ssk, dfrag, info)`.
+    fentry_out_hands_on, kprobe_out_hands_on, multipath::hands_on(Socket 0, Socket 1, Number 2, Number 3)
 );
 on_tracepoint!(
     /// `tcp_rcv_space_adjust(sk)`: called after each piece that a receive call takes from the socket.
@@ -280,6 +304,10 @@ mod fine {
     on_call!(
         /// `tcp_zerocopy_receive(sk, …)`: by getsockopt.
         fentry_in_asks_zero, kprobe_in_asks_zero
+    );
+    on_call!(
+        /// `mptcp_recvmsg(sk, …)`.
+        fentry_in_asks_multipath, kprobe_in_asks_multipath
     );
     on_call!(
         /// `udp_recvmsg(sk, …)`.

@@ -101,7 +101,7 @@ impl Number {
     }
 
     /// As the address of something.
-    #[cfg(feature = "journey")]
+    #[cfg(any(feature = "journey", feature = "packets"))]
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0

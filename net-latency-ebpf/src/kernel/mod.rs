@@ -8,6 +8,8 @@ pub(crate) mod context;
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) mod globals;
 pub mod memory;
+#[cfg(feature = "packets")]
+pub(crate) mod multipath;
 pub mod offsets;
 pub(crate) mod sequence;
 pub mod skb;

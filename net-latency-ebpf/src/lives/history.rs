@@ -527,6 +527,9 @@ impl Run {
         let number = world.truth.connections.len() - 1;
         let mut connection = Connection::new(world, flow, number);
         connection.is_multipath = self.multipath && is_v6;
+        if connection.is_multipath && Machine::with(|machine| machine.offsets.mptcp_sock_write_seq != 0) {
+            connection.be_followed(world);
+        }
         self.connections.push(connection);
         self.asleep.push(None);
     }
@@ -590,6 +593,11 @@ impl Run {
                 let connection = &mut self.connections[number];
                 if connection.sk == 0 {
                     return;
+                }
+                if connection.whole != 0 {
+                    let task = self.processes.running(task);
+                    readers::ask(&mut self.world, task);
+                    return connection.read_whole(&mut self.world, task, u64::from(len) * 5, how);
                 }
                 if connection.is_multipath {
                     return connection.give(&mut self.world);

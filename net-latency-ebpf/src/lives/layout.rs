@@ -59,6 +59,7 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
             tcp_skb_cb_tcp_gso_segs: 2, tcp_skb_cb_tcp_flags: 1, tcp_skb_cb_sacked: 1, tcp_skb_cb_ack_seq: 4, sk_buff_len: 4,
             sk_buff_data_len: 4, sk_buff_mark: 4, sk_buff_protocol: 2, sk_buff_transport_header: 2, sk_buff_network_header: 2,
             sk_buff_end: 4, sk_buff_head: 8, sk_buff_data: 8, sk_buff_users: 4, sk_buff_cloned: 1, sk_buff_skb_iif: 4,
+            mptcp_skb_cb_map_seq: 8,
         }),
         shared: of(
             &mut fields! { skb_shared_info_dataref: 4, skb_shared_info_nr_frags: 1, skb_shared_info_gso_segs: 2, skb_shared_info_frags: 16 },
@@ -75,7 +76,10 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
             tcp_sock_dsack_dups: 4, udp_sock_pending: 4, sock_sk_write_queue: 24, sock_sk_tsq_flags: 8, sock_sk_pacing_status: 4,
             tcp_sock_packets_out: 4, tcp_sock_retrans_out: 4, tcp_sock_sacked_out: 4, tcp_sock_lost_out: 4, tcp_sock_snd_cwnd: 4,
             tcp_sock_snd_sml: 4, tcp_sock_nonagle: 1, tcp_sock_chrono_type: 1, tcp_sock_mss_cache: 4, tcp_sock_tcp_wstamp_ns: 8,
-            tcp_sock_tcp_clock_cache: 8,
+            tcp_sock_tcp_clock_cache: 8, mptcp_sock_write_seq: 8, mptcp_sock_snd_nxt: 8, mptcp_sock_ack_seq: 8,
+            mptcp_sock_rcv_data_fin_seq: 8, mptcp_sock_receive_queue: 24, sock_sk_lock_slock: 4, tcp_sock_icsk_ulp_data: 8,
+            mptcp_subflow_context_conn: 8, mptcp_subflow_context_map_seq: 8, mptcp_subflow_context_map_subflow_seq: 4,
+            mptcp_subflow_context_ssn_offset: 4, mptcp_data_frag_data_seq: 8, mptcp_sendmsg_info_sent: 2,
         }),
         task: of(&mut fields! {
             task_struct_flags: 4, task_struct_pid: 4, task_struct_tgid: 4, task_struct_group_leader: 8, task_struct_signal: 8,

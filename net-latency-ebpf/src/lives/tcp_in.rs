@@ -12,6 +12,7 @@ use super::{
     udp_truth::Want,
     world::{Skb, World, hook, note, skb as hooked, sock},
 };
+use crate::bpf::host::Machine;
 
 /// An skb on a queue of TCP's: its bytes by their positions, and which packet each piece came with (`tcp_try_coalesce` joins them).
 #[derive(Clone, Debug)]
@@ -43,6 +44,11 @@ pub(super) struct Connection {
     pub(super) sent: u64,
     /// Whether it is a subflow, whose bytes MPTCP takes.
     pub(super) is_multipath: bool,
+    /// `struct mptcp_sock` if that is followed; else 0.
+    pub(super) whole: u64,
+    /// Its queue, and up to where that was read.
+    whole_queue: VecDeque<Queued>,
+    whole_read: u64,
 }
 
 /// How a task reads.
@@ -75,6 +81,9 @@ impl Connection {
             is_used: false,
             is_others: false,
             is_multipath: false,
+            whole: 0,
+            whole_queue: VecDeque::new(),
+            whole_read: 0,
         }
     }
 
@@ -200,10 +209,10 @@ impl Connection {
         }
         self.update(world);
         if self.is_multipath && start <= self.expected {
-            hook!(world, Hook::Other, self.number, tcp::receive::given(sock(self.sk)));
+            hook!(world, Hook::Other, self.number, tcp::multipath::ready(sock(self.whole), sock(self.sk)));
             let reached = world.truth.packets[skb.packet].reached;
             let is_stored = world.truth.calls.get(reached).is_some_and(|call| call.result.is_none());
-            world.truth.given += u64::from(is_next && is_stored);
+            world.truth.given += u64::from(self.whole == 0 && is_next && is_stored);
             // Else somebody has the lock of MPTCP's socket.
             if !world.choice.one_in(3) {
                 self.give(world);
@@ -211,13 +220,102 @@ impl Connection {
         }
     }
 
+    /// It is a subflow of a socket of MPTCP that is followed, which has no other.
+    pub(super) fn be_followed(&mut self, world: &mut World) {
+        let offsets = world.offsets;
+        self.whole = world.new_socket(&self.flow, self.first);
+        // What ties it to that lies within it, here.
+        world.put(self.sk, offsets.tcp_sock_icsk_ulp_data, self.sk);
+        world.put(self.sk, offsets.mptcp_subflow_context_conn, self.whole);
+        world.put(self.sk, offsets.mptcp_subflow_context_map_seq, Self::whole_seq(7));
+        world.put(self.sk, offsets.mptcp_subflow_context_map_subflow_seq, 7_u32);
+        world.put(self.sk, offsets.mptcp_subflow_context_ssn_offset, self.first);
+    }
+
+    /// The number of a byte in MPTCP's socket. The lower half soon begins anew.
+    const fn whole_seq(position: u64) -> u64 {
+        0x12_ffff_ffc0 + position
+    }
+
     /// MPTCP takes what there is (`__mptcp_move_skbs_from_subflow`).
     pub(super) fn give(&mut self, world: &mut World) {
-        while !self.queue.is_empty() {
-            self.eat(world);
+        while let Some(mut queued) = self.queue.pop_front() {
+            let start = queued.start.max(self.copied);
+            self.copied = queued.end;
+            self.update(world);
+            if self.whole == 0 {
+                world.free(queued.skb);
+                continue;
+            }
+            queued.start = start;
+            for piece in &mut queued.pieces {
+                piece.0 = piece.0.max(start);
+            }
+            queued.pieces.retain(|(from, to, _)| from < to);
+            world.put(queued.skb.address, world.offsets.mptcp_skb_cb_map_seq, Self::whole_seq(start));
+            match self.whole_queue.back_mut() {
+                // `mptcp_try_coalesce`.
+                Some(last) if world.choice.one_in(2) => {
+                    last.end = queued.end;
+                    last.pieces.extend(queued.pieces);
+                    world.free(queued.skb);
+                }
+                _ => self.whole_queue.push_back(queued),
+            }
+            self.update_whole(world);
+            hook!(world, Hook::Other, self.number, tcp::multipath::moved(sock(self.sk)));
         }
         self.copied = self.expected;
         self.update(world);
+    }
+
+    /// Shows what hooks read of MPTCP's socket.
+    fn update_whole(&self, world: &mut World) {
+        let offsets = world.offsets;
+        let end = self.whole_queue.back().map_or(self.whole_read, |last| last.end);
+        world.put(self.whole, offsets.mptcp_sock_ack_seq, Self::whole_seq(end));
+        // Up to Linux 6.14 some may be in the queue that only readers have.
+        let has_two = Machine::with(|machine| machine.offsets.mptcp_sock_receive_queue != 0);
+        let queues = if has_two && world.choice.one_in(2) {
+            [offsets.sock_sk_receive_queue, offsets.mptcp_sock_receive_queue]
+        } else {
+            [offsets.mptcp_sock_receive_queue, offsets.sock_sk_receive_queue]
+        };
+        world.put(self.whole, queues[0] + 16, 0_u32);
+        world.put(self.whole, queues[1], self.whole_queue.front().map_or(0, |first| first.skb.address));
+        world.put(self.whole, queues[1] + 16, self.whole_queue.len() as u32);
+    }
+
+    /// A task reads MPTCP's socket (`mptcp_recvmsg`).
+    pub(super) fn read_whole(&mut self, world: &mut World, task: usize, len: u64, how: Reading) {
+        world.run_as(Some(task));
+        world.put(self.whole, world.offsets.sock_sk_lock_owned, 1_u32);
+        if self.whole_queue.is_empty() {
+            self.give(world);
+        }
+        let until = if how == Reading::Peek { self.whole_read } else { self.whole_read + len };
+        let mut pieces = Vec::new();
+        while self.whole_read < until
+            && let Some(first) = self.whole_queue.front_mut()
+        {
+            let end = first.end.min(until);
+            let mine = first
+                .pieces
+                .iter()
+                .map(|(start, to, packet)| ((*start).max(self.whole_read), (*to).min(end), *packet));
+            pieces.extend(mine.filter(|(start, to, _)| start < to));
+            self.whole_read = end;
+            if end == first.end {
+                world.free(first.skb);
+                self.whole_queue.pop_front();
+            } else {
+                world.put(first.skb.address, world.offsets.mptcp_skb_cb_map_seq, Self::whole_seq(end));
+            }
+        }
+        self.update_whole(world);
+        let call = hook!(world, Hook::Taken, self.number, tcp::multipath::read(sock(self.whole)));
+        self.note_reads(world, &pieces, call, None);
+        world.put(self.whole, world.offsets.sock_sk_lock_owned, 0_u32);
     }
 
     /// `tcp_queue_rcv`: joined to the last one of the queue, if that ends where it begins and the pages allow it.
@@ -399,6 +497,14 @@ impl Connection {
         }
         world.free_socket(self.sk);
         self.sk = 0;
+        if self.whole != 0 {
+            for queued in std::mem::take(&mut self.whole_queue) {
+                world.free(queued.skb);
+            }
+            hook!(world, Hook::Other, self.number, tcp::multipath::destroyed(sock(self.whole)));
+            world.free_socket(self.whole);
+            self.whole = 0;
+        }
     }
 }
 

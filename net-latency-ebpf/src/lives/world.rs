@@ -169,6 +169,13 @@ impl World {
             if is_shuffled && choice.one_in(8) {
                 machine.offsets.sock_sk_write_queue = 0;
             }
+            // Some have an MPTCP that is not followed, and some only one queue for it.
+            if !kernel.shows_tcp_drops || choice.one_in(4) {
+                machine.offsets.mptcp_sock_write_seq = 0;
+            }
+            if choice.one_in(2) {
+                machine.offsets.mptcp_sock_receive_queue = 0;
+            }
             machine.clock = 1_000_000_000;
             machine.settings.since = machine.clock;
             machine.settings.seed = choice.next();

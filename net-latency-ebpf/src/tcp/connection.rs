@@ -211,6 +211,9 @@ pub(crate) struct Connection {
     pub(super) drops: Field<u32>,
     /// What came by then, in units of 2^20 ns, may have been dropped unseen.
     pub(super) unproven_until: Field<u32>,
+    /// Of MPTCP's socket: up to this number it is known whose bytes were written, or that nobody knows.
+    pub(super) written_until: Field<u32>,
+    pub(super) written_known: Field<u32>,
     /// Whether it has a slot, and so stays until its socket is destroyed: 0 in all that may be evicted.
     pub(super) stays: Field<u32>,
     #[cfg(feature = "fine")]

@@ -7,6 +7,7 @@ pub mod held;
 mod holding;
 #[cfg(feature = "fine")]
 pub mod in_flight;
+pub mod multipath;
 pub mod receive;
 mod segments;
 mod steps;

@@ -24,10 +24,10 @@ use crate::{
     flow::{addresses::AddrPair, filter, settings::setting, untraced::FlowKey},
     ip,
     kernel::{
-        memory::{Memory, number},
+        memory::{Memory, Probed, number},
         sequence::before,
         skb::{Skb, TcpHeader},
-        socket::Socket,
+        socket::{Identity, Socket},
         task::Task,
     },
     skb_stamps, udp,
@@ -273,6 +273,21 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
     }
     // Without an owner this is a kernel consumer in softirq, and the task only what it interrupted.
     let task = if socket.owned_by_task() { filter::current_task() } else { Task::UNKNOWN };
+    note_taker(connection, task);
+    note_drops(socket, connection);
+    let copied = connection.taken_until.get();
+    connection.taken_until.set(until);
+    if filter::task(&task) {
+        learn_buffer(socket, connection, copied);
+    }
+    let result = walk(number(socket.address()), Some(socket), connection, || first_step(connection));
+    connection.reports_late.set(0);
+    result
+}
+
+/// A task takes bytes now; nobody (0) where that is not a task's call.
+#[inline(always)]
+fn note_taker(connection: &Connection, task: Task) {
     if connection.is_late.get() != 0 && connection.user.get().ids != task.ids {
         // The rest was another task's, who can't be named any more.
         connection.read_next.set(connection.late_until.get());
@@ -286,15 +301,38 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
         let at = connection.taken_at.get();
         connection.fine.reading.set(if task.ids == 0 { Reading::default() } else { readers::current(at) });
     }
-    note_drops(socket, connection);
-    let copied = connection.taken_until.get();
-    connection.taken_until.set(until);
-    if filter::task(&task) {
-        learn_buffer(socket, connection, copied);
+}
+
+/// A task has taken all before `until` from a socket of MPTCP. Before `unsure_until` nobody knows what came with which skb. Whether that is
+/// more than was taken before.
+#[inline(always)]
+pub(super) fn note_taken(connection: &Connection, until: u32, unsure_until: u32, task: Task) -> bool {
+    let is_more = before(connection.read_next.get(), until);
+    if is_more {
+        note_taker(connection, task);
+        let next = connection.read_next.get();
+        // An earlier call may have taken some.
+        connection.taken_from.set(if connection.reports_late.get() == 0 { next } else { until });
+        connection.skb_start.set(next);
+        connection.skb_end.set(next);
+        connection.sure_until.set(if before(next, unsure_until) { next } else { until });
     }
-    let result = walk(socket, connection, || first_step(connection));
+    connection.taken_until.set(until);
     connection.reports_late.set(0);
-    result
+    is_more
+}
+
+/// What was taken from a socket of MPTCP gets its lines.
+#[inline(always)]
+pub(super) fn walk_as_far(connection: &Connection) -> HookResult {
+    walk(connection.address.get(), None::<Socket<Probed>>, connection, || first_step(connection))
+}
+
+/// What waits at the socket at `address`, and nobody will read, or who does is not followed (`is_given`), waits no longer.
+#[inline(always)]
+pub(super) fn forget_waiting(address: u64, is_given: bool) {
+    let is_given = u32::from(is_given);
+    repeat(BATCHES_PER_END, || drop_batch(address, is_given));
 }
 
 /// A time in units of 2^20 ns, about a millisecond.
@@ -468,10 +506,15 @@ fn first_unread<M: Memory>(socket: Socket<M>, copied: u32) -> u32 {
     }
 }
 
-/// Gives the lines of all segments that start before `taken_until`; `first` takes the first step.
+/// Gives the lines of all segments that start before `taken_until`; `first` takes the first step. `queue` is the socket whose queue has
+/// what comes behind them, if that is known.
 #[inline(always)]
-fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnce() -> u32) -> HookResult {
-    let address = number(socket.address());
+fn walk<M: Memory>(
+    address: u64,
+    queue: Option<Socket<M>>,
+    connection: &Connection,
+    first: impl FnOnce() -> u32,
+) -> HookResult {
     let until = connection.taken_until.get();
     let mut found = DONE;
     if before(connection.read_next.get(), until) {
@@ -483,13 +526,13 @@ fn walk<M: Memory>(socket: Socket<M>, connection: &Connection, first: impl FnOnc
     }
     let mut result = Ok(());
     if found == MISSED {
-        let start = first_unread(socket, until);
+        let start = queue.map_or(until, |socket| first_unread(socket, until));
         // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. What is read of this one next need not begin
         // where a segment does.
         let is_within = connection.reports_late.get() == 0 && before(until, connection.skb_end.get());
         let behind = if is_within { connection.skb_end.get() } else { until };
         connection.read_next.set(if before(connection.read_next.get(), start) { start } else { behind });
-        if start == until && is_all_read(socket, until) {
+        if start == until && queue.is_some_and(|socket| is_all_read(socket, until)) {
             segments::settle_share(&next_key(connection));
         }
         #[cfg(feature = "fine")]
@@ -745,20 +788,13 @@ fn record(connection: &Connection, segment: &Segment, packet: &Finished<'_>, tas
     }
 }
 
-/// The socket of a subflow has bytes for MPTCP (`subflow_data_ready`, with the socket's lock), which takes all that TCP has put in order:
-/// the application reads them from a socket of its own, whose queue has them by MPTCP's numbers.
+/// A subflow has bytes for MPTCP, of which nobody knows when they are read: all that TCP has put in order is taken by that.
 #[inline(always)]
-pub fn given<M: Memory>(socket: Socket<M>) -> HookResult {
-    let identity = socket.identity();
-    // One that listens has connections.
-    if identity.is_unconnected() || !filter::socket(socket, &identity) {
-        return Ok(());
-    }
+pub(super) fn given<M: Memory>(socket: Socket<M>, identity: Identity) -> HookResult {
     let connection = connection::find_or_new(socket, identity)?;
     if let Some(tcp) = socket.known_tcp() {
         learn_start(socket, connection, tcp.copied_seq());
-        let address = connection.address.get();
-        repeat(BATCHES_PER_END, || drop_batch(address, 1));
+        forget_waiting(connection.address.get(), true);
         connection.read_next.set(tcp.rcv_nxt());
         connection.taken_until.set(tcp.rcv_nxt());
     }
@@ -772,7 +808,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(connection) = connection::find(socket) else { return Ok(()) };
     let mut result = Ok(());
     if connection.is_late.get() != 0 {
-        result = walk(socket, connection, || MORE);
+        result = walk(number(socket.address()), Some(socket), connection, || MORE);
     }
     if filter::is_by_process() && connection.is_traced.get() == 0 {
         connection.flow_key().mark_traced();
@@ -783,7 +819,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     connection.transmission.give_up();
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();
-        repeat(BATCHES_PER_END, || drop_batch(address, 0));
+        forget_waiting(address, false);
     }
     connection::remove(socket);
     result

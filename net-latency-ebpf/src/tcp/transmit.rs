@@ -55,7 +55,7 @@ const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// N bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
 /// that ends there.
-const MOST_WRITTEN: u32 = 1 << 30;
+pub(super) const MOST_WRITTEN: u32 = 1 << 30;
 
 /// The application calls `tcp_sendmsg_locked` (or `do_tcp_sendpages`) with N bytes.
 #[inline(always)]
@@ -75,14 +75,8 @@ pub fn written<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
 
 #[inline(always)]
 fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Number) -> HookResult {
-    if filter::is_by_process() {
-        if filter::current() {
-            connection.mark_traced();
-        } else if connection.is_traced.get() == 0 {
-            // Whose these bytes are need not be known, only that others' are among them should one that was requested come.
-            connection.several_writers.set(1);
-            return Ok(());
-        }
+    if !notes_writer(connection) {
+        return Ok(());
     }
     let at = now();
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
@@ -98,6 +92,37 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
 
     // What is still in flight is the call's before.
     let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
+    append(socket, connection, start, end, (at, task), is_all_sent, || tcp.snd_una() != start)
+}
+
+/// Whether somebody writes whose bytes may be wanted. Whose others are need not be known, only that there are some should one that was
+/// requested come.
+#[inline(always)]
+pub(super) fn notes_writer(connection: &Connection) -> bool {
+    if filter::is_by_process() {
+        if filter::current() {
+            connection.mark_traced();
+        } else if connection.is_traced.get() == 0 {
+            connection.several_writers.set(1);
+            return false;
+        }
+    }
+    true
+}
+
+/// A call comes behind those that are known: its first byte's number, the number behind its last, and when it was and whose.
+/// `has_unknown`: if no call is known, whether bytes of one that was not seen may be sent again.
+#[inline(always)]
+pub(super) fn append<M: Memory>(
+    socket: Socket<M>,
+    connection: &Connection,
+    start: u32,
+    end: u32,
+    (at, task): (u64, Task),
+    is_all_sent: bool,
+    has_unknown: impl FnOnce() -> bool,
+) -> HookResult {
+    let write = &connection.write;
     if connection.has_write.get() == 0 || is_all_sent {
         // Nothing waits before these bytes, or nothing whose call was seen.
         if is_all_sent {
@@ -105,7 +130,7 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
         }
         let is_anothers = if connection.has_write.get() == 0 {
             // What waits for its ACK may be of a process that nobody has seen.
-            tcp.snd_una() != start
+            has_unknown()
         } else {
             write.task.get().pid() != task.pid()
         };
@@ -487,6 +512,27 @@ fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Autho
         (0, Author::Writer)
     } else {
         (0, Author::Unknown)
+    }
+}
+
+/// Moves the cursor of MPTCP's socket at `address` to the write call that holds `seq`. Where it stops short, nothing is known of the byte.
+#[inline(always)]
+pub(super) fn go_on_to(address: u64, seq: u32) {
+    if let Some(connection) = connection::at(address)
+        && has_passed(connection, seq)
+    {
+        let _ = advance(address, seq);
+    }
+}
+
+/// When, and by whom, the byte at `seq` of MPTCP's socket was written, and how many bytes from there on are that call's.
+#[inline(always)]
+pub(super) fn written_at(connection: &Connection, seq: u32) -> (u64, Task, u32) {
+    let task = connection.write.task.get();
+    match writer(connection, seq, true) {
+        (_, Author::Unknown | Author::User) => (0, Task::UNKNOWN, MOST_WRITTEN),
+        (0, Author::Writer) => (0, task, MOST_WRITTEN),
+        (at, Author::Writer) => (at, task, connection.write.next.get().wrapping_sub(seq)),
     }
 }
 

@@ -163,7 +163,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
             "sent packets have no line: they waited on the way to a device queue (ARP, NFQUEUE) while the next one was sent",
         ),
         Counter::NotFollowedIn => {
-            ("mptcp", false, "received packets of MPTCP have no line: who reads them is not followed")
+            ("mptcp", false, "received packets of MPTCP have no line: of several subflows, or where this kernel's is not followed")
         }
         Counter::ProcessLost => {
             ("process_table_full", false, "processes of COMMAND found their table full: their packets are not shown")

@@ -78,6 +78,17 @@ pub(crate) fn run(config: &CheckConfig) -> Result<(), Failure> {
     }
 }
 
+fn mptcp(is_followed: bool) -> Check {
+    if is_followed {
+        let found = "followed; what is received by several subflows of one connection is not";
+        Check::new("mptcp", Verdict::Ok, found)
+    } else {
+        let found =
+            "this kernel's MPTCP is not followed: what is received has no line, what is sent no process";
+        Check::new("mptcp", Verdict::Degraded, found)
+    }
+}
+
 impl Report {
     /// What can be known without attaching.
     fn of(facts: &impl Facts) -> Self {
@@ -95,6 +106,7 @@ impl Report {
         match Plan::new(btf, Scope::default()) {
             Ok(plan) => {
                 self.checks.push(Check::new("hooks", Verdict::Ok, "every stage has one"));
+                self.checks.extend(plan.follows_mptcp().map(mptcp));
                 self.plan = Some(plan);
             }
             Err(failure) => self.checks.push(Check::failed("hooks", &failure)),

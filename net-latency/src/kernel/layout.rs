@@ -5,7 +5,7 @@ use net_latency_common::Offsets;
 use super::btf::{Btf, BtfError};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 17] = [
+const STRUCTS: [&str; 21] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -18,6 +18,10 @@ const STRUCTS: [&str; 17] = [
     "tcp_sock",
     "tcp_request_sock",
     "mptcp_sock",
+    "mptcp_subflow_context",
+    "mptcp_skb_cb",
+    "mptcp_data_frag",
+    "mptcp_sendmsg_info",
     "minmax_sample",
     "udp_sock",
     "task_struct",
@@ -162,6 +166,33 @@ fn held<E>(
         tcp_sock_mss_cache: offset("tcp_sock.mss_cache")?,
         tcp_sock_tcp_wstamp_ns: offset("tcp_sock.tcp_wstamp_ns")?,
         tcp_sock_tcp_clock_cache: offset("tcp_sock.tcp_clock_cache")?,
+        ..known
+    })
+}
+
+/// The same with what it takes to follow MPTCP. Of a kernel that lacks one of them it is not followed.
+///
+/// # Errors
+/// As [`offsets`].
+pub(crate) fn offsets_of_mptcp(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+    // With PREEMPT_RT a spinlock is a mutex that has an owner.
+    let slock = btf.offset("sock.sk_lock.slock.lock.owner").or_else(|_| btf.offset("sock.sk_lock.slock"))?;
+    Ok(Offsets {
+        mptcp_sock_write_seq: btf.offset("mptcp_sock.write_seq")?,
+        mptcp_sock_snd_nxt: btf.offset("mptcp_sock.snd_nxt")?,
+        mptcp_sock_ack_seq: btf.offset("mptcp_sock.ack_seq")?,
+        mptcp_sock_rcv_data_fin_seq: btf.offset("mptcp_sock.rcv_data_fin_seq")?,
+        mptcp_sock_receive_queue: btf.offset("mptcp_sock.receive_queue").unwrap_or(0),
+        mptcp_subflow_context_conn: btf.offset("mptcp_subflow_context.conn")?,
+        mptcp_subflow_context_map_seq: btf.offset("mptcp_subflow_context.map_seq")?,
+        mptcp_subflow_context_map_subflow_seq: btf.offset("mptcp_subflow_context.map_subflow_seq")?,
+        mptcp_subflow_context_ssn_offset: btf.offset("mptcp_subflow_context.ssn_offset")?,
+        mptcp_skb_cb_map_seq: btf.offset("sk_buff.cb")? + btf.offset("mptcp_skb_cb.map_seq")?,
+        mptcp_data_frag_data_seq: btf.offset("mptcp_data_frag.data_seq")?,
+        // The first kernel with this struct (5.12) is the first whose functions have the arguments that the hooks expect.
+        mptcp_sendmsg_info_sent: btf.offset("mptcp_sendmsg_info.sent")?,
+        tcp_sock_icsk_ulp_data: btf.offset("tcp_sock.inet_conn.icsk_ulp_data")?,
+        sock_sk_lock_slock: slock,
         ..known
     })
 }

@@ -290,10 +290,9 @@ fn seccomp(facts: &impl Facts) -> Option<Check> {
 }
 
 /// Protocols of this kernel that carry a program's bytes and have no lines, with their sockets in this network
-/// namespace where the kernel counts any (MPTCP's since Linux 6.3).
+/// namespace where the kernel counts any.
 fn other_protocols(facts: &impl Facts) -> Option<Check> {
-    const NAMES: [(&str, &[&str]); 6] = [
-        ("MPTCP", &["MPTCP", "MPTCPv6"]),
+    const NAMES: [(&str, &[&str]); 5] = [
         ("SMC", &["SMC", "SMC6"]),
         ("SCTP", &["SCTP", "SCTPv6"]),
         ("UDP-Lite", &["UDP-Lite", "UDPLITEv6"]),
@@ -516,14 +515,14 @@ mod tests {
                 .map(|check| (check.verdict, check.found))
         };
         assert_eq!(told(&[("TCP", 4), ("UDPv6", 1)]), None);
-        let has = "this kernel has MPTCP, UDP-Lite: not followed";
+        let has = "this kernel has SCTP, UDP-Lite: not followed";
         assert_eq!(
-            told(&[("MPTCPv6", 0), ("UDPLITEv6", 0), ("TCP", 4), ("MPTCP", 0)]),
+            told(&[("SCTPv6", 0), ("UDPLITEv6", 0), ("TCP", 4), ("SCTP", 0), ("MPTCP", 9)]),
             Some((Verdict::Ok, has.to_owned()))
         );
-        let uses = "in use, and not followed: MPTCP (sockets: 3), TIPC (sockets: 7)";
+        let uses = "in use, and not followed: SCTP (sockets: 3), TIPC (sockets: 7)";
         assert_eq!(
-            told(&[("MPTCP", 1), ("MPTCPv6", 2), ("SCTP", 0), ("TIPC", 7)]),
+            told(&[("SCTP", 1), ("SCTPv6", 2), ("RDS", 0), ("TIPC", 7)]),
             Some((Verdict::Degraded, uses.to_owned()))
         );
     }

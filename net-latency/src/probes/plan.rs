@@ -3,8 +3,8 @@
 use net_latency_common::{Direction, Offsets};
 
 use super::table::{
-    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FORK, HOOKS, Hook, Mechanism, PROCESSES, Program, Programs,
-    SENT_ON,
+    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN, MPTCP_OUT, Mechanism,
+    PROCESSES, Program, Programs, SENT_ON,
 };
 use crate::{
     error::Failure,
@@ -154,6 +154,14 @@ impl Plan {
         } else {
             offsets
         };
+        let shows_drops = REASONS.into_iter().any(|name| btf.has_function(name));
+        let mut of_mptcp = MPTCP_IN.iter().chain(&MPTCP_OUT).chain([&MPTCP_END]);
+        // Where TCP's drops are not seen, some of what a subflow has got may have been dropped.
+        let offsets = if shows_drops && of_mptcp.all(|name| btf.has_function(name)) {
+            layout::offsets_of_mptcp(&btf, offsets).unwrap_or(offsets)
+        } else {
+            offsets
+        };
         let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
         Ok(Self {
             is_preemptible,
@@ -161,7 +169,7 @@ impl Plan {
             types: btf.only(targets(), targets()),
             choices,
             offsets,
-            shows_drops: REASONS.into_iter().any(|name| btf.has_function(name)),
+            shows_drops,
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
     }
@@ -172,6 +180,12 @@ impl Plan {
     #[must_use]
     pub fn takes_kprobes(&self, mechanism: Mechanism) -> bool {
         self.choices.iter().any(|choice| matches!(choice.program(mechanism), Program::Kprobe(_)))
+    }
+
+    /// Whether MPTCP is followed; nothing if this kernel has none.
+    #[must_use]
+    pub fn follows_mptcp(&self) -> Option<bool> {
+        self.has_target(&MPTCP_IN).then_some(self.offsets.mptcp_sock_write_seq != 0)
     }
 
     /// Whether one of these functions is hooked.

@@ -208,6 +208,12 @@ impl Hook {
     }
 }
 
+/// Functions of MPTCP. It is followed where the kernel has all of them; some kernels have no MPTCP.
+pub(super) const MPTCP_IN: [&str; 3] =
+    ["mptcp_data_ready", "mptcp_subflow_data_available", "mptcp_cleanup_rbuf"];
+pub(super) const MPTCP_OUT: [&str; 3] = ["mptcp_sendmsg", "__mptcp_push_pending", "mptcp_sendmsg_frag"];
+pub(super) const MPTCP_END: &str = "mptcp_destroy";
+
 /// Where IP gets a packet of TCP, which has cleared its control block by then: instead of TCP's own functions, where these are
 /// inlined (Linux 7.2).
 pub(crate) const TCP_IN_IP: [&str; 2] = ["__ip_queue_xmit", "inet6_csk_xmit"];
@@ -265,7 +271,7 @@ const fn tracepoint(
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
 /// first, so that no packet meets a late stage's hook without having met the early ones'.
-pub(crate) const HOOKS: [Hook; 35] = [
+pub(crate) const HOOKS: [Hook; 41] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
     Hook {
@@ -302,8 +308,11 @@ pub(crate) const HOOKS: [Hook; 35] = [
         .tcp(),
     // Before Linux 6.0 TLS read by the function above.
     optional(IN, Stage::App, &["tcp_read_done"], "fentry_in_done", "kprobe_in_done").tcp(),
-    // Without it, what MPTCP has taken seems to wait.
-    optional(IN, Stage::App, &["subflow_data_ready"], "fentry_in_given", "kprobe_in_given").tcp(),
+    // Without the first, what MPTCP has taken seems to wait.
+    optional(IN, Stage::App, &[MPTCP_IN[0]], "fentry_in_ready", "kprobe_in_ready").tcp(),
+    optional(IN, Stage::App, &[MPTCP_IN[1]], "fentry_in_moved", "kprobe_in_moved").tcp(),
+    optional(IN, Stage::App, &[MPTCP_IN[2]], "fentry_in_read", "kprobe_in_read").tcp(),
+    optional(None, Stage::End, &[MPTCP_END], "fentry_destroyed", "kprobe_destroyed").tcp(),
     Hook {
         programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
         ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()
@@ -327,6 +336,9 @@ pub(crate) const HOOKS: [Hook; 35] = [
     function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_out_app", "kprobe_out_app").tcp(),
     // Since Linux 6.5 sendfile and splice come by `tcp_sendmsg_locked` too.
     optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_out_pages", "kprobe_out_pages").tcp(),
+    optional(OUT, Stage::App, &[MPTCP_OUT[0]], "fentry_out_calls", "kprobe_out_calls").tcp(),
+    optional(OUT, Stage::App, &[MPTCP_OUT[1]], "fentry_out_pushes", "kprobe_out_pushes").tcp(),
+    optional(OUT, Stage::App, &[MPTCP_OUT[2]], "fentry_out_hands_on", "kprobe_out_hands_on").tcp(),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app").udp(),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app").udp(),
     // Without it the age of what is sent again is unknown. Debian's Linux 6.1 has it in two parts.
@@ -352,10 +364,12 @@ pub(crate) const HOOKS: [Hook; 35] = [
 ];
 
 /// What splits the time that bytes wait in a socket, and what comes behind the device's queue, with fine stages.
-pub(crate) const FINE: [Hook; 11] = [
+pub(crate) const FINE: [Hook; 12] = [
     function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
     // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
     optional(IN, Stage::App, &["tcp_zerocopy_receive"], "fentry_in_asks_zero", "kprobe_in_asks_zero").tcp(),
+    optional(IN, Stage::App, &["mptcp_recvmsg"], "fentry_in_asks_multipath", "kprobe_in_asks_multipath")
+        .tcp(),
     function(IN, Stage::App, &["udp_recvmsg"], "fentry_in_asks_udp4", "kprobe_in_asks_udp4").udp(),
     function(IN, Stage::App, &["udpv6_recvmsg"], "fentry_in_asks_udp6", "kprobe_in_asks_udp6").udp(),
     tracepoint(IN, Stage::Cpu, &["sched_waking"], "btf_woken"),

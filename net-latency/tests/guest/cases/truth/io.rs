@@ -10,7 +10,7 @@ use crate::{
     lines::{Dir, Line},
     net::{Path, Version},
     oracle::{self, Conversation, expect_bytes, expect_stream},
-    peers::{CLIENT, Pair, Peer, SERVER},
+    peers::{CHILD, CLIENT, Pair, Peer, SERVER},
     verdict::Skipped,
 };
 
@@ -46,9 +46,12 @@ pub(crate) const THEME: Theme = Theme {
         Scenario { name: "cork", play: corked },
         Scenario { name: "send_more", play: more },
         Scenario { name: "nagle", play: delayed_by_nagle },
-        Scenario { name: "multipath_v4", play: || multipath(Version::V4, true) },
-        Scenario { name: "multipath_v6", play: || multipath(Version::V6, true) },
-        Scenario { name: "multipath_and_plain", play: || multipath(Version::V4, false) },
+        Scenario { name: "multipath_v4", play: || multipath(Version::V4, 1000, true, true) },
+        Scenario { name: "multipath_v6", play: || multipath(Version::V6, 1000, true, true) },
+        Scenario { name: "multipath_and_plain", play: || multipath(Version::V4, 100, true, false) },
+        Scenario { name: "plain_and_multipath", play: || multipath(Version::V6, 100, false, true) },
+        Scenario { name: "multipath_bulk", play: multipath_bulk },
+        Scenario { name: "multipath_passed_on", play: multipath_passed_on },
         Scenario { name: "kernel_tls", play: encrypted },
         Scenario { name: "kernel_tls_held_back", play: encrypted_and_held_back },
     ],
@@ -414,46 +417,76 @@ fn encrypted_and_held_back() -> Result<Check> {
     }))
 }
 
-/// What MPTCP has (`both` ends, or the client's, which falls back to TCP) is taken by way of its own socket. What comes has no line, and what
-/// leaves no process, each for its reason; the plain end has both.
-fn multipath(version: Version, both: bool) -> Result<Check> {
-    const ROUNDS: u32 = 20;
+/// A connection whose client, or server, has a socket of MPTCP. Where only one has, it falls back to TCP.
+fn multipath_pair(version: Version, client: bool, server: bool) -> Result<Pair> {
     ensure!(fs::exists("/proc/sys/net/mptcp")?, Skipped("this kernel has no MPTCP"));
     let path = Path::private_loopback(version)?;
     let mut pair = Pair::prepare(&path, b"nl-client", b"nl-server")?;
-    let (address, listen) = (pair.far.ip(), if both { "listen-multipath" } else { "listen" });
+    let listen = if server { "listen-multipath" } else { "listen" };
+    let connect = if client { "connect-multipath" } else { "connect" };
+    let address = pair.far.ip();
     pair.far.set_port(pair.server.ask(&format!("{listen} {address}"))?.try_into()?);
-    let own = pair.client.ask(&format!("connect-multipath {address} {}", pair.far.port()))?;
+    let own = pair.client.ask(&format!("{connect} {address} {}", pair.far.port()))?;
     pair.near.set_port(own.try_into()?);
     pair.server.ask("accept")?;
-    pair.converse(ROUNDS, LEN)?;
+    Ok(pair)
+}
+
+/// Round trips by MPTCP's own sockets have the lines of plain TCP's, and nothing of them seems to wait, or is counted as not followed.
+fn multipath(version: Version, rounds: u32, client: bool, server: bool) -> Result<Check> {
+    let mut pair = multipath_pair(version, client, server)?;
+    pair.converse(rounds, LEN)?;
     Ok(Box::new(move |evidence| {
-        let outcome = evidence.outcome;
-        let own: Vec<_> = evidence.lines.iter().filter(|line| pair.owns(line)).collect();
-        let is_followed = |line: &Line| !both && pair.is_request(line) == (line.dir == Dir::In);
-        let (followed, others): (Vec<&Line>, Vec<&Line>) =
-            own.into_iter().partition(|line| is_followed(line));
-        let incoming = others.iter().filter(|line| line.dir == Dir::In);
-        ensure!(incoming.clone().next().is_none(), outcome.fault("MPTCP's readers", incoming.copied()));
-        let wrong = others.iter().filter(|line| {
-            let [app, rest @ ..] = line.stages;
-            line.pid.is_some() || app.is_some() || rest.contains(&None)
-        });
-        ensure!(wrong.clone().next().is_none(), outcome.fault("MPTCP's writers", wrong.copied()));
-        let named =
-            followed.iter().filter(|line| line.pid == Some(pair.server.pid()) && line.total.is_some());
-        let wanted = if both { 0 } else { 2 * ROUNDS as usize };
-        ensure!(
-            named.count() == wanted && followed.len() == wanted,
-            outcome.fault("the plain end", followed)
-        );
-        // Each way of each scenario of these that is in this run.
-        let counted = outcome.figure("losses.mptcp")?;
-        ensure!(
-            counted >= u64::from(ROUNDS) * if both { 2 } else { 1 },
-            outcome.fault(format_args!("{counted} packets of MPTCP"), [])
-        );
-        ensure!(outcome.ledger()?.waiting == 0, outcome.fault("some seem to wait", []));
-        Ok(())
+        let conversation = Conversation::check(evidence.outcome, &evidence.lines, &pair)?;
+        conversation.expect_rounds(evidence.outcome, rounds as usize, LEN)?;
+        expect_followed(evidence)
     }))
+}
+
+/// Some of many bytes wait in MPTCP's socket, at both ends. Each line has the one process that writes or reads there.
+fn multipath_bulk() -> Result<Check> {
+    const BYTES: u32 = 2_000_000;
+    const CHUNK: u32 = 30_000;
+    let mut pair = multipath_pair(Version::V4, true, true)?;
+    pair.client.tell(&format!("write {BYTES}"))?;
+    pair.server.ask(&format!("read {BYTES} {CHUNK} 1"))?;
+    pair.client.answer()?;
+    Ok(Box::new(move |evidence| {
+        // What is read while more arrives has no time and no reader (Linux up to 6.14).
+        let is_unsure = |line: &Line| line.dir == Dir::In && line.stages[TCP_APP].is_none();
+        let conversation = Conversation::check_unless(evidence.outcome, &evidence.lines, &pair, is_unsure)?;
+        let sum = u64::from(BYTES);
+        expect_bytes(evidence.outcome, "requests out", &conversation.requests_out, sum)?;
+        expect_bytes(evidence.outcome, "requests in", &conversation.requests_in, sum)?;
+        expect_followed(evidence)
+    }))
+}
+
+/// Another process reads and writes MPTCP's socket, which it got as a message.
+fn multipath_passed_on() -> Result<Check> {
+    const ROUNDS: u32 = 20;
+    let mut pair = multipath_pair(Version::V4, true, true)?;
+    pair.server.tell(&format!("pass serve {ROUNDS} {LEN} 0"))?;
+    pair.client.ask(&format!("request {ROUNDS} {LEN}"))?;
+    let pid: u32 = pair.server.answer()?.try_into()?;
+    ensure!(pid != pair.server.pid(), "the server served itself");
+    Ok(Box::new(move |evidence| {
+        let conversation = Conversation::check_by(evidence.outcome, &evidence.lines, &pair, &|line| {
+            let peer = oracle::sender_or_reader(&pair, line);
+            let is_client = peer.pid() == pair.client.pid();
+            Some(if is_client { (peer.pid(), peer.comm()) } else { (pid, CHILD.to_owned()) })
+        })?;
+        conversation.expect_rounds(evidence.outcome, ROUNDS as usize, LEN)?;
+        expect_followed(evidence)
+    }))
+}
+
+/// Nothing of MPTCP has no line for that reason, or waits: of all scenarios of this run.
+fn expect_followed(evidence: &Evidence<'_>) -> Result<()> {
+    let (counted, waiting) = (evidence.outcome.figure("losses.mptcp")?, evidence.outcome.ledger()?.waiting);
+    ensure!(
+        counted == 0 && waiting == 0,
+        evidence.outcome.fault(format_args!("{counted} packets of MPTCP, {waiting} wait"), [])
+    );
+    Ok(())
 }
