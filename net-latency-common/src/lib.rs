@@ -122,3 +122,5 @@ pub const READERS_MAP: &str = "READERS";
 pub const SENT_MAP: &str = "SENT";
 /// Name of the same array for what waits for its driver only.
 pub const LEAVING_MAP: &str = "LEAVING";
+/// Maps that only following MPTCP takes.
+pub const MPTCP_MAPS: [&str; 2] = ["PATHS", "WRITERS"];

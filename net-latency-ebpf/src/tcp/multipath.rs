@@ -59,11 +59,11 @@ struct Path {
 
 /// Write calls, by process and thread. Evicts: that call's bytes have no writer and no time.
 #[map]
-static WRITERS: LruHashMap<u64, Call> = LruHashMap::with_max_entries(entries(1024), 0);
+static WRITERS: LruHashMap<u64, Call> = LruHashMap::with_max_entries(entries(512), 0);
 
 /// Sockets of MPTCP that receive, by address. When full: what others receive is counted as MPTCP's.
 #[map]
-static PATHS: HashMap<u64, Path> = HashMap::with_max_entries(entries(2048), 0);
+static PATHS: HashMap<u64, Path> = HashMap::with_max_entries(entries(1024), 0);
 
 #[inline(always)]
 fn path_of(address: u64) -> Option<&'static Path> {

@@ -17,8 +17,8 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 use net_latency_common::{
-    CONNECTION_RECORDS_MAP, LEAVING_MAP, OPEN_CONNECTIONS_MAP, PAGE_BASES_MAP, PageBases, READERS_MAP,
-    RECORDS_MAP, SEGMENTS_MAP, SENT_MAP, WRITES_MAP,
+    CONNECTION_RECORDS_MAP, LEAVING_MAP, MPTCP_MAPS, OPEN_CONNECTIONS_MAP, PAGE_BASES_MAP, PageBases,
+    READERS_MAP, RECORDS_MAP, SEGMENTS_MAP, SENT_MAP, WRITES_MAP,
 };
 use rustix::{
     io::Errno,
@@ -285,6 +285,11 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     };
     if is_full && !request.fine {
         for map in [READERS_MAP, SENT_MAP, LEAVING_MAP] {
+            loader.map_max_entries(map, 1);
+        }
+    }
+    if plan.follows_mptcp() != Some(true) {
+        for map in MPTCP_MAPS {
             loader.map_max_entries(map, 1);
         }
     }
