@@ -106,6 +106,16 @@ pub struct Offsets {
     pub tcp_sock_total_retrans: u32,
     pub tcp_sock_rtt_min: u32,
     pub tcp_request_sock_snt_synack: u32,
+    /// From here on what tells the system call that a task is in: all are 0 without fine stages, or this kernel lacks one. The word that
+    /// says whether it is one of 32 bits.
+    pub task_struct_of_32_bits: u32,
+    pub task_struct_stack: u32,
+    /// Where on a task's stack its `pt_regs` are.
+    pub stack_registers: u32,
+    /// The number of the system call.
+    pub pt_regs_call: u32,
+    /// No offset: 1 where programs can call that helper (Linux 5.15).
+    pub bpf_task_pt_regs: u32,
     /// 0 on a kernel without MPTCP, as the next.
     pub mptcp_sock_first: u32,
     pub tcp_sock_is_mptcp: u32,

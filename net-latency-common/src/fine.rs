@@ -88,6 +88,52 @@ impl Held {
     }
 }
 
+/// What the thread that writes an answer has done since it read the request, up to that call. Its times are in ns, by this tool's clock:
+/// what interrupts took of them is in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Served {
+    /// All of it; 0 of what is no answer's first packet, and an [`unknown_part`] where it is not known. Then the others are 0.
+    pub all: u64,
+    /// Of that, it was asleep.
+    pub asleep: u64,
+    /// Of that, it waited for a CPU.
+    pub waited: u64,
+    /// The number of the system call in which it slept for half of `asleep` or more, and 1; 0 for none, or one that is not known.
+    pub call: u64,
+}
+
+impl Served {
+    /// What is no answer's first packet.
+    pub const NONE: Self = Self { all: 0, asleep: 0, waited: 0, call: 0 };
+
+    /// What is one, and nobody knows how long it took, for this reason.
+    #[inline(always)]
+    #[must_use]
+    pub const fn unknown(reason: Unknown) -> Self {
+        Self { all: unknown_part(reason), ..Self::NONE }
+    }
+
+    /// What it did, unless these times can't be parts of each other.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(all: u64, off_cpu: u64, asleep: u64, call: u64) -> Self {
+        if asleep > off_cpu || off_cpu > all {
+            return Self::unknown(Unknown::Contradictory);
+        }
+        Self { all, asleep, waited: off_cpu - asleep, call }
+    }
+
+    /// For how long it was on a CPU, ns; nothing if there are no such times.
+    #[must_use]
+    pub const fn on_cpu(&self) -> Option<u64> {
+        match self.all.checked_sub(self.asleep) {
+            Some(awake) => awake.checked_sub(self.waited),
+            None => None,
+        }
+    }
+}
+
 /// One finished packet, with its fine stages in ns, index with the `PART_` constants. An incoming one's parts add up to its last
 /// stage, or all are unknown ([`unknown_part`]), as they are where that stage is; UDP never has a gap. Of an outgoing one each is known
 /// by itself.
@@ -98,9 +144,11 @@ pub struct FineRecord {
     pub packet: PacketRecord,
     /// What runs with `--stages fine` have besides.
     pub parts: [u64; PARTS],
+    /// Likewise, of an answer's first packet; nobody has written this of an incoming one.
+    pub served: Served,
 }
 
-const _: () = assert!(size_of::<FineRecord>() == 184, "records have no padding");
+const _: () = assert!(size_of::<FineRecord>() == 216, "records have no padding");
 
 /// A sent packet that is complete but for its fine stages, and waits for its ACK, or its driver. The times are tagged words
 /// ([`tagged`], with [`SENT_TAG_BITS`] bits of its key), 0 where there is none yet.
@@ -109,6 +157,8 @@ const _: () = assert!(size_of::<FineRecord>() == 184, "records have no padding")
 pub struct Sent {
     /// What its line will say.
     pub packet: PacketRecord,
+    /// Likewise.
+    pub served: Served,
     /// Address of its socket.
     pub socket: u64,
     /// When the driver got its first segment.

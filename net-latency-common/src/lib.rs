@@ -42,7 +42,7 @@ pub use filter::{
 pub use fine::{
     FineRecord, Held, PART_COPY, PART_CPU, PART_DRIVER, PART_FINISHED, PART_GAP, PART_NET, PART_QDISC,
     PART_WAIT, PARTS, SENT_AGAIN, SENT_BY_TIMER, SENT_DROPPED, SENT_TAG_BITS, SENT_UNQUEUED, Sent, SentSlot,
-    SentSlots, SentTimes, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
+    SentSlots, SentTimes, Served, between, part, sent_flags, sent_parts, sent_tag, sent_time, unknown_part,
     unknown_parts,
 };
 pub use histogram::{

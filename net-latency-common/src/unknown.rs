@@ -32,6 +32,8 @@ pub enum Unknown {
     Unacknowledged,
     /// Of fine stages: more segments waited for their ACKs, or in queues, than there is room for.
     NoRoom,
+    /// Of what a thread did for an answer: another one had read the request.
+    OtherThread,
 }
 
 /// How many reasons there are.
@@ -39,7 +41,7 @@ pub const UNKNOWNS: usize = Unknown::ALL.len();
 
 impl Unknown {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BeforeStart,
         Self::NoStamp,
         Self::Ambiguous,
@@ -52,6 +54,7 @@ impl Unknown {
         Self::SentAgain,
         Self::Unacknowledged,
         Self::NoRoom,
+        Self::OtherThread,
     ];
 
     /// Why a packet's time between two of its stages is not known. `stages` are all its stamps in the order in which it

@@ -5,8 +5,8 @@
 //! of a datagram: such a one, and what finds no room, gets its line at once.
 
 use net_latency_common::{
-    FLAG_RETRANS, PacketRecord, SENT_AGAIN, SENT_DROPPED, STAMP_DRV, Sent, SentSlots, SentTimes, Unknown,
-    sent_flags, sent_parts,
+    FLAG_RETRANS, PacketRecord, SENT_AGAIN, SENT_DROPPED, STAMP_DRV, Sent, SentSlots, SentTimes, Served,
+    Unknown, sent_flags, sent_parts,
 };
 
 use crate::{
@@ -69,7 +69,7 @@ fn driving() -> Option<*mut Driving> {
 fn finish(line: *const Sent, started: u64, finished: u64, state: u32) {
     let now = now();
     // SAFETY: an entry of a map, which its packet has to itself.
-    let packet = unsafe { &(*line).packet };
+    let (packet, served) = unsafe { (&(*line).packet, &raw const (*line).served) };
     let again = if packet.flags & FLAG_RETRANS != 0 { SENT_AGAIN } else { 0 };
     let times = SentTimes { queued: packet.stamps[STAMP_DRV], started, finished, acked: 0 };
     // Only what is sent again has such a part at all.
@@ -77,7 +77,7 @@ fn finish(line: *const Sent, started: u64, finished: u64, state: u32) {
     let parts =
         sent_parts(times, state | again, unacked, now, |from, to, missing| part_between(from, to, missing));
     // SAFETY: as above.
-    if let Err(counter) = unsafe { emit_waiting(packet, sent_flags(state), &parts) } {
+    if let Err(counter) = unsafe { emit_waiting(packet, served, sent_flags(state), &parts) } {
         counters::one(counter);
     }
 }
@@ -142,6 +142,7 @@ pub(crate) fn after_queue<M: Memory>(skb: Skb<M>) {
 pub(crate) fn put<M: Memory>(
     skb: Skb<M>,
     record: impl Fn() -> PacketRecord,
+    served: impl Fn() -> Served,
     is_its: impl Fn() -> bool,
 ) -> Result<(), Unknown> {
     let key = number(skb.address());
@@ -150,6 +151,7 @@ pub(crate) fn put<M: Memory>(
         // SAFETY: the entry is the caller's alone until it has its key.
         unsafe {
             (&raw mut (*line).packet).write(record());
+            (*line).served = served();
             (*line).socket = socket;
             (*line).acked = 0;
         }

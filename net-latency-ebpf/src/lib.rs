@@ -2,7 +2,7 @@
 //!
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
 //! [`udp`] (or of [`journey`], [`calls`] or [`connections`]), instantiated for the way its context lets it read kernel memory
-//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls`, `connections` → `leaving` → `slots`,
+//! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls`, `connections` → `leaving`, `service` → `slots`,
 //! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `bpf`, which alone knows whether it
 //! is a program in the kernel or a test on some machine.
 //!
@@ -45,6 +45,8 @@ mod leaving;
 mod lives;
 #[cfg(feature = "fine")]
 pub mod readers;
+#[cfg(feature = "fine")]
+mod service;
 #[cfg(feature = "packets")]
 mod skb_stamps;
 #[cfg(feature = "packets")]

@@ -8,7 +8,9 @@
 //! Considered: a hash table (some 100 instructions for each switch of any task), task storage (Linux 5.11), `sched_info` in the task
 //! (it adds up every wait for a CPU, not only that of the last wakeup).
 
-use net_latency_common::{PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Unknown, tagged, unknown_part};
+use net_latency_common::{
+    PART_COPY, PART_CPU, PART_GAP, PART_WAIT, PARTS, Served, Unknown, tagged, unknown_part,
+};
 
 use crate::{
     bpf::{Array, PerCpuArray, entry::Field, map, now},
@@ -36,7 +38,25 @@ pub(crate) struct Reader {
     running: Field<u64>,
     /// Which process had that CPU until then; in place of a time its id.
     holder: Field<u64>,
+    /// It has got this place.
+    since: Field<u64>,
+    /// It was switched out, and has not got a CPU again.
+    left: Field<u64>,
+    /// For how long it was off its CPUs since it has this place, and asleep, while it had requests; in place of times, ns.
+    off_cpu: Field<u64>,
+    asleep: Field<u64>,
+    /// How many requests it has read and not answered, or more: only then the next are kept.
+    open: Field<u64>,
+    /// It read the request that it serves.
+    serves: Field<u64>,
+    /// The system call in which it has slept longest since then, as [`CALL_BITS`] bits of it and the ns above.
+    call: Field<u64>,
 }
+
+/// Bits of a system call's number and 1: there are 470 in Linux 7.3.
+const CALL_BITS: u32 = 10;
+/// A request that was read so long ago has no answer, ns.
+const LONGEST_SERVICE: u64 = 10_000_000_000;
 
 impl Reader {
     /// The id of that process; 0 if none had it, or the thread with this tag is another one.
@@ -79,6 +99,17 @@ pub(crate) struct Reading {
     pub(crate) holder: u64,
 }
 
+/// What is known of a thread that serves, at a moment at which it has a CPU.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Serving {
+    /// When that is, ns.
+    pub(crate) at: u64,
+    /// For how long it had been off its CPUs by then, and asleep, ns, since a moment before.
+    pub(crate) off_cpu: u64,
+    pub(crate) asleep: u64,
+}
+
 /// Number and tag of a thread.
 #[inline(always)]
 fn place(thread: u32) -> (u32, u64) {
@@ -95,7 +126,124 @@ fn is_of(word: u64, tag: u64) -> bool {
 fn known(thread: u32) -> Option<(&'static Reader, u64)> {
     let (slot, tag) = place(thread);
     let reader = READERS.get(slot)?;
-    is_of(reader.asked.get(), tag).then_some((reader, tag))
+    is_of(reader.since.get(), tag).then_some((reader, tag))
+}
+
+impl Reader {
+    /// The thread with this tag gets this place now, given as its word.
+    #[inline(always)]
+    fn begin(&self, now: u64, tag: u64) {
+        self.left.set(0);
+        // No word is 0 that is a thread's.
+        self.off_cpu.set(tagged::word::<TAG_BITS>(1, tag));
+        self.asleep.set(tagged::word::<TAG_BITS>(1, tag));
+        self.open.set(0);
+        self.serves.set(0);
+        self.since.set(now);
+    }
+
+    /// The thread with this tag gets a CPU again, of which `call` tells the system call. It was asleep if it was woken meanwhile.
+    #[inline(always)]
+    fn come_back(&self, now: u64, tag: u64, call: impl FnOnce() -> u64) {
+        let left = self.left.get();
+        if !is_of(left, tag) {
+            return;
+        }
+        self.left.set(0);
+        let left = tagged::time::<TAG_BITS>(left, now);
+        let add = |word: &Field<u64>, ns: u64| {
+            if is_of(word.get(), tag) {
+                word.set(word.get().wrapping_add(ns << TAG_BITS));
+            }
+        };
+        add(&self.off_cpu, now.saturating_sub(left));
+        let woken = self.woken.get();
+        if !is_of(woken, tag) {
+            return;
+        }
+        let slept = tagged::time::<TAG_BITS>(woken, now).saturating_sub(left);
+        if slept == 0 {
+            return;
+        }
+        add(&self.asleep, slept);
+        if self.serves.get() != 0 {
+            self.slept_in(call(), slept);
+        }
+    }
+
+    /// It slept for so long in a system call, 0 for none.
+    #[inline(always)]
+    fn slept_in(&self, call: u64, ns: u64) {
+        let (before, of_before) = self.call();
+        if call == before {
+            self.call.set(self.call.get().wrapping_add(ns << CALL_BITS));
+        } else if ns > of_before {
+            self.call.set(ns << CALL_BITS | call);
+        }
+    }
+
+    /// What is known of the thread with this tag, which has a CPU, at that time.
+    #[inline(always)]
+    fn serving(&self, at: u64, tag: u64) -> Option<Serving> {
+        let (off_cpu, asleep) = (self.off_cpu.get(), self.asleep.get());
+        let is_its = is_of(off_cpu, tag) && is_of(asleep, tag);
+        is_its.then_some(Serving { at, off_cpu: off_cpu >> TAG_BITS, asleep: asleep >> TAG_BITS })
+    }
+
+    /// The system call in which it has slept longest, and for how long.
+    #[inline(always)]
+    fn call(&self) -> (u64, u64) {
+        let word = self.call.get();
+        (word & ((1 << CALL_BITS) - 1), word >> CALL_BITS)
+    }
+}
+
+/// The current thread has read a request at `at`. What it had read before on that socket, at `before`, it doesn't serve any more; 0 if it
+/// had read nothing. Nothing if nobody has seen it before.
+#[inline(always)]
+pub(crate) fn serves(at: u64, before: u64) -> Option<Serving> {
+    let (reader, tag) = known(Task::current_ids() as u32)?;
+    // It has a CPU, whatever was seen.
+    reader.left.set(0);
+    // What it read before it had this place does not count.
+    if before < tagged::time::<TAG_BITS>(reader.since.get(), at) {
+        reader.open.set(reader.open.get() + 1);
+    }
+    let serves = reader.serves.get();
+    // One at a time: the calls are those since then.
+    if serves == 0
+        || serves == tagged::word::<TAG_BITS>(before, tag)
+        || tagged::age::<TAG_BITS>(serves, at) > LONGEST_SERVICE
+    {
+        reader.serves.set(tagged::word::<TAG_BITS>(at, tag));
+        reader.call.set(0);
+    }
+    reader.serving(at, tag)
+}
+
+/// The current thread begins to write at `at`, and has served since `from`: what it did meanwhile.
+#[inline(always)]
+pub(crate) fn served(from: Serving, at: u64) -> Served {
+    let Some((reader, tag)) = known(Task::current_ids() as u32) else {
+        return Served::unknown(Unknown::ReaderUnseen);
+    };
+    // A thread that has taken this place from another since, or from this one, has not been seen all the time.
+    let is_its = tagged::time::<TAG_BITS>(reader.since.get(), at) <= from.at;
+    let Some(to) = reader.serving(at, tag).filter(|_| is_its && reader.left.get() == 0) else {
+        return Served::unknown(Unknown::ReaderUnseen);
+    };
+    reader.open.set(reader.open.get().saturating_sub(1));
+    if at < from.at {
+        return Served::unknown(Unknown::Contradictory);
+    }
+    let asleep = to.asleep.wrapping_sub(from.asleep);
+    let mut call = 0;
+    if reader.serves.get() == tagged::word::<TAG_BITS>(from.at, tag) {
+        reader.serves.set(0);
+        let (longest, ns) = reader.call();
+        call = if ns >= asleep.div_ceil(2) { longest } else { 0 };
+    }
+    Served::of(at.wrapping_sub(from.at), to.off_cpu.wrapping_sub(from.off_cpu), asleep, call)
 }
 
 /// The current thread calls to receive from a socket (`tcp_recvmsg`, `udp_recvmsg`, `udpv6_recvmsg`), or the kernel is about to take
@@ -112,6 +260,9 @@ pub fn asks() -> HookResult {
         // Whether it was woken before is not known.
         reader.woken.set(0);
         reader.running.set(now);
+        if !is_of(reader.since.get(), tag) {
+            reader.begin(now, tag);
+        }
     }
     reader.asked.set(now);
     Ok(())
@@ -140,11 +291,12 @@ pub fn born<M: Memory>(thread: Thread<M>) {
     let (slot, tag) = place(thread.thread());
     // Another's place stays that one's: most of what is started reads nothing.
     if let Some(reader) = READERS.get(slot)
-        && reader.asked.get() == 0
+        && reader.since.get() == 0
     {
         let now = tagged::word::<TAG_BITS>(now(), tag);
         reader.woken.set(now);
         reader.running.set(0);
+        reader.begin(now, tag);
         reader.asked.set(now);
     }
 }
@@ -158,6 +310,7 @@ pub fn exited<M: Memory>(thread: Thread<M>) {
     if let Some((reader, _)) = known(thread.thread()) {
         reader.asked.set(0);
         reader.holder.set(0);
+        reader.since.set(0);
     }
 }
 
@@ -173,16 +326,33 @@ pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
 /// A thread gets this CPU from another one (tracepoint `sched_switch`).
 #[inline(always)]
 pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
-    let (slot, tag) = place(next.thread());
-    let Some(reader) = READERS.get(slot) else { return Ok(()) };
-    let (asked, woken) = (reader.asked.get(), reader.woken.get());
-    if !is_of(asked, tag) || !is_of(woken, tag) {
-        if next.is_of_kernel() && !before.is_of_kernel() {
-            displaced(before.process());
-        }
+    let (leaving, coming) = (known(before.thread()), known(next.thread()));
+    let leaving = leaving.filter(|(reader, _)| reader.open.get() != 0);
+    let displaces = coming.is_none() && next.is_of_kernel() && !before.is_of_kernel();
+    if leaving.is_none() && coming.is_none() && !displaces {
         return Ok(());
     }
     let now = now();
+    if displaces {
+        displaced(before.process(), now);
+    }
+    if let Some((reader, tag)) = leaving {
+        reader.left.set(tagged::word::<TAG_BITS>(now, tag));
+    }
+    if let Some((reader, tag)) = coming {
+        reader.come_back(now, tag, || next.system_call());
+        gets_cpu(reader, tag, before, now);
+    }
+    Ok(())
+}
+
+/// A thread that reads gets this CPU from another one, and may have been woken for it.
+#[inline(always)]
+fn gets_cpu<M: Memory>(reader: &Reader, tag: u64, before: Thread<M>, now: u64) {
+    let (asked, woken) = (reader.asked.get(), reader.woken.get());
+    if !is_of(asked, tag) || !is_of(woken, tag) {
+        return;
+    }
     // Whoever was on a CPU since, or has called since, was preempted and not woken.
     let waited = tagged::age::<TAG_BITS>(woken, now);
     let running = reader.running.get();
@@ -192,15 +362,14 @@ pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
         let holder = holder(before, waited.saturating_sub(tagged::JITTER), now);
         reader.holder.set(tagged::word::<TAG_BITS>(holder, tag));
     }
-    Ok(())
 }
 
 /// A thread of the kernel's takes this CPU from a process.
 #[inline(always)]
-fn displaced(process: u32) {
+fn displaced(process: u32, now: u64) {
     if let Some(displaced) = DISPLACED.get(0) {
         displaced.process.set(process.into());
-        displaced.at.set(now());
+        displaced.at.set(now);
     }
 }
 

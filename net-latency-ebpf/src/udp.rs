@@ -9,7 +9,8 @@
 //! a verdict, it goes on in any context, and is followed by its skb.
 
 use net_latency_common::{
-    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PARTS, PacketRecord, hook_key,
+    Counter, DATAGRAM_SIZE, Direction, FLAG_GRO, IPPROTO_TCP, IPPROTO_UDP, PARTS, PacketRecord, Served,
+    hook_key,
 };
 
 use crate::{
@@ -40,7 +41,7 @@ use crate::{
     slots::{Entry, Found, Inserted, Slots, Table},
 };
 #[cfg(feature = "fine")]
-use crate::{emit::ring::is_fine, leaving, readers};
+use crate::{emit::ring::is_fine, leaving, readers, service};
 
 /// The packet that `udp_rcv` works on, until its skb, or those made of it, are on their sockets' queues. That
 /// is synchronous, with softirqs off on this CPU (on PREEMPT_RT since Linux 6.18 another may come between, 3253cb49cbad, and is
@@ -198,6 +199,9 @@ pub struct Send {
     reserved: u32,
     /// Who sends it, if `app` is known.
     task: Field<Task>,
+    /// What that thread did for it, if it is an answer.
+    #[cfg(feature = "fine")]
+    served: Field<Served>,
 }
 
 /// What threads are sending by UDP, by process and thread id. Evicts: udp's first stage is unknown.
@@ -534,6 +538,11 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
             Receiver::new(socket).mark_traced();
         }
         let app = now();
+        #[cfg(feature = "fine")]
+        if is_fine() {
+            let (remote, local) = ports(header as u32);
+            service::took_datagram(socket, app, local, remote);
+        }
         let stamps = [datagram.drv, datagram.ip, datagram.transport, app];
         let (direction, protocol, flags) = (Direction::In, IPPROTO_UDP, datagram.flags);
         let parts = || parts(datagram.transport, app);
@@ -740,7 +749,10 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     send.task.set(filter::current_wanted_task());
     send.state.set(SendState::Called);
     #[cfg(feature = "fine")]
-    readers::sends()?;
+    if is_fine() {
+        send.served.set(service::sends_datagram(socket, app));
+        readers::sends()?;
+    }
     Ok(())
 }
 
@@ -905,13 +917,17 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         };
         (!arch::REORDERS || is_here()) && send.is_skb(number(skb.address()))
     };
+    #[cfg(feature = "fine")]
+    let served = || if app == 0 { Served::NONE } else { send.served.get() };
+    #[cfg(not(feature = "fine"))]
+    let served = || Served::NONE;
     let missing = None;
     #[cfg(feature = "fine")]
     let missing = if is_fine() {
         if !filter::lasting(|| mark) {
             return Err(Counter::FilteredOut);
         }
-        match leaving::put(skb, record, is_its) {
+        match leaving::put(skb, record, served, is_its) {
             Ok(()) => return Ok(()),
             Err(reason) => Some(reason),
         }
@@ -919,7 +935,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         missing
     };
     let packet = Finished { direction, protocol, flags, stamps: &stamps };
-    emit_sent(&packet, || mark, missing, record, is_its)
+    emit_sent(&packet, || mark, missing, record, served, is_its)
 }
 
 /// How many datagrams are in flight.

@@ -125,7 +125,7 @@ fn benches(criterion: &mut Criterion) {
         bencher.iter(|| {
             packer.set_clock(clock);
             drain(&mut order, &records, |record| {
-                packer.pack(record, None, || Found { ifname: Some(b"lo"), ..Found::default() });
+                packer.pack(record, None, None, || Found { ifname: Some(b"lo"), ..Found::default() });
                 if packer.is_full() {
                     black_box(packer.finish());
                 }

@@ -49,6 +49,17 @@ pub fn current_task_known() -> *const u8 {
     unsafe { generated::bpf_get_current_task_btf().cast_const().cast() }
 }
 
+/// The registers that a task had when it entered the kernel last, a `struct pt_regs` that the verifier knows (Linux 5.15).
+///
+/// # Safety
+/// The verifier knows it as a task.
+#[cfg(feature = "fine")]
+#[inline(always)]
+pub unsafe fn task_registers(task: *const u8) -> *const u8 {
+    // SAFETY: as the caller says.
+    unsafe { generated::bpf_task_pt_regs(task.cast_mut().cast()) as *const u8 }
+}
+
 /// Writes the name of the current thread, ended by NUL.
 ///
 /// # Safety

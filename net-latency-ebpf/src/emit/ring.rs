@@ -4,8 +4,8 @@
 use core::mem::offset_of;
 
 use net_latency_common::{
-    Counter, Direction, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMPS, Unknown, hook_key,
-    unknown_parts,
+    Counter, Direction, PARTS, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMPS, Served, Unknown,
+    hook_key, unknown_parts,
 };
 #[cfg(feature = "fine")]
 use net_latency_common::{FineRecord, PART_FINISHED, between};
@@ -68,7 +68,8 @@ pub(crate) fn emit(
     mark: impl FnOnce() -> u32,
     record: impl FnOnce() -> PacketRecord,
 ) -> HookResult {
-    emit_fine(packet, mark, record, || unknown_parts(packet.direction, Unknown::NoStamp, now), || true)
+    let parts = || unknown_parts(packet.direction, Unknown::NoStamp, now);
+    emit_fine(packet, mark, record, parts, || true)
 }
 
 /// The same of a packet that has these parts, if requested. `is_its` says whether what the record and the packet are made of
@@ -84,7 +85,7 @@ pub(crate) fn emit_fine(
     if !filter::packet(packet.direction, packet.stamps, mark) {
         return Err(filtered(packet.direction));
     }
-    hand_over(packet, record, parts, is_its)
+    hand_over(packet, record, parts, || Served::NONE, is_its)
 }
 
 /// The same of one that goes out: with fine stages, one that found no room to wait for them, which is `missing`; all but
@@ -95,6 +96,7 @@ pub(crate) fn emit_sent(
     mark: impl FnOnce() -> u32,
     missing: Option<Unknown>,
     record: impl FnOnce() -> PacketRecord,
+    served: impl FnOnce() -> Served,
     is_its: impl Fn() -> bool,
 ) -> HookResult {
     // Asked once: else the compiler makes all that follows twice.
@@ -105,7 +107,7 @@ pub(crate) fn emit_sent(
     if !is_wanted {
         return Err(Counter::FilteredOut);
     }
-    hand_over(packet, record, || unknown_parts(packet.direction, reason, now), is_its)
+    hand_over(packet, record, || unknown_parts(packet.direction, reason, now), served, is_its)
 }
 
 /// Puts the record of a wanted packet into the ring buffer, or counts its times, or both if it is slow enough for that.
@@ -117,6 +119,7 @@ fn hand_over(
     packet: &Finished<'_>,
     record: impl FnOnce() -> PacketRecord,
     parts: impl FnOnce() -> [u64; PARTS],
+    served: impl FnOnce() -> Served,
     is_its: impl Fn() -> bool,
 ) -> HookResult {
     // Once for all that follows: a program has 512 bytes of stack.
@@ -146,6 +149,10 @@ fn hand_over(
                 if skips::happens(const { hook_key("ring::inconsistent") }) {
                     // Older than tracing.
                     (*entry).stamps[STAMP_IP] = 1;
+                }
+                #[cfg(feature = "fine")]
+                if is_fine() && matches!(packet.direction, Direction::Out) {
+                    (&raw mut (*entry.cast::<FineRecord>()).served).write(served());
                 }
                 if !is_its() {
                     bpf::discard(entry.cast(), flags);
@@ -227,11 +234,12 @@ fn reserve() -> Option<*mut PacketRecord> {
 /// times, unless it took less time than is wanted. All else is wanted ([`filter::lasting`]).
 ///
 /// # Safety
-/// `packet` is a record in a map's entry, which is not written to meanwhile.
+/// `packet` and `served` are in a map's entry, which is not written to meanwhile.
 #[cfg(feature = "fine")]
 #[inline(always)]
 pub(crate) unsafe fn emit_waiting(
     packet: *const PacketRecord,
+    served: *const Served,
     flags: u16,
     parts: &[u64; PARTS],
 ) -> HookResult {
@@ -262,6 +270,7 @@ pub(crate) unsafe fn emit_waiting(
         copy_words(packet, &raw mut (*record).packet);
         (*record).packet.flags = (*packet).flags | flags;
         copy_words(parts, &raw mut (*record).parts);
+        copy_words(served, &raw mut (*record).served);
     }
     entry.submit(how);
     Ok(())

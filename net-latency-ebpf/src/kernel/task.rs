@@ -4,10 +4,14 @@ use core::{marker::PhantomData, mem::MaybeUninit};
 
 use net_latency_common::COMM_LEN;
 
+#[cfg(feature = "fine")]
+use super::arch;
 use super::{
     memory::{Direct, Memory, Probed, probe},
     offsets::{At as _, offset},
 };
+#[cfg(feature = "fine")]
+use crate::bpf::task_registers;
 use crate::bpf::{self, current_task, current_task_known, read_current_comm, read_kernel};
 
 /// A name, ended by NUL; words, so that it is copied by words.
@@ -234,6 +238,30 @@ impl<M: Memory> Thread<M> {
         // SAFETY: as above.
         let flags: u32 = unsafe { M::read(self.pointer, offset!(task_struct_flags)) };
         flags & KERNEL != 0
+    }
+
+    /// The number of the system call that it is in, and 1; 0 for none, or one that is not known: of a process of 32 bits, whose numbers
+    /// are others.
+    #[cfg(feature = "fine")]
+    #[inline(always)]
+    pub(crate) fn system_call(self) -> u64 {
+        if offset!(task_struct_stack).value() == 0 || self.is_of_kernel() {
+            return 0;
+        }
+        // SAFETY: as above. A task that is not the kernel's own has the registers of its entry into the kernel at the end of its stack
+        // (`task_pt_regs`), and the stack as long as it may run. The helper gives their address (Linux 5.15).
+        let (of_32_bits, number): (u32, i32) = unsafe {
+            let of_32_bits = M::read(self.pointer, offset!(task_struct_of_32_bits));
+            let number = if offset!(bpf_task_pt_regs).value() == 0 {
+                let stack: *const u8 = M::read(self.pointer, offset!(task_struct_stack));
+                probe(offset!(pt_regs_call).of(offset!(stack_registers).of(stack)))
+            } else {
+                M::read(task_registers(self.pointer), offset!(pt_regs_call))
+            };
+            (of_32_bits, number)
+        };
+        // Where it came into the kernel by a fault or an interrupt the number is -1 (`entry_64.S`; `kernel_entry` in entry.S of arm64).
+        if of_32_bits & arch::OF_32_BITS == 0 && number >= 0 { number as u64 + 1 } else { 0 }
     }
 
     /// Its id.

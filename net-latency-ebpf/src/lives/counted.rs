@@ -69,7 +69,7 @@ pub(super) fn expect_same(
 }
 
 /// In which rows and cells a packet counts.
-fn cells(FineRecord { packet, parts }: &FineRecord, is_fine: bool) -> Vec<(u32, u32)> {
+fn cells(FineRecord { packet, parts, .. }: &FineRecord, is_fine: bool) -> Vec<(u32, u32)> {
     let is_out = packet.direction == Direction::Out as u8;
     let is_udp = packet.protocol == IPPROTO_UDP;
     let traffic = if is_out { TRAFFIC_OUT } else { 0 } | if is_udp { TRAFFIC_UDP } else { 0 };

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use std::{format, string::String, vec::Vec};
 
 use net_latency_common::{
-    Counter, Counters, Direction, FineRecord, GroupBy, Offsets, PARTS, PacketRecord, hook_key,
+    Counter, Counters, Direction, FineRecord, GroupBy, Offsets, PARTS, PacketRecord, Served, hook_key,
 };
 
 use super::{
@@ -258,7 +258,10 @@ impl History {
             records(ring::take_records())
         } else {
             let plain: Vec<PacketRecord> = records(ring::take_records());
-            plain.into_iter().map(|packet| FineRecord { packet, parts: [0; PARTS] }).collect()
+            plain
+                .into_iter()
+                .map(|packet| FineRecord { packet, parts: [0; PARTS], served: Served::NONE })
+                .collect()
         };
         (lines, counters::total())
     }

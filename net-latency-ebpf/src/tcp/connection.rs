@@ -2,6 +2,8 @@
 //! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
 //! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
 
+#[cfg(feature = "fine")]
+use net_latency_common::Served;
 use net_latency_common::{Counter, hook_key};
 
 use super::writes::Write;
@@ -11,7 +13,7 @@ use super::{
     in_flight::{self, InFlight},
 };
 #[cfg(feature = "fine")]
-use crate::readers::Reading;
+use crate::{bpf::now, readers::Reading, service::Asked};
 use crate::{
     bpf::{Array, LruHashMap, entry::Field, map},
     emit::counters,
@@ -85,6 +87,8 @@ pub(crate) struct Transmission {
     /// As a record has them.
     pub(super) dsacks: Field<u16>,
     pub(super) rtt: Field<u32>,
+    #[cfg(feature = "fine")]
+    pub(super) served: Field<Served>,
 }
 
 impl Transmission {
@@ -232,6 +236,38 @@ pub(super) struct Fine {
     pub(super) reading: Field<Reading>,
     pub(super) in_flight: InFlight,
     pub(super) holding: Holding,
+    /// Who has read what nobody has begun to answer.
+    pub(super) asked: Asked,
+    /// What was done for the answer whose first byte, which has not been sent, has this number, if `served` is not nothing.
+    pub(super) answer: Field<u32>,
+    reserved: u32,
+    pub(super) served: Field<Served>,
+}
+
+#[cfg(feature = "fine")]
+impl Fine {
+    /// The current thread calls at `at` to write, from this number on.
+    ///
+    /// Likewise a function with a stack of its own.
+    #[inline(never)]
+    pub(super) fn writes(&self, start: u32, at: u64) {
+        let served = self.asked.answer(at);
+        if served.all != 0 {
+            self.answer.set(start);
+            self.served.set(served);
+        }
+    }
+
+    /// What was done for the answer that begins in these bytes, which are sent for the first time.
+    #[inline(always)]
+    pub(super) fn sends(&self, seq: u32, len: u32) -> Served {
+        let served = self.served.get();
+        if served.all == 0 || self.answer.get().wrapping_sub(seq) >= len {
+            return Served::NONE;
+        }
+        self.served.set(Served::NONE);
+        served
+    }
 }
 
 /// A connection about which nothing is known. A global, because a program's stack has no room for it
@@ -272,6 +308,16 @@ impl Connection {
         self.write.next.set(self.write.next.get().wrapping_add(moved));
         self.write_start.set(seq);
         self.last_write.set(seq);
+    }
+
+    /// Bytes were read from it: by the current thread, or else by the kernel while that was interrupted.
+    ///
+    /// A function with a stack of its own, which is free again before there is a line.
+    #[cfg(feature = "fine")]
+    #[inline(never)]
+    pub(super) fn read(&self, is_by_thread: bool) {
+        let identity = self.identity.get();
+        self.fine.asked.read(now(), is_by_thread, identity.local_port(), identity.remote_port());
     }
 
     /// What tells the connection from others among the flows that are untraced.

@@ -14,8 +14,8 @@
 
 use net_latency_common::{
     FLAG_ZERO_WINDOW, PacketRecord, SENT_AGAIN, SENT_BY_TIMER, SENT_DROPPED, SENT_TAG_BITS, SENT_UNQUEUED,
-    STAMP_APP, STAMP_DRV, STAMP_TRANSPORT, Sent, SentSlots, SentTimes, Unknown, sent_flags, sent_parts,
-    sent_tag, sent_time, tagged,
+    STAMP_APP, STAMP_DRV, STAMP_TRANSPORT, Sent, SentSlots, SentTimes, Served, Unknown, sent_flags,
+    sent_parts, sent_tag, sent_time, tagged,
 };
 
 use super::{
@@ -43,6 +43,7 @@ const SLOT_BITS: u32 = 13;
 #[repr(C)]
 pub(crate) struct Waiting {
     packet: Field<PacketRecord>,
+    served: Field<Served>,
     socket: Field<u64>,
     started: Field<u64>,
     finished: Field<u64>,
@@ -156,6 +157,7 @@ pub(super) fn put(
             unsafe { (&raw mut (*line).packet).cast::<PacketRecord>().write(record()) };
             // SAFETY: as above; what changes are fields.
             let line = unsafe { &*line };
+            line.served.set(connection.transmission.served.get());
             line.socket.set(socket);
             line.started.set(0);
             line.finished.set(0);
@@ -357,6 +359,7 @@ pub extern "C" fn finish_step(address: u64, acked: u64) -> u32 {
     let now = now();
     let state = line.state.get();
     let packet = (&raw const line.packet).cast::<PacketRecord>();
+    let served = (&raw const line.served).cast::<Served>();
     // SAFETY: fields of the record, see `seq`.
     let stamps = unsafe { (*packet).stamps };
     let times = SentTimes {
@@ -371,7 +374,7 @@ pub extern "C" fn finish_step(address: u64, acked: u64) -> u32 {
     let is_closed = chain.zero_window_at.get() >= first;
     let flags = sent_flags(state) | if is_closed { FLAG_ZERO_WINDOW } else { 0 };
     // SAFETY: the entry stays as it is until it is forgotten, which only who is here does.
-    if let Err(counter) = unsafe { emit_waiting(packet, flags, &parts) } {
+    if let Err(counter) = unsafe { emit_waiting(packet, served, flags, &parts) } {
         counters::one(counter);
     }
     LINES.forget(key);

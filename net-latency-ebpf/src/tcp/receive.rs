@@ -261,6 +261,10 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
         }
     }
     learn_start(socket, connection, copied);
+    #[cfg(feature = "fine")]
+    if is_fine() && !is_others && before(connection.taken_until.get(), copied) {
+        connection.read(socket.owned_by_task());
+    }
     if !before(connection.read_next.get(), until) {
         if connection.reports_late.get() == 0
             && let Some(skb) = Skb::first_received(socket)

@@ -11,7 +11,7 @@
 use core::ptr;
 
 use net_latency_common::{
-    Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord,
+    Counter, Direction, FLAG_CONTROL, FLAG_RETRANS, FLAG_WRITE_EVICTED, IPPROTO_TCP, PacketRecord, Served,
 };
 
 #[cfg(feature = "fine")]
@@ -82,6 +82,10 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let task = filter::current_task();
     let start = tcp.write_seq();
+    #[cfg(feature = "fine")]
+    if is_fine() {
+        connection.fine.writes(start, at);
+    }
     connection.user.set(task);
     let write = &connection.write;
     let is_last_through = connection.has_write.get() != 0 && write.is_through(start);
@@ -283,6 +287,8 @@ fn sent_by<M: Memory>(
     #[cfg(feature = "fine")]
     if is_fine() {
         transmission.held.set(held::of_sent(connection, tcp, app, transport, flags) as u16);
+        let is_first = flags & (FLAG_CONTROL | FLAG_RETRANS) == 0;
+        transmission.served.set(if is_first { connection.fine.sends(seq, len) } else { Served::NONE });
     }
     transmission.rtt.set(tcp.smoothed_rtt());
     // Nearly all connections have nothing to say here.
@@ -690,7 +696,7 @@ fn finished<M: Memory>(
             return Err(Counter::FilteredOut);
         }
         let waits = if transmission.flags.get() & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
-            leaving::put(skb, record, is_its)
+            leaving::put(skb, record, || Served::NONE, is_its)
         } else if !is_its() {
             return Err(Counter::OvertakenOut);
         } else {
@@ -704,7 +710,11 @@ fn finished<M: Memory>(
         missing
     };
     let packet = Finished { direction, protocol, flags: transmission.flags.get(), stamps: &stamps };
-    emit_sent(&packet, || mark, missing, record, is_its)
+    #[cfg(feature = "fine")]
+    let served = || transmission.served.get();
+    #[cfg(not(feature = "fine"))]
+    let served = || Served::NONE;
+    emit_sent(&packet, || mark, missing, record, served, is_its)
 }
 
 /// An skb goes to a device's queue again: its driver is a VLAN's or the like, and the device below it is the one that counts.

@@ -109,6 +109,9 @@ impl Summary {
     /// Counts an event.
     #[inline(always)]
     pub fn record_event(&mut self, event: &Event<'_>) {
+        if let Some(Err(reason)) = event.served() {
+            self.table.unknown_answers[reason as usize] += 1;
+        }
         // Nearly all: its times are known, and in the sums.
         let times = (event.stages(), event.total_ns());
         let ([Some(first), Some(second), Some(third)], Some(total)) = times else {

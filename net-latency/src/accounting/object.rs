@@ -157,7 +157,8 @@ impl Object {
         summary: &Summary,
         zone: Zone,
     ) -> Self {
-        let object = Self::new(kind, view, balance, stages(summary), summary.worst.packets(), zone);
+        let mut object = Self::new(kind, view, balance, stages(summary), summary.worst.packets(), zone);
+        object.unknown_stages.add(&summary.table.unknown_answers);
         Self { tcp: summary.connections.as_ref().map(|connections| connections.tcp().clone()), ..object }
     }
 }

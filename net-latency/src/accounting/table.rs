@@ -2,7 +2,7 @@
 
 use std::io;
 
-use net_latency_common::{Direction, Unknown};
+use net_latency_common::{Direction, UNKNOWNS, Unknown};
 
 use super::{
     distribution::{Figures, PERCENTILES, Times},
@@ -128,6 +128,8 @@ pub(super) const FIRST_PART: usize = COLUMNS + 1;
 #[derive(Debug)]
 pub struct Table {
     ways: [Way; WAYS.len()],
+    /// Why it is unknown what was done for answers.
+    pub(super) unknown_answers: [u64; UNKNOWNS],
 }
 
 impl Default for Table {
@@ -140,12 +142,13 @@ impl Table {
     /// Nothing seen.
     #[must_use]
     pub fn new() -> Self {
-        Self { ways: WAYS.map(|_| Way::new()) }
+        Self { ways: WAYS.map(|_| Way::new()), unknown_answers: [0; UNKNOWNS] }
     }
 
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
         self.ways.iter_mut().for_each(Way::clear);
+        self.unknown_answers = [0; UNKNOWNS];
     }
 
     /// Counts a packet.
@@ -213,9 +216,9 @@ impl Table {
         self.reasons().write(out)
     }
 
-    /// Why times are unknown, of all rows together.
-    fn reasons(&self) -> Reasons {
-        let mut reasons = Reasons::default();
+    /// Why times are unknown, of all rows together, and of answers.
+    pub(super) fn reasons(&self) -> Reasons {
+        let mut reasons = Reasons(self.unknown_answers);
         let times = self.ways().flat_map(|(direction, protocol, way)| way.rows(direction, protocol));
         times.map(|(_, times)| times).for_each(|times| reasons.add(times.reasons()));
         reasons

@@ -50,6 +50,7 @@ pub(crate) const fn reason_name(reason: Unknown) -> &'static str {
         Unknown::SentAgain => "sent_again",
         Unknown::Unacknowledged => "unacknowledged",
         Unknown::NoRoom => "no_room",
+        Unknown::OtherThread => "other_thread",
     }
 }
 
@@ -69,6 +70,7 @@ fn meaning(reason: Unknown) -> &'static str {
         Unknown::SentAgain => "its bytes were sent again: no ACK is known to be the packet's own",
         Unknown::Unacknowledged => "no ACK came before the connection, or tracing, ended",
         Unknown::NoRoom => "too many packets waited for ACKs or in queues: a filter helps",
+        Unknown::OtherThread => "another thread had read the request than the one that answered",
     }
 }
 

@@ -5,6 +5,7 @@ use net_latency_common::Direction;
 use super::{
     answers::Slow,
     cause::Cause,
+    did::Did,
     holders::HeldBy,
     item::Item,
     service::{Processes, Service},
@@ -145,6 +146,8 @@ pub(super) struct ServiceAnswers {
     pub(super) sum_ns: u64,
     /// They add up to that.
     pub(super) parts: Vec<(Item, u64)>,
+    /// What was done for them.
+    pub(super) did: Did,
 }
 
 impl ServiceAnswers {
@@ -162,6 +165,7 @@ impl ServiceAnswers {
             unknown: answers.unknown,
             sum_ns: answers.sum_ns(),
             parts: parts.collect(),
+            did: service.did.clone(),
         }
     }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{
+    did::Did,
     finding::{Finding, Normal, OfAnswers, Seen, ServiceAnswers, Unsure, Verdict, Who},
     item::Item,
     suspects::column,
@@ -103,6 +104,31 @@ struct AnswersObject {
     unknown: u64,
     sum_ns: u64,
     parts: Vec<PartObject>,
+    service: Option<DidObject>,
+}
+
+/// What threads did between reading a request and writing.
+#[derive(Serialize)]
+struct DidObject {
+    known: u64,
+    unknown: u64,
+    cpu_ns: u64,
+    wait_ns: u64,
+    sleep_ns: u64,
+    syscall: Option<String>,
+}
+
+impl From<&Did> for DidObject {
+    fn from(did: &Did) -> Self {
+        Self {
+            known: did.known,
+            unknown: did.unknown,
+            cpu_ns: did.on_ns,
+            wait_ns: did.waited_ns,
+            sleep_ns: did.slept_ns,
+            syscall: name(did.call()),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -127,6 +153,7 @@ impl From<&ServiceAnswers> for AnswersObject {
             unknown: answers.unknown,
             sum_ns: answers.sum_ns,
             parts: answers.parts.iter().map(part).collect(),
+            service: (answers.did.known + answers.did.unknown > 0).then(|| (&answers.did).into()),
         }
     }
 }

@@ -140,10 +140,10 @@ impl<'a> Judge<'a> {
             within: words::within(cause, suspect.item),
             evidence,
             cpu_held_by,
-            next: match (quota, worked(service, self.model)) {
-                (Some(throttled), _) => words::next_of_quota(throttled),
-                (None, Some(worked)) if cause == Cause::Application && worked.sleeps() => {
-                    words::next_of_sleeper(service)
+            next: match (quota, worked(service, self.model), service.processes().pid()) {
+                (Some(throttled), ..) => words::next_of_quota(throttled),
+                (None, Some(worked), Some(pid)) if cause == Cause::Application && worked.sleeps() => {
+                    words::next_of_sleeper(pid)
                 }
                 _ => words::next(cause, suspect.item, service),
             },
@@ -392,7 +392,7 @@ impl<'a> Judge<'a> {
         if suspect.item == Item::Service
             && let Some(worked) = worked(service, self.model)
         {
-            evidence.push(words::worked(worked));
+            evidence.push(words::worked(worked, &service.did));
         }
         if suspect.item == Item::Cpu {
             if let Some(holder) = holder {

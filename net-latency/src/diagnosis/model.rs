@@ -146,6 +146,9 @@ impl Model {
             service.name = name;
         }
         service.remote = ends.remote.ip();
+        if let Some(served) = event.served() {
+            service.did.add(served.ok(), event.service_syscall());
+        }
         let threshold = self.threshold_ns;
         let side = &mut service.sides[event.direction() as usize];
         side.active.add(window);
@@ -555,10 +558,11 @@ impl Model {
         let places: Vec<_> = alone.extract_if(.., |place| is_one(&self.services[*place])).collect();
         let [first, _, ..] = places[..] else { return None };
         for place in &places[1..] {
-            let Service { sides, answers, unanswered, .. } = &mut self.services[*place];
-            let (sides, answers) = (mem::take(sides), mem::take(answers));
+            let Service { sides, answers, did, unanswered, .. } = &mut self.services[*place];
+            let (sides, answers, did) = (mem::take(sides), mem::take(answers), mem::take(did));
             let unanswered = mem::take(unanswered);
             self.services[first].answers.join(&answers);
+            self.services[first].did.join(&did);
             self.services[first].unanswered.join(&unanswered);
             for (own, other) in self.services[first].sides.iter_mut().zip(&sides) {
                 own.join(other);

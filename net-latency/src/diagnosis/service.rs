@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use net_latency_common::{COMM_LEN, Direction, DroppingSockets, is_client};
 
-use super::{answers::Answers, awaited::Unanswered, side::Side};
+use super::{answers::Answers, awaited::Unanswered, did::Did, side::Side};
 use crate::{
     accounting::{Ends, Leader},
     packet::event::{Event, Protocol},
@@ -51,6 +51,8 @@ pub(super) struct Service {
     pub(super) sides: [Side; 2],
     /// Those that it gives, or as a client gets.
     pub(super) answers: Answers,
+    /// What it did for those that it gives.
+    pub(super) did: Did,
     /// What it waited for in vain.
     pub(super) unanswered: Unanswered,
     /// Who has the other end for most of its packets: that service of this machine, or another host.
@@ -82,6 +84,7 @@ impl Service {
             name: [0; COMM_LEN],
             sides: [Side::default(), Side::default()],
             answers: Answers::default(),
+            did: Did::default(),
             unanswered: Unanswered::default(),
             peer: Leader::default(),
             device: None,

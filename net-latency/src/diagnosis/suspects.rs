@@ -179,12 +179,14 @@ impl<'a> Suspects<'a> {
     }
 }
 
-/// CPU time of a process for each of its answers, ns: on a CPU and waiting for one; and how long it takes to answer.
+/// What a process did for each of its answers, ns: how long it was on a CPU and waited for one; and how long it takes to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worked {
     pub(super) on_ns: u64,
     pub(super) waited_ns: u64,
     pub(super) service_ns: u64,
+    /// Whether that is what the threads did that answered. Else it is what the whole process did.
+    pub(super) is_of_answers: bool,
 }
 
 impl Worked {
@@ -204,21 +206,27 @@ impl Worked {
     }
 }
 
-/// What a process did for its answers, if it is known, and it has nothing else to answer.
+/// What a service did for its answers, if it is known: by what its threads did that answered, or by what its process did in all, if that
+/// has nothing else to answer.
 pub(super) fn worked(service: &Service, model: &Model) -> Option<Worked> {
-    let pid = service.processes().pid()?;
-    let ran = model.machine.ran.get(&pid)?;
-    let is_server =
-        |other: &&Service| other.is_of_same(service) && !other.is_client && other.answers.count() > 0;
-    if service.is_client
-        || !service.is_judged_by_answers()
-        || model.services.iter().filter(is_server).count() > 1
-    {
+    if service.is_client || !service.is_judged_by_answers() {
         return None;
     }
     let count = service.answers.count();
     let service_ns = service.answers.sum_of(Item::Service) / count;
-    Some(Worked { on_ns: ran.on_ns / count, waited_ns: ran.waited_ns / count, service_ns })
+    let did = &service.did;
+    if did.known >= LEAST_ANSWERS && did.is_of_most() {
+        let [on_ns, waited_ns] = [did.on_ns, did.waited_ns].map(|sum| sum / did.known);
+        return Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: true });
+    }
+    let ran = model.machine.ran.get(&service.processes().pid()?)?;
+    let is_server =
+        |other: &&Service| other.is_of_same(service) && !other.is_client && other.answers.count() > 0;
+    if model.services.iter().filter(is_server).count() > 1 {
+        return None;
+    }
+    let [on_ns, waited_ns] = [ran.on_ns, ran.waited_ns].map(|sum| sum / count);
+    Some(Worked { on_ns, waited_ns, service_ns, is_of_answers: false })
 }
 
 /// Whether TCP sent so much again, or the device's queue dropped so much, that it matters. What the peer had already was late and not

@@ -6,6 +6,7 @@ use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
+    did::Did,
     finding::{Confidence, Finding, ServiceAnswers},
     holders::HeldBy,
     item::Item,
@@ -287,8 +288,8 @@ pub(super) const CPU_IN_SERVICE: &str =
     "between reading a request and writing the answer the process waits for a CPU that others have";
 
 /// What a process did between reading a request and writing the answer.
-pub(super) fn worked(worked: Worked) -> String {
-    let Worked { on_ns, waited_ns, .. } = worked;
+pub(super) fn worked(worked: Worked, did: &Did) -> String {
+    let Worked { on_ns, waited_ns, is_of_answers, .. } = worked;
     let does = if worked.sleeps() {
         "it sleeps, or waits for something"
     } else if worked.is_most() {
@@ -296,10 +297,16 @@ pub(super) fn worked(worked: Worked) -> String {
     } else {
         "it works, and waits"
     };
+    let (on, waited) = (Human(on_ns), Human(waited_ns));
+    if !is_of_answers {
+        return format!(
+            "{does}: for each answer the process is on a CPU for {on}, and waits for one for {waited} (/proc/PID/task/*/schedstat)"
+        );
+    }
+    let slept = Human(did.slept_ns / did.known.max(1));
+    let call = did.call().map(|call| format!(", most of it in {}", plain(Some(call)))).unwrap_or_default();
     format!(
-        "{does}: for each answer the process is on a CPU for {}, and waits for one for {} (/proc/PID/task/*/schedstat)",
-        Human(on_ns),
-        Human(waited_ns)
+        "{does}: for each answer its thread is on a CPU for {on}, waits for one for {waited}, and is asleep for {slept}{call}"
     )
 }
 
@@ -322,8 +329,7 @@ pub(super) fn overflowed(queues: &Queues) -> String {
 }
 
 /// The command that shows where a process sleeps.
-pub(super) fn next_of_sleeper(service: &Service) -> String {
-    let pid = service.processes().pid().unwrap_or(0);
+pub(super) fn next_of_sleeper(pid: u32) -> String {
     format!("sudo net-latency calls --pid {pid} --slower 1ms")
 }
 

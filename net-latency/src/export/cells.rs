@@ -238,7 +238,7 @@ mod tests {
         }
         assert_eq!(cells.histogram(0).expect("a time").sample_count, Some(1));
         cells.add(&one(row(1, 0), UNKNOWN, 100));
-        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(cells.unknown(0), [3, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(cells.histogram(1), None);
     }
 

@@ -261,6 +261,16 @@ impl<'a> Btf<'a> {
         }
     }
 
+    /// Bytes of a struct.
+    ///
+    /// # Errors
+    /// [`BtfError::NoField`] if there is none.
+    pub(crate) fn size(&self, name: &str) -> Result<u32, BtfError> {
+        let missing = || BtfError::NoField(name.to_owned());
+        let id = *self.structs.get(name.as_bytes()).ok_or_else(missing)?;
+        self.resolve(id).map(|(_, ty)| ty.size_or_type).ok_or_else(missing)
+    }
+
     /// The same in bits, of a field that may be a bit-field.
     ///
     /// # Errors

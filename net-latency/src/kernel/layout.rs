@@ -2,10 +2,13 @@
 
 use net_latency_common::Offsets;
 
-use super::btf::{Btf, BtfError};
+use super::{
+    arch,
+    btf::{Btf, BtfError},
+};
 
 /// The structs at which the paths below begin.
-const STRUCTS: [&str; 21] = [
+const STRUCTS: [&str; 22] = [
     "sk_buff",
     "skb_shared_info",
     "tcp_skb_cb",
@@ -26,15 +29,22 @@ const STRUCTS: [&str; 21] = [
     "udp_sock",
     "task_struct",
     "signal_struct",
+    "pt_regs",
     "bpf_link_info",
 ];
 
 /// The helper that gives programs the current task as one, by the function's name.
 const CURRENT_TASK: &str = "bpf_get_current_task_btf";
 
+/// The helper that gives the registers with which a task has come into the kernel, likewise.
+const TASK_REGISTERS: &str = "bpf_task_pt_regs";
+
+/// A function of kernels whose tasks have larger stacks (KASAN).
+const LARGER_STACKS: &str = "kasan_report";
+
 /// The names of the types and functions that this module looks at.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    STRUCTS.into_iter().chain([CURRENT_TASK])
+    STRUCTS.into_iter().chain([CURRENT_TASK, TASK_REGISTERS, LARGER_STACKS])
 }
 
 /// Fills each named field of [`Offsets`] from the path beside it.
@@ -193,6 +203,31 @@ pub(crate) fn offsets_of_mptcp(btf: &Btf<'_>, known: Offsets) -> Result<Offsets,
         mptcp_sendmsg_info_sent: btf.offset("mptcp_sendmsg_info.sent")?,
         tcp_sock_icsk_ulp_data: btf.offset("tcp_sock.inet_conn.icsk_ulp_data")?,
         sock_sk_lock_slock: slock,
+        ..known
+    })
+}
+
+/// The same with what tells the system call that a task is in.
+///
+/// # Errors
+/// As [`offsets_of_held`].
+pub(crate) fn offsets_of_calls(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, BtfError> {
+    let call = btf.offset(arch::CALL_NUMBER)?;
+    let has_helper = btf.has_function(TASK_REGISTERS);
+    // At the end of the stack (`task_pt_regs`). Kernels with the helper may have room behind them (`TOP_OF_KERNEL_STACK_PADDING` with
+    // FRED, Linux 6.9).
+    let size = arch::STACK.filter(|_| !btf.has_function(LARGER_STACKS));
+    let registers = match size {
+        _ if has_helper => 0,
+        Some(size) => size.saturating_sub(btf.size("pt_regs")?),
+        None => return Err(BtfError::NoField(TASK_REGISTERS.to_owned())),
+    };
+    Ok(Offsets {
+        task_struct_of_32_bits: btf.offset(arch::OF_32_BITS)?,
+        task_struct_stack: btf.offset("task_struct.stack")?,
+        stack_registers: registers,
+        pt_regs_call: call,
+        bpf_task_pt_regs: u32::from(has_helper),
         ..known
     })
 }

@@ -106,6 +106,10 @@ impl Form for Values<'_, '_> {
         self.line.put_byte(b',');
     }
 
+    fn name_of_some(&mut self, field: &Field, _: bool, name: Option<&[u8]>) {
+        self.name(field, name);
+    }
+
     #[inline(always)]
     fn address(&mut self, _: &Field, address: IpAddr) {
         self.line.put_address(address, self.addresses);
@@ -177,6 +181,10 @@ impl Form for Names {
 
     fn name(&mut self, field: &Field, _: Option<&[u8]>) {
         self.0.push(field.name);
+    }
+
+    fn name_of_some(&mut self, field: &Field, _: bool, name: Option<&[u8]>) {
+        self.name(field, name);
     }
 
     fn address(&mut self, field: &Field, _: IpAddr) {

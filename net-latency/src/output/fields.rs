@@ -52,6 +52,12 @@ pub(super) trait Form {
     fn word_of_some(&mut self, field: &Field, is_there: bool, word: Option<&'static str>);
     /// Bytes of somebody's choice.
     fn name(&mut self, field: &Field, name: Option<&[u8]>);
+    /// The same, that packets of other kinds don't have.
+    fn name_of_some(&mut self, field: &Field, is_there: bool, name: Option<&[u8]>) {
+        if is_there {
+            self.name(field, name);
+        }
+    }
     fn address(&mut self, field: &Field, address: IpAddr);
     /// Some of a few words.
     fn words(&mut self, field: &Field, words: impl Iterator<Item = &'static str>);
@@ -97,9 +103,15 @@ macro_rules! write_field {
     (protocol $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
         $form.word($field, $event.$method().name())
     };
-    (name $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
-        $form.name($field, $event.$method())
-    };
+    (name $form:ident $event:ident $method:ident $of:expr, $field:expr) => {{
+        let name = $event.$method();
+        if const { $of.is_of_all() } {
+            $form.name($field, name);
+        } else {
+            let is_there = $of.is_there($event.direction(), $event.protocol(), name.is_some());
+            $form.name_of_some($field, is_there, name);
+        }
+    }};
     (address $form:ident $event:ident $method:ident $of:expr, $field:expr) => {
         $form.address($field, $event.$method())
     };

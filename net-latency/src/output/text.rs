@@ -323,6 +323,12 @@ fn write_details(event: &Event<'_>, out: &mut Vec<u8>) {
     part(" | last-drv-ip ", event.last_drv_ip_ns().map(|ns| ns / 1000), " us", out);
     part(" | ns-pid ", event.ns_pid().filter(|pid| Some(*pid) != event.pid()), "", out);
     named(b" | container ", event.container(), out);
+    let us = |ns: Option<u64>| ns.map(|ns| ns / 1000);
+    part(" | service ", us(event.service_ns()), " us", out);
+    part(": cpu ", us(event.service_cpu_ns()), " us", out);
+    part(", wait ", us(event.service_wait_ns()), " us", out);
+    part(", sleep ", us(event.service_sleep_ns()), " us", out);
+    named(b" in ", event.service_syscall(), out);
 }
 
 /// A name behind its key, if it is known.

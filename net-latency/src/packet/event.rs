@@ -9,8 +9,9 @@ use std::{
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
     FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, IPPROTO_UDP, PART_CPU, PART_FINISHED,
-    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Unknown, part,
+    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Served, Unknown, part,
 };
+use syscall_numbers::native::sys_call_name;
 
 pub use net_latency_common::PARTS;
 
@@ -224,6 +225,9 @@ pub struct Event<'a> {
     stages: [Option<u64>; COLUMNS],
     total: Option<u64>,
     parts: Option<&'a [u64; PARTS]>,
+    served: Option<&'a Served>,
+    /// The name of the system call, where that is not by its number.
+    call: Option<&'a [u8]>,
     /// A line of a log may lack it.
     has_seq: bool,
 }
@@ -256,6 +260,8 @@ impl<'a> Event<'a> {
             stages: [between(first, second), between(second, third), between(third, last)],
             total: between(first, last),
             parts: None,
+            served: None,
+            call: None,
             has_seq: true,
         }
     }
@@ -276,6 +282,8 @@ impl<'a> Event<'a> {
                 .map(|(from, to)| Some(to.wrapping_sub(from))),
             total: Some(last.wrapping_sub(first)),
             parts: None,
+            served: None,
+            call: None,
             has_seq: true,
         }
     }
@@ -284,6 +292,20 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn with_parts(mut self, parts: Option<&'a [u64; PARTS]>) -> Self {
         self.parts = parts;
+        self
+    }
+
+    /// With what was done for it, if it is an answer's first packet.
+    #[must_use]
+    pub fn with_served(mut self, served: Option<&'a Served>) -> Self {
+        self.served = served;
+        self
+    }
+
+    /// With the name of the system call in which the thread was that did that, whatever its number.
+    #[must_use]
+    pub(crate) fn with_call(mut self, call: Option<&'a [u8]>) -> Self {
+        self.call = call;
         self
     }
 
@@ -456,6 +478,12 @@ impl<'a> Event<'a> {
         self.parts
     }
 
+    /// Likewise, what was done for it.
+    #[must_use]
+    pub(crate) fn raw_served(&self) -> Option<&'a Served> {
+        self.served
+    }
+
     /// Its parts, in ns, `None` where unknown; nothing unless requested.
     /// [`split`](crate::packet::stages::split) says which it has.
     #[must_use]
@@ -491,6 +519,49 @@ impl<'a> Event<'a> {
         let has_waited = self.direction() == Direction::In
             && self.parts.is_some_and(|parts| part(parts[PART_CPU]).is_ok_and(|ns| ns > 0));
         Some(self.record.rtt_or_holder).filter(|pid| has_waited && *pid != 0)
+    }
+
+    /// Of an answer's first packet: what the thread that wrote it has done since it read the request, or why that is not known. `None` of
+    /// others.
+    #[must_use]
+    pub fn served(&self) -> Option<Result<&'a Served, Unknown>> {
+        let served = self.served.filter(|served| served.all != 0 && self.direction() == Direction::Out)?;
+        Some(part(served.all).map(|_| served))
+    }
+
+    fn known_served(&self) -> Option<&'a Served> {
+        self.served()?.ok()
+    }
+
+    /// How long that took, ns.
+    #[must_use]
+    pub fn service_ns(&self) -> Option<u64> {
+        self.known_served().map(|served| served.all)
+    }
+
+    /// Of that, it was on a CPU, ns, interrupts included.
+    #[must_use]
+    pub fn service_cpu_ns(&self) -> Option<u64> {
+        self.known_served()?.on_cpu()
+    }
+
+    /// Of that, it waited for a CPU, ns.
+    #[must_use]
+    pub fn service_wait_ns(&self) -> Option<u64> {
+        self.known_served().map(|served| served.waited)
+    }
+
+    /// Of that, it was asleep, ns.
+    #[must_use]
+    pub fn service_sleep_ns(&self) -> Option<u64> {
+        self.known_served().map(|served| served.asleep)
+    }
+
+    /// The system call in which it slept for half of that time or more. `None` too for one that is newer than this build.
+    #[must_use]
+    pub fn service_syscall(&self) -> Option<&'a [u8]> {
+        let number = self.known_served()?.call.checked_sub(1);
+        self.call.or_else(|| sys_call_name(number?.try_into().ok()?).map(str::as_bytes))
     }
 
     /// How many segments the peer had said by then to have got twice, on a connection of TCP that has sent something again: the lower

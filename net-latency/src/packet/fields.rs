@@ -140,6 +140,16 @@ macro_rules! with_fields {
                 "The network namespace's name in /run/netns, else the process's pod as NAMESPACE/NAME, unless the namespace is that of net-latency. Null where neither is known.";
             container: name = container, Of::ANY.from(1),
                 "The first 12 digits of the id of the container that the process is in, by its cgroup. Null on the host, and where the process is not known.";
+            service_ns: u64 = service_ns, Of::SENT.alone().fine().from(1),
+                "Of the first packet of an answer: from the end of the read that took the request's last bytes to the write call, both by the same thread. Null of other packets, and where another thread had read, or it was not seen all the time.";
+            service_cpu_ns: u64 = service_cpu_ns, Of::SENT.alone().fine(),
+                "The part of service_ns in which that thread was on a CPU, with the interrupts that it had there.";
+            service_wait_ns: u64 = service_wait_ns, Of::SENT.alone().fine(),
+                "The part of service_ns in which it waited for a CPU.";
+            service_sleep_ns: u64 = service_sleep_ns, Of::SENT.alone().fine(),
+                "The part of service_ns in which it was asleep.";
+            service_syscall: name = service_syscall, Of::SENT.alone().fine().from(1),
+                "The system call in which it slept for half of service_sleep_ns or more. Null where it did not sleep, in none so long, or in none at all (a page that was read from a disk); of a process of 32 bits; and where it had read another request before that it had not answered.";
         }
     };
 }

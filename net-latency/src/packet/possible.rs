@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use net_latency_common::{
     Direction, IPPROTO_UDP, PART_FINISHED, PART_GAP, PART_WAIT, PARTS, PacketRecord, STAMP_APP, STAMP_DRV,
-    STAMP_IP, STAMP_TRANSPORT, part,
+    STAMP_IP, STAMP_TRANSPORT, Served, part,
 };
 
 use super::{
@@ -67,6 +67,15 @@ pub(crate) fn are_possible(
         split(parts, record.protocol, record.stamps[STAMP_TRANSPORT], record.stamps[STAMP_APP])
     } else {
         follow(parts, completion_ns, since)
+    }
+}
+
+/// Whether what was done for an answer, whose line was complete at `finished_ns`, can have been done since `since`.
+#[inline]
+pub(crate) fn could_serve(served: &Served, finished_ns: u64, since: u64) -> bool {
+    match part(served.all) {
+        Ok(all) => all <= finished_ns.saturating_sub(since) && served.on_cpu().is_some(),
+        Err(_) => *served == Served { all: served.all, ..Served::NONE },
     }
 }
 

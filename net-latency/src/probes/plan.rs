@@ -147,8 +147,12 @@ impl Plan {
         })?;
         let offsets = layout::offsets(&btf).map_err(unreadable)?;
         // Where one of them is missing, that is all that is unknown.
-        let offsets =
-            if scope.fine { layout::offsets_of_held(&btf, offsets).unwrap_or(offsets) } else { offsets };
+        let offsets = if scope.fine {
+            let offsets = layout::offsets_of_held(&btf, offsets).unwrap_or(offsets);
+            layout::offsets_of_calls(&btf, offsets).unwrap_or(offsets)
+        } else {
+            offsets
+        };
         let offsets = if scope.connections {
             layout::offsets_of_connections(&btf, offsets).map_err(unreadable)?
         } else {

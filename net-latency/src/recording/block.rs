@@ -11,6 +11,7 @@
 //! | a number | with [`BESIDE`]: how much earlier than at the transport its other stamp is |
 //! | a number; … | with [`CHANGED`]: a bit for each word that differs, in the order of [`WORDS_BY_BIT`]; and by how much each of them does |
 //! | 4 numbers | with [`FINE`]: its parts |
+//! | a number; 3 numbers | likewise, if it goes out: how long it took to serve it, 0 if it is no answer's beginning; where that is known, the rest of [`Served`] |
 //!
 //! A number has one to nine bytes ([`Out::put`]). A clock has a number: by how much the clock on the wall is at another distance from here on.
 //! Names are a number and three texts ([`Found::write`]).
@@ -20,7 +21,7 @@ use std::{collections::HashMap, mem, mem::offset_of, ptr};
 use flate2::Crc;
 use foldhash::fast::RandomState;
 use net_latency_common::{
-    COMM_LEN, Direction, IPPROTO_TCP, PART_FINISHED, PARTS, PacketRecord, STAMP_TRANSPORT,
+    COMM_LEN, Direction, IPPROTO_TCP, PART_FINISHED, PARTS, PacketRecord, STAMP_TRANSPORT, Served, part,
 };
 
 use crate::{
@@ -271,8 +272,8 @@ impl Packer {
         self.turn = self.turn.wrapping_add(1).max(1);
     }
 
-    /// Packs a packet of this record, with its parts as [`net_latency_common::FineRecord`] has them. Its names are asked for only where
-    /// they may be others than those of the last packet of its connection.
+    /// Packs a packet of this record, with its parts and what was done for it as [`net_latency_common::FineRecord`] has them. Its names are
+    /// asked for only where they may be others than those of the last packet of its connection.
     ///
     /// # Panics
     /// If it [is full](Self::is_full).
@@ -281,6 +282,7 @@ impl Packer {
         &mut self,
         record: &PacketRecord,
         parts: Option<&[u64; PARTS]>,
+        served: Option<&Served>,
         find: impl FnOnce() -> Found<'a>,
     ) {
         let words = words(record);
@@ -334,6 +336,9 @@ impl Packer {
             head |= FINE;
             for (part, from) in parts.iter().zip(begins(record, last)) {
                 out.put(zigzag(part.wrapping_sub(from)));
+            }
+            if is_out(record) {
+                out.put_served(served.unwrap_or(&Served::NONE));
             }
         }
         slot.go_on(record);
@@ -430,11 +435,16 @@ fn slot_of(record: &PacketRecord) -> usize {
     (mixed >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
+#[inline(always)]
+fn is_out(record: &PacketRecord) -> bool {
+    record.direction != Direction::In as u8
+}
+
 /// What each part of a packet is near, which was finished then.
 #[inline(always)]
 fn begins(record: &PacketRecord, last: u64) -> [u64; PARTS] {
     let mut begins = [0; PARTS];
-    if record.direction != Direction::In as u8 {
+    if is_out(record) {
         begins[PART_FINISHED] = last;
     }
     begins
@@ -492,6 +502,16 @@ impl<'a> Out<'a> {
         self.put_eight(number);
     }
 
+    /// Why it is not known is a small number below 0.
+    fn put_served(&mut self, served: &Served) {
+        self.put(zigzag(served.all));
+        if is_served(served.all) {
+            self.put(served.asleep);
+            self.put(served.waited);
+            self.put(served.call);
+        }
+    }
+
     /// Appends a text of up to 255 bytes.
     fn put_text(&mut self, text: &[u8]) {
         let text = &text[..text.len().min(usize::from(u8::MAX))];
@@ -499,6 +519,11 @@ impl<'a> Out<'a> {
         self.bytes[self.len + 1..][..text.len()].copy_from_slice(text);
         self.len += 1 + text.len();
     }
+}
+
+/// Whether a time that it took to serve is one.
+fn is_served(all: u64) -> bool {
+    all != 0 && part(all).is_ok()
 }
 
 impl Found<'_> {
@@ -516,6 +541,7 @@ impl Found<'_> {
 pub(crate) struct Row {
     pub(crate) record: PacketRecord,
     pub(crate) parts: Option<[u64; PARTS]>,
+    pub(crate) served: Served,
     /// How far the clock on the wall was from that of the stamps, ns.
     pub(crate) clock_ns: i64,
     /// Which of its block's names it has.
@@ -611,9 +637,10 @@ impl Rows {
             from_display_order(direction_of(&record), [second.wrapping_sub(times[2]), second, third, last]);
         record.other = beside.map_or(0, |beside| record.stamps[STAMP_TRANSPORT].wrapping_sub(beside));
         let parts = if head & FINE == 0 { None } else { Some(self.parts(&record, last)?) };
+        let served = if parts.is_some() && is_out(&record) { self.served()? } else { Served::NONE };
         slot.go_on(&record);
         (self.slots[number], self.moment, self.last) = (slot, last, number);
-        Some(Row { record, parts, clock_ns: self.clock_ns, names: slot.names as usize })
+        Some(Row { record, parts, served, clock_ns: self.clock_ns, names: slot.names as usize })
     }
 
     fn parts(&mut self, record: &PacketRecord, last: u64) -> Option<[u64; PARTS]> {
@@ -622,6 +649,14 @@ impl Rows {
             *part = part.wrapping_add(unzigzag(self.number()?));
         }
         Some(parts)
+    }
+
+    fn served(&mut self) -> Option<Served> {
+        let all = unzigzag(self.number()?);
+        if !is_served(all) {
+            return Some(Served { all, ..Served::NONE });
+        }
+        Some(Served { all, asleep: self.number()?, waited: self.number()?, call: self.number()? })
     }
 
     fn named(&mut self) -> Option<Named> {
@@ -662,6 +697,7 @@ impl Rows {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use net_latency_common::Unknown;
     use proptest::prelude::*;
 
     use super::*;
@@ -688,15 +724,16 @@ pub(crate) mod tests {
 
     /// A layout that is another is another version of the file.
     #[test]
-    fn version_2_is_this() {
+    fn version_3_is_this() {
         let mut packer = Packer::default();
         packer.set_clock(Clock::at(WALL_NS));
         let found = Found { ifname: Some(b"eth0"), ns_pid: Some(7), netns_name: None, container: None };
         let retransmission = PacketRecord { other: 900_000, mark: 1, ..outgoing() };
         let fine = [1, 2, 3, 1_500_000];
-        packer.pack(&incoming(), None, || found);
-        packer.pack(&retransmission, Some(&fine), || found);
-        packer.pack(&udp(incoming()), None, Found::default);
+        packer.pack(&incoming(), None, None, || found);
+        packer.pack(&retransmission, Some(&fine), Some(&Served::of(9_000, 8_000, 7_000, 36)), || found);
+        packer.pack(&outgoing(), Some(&fine), Some(&Served::unknown(Unknown::OtherThread)), || found);
+        packer.pack(&udp(incoming()), None, None, Found::default);
         let bytes = packer.finish().expect("packets").bytes;
         let hex: Vec<_> = bytes
             .chunks(32)
@@ -709,15 +746,15 @@ pub(crate) mod tests {
     fn a_packet_that_is_as_expected_takes_ten_bytes() {
         let mut packer = Packer::default();
         let mut record = PacketRecord { stamps: [1_000, 2_000, 9_000, 60_000], ..incoming() };
-        packer.pack(&record, None, Found::default);
+        packer.pack(&record, None, None, Found::default);
         let before = packer.len;
         record.stamps = record.stamps.map(|stamp| stamp + 30_000);
         record.seq = record.seq.wrapping_add(record.len);
-        packer.pack(&record, None, || panic!("its names are known"));
+        packer.pack(&record, None, None, || panic!("its names are known"));
         assert_eq!(packer.len - before, 10);
         packer.forget_names();
         let mut is_asked = false;
-        packer.pack(&record, None, || {
+        packer.pack(&record, None, None, || {
             is_asked = true;
             Found { ifname: Some(b"renamed"), ..Found::default() }
         });
@@ -736,7 +773,7 @@ pub(crate) mod tests {
         let mut packer = Packer::default();
         let mut read_again = Vec::new();
         for record in &all {
-            packer.pack(record, None, Found::default);
+            packer.pack(record, None, None, Found::default);
             if packer.is_full() {
                 read_again.extend(records(read(packer.finish().expect("packets"))));
             }
@@ -781,12 +818,15 @@ pub(crate) mod tests {
                 let clock_ns = other.cast_signed() >> 3;
                 packer.set_clock(Clock::at(clock_ns));
                 packer.forget_names();
-                packer.pack(&record, parts.as_ref(), || found);
+                let served = if parts.is_none() || record.direction == 0 { Served::NONE } else {
+                    [Served::NONE, Served::unknown(Unknown::NoStamp), Served { all: *part, asleep: other >> 1, waited: part % 77, call: 5 }][(ns_pid.unwrap_or(0) % 3) as usize]
+                };
+                packer.pack(&record, parts.as_ref(), Some(&served), || found);
                 let texts = [found.ifname, found.netns_name, found.container].map(|text| text.map(Into::into));
-                expected.push((record, parts, clock_ns, Named { ns_pid, texts }));
+                expected.push((record, parts, served, clock_ns, Named { ns_pid, texts }));
             }
             let packed = read(packer.finish().expect("packets"));
-            let packed: Vec<_> = packed.into_iter().map(|(row, named)| (row.record, row.parts, row.clock_ns, named)).collect();
+            let packed: Vec<_> = packed.into_iter().map(|(row, named)| (row.record, row.parts, row.served, row.clock_ns, named)).collect();
             prop_assert_eq!(packed, expected);
         }
     }

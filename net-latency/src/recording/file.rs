@@ -11,6 +11,7 @@
 //! Numbers are little-endian.
 
 use std::{
+    env::consts::ARCH,
     fmt,
     io::{self, Read, Write},
     sync::Arc,
@@ -30,7 +31,7 @@ const BLOCK: &[u8; 4] = b"BLCK";
 const END: &[u8; 4] = b"END.";
 /// The version that is written, and the only one that is read: no release has written another. It changes with what a block is
 /// (`recording/block.rs`), of which the layout of a packet's record is a part.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// A head is far shorter.
 const MOST_HEAD: usize = 1 << 20;
 
@@ -45,6 +46,8 @@ pub(crate) struct Head {
     pub(crate) host: String,
     /// The kernel's release.
     pub(crate) kernel: String,
+    /// The machine's architecture, which numbers system calls.
+    pub(crate) arch: String,
     /// The command line.
     pub(crate) arguments: Vec<String>,
     /// What the file was written for.
@@ -67,6 +70,7 @@ impl Head {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             host: String::new(),
             kernel: String::new(),
+            arch: ARCH.to_owned(),
             arguments: Vec::new(),
             reason: String::new(),
             wall_ns: 0,

@@ -115,7 +115,7 @@ mod tests {
         while {
             let record =
                 PacketRecord { seq: number + ring.packer.rows().wrapping_mul(0x9e37_79b9), ..incoming() };
-            ring.packer.pack(&record, None, Found::default);
+            ring.packer.pack(&record, None, None, Found::default);
             ring.turn(false);
             ring.packer.rows() > 0
         } {}
@@ -155,7 +155,7 @@ mod tests {
         let begun = Instant::now();
         for second in 0..40 {
             ring.packer.set_clock(Clock::at([0, -5, 7][second as usize % 3] * 3_600_000_000_000));
-            ring.packer.pack(&incoming(), None, Found::default);
+            ring.packer.pack(&incoming(), None, None, Found::default);
             let block = ring.packer.finish().expect("a packet");
             ring.keep(block, begun + Duration::from_secs(second));
         }

@@ -13,10 +13,10 @@ use aya::{
     maps::{Array, HashMap, Map, MapData, PerCpuArray},
 };
 use net_latency_common::{
-    COMM_LEN, COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, DROPS_MAP, DroppingSockets, FLAG_RETRANS,
-    FineRecord, LEAVING_MAP, PARTS, PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP, SENT_AGAIN,
-    SENT_MAP, STAMP_DRV, Sent, SentSlot, SentSlots, SentTimes, Unknown, between, sent_flags, sent_parts,
-    sent_time,
+    COMM_LEN, COUNTERS_MAP, Counters, DATAGRAM_SIZE, DATAGRAMS_MAP, DROPS_MAP, Direction, DroppingSockets,
+    FLAG_RETRANS, FineRecord, LEAVING_MAP, PARTS, PacketRecord, RECORDS_MAP, SEGMENT_SIZE, SEGMENTS_MAP,
+    SENT_AGAIN, SENT_MAP, STAMP_DRV, Sent, SentSlot, SentSlots, SentTimes, Served, Unknown, between,
+    sent_flags, sent_parts, sent_time,
 };
 
 use super::{
@@ -96,7 +96,7 @@ fn left(sent: &Sent, key: Option<u64>, now: u64) -> FineRecord {
         acked: 0,
     };
     let parts = sent_parts(times, sent.state | again, Some(Unknown::Unacknowledged), now, between);
-    FineRecord { packet, parts }
+    FineRecord { packet, parts, served: sent.served }
 }
 
 /// Whether a packet took N ns, as a whole or in one stage.
@@ -119,6 +119,8 @@ pub(crate) struct Record<'a> {
     pub packet: &'a PacketRecord,
     /// Its fine stages, if requested, as [`FineRecord`] has them.
     pub parts: Option<&'a [u64; PARTS]>,
+    /// Likewise, what was done for an answer.
+    pub served: Option<&'a Served>,
     /// When it was read, or a little before, in ns of `CLOCK_MONOTONIC`.
     pub read_ns: u64,
 }
@@ -131,8 +133,9 @@ impl<'a> Record<'a> {
         finished_ns(self.packet, self.parts)
     }
 
-    fn of(FineRecord { packet, parts }: &'a FineRecord) -> Self {
-        Self { packet, parts: Some(parts), read_ns: 0 }
+    fn of(FineRecord { packet, parts, served }: &'a FineRecord) -> Self {
+        let served = (packet.direction == Direction::Out as u8).then_some(served);
+        Self { packet, parts: Some(parts), served, read_ns: 0 }
     }
 }
 
@@ -396,7 +399,7 @@ impl RecordSource for Live<'_> {
     fn next<T>(&mut self, take: impl FnOnce(&Event<'_>) -> T) -> Result<Option<T>, Failure> {
         let Self { capture, span, since, counted_until, left_out, is_debugging, clock, names } = self;
         while let Some(record) = capture.read()? {
-            let Record { packet, parts, read_ns } = record;
+            let Record { packet, parts, served, read_ns } = record;
             // Of nearly all packets the order of their stamps says at once which is the last, and that all are possible.
             let in_order = possible::finished_in_order(packet, *since);
             // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
@@ -411,6 +414,8 @@ impl RecordSource for Live<'_> {
                 Some(last) => parts.is_none_or(|parts| possible::are_possible(parts, packet, last, *since)),
                 None => possible::is_possible(packet, parts, *since),
             };
+            let is_possible =
+                is_possible && served.is_none_or(|served| possible::could_serve(served, finished_ns, *since));
             if !is_possible || (finished_ns > read_ns && finished_ns > monotonic_ns()) {
                 refuse(packet, parts, *since, left_out, *is_debugging);
                 continue;
@@ -427,7 +432,8 @@ impl RecordSource for Live<'_> {
             let event = event
                 .with_ns_pid(found.ns_pid)
                 .with_place(found.netns_name, found.container)
-                .with_parts(parts);
+                .with_parts(parts)
+                .with_served(served);
             return Ok(Some(take(&event)));
         }
         Ok(None)
@@ -477,7 +483,7 @@ unsafe fn record_at<'a>(start: NonNull<u8>, is_fine: bool) -> Record<'a> {
         if is_fine {
             Record::of(start.cast().as_ref())
         } else {
-            Record { packet: start.cast().as_ref(), parts: None, read_ns: 0 }
+            Record { packet: start.cast().as_ref(), parts: None, served: None, read_ns: 0 }
         }
     }
 }
@@ -507,6 +513,7 @@ mod tests {
         let word = |at| tagged::word::<SENT_TAG_BITS>(at, sent_tag(KEY));
         let sent = Sent {
             packet,
+            served: Served::NONE,
             socket: 1,
             started: word(queued + 100),
             finished: word(queued + 150),
@@ -540,7 +547,9 @@ mod tests {
     fn fuzz_records() {
         let seeds =
             [incoming(), outgoing(), udp(incoming()), v6(outgoing())].into_iter().flat_map(|packet| {
-                [bytes(&packet), bytes(&FineRecord { packet, parts: [1_000, u64::MAX - 1, 0, 1] })]
+                let fine =
+                    FineRecord { packet, parts: [1_000, u64::MAX - 1, 0, 1], served: Served::of(9, 5, 4, 1) };
+                [bytes(&packet), bytes(&fine)]
             });
         fuzz::run("records", 400, seeds, &["\u{1b}[2J", "a,b|c", "-"], |bytes| {
             // As the ring buffer aligns them.
@@ -556,9 +565,10 @@ mod tests {
                 // SAFETY: the same.
                 (bytes.len() >= size_of::<FineRecord>()).then(|| unsafe { record_at(start, true) }),
             ];
-            for Record { packet, parts, .. } in records.into_iter().flatten() {
+            for Record { packet, parts, served, .. } in records.into_iter().flatten() {
                 let wall_ns = i64::try_from(packet.stamps[0]).unwrap_or(0);
-                let event = Event::new(packet, wall_ns, Some(&packet.comm)).with_parts(parts);
+                let event =
+                    Event::new(packet, wall_ns, Some(&packet.comm)).with_parts(parts).with_served(served);
                 for format in [Format::Text, Format::Json, Format::Csv] {
                     let mut line = Vec::new();
                     let options = Options { zone: Zone::UTC, details: true, colour: false };

@@ -14,7 +14,7 @@ mod hostile;
 mod many;
 pub(crate) mod multipath;
 mod party;
-mod processor;
+pub(crate) mod processor;
 mod receive;
 mod ring;
 mod send;

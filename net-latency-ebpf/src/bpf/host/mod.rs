@@ -123,6 +123,12 @@ pub(crate) fn current_task_known() -> *const u8 {
     current_task()
 }
 
+pub(crate) unsafe fn task_registers(task: *const u8) -> *const u8 {
+    let Offsets { task_struct_stack, stack_registers, .. } = Machine::with(|machine| machine.offsets);
+    let stack: u64 = memory::read(task as u64 + u64::from(task_struct_stack));
+    (stack + u64::from(stack_registers)) as *const u8
+}
+
 pub(crate) unsafe fn read_current_comm(to: *mut u8, len: u32) {
     let at = Machine::with(|machine| machine.task + u64::from(machine.offsets.task_struct_comm));
     assert_eq!(len as usize, COMM_LEN, "a name's length");

@@ -15,6 +15,9 @@ use crate::kernel::memory::probe;
 
 /// Whether memory may be read and written in another order than the code has.
 pub const REORDERS: bool = true;
+/// Of `thread_info.flags`: a process of 32 bits (`TIF_32BIT`).
+#[cfg(feature = "fine")]
+pub(crate) const OF_32_BITS: u32 = 1 << 22;
 /// Whether a task has the preemption count (`thread_info.preempt_count`, arch/arm64/include/asm/thread_info.h), in place of a CPU.
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) const COUNT_IS_IN_TASK: bool = true;

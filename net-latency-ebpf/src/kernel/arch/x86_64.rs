@@ -9,6 +9,9 @@ use crate::{bpf::entry, kernel::memory::probe};
 
 /// Whether memory may be read and written in another order than the code has.
 pub const REORDERS: bool = false;
+/// Of `thread_info.status`: in a system call of 32 bits (`TS_COMPAT`).
+#[cfg(feature = "fine")]
+pub(crate) const OF_32_BITS: u32 = 1 << 1;
 /// Whether a task has the preemption count, in place of a CPU.
 #[cfg(any(feature = "calls", feature = "journey"))]
 pub(crate) const COUNT_IS_IN_TASK: bool = false;

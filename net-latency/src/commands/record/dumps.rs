@@ -271,7 +271,7 @@ mod tests {
 
     fn blocks() -> Vec<Arc<Block>> {
         let mut packer = Packer::default();
-        packer.pack(&incoming(), None, Found::default);
+        packer.pack(&incoming(), None, None, Found::default);
         packer.finish().into_iter().map(Arc::new).collect()
     }
 

@@ -288,7 +288,9 @@ impl Recorder<'_> {
         for _ in 0..BATCH {
             let next = records.next(|event| {
                 let record = event.record();
-                ring.packer.pack(record, event.raw_parts(), || names.find(record, event.wall_ns()));
+                ring.packer.pack(record, event.raw_parts(), event.raw_served(), || {
+                    names.find(record, event.wall_ns())
+                });
                 packets[event.direction() as usize] += 1;
                 if let Some(least) = config.triggers.slower
                     && event.is_slow(least)

@@ -182,6 +182,44 @@ fn what_a_process_did_meanwhile_is_told() {
     assert!(line.contains("waits for one for 33.0 ms") && cause == Cause::CpuWait, "{line}");
 }
 
+#[test]
+fn what_threads_did_is_told_of_a_server_that_forks() {
+    let slow = Times { service: 40 * MS, ..USUAL };
+    let said = |asleep: u64, waited: u64| {
+        let served = Served { all: 40 * MS, asleep: asleep * MS, waited: waited * MS, call: 1 };
+        let mut traffic = Traffic { served, ..Traffic::default() };
+        (201..240).for_each(|pid| traffic.server(Who { pid, name: "httpd", port: 80 }, 3, slow, slow));
+        let mut model = traffic.model();
+        model.set_machine(busy(20));
+        let mut verdict = judge(&model, None);
+        assert_eq!(verdict.findings.len(), 1, "{}", shown(&verdict));
+        let finding = verdict.findings.remove(0);
+        let line = finding.evidence.iter().find(|line| line.contains("for each answer"));
+        (finding.cause, line.cloned().unwrap_or_default())
+    };
+    let call = syscall_numbers::native::sys_call_name(0).expect("the first one's name");
+    let (cause, line) = said(37, 2);
+    let its = "its thread is on a CPU for 1.00 ms, waits for one for 2.00 ms, and is asleep for 37.0 ms";
+    assert!(line.contains(&format!("{its}, most of it in {call}")) && cause == Cause::Application, "{line}");
+    let (cause, line) = said(2, 1);
+    assert!(line.starts_with("it works: ") && cause == Cause::Application, "{line}");
+    assert_eq!(said(1, 37).0, Cause::CpuWait);
+}
+
+#[test]
+fn what_threads_did_for_few_answers_is_not_told() {
+    let slow = Times { service: 40 * MS, ..USUAL };
+    let served = Served::unknown(Unknown::OtherThread);
+    let mut traffic = Traffic { served, ..Traffic::default() };
+    traffic.server(ORDERS, 100, slow, slow);
+    let mut model = traffic.model();
+    let ran = Ran { on_ns: 35 * 100 * MS, waited_ns: 0 };
+    model.set_machine(Machine { ran: [(ORDERS.pid, ran)].into(), ..busy(20) });
+    let verdict = judge(&model, None);
+    let line = verdict.findings[0].evidence.iter().find(|line| line.contains("for each answer"));
+    assert!(line.is_some_and(|line| line.contains("schedstat")), "{}", shown(&verdict));
+}
+
 /// N connections of that service were accepted, so long after their first bytes had come.
 fn accepted(count: u64, late_ns: u64) -> Listening {
     let mut listening = Listening::default();

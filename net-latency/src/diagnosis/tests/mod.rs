@@ -12,7 +12,7 @@ use insta::assert_snapshot;
 use net_latency_common::{
     CONNECTION_SERVER, ConnectionRecord, Counter, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS,
     FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, ListenerRecord, PARTS, PacketRecord, STAMP_APP,
-    STAMP_TRANSPORT, Unknown, unknown_part,
+    STAMP_TRANSPORT, Served, Unknown, unknown_part,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -111,6 +111,8 @@ struct Traffic {
     packets: Vec<(i64, PacketRecord, [u64; PARTS])>,
     dice: u64,
     is_basic: bool,
+    /// What is said of each answer.
+    served: Served,
 }
 
 impl Traffic {
@@ -250,7 +252,7 @@ impl Traffic {
         packets.sort_by_key(|(wall, ..)| *wall);
         for (wall, record, parts) in &packets {
             let event = Event::new(record, *wall, Some(b"eth0"));
-            take(&event.with_parts((!self.is_basic).then_some(parts)));
+            take(&event.with_parts((!self.is_basic).then_some(parts)).with_served(Some(&self.served)));
         }
     }
 

@@ -37,6 +37,13 @@ pub(crate) fn values_of_pages(page: usize) -> u64 {
     page as u64
 }
 
+/// Bytes of a task's stack before Linux 5.15: they depend on the size of pages.
+pub(crate) const STACK: Option<u32> = None;
+
+/// The number of a system call among a task's registers, and the word that says whether it is one of 32 bits.
+pub(crate) const CALL_NUMBER: &str = "pt_regs.syscallno";
+pub(crate) const OF_32_BITS: &str = "task_struct.thread_info.flags";
+
 /// System calls for which newer ones do, by any C library: there are none here.
 pub(crate) const OLDER_CALLS: &[c_long] = &[];
 /// Those that open a file, and which of their arguments has the flags.

@@ -39,6 +39,13 @@ pub(crate) fn values_of_pages(_page: usize) -> u64 {
     1
 }
 
+/// Bytes of a task's stack before Linux 5.15 (`THREAD_SIZE`), without KASAN.
+pub(crate) const STACK: Option<u32> = Some(16 << 10);
+
+/// The number of a system call among a task's registers, and the word that says whether it is one of 32 bits.
+pub(crate) const CALL_NUMBER: &str = "pt_regs.orig_ax";
+pub(crate) const OF_32_BITS: &str = "task_struct.thread_info.status";
+
 /// System calls for which newer ones do, by any C library: these architectures have both.
 pub(crate) const OLDER_CALLS: &[c_long] =
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_stat, libc::SYS_lstat, libc::SYS_readlink];

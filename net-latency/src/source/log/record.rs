@@ -16,7 +16,7 @@ use std::{
 };
 
 use net_latency_common::{
-    AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Unknown, unknown_part,
+    AF_INET, AF_INET6, COMM_LEN, Direction, PacketRecord, STAMPS, Served, Unknown, unknown_part,
 };
 
 use super::{fields::Fields, time::TimeReader};
@@ -43,6 +43,8 @@ pub(crate) struct LogRecord<'a> {
     pub(super) has_seq: bool,
     /// Of a log that has fine stages. Why one is unknown no line says.
     pub(super) parts: Option<[u64; PARTS]>,
+    pub(super) served: Option<Served>,
+    pub(super) syscall: Option<Cow<'a, str>>,
 }
 
 impl<'a> LogRecord<'a> {
@@ -95,6 +97,8 @@ impl<'a> LogRecord<'a> {
             (Direction::In, [.., None]) => [None; PARTS],
             _ => split(direction, protocol).map(|place| fine[place?]),
         });
+        let served = fields.service_ns.zip(fields.service_sleep_ns).zip(fields.service_wait_ns);
+        let served = served.map(|((all, asleep), waited)| Served { all, asleep, waited, call: 0 });
         Some(Self {
             record,
             wall_ns: time.wall_ns,
@@ -105,6 +109,8 @@ impl<'a> LogRecord<'a> {
             container: fields.container,
             has_seq: fields.seq.is_some(),
             parts: parts.map(|parts| parts.map(|part| part.unwrap_or(unknown_part(Unknown::NoStamp)))),
+            served: served.filter(|served| served.on_cpu().is_some()),
+            syscall: fields.service_syscall,
         })
     }
 
@@ -117,6 +123,8 @@ impl<'a> LogRecord<'a> {
                 self.container.as_deref().map(str::as_bytes),
             )
             .with_parts(self.parts.as_ref())
+            .with_served(self.served.as_ref())
+            .with_call(self.syscall.as_deref().map(str::as_bytes))
             .with_seq(self.has_seq)
     }
 
@@ -127,6 +135,7 @@ impl<'a> LogRecord<'a> {
             ifname: own(self.ifname),
             netns_name: own(self.netns_name),
             container: own(self.container),
+            syscall: own(self.syscall),
             ..self
         }
     }

@@ -1,9 +1,9 @@
 //! The packets of a recording (`recording/file.rs`): the records that were packed, on the clock on the wall.
 
-use std::{borrow::Cow, io::Read};
+use std::{borrow::Cow, env::consts::ARCH, io::Read};
 
 use net_latency_common::{
-    AF_INET, AF_INET6, Direction, IPPROTO_TCP, IPPROTO_UDP, PART_FINISHED, PacketRecord,
+    AF_INET, AF_INET6, Direction, IPPROTO_TCP, IPPROTO_UDP, PART_FINISHED, PacketRecord, Served,
 };
 
 use super::record::LogRecord;
@@ -11,7 +11,7 @@ use crate::{
     kernel::netns::NAME_LEN,
     packet::{
         event::{Protocol, finished_ns},
-        possible::is_possible,
+        possible::{could_serve, is_possible},
     },
     recording::{
         block::{Named, Row, Rows},
@@ -27,6 +27,8 @@ pub(super) struct Recorded<R> {
     /// What it is of, in words.
     pub(super) told: String,
     offset_s: i32,
+    /// Whether it numbers system calls as this machine does.
+    has_these_calls: bool,
 }
 
 impl<R: Read> Recorded<R> {
@@ -36,7 +38,8 @@ impl<R: Read> Recorded<R> {
     /// If that can't be read.
     pub(super) fn open(source: R) -> Result<Self, Damage> {
         let (reader, head) = Reader::open(source)?;
-        Ok(Self { reader, rows: None, told: head.told(), offset_s: head.offset_s })
+        let has_these_calls = head.arch == ARCH;
+        Ok(Self { reader, rows: None, told: head.told(), offset_s: head.offset_s, has_these_calls })
     }
 
     /// The next packet; `None` at the end.
@@ -51,18 +54,25 @@ impl<R: Read> Recorded<R> {
             }
         }
         let Some(rows) = &mut self.rows else { return Ok(None) };
-        let row = rows.next().ok_or(Damage::Wrong)?;
+        let mut row = rows.next().ok_or(Damage::Wrong)?;
+        if !self.has_these_calls {
+            row.served.call = 0;
+        }
         packet(&row, rows.names(&row), self.offset_s).map(Some).ok_or(Damage::Wrong)
     }
 }
 
 /// The packet of a row; `None` if the kernel side makes no such record.
 fn packet<'a>(row: &Row, named: &'a Named, offset_s: i32) -> Option<LogRecord<'a>> {
-    let Row { mut record, mut parts, clock_ns, .. } = *row;
+    let Row { mut record, mut parts, served, clock_ns, .. } = *row;
     if !is_record(&record) || !is_possible(&record, parts.as_ref(), 0) {
         return None;
     }
-    let wall_ns = i64::try_from(finished_ns(&record, parts.as_ref())).ok()?.checked_add(clock_ns)?;
+    let finished_at = finished_ns(&record, parts.as_ref());
+    if !could_serve(&served, finished_at, 0) {
+        return None;
+    }
+    let wall_ns = i64::try_from(finished_at).ok()?.checked_add(clock_ns)?;
     // As a log's, its stamps are on the clock on the wall. 0 is unknown.
     let finished = parts.as_mut().filter(|_| record.direction != Direction::In as u8);
     let finished = finished.map(|parts| &mut parts[PART_FINISHED]);
@@ -87,6 +97,8 @@ fn packet<'a>(row: &Row, named: &'a Named, offset_s: i32) -> Option<LogRecord<'a
         container,
         has_seq: Protocol::of(record.protocol) == Protocol::Tcp,
         parts,
+        served: (served != Served::NONE).then_some(served),
+        syscall: None,
     })
 }
 
@@ -129,7 +141,7 @@ mod tests {
         let mut packer = Packer::default();
         packer.set_clock(Clock::at(WALL_NS));
         for record in records {
-            packer.pack(record, None, || Found { ifname: Some(b"eth0"), ..Found::default() });
+            packer.pack(record, None, None, || Found { ifname: Some(b"eth0"), ..Found::default() });
         }
         packer.finish().into_iter().map(Arc::new).collect()
     }
@@ -297,6 +309,19 @@ mod tests {
         (PacketRecord { stamps, ..record }, is_fine.then_some(parts))
     }
 
+    fn any_served([kind, asleep, waited, call]: [u32; 4]) -> Served {
+        match kind % 3 {
+            0 => Served::NONE,
+            1 => Served::unknown(Unknown::OtherThread),
+            _ => Served {
+                all: 2_000,
+                asleep: u64::from(asleep % 1_000),
+                waited: u64::from(waited % 1_000),
+                call: u64::from(call % 400),
+            },
+        }
+    }
+
     proptest! {
         /// Whatever packets there are, of a recording each form says what it said of them at the time.
         #[test]
@@ -318,12 +343,14 @@ mod tests {
                     container: container.as_deref().map(str::as_bytes),
                 };
                 packer.forget_names();
-                packer.pack(&record, parts.as_ref(), || found);
+                let served = parts.filter(|_| record.direction != Direction::In as u8).map(|_| any_served(*gaps));
+                packer.pack(&record, parts.as_ref(), served.as_ref(), || found);
                 let wall_ns = clock.to_utc_ns(finished_ns(&record, parts.as_ref()));
                 let event = Event::new(&record, wall_ns, found.ifname)
                     .with_ns_pid(found.ns_pid)
                     .with_place(found.netns_name, found.container)
-                    .with_parts(parts.as_ref());
+                    .with_parts(parts.as_ref())
+                    .with_served(served.as_ref());
                 expected.push([Format::Json, Format::Csv].map(|format| line(&event, format)));
             }
             let (packets, tally) = read(&recording(packer.finish().into_iter().map(Arc::new).collect()));

@@ -20,6 +20,7 @@ use crate::{
 const AHEAD: usize = 16_384;
 
 /// What the thread that reads has to say. It is a thread of its own since standard input may keep it waiting.
+#[expect(clippy::large_enum_variant, reason = "nearly all are packets")]
 enum Message {
     /// What recordings among them are of. This comes first.
     Opened(Vec<String>),

@@ -41,6 +41,7 @@ const PLACES: &[(Kernels, &[&str])] = &[
             "truth::driver",
             "truth::fine",
             "truth::programs",
+            "truth::service",
             "truth::tcp",
             "truth::transmit",
             "truth::udp",

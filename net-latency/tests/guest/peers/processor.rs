@@ -12,7 +12,7 @@ use nix::{
 };
 
 /// Lets this process run on that CPU only.
-pub(super) fn pin(cpu: usize) -> Result<u64> {
+pub(crate) fn pin(cpu: usize) -> Result<u64> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
     sched_setaffinity(Pid::from_raw(0), &set)?;
@@ -22,13 +22,18 @@ pub(super) fn pin(cpu: usize) -> Result<u64> {
 /// Keeps that CPU from everybody else for a while: a real-time task that never sleeps.
 pub(super) fn hog(cpu: usize, time: Duration) -> Result<u64> {
     pin(cpu)?;
-    schedule(libc::SCHED_FIFO, 1)?;
+    first()?;
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::hint::spin_loop();
     }
     schedule(libc::SCHED_OTHER, 0)?;
     Ok(0)
+}
+
+/// Has this thread run before all others but real-time ones.
+pub(crate) fn first() -> Result<()> {
+    schedule(libc::SCHED_FIFO, 1)
 }
 
 /// Gives this thread that policy and priority.

@@ -14,6 +14,7 @@ mod places;
 pub(crate) mod programs;
 mod readers;
 mod sent;
+mod service;
 mod skipped;
 mod tcp;
 mod transmit;
@@ -67,6 +68,7 @@ pub(crate) const THEMES: &[Theme] = &[
     sent::THEME,
     control::THEME,
     held::THEME,
+    service::THEME,
     programs::THEME,
     skipped::THEME,
     dropped::THEME,
