@@ -55,7 +55,8 @@ impl Sensors {
             first: Sample::default(),
             last: Sample::default(),
         };
-        sensors.look(std::iter::empty(), 0, at_ns);
+        sensors.look_at_cpus(0);
+        sensors.look(std::iter::empty(), at_ns);
         sensors
     }
 
@@ -64,9 +65,8 @@ impl Sensors {
         self.last.count(Ticks::read(), packets);
     }
 
-    /// Reads all of them `at_ns` of the monotonic clock; each process lived at a time, ns since 1970.
-    pub(crate) fn look(&mut self, processes: impl Iterator<Item = (u32, i64)>, packets: u64, at_ns: u64) {
-        self.look_at_cpus(packets);
+    /// Reads all the others `at_ns` of the monotonic clock; each process lived at a time, ns since 1970.
+    pub(crate) fn look(&mut self, processes: impl Iterator<Item = (u32, i64)>, at_ns: u64) {
         let Self { hierarchies, cgroups, first, last } = self;
         last.at_ns = at_ns;
         last.pressure_us = pressure_us();
@@ -95,10 +95,11 @@ impl Sensors {
         let Self { cgroups, first, last, hierarchies } = self;
         let ticks = before.ticks.zip(last.ticks).map(|(before, last)| last.since(before));
         let busy = last.by_packets.since(before.by_packets).busy_of(100);
-        let share = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).map(|it| it.min(100));
-        let waited_us =
-            before.pressure_us.zip(last.pressure_us).map(|(before, last)| last.saturating_sub(before));
         let elapsed_us = last.at_ns.saturating_sub(before.at_ns) / 1_000;
+        let waited = before
+            .pressure_us
+            .zip(last.pressure_us)
+            .map(|(before, last)| Ticks { busy: last.saturating_sub(before), all: elapsed_us });
         let throttled = |path: &PathBuf| {
             let last = last.quotas.get(path)?;
             let before = before.quotas.get(path).or_else(|| first.quotas.get(path))?;
@@ -128,7 +129,7 @@ impl Sensors {
         }
         Machine {
             busy_percent: busy.or_else(|| ticks?.busy_of(100)),
-            pressure_percent: waited_us.and_then(|waited_us| share(waited_us, elapsed_us)),
+            pressure_percent: waited.and_then(|waited| waited.busy_of(100)),
             throttled: cgroups.iter().filter_map(of_process).collect(),
             ran: last.ran.iter().filter_map(ran).collect(),
             missing,

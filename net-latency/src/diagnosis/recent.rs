@@ -83,7 +83,8 @@ impl Recent {
         let Turn { model, began_ns, lost: before, before: sample } = &mut self.older;
         model.settle_idle();
         if let Some(sensors) = &mut self.sensors {
-            sensors.look(model.processes(), self.packets, self.now_ns);
+            sensors.look_at_cpus(self.packets);
+            sensors.look(model.processes(), self.now_ns);
             model.set_machine(sensors.since(sample));
         }
         let lost = lost.map(|lost| lost.since(before));

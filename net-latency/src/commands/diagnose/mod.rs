@@ -152,7 +152,7 @@ impl Live {
                     if is_second {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
-                        self.sensors.look(self.model.processes(), self.summary.packets(), monotonic_ns());
+                        self.sensors.look(self.model.processes(), monotonic_ns());
                         self.alarm.look(&self.tracer.losses()?);
                     }
                     if sink.reader_gone() {
@@ -182,7 +182,8 @@ impl Live {
 
     /// Detaches, and takes what is left.
     fn finish(&mut self) -> Result<Losses, Failure> {
-        self.sensors.look(self.model.processes(), self.summary.packets(), monotonic_ns());
+        self.sensors.look_at_cpus(self.summary.packets());
+        self.sensors.look(self.model.processes(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
         match self.queues.take() {
             Some(queues) => {

@@ -20,9 +20,10 @@ use crate::{
     run::connections::Tracing,
 };
 
-/// Their kernel side, and what it told.
+/// What the kernel side tells of connections.
 pub(super) struct Followed {
-    tracing: Tracing,
+    /// It.
+    pub(super) tracing: Tracing,
     counted: Connections,
 }
 
@@ -37,14 +38,6 @@ impl Followed {
             tracing: Tracing::start_beside(&config.filter, config.backend, MAX_CONNECTIONS, config.quiet)?,
             counted: Connections::new(config.series, ports::ephemeral(), results),
         })
-    }
-
-    /// Begins to count.
-    ///
-    /// # Errors
-    /// If what is counted can't be read.
-    pub(super) fn begin(&mut self) -> Result<(), Failure> {
-        self.tracing.begin()
     }
 
     /// Reads what waits.
@@ -79,14 +72,6 @@ impl Followed {
         }
         self.counted.end_look(Instant::now());
         Ok(())
-    }
-
-    /// Says what was lost of late.
-    ///
-    /// # Errors
-    /// If that can't be read.
-    pub(super) fn warn(&mut self) -> Result<(), Failure> {
-        self.tracing.warn()
     }
 
     /// The metrics.

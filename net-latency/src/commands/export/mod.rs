@@ -92,7 +92,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
         ..Later::default()
     };
     privileges::give_up(&later, || tracer.losses().is_ok())?;
-    followed.as_mut().map_or(Ok(()), Followed::begin)?;
+    followed.as_mut().map_or(Ok(()), |followed| followed.tracing.begin())?;
     server.set_ready(true);
     if !config.quiet {
         let by = tracer.mechanism().name();
@@ -167,7 +167,7 @@ impl Export<'_> {
                     self.slow.iter_mut().for_each(Slow::refresh);
                     let losses = self.tracer.losses()?;
                     self.alarm.look(&losses);
-                    self.followed.as_mut().map_or(Ok(()), Followed::warn)?;
+                    self.followed.as_mut().map_or(Ok(()), |followed| followed.tracing.warn())?;
                     let (now, before) = (Instant::now(), self.refused);
                     self.refused = losses.counters.get(Counter::HistogramFull);
                     let is_crowded = self.groups.is_crowded() || self.refused > before;
