@@ -87,8 +87,6 @@ pub(crate) struct Transmission {
     /// As a record has them.
     pub(super) dsacks: Field<u16>,
     pub(super) rtt: Field<u32>,
-    #[cfg(feature = "fine")]
-    pub(super) served: Field<Served>,
 }
 
 impl Transmission {
@@ -238,11 +236,18 @@ pub(super) struct Fine {
     pub(super) holding: Holding,
     /// Who has read what nobody has begun to answer.
     pub(super) asked: Asked,
-    /// What was done for the answer whose first byte, which has not been sent, has this number, if `served` is not nothing.
-    pub(super) answer: Field<u32>,
-    reserved: u32,
-    pub(super) served: Field<Served>,
+    /// The number of an answer's first byte, and above it how far that is: [`WRITTEN`] or [`UNDER_WAY`]; 0 for none.
+    answer: Field<u64>,
+    /// What was done for it.
+    served: Field<Served>,
 }
+
+/// It has not been sent.
+#[cfg(feature = "fine")]
+const WRITTEN: u64 = 1 << 32;
+/// It is in the segment on its way to the device, which is the first one of its bytes.
+#[cfg(feature = "fine")]
+const UNDER_WAY: u64 = 2 << 32;
 
 #[cfg(feature = "fine")]
 impl Fine {
@@ -253,20 +258,34 @@ impl Fine {
     pub(super) fn writes(&self, start: u32, at: u64) {
         let served = self.asked.answer(at);
         if served.all != 0 {
-            self.answer.set(start);
+            // Before the rest: a segment that waits on its way may be about to read that.
+            arch::write_in_order(self.answer.address(), WRITTEN | u64::from(start));
             self.served.set(served);
         }
     }
 
-    /// What was done for the answer that begins in these bytes, which are sent for the first time.
+    /// TCP lets these bytes go, for the first time or again.
     #[inline(always)]
-    pub(super) fn sends(&self, seq: u32, len: u32) -> Served {
-        let served = self.served.get();
-        if served.all == 0 || self.answer.get().wrapping_sub(seq) >= len {
+    pub(super) fn sends(&self, seq: u32, len: u32, is_first: bool) {
+        let answer = self.answer.get();
+        if answer & WRITTEN != 0 && is_first && (answer as u32).wrapping_sub(seq) < len {
+            self.answer.set(answer ^ WRITTEN | UNDER_WAY);
+        } else if answer & UNDER_WAY != 0 {
+            self.answer.set(0);
+        }
+    }
+
+    /// What was done for the answer that begins in these bytes, which are on their way. Nothing is said of one that still waits there, for
+    /// its neighbour's address or a verdict, when the next answer is begun.
+    #[inline(always)]
+    pub(super) fn served(&self, seq: u32, len: u32) -> Served {
+        let answer = self.answer.get();
+        if answer & UNDER_WAY == 0 || (answer as u32).wrapping_sub(seq) >= len {
             return Served::NONE;
         }
-        self.served.set(Served::NONE);
-        served
+        let served = self.served.get();
+        arch::read_before(self.answer.address());
+        if self.answer.get() == answer { served } else { Served::NONE }
     }
 }
 
@@ -465,4 +484,35 @@ pub(crate) fn in_flight_packets() -> u64 {
     let all = USED.entries();
     // SAFETY: entries, which no program writes to now.
     all.into_iter().filter(|entry| unsafe { (**entry).transmission.is_in_flight() }).count() as u64
+}
+
+#[cfg(all(test, feature = "fine"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_goes_with_the_first_bytes_of_the_answer_alone() {
+        // SAFETY: integers and enums that have a 0.
+        let connection: Connection = unsafe { core::mem::zeroed() };
+        let fine = &connection.fine;
+        let served = Served::of(9, 5, 4, 1);
+        fine.answer.set(WRITTEN | 1_000);
+        fine.served.set(served);
+        let send = |seq: u32, is_first: bool| {
+            fine.sends(seq, 200, is_first);
+            fine.served(seq, 200)
+        };
+        // What was written before it, and bytes that are sent again.
+        assert_eq!([send(700, true), send(900, false)], [Served::NONE; 2]);
+        assert_eq!(send(900, true), served);
+        // A line of other bytes.
+        assert_eq!(fine.served(1_100, 200), Served::NONE);
+        assert_eq!([send(900, false), send(900, true), send(1_100, true)], [Served::NONE; 3]);
+        // The next answer is begun while the first one waits on its way.
+        fine.answer.set(WRITTEN | 1_000);
+        fine.sends(900, 200, true);
+        fine.answer.set(WRITTEN | 1_100);
+        assert_eq!(fine.served(900, 200), Served::NONE);
+        assert_eq!(send(1_100, true), served);
+    }
 }

@@ -157,7 +157,7 @@ pub(super) fn put(
             unsafe { (&raw mut (*line).packet).cast::<PacketRecord>().write(record()) };
             // SAFETY: as above; what changes are fields.
             let line = unsafe { &*line };
-            line.served.set(connection.transmission.served.get());
+            line.served.set(connection.fine.served(seq, len));
             line.socket.set(socket);
             line.started.set(0);
             line.finished.set(0);

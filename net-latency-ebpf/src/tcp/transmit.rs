@@ -288,7 +288,7 @@ fn sent_by<M: Memory>(
     if is_fine() {
         transmission.held.set(held::of_sent(connection, tcp, app, transport, flags) as u16);
         let is_first = flags & (FLAG_CONTROL | FLAG_RETRANS) == 0;
-        transmission.served.set(if is_first { connection.fine.sends(seq, len) } else { Served::NONE });
+        connection.fine.sends(seq, len, is_first);
     }
     transmission.rtt.set(tcp.smoothed_rtt());
     // Nearly all connections have nothing to say here.
@@ -711,7 +711,7 @@ fn finished<M: Memory>(
     };
     let packet = Finished { direction, protocol, flags: transmission.flags.get(), stamps: &stamps };
     #[cfg(feature = "fine")]
-    let served = || transmission.served.get();
+    let served = || connection.fine.served(transmission.seq.get(), transmission.len.get());
     #[cfg(not(feature = "fine"))]
     let served = || Served::NONE;
     emit_sent(&packet, || mark, missing, record, served, is_its)
