@@ -18,7 +18,7 @@ use super::{
 use crate::{
     clock::Zone,
     error::Failure,
-    request::{Listen, RecordConfig, Stages, Trigger, Triggers, values},
+    request::{Listen, PacketFilter, RecordConfig, Stages, Trigger, Triggers, values},
 };
 
 /// Where programs of this machine ask for a file unless told otherwise: nobody else reaches that.
@@ -112,7 +112,9 @@ impl RecordArguments {
             duration: self.duration,
         };
         if config.triggers.failed.is_some() {
-            refuse_filters_of_packets(&config.connections(), "record --dump-on failed")?;
+            // They count however few of their packets are kept.
+            let filter = PacketFilter { sample: None, control: false, ..config.filter.clone() };
+            refuse_filters_of_packets(&filter, "record --dump-on failed")?;
         }
         Ok(config)
     }

@@ -111,7 +111,7 @@ impl Report {
             }
             Err(failure) => self.checks.push(Check::failed("hooks", &failure)),
         }
-        match Plan::new(btf, Scope { connections: true, ..Scope::default() }) {
+        match Plan::new(btf, Scope { connections: true, first_bytes: true, ..Scope::default() }) {
             Ok(plan) => self.connections = plan.choices,
             Err(failure) => {
                 self.checks.push(Check::new("connections", Verdict::Degraded, failure.to_string()));
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::{
         kernel::facts::recorded::Recorded,
-        probes::table::{CLOSE, CONNECTIONS, HOOKS, Hook},
+        probes::table::{CLOSE, CONNECTIONS, FIRST_BYTES, HOOKS, Hook},
     };
 
     fn chosen(hooks: impl IntoIterator<Item = Hook>) -> Vec<Choice> {
@@ -303,7 +303,7 @@ mod tests {
     fn report(facts: &Recorded, trials: &[(Mechanism, Trial)]) -> Report {
         let mut report = Report::of(facts);
         report.plan = Some(plan());
-        report.connections = chosen(CONNECTIONS);
+        report.connections = chosen(CONNECTIONS.into_iter().chain(FIRST_BYTES));
         report.note_trials(Backend::Auto, trials);
         report
     }

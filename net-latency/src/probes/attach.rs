@@ -436,7 +436,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, CONNECTIONS, EXIT, FINE, HOOKS, Hook, PROCESSES, SENT_ON},
+        table::{CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, SENT_ON},
     };
 
     #[test]
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));
         assert_eq!(programs_in(FULL_OBJECT), all);
-        let mut of_connections = named(&[&CONNECTIONS[..], &[EXIT], &PROCESSES].concat());
+        let mut of_connections = named(&[&CONNECTIONS[..], &FIRST_BYTES, &[EXIT], &PROCESSES].concat());
         of_connections.insert(super::super::connections::ASKED_FOR.to_owned());
         assert_eq!(programs_in(CONNECTIONS_OBJECT), of_connections);
     }

@@ -3,8 +3,8 @@
 use net_latency_common::{Direction, Offsets};
 
 use super::table::{
-    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN, MPTCP_OUT, Mechanism,
-    PROCESSES, Program, Programs, SENT_ON,
+    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN, MPTCP_OUT,
+    Mechanism, PROCESSES, Program, Programs, SENT_ON,
 };
 use crate::{
     error::Failure,
@@ -40,6 +40,8 @@ pub struct Scope {
     pub fine: bool,
     /// Connections are, and no packets.
     pub connections: bool,
+    /// Of these, when their first bytes came and went.
+    pub first_bytes: bool,
 }
 
 impl Scope {
@@ -54,6 +56,7 @@ impl Scope {
             processes: filter.followed.is_some(),
             fine: false,
             connections: false,
+            first_bytes: false,
         }
     }
 
@@ -220,6 +223,7 @@ fn choose(
     for hook in CONNECTIONS
         .into_iter()
         .filter(|_| scope.connections)
+        .chain(FIRST_BYTES.into_iter().filter(|_| scope.first_bytes))
         .chain(of_packets)
         .chain(exit)
         .chain(processes.iter().copied())
@@ -245,7 +249,8 @@ fn choose(
 
 /// What is looked for in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
-    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES).chain(CONNECTIONS);
+    let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
+    let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES);
     layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 

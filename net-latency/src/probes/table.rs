@@ -382,18 +382,22 @@ pub(crate) const FINE: [Hook; 12] = [
     optional(OUT, Stage::Tcp, &["tcp_chrono_stop"], "fentry_out_stopped", "kprobe_out_stopped").tcp(),
 ];
 
-/// What `net-latency connections` hooks, in place of [`HOOKS`].
-pub(crate) const CONNECTIONS: [Hook; 9] = [
+/// What `net-latency connections` hooks, in place of [`HOOKS`]: no segment or write call of a connection that is open.
+pub(crate) const CONNECTIONS: [Hook; 6] = [
     tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed"),
-    tracepoint(IN, Stage::Connection, &["tcp_probe"], "btf_received"),
     function(IN, Stage::Connection, &["tcp_rcv_state_process"], "fentry_received", "kprobe_received"),
-    function(OUT, Stage::Connection, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
-    optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
     // A kernel without CONFIG_SECURITY_NETWORK has no such function: there nobody is known to accept.
     optional(IN, Stage::Connection, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
     function(IN, Stage::Connection, &["tcp_conn_request"], "fentry_requested", "kprobe_requested"),
     function(IN, Stage::Connection, &["tcp_v4_syn_recv_sock"], "fentry_completed4", "kprobe_completed4").v4(),
     function(IN, Stage::Connection, &["tcp_v6_syn_recv_sock"], "fentry_completed6", "kprobe_completed6").v6(),
+];
+
+/// The first bytes of connections, for which each segment and write call is met.
+pub(crate) const FIRST_BYTES: [Hook; 3] = [
+    tracepoint(IN, Stage::Connection, &["tcp_probe"], "btf_received"),
+    function(OUT, Stage::Connection, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
+    optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
 ];
 
 /// Shows packets that are sent on without IP, where the other way's hook on the same tracepoint, which does so too, is not needed.

@@ -12,7 +12,7 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use regex_lite::Regex;
 use walkdir::{DirEntry, WalkDir};
 
-use super::table::{CLOSE, CONNECTIONS, EXIT, FINE, HOOKS, Hook, PROCESSES, Programs, SENT_ON};
+use super::table::{CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, Programs, SENT_ON};
 use crate::{packet::event::IpVersion, written};
 
 const HEAD: &str = "# Hooks and maps
@@ -24,13 +24,17 @@ says what the running kernel has. The object for tests has `SKIPS` besides (`ski
 ";
 
 /// Views, and what is hooked for them.
-const SETS: [(&str, &[Hook]); 6] = [
+const SETS: [(&str, &[Hook]); 7] = [
     ("The stream, `top`, `diagnose`, `hist`, `export`, `record`", &HOOKS),
     ("`--stages fine`", &FINE),
     ("A COMMAND's processes (`--stages fine`: the first)", &PROCESSES),
     ("Ends of sockets, processes and threads", &[CLOSE, EXIT]),
     ("Packets that are forwarded without IP, where outgoing packets are not traced", &[SENT_ON]),
-    ("`connections`, `export --connections`", &CONNECTIONS),
+    (
+        "`connections`; besides, `diagnose`, `top`, `export --connections`, `record --dump-on failed=`",
+        &CONNECTIONS,
+    ),
+    ("`connections`; besides, `diagnose`", &FIRST_BYTES),
 ];
 
 /// Objects, and which maps are listed under which of them.

@@ -38,14 +38,6 @@ pub(crate) struct RecordConfig {
     pub duration: Option<Duration>,
 }
 
-impl RecordConfig {
-    /// Which connections count, by whatever has them beside packets: those that are wanted, however few of their packets are kept.
-    #[must_use]
-    pub(crate) fn connections(&self) -> PacketFilter {
-        PacketFilter { slower: None, sample: None, control: false, ..self.filter.clone() }
-    }
-}
-
 /// What a file is written for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Triggers {

@@ -7,6 +7,7 @@ use crate::{
     error::Failure,
     kernel,
     message::tell,
+    packet::event::Protocol,
     probes::{
         attach::{self, Probes, Request},
         connections::{Connections, Which},
@@ -34,8 +35,8 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time. On failure nothing stays
-    /// attached.
+    /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time, with their first bytes or
+    /// without. On failure nothing stays attached.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
@@ -44,9 +45,11 @@ impl Tracing {
         backend: Backend,
         buffer_bytes: u32,
         most: u32,
+        first_bytes: bool,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        let plan = Plan::new(&kernel::read_btf()?, Scope { connections: true, ..Scope::of(filter) })?;
+        let scope = Scope { connections: true, first_bytes, ..Scope::of(filter) };
+        let plan = Plan::new(&kernel::read_btf()?, scope)?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
         let request =
             Request { filter: filter.clone(), buffer_bytes, connections: Some(most), ..Request::default() };
@@ -57,7 +60,7 @@ impl Tracing {
         Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0, is_quiet })
     }
 
-    /// The same beside packets that are traced.
+    /// The same beside packets that are traced. What their filter has of packets alone does not count.
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -65,9 +68,31 @@ impl Tracing {
         filter: &PacketFilter,
         backend: Backend,
         most: u32,
+        first_bytes: bool,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        Self::start(filter, backend, BESIDE_BYTES, most, is_quiet)
+        let filter =
+            PacketFilter { protocol: None, slower: None, sample: None, control: false, ..filter.clone() };
+        Self::start(&filter, backend, BESIDE_BYTES, most, first_bytes, is_quiet)
+    }
+
+    /// Attaches beside packets, as [`Self::start_beside`], and begins, unless their filter asks for what connections don't have. Where
+    /// this kernel can't, that is said: `what` is not known then.
+    pub(crate) fn begin_beside(
+        filter: &PacketFilter,
+        backend: Backend,
+        most: u32,
+        first_bytes: bool,
+        is_quiet: bool,
+        what: &str,
+    ) -> Option<Self> {
+        let is_udp = filter.protocol == Some(Protocol::Udp);
+        if !filter.interfaces.is_empty() || filter.direction.is_some() || is_udp {
+            return None;
+        }
+        let begin = |mut tracing: Self| tracing.begin().map(|()| tracing);
+        let begun = Self::start_beside(filter, backend, most, first_bytes, is_quiet).and_then(begin);
+        begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok()
     }
 
     /// Passes over what met some of the hooks only, while others were being attached.

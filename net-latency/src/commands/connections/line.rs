@@ -50,7 +50,7 @@ pub(super) fn line(record: &ConnectionRecord, clock: Clock, names: &mut Names) -
         min_rtt_ns: Some(record.min_rtt_us)
             .filter(|&us| us != 0 && us != u32::MAX)
             .map(|us| u64::from(us) * 1000),
-        duration_ns: since(known(record.started_ns), record.at_ns),
+        duration_ns: duration_ns(record),
         closed_by,
         error: number(record.error),
         tid: number(record.tid),
@@ -73,6 +73,11 @@ fn since(from: Option<u64>, to: u64) -> Option<u64> {
 /// How long the handshake took, if that is known.
 pub(in crate::commands) fn handshake_ns(record: &ConnectionRecord) -> Option<u64> {
     since(known(record.started_ns), record.established_ns)
+}
+
+/// How long it has lasted, if its beginning is known.
+pub(in crate::commands) fn duration_ns(record: &ConnectionRecord) -> Option<u64> {
+    since(known(record.started_ns), record.at_ns)
 }
 
 /// How long a server's connection waited for `accept`, if that is known. With Fast Open `accept` may have been first.

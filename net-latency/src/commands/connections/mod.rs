@@ -66,8 +66,14 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
     tell_unmatched(&config.filter, config.quiet);
-    let mut kernel =
-        Tracing::start(&config.filter, tracing.backend, tracing.buffer_bytes, MAX_CONNECTIONS, config.quiet)?;
+    let mut kernel = Tracing::start(
+        &config.filter,
+        tracing.backend,
+        tracing.buffer_bytes,
+        MAX_CONNECTIONS,
+        true,
+        config.quiet,
+    )?;
     selected.are_there()?;
     sink.begin();
     let names = Names::default();

@@ -7,9 +7,8 @@ use net_latency_common::{CONNECTION_OPEN, ListenerRecord};
 use crate::{
     diagnosis::Listening,
     error::Failure,
-    message::tell,
     probes::connections::{Told, Which},
-    request::{DiagnoseConfig, PacketFilter, TracingConfig},
+    request::{DiagnoseConfig, TracingConfig},
     run::connections::{Tracing, lost},
 };
 
@@ -28,15 +27,8 @@ pub(super) struct Queues {
 impl Queues {
     /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
     pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
-        let PacketFilter { interfaces, direction, .. } = &config.filter;
-        if !interfaces.is_empty() || direction.is_some() {
-            return None;
-        }
-        let filter = PacketFilter { protocol: None, control: false, ..config.filter.clone() };
-        let started = Tracing::start_beside(&filter, tracing.backend, MOST, config.quiet);
-        let begun = started.and_then(|mut tracing| tracing.begin().map(|()| tracing));
-        let told = |failure: &Failure| tell(format_args!("accept queues are not looked at: {failure}"));
-        let tracing = begun.inspect_err(told).ok()?;
+        let what = "accept queues are not looked at";
+        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, MOST, true, config.quiet, what)?;
         Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
     }
 

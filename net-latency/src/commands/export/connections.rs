@@ -35,7 +35,13 @@ impl Followed {
     pub(super) fn start(config: &ExportConfig) -> Result<Self, Failure> {
         let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.word());
         Ok(Self {
-            tracing: Tracing::start_beside(&config.filter, config.backend, MAX_CONNECTIONS, config.quiet)?,
+            tracing: Tracing::start_beside(
+                &config.filter,
+                config.backend,
+                MAX_CONNECTIONS,
+                false,
+                config.quiet,
+            )?,
             counted: Connections::new(config.series, ports::ephemeral(), results),
         })
     }

@@ -65,9 +65,8 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let server = config.listen.as_ref().map(|listen| serve(listen, config)).transpose()?;
     let mut selected = Selected::hold(&config.filter, false)?;
     let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
-    let start = || {
-        Tracing::start_beside(&config.connections(), config.tracing.backend, MAX_CONNECTIONS, config.quiet)
-    };
+    let backend = config.tracing.backend;
+    let start = || Tracing::start_beside(&config.filter, backend, MAX_CONNECTIONS, false, config.quiet);
     let mut connections = config.triggers.failed.map(|_| start()).transpose()?;
     selected.are_there()?;
     let socket = match &config.listen {

@@ -37,6 +37,9 @@ pub(super) enum Column {
     Total,
     Thread,
     Flags,
+    /// Of one connection: how it failed, and after how long.
+    Failed,
+    Lasted,
 }
 
 /// A column that has its place on the screen.
@@ -107,6 +110,8 @@ impl Column {
             Self::Total => "TOTAL",
             Self::Thread => "THREAD",
             Self::Flags => "FLAGS",
+            Self::Failed => "FAILED",
+            Self::Lasted => "AFTER",
         }
     }
 
@@ -122,12 +127,24 @@ impl Column {
 
     /// Whether it is text, which reads from A to Z, from the left.
     pub(super) fn is_text(self) -> bool {
-        matches!(self, Self::Pid | Self::Name | Self::Flow | Self::Mostly(_) | Self::Thread | Self::Flags)
+        matches!(
+            self,
+            Self::Pid | Self::Name | Self::Flow | Self::Mostly(_) | Self::Thread | Self::Flags | Self::Failed
+        )
     }
 
     /// Whether its values begin at the left edge.
     pub(super) fn is_left(self) -> bool {
-        matches!(self, Self::Name | Self::Flow | Self::Mostly(_) | Self::Trend(_) | Self::Time | Self::Flags)
+        matches!(
+            self,
+            Self::Name
+                | Self::Flow
+                | Self::Mostly(_)
+                | Self::Trend(_)
+                | Self::Time
+                | Self::Flags
+                | Self::Failed
+        )
     }
 
     fn direction(self) -> Option<Direction> {
@@ -223,6 +240,16 @@ fn wishes(place: Place, shown: Direction, width: u16) -> Vec<Wish> {
                 wish(Column::Flags, 9, 40, 8),
             ];
         }
+        Place::Failed => {
+            return vec![
+                exactly(Column::Time, 15, 5),
+                exactly(Column::Pid, 7, 3),
+                wish(Column::Name, 12, 15, 2),
+                wish(Column::Flow, if width < USUAL { 16 } else { 40 }, 66, 0),
+                exactly(Column::Failed, 11, 1),
+                exactly(Column::Lasted, 6, 4),
+            ];
+        }
     };
     wishes.extend([exactly(Column::Rate(Direction::In), 5, 5), exactly(Column::Rate(Direction::Out), 5, 6)]);
     if matches!(place, Place::Connections(_)) {
@@ -288,9 +315,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn columns_fit_and_do_not_overlap(width in 0..400u16, depth in 0..3usize, out: bool) {
+        fn columns_fit_and_do_not_overlap(width in 0..400u16, number in 0..4usize, out: bool) {
             let key = crate::commands::top::model::tests::key();
-            let place = [Place::Processes, Place::Connections(1), Place::Packets(key)][depth];
+            let place = [Place::Processes, Place::Connections(1), Place::Packets(key), Place::Failed][number];
             let shown = if out { Direction::Out } else { Direction::In };
             let columns = columns(place, shown, width);
             prop_assert!(!columns.is_empty());

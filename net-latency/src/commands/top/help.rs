@@ -9,6 +9,7 @@ const LINES: &[(&str, &str)] = &[
     ("Up Down j k", "select a row; also PgUp, PgDn, Home, End"),
     ("Enter", "to a process's connections, to a connection's slowest packets"),
     ("Esc Backspace", "back; from the processes: without the filter"),
+    ("f", "connections of all processes that failed in the last ten seconds"),
     ("/", "only what matches: part of a name, PID, address or port"),
     ("s S", "sort by the next column, by the one before; also > < Right Left"),
     ("r", "sort the other way round"),

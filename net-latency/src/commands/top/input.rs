@@ -21,6 +21,8 @@ pub(super) enum Action {
     /// Into the selected row.
     Enter,
     Back,
+    /// To the connections that failed.
+    Failed,
     /// N rows down, or up.
     Move(isize),
     /// N pages down, or up.
@@ -61,6 +63,7 @@ pub(super) fn action(key: Key, is_typing: bool) -> Action {
             '?' | 'h' | 'H' => Action::Help,
             ' ' | 'p' => Action::Freeze,
             '/' => Action::Prompt,
+            'f' => Action::Failed,
             'j' => Action::Move(1),
             'k' => Action::Move(-1),
             'g' => Action::First,

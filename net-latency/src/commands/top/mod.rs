@@ -4,10 +4,12 @@
 //! calls draws, and this module runs it all.
 
 mod columns;
+mod failed;
 mod help;
 mod input;
 mod keys;
 mod model;
+mod name;
 mod paint;
 mod place;
 mod rows;
@@ -41,6 +43,7 @@ use tokio::{
 };
 
 use self::{
+    failed::Watch,
     keys::{Decoder, Key},
     model::Model,
     paint::Look,
@@ -82,24 +85,25 @@ pub(crate) fn run(config: &TopConfig) -> Result<(), Failure> {
 
 async fn top(config: &TopConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
-    let (feed, mut sources, look) = match &config.input {
+    let (feed, watch, mut sources, look) = match &config.input {
         TopInput::Kernel(tracing) => {
             let keyboard = terminal::keyboard(false)?;
             let look = terminal::look(&keyboard)?;
             let mut sources = Sources::open(&config.filter, keyboard)?;
             let tracer = Tracer::start(&config.filter, tracing, false, config.quiet)?;
+            let watch = Watch::start(config, tracing);
             sources.selected.are_there()?;
-            (Feed::Kernel(Box::new(tracer)), sources, look)
+            (Feed::Kernel(Box::new(tracer)), watch, sources, look)
         }
         TopInput::Logs(logs) => {
             let keyboard = terminal::keyboard(logs.files.iter().any(|file| file.as_os_str() == "-"))?;
             let replay = Replay::open(logs, &config.filter)?;
             let look = terminal::look(&keyboard)?;
             // A log's processes are not those that have their numbers now.
-            (Feed::Log(Box::new(replay)), Sources::open(&PacketFilter::default(), keyboard)?, look)
+            (Feed::Log(Box::new(replay)), None, Sources::open(&PacketFilter::default(), keyboard)?, look)
         }
     };
-    let mut top = Top::new(config, feed, look);
+    let mut top = Top { watch, ..Top::new(config, feed, look) };
     let outcome = match Screen::enter() {
         Ok(mut screen) => match top.give_up_privileges() {
             Ok(()) => top.show(&mut sources, &mut screen).await,
@@ -171,6 +175,8 @@ impl Feed {
 struct Top<'a> {
     config: &'a TopConfig,
     feed: Feed,
+    /// Of connections that fail.
+    watch: Option<Watch>,
     summary: Summary,
     /// Records that are not shown.
     left_out: LeftOut,
@@ -210,6 +216,7 @@ impl<'a> Top<'a> {
             verdict: Verdict::new(config, started_ns),
             config,
             feed,
+            watch: None,
             summary,
             left_out: LeftOut::default(),
             model,
@@ -319,6 +326,9 @@ impl<'a> Top<'a> {
         self.model.advance(now_ns);
         self.verdict.advance(now_ns, &self.losses);
         let clock = Clock::sample();
+        if let Some(watch) = self.watch.as_mut().filter(|_| !self.is_over) {
+            watch.read(clock, &mut self.model.failed)?;
+        }
         for _ in 0..BATCH {
             if self.take_next(clock)?.is_none() {
                 break;
@@ -398,6 +408,7 @@ impl<'a> Top<'a> {
             elapsed,
             window: self.config.window,
             losses: self.losses,
+            is_watching: self.watch.is_some(),
             unread: match &self.feed {
                 Feed::Kernel(_) => Vec::new(),
                 Feed::Log(replay) => replay.notes(),

@@ -8,12 +8,17 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
+    net::SocketAddr,
     time::Duration,
 };
 
-use net_latency_common::{COMM_LEN, Direction};
+use net_latency_common::Direction;
 
-use super::window::{SLICES, TREND, Traffic};
+use super::{
+    failed::Failed,
+    name::Name,
+    window::{SLICES, TREND, Traffic},
+};
 use crate::{
     accounting::{
         Challengers, Ends, Holder,
@@ -44,6 +49,7 @@ pub(super) struct Model {
     processes: Table<u32, Process>,
     connections: Table<ConnectionKey, Connection>,
     transits: Transits<ConnectionKey>,
+    pub(super) failed: Failed,
     /// Whether a packet came with fine stages.
     has_parts: bool,
     /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed.
@@ -80,13 +86,6 @@ pub(super) struct Connection {
     slowest: VecDeque<(u64, Packet)>,
 }
 
-/// The name of a process, of any bytes, or nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Name {
-    bytes: [u8; COMM_LEN],
-    len: usize,
-}
-
 /// Which protocols were seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Protocols {
@@ -119,6 +118,7 @@ impl Model {
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
             transits: Transits::new(),
+            failed: Failed::default(),
             has_parts: false,
             ephemeral: None,
             owners: |pid, _| pid.into(),
@@ -141,6 +141,7 @@ impl Model {
             return;
         }
         self.now_ns = now_ns;
+        self.failed.advance(now_ns);
         let now = (self.now_ns - self.started_ns) / self.slice_ns;
         if now > self.now {
             self.now = now;
@@ -264,9 +265,13 @@ impl ConnectionKey {
 
     /// Protocol and both ends.
     pub(super) fn text(&self) -> String {
-        let Ends { protocol, local, remote, .. } = self.ends;
-        format!("{} {local} > {remote}", protocol.name())
+        flow(self.ends.protocol, self.ends.local, self.ends.remote)
     }
+}
+
+/// Protocol and both ends, as text.
+pub(super) fn flow(protocol: Protocol, local: SocketAddr, remote: SocketAddr) -> String {
+    format!("{} {local} > {remote}", protocol.name())
 }
 
 impl Connection {
@@ -315,25 +320,6 @@ impl Packet {
     /// How slow it was, as far as is known.
     pub(super) fn time(&self) -> u64 {
         self.total.unwrap_or_else(|| self.stages.iter().flatten().fold(0, |sum, ns| sum.saturating_add(*ns)))
-    }
-}
-
-impl Name {
-    /// The newest name of the process: it may change (exec). In a log that lacks it, the first thread's is the process's, and
-    /// another's is better than none.
-    fn see(&mut self, event: &Event<'_>) {
-        let is_process = event.process().is_some() || event.pid() == event.tid();
-        if self.len > 0 && !is_process {
-            return;
-        }
-        if let Some(name) = event.process().or(event.comm()) {
-            self.bytes[..name.len()].copy_from_slice(name);
-            self.len = name.len();
-        }
-    }
-
-    pub(super) fn bytes(&self) -> Option<&[u8]> {
-        (self.len > 0).then(|| &self.bytes[..self.len])
     }
 }
 

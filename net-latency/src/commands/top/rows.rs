@@ -1,11 +1,12 @@
 //! From what is known to the rows of a table: those that match, in order.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::{cmp::Ordering, collections::HashMap, net::SocketAddr};
 
 use net_latency_common::Direction;
 
 use super::{
     columns::Column,
+    failed::FailedConnection,
     model::{ConnectionKey, Model, Packet, Protocols},
     place::Place,
     state::{RowKey, Sort, State},
@@ -59,6 +60,8 @@ impl Row {
 pub(super) enum Rows {
     Traffic(Vec<Row>),
     Packets(Vec<Packet>),
+    /// With the name of each one's process, made harmless.
+    Failed(Vec<(String, FailedConnection)>),
 }
 
 impl Rows {
@@ -71,21 +74,27 @@ impl Rows {
                 Self::Traffic(connections(model, pid, &filter, state.sort(), is_ascii))
             }
             Place::Packets(key) => Self::Packets(packets(model, &key, state.shown, state.sort())),
+            Place::Failed => Self::Failed(failed(model, &filter, state.sort(), is_ascii)),
         }
     }
 
     pub(super) fn keys(&self) -> Vec<RowKey> {
         match self {
             Self::Traffic(rows) => rows.iter().map(|row| row.key).collect(),
-            Self::Packets(packets) => (0..packets.len()).map(RowKey::Packet).collect(),
+            Self::Packets(packets) => (0..packets.len()).map(RowKey::Passing).collect(),
+            Self::Failed(failed) => (0..failed.len()).map(RowKey::Passing).collect(),
         }
     }
 }
 
 /// The process's name as the text form of lines has it, so that nothing in it acts on the terminal.
 pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
+    harmless(model.process(pid).and_then(|process| process.name.bytes()), is_ascii)
+}
+
+fn harmless(name: Option<&[u8]>, is_ascii: bool) -> String {
     let mut text = Vec::new();
-    crate::escape::write_name(model.process(pid).and_then(|process| process.name.bytes()), &mut text);
+    crate::escape::write_name(name, &mut text);
     plain(&String::from_utf8_lossy(&text), is_ascii)
 }
 
@@ -117,10 +126,9 @@ impl Filter {
         self.text.is_empty() || self.is_in(name) || pid.to_string().contains(&self.text)
     }
 
-    fn is_connection(&self, key: &ConnectionKey) -> bool {
+    fn is_connection(&self, ends: [SocketAddr; 2]) -> bool {
         // An address by any part of it, with or without its port.
-        self.text.is_empty()
-            || [key.ends.local, key.ends.remote].iter().any(|end| self.is_in(&end.to_string()))
+        self.text.is_empty() || ends.iter().any(|end| self.is_in(&end.to_string()))
     }
 }
 
@@ -130,7 +138,7 @@ fn processes(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<
     for (key, _) in model.connections() {
         let (connections, matches) = of_process.entry(key.pid).or_default();
         *connections += 1;
-        *matches = *matches || filter.is_connection(key);
+        *matches = *matches || filter.is_connection([key.ends.local, key.ends.remote]);
     }
     let rows = model.processes().filter_map(|(pid, process)| {
         let name = name_of(model, pid, is_ascii);
@@ -149,7 +157,9 @@ fn processes(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<
 fn connections(model: &Model, pid: u32, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<Row> {
     let name = name_of(model, pid, is_ascii);
     let all = filter.is_process(pid, &name);
-    let own = model.connections().filter(|(key, _)| key.pid == pid && (all || filter.is_connection(key)));
+    let own = model.connections().filter(|(key, _)| {
+        key.pid == pid && (all || filter.is_connection([key.ends.local, key.ends.remote]))
+    });
     let rows = own.map(|(key, connection)| Row {
         key: RowKey::Connection(*key),
         name: String::new(),
@@ -188,7 +198,7 @@ fn identity(key: &RowKey) -> (u32, Option<ConnectionKey>, usize) {
     match key {
         RowKey::Process(pid) => (*pid, None, 0),
         RowKey::Connection(key) => (key.pid, Some(*key), 0),
-        RowKey::Packet(position) => (0, None, *position),
+        RowKey::Passing(position) => (0, None, *position),
     }
 }
 
@@ -236,6 +246,28 @@ fn packets(model: &Model, key: &ConnectionKey, shown: Direction, sort: Sort) -> 
         order.then(b.wall_ns.cmp(&a.wall_ns))
     });
     packets
+}
+
+fn failed(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<(String, FailedConnection)> {
+    let named = model.failed.all().map(|one| (harmless(one.name.bytes(), is_ascii), one.clone()));
+    let mut all: Vec<_> = named
+        .filter(|(name, one)| {
+            filter.is_process(one.pid, name) || filter.is_connection([one.local, one.remote])
+        })
+        .collect();
+    all.sort_by(|(a_name, a), (b_name, b)| {
+        let order = match sort.by {
+            Column::Pid => a.pid.cmp(&b.pid),
+            Column::Name => a_name.cmp(b_name),
+            Column::Flow => (a.remote, a.local).cmp(&(b.remote, b.local)),
+            Column::Failed => a.how.word().cmp(b.how.word()),
+            Column::Lasted => a.lasted_ns.cmp(&b.lasted_ns),
+            _ => a.wall_ns.cmp(&b.wall_ns),
+        };
+        let order = if sort.is_ascending { order } else { order.reverse() };
+        order.then(b.wall_ns.cmp(&a.wall_ns))
+    });
+    all
 }
 
 /// The short name of a time of traffic of these protocols.

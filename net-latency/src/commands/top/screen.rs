@@ -7,7 +7,9 @@ use ratatui_core::buffer::Buffer;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    columns, help,
+    columns,
+    failed::LATELY_NS,
+    help,
     paint::{Canvas, Ink},
     place::Place,
     rows::{name_of, plain},
@@ -34,7 +36,7 @@ const LEAST: (u16, u16) = (20, 5);
 
 /// Rows of the table that fit a screen of this height, whatever is lost or missing.
 pub(super) fn page(state: &State, has_parts: bool, height: u16) -> usize {
-    let headers = if matches!(state.place, Place::Packets(_)) { 1 } else { 2 };
+    let headers = if state.place.is_traffic() { 2 } else { 1 };
     let others = 1 + verdict_height(height) + 1 + headers + stages_height(state, has_parts, height) + 1;
     usize::from(height.saturating_sub(others)).saturating_sub(notes_height(height))
 }
@@ -49,8 +51,12 @@ fn notes_height(height: u16) -> usize {
 }
 
 fn stages_height(state: &State, has_parts: bool, height: u16) -> u16 {
-    let has_room = height >= if matches!(state.place, Place::Packets(_)) { ROOM_FOR_STAGES } else { TALL };
-    if has_room { stages::height(has_parts) + 1 } else { 0 }
+    let least = match state.place {
+        Place::Processes | Place::Connections(_) => TALL,
+        Place::Packets(_) => ROOM_FOR_STAGES,
+        Place::Failed => return 0,
+    };
+    if height >= least { stages::height(has_parts) + 1 } else { 0 }
 }
 
 /// Draws everything.
@@ -147,6 +153,7 @@ fn title(view: &View<'_>) -> String {
         Place::Packets(key) => {
             model.connection(&key).map_or([0; 2], |connection| counts(&connection.traffic))
         }
+        Place::Failed => [0; 2],
     };
     let subject = subject(view);
     // Their times are in no column.
@@ -165,7 +172,9 @@ fn subject(view: &View<'_>) -> String {
         Place::Processes => {
             let all = model.processes().count();
             let connections = counted(model.connections().count(), "connection", "connections");
-            format!("net-latency top: {}, {connections}", part(shown, all, "process", "processes"))
+            let failed =
+                model.failed.count().map(|count| format!(", {count} failed (f)")).unwrap_or_default();
+            format!("net-latency top: {}, {connections}{failed}", part(shown, all, "process", "processes"))
         }
         Place::Connections(pid) => {
             let all = model.connections().filter(|(key, _)| key.pid == pid).count();
@@ -173,6 +182,10 @@ fn subject(view: &View<'_>) -> String {
         }
         Place::Packets(key) => {
             format!("{}: {}", process_text(view, key.pid), key.text())
+        }
+        Place::Failed => {
+            let all = model.failed.all().count();
+            format!("net-latency top: {} that failed", part(shown, all, "connection", "connections"))
         }
     }
 }
@@ -199,7 +212,11 @@ fn setting(view: &View<'_>) -> String {
     if matches!(view.state.place, Place::Packets(_)) {
         text.push_str(&format!("slowest {}, ", columns::name(view.state.shown)));
     }
-    text.push_str(&format!("last {}", since(status.window)));
+    let window = match view.state.place {
+        Place::Failed => Duration::from_nanos(LATELY_NS),
+        _ => status.window,
+    };
+    text.push_str(&format!("last {}", since(window)));
     let sort = view.state.sort();
     text.push_str(&format!(", sorted by {}", sort.by.long_title()));
     if !view.state.filter.is_empty() {
@@ -267,12 +284,13 @@ fn foot(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
             ("q", "quit"),
             ("?", "help"),
             ("Esc", back),
-            ("Enter", if matches!(view.state.place, Place::Packets(_)) { "" } else { "open" }),
+            ("Enter", if view.state.place.is_traffic() { "open" } else { "" }),
             ("/", "filter"),
             ("Space", freeze),
             ("Tab", turn),
             ("s", "sort"),
             ("r", "reverse"),
+            ("f", if view.state.place == Place::Failed { "" } else { "failed" }),
         ]
     };
     let mut x = 0;

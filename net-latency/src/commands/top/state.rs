@@ -4,7 +4,12 @@ use std::ops::ControlFlow;
 
 use net_latency_common::Direction;
 
-use super::{columns::Column, input::Action, model::ConnectionKey, place::Place};
+use super::{
+    columns::Column,
+    input::Action,
+    model::ConnectionKey,
+    place::{PLACES, Place},
+};
 use crate::request::SortBy;
 
 /// Longest filter, in characters.
@@ -15,8 +20,8 @@ const LONGEST_FILTER: usize = 60;
 pub(super) enum RowKey {
     Process(u32),
     Connection(ConnectionKey),
-    /// By its position: packets don't last.
-    Packet(usize),
+    /// A packet or a failed connection, by its position: neither lasts.
+    Passing(usize),
 }
 
 /// The order of a table.
@@ -47,8 +52,8 @@ pub(super) struct State {
     pub(super) before: Option<String>,
     pub(super) is_help: bool,
     pub(super) is_frozen: bool,
-    sorts: [Sort; 3],
-    cursors: [Cursor; 3],
+    sorts: [Sort; PLACES],
+    cursors: [Cursor; PLACES],
 }
 
 impl State {
@@ -70,14 +75,15 @@ impl State {
                 sort(Column::sorted_by(by, shown)),
                 sort(Column::sorted_by(connections, shown)),
                 sort(Column::Total),
+                sort(Column::Time),
             ],
-            cursors: [Cursor::default(); 3],
+            cursors: [Cursor::default(); PLACES],
         }
     }
 
     /// The order of the table that is shown.
     pub(super) fn sort(&self) -> Sort {
-        self.sorts[self.place.depth()]
+        self.sorts[self.place.number()]
     }
 
     /// Whether characters are part of a filter.
@@ -87,7 +93,7 @@ impl State {
 
     /// The position of the selected row among `rows`.
     pub(super) fn position(&self, rows: &[RowKey]) -> usize {
-        let cursor = self.cursors[self.place.depth()];
+        let cursor = self.cursors[self.place.number()];
         let found = cursor.row.and_then(|wanted| rows.iter().position(|row| *row == wanted));
         found.unwrap_or(cursor.position).min(rows.len().saturating_sub(1))
     }
@@ -118,6 +124,7 @@ impl State {
             Action::Cancel => self.filter = self.before.take().unwrap_or_default(),
             Action::Enter => self.enter(rows),
             Action::Back => self.back(),
+            Action::Failed => self.place = Place::Failed,
             Action::Move(by) => self.select(rows, self.position(rows).saturating_add_signed(by)),
             Action::Page(by) => {
                 let rows_by = by.saturating_mul(isize::try_from(page.max(1)).unwrap_or(isize::MAX));
@@ -127,7 +134,7 @@ impl State {
             Action::Last => self.select(rows, usize::MAX),
             Action::SortBy(by) => self.sort_by(columns, by),
             Action::Reverse => {
-                let sort = &mut self.sorts[self.place.depth()];
+                let sort = &mut self.sorts[self.place.number()];
                 sort.is_ascending = !sort.is_ascending;
             }
             Action::Turn => self.turn(),
@@ -138,7 +145,7 @@ impl State {
 
     fn select(&mut self, rows: &[RowKey], position: usize) {
         let position = position.min(rows.len().saturating_sub(1));
-        self.cursors[self.place.depth()] = Cursor { row: rows.get(position).copied(), position };
+        self.cursors[self.place.number()] = Cursor { row: rows.get(position).copied(), position };
     }
 
     fn enter(&mut self, rows: &[RowKey]) {
@@ -146,23 +153,23 @@ impl State {
         let place = match rows.get(position) {
             Some(RowKey::Process(pid)) => Place::Connections(*pid),
             Some(RowKey::Connection(key)) => Place::Packets(*key),
-            Some(RowKey::Packet(_)) | None => return,
+            Some(RowKey::Passing(_)) | None => return,
         };
         self.select(rows, position);
         self.place = place;
-        self.cursors[place.depth()] = Cursor::default();
+        self.cursors[place.number()] = Cursor::default();
     }
 
     fn back(&mut self) {
         match self.place {
             Place::Processes => self.filter.clear(),
-            Place::Connections(_) => self.place = Place::Processes,
+            Place::Connections(_) | Place::Failed => self.place = Place::Processes,
             Place::Packets(key) => self.place = Place::Connections(key.pid),
         }
     }
 
     fn sort_by(&mut self, columns: &[Column], by: isize) {
-        let sort = &mut self.sorts[self.place.depth()];
+        let sort = &mut self.sorts[self.place.number()];
         let here = columns.iter().position(|column| *column == sort.by).unwrap_or(0);
         let Ok(count) = isize::try_from(columns.len()) else { return };
         let next = isize::try_from(here).unwrap_or(0).saturating_add(by).checked_rem_euclid(count);
@@ -226,6 +233,18 @@ mod tests {
         apply(&mut state, Action::Back, &[]);
         assert_eq!(state.place, Place::Processes);
         assert_eq!(state.position(&rows), 2);
+    }
+
+    #[test]
+    fn failed_connections_are_beside_all_others() {
+        let mut state = State::new(Direction::In, SortBy::P99);
+        apply(&mut state, Action::Enter, &processes(&[5]));
+        apply(&mut state, Action::Failed, &[]);
+        assert_eq!(state.sort(), Sort { by: Column::Time, is_ascending: false });
+        apply(&mut state, Action::Enter, &[RowKey::Passing(0)]);
+        assert_eq!(state.place, Place::Failed);
+        apply(&mut state, Action::Back, &[]);
+        assert_eq!(state.place, Place::Processes);
     }
 
     #[test]

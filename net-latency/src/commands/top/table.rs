@@ -1,10 +1,13 @@
 //! The table: its header, and as many rows as fit.
 
+use std::net::SocketAddr;
+
 use net_latency_common::Direction;
 
 use super::{
     columns::{Column, Placed, columns},
-    model::{ConnectionKey, Packet},
+    failed::FailedConnection,
+    model::{Packet, flow},
     paint::{Canvas, Ink},
     place::Place,
     rows::{Row, Rows, time_name},
@@ -15,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::{TimeStyle, TimeText},
-    packet::event::flag_names,
+    packet::event::{Protocol, flag_names},
 };
 
 /// Draws it from line `y` to before line `bottom`.
@@ -23,7 +26,7 @@ pub(super) fn draw(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16, bottom: u16
     let keys = view.rows.keys();
     let placed = columns(view.state.place, view.state.shown, canvas.width());
     let mut y = y;
-    if !matches!(view.state.place, Place::Packets(_)) {
+    if view.state.place.is_traffic() {
         draw_directions(canvas, &placed, y);
         y += 1;
     }
@@ -46,6 +49,7 @@ pub(super) fn draw(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16, bottom: u16
             match view.rows {
                 Rows::Traffic(rows) => draw_cell(canvas, placed, line, &rows[index]),
                 Rows::Packets(packets) => draw_packet_cell(canvas, placed, line, &packets[index], &mut time),
+                Rows::Failed(failed) => draw_failed_cell(canvas, placed, line, &failed[index], &mut time),
             }
         }
         if index == selected {
@@ -65,6 +69,10 @@ fn nothing(view: &View<'_>) -> String {
         Place::Processes => format!("No packets yet with {}.", view.status.traced),
         Place::Connections(_) => "No connection of this process has packets any more.".to_owned(),
         Place::Packets(_) => "No packets lately.".to_owned(),
+        Place::Failed if !view.status.is_watching => {
+            "Connections that fail are not followed here: only live, over TCP, in both directions, on all devices.".to_owned()
+        }
+        Place::Failed => "No connection has failed in the last ten seconds.".to_owned(),
     }
 }
 
@@ -144,7 +152,8 @@ fn draw_cell(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, row: &Row) {
         Column::Connections => put(canvas, placed, y, &row.connections.to_string(), Ink::Plain),
         Column::Flow => {
             if let RowKey::Connection(key) = &row.key {
-                put(canvas, placed, y, &flow_in(key, placed.width), Ink::Plain);
+                let ends = (key.ends.local, key.ends.remote);
+                put(canvas, placed, y, &flow_in(key.ends.protocol, ends, placed.width), Ink::Plain);
             }
         }
         Column::Rate(direction) => {
@@ -186,33 +195,56 @@ fn draw_trend(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, trend: &[Option<
 }
 
 /// Both ends of a connection, or as much of them as tells it from others.
-fn flow_in(key: &ConnectionKey, width: u16) -> String {
+fn flow_in(protocol: Protocol, (local, remote): (SocketAddr, SocketAddr), width: u16) -> String {
     let width = usize::from(width);
-    let whole = key.text();
+    let whole = flow(protocol, local, remote);
     if whole.len() <= width {
         return whole;
     }
-    let remote = format!("{} :{} > {}", key.ends.protocol.name(), key.ends.local.port(), key.ends.remote);
-    if remote.len() <= width {
-        return remote;
+    let brief = format!("{} :{} > {remote}", protocol.name(), local.port());
+    if brief.len() <= width {
+        return brief;
     }
     // The remote port is worth more than the end of its address.
-    let end = format!("~:{}", key.ends.remote.port());
+    let end = format!("~:{}", remote.port());
     let start = width.saturating_sub(end.len());
-    format!("{}{end}", remote.get(..start).unwrap_or_default())
+    format!("{}{end}", brief.get(..start).unwrap_or_default())
+}
+
+/// When that was, with us.
+fn of_day(wall_ns: i64, time: &mut TimeText) -> String {
+    let mut text = Vec::new();
+    time.write(wall_ns, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    // Of date, T, time with ns and zone.
+    text.split('T').nth(1).and_then(|rest| rest.get(..15)).unwrap_or_default().to_owned()
+}
+
+fn draw_failed_cell(
+    canvas: &mut Canvas<'_>,
+    placed: &Placed,
+    y: u16,
+    (name, failed): &(String, FailedConnection),
+    time: &mut TimeText,
+) {
+    let FailedConnection { wall_ns, pid, local, remote, how, lasted_ns, .. } = failed;
+    let text = match placed.column {
+        Column::Time => of_day(*wall_ns, time),
+        Column::Pid if *pid == 0 => "-".to_owned(),
+        Column::Pid => pid.to_string(),
+        Column::Name => name.clone(),
+        Column::Flow => flow_in(Protocol::Tcp, (*local, *remote), placed.width),
+        Column::Failed => how.word().to_owned(),
+        Column::Lasted => lasted_ns.map_or_else(|| "-".to_owned(), units::time),
+        _ => return,
+    };
+    put(canvas, placed, y, &text, Ink::Plain);
 }
 
 fn draw_packet_cell(canvas: &mut Canvas<'_>, placed: &Placed, y: u16, packet: &Packet, time: &mut TimeText) {
     let longest = packet.stages.iter().flatten().max();
     match placed.column {
-        Column::Time => {
-            let mut text = Vec::new();
-            time.write(packet.wall_ns, &mut text);
-            let text = String::from_utf8_lossy(&text);
-            // Of date, T, time with ns and zone: the time, with us.
-            let of_day = text.split('T').nth(1).and_then(|rest| rest.get(..15)).unwrap_or_default();
-            put(canvas, placed, y, of_day, Ink::Plain);
-        }
+        Column::Time => put(canvas, placed, y, &of_day(packet.wall_ns, time), Ink::Plain),
         Column::Len => put(canvas, placed, y, &packet.len.to_string(), Ink::Plain),
         Column::Stage(stage) => {
             let ns = packet.stages[stage];

@@ -3,7 +3,9 @@
 use std::{ops::ControlFlow, path::Path, time::Duration};
 
 use insta::assert_snapshot;
-use net_latency_common::{Counter, Direction, PacketRecord, STAMP_APP, STAMP_DRV};
+use net_latency_common::{
+    CONNECTION_OVERFLOW, ConnectionRecord, Counter, Direction, PacketRecord, STAMP_APP, STAMP_DRV,
+};
 use proptest::prelude::*;
 use ratatui_core::{
     backend::TestBackend,
@@ -14,6 +16,7 @@ use ratatui_core::{
 
 use super::{
     columns,
+    failed::tests::refused,
     input::action,
     keys::Key,
     model::Model,
@@ -25,7 +28,7 @@ use super::{
 };
 use crate::{
     accounting::{Losses, Summary},
-    clock::Zone,
+    clock::{Clock, Zone},
     diagnosis::{self, Recent},
     output::{Options, Writer, header, tests::any_record},
     packet::event::{
@@ -71,6 +74,7 @@ impl Top {
                 elapsed: Duration::from_secs(62),
                 window: Duration::from_secs(10),
                 losses: Losses::default(),
+                is_watching: true,
                 unread: Vec::new(),
                 end: None,
                 zone: Zone::UTC,
@@ -331,7 +335,7 @@ fn a_filter_by_name_address_and_port() {
         top.type_in(&format!("/{filter}"));
         match Rows::new(&top.model, &top.state, true) {
             Rows::Traffic(rows) => rows.into_iter().map(|row| row.name).collect::<Vec<_>>(),
-            Rows::Packets(_) => panic!("these are processes"),
+            Rows::Packets(_) | Rows::Failed(_) => panic!("these are processes"),
         }
     };
     assert_eq!(names("1444"), ["postgres"]);
@@ -339,6 +343,38 @@ fn a_filter_by_name_address_and_port() {
     assert_eq!(names("2001:db8"), ["postgres"]);
     assert_eq!(names("[2001:db8::2]:5432"), ["postgres"]);
     assert_eq!(names("nothing"), [""; 0]);
+}
+
+#[test]
+fn connections_that_failed() {
+    let mut top = Top::busy(USUAL, PLAIN);
+    let clock = Clock::at(WALL_NS);
+    for ms in [24_000, 21_000] {
+        top.model.failed.see(&refused(ms), clock);
+    }
+    let overflow = ConnectionRecord {
+        flags: CONNECTION_OVERFLOW,
+        process: *b"nginx\x1b[2J\0\0\0\0\0\0\0",
+        pid: 0,
+        started_ns: 0,
+        ..refused(23_000)
+    };
+    top.model.failed.see(&overflow, clock);
+    assert!(top.text().lines().next().is_some_and(|line| line.contains(", 3 failed (f)")), "{}", top.text());
+    let _ = top.press(Key::Char('f'));
+    assert_snapshot!("failed", top.text());
+    top.type_in("/curl");
+    assert!(top.text().contains("2 of 3 connections that failed"), "{}", top.text());
+    let _ = top.press(ENTER);
+    // One of them is too old by now.
+    top.advance(32 * SECOND);
+    assert!(top.text().contains("1 of 2 connections that failed"), "{}", top.text());
+    top.status.is_watching = false;
+    top.advance(60 * SECOND);
+    let _ = top.press(Key::Escape);
+    let _ = top.press(Key::Escape);
+    let _ = top.press(Key::Char('f'));
+    assert_snapshot!("failed_unwatched", top.text());
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(super) struct Status {
     pub(super) elapsed: Duration,
     pub(super) window: Duration,
     pub(super) losses: Losses,
+    /// Whether connections that fail are told.
+    pub(super) is_watching: bool,
     /// Of a log: what was not read.
     pub(super) unread: Vec<String>,
     /// Why no more packets come.
@@ -52,7 +54,7 @@ impl<'a> View<'a> {
     pub(super) fn selected(&self) -> Option<&'a Row> {
         match self.rows {
             Rows::Traffic(rows) => rows.get(self.state.position(&self.rows.keys())),
-            Rows::Packets(_) => None,
+            Rows::Packets(_) | Rows::Failed(_) => None,
         }
     }
 }

@@ -1,5 +1,10 @@
 //! The live table, on a terminal and with real traffic.
 
+use std::{
+    io::ErrorKind,
+    net::{TcpListener, TcpStream},
+};
+
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
@@ -14,6 +19,7 @@ use crate::{
 
 pub(crate) const CASES: &[Case] = &[
     ("top_shows_processes_connections_and_packets", by_keys),
+    ("top_shows_connections_that_failed", failed),
     ("top_ends_by_sigterm_and_bears_any_size", by_sigterm),
     ("top_ends_when_its_terminal_goes", by_hangup),
     ("top_refuses_a_dumb_terminal", dumb),
@@ -94,6 +100,30 @@ fn by_keys(backend: Backend) -> Result<()> {
     top.expect("help", |screen| screen.contains("Ctrl-C"), idle)?;
     top.press("x\x7f\x1b[A\x1b")?;
     top.expect("the processes", |screen| screen.starts_with("net-latency top: 1 of "), idle)?;
+    top.press("q")?;
+    expect_footer(&top.wait()?)?;
+    before.expect_restored()
+}
+
+/// Of a process that has no packet with data.
+fn failed(backend: Backend) -> Result<()> {
+    let before = Kernel::now()?;
+    let mut top = start(backend, USUAL)?;
+    top.expect("a table", |screen| screen.contains("processes"), || Ok(()))?;
+    // Once bound, never listened on.
+    let closed = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let refuse = || {
+        let refused = TcpStream::connect(closed);
+        ensure!(refused.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused), "{closed} answers");
+        Ok(())
+    };
+    top.expect("a count", |screen| screen.contains(" failed (f)"), refuse)?;
+    top.press("f")?;
+    let pid = std::process::id().to_string();
+    let one = |screen: &str| has_line(screen, &[&pid, &closed.to_string(), "refused"]);
+    top.expect("the connection", one, refuse)?;
+    top.press("\x1b")?;
+    top.expect("the processes", |screen| screen.contains("processes"), || Ok(()))?;
     top.press("q")?;
     expect_footer(&top.wait()?)?;
     before.expect_restored()
