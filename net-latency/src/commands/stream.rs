@@ -51,10 +51,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     // To whoever rotates logs it says that our file has been renamed.
-    let hangup = match config.output {
-        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
-        None => None,
-    };
+    let hangup = signals.take_hangup(config.output.is_some()).context("cannot listen for signals")?;
     let mut sink =
         Sink::open(config.output.as_deref(), output::header(config.format, config.tracing.stages))?;
     if config.format == Format::Pcapng {

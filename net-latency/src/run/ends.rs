@@ -45,10 +45,13 @@ impl Signals {
         })
     }
 
-    /// From now on SIGHUP is not one of them, even where it was to be ignored: it is up to the caller.
-    pub(crate) fn take_hangup(&mut self) -> io::Result<Signal> {
+    /// Where SIGHUP `is_ours`, it is none of them from now on, even where it was to be ignored: it is up to the caller.
+    pub(crate) fn take_hangup(&mut self, is_ours: bool) -> io::Result<Option<Signal>> {
+        if !is_ours {
+            return Ok(None);
+        }
         self.hangup = None;
-        signal(SignalKind::hangup())
+        signal(SignalKind::hangup()).map(Some)
     }
 
     /// Returns when one has come.

@@ -66,10 +66,7 @@ pub(crate) fn run(config: &CallsConfig) -> Result<(), Failure> {
 async fn trace(config: &CallsConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let hangup = match config.output {
-        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
-        None => None,
-    };
+    let hangup = signals.take_hangup(config.output.is_some()).context("cannot listen for signals")?;
     let mut sink = Sink::open(config.output.as_deref(), b"")?;
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;

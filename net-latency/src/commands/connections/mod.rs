@@ -58,10 +58,7 @@ pub(crate) fn run(config: &ConnectionsConfig) -> Result<(), Failure> {
 async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<(), Failure> {
     // What can fail without touching the kernel comes first.
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    let mut hangup = match config.output {
-        Some(_) => Some(signals.take_hangup().context("cannot listen for signals")?),
-        None => None,
-    };
+    let mut hangup = signals.take_hangup(config.output.is_some()).context("cannot listen for signals")?;
     let mut sink = Sink::open(config.output.as_deref(), header(config.format))?;
     let mut selected = Selected::hold(&config.filter, false)?;
     prerequisites::check()?;
