@@ -16,6 +16,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     sys::resource::{RLIM_INFINITY, Resource, setrlimit},
 };
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::net::set_up;
 
@@ -47,6 +48,8 @@ pub(crate) const NO_PROC: &str = "no-proc";
 pub(crate) const FEW_FILES: &str = "few-files";
 /// Files that are no larger than a few lines.
 pub(crate) const SMALL_FILES: &str = "small-files";
+/// A disk that can't keep what is written to it.
+pub(crate) const FAILING_DISK: &str = "failing-disk";
 
 // Of linux/capability.h.
 const CAP_SYS_ADMIN: libc::c_ulong = 21;
@@ -100,6 +103,7 @@ fn confine() -> Result<std::convert::Infallible> {
         NO_PROC => hide(&["/proc"])?,
         FEW_FILES => setrlimit(Resource::RLIMIT_NOFILE, 16, 16)?,
         SMALL_FILES => setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096)?,
+        FAILING_DISK => fail(libc::SYS_fsync, libc::EIO)?,
         _ => bail!("unknown kind"),
     }
     Err(command.exec()).context("exec")
@@ -161,6 +165,15 @@ fn become_nobody_with(capabilities: &[libc::c_ulong]) -> Result<()> {
         nix::errno::Errno::result(result).context("PR_CAP_AMBIENT_RAISE")?;
     }
     Ok(())
+}
+
+/// This system call fails with that from now on.
+fn fail(call: libc::c_long, error: i32) -> Result<()> {
+    let error = SeccompAction::Errno(error.unsigned_abs());
+    let architecture = env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new([(call, vec![])].into(), SeccompAction::Allow, error, architecture)?;
+    let filter: BpfProgram = filter.try_into()?;
+    seccompiler::apply_filter(&filter).context("seccomp")
 }
 
 /// Covers each of the directories by an empty one, for this process and what it becomes.

@@ -174,17 +174,20 @@ fn by_a_cpu_that_goes(backend: Backend) -> Result<()> {
     })
 }
 
-/// Suspend to RAM, amid traffic: all tasks are frozen, and the second CPU is off. QEMU's firmware wakes the first.
+/// Suspend to RAM, amid traffic: all tasks are frozen, and the second CPU is off.
 fn by_sleep(backend: Backend) -> Result<()> {
+    goes_on(backend, Version::V4, |_| suspend())
+}
+
+/// Suspends the machine to RAM. QEMU's firmware wakes its first CPU.
+pub(super) fn suspend() -> Result<()> {
     let slept =
         || -> Result<u32> { Ok(fs::read_to_string("/sys/power/suspend_stats/success")?.trim().parse()?) };
     let earlier = slept()?;
-    goes_on(backend, Version::V4, |_| {
-        fs::write("/sys/power/mem_sleep", "deep").context("suspend to RAM")?;
-        fs::write("/sys/power/state", "mem").context("suspend")?;
-        ensure!(slept()? == earlier + 1, "it has not slept");
-        Ok(())
-    })
+    fs::write("/sys/power/mem_sleep", "deep").context("suspend to RAM")?;
+    fs::write("/sys/power/state", "mem").context("suspend")?;
+    ensure!(slept()? == earlier + 1, "it has not slept");
+    Ok(())
 }
 
 /// A memory cgroup, removed with the value.

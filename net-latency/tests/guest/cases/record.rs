@@ -5,17 +5,21 @@ use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path as FilePath, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
+use chrono::{DateTime, TimeDelta, Utc};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Case, truth::programs};
+use super::{Case, disturbances::suspend, truth::programs};
 use crate::{
+    confine,
     net::{Path, Version},
     peers::Pair,
     process::{PATIENCE, until},
@@ -27,6 +31,8 @@ pub(crate) const CASES: &[Case] = &[
     ("record_writes_for_slow_packets", writes_for_slow_packets),
     ("record_writes_for_failed_connections", writes_for_failed_connections),
     ("record_survives_a_kill_and_a_full_disk", survives),
+    ("record_survives_a_failing_disk", survives_a_failing_disk),
+    ("record_survives_a_suspend", survives_a_suspend),
     ("record_follows_its_directory", follows_its_directory),
     ("record_packs_real_traffic", packs_real_traffic),
 ];
@@ -116,7 +122,7 @@ fn writes_when_told(backend: Backend) -> Result<()> {
         pair.converse(ROUNDS, LEN)?;
         rounds += ROUNDS as usize;
         // What was finished a moment ago is read by then.
-        std::thread::sleep(Duration::from_millis(1_200));
+        thread::sleep(Duration::from_millis(1_200));
         recorder.tool.signal(Signal::SIGUSR1)?;
         let files = recorder.files(number)?;
         let found = of(&packets(&files[number - 1])?, &pair);
@@ -127,7 +133,7 @@ fn writes_when_told(backend: Backend) -> Result<()> {
             2 * rounds
         );
     }
-    std::thread::sleep(Duration::from_millis(1_200));
+    thread::sleep(Duration::from_millis(1_200));
     let mut stream = TcpStream::connect("127.0.0.1:9824")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"POST /dump HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")?;
@@ -148,10 +154,10 @@ fn writes_for_slow_packets(backend: Backend) -> Result<()> {
     let recorder = Recorder::start(backend, &arguments)?;
     let mut pair = connect()?;
     pair.converse(50, LEN)?;
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     ensure!(recordings(recorder.directory.path())?.is_empty(), "no packet was slow");
     pair.client.ask("write 200")?;
-    std::thread::sleep(Duration::from_millis(400));
+    thread::sleep(Duration::from_millis(400));
     pair.server.ask("read 200 200 0")?;
     let files = recorder.files(1)?;
     let packets = packets(&files[0])?;
@@ -178,7 +184,7 @@ fn writes_for_failed_connections(backend: Backend) -> Result<()> {
     ensure!(server.read(&mut [0])? == 0, "nothing was sent");
     drop(server);
     // Longer than what is counted together.
-    std::thread::sleep(Duration::from_millis(2_200));
+    thread::sleep(Duration::from_millis(2_200));
     ensure!(recordings(recorder.directory.path())?.is_empty(), "no connection has failed");
     drop(listening);
     ensure!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "not refused");
@@ -194,7 +200,7 @@ fn survives(backend: Backend) -> Result<()> {
     let recorder = Recorder::start(backend, &["--every", "1s"])?;
     let mut pair = connect()?;
     pair.converse(100, LEN)?;
-    std::thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200));
     recorder.tool.signal(Signal::SIGUSR1)?;
     recorder.files(1)?;
     recorder.tool.signal(Signal::SIGUSR1)?;
@@ -226,6 +232,73 @@ fn survives(backend: Backend) -> Result<()> {
     Ok(())
 }
 
+/// A disk that fails (EIO) has no file, not even a part of one; that is said, and recording goes on.
+fn survives_a_failing_disk(backend: Backend) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().display().to_string();
+    let backend = backend.to_string();
+    let is_over = AtomicBool::new(false);
+    let mut pair = connect()?;
+    let ended = thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                pair.converse(10, LEN)?;
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        });
+        let wanted = ["--dump-on", "slower=1us", "--every", "1s", "--duration", "5s", "--footer", "json"];
+        let arguments = [&["record", "--backend", &backend, "-o", &path][..], &wanted].concat();
+        let ended = tool::run(Some(confine::FAILING_DISK), &arguments);
+        is_over.store(true, Ordering::Relaxed);
+        let sent: Result<()> = traffic.join().expect("it does not panic");
+        sent.and(ended)
+    })?;
+    let said = &ended.stderr;
+    let failed =
+        said.lines().filter(|line| line.contains("Input/output error") && line.contains("recording goes on"));
+    let failed = failed.count();
+    ensure!(failed > 1 && ended.code == Some(0), "{failed} failures are told: {said}");
+    ensure!(said.contains(&format!("recordings: 0 written, {failed} failed")), "{said}");
+    ensure!(fs::read_dir(directory.path())?.count() == 0, "something is left");
+    Ok(())
+}
+
+/// The machine sleeps, in which the clock of the stamps stands still. Packets from before it and behind it are in the
+/// file, each at the time on the wall at which it came.
+fn survives_a_suspend(backend: Backend) -> Result<()> {
+    const ROUNDS: u32 = 50;
+    /// Between two readings of the clocks, on a busy machine.
+    const NEAR: TimeDelta = TimeDelta::milliseconds(10);
+    let recorder = Recorder::start(backend, &[])?;
+    let mut pair = connect()?;
+    let mut talk = || -> Result<[DateTime<Utc>; 2]> {
+        let begun = Utc::now();
+        pair.converse(ROUNDS, LEN)?;
+        let ended = Utc::now();
+        // All is read by then.
+        thread::sleep(Duration::from_millis(1_200));
+        Ok([begun, ended])
+    };
+    let before = talk()?;
+    suspend()?;
+    let spans = [before, talk()?];
+    recorder.tool.signal(Signal::SIGUSR1)?;
+    let packets = packets(&recorder.files(1)?[0])?;
+    ensure!(recorder.tool.stop()?.status.success(), "it did not end well");
+    for [begun, ended] in spans {
+        let within = packets.iter().filter(|packet| {
+            let time = packet["ts"].as_str().and_then(|time| DateTime::parse_from_rfc3339(time).ok());
+            time.is_some_and(|time| time >= begun - NEAR && time <= ended + NEAR)
+        });
+        let within: Vec<_> = within.cloned().collect();
+        let found = of(&within, &pair);
+        let all = 2 * ROUNDS as usize;
+        ensure!(found.iter().all(|count| (all - 4..=all).contains(count)), "{found:?} of {all}");
+    }
+    Ok(())
+}
+
 /// The directory is renamed: files go where it is by now. One that can't be written to its end leaves nothing. The directory is removed:
 /// that is said. Recording goes on, each time.
 fn follows_its_directory(backend: Backend) -> Result<()> {
@@ -238,7 +311,7 @@ fn follows_its_directory(backend: Backend) -> Result<()> {
         .args(&["-o".to_owned(), old.display().to_string(), "--every".to_owned(), "1s".to_owned()])
         .start()?;
     let mut ask = |what: &str, words: [&str; 2]| {
-        std::thread::sleep(Duration::from_millis(1_200));
+        thread::sleep(Duration::from_millis(1_200));
         tool.signal(Signal::SIGUSR1)?;
         tool.expect_said(what, |lines| {
             lines.iter().any(|line| words.iter().all(|word| line.contains(word)))
@@ -275,7 +348,7 @@ fn packs_real_traffic(backend: Backend) -> Result<()> {
         let path = Path::veth(Version::V4)?;
         let mut recorder = Recorder::start(backend, &[])?;
         load(&path)?;
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         recorder.tool.signal(Signal::SIGUSR1)?;
         recorder
             .tool
@@ -308,7 +381,7 @@ fn full(backend: Backend, disk: &FilePath) -> Result<()> {
     ensure!(recordings(disk)?.is_empty() && fs::read_dir(disk)?.count() == 1, "something is left");
     // There is room again.
     fs::remove_file(&filler)?;
-    std::thread::sleep(Duration::from_millis(1_200));
+    thread::sleep(Duration::from_millis(1_200));
     tool.signal(Signal::SIGUSR1)?;
     until(PATIENCE, || Ok(recordings(disk)?.len() == 1)).context("no file when there is room")?;
     ensure!(of(&packets(&recordings(disk)?[0])?, &pair) != [0, 0], "the packets from before are gone");
