@@ -1,4 +1,4 @@
-//! A block: N packets, packed, with a checksum.
+//! A block: N packets, packed, with a checksum. They follow each other as they came: who reads them puts them in order.
 //!
 //! Each packet is what differs from the last one of its connection and direction (a [`Slot`]) in the kernel side's own record: its fields
 //! are made of it where it is read. What it is looked up by is no part of the form, since a packet names its slot: where two connections
@@ -16,7 +16,7 @@
 //! A number has one to nine bytes ([`Out::put`]). A clock has a number: by how much the clock on the wall is at another distance from here on.
 //! Names are a number and three texts ([`Found::write`]).
 
-use std::{collections::HashMap, mem, mem::offset_of, ptr};
+use std::{collections::HashMap, mem, mem::offset_of, ptr, rc::Rc};
 
 use flate2::Crc;
 use foldhash::fast::RandomState;
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Bytes of a block, at most. What is written more often in a larger one, a connection's first packet, is written in each.
-const ROOM: usize = 128 << 10;
+const ROOM: usize = 256 << 10;
 /// Bytes of a packet, or of names, at most.
 const LONGEST: usize = 1 << 10;
 
@@ -212,6 +212,8 @@ pub struct Packer {
     /// The last stamp of the packet before.
     moment: u64,
     slots: Box<[Slot; SLOTS]>,
+    /// [`BITS`], where a compiler does not know them, which would take each word by itself.
+    bits: [u32; WORDS],
     /// That of the packet before.
     last: usize,
     /// Distance of the clock on the wall, in ns, and the one that this block says.
@@ -231,6 +233,7 @@ impl Default for Packer {
             rows: 0,
             moment: 0,
             slots: slots(),
+            bits: BITS,
             last: 0,
             clock_ns: 0,
             told_ns: 0,
@@ -288,7 +291,7 @@ impl Packer {
         let words = words(record);
         let number = slot_of(record);
         let slot = &self.slots[number];
-        let mut changed = differing(&slot.words, words);
+        let mut changed = differing(&slot.words, words, &self.bits);
         if (slot.since ^ self.turn) | (changed & NAMED_BY) != 0 {
             changed = self.name(number, words, &find());
         }
@@ -371,7 +374,7 @@ impl Packer {
         }
         let slot = &mut self.slots[number];
         slot.since = self.turn;
-        let changed = differing(&slot.words, words);
+        let changed = differing(&slot.words, words, &self.bits);
         if mem::replace(&mut slot.names, names) == names { changed } else { changed | NAMED }
     }
 
@@ -390,7 +393,10 @@ impl Packer {
         if self.rows == 0 {
             return None;
         }
-        let block = Block { rows: self.rows, bytes: self.bytes[..self.len].into() };
+        // The room goes with it, but for what is left, and is not copied.
+        let mut bytes = mem::replace(&mut self.bytes, vec![0; ROOM].into()).into_vec();
+        bytes.truncate(self.len);
+        let block = Block { rows: self.rows, bytes: bytes.into() };
         self.slots.iter_mut().for_each(|slot| slot.since = 0);
         self.slots[0] = Slot::NONE;
         self.names.clear();
@@ -409,14 +415,14 @@ fn words(record: &PacketRecord) -> &[u32; WORDS] {
 
 /// The bits of words that differ.
 #[inline(always)]
-fn differing(these: &[u32; WORDS], those: &[u32; WORDS]) -> u32 {
+fn differing(these: &[u32; WORDS], those: &[u32; WORDS], bits: &[u32; WORDS]) -> u32 {
     // In four lanes, for which processors have instructions, and compilers find them.
     let mut lanes = [0; 4];
     for four in 0..WORDS / 4 {
-        for (lane, bits) in lanes.iter_mut().enumerate() {
+        for (lane, differ) in lanes.iter_mut().enumerate() {
             let word = 4 * four + lane;
             let is_same = u32::from(these[word] == those[word]).wrapping_neg();
-            *bits |= !is_same & BITS[word];
+            *differ |= !is_same & bits[word];
         }
     }
     lanes[0] | lanes[1] | lanes[2] | lanes[3]
@@ -495,7 +501,7 @@ impl<'a> Out<'a> {
         self.len = len + more as usize + 1;
     }
 
-    #[cold]
+    #[inline(always)]
     fn put_long(&mut self, number: u64) {
         self.bytes[self.len] = 0;
         self.len += 1;
@@ -537,15 +543,14 @@ impl Found<'_> {
 }
 
 /// A packet as it was packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) record: PacketRecord,
     pub(crate) parts: Option<[u64; PARTS]>,
     pub(crate) served: Served,
     /// How far the clock on the wall was from that of the stamps, ns.
     pub(crate) clock_ns: i64,
-    /// Which of its block's names it has.
-    names: usize,
+    pub(crate) named: Rc<Named>,
 }
 
 /// Names that packets of a block have.
@@ -567,23 +572,18 @@ pub(crate) struct Rows {
     last: usize,
     clock_ns: i64,
     /// None are the first.
-    names: Vec<Named>,
+    names: Vec<Rc<Named>>,
 }
 
 impl Rows {
     /// Those of this block.
     pub(crate) fn of(block: Block) -> Self {
-        Self { block, at: 0, moment: 0, slots: slots(), last: 0, clock_ns: 0, names: vec![Named::default()] }
+        Self { block, at: 0, moment: 0, slots: slots(), last: 0, clock_ns: 0, names: vec![Rc::default()] }
     }
 
     /// Whether all have been read.
     pub(crate) fn is_empty(&self) -> bool {
         self.block.rows == 0
-    }
-
-    /// The names of one of its packets.
-    pub(crate) fn names(&self, row: &Row) -> &Named {
-        &self.names[row.names]
     }
 
     /// The next packet; `None` if what follows is none.
@@ -595,7 +595,7 @@ impl Rows {
                 CLOCK => self.clock_ns = self.clock_ns.wrapping_add(unzigzag(self.number()?).cast_signed()),
                 NAMES => {
                     let names = self.named()?;
-                    self.names.push(names);
+                    self.names.push(names.into());
                 }
                 _ => return self.packet(head),
             }
@@ -640,7 +640,8 @@ impl Rows {
         let served = if parts.is_some() && is_out(&record) { self.served()? } else { Served::NONE };
         slot.go_on(&record);
         (self.slots[number], self.moment, self.last) = (slot, last, number);
-        Some(Row { record, parts, served, clock_ns: self.clock_ns, names: slot.names as usize })
+        let named = Rc::clone(&self.names[slot.names as usize]);
+        Some(Row { record, parts, served, clock_ns: self.clock_ns, named })
     }
 
     fn parts(&mut self, record: &PacketRecord, last: u64) -> Option<[u64; PARTS]> {
@@ -706,20 +707,19 @@ pub(crate) mod tests {
         packet::event::fixtures::{WALL_NS, incoming, outgoing, udp},
     };
 
-    /// All packets of a block, and their names.
-    fn read(block: Block) -> Vec<(Row, Named)> {
+    /// All packets of a block.
+    fn read(block: Block) -> Vec<Row> {
         let mut rows = Rows::of(block);
         let mut read = Vec::new();
         while !rows.is_empty() {
-            let row = rows.next().expect("a packet");
-            read.push((row, rows.names(&row).clone()));
+            read.push(rows.next().expect("a packet"));
         }
         assert_eq!(rows.at, rows.block.bytes.len());
         read
     }
 
-    fn records(packed: Vec<(Row, Named)>) -> Vec<PacketRecord> {
-        packed.into_iter().map(|(row, _)| row.record).collect()
+    fn records(packed: Vec<Row>) -> Vec<PacketRecord> {
+        packed.into_iter().map(|row| row.record).collect()
     }
 
     /// A layout that is another is another version of the file.
@@ -760,7 +760,7 @@ pub(crate) mod tests {
         });
         assert!(is_asked);
         let packed = read(packer.finish().expect("packets"));
-        let names: Vec<_> = packed.iter().map(|(_, names)| names.texts[0].as_deref()).collect();
+        let names: Vec<_> = packed.iter().map(|row| row.named.texts[0].as_deref()).collect();
         assert_eq!(names, [None, None, Some(&b"renamed"[..])]);
     }
 
@@ -823,10 +823,9 @@ pub(crate) mod tests {
                 };
                 packer.pack(&record, parts.as_ref(), Some(&served), || found);
                 let texts = [found.ifname, found.netns_name, found.container].map(|text| text.map(Into::into));
-                expected.push((record, parts, served, clock_ns, Named { ns_pid, texts }));
+                expected.push(Row { record, parts, served, clock_ns, named: Named { ns_pid, texts }.into() });
             }
             let packed = read(packer.finish().expect("packets"));
-            let packed: Vec<_> = packed.into_iter().map(|(row, named)| (row.record, row.parts, row.served, row.clock_ns, named)).collect();
             prop_assert_eq!(packed, expected);
         }
     }

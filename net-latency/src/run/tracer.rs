@@ -85,14 +85,21 @@ impl Tracer {
         is_debugging: bool,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        let request = Request {
-            filter: filter.clone(),
-            buffer_bytes: tracing.buffer_bytes,
-            log_level: if is_debugging { aya_log::Level::Debug as u8 } else { 0 },
-            fine: tracing.stages == Stages::Fine,
-            ..Request::default()
-        };
-        Self::begin(&request, tracing.backend, is_quiet)
+        let log_level = if is_debugging { aya_log::Level::Debug as u8 } else { 0 };
+        let request = Request { log_level, ..request(filter, tracing) };
+        Self::begin(&request, tracing.backend, is_quiet, false)
+    }
+
+    /// Like [`Self::start`], for who doesn't mind in which order packets come.
+    ///
+    /// # Errors
+    /// [`Failure::CannotTrace`] with the remedy.
+    pub(crate) fn start_as_written(
+        filter: &PacketFilter,
+        tracing: &TracingConfig,
+        is_quiet: bool,
+    ) -> Result<Self, Failure> {
+        Self::begin(&request(filter, tracing), tracing.backend, is_quiet, true)
     }
 
     /// Like [`Self::start`], with counts of times instead of records, which only those packets have that `histograms` says.
@@ -116,10 +123,10 @@ impl Tracer {
             fine: histograms.stages == Stages::Fine,
             ..Request::default()
         };
-        Self::begin(&request, backend, is_quiet)
+        Self::begin(&request, backend, is_quiet, false)
     }
 
-    fn begin(request: &Request, backend: Backend, is_quiet: bool) -> Result<Self, Failure> {
+    fn begin(request: &Request, backend: Backend, is_quiet: bool, as_written: bool) -> Result<Self, Failure> {
         prerequisites::check()?;
         tell_unmatched(&request.filter, is_quiet);
         let plan =
@@ -130,7 +137,7 @@ impl Tracer {
         let hooks = hooks(&plan, probes.mechanism());
         drop((notice, plan));
         let slower = request.fine.then(|| filters::slower_ns(request.filter.slower));
-        let mut capture = Capture::take(&mut ebpf, slower)?;
+        let mut capture = Capture::take(&mut ebpf, slower, as_written)?;
         let mut counts = request.histograms.map(|_| Counts::take(&mut ebpf)).transpose()?;
         let log = (request.log_level > 0).then(|| KernelLog::open(&mut ebpf)).transpose()?;
         probes.release(ebpf);
@@ -323,6 +330,16 @@ impl Tracer {
     pub(crate) fn ledger(&self, shown: u64, left_out: LeftOut, unwritten: u64) -> Result<Ledger, Failure> {
         let end = self.end.as_ref().context("still attached")?;
         Ok(Ledger::of_run(&self.start, end, self.early, shown, left_out, unwritten))
+    }
+}
+
+/// Records of these packets.
+fn request(filter: &PacketFilter, tracing: &TracingConfig) -> Request {
+    Request {
+        filter: filter.clone(),
+        buffer_bytes: tracing.buffer_bytes,
+        fine: tracing.stages == Stages::Fine,
+        ..Request::default()
     }
 }
 

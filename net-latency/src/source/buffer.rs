@@ -70,9 +70,9 @@ impl Buffer {
     #[inline]
     pub(super) fn read(&mut self) -> Result<Option<Position>> {
         loop {
-            if self.next == self.end {
+            if self.is_read() {
                 self.end = self.written.position().load(Ordering::Acquire);
-                if self.next == self.end {
+                if self.is_read() {
                     return Ok(None);
                 }
             }
@@ -98,6 +98,12 @@ impl Buffer {
     pub(super) fn record(&self, Position(position): Position) -> NonNull<u8> {
         debug_assert!(self.is_kept(position));
         self.at(position + HEADER)
+    }
+
+    /// Whether all is read that the kernel had written when we last looked.
+    #[inline]
+    pub(super) fn is_read(&self) -> bool {
+        self.next == self.end
     }
 
     /// Where the next is that will be read.

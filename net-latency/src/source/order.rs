@@ -11,6 +11,7 @@ const ROOM: usize = 2048;
 const HOLD_NS: u64 = 1_000_000;
 
 /// A sorted piece of the stream of records, each by its place `P`: they themselves stay where they are.
+#[derive(Debug)]
 pub struct Order<P> {
     /// When each was finished and its place, in order. Never grows.
     keys: Vec<(u64, P)>,
@@ -20,13 +21,13 @@ pub struct Order<P> {
     hold_ns: u64,
 }
 
-impl<P: Copy> Default for Order<P> {
+impl<P: Clone> Default for Order<P> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<P: Copy> Order<P> {
+impl<P: Clone> Order<P> {
     /// Nothing read yet.
     #[must_use]
     pub fn new() -> Self {
@@ -49,12 +50,12 @@ impl<P: Copy> Order<P> {
     pub fn take(&mut self) -> Option<P> {
         let (_, place) = self.keys[..self.ready].get(self.next)?;
         self.next += 1;
-        Some(*place)
+        Some(place.clone())
     }
 
     /// What was read and has not been taken.
     pub fn waiting(&self) -> impl Iterator<Item = P> {
-        self.keys[self.next..].iter().map(|(_, place)| *place)
+        self.keys[self.next..].iter().map(|(_, place)| place.clone())
     }
 
     /// When none is ready: reads more, until `read` has no more. It returns when a packet was finished, and its record's place.

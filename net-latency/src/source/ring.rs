@@ -150,26 +150,27 @@ enum Place {
 /// Reads what the kernel side has to say.
 pub(crate) struct Capture {
     maps: Maps,
-    order: Order<Place>,
+    /// `None` if they may come as they were written.
+    order: Option<Order<Place>>,
     /// Whether records have fine stages.
     is_fine: bool,
-    /// When what is in order was read, or a little before.
+    /// When what comes next was read, or a little before.
     read_ns: u64,
     /// With fine stages, until everything is detached.
     unfinished: Option<Unfinished>,
     /// What was left then.
     left: Vec<FineRecord>,
-    /// N of them are in order.
+    /// N of them are read.
     left_read: usize,
 }
 
 impl Capture {
     /// Takes the maps out of the loaded object, which they outlive then: with fine stages also what is left of packets that
-    /// took `slower_ns` at least.
+    /// took `slower_ns` at least. Records come in order of completion, unless they may come `as_written`.
     ///
     /// # Errors
     /// If one is not there: they were taken before.
-    pub(crate) fn take(ebpf: &mut Ebpf, fine: Option<u64>) -> Result<Self> {
+    pub(crate) fn take(ebpf: &mut Ebpf, fine: Option<u64>, as_written: bool) -> Result<Self> {
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
         let size = if fine.is_some() { size_of::<FineRecord>() } else { size_of::<PacketRecord>() };
         let maps = Maps {
@@ -189,7 +190,7 @@ impl Capture {
         };
         Ok(Self {
             maps,
-            order: Order::new(),
+            order: (!as_written).then(Order::new),
             is_fine: fine.is_some(),
             read_ns: 0,
             unfinished,
@@ -206,28 +207,43 @@ impl Capture {
         self.maps.records.as_fd().try_clone_to_owned()
     }
 
-    /// The next record, in order of completion; `None` if none waits, or only such as are so new that older ones may still
-    /// come.
+    /// The next record; `None` if none waits, or only such as are so new that older ones may still come.
     ///
     /// # Errors
     /// If the record has another size than ours: the two sides don't belong together.
     #[inline(always)]
     pub(crate) fn read(&mut self) -> Result<Option<Record<'_>>> {
-        if self.order.is_empty() {
+        if self.order.as_ref().is_some_and(Order::is_empty) {
             self.refill()?;
         }
-        let Self { maps, order, is_fine, read_ns, left, .. } = self;
-        Ok(order.take().map(|place| {
+        let place = match &mut self.order {
+            Some(order) => order.take(),
+            None => self.next_written()?,
+        };
+        Ok(place.map(|place| {
             let record = match place {
-                Place::Buffer(position) => record(&maps.records, position, *is_fine),
-                Place::Left(index) => Record::of(&left[index]),
+                Place::Buffer(position) => record(&self.maps.records, position, self.is_fine),
+                Place::Left(index) => Record::of(&self.left[index]),
             };
-            Record { read_ns: *read_ns, ..record }
+            Record { read_ns: self.read_ns, ..record }
         }))
     }
 
+    /// The next place as they were written.
+    #[inline(always)]
+    fn next_written(&mut self) -> Result<Option<Place>> {
+        let buffer = &mut self.maps.records;
+        if buffer.is_read() {
+            buffer.release(buffer.next_position());
+            self.read_ns = monotonic_ns();
+        }
+        next_place(buffer, &self.left, &mut self.left_read)
+    }
+
     fn refill(&mut self) -> Result<()> {
-        let Self { maps, order, is_fine, read_ns, left, left_read, .. } = self;
+        let Self { maps, order: Some(order), is_fine, read_ns, left, left_read, .. } = self else {
+            return Ok(());
+        };
         let buffer = &mut maps.records;
         let in_buffer = |place| if let Place::Buffer(position) = place { Some(position) } else { None };
         buffer.release(order.waiting().filter_map(in_buffer).min().unwrap_or(buffer.next_position()));
@@ -235,14 +251,12 @@ impl Capture {
         let far = now.saturating_add(FAR_NS);
         *read_ns = now;
         order.refill(now, || {
-            if let Some(position) = buffer.read()? {
-                let finished_ns = record(buffer, position, *is_fine).finished_ns();
-                return Ok(Some((if finished_ns > far { 0 } else { finished_ns }, Place::Buffer(position))));
-            }
-            let place = *left_read;
-            let rest = left.get(place).map(|record| (Record::of(record).finished_ns(), Place::Left(place)));
-            *left_read += usize::from(rest.is_some());
-            Ok(rest)
+            let Some(place) = next_place(buffer, left, left_read)? else { return Ok(None) };
+            let finished_ns = match place {
+                Place::Buffer(position) => record(buffer, position, *is_fine).finished_ns(),
+                Place::Left(index) => Record::of(&left[index]).finished_ns(),
+            };
+            Ok(Some((if finished_ns > far { 0 } else { finished_ns }, place)))
         })
     }
 
@@ -251,7 +265,9 @@ impl Capture {
     /// # Errors
     /// If the kernel refuses to show what waits.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        self.order.release();
+        if let Some(order) = &mut self.order {
+            order.release();
+        }
         if let Some(unfinished) = self.unfinished.take() {
             self.left = unfinished.read()?;
         }
@@ -462,6 +478,17 @@ fn map_buffer(map: &Map, size: usize) -> Result<Buffer> {
     let Map::RingBuf(map) = map else { bail!("it is no ring buffer") };
     let bytes = map.info()?.max_entries() as usize;
     Ok(Buffer::map(map.fd().as_fd().try_clone_to_owned()?, bytes, size)?)
+}
+
+/// Where the next is that was not read yet: in the buffer, or behind all of it among those that were left.
+#[inline]
+fn next_place(buffer: &mut Buffer, left: &[FineRecord], left_read: &mut usize) -> Result<Option<Place>> {
+    if let Some(position) = buffer.read()? {
+        return Ok(Some(Place::Buffer(position)));
+    }
+    let index = *left_read;
+    *left_read += usize::from(index < left.len());
+    Ok((index < left.len()).then_some(Place::Left(index)))
 }
 
 /// A record of a buffer that has [`FineRecord`]s, or else [`PacketRecord`]s.

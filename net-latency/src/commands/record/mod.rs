@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use chrono::Local;
 use hyper::StatusCode;
-use net_latency_common::MAX_CONNECTIONS;
+use net_latency_common::{MAX_CONNECTIONS, PARTS, PacketRecord};
 use rustix::system::uname;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -27,6 +27,7 @@ use crate::{
         server::{Dump, Server, hosts},
     },
     message::{say, tell},
+    packet::event::Event,
     probes::connections::Told,
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
@@ -64,7 +65,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let dumps = Dumps::open(&config.directory, config.every, config.keep)?;
     let server = config.listen.as_ref().map(|listen| serve(listen, config)).transpose()?;
     let mut selected = Selected::hold(&config.filter, false)?;
-    let tracer = Tracer::start(&config.filter, &config.tracing, false, config.quiet)?;
+    let tracer = Tracer::start_as_written(&config.filter, &config.tracing, config.quiet)?;
     let backend = config.tracing.backend;
     let start = || Tracing::start_beside(&config.filter, backend, MAX_CONNECTIONS, false, config.quiet);
     let mut connections = config.triggers.failed.map(|_| start()).transpose()?;
@@ -292,7 +293,7 @@ impl Recorder<'_> {
                 });
                 packets[event.direction() as usize] += 1;
                 if let Some(least) = config.triggers.slower
-                    && event.is_slow(least)
+                    && is_slow(record, event.raw_parts(), least)
                 {
                     *reason = Some(format!("slower={least:?}"));
                 }
@@ -479,6 +480,12 @@ async fn next_ask(server: Option<&mut Server<Dump>>) -> Dump {
         Some(ask) => ask,
         None => std::future::pending().await,
     }
+}
+
+/// Whether a packet took so long, in total or in one stage. Apart, so that no stages are made of a packet where nobody asks.
+#[inline(never)]
+fn is_slow(record: &PacketRecord, parts: Option<&[u64; PARTS]>, least: Duration) -> bool {
+    Event::new(record, 0, None).with_parts(parts).is_slow(least)
 }
 
 /// Packets that the kernel has dropped.

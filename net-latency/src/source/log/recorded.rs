@@ -14,16 +14,24 @@ use crate::{
         possible::{could_serve, is_possible},
     },
     recording::{
-        block::{Named, Row, Rows},
+        block::{Row, Rows},
         file::{Damage, Reader},
     },
+    source::order::Order,
 };
 
 /// A recording while it is read.
 #[derive(Debug)]
 pub(super) struct Recorded<R> {
     reader: Reader<R>,
+    /// Of the block that is being read.
     rows: Option<Rows>,
+    /// They were packed as the ring buffer had them.
+    order: Order<Row>,
+    /// The one that was read last.
+    row: Option<Row>,
+    /// Why no more are read.
+    damage: Option<Damage>,
     /// What it is of, in words.
     pub(super) told: String,
     offset_s: i32,
@@ -38,33 +46,60 @@ impl<R: Read> Recorded<R> {
     /// If that can't be read.
     pub(super) fn open(source: R) -> Result<Self, Damage> {
         let (reader, head) = Reader::open(source)?;
-        let has_these_calls = head.arch == ARCH;
-        Ok(Self { reader, rows: None, told: head.told(), offset_s: head.offset_s, has_these_calls })
+        let mut order = Order::new();
+        order.release();
+        Ok(Self {
+            reader,
+            rows: None,
+            order,
+            row: None,
+            damage: None,
+            told: head.told(),
+            offset_s: head.offset_s,
+            has_these_calls: head.arch == ARCH,
+        })
     }
 
-    /// The next packet; `None` at the end.
+    /// The next packet, in order of completion; `None` at the end.
     ///
     /// # Errors
     /// If it can't be read, nor what follows.
     pub(super) fn next(&mut self) -> Result<Option<LogRecord<'_>>, Damage> {
-        while self.rows.as_ref().is_none_or(Rows::is_empty) {
-            self.rows = self.reader.next()?;
-            if self.rows.is_none() {
-                return Ok(None);
-            }
+        let Self { reader, rows, order, damage, .. } = self;
+        if order.is_empty() {
+            order.refill(u64::MAX, || {
+                if damage.is_some() {
+                    return Ok::<_, Damage>(None);
+                }
+                let row = next_row(reader, rows).unwrap_or_else(|found| {
+                    *damage = Some(found);
+                    None
+                });
+                Ok(row.map(|row| (finished_ns(&row.record, row.parts.as_ref()), row)))
+            })?;
         }
-        let Some(rows) = &mut self.rows else { return Ok(None) };
-        let mut row = rows.next().ok_or(Damage::Wrong)?;
+        let Some(mut row) = order.take() else { return damage.take().map_or(Ok(None), Err) };
         if !self.has_these_calls {
             row.served.call = 0;
         }
-        packet(&row, rows.names(&row), self.offset_s).map(Some).ok_or(Damage::Wrong)
+        packet(self.row.insert(row), self.offset_s).map(Some).ok_or(Damage::Wrong)
     }
 }
 
+/// The next row as they were packed.
+fn next_row(reader: &mut Reader<impl Read>, rows: &mut Option<Rows>) -> Result<Option<Row>, Damage> {
+    while rows.as_ref().is_none_or(Rows::is_empty) {
+        *rows = reader.next()?;
+        if rows.is_none() {
+            return Ok(None);
+        }
+    }
+    rows.as_mut().and_then(Rows::next).map(Some).ok_or(Damage::Wrong)
+}
+
 /// The packet of a row; `None` if the kernel side makes no such record.
-fn packet<'a>(row: &Row, named: &'a Named, offset_s: i32) -> Option<LogRecord<'a>> {
-    let Row { mut record, mut parts, served, clock_ns, .. } = *row;
+fn packet(row: &Row, offset_s: i32) -> Option<LogRecord<'_>> {
+    let Row { mut record, mut parts, served, clock_ns, ref named } = *row;
     if !is_record(&record) || !is_possible(&record, parts.as_ref(), 0) {
         return None;
     }
@@ -86,7 +121,7 @@ fn packet<'a>(row: &Row, named: &'a Named, offset_s: i32) -> Option<LogRecord<'a
     if texts.iter().flatten().any(|text| text.len() > NAME_LEN) {
         return None;
     }
-    let [ifname, netns_name, container]: [Option<Cow<'a, str>>; 3] = texts;
+    let [ifname, netns_name, container]: [Option<Cow<'_, str>>; 3] = texts;
     Some(LogRecord {
         record,
         wall_ns,
@@ -213,6 +248,21 @@ mod tests {
         assert_eq!(Vec::from_iter(seen), [0, 500, 1_000, 1_500, 2_000]);
     }
 
+    /// Ring buffers have them as programs asked for room, on any CPU; a block may end between two that belong in another order.
+    #[test]
+    fn packets_are_read_in_order_of_completion() {
+        let mut written = records();
+        written.sort_by_key(completion_ns);
+        let in_order: Vec<_> = written.iter().map(completion_ns).collect();
+        for place in (0..written.len() - 40).step_by(97) {
+            let late = written.remove(place);
+            written.insert(place + 40, late);
+        }
+        let (packets, _) = read(&recording(written.chunks(499).flat_map(blocks).collect()));
+        let read: Vec<_> = packets.iter().map(|packet| completion_ns(&packet.record)).collect();
+        assert_eq!(read, in_order.iter().map(|at| at + WALL_NS.unsigned_abs()).collect::<Vec<_>>());
+    }
+
     #[test]
     fn a_flipped_bit_is_found() {
         let records = records();
@@ -234,7 +284,7 @@ mod tests {
 
     #[test]
     fn another_version_is_refused() {
-        for version in [1, 9] {
+        for version in [1, 2, 9] {
             let mut out = Vec::new();
             file::write(&Head { version, ..Head::new() }, [], &mut out).expect("memory can be written");
             let refused = Recorded::open(&out[MAGIC.len()..]).expect_err("refused").to_string();
@@ -245,11 +295,12 @@ mod tests {
     #[test]
     fn what_no_kernel_side_makes_is_refused() {
         let [whole, ..] = records()[..] else { panic!("there are some") };
+        let [first, second, third, last] = whole.stamps;
         let wrong = [
             PacketRecord { direction: 2, ..whole },
             PacketRecord { protocol: 1, ..whole },
             PacketRecord { family: 0, ..whole },
-            PacketRecord { stamps: [4, 3, 2, 1], ..whole },
+            PacketRecord { stamps: [last, third, second, first], ..whole },
             PacketRecord { stamps: [u64::MAX; 4], ..whole },
         ];
         for record in wrong {
@@ -351,8 +402,11 @@ mod tests {
                     .with_place(found.netns_name, found.container)
                     .with_parts(parts.as_ref())
                     .with_served(served.as_ref());
-                expected.push([Format::Json, Format::Csv].map(|format| line(&event, format)));
+                let lines = [Format::Json, Format::Csv].map(|format| line(&event, format));
+                expected.push((finished_ns(&record, parts.as_ref()), lines));
             }
+            expected.sort_by_key(|(finished_ns, _)| *finished_ns);
+            let expected: Vec<_> = expected.into_iter().map(|(_, lines)| lines).collect();
             let (packets, tally) = read(&recording(packer.finish().into_iter().map(Arc::new).collect()));
             let lines = packets.len() as u64;
             prop_assert_eq!(tally, Tally { lines, recordings: vec![Head::new().told()], ..Tally::default() });
