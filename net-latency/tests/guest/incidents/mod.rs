@@ -136,6 +136,15 @@ impl Fault {
         })
     }
 
+    /// What a recording says in its place, which has only packets: of quotas and queues the machine tells `diagnose`.
+    fn recorded_as(self) -> Option<&'static str> {
+        match self {
+            Self::Quota => Some("application"),
+            Self::AcceptsLate => Some("reader-late"),
+            _ => None,
+        }
+    }
+
     /// Whether it lasts for as long as is wanted.
     fn has_strength(self) -> bool {
         !matches!(self, Self::Halves | Self::Loss | Self::Forgets | Self::Quota | Self::Nothing)
@@ -286,9 +295,13 @@ impl Incident {
             Ok(findings.iter().map(|finding| json!(of(finding))).collect())
         };
         let (live, recorded) = (found(outcome.text()?.as_bytes())?, found(&replayed.stdout)?);
+        let is_as_expected = match (self.fault.recorded_as(), live.first(), recorded.first()) {
+            (Some(cause), Some(live), Some(recorded)) => live[0] == recorded[0] && recorded[2] == cause,
+            (_, live, recorded) => live == recorded,
+        };
         Ok(json!({
             "fault": format!("{:?}", self.fault),
-            "is_first_the_same": live.first() == recorded.first(),
+            "is_as_expected": is_as_expected,
             "are_all_the_same": live == recorded,
             "live": live,
             "recorded": recorded,
@@ -323,6 +336,7 @@ fn only_services(fault: Fault, launch: Launch) -> Launch {
 
 /// One of each fault: what is said live and of the recording.
 fn recorded() -> Result<()> {
+    let mut others = Vec::new();
     for fault in Fault::ALL {
         let ms = if fault.has_strength() { STRENGTHS[2] } else { 0 };
         let incident = Incident {
@@ -336,10 +350,11 @@ fn recorded() -> Result<()> {
         };
         let said = incident.run_recorded().with_context(|| format!("{incident:?}"))?;
         writeln!(std::io::stdout(), "{said}")?;
-        // What the machine says of quotas is in no recording.
-        let is_known = fault == Fault::Quota || said["is_first_the_same"] == true;
-        ensure!(is_known, "{fault:?}: another verdict");
+        if said["is_as_expected"] != true {
+            others.push(fault);
+        }
     }
+    ensure!(others.is_empty(), "another verdict of the recording: {others:?}");
     Ok(())
 }
 
