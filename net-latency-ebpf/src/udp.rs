@@ -79,7 +79,7 @@ impl Receiving {
     /// What comes from now on is not this packet, nor made of it.
     #[inline(always)]
     fn end(&self) {
-        self.skb.set(0);
+        self.skb.set_alone(0);
         self.head.set(0);
         self.merged_ports.set(0);
     }
@@ -89,7 +89,7 @@ impl Receiving {
     fn end_skb<M: Memory>(&self, skb: Skb<M>) {
         // Of a merged one with a list of its segments the first is that skb (`skb_segment_list`), and the others go on.
         let is_whole = self.merged_ports.get() == 0 || skb.gro_segments() > 1;
-        self.skb.set(0);
+        self.skb.set_alone(0);
         self.head.set(0);
         if is_whole {
             self.merged_ports.set(0);
@@ -741,7 +741,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     let send = current_or_new()?;
     send.end();
     send.socket.set(number(socket.address()));
-    send.skb.set(0);
+    send.skb.set_alone(0);
     send.copy.set(0);
     let app = now();
     send.app.set(app);
@@ -761,9 +761,15 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
 #[inline(always)]
 pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     let socket = skb.socket();
+    let is_udp = socket.address() != 0 && socket.protocol() == u16::from(IPPROTO_UDP);
+    if is_udp && untraced::is_socket_untraced(socket) {
+        // At the device's queue it is not looked at, so that nothing there is taken for it.
+        counters::both(Counter::SeenOut, Counter::FilteredOut);
+        return Ok(());
+    }
     // Whatever waited with its address has ended where no hook saw it.
     lose_sight(number(skb.address()));
-    if socket.address() == 0 || socket.protocol() != u16::from(IPPROTO_UDP) {
+    if !is_udp {
         // What the thread sent before has ended where no hook sees it, if it has not come to its device.
         if let Some(send) = current() {
             send.end();
