@@ -51,6 +51,7 @@ pub(crate) struct Lengths {
 /// What the headers of a received packet say.
 pub(crate) struct ReceivedHeaders {
     pub(crate) tcp: TcpHeader,
+    pub(crate) lengths: Lengths,
     /// Both addresses of IPv4, as [`Skb::addresses`] gives them, where one read gives all: without options it does. Else 0.
     pub(crate) pair_v4: u64,
     /// The skb's mark, which lies near where the headers are.
@@ -429,24 +430,19 @@ impl<M: Memory> Skb<M> {
         head.wrapping_add(end as usize)
     }
 
-    /// How long it is, and how much of that is in pages.
+    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece, with what lies near its place.
     #[inline(always)]
-    pub(crate) fn lengths(self) -> Lengths {
-        let mut room = Room::<1>::uninit();
-        // SAFETY: as in `field`.
-        let fields = unsafe { Near::<M, _, 1>::new(&mut room, self.pointer, offset!(sk_buff_len)) };
-        Lengths { all: fields.field(offset!(sk_buff_len)), paged: fields.field(offset!(sk_buff_data_len)) }
-    }
-
-    /// The TCP header, if `skb->data` stands on it (as at `tcp_v4_rcv`) and it lies in one piece, and the mark.
-    #[inline(always)]
-    pub(crate) fn received_headers(self, family: u32, lengths: Lengths) -> Option<ReceivedHeaders> {
+    pub(crate) fn received_headers(self, family: u32) -> Option<ReceivedHeaders> {
         const V4_LEN: u16 = 20;
         const TCP_LEN: u32 = 20;
-        let mut room = Room::<6>::uninit();
+        let mut room = Room::<12>::uninit();
         // Up to and with the head.
         // SAFETY: as in `field`.
-        let fields = unsafe { Near::<M, _, 6>::new(&mut room, self.pointer, offset!(sk_buff_mark)) };
+        let fields = unsafe { Near::<M, _, 12>::new(&mut room, self.pointer, offset!(sk_buff_len)) };
+        let lengths = Lengths {
+            all: fields.field(offset!(sk_buff_len)),
+            paged: fields.field(offset!(sk_buff_data_len)),
+        };
         let mark = fields.field(offset!(sk_buff_mark));
         let transport: u16 = fields.field(offset!(sk_buff_transport_header));
         let linear = lengths.all.wrapping_sub(lengths.paged);
@@ -459,11 +455,16 @@ impl<M: Memory> Skb<M> {
                     let words: [u32; 10] = unsafe { probe(head.wrapping_add(usize::from(network))) };
                     let [_, _, _, source, destination, a, b, c, d, e] = words;
                     let pair_v4 = u64::from(source) | u64::from(destination) << 32;
-                    return Some(ReceivedHeaders { tcp: tcp_header_of([a, b, c, d, e]), pair_v4, mark });
+                    return Some(ReceivedHeaders {
+                        tcp: tcp_header_of([a, b, c, d, e]),
+                        lengths,
+                        pair_v4,
+                        mark,
+                    });
                 }
             }
             let tcp = tcp_header_at(head.wrapping_add(usize::from(transport)));
-            return Some(ReceivedHeaders { tcp, pair_v4: 0, mark });
+            return Some(ReceivedHeaders { tcp, lengths, pair_v4: 0, mark });
         }
         // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
         // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
@@ -471,7 +472,7 @@ impl<M: Memory> Skb<M> {
             return None;
         }
         let tcp = tcp_header_at(self.first_fragment(TCP_LEN)?);
-        Some(ReceivedHeaders { tcp, pair_v4: 0, mark })
+        Some(ReceivedHeaders { tcp, lengths, pair_v4: 0, mark })
     }
 
     /// Where the first fragment's bytes are, if there are N and it is known where pages are mapped.
@@ -549,8 +550,7 @@ impl<M: Memory> Skb<M> {
         };
         // `skb->transport_header` is of use behind IP's hook only.
         let transport = header.wrapping_add(len);
-        let lengths = self.lengths();
-        let linear = u64::from(lengths.all.wrapping_sub(lengths.paged));
+        let linear = u64::from(self.len().wrapping_sub(self.field(offset!(sk_buff_data_len))));
         if number(self.field(offset!(sk_buff_data))).wrapping_add(linear) < transport.wrapping_add(TO_END) {
             return 0;
         }
@@ -650,6 +650,8 @@ mod tests {
             sk_buff_head: 8,
             sk_buff_end: 16,
             sk_buff_mark: 24,
+            sk_buff_len: 32,
+            sk_buff_data_len: 36,
             skb_shared_info_nr_frags: 2,
             skb_shared_info_frags: 8,
             ..Offsets::default()
@@ -658,6 +660,7 @@ mod tests {
         memory::write(address + 8, head);
         memory::write(address + 16, 32_u32);
         memory::write(address + 24, 5_u32);
+        memory::write(address + 32, [60_u32, 60]);
         let words = [443 << 16 | 50_000, 1_000, 7, 6 << 28, 0_u32];
         memory::write(page + OFFSET, words.map(u32::to_be));
         // The third page.
@@ -679,12 +682,15 @@ mod tests {
             unsafe { place.write(bases) };
             memory::write(head + 32 + 2, count);
             memory::write(head + 32 + 8, [of_page, OFFSET << 32 | len]);
-            let lengths = Lengths { all: 60, paged: 60 };
-            let found = Skb::<Probed>::new(address as *const u8).received_headers(AF_INET, lengths);
-            let of = found.map(|ReceivedHeaders { tcp, pair_v4, mark }| {
-                (tcp.source, tcp.destination, tcp.seq, tcp.len, pair_v4, mark)
+            let found = Skb::<Probed>::new(address as *const u8).received_headers(AF_INET);
+            let of = found.map(|ReceivedHeaders { tcp, lengths, pair_v4, mark }| {
+                (tcp.source, tcp.destination, tcp.seq, tcp.len, lengths.all, lengths.paged, pair_v4, mark)
             });
-            assert_eq!(of, is_there.then_some((443, 50_000, 1_000, 24, 0, 5)), "{bases:?} {count} {len}");
+            assert_eq!(
+                of,
+                is_there.then_some((443, 50_000, 1_000, 24, 60, 60, 0, 5)),
+                "{bases:?} {count} {len}"
+            );
         }
     }
 }

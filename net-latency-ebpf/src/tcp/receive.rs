@@ -71,11 +71,10 @@ struct Received {
 /// TCP receives an skb (`tcp_v4_rcv`, `tcp_v6_rcv`), whose data starts at the TCP header.
 #[inline(always)]
 pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
-    let lengths = skb.lengths();
-    let Some(headers) = skb.received_headers(family, lengths) else {
+    let Some(headers) = skb.received_headers(family) else {
         return Ok(());
     };
-    let (header, mark) = (headers.tcp, headers.mark);
+    let (header, lengths, mark) = (headers.tcp, headers.lengths, headers.mark);
     let Some(len) = lengths.all.checked_sub(header.len) else {
         return Ok(());
     };
@@ -141,7 +140,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     };
     let Received { drv, ip, transport, last, ifindex, mark, segs, .. } = received;
     let waits = Waits { drv, ip, transport, last, len, ifindex, mark, segs, flags, skb: address };
-    segments::store(key(seq), waits)
+    segments::store(header.seq, key(seq), waits)
 }
 
 /// A packet without data is complete: nobody takes it, so that no process can be named.

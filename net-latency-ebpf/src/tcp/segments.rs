@@ -9,7 +9,7 @@ use super::steps::{BATCH, DONE, MORE, repeat};
 use crate::{
     bpf::{
         Array, LruHashMap, PerCpuArray,
-        entry::{Field, Own, add, add_to_half, increment},
+        entry::{Field, Global, Own, add, add_to_half, increment},
         map,
     },
     drops,
@@ -106,6 +106,11 @@ const WAITING: Table<Segment, SLOT_BITS> = Table::new(&SEGMENT_SLOTS, &SEGMENTS)
 /// The segment that TCP got last on each CPU: the one that it drops, if it drops one at once.
 #[map]
 static EXAMINED: PerCpuArray<Examined> = PerCpuArray::with_max_entries(1, 0);
+
+/// Whether of some segment only a part was kept: else what is kept of one that is dropped begins where its header says.
+#[unsafe(no_mangle)]
+// SAFETY: an integer.
+static HAS_PARTS: Global<u64> = unsafe { Global::zeroed() };
 
 /// How many segments of a connection wait, by a mixture of its ends; those that have the same share a count. What the map evicts stays
 /// counted, until all of a connection is read or what shares its count. One connection has 8,192 segments at most; more are counted.
@@ -348,9 +353,15 @@ pub(super) fn evict(waiting: &Waiting) {
     WAITING.evict(&waiting.0);
 }
 
-/// This CPU's TCP begins to work on another segment, whose skb has this address, and of which what begins with this key is kept.
+/// This CPU's TCP begins to work on another segment, which begins at `start`, whose skb has this address, and of which what begins with
+/// this key is kept.
 #[inline(always)]
-fn examine(skb: u64, key: &SegmentKey) {
+fn examine(skb: u64, start: u32, key: &SegmentKey) {
+    if start == key.seq && HAS_PARTS.get() == 0 {
+        return;
+    }
+    // All write the same.
+    HAS_PARTS.set(1);
     if let Some(examined) = EXAMINED.get_ptr_mut(0) {
         // SAFETY: index 0 of a per-CPU array is valid; what a task that runs between leaves here is another skb's.
         unsafe {
@@ -361,10 +372,10 @@ fn examine(skb: u64, key: &SegmentKey) {
     }
 }
 
-/// A segment begins to wait, which has this key, and of which that is kept.
+/// A segment begins to wait, which begins at `start` by its header, has this key, and of which that is kept.
 #[inline(always)]
-pub(super) fn store(key: SegmentKey, waits: Waits) -> HookResult {
-    examine(waits.skb, &key);
+pub(super) fn store(start: u32, key: SegmentKey, waits: Waits) -> HookResult {
+    examine(waits.skb, start, &key);
     let share = key.share();
     // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
     if shared(share) as i64 >= MOST_OF_ONE {
@@ -433,7 +444,7 @@ fn disown(segment: &Segment, skb: u64) {
 #[inline(always)]
 pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
     // Else what is kept of the one before is taken for its own, should that have had its address.
-    examine(skb, key);
+    examine(skb, key.seq, key);
     if let Some(there) = WAITING.peek(key.hash()) {
         // SAFETY: as in `came_again`.
         disown(unsafe { &*there }, skb);
