@@ -102,8 +102,8 @@ impl CallStack {
             if self.depth == 0 {
                 break;
             }
-            // The stack grows down: what is around this call is above it. At the same place is what has ended by
-            // jumping to this function, if both returns are to come.
+            // The stack grows down: calls around this one are above it. At the same place is a call that has ended by jumping to this
+            // function, if both returns are to come.
             let around = self.frames[index(self.depth - 1)].slot;
             if around >= slot && is_expected(around) {
                 break;
@@ -188,11 +188,11 @@ pub struct CallSettings {
     pub trampoline: u64,
     /// Where a call returns to that ftrace's `function_graph` follows; 0 if it can't.
     pub graph_return: u64,
-    /// Of `__per_cpu_offset`, an array of where each CPU has its variables.
+    /// Address of `__per_cpu_offset`, an array of where each CPU has its variables.
     pub per_cpu_offset: u64,
-    /// Of the variable with the preemption count, relative to that; or, by architecture, of the field of `task_struct`.
+    /// Offset of the variable with the preemption count, relative to that; or, by architecture, of the field of `task_struct`.
     pub preempt_count: u64,
-    /// Of the variable `current_kprobe`, relative to that.
+    /// Offset of the variable `current_kprobe`, relative to that.
     pub current_kprobe: u64,
     /// Offset of `kprobe.addr`.
     pub kprobe_addr: u32,
@@ -238,7 +238,7 @@ impl CallCounters {
         self.values[counter as usize]
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut values = self.values;

@@ -1,9 +1,9 @@
 //! What the user side writes into the programs before they are loaded: see [`crate::Place`].
 
 /// Byte offsets of kernel struct fields, from the running kernel's BTF. `tcp_skb_cb` is in an skb's control block: these offsets are from
-/// the skb's beginning. Of a bit-field there is the byte that it begins in, and as `_shift` the bit there. From `sock_sk_write_queue` on
-/// all are 0 without fine stages, or this kernel lacks one; from `sock_skc_flags` on, where connections are not; from `mptcp_sock_write_seq` on, where MPTCP is not followed. `bpf_get_current_task_btf` is no offset: 1 where
-/// programs can call that helper (Linux 5.11).
+/// the skb's beginning. For a bit-field this is the byte that it begins in, and `_shift` the bit there. From `sock_sk_write_queue` on all
+/// are 0 without fine stages, or this kernel lacks one; from `sock_skc_flags` on, where connections are not; from `mptcp_sock_write_seq`
+/// on, where MPTCP is not followed. `bpf_get_current_task_btf` is no offset: 1 where programs can call that helper (Linux 5.11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "each field is named <struct>_<field> after the kernel's own names")]
@@ -134,7 +134,7 @@ pub struct Offsets {
     pub mptcp_data_frag_data_seq: u32,
     pub mptcp_sendmsg_info_sent: u32,
     pub tcp_sock_icsk_ulp_data: u32,
-    /// What is not 0 while somebody has the spinlock of the socket's lock.
+    /// Not 0 while the spinlock of the socket's lock is held.
     pub sock_sk_lock_slock: u32,
 }
 
@@ -168,7 +168,7 @@ pub struct Settings {
     pub record_slower_ns: u64,
     /// When the programs were about to be loaded, in ns of `CLOCK_MONOTONIC`: no stamp of theirs is older.
     pub since: u64,
-    /// A random number: who may choose addresses must not know how they are mixed into a key.
+    /// A random number: a peer that may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,

@@ -19,7 +19,7 @@ pub const CONNECTION_SIZE: usize = 104;
 /// Bytes of an entry of [`LISTENERS_MAP`], of which the user side reads the keys only.
 pub const LISTENER_SIZE: usize = 64;
 
-/// This end asked for the connection.
+/// This end opened the connection.
 pub const CONNECTION_CLIENT: u32 = 1 << 0;
 /// The other end did.
 pub const CONNECTION_SERVER: u32 = 1 << 1;

@@ -1,7 +1,7 @@
 //! Counters that the kernel side keeps: what happened to packets that became no line, and the ledger of
 //! those that wait.
 
-/// What is counted. The discriminant indexes [`Counters::values`].
+/// The counters. The discriminant indexes [`Counters::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
@@ -49,7 +49,7 @@ pub enum Counter {
     TimeLost,
     /// No loss: packets that would have been counted, but were finished while not every hook was attached.
     Outside,
-    /// Finished packets that were left out of the sample that a reader gets who can't take all.
+    /// Finished packets left out of the sample for a reader that can't take all.
     Shed,
     /// No loss: received packets that wait in a map that evicts, since their slots were taken; among [`Self::Stored`].
     Spilled,
@@ -60,8 +60,8 @@ pub enum Counter {
     /// Packets that TCP or UDP sent, and whose socket or thread had sent the next one before they were seen at a device queue: they
     /// wait on the way to it, or their end was not seen.
     OvertakenOut,
-    /// Received data segments that TCP has given to MPTCP, where nobody knows when they are read: they came by several subflows, or
-    /// MPTCP has dropped some, or this kernel's is not followed.
+    /// Received data segments that TCP has given to MPTCP, where the time of their read is unknown: they came by several subflows, or MPTCP
+    /// has dropped some, or this kernel's is not followed.
     NotFollowedIn,
 }
 
@@ -113,7 +113,7 @@ impl Counters {
         self.values[counter as usize]
     }
 
-    /// What was counted between `earlier` and this.
+    /// The counts between `earlier` and this.
     #[must_use]
     pub fn since(mut self, earlier: &Self) -> Self {
         for (value, earlier) in self.values.iter_mut().zip(earlier.values) {

@@ -3,7 +3,7 @@
 /// Length of a device's name, the closing NUL included (`IFNAMSIZ` in the kernel).
 pub const INTERFACE_LEN: usize = 16;
 
-/// Cgroups that can be asked for at most.
+/// Cgroups that a filter can have at most.
 pub const MAX_CGROUPS: u32 = 16;
 
 /// For [`Settings::filter_pid`](crate::Settings::filter_pid): processes are in the set. No process has this id

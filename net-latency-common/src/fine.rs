@@ -93,21 +93,21 @@ impl Held {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Served {
-    /// All of it; 0 of what is no answer's first packet, and an [`unknown_part`] where it is not known. Then the others are 0.
+    /// All of it; 0 if the packet is not the first of an answer, and an [`unknown_part`] where it is unknown. Then the others are 0.
     pub all: u64,
-    /// Of that, it was asleep.
+    /// The part of that in which it was asleep.
     pub asleep: u64,
-    /// Of that, it waited for a CPU.
+    /// The part of that in which it waited for a CPU.
     pub waited: u64,
     /// The number of the system call in which it slept for half of `asleep` or more, and 1; 0 for none, or one that is not known.
     pub call: u64,
 }
 
 impl Served {
-    /// What is no answer's first packet.
+    /// For a packet that is not the first of an answer.
     pub const NONE: Self = Self { all: 0, asleep: 0, waited: 0, call: 0 };
 
-    /// What is one, and nobody knows how long it took, for this reason.
+    /// For an answer's first packet whose time is unknown for this reason.
     #[inline(always)]
     #[must_use]
     pub const fn unknown(reason: Unknown) -> Self {
@@ -134,8 +134,8 @@ impl Served {
     }
 }
 
-/// One finished packet, with its fine stages in ns, index with the `PART_` constants. An incoming one's parts add up to its last
-/// stage, or all are unknown ([`unknown_part`]), as they are where that stage is; UDP never has a gap. Of an outgoing one each is known
+/// One finished packet, with its fine stages in ns, index with the `PART_` constants. An incoming one's parts add up to its last stage, or
+/// all are unknown ([`unknown_part`]), as they are where that stage is; UDP never has a gap. For an outgoing one each is known or unknown
 /// by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -144,7 +144,7 @@ pub struct FineRecord {
     pub packet: PacketRecord,
     /// What runs with `--stages fine` have besides.
     pub parts: [u64; PARTS],
-    /// Likewise, of an answer's first packet; nobody has written this of an incoming one.
+    /// Likewise, of an answer's first packet; not written for an incoming one.
     pub served: Served,
 }
 
@@ -217,7 +217,7 @@ pub const fn between(from: u64, to: u64, missing: u64) -> u64 {
     }
 }
 
-/// Times of a sent packet, in ns; 0 for what is not known.
+/// Times of a sent packet, in ns; 0 if unknown.
 #[derive(Clone, Copy, Debug)]
 pub struct SentTimes {
     /// When it was at the device's queue.
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn nothing_waits_where_there_is_no_queue() {
         assert_eq!(parts(110, 130, 500, SENT_UNQUEUED), [Ok(0), Ok(20), Ok(390)]);
-        // Of what the state says of a packet that has not left, an earlier one's may be left.
+        // In the state of a packet that has not left, an earlier one's may remain.
         let no_stamp = Err(Unknown::NoStamp);
         assert_eq!(parts(0, 0, 0, SENT_UNQUEUED), [no_stamp, no_stamp, no_stamp]);
     }

@@ -174,7 +174,7 @@ pub const fn no_time(cell: usize) -> u64 {
     u64::MAX - (CELLS - 1 - cell) as u64
 }
 
-/// The cell of a time in ns, or of what is in its place ([`no_time`]).
+/// The cell of a time in ns, or of the reason in its place ([`no_time`]).
 #[inline(always)]
 #[must_use]
 pub const fn cell(time: u64) -> usize {
@@ -275,7 +275,7 @@ mod tests {
         };
         let all: BTreeSet<_> = numbers(FINE_ROWS).collect();
         assert_eq!(all, (0..TRAFFIC_KINDS * FINE_ROWS).collect());
-        // Where nobody asks for parts, no room is left for them.
+        // Without fine stages, no room is left for parts.
         assert_eq!(numbers(ROWS).max(), Some(TRAFFIC_KINDS * ROWS - 1));
     }
 

@@ -115,7 +115,7 @@ pub struct JourneyRow {
     pub place: u64,
     /// The skb's address; 0 where the packet's bytes are in one that is not known.
     pub skb: u64,
-    /// Of a drop: the address in the kernel at which the packet was dropped.
+    /// For a drop: the address in the kernel at which the packet was dropped.
     pub location: u64,
     /// In a softirq: when this CPU entered it, and when it was last raised there; 0 where unknown.
     pub softirq_at: u64,

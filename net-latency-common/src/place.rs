@@ -1,8 +1,8 @@
-//! Constants in instructions. What lies where in the kernel's structs, and what is wanted, is known when programs are loaded, and not
-//! when they are compiled. So an instruction of the kernel side names a word of [`Offsets`] or [`Settings`] where its value belongs, and
-//! the user side writes the value there before it loads the programs: a field is read by one instruction. (With a read-only global it
-//! takes five: two to read that, two to add, one to read the field.) To the verifier they are constants like all others, and a branch
-//! that a setting switches off is no code at all.
+//! Constants in instructions. The layout of the kernel's structs, and the settings, are known when programs are loaded, and not when they
+//! are compiled. So an instruction of the kernel side names a word of [`Offsets`] or [`Settings`] where its value belongs, and the user
+//! side writes the value there before it loads the programs: a field is read by one instruction. (With a read-only global it takes five:
+//! two to read that, two to add, one to read the field.) To the verifier they are constants like all others, and a branch that a setting
+//! switches off is no code at all.
 
 use crate::{Offsets, Settings};
 
@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of the setting that begins N bytes within [`Settings`].
+    /// The place of the setting that begins N bytes within [`Settings`].
     #[must_use]
     pub const fn of_setting(at: usize) -> Self {
         Self { word: OFFSETS + at / size_of::<u32>(), behind: 0 }
@@ -61,7 +61,7 @@ impl Place {
         Self::numbered(usize::try_from(offset).ok()?.checked_sub(IN_LOADS)?, OFFSETS)
     }
 
-    /// The same of an immediate operand.
+    /// What an immediate operand names, if it names anything.
     #[must_use]
     pub fn of_immediate(operand: i32) -> Option<Self> {
         Self::numbered(usize::try_from(operand).ok()?.checked_sub(IN_IMMEDIATES)?, WORDS)

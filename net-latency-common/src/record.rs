@@ -101,15 +101,15 @@ pub struct PacketRecord {
     pub protocol: u8,
     /// [`AF_INET`] or [`AF_INET6`].
     pub family: u8,
-    /// Sent by TCP, with fine stages: why it held these bytes back for half of their wait or more, a [`crate::Held`] as a number;
-    /// 0 where it didn't, or nobody knows.
+    /// Sent by TCP, with fine stages: why it held these bytes back for half of their wait or more, a [`crate::Held`] as a number; 0 if it
+    /// didn't, or the reason is unknown.
     pub held: u8,
     /// Sent by TCP, on a connection that has sent something again: one more than the segments that the peer has said to have got
     /// twice (`tcp_sock.dsack_dups`, its lower bits); else 0.
     pub dsacks: u16,
     /// Sent by TCP: the smoothed round-trip time then, in eighths of a microsecond (`tcp_sock.srtt_us`); 0 where there is none yet.
     /// Received by TCP, with fine stages: the process that had the CPU until the reader got it, if the reader waited for one
-    /// ([`crate::PART_CPU`]); 0 where nobody had it, or nobody knows.
+    /// ([`crate::PART_CPU`]); 0 if the CPU was idle or the holder is unknown.
     pub rtt_or_holder: u32,
 }
 

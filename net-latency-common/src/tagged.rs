@@ -1,5 +1,5 @@
-//! A time and whose it is in one word, so that both are written at once: the lowest `TAG_BITS` bits are a tag, which with the word's
-//! place in its array says whose, and the rest are the time's lowest bits. 0 is no time.
+//! A time and its owner in one word, so that both are written at once: the lowest `TAG_BITS` bits are a tag, which with the word's place in
+//! its array says whose, and the rest are the time's lowest bits. 0 is no time.
 
 /// The clock may go back by so much from one CPU to the next, ns (`ktime_get_mono_fast_ns`).
 pub const JITTER: u64 = 1 << 20;

@@ -22,7 +22,7 @@ pub enum Unknown {
     WriteEvicted,
     /// The stamps contradict each other: one of them can't be this packet's.
     Contradictory,
-    /// Of fine stages: nobody saw the thread that read ask for the bytes, or when bytes before them came.
+    /// Of fine stages: the reader's call for the bytes was not seen, or when bytes before them came.
     ReaderUnseen,
     /// Of fine stages: the device's queue dropped it.
     QueueDrop,
@@ -32,7 +32,7 @@ pub enum Unknown {
     Unacknowledged,
     /// Of fine stages: more segments waited for their ACKs, or in queues, than there is room for.
     NoRoom,
-    /// Of what a thread did for an answer: another one had read the request.
+    /// Of the work for an answer: another thread had read the request.
     OtherThread,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 pub struct Forwarded {
     /// When it entered the stack for the first time.
     drv: Field<u64>,
-    /// What of its content neither forwarding nor address translation changes: see `TcpHeader`. 0 for none.
+    /// The part of its content that neither forwarding nor address translation changes: see `TcpHeader`. 0 for none.
     content: Field<u64>,
     /// Its hop limit before it was sent on last. Sets a packet that was routed apart from a copy that TCP sends again.
     hops: Field<u64>,
@@ -34,7 +34,7 @@ pub struct Forwarded {
     again: Field<u64>,
 }
 
-/// No time: what has entered twice is not what was sent on.
+/// In place of a time: more than one skb has entered under the address, so that none is known to be the one that was sent on.
 const SEVERAL: u64 = u64::MAX;
 
 /// Packets that this machine sent on, by the address of their skb. Evicts: a container's packet counts from its last entry.
@@ -46,7 +46,7 @@ static FORWARDED: LruHashMap<u64, Forwarded> = LruHashMap::with_max_entries(4096
 // SAFETY: an integer.
 static HAS_FORWARDED: Global<u64> = unsafe { Global::zeroed() };
 
-/// What was noted of a packet that was sent on with the skb at this address.
+/// The note about a packet that was sent on with the skb at this address.
 #[inline(always)]
 fn forwarded_entry(skb: u64) -> Option<&'static Forwarded> {
     if HAS_FORWARDED.get() == 0 {
@@ -101,7 +101,7 @@ pub fn sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
     if skb.has_entered() { entered_is_sent_on(skb) } else { Ok(()) }
 }
 
-/// The same of one that has. Most have not: a function of its own, so that they need no registers for it.
+/// [`sent_on`] of an skb that has entered the stack. Most have not: a function of its own, so that they need no registers for it.
 #[inline(never)]
 fn entered_is_sent_on<M: Memory>(skb: Skb<M>) -> HookResult {
     // The address of a clone has the stamps of whatever was there before. One that IP went on with has its own by its buffer, and they are

@@ -34,8 +34,8 @@ const LINES: Places<Sent, SLOT_BITS> = Places::new(&LEAVING);
 
 const _: () = assert!(size_of::<Slots<Sent>>() == size_of::<SentSlots>(), "the user side reads what is left");
 
-/// The packet that a CPU's driver works on. That is synchronous, and one may call another's: of a VLAN, the device below it. On
-/// PREEMPT_RT another task may come between, and is recognised as another.
+/// The packet that a CPU's driver works on. Drivers are synchronous, and one may call another's: a VLAN's calls that of the device below
+/// it. On PREEMPT_RT another task may come between, and is recognised as another.
 #[repr(C)]
 pub(crate) struct Driving {
     /// Address of its skb; 0 for none.
@@ -72,7 +72,7 @@ fn finish(line: *const Sent, started: u64, finished: u64, state: u32) {
     let (packet, served) = unsafe { (&(*line).packet, &raw const (*line).served) };
     let again = if packet.flags & FLAG_RETRANS != 0 { SENT_AGAIN } else { 0 };
     let times = SentTimes { queued: packet.stamps[STAMP_DRV], started, finished, acked: 0 };
-    // Only what is sent again has such a part at all.
+    // Only packets that are sent again have such a part at all.
     let unacked = Some(Unknown::NoStamp);
     let parts =
         sent_parts(times, state | again, unacked, now, |from, to, missing| part_between(from, to, missing));
@@ -112,7 +112,7 @@ pub(crate) extern "C" fn finish_driven(finished: u64) -> u32 {
     0
 }
 
-/// An skb gets to a device's queue. What has its address was another, whose end nobody saw.
+/// An skb gets to a device's queue. If an entry has its address, that was another skb, whose end was not seen.
 #[inline(always)]
 pub(crate) fn before_queue<M: Memory>(skb: Skb<M>) {
     let key = number(skb.address());
@@ -160,8 +160,7 @@ pub(crate) fn put<M: Memory>(
     if is_in { Ok(()) } else { Err(Unknown::NoRoom) }
 }
 
-/// A driver gets an skb whose header is no waiting segment's. If it is one all the same, which a tunnel has wrapped up: its key and
-/// its socket.
+/// A driver gets an skb whose header is no waiting segment's. Returns key and socket if it still is one, which a tunnel has wrapped up.
 #[inline(always)]
 pub(crate) fn started<M: Memory>(skb: Skb<M>, at: u64, state: u32) -> Option<(u64, u64)> {
     let key = number(skb.address());
@@ -201,7 +200,7 @@ pub(crate) fn wrap<M: Memory>(skb: Skb<M>, key: u64, socket: u64) {
     });
 }
 
-/// What is wrapped up is cut into segments, which are skbs of their own: which of them is the first is not known.
+/// A wrapped-up skb is cut into segments, which are skbs of their own: which of them is the first is unknown.
 #[inline(always)]
 pub(crate) fn unwrap<M: Memory>(skb: Skb<M>) {
     let key = number(skb.address());
@@ -220,7 +219,7 @@ pub(crate) fn begin(skb: u64, whose: Whose) -> Option<*mut Driving> {
     // SAFETY: a CPU's own entry.
     unsafe {
         if (*driving).skb != 0 && (*driving).key == 0 {
-            // Nobody saw that one's end.
+            // That one's end was not seen.
             finish_driven(0);
         }
         (*driving).skb = skb;
@@ -232,7 +231,7 @@ pub(crate) fn begin(skb: u64, whose: Whose) -> Option<*mut Driving> {
     Some(driving)
 }
 
-/// This CPU's driver is done with the skb at this address, which may be free. Whose it is if it is a segment's.
+/// This CPU's driver is done with the skb at this address, which may be free. Returns its key and socket if it is a segment of TCP.
 #[inline(always)]
 pub(crate) fn finished(skb: u64, at: u64) -> Option<(u64, u64)> {
     match end(skb)? {
@@ -260,7 +259,7 @@ fn end(skb: u64) -> Option<(*mut Driving, Whose)> {
     }
 }
 
-/// What this CPU's driver works on goes to the queue of a device below it. Whose it is if it is a segment's.
+/// The skb on which this CPU's driver works goes to the queue of a device below it. Returns its key and socket if it is a segment of TCP.
 #[inline(always)]
 pub(crate) fn queued_again(skb: u64) -> Option<(u64, u64)> {
     match end(skb)? {

@@ -1,8 +1,8 @@
-//! Threads that read: when each asked for bytes last, when it was woken, and when it was on a CPU again. With when the bytes could be
-//! read, that splits the time that they waited in the socket: `--stages fine`.
+//! Threads that read: when each called for bytes last, when it was woken, and when it was on a CPU again. With the time at which the bytes
+//! could be read, that splits their wait in the socket: `--stages fine`.
 //!
-//! A plain array by the thread's id, since every wakeup and every switch of a task looks here. Each word says whose it is, so that
-//! who takes a place from another thread never meets that one's times. Two that read and share a place (their ids are a multiple of
+//! A plain array by the thread's id, since every wakeup and every switch of a task looks here. Each word says which thread it is of, so
+//! that a thread that takes a place from another never meets that one's times. Two that read and share a place (their ids are a multiple of
 //! 8192 apart) take it from each other: then the times are not known.
 //!
 //! Considered: a hash table (some 100 instructions for each switch of any task), task storage (Linux 5.11), `sched_info` in the task
@@ -85,7 +85,7 @@ static DISPLACED: PerCpuArray<Displaced> = PerCpuArray::with_max_entries(1, 0);
 /// Parts of which nothing is known.
 pub(crate) const UNSEEN: [u64; PARTS] = [unknown_part(Unknown::ReaderUnseen); PARTS];
 
-/// What is known of the thread that reads, in ns; 0 for what is not.
+/// The times of the thread that reads, in ns; 0 if unknown.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Reading {
@@ -99,7 +99,7 @@ pub(crate) struct Reading {
     pub(crate) holder: u64,
 }
 
-/// What is known of a thread that serves, at a moment at which it has a CPU.
+/// The times of a thread that serves, at a moment at which it has a CPU.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Serving {
@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// What is known of the thread with this tag, which has a CPU, at that time.
+    /// The times of the thread with this tag, which has a CPU, at that time.
     #[inline(always)]
     fn serving(&self, at: u64, tag: u64) -> Option<Serving> {
         let (off_cpu, asleep) = (self.off_cpu.get(), self.asleep.get());
@@ -198,8 +198,8 @@ impl Reader {
     }
 }
 
-/// The current thread has read a request at `at`. What it had read before on that socket, at `before`, it doesn't serve any more; 0 if it
-/// had read nothing. Nothing if nobody has seen it before.
+/// The current thread has read a request at `at`. It no longer serves what it had read before on that socket, at `before`; 0 if it had read
+/// nothing. Nothing if the thread was not seen before.
 #[inline(always)]
 pub(crate) fn serves(at: u64, before: u64) -> Option<Serving> {
     let (reader, tag) = known(Task::current_ids() as u32)?;
@@ -289,7 +289,7 @@ pub fn born<M: Memory>(thread: Thread<M>) {
         return;
     }
     let (slot, tag) = place(thread.thread());
-    // Another's place stays that one's: most of what is started reads nothing.
+    // Another thread's place stays as it is: most threads that are started read nothing.
     if let Some(reader) = READERS.get(slot)
         && reader.since.get() == 0
     {
@@ -353,7 +353,7 @@ fn gets_cpu<M: Memory>(reader: &Reader, tag: u64, before: Thread<M>, now: u64) {
     if !is_of(asked, tag) || !is_of(woken, tag) {
         return;
     }
-    // Whoever was on a CPU since, or has called since, was preempted and not woken.
+    // A thread that was on a CPU since, or has called since, was preempted and not woken.
     let waited = tagged::age::<TAG_BITS>(woken, now);
     let running = reader.running.get();
     let is_before = |word| tagged::age::<TAG_BITS>(word, now) >= waited;
@@ -389,7 +389,7 @@ fn holder<M: Memory>(before: Thread<M>, waited: u64, now: u64) -> u64 {
     process.into()
 }
 
-/// What is known of the current thread, which reads; `now` is about now.
+/// The times of the current thread, which reads; `now` is about now.
 #[inline(always)]
 pub(crate) fn current(now: u64) -> Reading {
     let (slot, tag) = place(Task::current_ids() as u32);
@@ -405,7 +405,7 @@ pub(crate) fn current(now: u64) -> Reading {
 
 /// The id of the process that had the CPU until the current thread got it, which reads; 0 if none had it.
 ///
-/// A global function: who reads a datagram has no room on the stack for more of [`Reading`].
+/// A global function: the program that reads a datagram has no room on the stack for more of [`Reading`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn reader_holder() -> u32 {

@@ -1,8 +1,8 @@
-//! What the thread that answers a request does from the end of its read to its call to write: `--stages fine`.
+//! What a thread does to answer a request, from the end of its read to its call to write: `--stages fine`.
 //!
-//! Each socket keeps who read from it last, and how long that thread had been off its CPUs, and asleep, by then ([`crate::readers`]
-//! adds that up). The same thread's next call to write on that socket is an answer's beginning. Where another thread calls, nobody
-//! knows what was done between the two.
+//! Each socket keeps its last reader, and how long that thread had been off its CPUs, and asleep, by then ([`crate::readers`] adds that
+//! up). The same thread's next call to write on that socket is an answer's beginning. Where another thread calls, it is unknown what was
+//! done between the two.
 //!
 //! A socket of TCP keeps it in its own entry, one of UDP in a table.
 
@@ -19,10 +19,10 @@ use crate::{
     readers::{self, Serving},
 };
 
-/// Who has read a request from a socket that nobody has begun to answer.
+/// The reader of a socket's last request, while that has no answer.
 #[repr(C)]
 pub(crate) struct Asked {
-    /// Process and thread id; 0 for nobody, [`UNSEEN`] for one that nobody has seen all the time since.
+    /// Process and thread id; 0 for none, [`UNSEEN`] for one that was not seen all the time since.
     reader: Field<u64>,
     from: Field<Serving>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Asked {
 const UNSEEN: u64 = u64::MAX;
 
 impl Asked {
-    /// The current thread has read from the socket at `at`, or else the kernel has by itself. Who asks others by these ports serves nobody.
+    /// The current thread has read from the socket at `at`, or else the kernel has by itself. A client by these ports serves no request.
     #[inline(always)]
     pub(crate) fn read(&self, at: u64, is_by_thread: bool, local: u16, remote: u16) {
         if is_client(local, remote, setting!(ephemeral_ports)) {
@@ -48,7 +48,7 @@ impl Asked {
         }
     }
 
-    /// The current thread begins to write to the socket at `at`: what it did for that, if somebody has read since somebody wrote.
+    /// The current thread begins to write to the socket at `at`: what it did for that, if a request was read since the last write.
     #[inline(always)]
     pub(crate) fn answer(&self, at: u64) -> Served {
         let reader = self.reader.get();
@@ -69,7 +69,7 @@ impl Asked {
 /// Slots of [`ASKED`], as a power of two.
 const SLOT_BITS: u32 = 10;
 
-/// The same of a socket of UDP.
+/// [`Asked`] for a socket of UDP.
 #[repr(C)]
 struct AskedByUdp {
     /// Its address.
@@ -151,7 +151,7 @@ mod tests {
             Self(slab)
         }
 
-        /// Of this id, in this system call.
+        /// A thread with this id, in this system call.
         fn thread(&self, id: u32, call: u32) -> Thread<Probed> {
             let task = memory::take(self.0);
             memory::write(task + 8, id);
@@ -296,7 +296,7 @@ mod tests {
         readers::exited(threads.thread(THREAD, READ));
         readers::born(threads.thread(THREAD, READ));
         assert_eq!(unknown(asked.answer(now())), Some(Unknown::ReaderUnseen));
-        // Nobody saw it come back.
+        // Its return to a CPU was not seen.
         reads(&asked, THREAD);
         readers::switched(threads.thread(THREAD, READ), threads.thread(0, 0)).unwrap();
         assert_eq!(unknown(asked.answer(now())), Some(Unknown::ReaderUnseen));

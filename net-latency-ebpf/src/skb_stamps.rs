@@ -4,9 +4,9 @@
 //! be has an end or a hand-over here:
 //!
 //! - by a driver: its stamp overwrites whatever an earlier skb left under the address;
-//! - by `skb_clone` in IP, which takes a clone where somebody else has the skb too (`skb_share_check` in `ip_rcv_core` and
-//!   `ip6_rcv_core`; a packet socket bound to the device for that protocol): the stamps lie under the buffer's address then, which
-//!   clones share ([`received`]);
+//! - by `skb_clone` in IP, which takes a clone where the skb has another user too (`skb_share_check` in `ip_rcv_core` and `ip6_rcv_core`; a
+//!   packet socket bound to the device for that protocol): the stamps lie under the buffer's address then, which clones share
+//!   ([`received`]);
 //! - by a copy (`skb_copy_header`: `skb_copy`, `pskb_copy`, `skb_copy_expand`, generic XDP's `skb_pp_cow_data`): it gets the stamps of
 //!   what it copies, or loses those that were left under its address ([`copied`]);
 //! - by `skb_segment`, where NFQUEUE cuts a merged packet up: stamps from before count for none after it ([`segmented`]);
@@ -54,8 +54,8 @@ static SKB_STAMPS: Own<StampSlot, { SLOTS as usize }> = unsafe { Own::zeroed() }
 // SAFETY: an integer.
 static HAS_SHARED: Global<u64> = unsafe { Global::zeroed() };
 
-/// When an skb that IP had received was cut into segments, ns; 0 if none was. What was stamped before may be left under an address that
-/// one of the segments has got.
+/// When an skb that IP had received was cut into segments, ns; 0 if none was. Earlier stamps may be left under an address that one of the
+/// segments has got.
 #[unsafe(no_mangle)]
 // SAFETY: an integer.
 static SEGMENTED_AT: Global<u64> = unsafe { Global::zeroed() };
@@ -260,7 +260,7 @@ impl SkbStamps {
         }
     }
 
-    /// The same of all that IP and the driver have stamped.
+    /// The skb has no stamp of the driver or IP any more.
     #[inline(always)]
     fn drop_in(self) {
         self.drop(SkbStage::Arrived);
@@ -301,9 +301,9 @@ fn is_shared(head: u64) -> bool {
 
 /// The later of two pairs of stamps.
 ///
-/// Under the address of a clone there may be stamps of another packet, and so there may be under a buffer's. They are older: whoever left
-/// them under the clone's address had it before the clone was made, and that was after IP had stamped the buffer; and whoever left them under
-/// the buffer's had that before this packet came, which IP has then stamped under its own address.
+/// Under the address of a clone there may be stamps of another packet, and so there may be under a buffer's. They are older: the packet
+/// that left them under the clone's address had it before the clone was made, and that was after IP had stamped the buffer; and the one
+/// that left them under the buffer's had that before this packet came, which IP has then stamped under its own address.
 #[inline(always)]
 fn later(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
     if last(other) > last(one) { other } else { one }
@@ -320,7 +320,7 @@ pub(crate) fn stamp(skb: u64, stage: SkbStage) {
     stamp_at(skb, stage, now());
 }
 
-/// The same at another time.
+/// The skb at this address passed a stage at that time.
 #[inline(always)]
 pub(crate) fn stamp_at(skb: u64, stage: SkbStage, at: u64) {
     of(skb).stamp(stage, at);
@@ -336,7 +336,7 @@ pub(crate) fn received<M: Memory>(skb: Skb<M>) {
     }
 }
 
-/// The same of one that others have too: IP goes on with a clone, which has another address and the same buffer.
+/// [`received`] for an skb with other users: IP goes on with a clone, which has another address and the same buffer.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called; as those that follow.
 #[unsafe(no_mangle)]
@@ -422,8 +422,8 @@ pub(crate) fn drop_in(skb: u64) {
     of(skb).drop_in();
 }
 
-/// An skb is dropped, whose buffer is at `head` if clones share that: what is left under its address is of no packet. 1 if it was stamped
-/// on its way in, and so has not come to its transport.
+/// An skb is dropped, whose buffer is at `head` if clones share that: stamps under its address belong to no packet any more. 1 if it was
+/// stamped on its way in, and so has not come to its transport.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn forget(skb: u64, head: u64) -> u32 {
@@ -565,7 +565,7 @@ mod tests {
         let own = later(of(clone).take_in(now), of_buffer(buffer).take_in(now));
         assert_eq!(own, (START + 100, START + 110));
         assert_eq!(of(skb).take_in(now), (0, 0));
-        // Later it is the buffer that has what was left of an earlier one.
+        // Later it is the buffer that has stamps of an earlier one.
         of_buffer(buffer).set_in((START + 200, START + 210));
         of(clone).set_in((START + 300, START + 310));
         let now = START + 320;
@@ -604,7 +604,7 @@ mod tests {
         assert!(age(word, (1 << 39) + 2 * OLD) >= OLD);
     }
 
-    /// What is dropped is of no packet any more, which had come that far or had not.
+    /// A dropped skb has no stamps any more, however far it had come.
     #[test]
     fn an_skb_that_is_dropped_has_no_stamps() {
         Machine::reset();

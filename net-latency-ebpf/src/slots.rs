@@ -1,17 +1,16 @@
-//! Slots of an array in front of a map that evicts: whoever finds a free one is looked up in a handful of instructions, and the map,
-//! whose insertion, lookup and deletion cost some 1,300, takes what finds none.
+//! Slots of an array in front of a map that evicts: an entry in a slot is looked up in a handful of instructions. What finds no free slot
+//! goes to the map, whose insertion, lookup and deletion cost some 1,300.
 //!
-//! Nobody may lock here on Linux 5.10 (`bpf_spin_lock` is refused in tracing programs, fetching atomics came with 5.12), so a
-//! slot is held by counting: each attempt adds one to `claims`, and only who finds that nobody else did so between looking and
-//! adding has it. What was added is added to `releases` in the end. Both only grow, so that an attempt that fails leaves no
-//! trace. A slot is free while they are equal, and has an entry, or is getting one, while they differ by one. Who has a slot
-//! with an entry to himself has added a second claim. What is added here keeps all other reads and writes from crossing it, and
-//! where memory is read and written in any order ([`arch`]), more does: an entry is read after its key, and what is in the map is
-//! looked for after the keys.
+//! Locks are not allowed here on Linux 5.10 (`bpf_spin_lock` is refused in tracing programs, fetching atomics came with 5.12), so a slot is
+//! held by counting: each attempt adds one to `claims`, and has the slot only if no other attempt came between its look and its addition.
+//! What was added is added to `releases` in the end. Both only grow, so that an attempt that fails leaves no trace. A slot is free while
+//! they are equal, and has an entry, or is getting one, while they differ by one. The holder of a slot with an entry has added a second
+//! claim. These additions keep all other reads and writes from crossing them. Where memory is read and written in any order ([`arch`]),
+//! more does: an entry is read after its key, and the map is searched after the keys.
 //!
-//! Considered: a word that proves that an entry is whole (mixing ten words twice costs more than the claims), a slot of each CPU
-//! (who takes a packet doesn't know which CPU brought it), the map alone (what this was), eviction within the array (what waits
-//! for long is what one looks for; a slot's entry moves to the map instead, once it is old and another wants the slot).
+//! Considered: a word that proves that an entry is whole (mixing ten words twice costs more than the claims), a slot of each CPU (the taker
+//! of a packet doesn't know which CPU brought it), the map alone (as it was before), eviction within the array (packets that wait for long
+//! are the interesting ones; a slot's entry moves to the map instead, once it is old and another wants the slot).
 
 #[cfg(target_arch = "bpf")]
 use core::mem;
@@ -62,7 +61,7 @@ pub(crate) struct Found<T> {
     pub(crate) entry: *mut T,
     key: u64,
     spilled: *mut u64,
-    /// The slot, which the finder has to himself; null if it is in the map.
+    /// The slot, which the finder alone holds; null if the entry is in the map.
     slot: *mut Slot<T>,
     /// Whether there were two, one of which is gone.
     pub(crate) is_twin: bool,
@@ -83,7 +82,7 @@ pub(crate) struct Table<T: 'static, const BITS: u32> {
 pub(crate) enum Inserted<T> {
     /// It is in.
     New,
-    /// One with its key is there. It is not held, so that who takes it is not kept from it, and may be another's by now.
+    /// One with its key is there. It is not held, so that its taker is not blocked, and it may be another's by now.
     There(*mut T),
     /// There is no room.
     NoRoom,
@@ -119,7 +118,7 @@ impl<T> Slot<T> {
 
     #[inline(always)]
     fn set_key(slot: *mut Self, key: u64) {
-        // SAFETY: as in `load`; whoever is here has the slot to himself.
+        // SAFETY: as in `load`; the caller alone holds the slot.
         #[cfg(target_arch = "bpf")]
         unsafe {
             arch::write_last!(slot, mem::offset_of!(Self, key), key);
@@ -140,7 +139,7 @@ impl<T> Slot<T> {
     /// The claims on a slot.
     #[inline(always)]
     fn claims(slot: *mut Self) -> u64 {
-        // SAFETY: as in `load`. In this order: what is claimed meanwhile shows.
+        // SAFETY: as in `load`. In this order: claims made meanwhile show.
         unsafe {
             let claims = Self::load(&raw const (*slot).claims);
             claims.wrapping_sub(Self::load(&raw const (*slot).releases))
@@ -152,7 +151,7 @@ impl<T> Slot<T> {
     fn claim(slot: *mut Self, others: u64) -> bool {
         // SAFETY: as in `load`.
         let (claims, releases) = unsafe { (&raw mut (*slot).claims, &raw mut (*slot).releases) };
-        // In this order: what was claimed after the first look makes the last one fail.
+        // In this order: a claim after the first look makes the last one fail.
         let seen = Self::load(claims);
         if seen.wrapping_sub(Self::load(arch::after(releases, || seen))) != others {
             return false;
@@ -184,15 +183,15 @@ impl<T> Slot<T> {
         add_in_order(unsafe { &raw mut (*slot).releases }, claims);
     }
 
-    /// Gives the slot an entry, which whoever looks for it finds from now on.
+    /// Gives the slot an entry, which lookups find from now on.
     #[inline(always)]
     fn fill(slot: *mut Self, key: u64, entry: &T) {
-        // SAFETY: the caller has the slot to himself; all of an entry is words, and those of a map's entry are writable.
+        // SAFETY: the caller alone holds the slot; all of an entry is words, and those of a map's entry are writable.
         unsafe { copy_words(&raw const *entry, &raw mut (*slot).entry) };
         Self::set_key(slot, key);
     }
 
-    /// The entry is gone, and with it the claim of who is here, and that of who brought it.
+    /// The entry is gone, and with it the caller's claim, and that of the one that brought it.
     #[inline(always)]
     fn clear(slot: *mut Self) {
         Self::set_key(slot, 0);
@@ -228,7 +227,7 @@ impl<T> Slots<T> {
         unsafe { &raw mut (*slots).spilled }
     }
 
-    /// Whether the map may have an entry that none of the slots had. What is moved there leaves the first of them.
+    /// Whether the map may have an entry that none of the slots had. An entry that moves there leaves the first of them.
     #[inline(always)]
     fn has_spilled(slots: *mut Self) -> bool {
         let spilled = arch::after(Self::spilled(slots), || Slot::key(Self::slot(slots, 0)));
@@ -299,8 +298,8 @@ impl<T, const BITS: u32> Table<T, BITS> {
         self.places.slots(key)
     }
 
-    /// The entry with this key, of a kind that nobody else reaches meanwhile (by the lock of what it is of), and that stays in
-    /// its slot.
+    /// The entry with this key, of a kind that nothing else reaches meanwhile (a lock of the kernel's sees to that), and that stays in its
+    /// slot.
     #[inline(always)]
     pub(crate) fn peek(&self, key: u64) -> Option<*mut T> {
         self.peek_in(self.slots(key)?, key)
@@ -329,9 +328,9 @@ impl<T, const BITS: u32> Table<T, BITS> {
         let _ = self.map.insert(key, entry, 0);
     }
 
-    /// Whether the map has an entry with this key: what was read of it before is of one entry then, and not of one that has got the place
-    /// of an evicted one. (One that was evicted and has come again meanwhile stands for the same.) `when` is by what name a test has it
-    /// evicted just now.
+    /// Whether the map has an entry with this key: earlier reads were of that entry then, and not of one that has got the place of an
+    /// evicted one. (One that was evicted and has come again meanwhile stands for the same.) `when` is by what name a test has it evicted
+    /// just now.
     #[inline(always)]
     pub(crate) fn has_spilled(&self, key: u64, when: u32) -> bool {
         skips::evict(when, self.map, &key);
@@ -379,7 +378,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         Some(Found { entry, key, spilled: Slots::spilled(slots), slot: ptr::null_mut(), is_twin: false })
     }
 
-    /// The same, if it has a slot.
+    /// [`Self::find`], for an entry in a slot only.
     #[inline(always)]
     pub(crate) fn find_in_slot(&self, key: u64) -> Option<Found<T>> {
         self.find_among(self.slots(key)?, key)
@@ -410,7 +409,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         is_twin
     }
 
-    /// What was found stays.
+    /// The found entry stays.
     #[inline(always)]
     pub(crate) fn keep(found: &Found<T>) {
         if !found.slot.is_null() {
@@ -418,7 +417,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         }
     }
 
-    /// What was found is gone. False if the map had evicted it meanwhile.
+    /// The found entry is gone. False if the map had evicted it meanwhile.
     #[inline(always)]
     pub(crate) fn remove(&self, found: &Found<T>) -> bool {
         if !found.slot.is_null() {
@@ -433,7 +432,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         was_there
     }
 
-    /// What was found is gone, and counts as if the map had evicted it.
+    /// The found entry is gone, and counts as if the map had evicted it.
     #[inline(always)]
     pub(crate) fn evict(&self, found: &Found<T>) {
         if !found.slot.is_null() {
@@ -473,9 +472,9 @@ fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key
     let spilled = Slots::spilled(slots);
     let slot = Slots::slot(slots, 0);
     let there = Slot::key(slot);
-    // SAFETY: within a map's entry; what is read may be another entry's by now, and is looked at again.
+    // SAFETY: within a map's entry; the time that is read may be another entry's by now, and is checked again.
     let is_old = |slot: *mut Slot<T>| unsafe { (*slot).entry.came() + OLD < entry.came() };
-    // Before it is in the map, so that whoever looks for it looks there.
+    // Before it is in the map, so that lookups go there.
     add_in_order(spilled, 1);
     if there != 0 && is_old(slot) && Slot::hold(slot, there) {
         // SAFETY: the slot is the caller's, and so is its entry.
@@ -486,7 +485,7 @@ fn spill<T: Entry + 'static>(slots: *mut Slots<T>, map: &LruHashMap<u64, T>, key
             Slot::set_key(slot, 0);
             Slot::fill(slot, key, entry);
         }
-        // The claim of who brought the old entry is the new one's.
+        // The claim that came with the old entry is now the new one's.
         Slot::release(slot, 1);
         if has_moved {
             return SPILLED;
@@ -580,7 +579,7 @@ mod tests {
         unsafe { (*entry).value }
     }
 
-    /// Of each pair what it says of the map is so, and no slot has more claims than it should.
+    /// What each pair of slots says of the map is true, and no slot has more claims than it should.
     fn expect_whole(expected: &HashMap<u64, u64>) {
         let mut held: Vec<_> = TABLE.entries().into_iter().map(value).collect();
         let mut values: Vec<_> = expected.values().copied().collect();
@@ -662,7 +661,7 @@ mod tests {
         }
     }
 
-    /// While a slot is somebody's, others neither find its entry nor take it away.
+    /// While a slot is held, others neither find its entry nor take it away.
     #[test]
     fn what_is_held_stays() {
         Machine::reset();

@@ -54,9 +54,9 @@ pub struct Receiving {
     drv: Field<u64>,
     ip: Field<u64>,
     transport: Field<u64>,
-    /// Of what GRO merged: the task that this CPU runs. Where softirqs are preempted, what comes between is in another.
+    /// For a packet that GRO merged: the task that this CPU runs. Where softirqs are preempted, a packet that comes between is in another.
     merged_in: Field<u64>,
-    /// Of what GRO merged, and 0 for a plain datagram: the ports, which segments made of it have too.
+    /// The ports of a packet that GRO merged, which the segments made of it have too; 0 for a plain datagram.
     merged_ports: Field<u32>,
     /// How many of these segments are not queued yet.
     merged_left: Field<u32>,
@@ -76,7 +76,7 @@ impl Receiving {
         (self.drv.get(), self.ip.get(), transport)
     }
 
-    /// What comes from now on is not this packet, nor made of it.
+    /// Later skbs are not this packet, nor made of it.
     #[inline(always)]
     fn end(&self) {
         self.skb.set_alone(0);
@@ -87,7 +87,7 @@ impl Receiving {
     /// The skb with which the packet came is dropped, or not followed.
     #[inline(always)]
     fn end_skb<M: Memory>(&self, skb: Skb<M>) {
-        // Of a merged one with a list of its segments the first is that skb (`skb_segment_list`), and the others go on.
+        // If a merged skb has a list of its segments, the first of them is that skb (`skb_segment_list`), and the others go on.
         let is_whole = self.merged_ports.get() == 0 || skb.gro_segments() > 1;
         self.skb.set_alone(0);
         self.head.set(0);
@@ -96,7 +96,7 @@ impl Receiving {
         }
     }
 
-    /// An skb is dropped that was not queued, or is not followed: if it was a segment of what was merged, one less is to come.
+    /// An skb is dropped that was not queued, or is not followed: if it was a segment of a merged packet, one less is to come.
     #[inline(always)]
     fn end_segment<M: Memory>(&self, skb: Skb<M>) {
         let merged_ports = self.merged_ports.get();
@@ -197,7 +197,7 @@ pub struct Send {
     netns: Field<u32>,
     state: Field<SendState>,
     reserved: u32,
-    /// Who sends it, if `app` is known.
+    /// The task that sends it, if `app` is known.
     task: Field<Task>,
     /// What that thread did for it, if it is an answer.
     #[cfg(feature = "fine")]
@@ -286,8 +286,7 @@ fn lose_sight(skb: u64) {
     }
 }
 
-/// A thread that has sent nothing yet. Of words, because fields that change would make a map of it that can be
-/// written to.
+/// A thread that has sent nothing yet. An array of words: with fields that change, the map for it would be writable.
 #[unsafe(no_mangle)]
 static NO_SEND: [u64; size_of::<Send>() / 8] = [0; size_of::<Send>() / 8];
 
@@ -420,8 +419,8 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     receiving.merged_left.set(u32::from(segments));
     receiving.transport.set(transport);
     receiving.has_stamps.set(0);
-    // Of most packets, which others get, nobody asks for the stamps. What was merged is freed before its segments are queued, so that
-    // its address may be another's by then.
+    // With a filter by process most packets go to others, and their stamps are not needed. A merged skb is freed before its segments are
+    // queued, so that its address may be another's by then.
     if is_merged || !filter::is_by_process() {
         receiving.take_stamps(skb, transport);
     }
@@ -446,7 +445,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let merged_ports = receiving.merged_ports.get();
     let is_segment = merged_ports != 0 && merged_ports == header as u32;
     let is_packet = receiving.skb.get() == number(skb.address());
-    // What was merged is freed before its segments are queued: its address may be that of a packet that comes between.
+    // A merged skb is freed before its segments are queued: a packet that comes between may have its address.
     let is_between = merged_ports != 0 && receiving.merged_in.get() != Task::current_ids();
     let is_its = !is_between && (is_packet || receiving.head.get() == skb.head() || is_segment);
     let (drv, ip, transport) = if is_its { receiving.stamps(skb) } else { (0, 0, 0) };
@@ -473,7 +472,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
         Inserted::There(_) => {
             // The address' last life ended unseen.
             let Some(found) = WAITING.find(number(skb.address())) else { return Err(Counter::MapFull) };
-            // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which whoever takes it notices.
+            // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which the taker notices.
             unsafe { copy_words(&raw const datagram, found.entry) };
             Table::<Datagram, SLOT_BITS>::keep(&found);
             counters::both(Counter::Stored, Counter::Taken);
@@ -525,7 +524,7 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
         return Ok(());
     }
     let Some(found) = WAITING.find(number(skb.address())) else { return not_followed(socket) };
-    // SAFETY: written before the skb was on the queue; only who takes the skb from there is here.
+    // SAFETY: written before the skb was on the queue; only the task that takes the skb from there comes here.
     let datagram = unsafe { &*found.entry };
     let header = skb.udp_header();
     if datagram.socket != socket.address() || datagram.header != header {
@@ -637,7 +636,7 @@ fn parts(_: u64, _: u64) -> [u64; PARTS] {
     [0; PARTS]
 }
 
-/// The process that had the CPU until the current thread got it, as far as anybody asks.
+/// The process that had the CPU until the current thread got it, if that is needed.
 #[cfg(feature = "fine")]
 #[inline(always)]
 fn holder() -> u32 {
@@ -725,7 +724,7 @@ fn current_or_new() -> Result<&'static Send, Counter> {
 #[inline(always)]
 pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     if !filter::current() {
-        // What it begins is not of whoever is wanted and has called before, should that one complete it.
+        // If a wanted task that has called before completes this datagram, it still is not that task's.
         if !untraced::is_socket_untraced(socket) && !socket.udp_pending() {
             begun(socket).set(0);
         }
@@ -797,11 +796,11 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     }
     let send = current_or_new()?;
     let has_called = send.state.get() == SendState::Called && send.socket.get() == number(socket.address());
-    // A datagram that was never corked is this thread's, whoever calls meanwhile.
+    // A datagram that was never corked is this thread's, even if others call meanwhile.
     let is_known = has_called && (begun(socket).get() == send.app.get() || !socket.udp_pending());
     send.end();
     if !is_known {
-        // Another thread began this datagram, or it was begun before tracing: whose it is is not known.
+        // Another thread began this datagram, or it was begun before tracing: its owner is unknown.
         send.app.set(0);
         if !filter::unknown() {
             return Err(Counter::FilteredOut);
@@ -832,8 +831,8 @@ fn exclude() -> HookResult {
     Err(Counter::FilteredOut)
 }
 
-/// An skb that has a socket, which is not a TCP socket that is known, is handed to a device's queue. Of a
-/// datagram that IP fragmented it is the first fragment, which has the datagram's skb. Nothing if it is none that is on its way.
+/// An skb of a socket that is no known TCP socket is handed to a device's queue. If IP fragmented a datagram, this is the first fragment,
+/// which has the datagram's skb. Nothing if the skb is not one on its way.
 #[inline(always)]
 pub(crate) fn queued<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
     if !filter::protocol(IPPROTO_UDP) {
@@ -910,13 +909,13 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             rtt_or_holder: 0,
         }
     };
-    // Its thread alone writes what it sends, unless that is evicted: then whoever has its place has no skb at first.
+    // Its thread alone writes its entry, unless that is evicted: then the next owner of its place has no skb at first.
     let is_its = || {
         if skips::happens(const { hook_key("udp::send_evicted") }) {
             send.skb.set(0);
         }
         arch::read_before(send.skb.address());
-        // Where others see what one writes in another order, an entry that has got another's place shows by its key.
+        // Where other CPUs see writes in another order, an entry that has got another's place shows by its key.
         let is_here = || {
             let is_it = |other: &Send| core::ptr::eq(other, send);
             current().is_some_and(is_it) || parked(number(skb.address())).is_some_and(is_it)
@@ -964,7 +963,8 @@ mod tests {
         kernel::memory::Probed,
     };
 
-    /// Of what GRO merged with a list of its segments the first one's skb is that of all, and goes alone. One that lies in pages is all.
+    /// If GRO merged with a list of segments, the first segment's skb is the merged one's, and goes alone. A merged skb with pages is the
+    /// whole packet.
     #[test]
     fn segments_of_a_list_come_when_the_first_has_gone() {
         Machine::reset();

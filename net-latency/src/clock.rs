@@ -28,8 +28,7 @@ impl Clock {
         }))
     }
 
-    /// Of some readings of (monotonic, realtime, monotonic), the one least disturbed between its two
-    /// ends says most precisely what time it was in the middle.
+    /// The least disturbed of some readings of (monotonic, realtime, monotonic): it says most precisely what time it was in the middle.
     fn tightest(readings: impl Iterator<Item = (i64, i64, i64)>) -> Self {
         let offset_ns = readings
             .min_by_key(|(before, _, after)| after - before)

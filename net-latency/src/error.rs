@@ -18,7 +18,7 @@ pub enum Failure {
     Usage(String),
     /// This kernel, or this user on it, can't trace.
     CannotTrace {
-        /// What is in the way.
+        /// The obstacle.
         found: String,
         /// What to do about it.
         remedy: Option<String>,

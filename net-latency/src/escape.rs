@@ -1,12 +1,11 @@
-//! Text of somebody's choice, such as the name of a process, made harmless: nothing in it acts on a terminal, ends a line or
-//! separates fields.
+//! Untrusted text, such as the name of a process, made harmless: nothing in it acts on a terminal, ends a line or separates fields.
 
 use std::fmt::{self, Display, Write as _};
 
 use sha2::{Digest as _, Sha256};
 
-/// Writes a name so that nothing in it acts or separates: each byte of what is not
-/// printable, and of `\`, `,` and `|`, as `\xNN`. `-` for an unknown one.
+/// Writes a name so that nothing in it acts or separates: each byte of unprintable characters, and of `\`, `,` and `|`, as `\xNN`. `-` for
+/// an unknown one.
 pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(name) = name else {
         out.push(b'-');
@@ -46,10 +45,10 @@ pub(crate) const LONGEST: usize = 128;
 const BEGINNING: usize = 40;
 const END: usize = 70;
 
-/// A name of any length in at most [`LONGEST`] bytes, as [`write_name`] has it. Of a longer one it is the beginning and the end, and
-/// between them a number that tells it from all others: nobody can choose a name that is shown as another one.
+/// A name of any length in at most [`LONGEST`] bytes, as [`write_name`] has it. A longer one is cut to its beginning and end, and between
+/// them a number that tells it from all others: no name can be chosen that is shown as another one.
 pub(crate) fn bounded(name: &[u8]) -> String {
-    // What is longer as it is won't fit.
+    // A longer name won't fit.
     if let Some(whole) = (name.len() <= LONGEST).then(|| printable(name, LONGEST)).flatten() {
         return whole;
     }
@@ -68,7 +67,7 @@ fn printable(name: &[u8], most: usize) -> Option<String> {
     (out.len() + doubled <= most).then(|| String::from_utf8_lossy(&out).into_owned())
 }
 
-/// The same in each run, as series are.
+/// A hash that is the same in each run, as series are.
 fn hash(name: &[u8]) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&Sha256::digest(name)[..8]);
@@ -93,7 +92,7 @@ pub(crate) fn is_printable_beyond_ascii(c: char) -> bool {
     c.escape_debug().eq([c])
 }
 
-/// Text of somebody's choice, shown so that nothing in it acts on a terminal or ends the line.
+/// Untrusted text, shown so that nothing in it acts on a terminal or ends the line.
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl Display for Printable<'_> {

@@ -1,5 +1,5 @@
-//! Files that the command line names, opened so that nobody else decides which file that is: a run as root writes in
-//! directories that others can write too, and reads what others may have put there.
+//! Files that the command line names, opened so that no other user decides which file that is: a run as root writes in directories that
+//! others can write too, and reads what others may have put there.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use rustix::{
     process::geteuid,
 };
 
-/// Readable and writable for the owner, readable for the group: what is written says who talks to whom.
+/// Readable and writable for the owner, readable for the group: lines tell who talks to whom.
 const MODE: Mode = Mode::from_raw_mode(0o640);
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// As many links as the kernel follows (`MAXSYMLINKS`).
@@ -41,10 +41,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where `path` leads. A link is followed if it is root's or the user's own, so that nobody else can lead the way.
+    /// Where `path` leads. A link is followed if it is root's or the user's own, so that no other user can redirect it.
     ///
     /// # Errors
-    /// What the system says, or which link is somebody else's.
+    /// What the system says, or which link belongs to another user.
     pub(crate) fn find(path: &Path) -> io::Result<Self> {
         let begin = |name: &str| io::Result::Ok(File::from(openat(CWD, name, DIRECTORY, Mode::empty())?));
         let mut directory = begin(".")?;
@@ -86,7 +86,7 @@ impl Place {
     /// [`ErrorKind::WouldBlock`] where a reader is slow.
     ///
     /// # Errors
-    /// What the system says, or why nobody should write to what is there.
+    /// What the system says, or why the file there should not be written to.
     pub(crate) fn append(&self) -> io::Result<(File, bool)> {
         let flags = OFlags::WRONLY | OFlags::APPEND;
         for _ in 0..TRIES {
@@ -110,7 +110,7 @@ impl Place {
         Err(refused("somebody makes and removes it all the time".to_owned()))
     }
 
-    /// Opens what is there and no regular file, to be written from here on.
+    /// Opens an existing file that is not a regular one, to be written from here on.
     ///
     /// # Errors
     /// As for [`Self::append`].
@@ -285,7 +285,7 @@ fn enter(directory: &File, name: &OsStr) -> io::Result<File> {
     Ok(openat(directory, name, DIRECTORY | follow, Mode::empty())?.into())
 }
 
-/// Where a link leads, and whose it is; `None` for what is no link, or not there.
+/// Where a link leads, and its owner; `None` if it is no link, or not there.
 fn link(directory: &File, name: &OsStr) -> io::Result<Option<(OsString, u32)>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened: OwnedFd = match openat(directory, name, flags, Mode::empty()) {
@@ -297,7 +297,7 @@ fn link(directory: &File, name: &OsStr) -> io::Result<Option<(OsString, u32)>> {
     if rustix::fs::FileType::from_raw_mode(status.st_mode) != rustix::fs::FileType::Symlink {
         return Ok(None);
     }
-    // Of the very link whose owner was asked.
+    // The target of the very link whose owner was checked.
     let target = readlinkat(&opened, "", Vec::new())?;
     Ok(Some((OsString::from_vec(target.into_bytes()), status.st_uid)))
 }
@@ -320,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    /// Of nobody, whom every Linux knows by this number.
+    /// The user `nobody`, which has this number on every Linux.
     const NOBODY: u32 = 65534;
 
     fn scratch() -> (TempDir, PathBuf) {
@@ -337,7 +337,7 @@ mod tests {
         append(path).expect_err("refused").to_string()
     }
 
-    /// Whether what belongs to somebody else can be made here: only root can give something away.
+    /// Whether this test can make files of another user: only root can give them away.
     fn can_give_away() -> bool {
         geteuid().is_root()
     }
@@ -424,7 +424,7 @@ mod tests {
         fs::write(&path, "").expect("written");
         chown(&path, Some(NOBODY), None).expect("given away");
         assert!(sentence(&path).contains("belongs to another user (uid 65534)"), "{}", sentence(&path));
-        // In their own directory it is where they are at home.
+        // In its owner's directory that file is fine.
         chown(directory.path(), Some(NOBODY), None).expect("given away");
         append(&path).expect("fine");
         // But not under a second name: the other may be anywhere.
@@ -439,7 +439,7 @@ mod tests {
         assert!(sentence(&path).contains("a FIFO that nobody reads"), "{}", sentence(&path));
         let mut options = File::options();
         let mut reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("fine");
-        let (mut writer, _) = append(&path).expect("somebody reads");
+        let (mut writer, _) = append(&path).expect("it has a reader");
         writer.write_all(b"one\n").expect("written");
         drop(writer);
         let mut text = String::new();

@@ -159,7 +159,7 @@ pub(crate) fn run(
     go_on_for(seconds.map(Duration::from_secs), name, tries, seeds, words, reader);
 }
 
-/// The same for a time; without one, as many `tries`.
+/// Runs for a time; without one, for as many `tries`.
 fn go_on_for(
     time: Option<Duration>,
     name: &str,

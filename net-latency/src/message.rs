@@ -1,5 +1,5 @@
-//! Messages on standard error. Whoever closed it doesn't want to know, which is no reason not to go on. Whoever reads it
-//! slowly, or not at all, gets what fits: nobody waits for them, since what waits can't be ended and stays attached.
+//! Messages on standard error. If it is closed, the run goes on. A reader that is slow, or reads nothing, gets what fits: the run doesn't
+//! wait for it, since a run that waits can't be ended and stays attached.
 
 use std::{
     fmt::{Display, Write as _},
@@ -18,7 +18,7 @@ use crate::escape::Printable;
 
 /// How long a message may keep us from our signals.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long the end waits for a reader who takes nothing.
+/// How long the end waits for a reader that takes nothing.
 const LAST_PATIENCE: Duration = Duration::from_millis(250);
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const CHUNK: usize = 4096;
@@ -27,7 +27,7 @@ const MOST: usize = 256 << 10;
 
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting { text: Vec::new(), dropped: 0 });
 
-/// Writes a line that says whose it is. Nothing in it acts on a terminal, whoever chose its words.
+/// Writes a line under the tool's name. Nothing in it acts on a terminal, even if it quotes untrusted text.
 pub(crate) fn tell(text: impl Display) {
     say(|out| {
         out.extend_from_slice(lines(&text.to_string()).as_bytes());
@@ -38,7 +38,7 @@ pub(crate) fn tell(text: impl Display) {
 fn lines(text: &str) -> String {
     let mut lines = String::new();
     for (number, line) in text.lines().enumerate() {
-        // What somebody else has put a newline into must not look like a line of ours.
+        // Quoted text with a newline in it must not look like a line of ours.
         lines.push_str(if number == 0 { "net-latency: " } else { "  " });
         lines.extend([Printable(line).to_string().as_str(), "\n"]);
     }
@@ -60,7 +60,7 @@ pub(crate) fn finish() {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner).write(&io::stderr(), LAST_PATIENCE);
 }
 
-/// What is drawn on a terminal and soon drawn anew: a terminal that takes nothing now gets the next one.
+/// Text that is drawn on a terminal and soon drawn anew: a terminal that takes nothing now gets the next one.
 pub(crate) struct Drawing;
 
 impl Write for Drawing {
@@ -77,7 +77,7 @@ impl Write for Drawing {
     }
 }
 
-/// Text that nobody has taken yet.
+/// Text that was not read yet.
 struct Waiting {
     text: Vec<u8>,
     /// Messages that there was no room for.
@@ -113,7 +113,7 @@ impl Waiting {
             match outcome {
                 Ok(count) => written += count,
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // Closed, or full: there is nobody to tell.
+                // Closed, or full: there is no reader to tell.
                 Err(_) => written = self.text.len(),
             }
         }
@@ -125,7 +125,7 @@ fn is_writable(to: impl AsFd, patience: Duration) -> Result<bool, Errno> {
     let timeout = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
     match poll(&mut [PollFd::new(&to, PollFlags::OUT)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
-        // A signal has come: whoever waits for it gets its turn.
+        // A signal has come: its handler gets its turn.
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! Documents that tests write from what is declared, and compare with it.
+//! Documents that tests generate from declarations, and compare with them.
 
 use std::{env, fs, path::PathBuf};
 

@@ -15,7 +15,7 @@ use walkdir::{DirEntry, WalkDir};
 const LENGTHS: [(&str, usize); 3] = [("README.md", 160), ("ARCHITECTURE.md", 300), ("CONTRIBUTING.md", 120)];
 const COLUMNS: usize = 100;
 
-/// Words that nobody outside of this project would use so, as patterns, and what to say instead.
+/// Words that no one outside this project would use so, as patterns, and what to say instead.
 const WORDS: [(&str, &str); 22] = [
     (r"passings?", "skb stamps"),
     (r"foreign|shun|shuns|shunned|welcome", "untraced flow"),
@@ -427,7 +427,7 @@ fn whoever_finds_a_vulnerability_knows_whom_to_tell() {
     }
 }
 
-/// Where one of [`WORDS`] stands in `text`, with what is around it.
+/// Where one of [`WORDS`] stands in `text`, with its context.
 fn words_of_ours(name: &str, text: &str) -> Vec<String> {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = Vec::new();

@@ -54,7 +54,7 @@ fn paths(text: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Reads what follows `path`, a name or several in braces, to its end; returns what is behind it.
+/// Reads the rest of `path`, a name or several in braces, to its end; returns the text behind it.
 fn branch<'a>(text: &'a str, path: &mut Vec<&'a str>, found: &mut Vec<Vec<&'a str>>) -> &'a str {
     let text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
@@ -159,7 +159,7 @@ fn taken(modules: &BTreeMap<Vec<String>, String>) -> BTreeMap<&[String], BTreeSe
     modules.iter().map(of).collect()
 }
 
-/// The files that lead back to themselves, each circle as one list. A folder's own file is none of them: it names what is in it.
+/// The files that lead back to themselves, each circle as one list. A folder's own file is none of them: it names the files in it.
 fn circles(root: &Path) -> Vec<Vec<String>> {
     let modules = modules(root);
     let taken = taken(&modules);
@@ -219,7 +219,7 @@ fn files_of_the_user_side_are_in_no_circle() {
 #[test]
 fn files_of_the_kernel_side_are_in_circles_of_two_at_most() {
     let found = circles(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../net-latency-ebpf/src"));
-    // A socket has skbs, and an skb its socket. So the search finds what is there.
+    // A socket has skbs, and an skb its socket. So the search finds circles.
     assert!(found.contains(&vec!["kernel/skb".to_owned(), "kernel/socket".to_owned()]), "{found:?}");
     let larger: Vec<_> = found.iter().filter(|circle| circle.len() > 2).collect();
     assert!(larger.is_empty(), "files that import each other: {larger:?}");

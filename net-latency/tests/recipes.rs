@@ -90,7 +90,7 @@ fn check(find: impl FnOnce(&Path) -> Result<String, Failed>) -> Result<(), Faile
     Ok(())
 }
 
-/// The same from the lines.
+/// What the recipes should find, from the lines.
 fn expected(lines: &[u8]) -> Result<Found, Failed> {
     let mut times = BTreeMap::<[String; 2], (u32, Vec<u64>)>::new();
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -23,7 +23,7 @@ mod logs;
 const PROGRAMS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
 const PACKETS: u64 = 5_000;
 const SPAN_NS: u64 = 300_000_000_000;
-/// Nobody has this name; what asks for it has to ask the proxy.
+/// No host has this name; a request for it has to go to the proxy.
 const ELSEWHERE: &str = "http://elsewhere.invalid/picture.png";
 
 /// Gets the browser.
@@ -103,9 +103,9 @@ fn look(browser: &Path, page: &Path) -> Look {
 
 fn command(browser: &Path, page: &Path, profile: &TempDir) -> Command {
     let mut command = Command::new(browser);
-    // The sandbox doesn't work for root, who runs tests in containers; the page is our own.
+    // The sandbox doesn't work for root, which runs tests in containers; the page is our own.
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]);
-    // What the browser asks for on its own account.
+    // Requests of the browser on its own account.
     command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
     command.arg(format!("--user-data-dir={}", profile.path().display()));
     command.arg(format!("file://{}", page.display())).stdin(Stdio::null());

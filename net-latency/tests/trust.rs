@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 /// More than any kernel hands out (`PID_MAX_LIMIT` is 2^22).
 const NO_PROCESS: &str = "99999999";
-/// Of nobody, whom every Linux knows by this number.
+/// The user `nobody`, which has this number on every Linux.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
@@ -155,7 +155,7 @@ fn where_no_thread_can_be_made_one_sentence_says_so() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// A pipe that takes nothing more, and its end that nobody reads.
+/// A full pipe, and its end that is not read.
 fn full_pipe() -> (OwnedFd, OwnedFd) {
     let (reader, writer) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
     let mut file = fs::File::from(writer);

@@ -19,7 +19,7 @@ mod logs;
 
 const PACKETS: u64 = 10_000;
 const SPAN_NS: u64 = 60_000_000_000;
-/// What each packet is asked for.
+/// The fields to read of each packet.
 const FIELDS: [&str; 16] = [
     "frame.time_epoch",
     "frame.len",

@@ -49,7 +49,7 @@ impl Arch {
         }
     }
 
-    /// What is behind the names of folders that are for it.
+    /// The suffix of folders for it.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::X86_64 => "",

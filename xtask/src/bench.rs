@@ -106,7 +106,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     )
 }
 
-/// The files of others who show connections. The guest leaves out who is not there, and says so.
+/// The files of other tools that show connections. The guest leaves out missing ones, and says so.
 fn others() -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     for name in OTHERS {

@@ -43,7 +43,7 @@ fn static_cargo(subcommand: &str, profile: &str, arch: Arch) -> Command {
         command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
     }
     if profile == RELEASE {
-        // The same bytes wherever it is built. What cargo knows packages by doesn't depend on these flags.
+        // For the same bytes wherever it is built. Cargo's identifiers of packages don't depend on these flags.
         command.arg("--locked");
         for (place, name) in [(paths::workspace().to_owned(), "/net-latency"), (cargo_home(), "/cargo")] {
             flags.push(" --remap-path-prefix=");
@@ -63,7 +63,7 @@ fn cargo_home() -> PathBuf {
 
 /// What users get.
 const RELEASE: &str = "release";
-/// What is only tested: quick to build.
+/// The profile for tests only: quick to build.
 const QUICK: &str = "quick";
 /// Net-latency's kernel side can't be compiled for this machine but for its library.
 pub(crate) const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "net-latency-ebpf"];
@@ -145,7 +145,7 @@ pub(crate) fn for_tests_elsewhere(arch: Arch) -> Result<(Built, PathBuf)> {
     ]))
 }
 
-/// Runs a build, and returns what is for guests.
+/// Runs a build, and returns the programs for guests.
 fn guest_programs(command: &mut Command) -> Result<(Built, PathBuf)> {
     let built = programs(command)?;
     let guest = Built { tool: built.find("net-latency", false)?, xtask: built.find("xtask", false)? };

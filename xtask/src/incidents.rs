@@ -43,7 +43,7 @@ struct Run {
     hit: String,
     /// For how much of the time others use the processors, percent.
     load: u64,
-    /// Who asks whom, and how.
+    /// Which service calls which, and how.
     shape: String,
     judged: Judged,
     /// Whether the right one is among the first two.
@@ -70,7 +70,7 @@ impl Run {
     }
 }
 
-/// Makes them, prints what was said of each and a table, and puts the table on record if that is wanted.
+/// Makes them, prints each verdict and a table, and puts the table on record if requested.
 pub(crate) fn run(args: &IncidentsArgs) -> Result<ExitCode> {
     let kernels = if args.kernels.is_empty() { KERNELS.into() } else { args.kernels.clone() };
     let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;

@@ -1,5 +1,5 @@
-//! Mutation testing of the kernel side: what of it may be changed without a test that fails. What is changed and how it is built is in
-//! `.cargo/mutants.toml`; cargo-mutants does the rest.
+//! Mutation testing of the kernel side: which changes to it make no test fail. `.cargo/mutants.toml` has what is changed and how it is
+//! built; cargo-mutants does the rest.
 
 use std::{
     fs, io,
@@ -22,7 +22,7 @@ const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "300000");
 /// What a mutant's tests may take, in seconds. It is only for those that never end, so it is far more than the others need.
 const LIMIT: &str = "240";
 
-/// A mutant as cargo-mutants lists it: its file, its place and what was changed are its name.
+/// A mutant as cargo-mutants lists it: its file, its place and the change are its name.
 #[derive(Debug, Deserialize)]
 struct Mutant {
     name: String,

@@ -14,7 +14,7 @@ fn below_target(path: &str) -> PathBuf {
     workspace().join("target").join(path)
 }
 
-/// The same of what is for an architecture.
+/// A path below `target/` for files of an architecture.
 fn of(arch: Arch, path: &str) -> PathBuf {
     below_target(&format!("{path}{}", arch.suffix()))
 }
@@ -44,7 +44,7 @@ pub(crate) fn crates() -> PathBuf {
     below_target("crates")
 }
 
-/// What is given to users.
+/// The files for users.
 pub(crate) fn dist(arch: Arch) -> PathBuf {
     of(arch, "dist")
 }
@@ -54,7 +54,7 @@ pub(crate) fn mutants() -> PathBuf {
     below_target("mutants")
 }
 
-/// What was said of incidents that was not right.
+/// Wrong verdicts on incidents.
 pub(crate) fn incidents() -> PathBuf {
     below_target("incidents")
 }

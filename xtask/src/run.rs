@@ -22,7 +22,7 @@ use crate::{
 
 /// What the tool exits with where it can't trace.
 const CANT_TRACE: i32 = 3;
-/// For a newcomer, who gave no arguments.
+/// Without arguments, as a newcomer starts it.
 const DEFAULT_ARGS: [&str; 2] = ["--duration", "10s"];
 pub(crate) const DEFAULT_KERNEL: &str = "6.12";
 
@@ -79,7 +79,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// The sentence in which the tool says what is wrong.
+/// The tool's sentence about what is wrong.
 fn reason(check: &Output) -> String {
     let text =
         [&check.stdout, &check.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();

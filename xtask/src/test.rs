@@ -33,7 +33,7 @@ const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "1000000");
 /// How long each reader is tried with damaged input: there are some 15, and two processors (net-latency/src/fuzz.rs).
 const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");
 
-/// Runs what is wanted and prints the closing line.
+/// Runs the requested tests and prints the closing line.
 pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let mut summary = Summary::default();
     let choice = Choice::of(args);
@@ -135,7 +135,7 @@ fn fuzz(seed: &str, summary: &mut Summary) {
     }
 }
 
-/// Builds what users get, and counts its allocations. What is quick to build says little of either that or the cost.
+/// Builds what users get, and counts its allocations. The quick build says little about either that or the cost.
 fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
     let name = "building as for users";
     match phase(name, || Ok((build::for_guest(Arch::default())?, build::guest_tests()?))) {
@@ -166,7 +166,7 @@ fn install(summary: &mut Summary) {
     }
 }
 
-/// One that nobody has tried.
+/// A new seed.
 fn new_seed() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     now.as_micros().to_string()

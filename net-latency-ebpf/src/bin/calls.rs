@@ -56,7 +56,7 @@ pub fn call_return(context: RetProbeContext) -> u32 {
     end(calls::returned(|| slot(&context), false))
 }
 
-/// The same whoever calls, to measure what it costs.
+/// [`call_entry`] for calls of any task, to measure its cost.
 #[kprobe]
 pub fn any_entry(context: ProbeContext) -> u32 {
     end(calls::entered(|| entry(&context), true))

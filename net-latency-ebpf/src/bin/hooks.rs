@@ -1,4 +1,4 @@
-//! How hooks are declared that have a program for each backend. Whoever declares them has `end`, which takes what the logic returns, and
+//! How hooks are declared that have a program for each backend. The declaring file has `end`, which takes the logic's result, and
 //! `skip_if_told!`.
 
 use aya_ebpf::programs::ProbeContext;

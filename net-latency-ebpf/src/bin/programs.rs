@@ -29,7 +29,7 @@ use net_latency_ebpf::{
 
 use self::hooks::register;
 
-/// Every program ends here: counted, and told to whoever requested the kernel side's log.
+/// Every program ends here: its result is counted, and logged if the kernel side's log was requested.
 #[inline(always)]
 fn end<C: EbpfContext>(context: &C, result: HookResult) -> u32 {
     if let Err(counter) = result {

@@ -1,7 +1,7 @@
 //! Fields of maps' entries.
 //!
-//! A program and what interrupts it, two programs on two CPUs, and two functions of one program reach the same entry. So
-//! nobody has it by a `&mut`: it is shared, and its fields change in place.
+//! A program and what interrupts it, two programs on two CPUs, and two functions of one program reach the same entry. So there is never a
+//! `&mut` of it: it is shared, and its fields change in place.
 
 use core::cell::UnsafeCell;
 #[cfg(target_arch = "bpf")]
@@ -81,11 +81,10 @@ impl<T: Copy> Global<T> {
     }
 }
 
-/// A table of N entries, a power of two, in the object's own memory (`.bss`): the address of an entry is reckoned, where an
-/// array's is looked up. All zeroes at first.
+/// A table of N entries, a power of two, in the object's own memory (`.bss`): the address of an entry is computed, where an array's is
+/// looked up. All zeroes at first.
 ///
-/// Not for what is larger than a MiB: to fill it before the start, Linux 5.10 wants memory in one piece for it (`kmalloc` in
-/// `map_update_elem`).
+/// Not for more than a MiB: to fill it before the start, Linux 5.10 wants memory in one piece for it (`kmalloc` in `map_update_elem`).
 ///
 /// `no_mangle`, as all that is in `.bss`: else LLVM makes it smaller than its type, or in parts, and the kernel refuses the BTF.
 #[repr(transparent)]

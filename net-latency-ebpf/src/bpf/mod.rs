@@ -2,7 +2,7 @@
 //! memory. On the BPF target it is aya's ([`target`]). Elsewhere it is plain Rust with the same meaning ([`host`]), so that the logic
 //! above runs on any machine, against a kernel that a test makes.
 //!
-//! No logic: whatever decides something about a packet stands above.
+//! No logic: all decisions about packets are made above.
 
 pub(crate) mod entry;
 #[cfg(not(target_arch = "bpf"))]
@@ -23,5 +23,5 @@ pub const NO_EXIST: u64 = 1;
 pub const NO_WAKEUP: u64 = 1;
 /// `BPF_RB_FORCE_WAKEUP`: it is.
 pub const FORCE_WAKEUP: u64 = 2;
-/// `BPF_RB_AVAIL_DATA`: a ring buffer is asked for the bytes that wait for its reader.
+/// `BPF_RB_AVAIL_DATA`: a query for the bytes that wait for the ring buffer's reader.
 pub const AVAIL_DATA: u64 = 0;

@@ -42,7 +42,7 @@ pub fn current_task() -> *const u8 {
     unsafe { generated::bpf_get_current_task() as *const u8 }
 }
 
-/// The same, as a pointer that the verifier knows (Linux 5.11).
+/// The current task, as a pointer that the verifier knows (Linux 5.11).
 #[inline(always)]
 pub fn current_task_known() -> *const u8 {
     // SAFETY: the helper takes nothing.
@@ -80,17 +80,17 @@ pub fn current_cgroup() -> u64 {
 /// Copies bytes of the kernel's memory (`bpf_probe_read_kernel`, Linux 5.5); zeroes where it can't be read.
 ///
 /// # Safety
-/// There is room for so many bytes. The address may be any.
+/// `to` has room for `len` bytes. The address may be any.
 #[inline(always)]
 pub unsafe fn read_kernel(to: *mut u8, len: u32, from: *const u8) {
     // SAFETY: as the caller says.
     unsafe { generated::bpf_probe_read_kernel(to.cast(), len, from.cast()) };
 }
 
-/// The same up to the first NUL.
+/// Copies a string of the kernel's memory, up to the first NUL or `len` bytes.
 ///
 /// # Safety
-/// Likewise.
+/// As for [`read_kernel`].
 #[inline(always)]
 pub unsafe fn read_kernel_str(to: *mut u8, len: u32, from: *const u8) {
     // SAFETY: as the caller says.

@@ -58,7 +58,7 @@ static STACKS: LruHashMap<CallContext, CallStack> = LruHashMap::with_max_entries
 #[map]
 static EMPTY: Array<CallStack> = Array::with_max_entries(1, 0);
 
-/// What was not shown, and why.
+/// Calls that were not shown, and why.
 #[map]
 static CALL_COUNTERS: PerCpuArray<CallCounters> = PerCpuArray::with_max_entries(1, 0);
 
@@ -90,7 +90,7 @@ fn count_dropped(calls: u64) {
     }
 }
 
-/// A function is entered. `all`: whoever calls it.
+/// A function is entered. `all`: by any task, wanted or not.
 #[inline(always)]
 pub fn entered(entry: impl FnOnce() -> Entry, all: bool) -> CallResult {
     let Some(context) = context(all) else { return Ok(()) };
@@ -173,7 +173,7 @@ pub fn returned(slot: impl FnOnce() -> u64, all: bool) -> CallResult {
     Ok(())
 }
 
-/// What runs here, if its calls are wanted. Those of an interrupt are nobody's.
+/// What runs here, if its calls are wanted. Those of an interrupt belong to no task.
 #[inline(always)]
 fn context(all: bool) -> Option<CallContext> {
     let is_by_task = !all && filter::is_by_task();

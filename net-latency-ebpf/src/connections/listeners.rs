@@ -53,7 +53,7 @@ struct Arriving {
 
 #[repr(C)]
 struct Listener {
-    /// Who listens, or accepted last.
+    /// The task that listens, or accepted last.
     task: Field<Task>,
     accepted: Field<u64>,
     overflows: Field<u64>,
@@ -94,7 +94,7 @@ fn find_or_begin<M: Memory>(socket: Socket<M>) -> Option<&'static Listener> {
         return Some(listener);
     }
     let begun = begin(socket, Task::UNKNOWN, NO_EXIST);
-    // Where another CPU was first there is one all the same.
+    // If another CPU was first, there is one as well.
     let listener = find(socket.address());
     if listener.is_none()
         && let Err(counter) = begun

@@ -63,8 +63,8 @@ const MPTCP: u16 = 262;
 #[map]
 static CONNECTION_RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// Connections that have not ended. None is evicted: who opens many would make others' times unknown, and what finds no room is counted.
-/// The line of such a connection says `start-unseen`.
+/// Connections that have not ended. None is evicted, or else a peer or program that opens many would make others' times unknown. What finds
+/// no room is counted, and the line of such a connection says `start-unseen`.
 #[map]
 static OPEN_CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(MAX_CONNECTIONS, 0);
 
@@ -144,7 +144,7 @@ fn keep<M: Memory>(socket: Socket<M>, connection: &Connection) -> Outcome {
     OPEN_CONNECTIONS.insert(&socket.address(), connection, 0).map_err(|_| ConnectionCounter::TableFull)
 }
 
-/// What is known of one whose beginning is not: it is older than tracing, or was counted when it found no room.
+/// Keeps a connection whose beginning was not seen: it is older than tracing, or was counted when it found no room.
 #[inline(always)]
 fn keep_unseen<M: Memory>(socket: Socket<M>, connection: &Connection) {
     // Without room its line lacks this too, and says that the beginning was not seen.
@@ -229,7 +229,7 @@ fn closing<M: Memory>(socket: Socket<M>, new: u8) -> Outcome {
             return Ok(());
         }
     }
-    // `close` or `shutdown`, in a task that has the socket: one that the kernel closes later, in a thread of its own, is nobody's.
+    // `close` or `shutdown`, in a task that has the socket: one that the kernel closes later, in a thread of its own, has no task.
     let is_by_task = new != state::CLOSE_WAIT && !Task::current_is_of_kernel();
     let task = if is_by_task {
         let Some(task) = filter::current_task_if_wanted() else { return Ok(()) };
@@ -255,13 +255,13 @@ fn ended<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     }
     let Some(connection) = find(socket) else {
         return match old {
-            // A client's is another task's then, and a server's socket that was not established never came to be anybody's.
+            // A client's is another task's then, and a server's socket that was not established never had a task.
             state::SYN_SENT | state::SYN_RECV => Ok(()),
             _ => emit(socket, &Connection::new(CONNECTION_UNSEEN, Task::UNKNOWN), u32::from(old)),
         };
     };
     let written = emit(socket, connection, u32::from(old));
-    // What is not there any more was removed by nobody else: a socket is closed once.
+    // A socket is closed once, so that nothing else has removed it.
     let _ = OPEN_CONNECTIONS.remove(&socket.address());
     written
 }

@@ -254,7 +254,7 @@ fn a_servers_connection_is_told_whole() {
     at(6_000);
     accepted(child.socket()).expect("room");
     child.set(|fields| (fields.rcv_nxt, fields.state) = (101, state::ESTABLISHED));
-    // What is not the next byte is no first byte.
+    // Only the next byte can be a first byte.
     for (now, seq, len) in [(7_000, 111, 10), (8_000, 101, 10), (9_000, 101, 0), (9_500, 90, 11)] {
         at(now);
         received(child.socket(), segment(&kernel, seq, len, ACK).skb()).expect("room");
@@ -405,7 +405,7 @@ fn what_is_older_is_said_to_be() {
     // A reset comes in a softirq, and says of no process.
     old.becomes(state::ESTABLISHED, state::CLOSE);
     assert_eq!((one().pid, taken().len()), (0, 0));
-    // Of a client that was asking before nothing is known but that it is open.
+    // For a client that was connecting before, it is only known that it is open.
     old.becomes(state::SYN_SENT, state::ESTABLISHED);
     old.becomes(state::ESTABLISHED, state::CLOSE);
     assert_eq!(one().flags, CONNECTION_UNSEEN);
@@ -508,7 +508,7 @@ fn a_connection_that_finds_no_room_is_counted_once() {
     let number = |state: u8| Number::new(usize::from(state) as *const u8);
     let begins = changed(child.socket(), number(state::SYN_RECV), number(state::ESTABLISHED));
     assert_eq!(begins, Err(ConnectionCounter::TableFull));
-    // What comes later is no other connection.
+    // Later events are of no other connection.
     accepted(child.socket()).expect("it was counted");
     child.becomes(state::ESTABLISHED, state::CLOSE_WAIT);
     child.becomes(state::CLOSE_WAIT, state::LAST_ACK);

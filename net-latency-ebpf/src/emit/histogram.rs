@@ -1,4 +1,4 @@
-//! Counting the times of finished packets where nobody wants a record of each.
+//! Counting the times of finished packets where no record of each is wanted.
 
 use net_latency_common::{
     AF_INET, Block, CELLS, COMM_LEN, CellKey, ConnectionKey, Counter, Direction, FLAG_CONTROL, FLAG_RETRANS,
@@ -43,7 +43,7 @@ static SPAN: Array<Span> = Array::with_max_entries(1, 0);
 /// What became of a count.
 const LOST: u32 = 0;
 const COUNTED: u32 = 1;
-/// Counted, in a cell that nobody was in before.
+/// Counted, as the first in its cell.
 const FIRST: u32 = 2;
 /// Not counted: the packet was finished while not every hook was attached.
 const OUTSIDE: u32 = 3;
@@ -73,7 +73,7 @@ pub(crate) struct Whose {
     process: [u64; 2],
 }
 
-/// Where a packet's times are counted: whose it is ([`CellKey::group`]), and which kind it is.
+/// Where a packet's times are counted: its group ([`CellKey::group`]), and its kind.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(feature = "fine"),
@@ -85,7 +85,7 @@ pub(crate) struct Place {
     flags: u16,
 }
 
-/// Counts the times of a packet where nobody asks whose it is, and says where it has.
+/// Counts the times of a packet where times are not grouped, and says where it has.
 #[inline(always)]
 pub(crate) fn count_among_all(packet: &Finished<'_>) -> Result<Place, Counter> {
     let [first, second, third, last] = packet.stages();
@@ -97,7 +97,7 @@ pub(crate) fn count_among_all(packet: &Finished<'_>) -> Result<Place, Counter> {
     }
 }
 
-/// The same of a packet of somebody.
+/// Counts the times of a packet in its group, and says where it has.
 #[inline(always)]
 pub(crate) fn count(packet: &Finished<'_>, whose: Whose) -> Result<Place, Counter> {
     let stages = packet.stages();
@@ -145,8 +145,7 @@ fn kind(traffic: u32, flags: u16) -> u64 {
     u64::from(traffic) | u64::from(flags) << 32
 }
 
-/// Counts a packet where nobody asks whose it is: one entry has all rows of its kind. The stages are in the order in which it crosses
-/// them.
+/// Counts a packet where times are not grouped: one entry has all rows of its kind. The stages are in the order in which it crosses them.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
@@ -199,7 +198,7 @@ pub(crate) fn count_parts(place: Place, parts: &[u64; PARTS]) {
     });
 }
 
-/// Counts the parts of a packet where nobody asks whose it is.
+/// Counts the parts of a packet where times are not grouped.
 ///
 /// A global function, as [`count_of_all`].
 #[cfg(feature = "fine")]
@@ -252,8 +251,8 @@ fn time(traffic: u32, flags: u16, stages: [u64; STAMPS], row: u32) -> u64 {
         2 => (third, last),
         _ => (first, last),
     };
-    // Of what TCP sends again, the first time says when it did, and not how long the host took.
-    // What is not known is 0, and no stamp is older than the programs.
+    // If TCP sends bytes again, the first time says when it did, and not how long the host took. An unknown stamp is 0, and none is older
+    // than the programs.
     if from > setting!(since) && to >= from && flags & FLAG_RETRANS == 0 {
         return to - from;
     }
@@ -360,7 +359,7 @@ fn connection(direction: Direction, packet: &PacketRecord) -> u64 {
     if local == 0 || remote == 0 { 0 } else { number(local, remote, rest) }
 }
 
-/// The number of a [`ConnectionKey`]: when and where it was first asked for, which no other has; 0 if there is no room for it.
+/// The unique number of a [`ConnectionKey`], made of the time and CPU of its first lookup; 0 if there is no room for it.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called. IPv6 takes three calls: both ends in
 /// one key would be 16 bytes of stack more, which 5.10 does not have where kprobes finish a segment.

@@ -26,11 +26,11 @@ use crate::{
 #[cfg(feature = "fine")]
 use crate::{flow::settings::setting, kernel::memory::copy_words};
 
-/// Finished packets, until the user side takes them. Random sampling from three quarters on; what is lost is counted.
+/// Finished packets, until the user side takes them. Random sampling from three quarters on; losses are counted.
 #[map]
 static RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// A packet that is complete, as far as filters and counts ask. Its record is made only if somebody wants that.
+/// What filters and counts need of a complete packet. Its record is made only if it is wanted.
 #[derive(Clone, Copy)]
 pub(crate) struct Finished<'a> {
     pub(crate) direction: Direction,
@@ -72,8 +72,8 @@ pub(crate) fn emit(
     emit_fine(packet, mark, record, parts, || true)
 }
 
-/// The same of a packet that has these parts, if requested. `is_its` says whether what the record and the packet are made of
-/// is still this packet's, when both are made: where not, there is no line.
+/// [`emit`] for a packet that has these parts, if requested. `is_its` says whether what the record and the packet are made of is still this
+/// packet's, when both are made: where not, there is no line.
 #[inline(always)]
 pub(crate) fn emit_fine(
     packet: &Finished<'_>,
@@ -88,8 +88,8 @@ pub(crate) fn emit_fine(
     hand_over(packet, record, parts, || Served::NONE, is_its)
 }
 
-/// The same of one that goes out: with fine stages, one that found no room to wait for them, which is `missing`; all but
-/// its time is wanted then ([`filter::lasting`]).
+/// [`emit`] for a packet that goes out. With fine stages it is one that found no room to wait for them, for the reason `missing`; all but
+/// its time has passed the filters then ([`filter::lasting`]).
 #[inline(always)]
 pub(crate) fn emit_sent(
     packet: &Finished<'_>,
@@ -114,7 +114,7 @@ pub(crate) fn emit_sent(
 ///
 /// `record` stands here as seldom as can be: each time, the compiler keeps all that it is made of on the stack.
 #[inline(always)]
-#[cfg_attr(not(feature = "fine"), expect(unused_variables, reason = "nobody asks for parts"))]
+#[cfg_attr(not(feature = "fine"), expect(unused_variables, reason = "this object has no parts"))]
 fn hand_over(
     packet: &Finished<'_>,
     record: impl FnOnce() -> PacketRecord,
@@ -135,7 +135,7 @@ fn hand_over(
 
     if is_recorded {
         let flags = if is_counted {
-            // Nobody is woken: the reader comes by its timer, and what finds no room until then is counted only.
+            // No wakeup: the reader comes by its timer, and what finds no room until then is counted only.
             NO_WAKEUP
         } else {
             sampling::admit(packet.stamps[STAMP_DRV] ^ packet.stamps[STAMP_APP], || {
@@ -143,7 +143,7 @@ fn hand_over(
             })?
         };
         if let Some(entry) = reserve() {
-            // SAFETY: room for a record, and for its parts if requested; whose it is hands it back here.
+            // SAFETY: room for a record, and for its parts if requested; its owner hands it back here.
             unsafe {
                 entry.write(record());
                 if skips::happens(const { hook_key("ring::inconsistent") }) {
@@ -188,7 +188,7 @@ fn hand_over(
     }
     #[cfg(feature = "hist")]
     {
-        // What is only counted goes its way as if there were no records.
+        // A packet that is only counted goes on as if there were no records.
         let _place = if histogram::is_of_all() {
             if !is_its() {
                 return gone(packet.direction);
@@ -209,8 +209,8 @@ fn hand_over(
     Ok(())
 }
 
-/// What counts a packet that has no line, since what that was made of became another's meanwhile. One that came in was evicted, which is
-/// reckoned from what is in the maps.
+/// Counts a packet that has no line, since the entry it was made of became another's meanwhile. One that came in was evicted, which is
+/// computed from the contents of the maps.
 #[inline(always)]
 fn gone(direction: Direction) -> HookResult {
     match direction {
@@ -284,7 +284,7 @@ pub(crate) extern "C" fn part_between(from: u64, to: u64, missing: u64) -> u64 {
     between(from, to, missing)
 }
 
-/// Whether a packet may have a record, be it only to tell whose it is.
+/// Whether a packet may have a record, if only to name its owner.
 #[inline(always)]
 pub(crate) fn makes_records() -> bool {
     #[cfg(feature = "hist")]

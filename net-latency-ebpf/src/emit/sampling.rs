@@ -1,5 +1,5 @@
-//! More packets than the reader takes: the last quarter of the ring buffer is for a sample of them, the smaller the
-//! fuller it is. So what is shown stays a fair picture of the traffic, instead of all packets of one moment and none of the next.
+//! More packets than the reader takes: the last quarter of the ring buffer is for a sample of them, the smaller the fuller it is. So the
+//! output stays a fair picture of the traffic, instead of all packets of one moment and none of the next.
 
 use net_latency_common::Counter;
 
@@ -34,7 +34,7 @@ pub(super) fn admit(stamp: u64, waiting: impl FnOnce() -> u64) -> Result<u64, Co
     let waiting = waiting();
     let sheds = waiting >= 3 * quarter;
     if sheds != is_shedding {
-        // Whoever writes last has looked last, or nearly so.
+        // The last to write has looked last, or nearly so.
         SHEDDING.set(u64::from(sheds));
     }
     if sheds {
@@ -88,7 +88,7 @@ mod tests {
     fn the_fuller_the_buffer_the_smaller_the_sample() {
         begin();
         let full = 3 * u64::from(QUARTER);
-        // Nobody has looked.
+        // Before the first look.
         assert_eq!(admitted(full), 4096);
         let _ = admit(LOOKS, || full);
         // Halved once, and once more for each sixteenth of the last quarter.

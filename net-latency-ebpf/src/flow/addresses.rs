@@ -65,8 +65,8 @@ impl AddrPair {
         self.mixed_by(setting!(seed))
     }
 
-    /// By the factor that belongs to this seed: whoever has a network of his own could find two of its addresses that are mixed to the
-    /// same, if he knew it.
+    /// By the factor that belongs to this seed. It is secret: the owner of a network could otherwise find two of its addresses that mix to
+    /// the same value.
     #[inline(always)]
     fn mixed_by(&self, seed: u64) -> u64 {
         // The 64-bit FNV prime; any odd constant with bits all over spreads as well.

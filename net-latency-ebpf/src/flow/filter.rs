@@ -1,9 +1,8 @@
 //! What the user asked to see. Each test is no code at all while its filter is off.
 //!
-//! What both ends of a connection have in common (addresses, ports, namespace) is decided as soon as a packet
-//! is with its transport, for all its packets alike. What may differ from packet to packet (device, mark,
-//! times) is decided when the packet is complete: the packets before and after it still need it then. Who is
-//! requested is decided when a task gives or takes bytes, and kept with its name.
+//! What both ends of a connection have in common (addresses, ports, namespace) is decided as soon as a packet is with its transport, for
+//! all its packets alike. What may differ from packet to packet (device, mark, times) is decided when the packet is complete: the packets
+//! before and after it still need it then. Whether a task is wanted is decided when it gives or takes bytes, and kept with its name.
 
 use net_latency_common::{
     AF_INET, Direction, GroupBy, Host, INTERFACE_LEN, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS,
@@ -75,13 +74,13 @@ pub(crate) fn current_wanted_task() -> Task {
     with_group(named_task())
 }
 
-/// The task this CPU runs, with its names where somebody asks for them.
+/// The task this CPU runs, with its names where they are needed.
 #[inline(always)]
 fn named_task() -> Task {
     if needs_names() { Task::current() } else { Task::current_unnamed() }
 }
 
-/// Whether somebody asks what tasks are called: not where times are counted by something else.
+/// Whether the names of tasks are needed: not where times are counted by something else.
 #[inline(always)]
 fn needs_names() -> bool {
     if !cfg!(feature = "hist") {
@@ -112,7 +111,7 @@ fn with_group(task: Task) -> Task {
     task
 }
 
-/// Whether packets of nobody who is known are wanted.
+/// Whether packets of unknown tasks are wanted.
 #[inline(always)]
 pub(crate) fn unknown() -> bool {
     !is_by_task()
@@ -147,7 +146,7 @@ pub(crate) fn current_may_change() -> bool {
 
 /// Whether the task this CPU runs, which is this one, is wanted.
 #[inline(always)]
-#[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "no name is asked for"))]
+#[cfg_attr(not(feature = "names"), expect(unused_variables, reason = "this object filters by no name"))]
 fn is_wanted(task: &Task) -> bool {
     #[cfg(feature = "names")]
     if current_may_change() {
@@ -244,7 +243,7 @@ pub(crate) fn packet(direction: Direction, stamps: &[u64; STAMPS], mark: impl Fn
     has_mark(mark) && is_slow_enough(direction, stamps) && (setting!(sample_below) == 0 || is_sampled())
 }
 
-/// The same of one that will have fine stages, as far as it is known before: all but how long it takes.
+/// Whether a packet that will have fine stages is wanted, as far as can be told before its end: by all but its time.
 #[cfg(feature = "fine")]
 #[inline(always)]
 pub(crate) fn lasting(mark: impl FnOnce() -> u32) -> bool {
@@ -405,7 +404,7 @@ mod tests {
         assert!(!needs_addresses());
     }
 
-    /// Of addresses in two words, the first byte in memory is the lowest.
+    /// In addresses of two words, the first byte in memory is the lowest.
     #[test]
     fn a_host_at_either_end_is_enough() {
         let host = |family, address| Key::new(Host::BITS, Host { family, address });
@@ -445,7 +444,7 @@ mod tests {
         }
     }
 
-    /// Names are not wanted where times are counted by something else, and nobody filters by them or looks at slow packets.
+    /// Names are not needed where times are counted by something else, with no filter by name and no records of slow packets.
     #[test]
     fn names_are_asked_for_where_they_are_shown() {
         let by = |by: u32, slower, comm| {
@@ -476,7 +475,7 @@ mod tests {
         assert!(is_shown(5, &SLOW) && !is_shown(6, &SLOW) && !is_shown(5, &FAST));
         Machine::with(|machine| machine.settings.sample_below = 1);
         assert!(!is_shown(5, &SLOW));
-        // While times are counted, a record is for what is slow.
+        // While times are counted, only slow packets have a record.
         asked(|settings| settings.record_slower_ns = 50);
         assert!(records_slow() && is_recorded(Direction::In, &SLOW) && !is_recorded(Direction::In, &FAST));
         asked(|_| ());

@@ -23,7 +23,7 @@ pub(crate) fn current_is_wanted([thread, process]: [Name; 2]) -> bool {
     named_is_wanted(thread[0], thread[1]) != 0 || has_other && named_is_wanted(process[0], process[1]) != 0
 }
 
-/// The same of one name in two words.
+/// Whether one name, in two words, is wanted.
 ///
 /// A global function, which the verifier checks once by itself instead of wherever it is called.
 #[unsafe(no_mangle)]
@@ -49,7 +49,7 @@ fn name_matches(name: Name) -> bool {
     false
 }
 
-/// Asked while the task gives or takes bytes, so that it holds for what is sent from a softirq later.
+/// Checked while the task gives or takes bytes, so that the answer holds for bytes that a softirq sends later.
 #[inline(always)]
 fn current_is_in_cgroup() -> bool {
     let mut index = 0;

@@ -1,12 +1,12 @@
-//! Wanted processes. Of a command, those that they start are wanted too.
+//! Wanted processes. With a command, the processes that they start are wanted too.
 //!
-//! A number stands for a process as long as that lives, and is another's afterwards. So the exit of a process leaves in place of its state
-//! when it was started, which no other of that number has: what it still sends while the kernel closes its sockets is its own, and what
-//! a newcomer sends is not. The number is free before `sched_process_free` tells (`release_task`, and a grace period later), so that it
+//! A number stands for a process as long as that lives, and is another's afterwards. So the exit of a process replaces its state by the
+//! time when it was started, which no other of that number has: packets sent while the kernel closes its sockets still belong to it, and
+//! those of a newcomer don't. The number is free before `sched_process_free` tells (`release_task`, and a grace period later), so that it
 //! may be another child's of the command by then.
 //!
-//! Considered: to keep from the beginning when a process was started, and to compare that for each packet (two reads more for every call
-//! of a wanted process); to take away the number at its exit (the last packets of a process would be nobody's).
+//! Considered: to keep from the beginning when a process was started, and to compare that for each packet (two reads more for every call of
+//! a wanted process); to take away the number at its exit (the last packets of a process would have no owner).
 
 use net_latency_common::{Counter, PID_WITH_CHILDREN, PIDS_IN_SET};
 
@@ -78,7 +78,7 @@ fn is_current(state: u64) -> bool {
 
 /// Whether the process this CPU runs was started at that time.
 ///
-/// A global function, which the verifier checks once by itself: only what exits, and who has its number later, gets here.
+/// A global function, which the verifier checks once by itself: only a process that exits, or one that has its number later, gets here.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn current_was_started_at(time: u64) -> u32 {
@@ -92,7 +92,7 @@ pub fn started<M: Memory>(child: Thread<M>) -> Result<(), Counter> {
     if state.get() != PID_WITH_CHILDREN {
         return Ok(());
     }
-    // A thread of the same process finds itself there, and a new process whoever had its number before.
+    // A thread of the same process finds itself there, and a new process finds the former owner of its number.
     PIDS.insert(&child.process(), &PID_WITH_CHILDREN, 0).map_err(|_| Counter::ProcessLost)
 }
 
@@ -116,8 +116,8 @@ pub fn exited<M: Memory>(task: Thread<M>) {
     }
 }
 
-/// A task is gone for good (tracepoint `sched_process_free`): if it was a process, and its number is no other child's by now, nobody
-/// has it any more.
+/// A task is gone for good (tracepoint `sched_process_free`): if it was a process, its number is unused, unless another child has it by
+/// now.
 #[inline(always)]
 pub fn freed<M: Memory>(task: Thread<M>) {
     let process = task.process();

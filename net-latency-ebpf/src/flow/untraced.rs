@@ -82,7 +82,7 @@ pub(crate) enum Extent {
     All,
 }
 
-/// The slot of what is told by this number.
+/// The slot for this number.
 #[inline(always)]
 fn slot(number: u64) -> u64 {
     number.wrapping_mul(SPREAD) >> (u64::BITS - SLOT_BITS)
@@ -145,7 +145,7 @@ impl Receiver {
         unsafe { &*UNTRACED_RECEIVERS.at(self.mixed >> (u64::BITS - SLOT_BITS)) }
     }
 
-    /// What its slot has while it is untraced. One word, since nobody may lock: which socket, and until when.
+    /// The content of its slot while it is untraced: which socket, and until when. One word, since locks are not allowed here.
     #[inline(always)]
     fn word(self, now: u64) -> u64 {
         (now >> EPOCH_BITS) << RECEIVER_BITS | self.tag()
@@ -187,7 +187,7 @@ impl FlowKey {
         Self { addresses: pair.mixed(), ports: u32::from(remote_port) << 16 | u32::from(local_port), netns }
     }
 
-    /// The same, of a connection of which only the socket is at hand.
+    /// The receiver of a connection of which only the socket is at hand.
     #[inline(always)]
     pub(crate) fn of_socket<M: Memory>(socket: Socket<M>, identity: &Identity) -> Self {
         let pair = AddrPair::of_socket(socket);

@@ -117,7 +117,7 @@ pub fn tcp_called<M: Memory>(socket: Socket<M>, place: u64) {
     }
     let address = socket.address();
     if !filter::current() {
-        // What comes is somebody else's.
+        // What comes is another task's.
         let _ = TCP_CALLS.remove(&address);
         return;
     }

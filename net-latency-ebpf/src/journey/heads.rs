@@ -49,7 +49,7 @@ impl Head {
         Self { id, kept: 0, queued_at: 0 }
     }
 
-    /// The same, that TCP's send queue has in this skb.
+    /// A buffer of the journey with this id, which TCP's send queue has in this skb.
     #[inline(always)]
     pub(super) fn of_sender<M: Memory>(id: u64, skb: Skb<M>) -> Self {
         Self { id, kept: skb.address(), queued_at: 0 }
@@ -89,7 +89,7 @@ fn moved<M: Memory>(skb: Skb<M>, head: u64) -> Option<Head> {
     Some(Head::of(id))
 }
 
-/// From now on what is in this buffer belongs to the journey.
+/// From now on the content of this buffer belongs to the journey.
 #[inline(always)]
 pub(super) fn follow(head: u64, entry: &Head) {
     // An LRU map takes in everything; if not, the journey goes on unseen, which is no error of a row.
@@ -104,7 +104,7 @@ pub fn seen<M: Memory>(skb: Skb<M>, place: u64) {
     }
 }
 
-/// The same for a function whose arguments lie at `arguments`; `position` says which of them is the skb.
+/// [`seen`] for a function whose arguments lie at `arguments`; `position` says which of them is the skb.
 #[inline(always)]
 pub fn seen_in(arguments: *const u8, position: u8, place: u64) {
     if is_any() {
@@ -162,7 +162,7 @@ pub fn freed<M: Memory>(skb: Skb<M>, place: u64) {
     }
 }
 
-/// Whether nobody else has the skb's buffer (`skb_shinfo(skb)->dataref`, whose lower half counts all).
+/// Whether no other skb has this one's buffer (`skb_shinfo(skb)->dataref`, whose lower half counts all).
 #[inline(always)]
 fn is_last<M: Memory>(skb: Skb<M>) -> bool {
     let end: u32 = skb.field(offset!(sk_buff_end));
@@ -240,7 +240,7 @@ pub fn consumed<M: Memory>(skb: Skb<M>, len: Number, place: u64) {
     }
 }
 
-/// `skb_copy_datagram_iovec(skb, len)`, of a socket whose queue nobody else watches.
+/// `skb_copy_datagram_iovec(skb, len)`, of a socket without another watcher.
 #[inline(always)]
 pub(super) fn copying<M: Memory>(skb: Skb<M>) {
     if let Some(head) = find(skb) {

@@ -20,7 +20,7 @@ use crate::{
 #[repr(C)]
 pub struct Scheduled {
     waking_at: u64,
-    /// Who woke it, if a task did.
+    /// The task that woke it, if one did.
     waker: u64,
     waker_comm: [u64; COMM_LEN / 8],
     switch_at: u64,

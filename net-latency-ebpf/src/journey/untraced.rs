@@ -28,7 +28,7 @@ pub(super) fn read_by_current(id: u64) {
     }
 }
 
-/// Whether a packet of this flow was read by somebody else a moment ago.
+/// Whether a task that is not traced read a packet of this flow a moment ago.
 #[inline(always)]
 pub(super) fn is_untraced(flow: u64) -> bool {
     match READ_BY_OTHERS.get_ptr(&flow) {

@@ -13,10 +13,10 @@ pub trait Memory: Copy {
     /// `base` comes from the hook's arguments or from another read, and the struct has that field.
     unsafe fn read<T: Copy>(base: *const u8, at: impl At) -> T;
 
-    /// The same at any offset.
+    /// Reads a value at any offset.
     ///
     /// # Safety
-    /// The same; `offset` is from BTF.
+    /// As for [`Self::read`]; `offset` is from BTF.
     #[cfg(feature = "journey")]
     unsafe fn read_at<T: Copy>(base: *const u8, offset: usize) -> T;
 
@@ -26,7 +26,7 @@ pub trait Memory: Copy {
     /// `sk` points to a `struct sock_common`.
     unsafe fn tcp_sock(sk: *const u8) -> *const u8;
 
-    /// The same of one that is known to be a `struct tcp_sock`.
+    /// `sk`, known to be a `struct tcp_sock`, as one.
     ///
     /// # Safety
     /// `sk` points to one.
@@ -77,7 +77,7 @@ impl<M: Memory, F: At, const WORDS: usize> Near<M, F, WORDS> {
     /// A field.
     #[inline(always)]
     pub(crate) fn field<T: Copy>(&self, at: impl At) -> T {
-        // SAFETY: as who made this says.
+        // SAFETY: as its maker says.
         unsafe { M::read_near::<T, WORDS>(self.base, self.copy, self.from, at) }
     }
 }
@@ -211,7 +211,7 @@ impl Memory for Probed {
         unsafe {
             read_kernel(copy, size_of::<Room<WORDS>>() as u32, base.wrapping_add(start));
         }
-        // The verifier prohibits to subtract from an address on the stack, and allows to add what is less than 0.
+        // The verifier prohibits subtraction from an address on the stack, and allows the addition of a negative number.
         copy.wrapping_add(below_zero(start as u64) as usize)
     }
 
@@ -251,8 +251,8 @@ pub(crate) unsafe fn probe<T: Copy>(address: *const u8) -> T {
 /// An address, which the verifier may know as a pointer, as a number to calculate with.
 #[inline(always)]
 pub(crate) fn number(address: u64) -> u64 {
-    // The verifier lets those who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other
-    // arithmetic with pointers to kernel structs it prohibits.
+    // The verifier lets a user who may see addresses negate a pointer, and forgets that it was one (`check_alu_op`); all other arithmetic
+    // with pointers to kernel structs it prohibits.
     negated(address).wrapping_neg()
 }
 
@@ -262,8 +262,7 @@ pub(crate) fn is_nonzero(number: u64) -> u64 {
     (number | negated(number)) >> (u64::BITS - 1)
 }
 
-/// The same number, of which the compiler knows nothing: what is reckoned of it in a loop is reckoned there, each time anew, and not
-/// kept on the stack.
+/// The number, hidden from the compiler: what a loop computes from it is computed there, each time anew, and not kept on the stack.
 #[cfg(feature = "names")]
 #[inline(always)]
 pub(crate) fn hidden(number: u64) -> u64 {
@@ -278,8 +277,8 @@ pub(crate) fn hidden(number: u64) -> u64 {
     number
 }
 
-/// The same number, of which the compiler knows nothing where it is compared and used. An instruction, unlike [`hidden`]: one place in
-/// the code would have two lines of the source elsewhere, which the kernel refuses (`check_btf_line`).
+/// The number, hidden from the compiler where it is compared and used. An instruction, unlike [`hidden`]: otherwise one place in the code
+/// would have two source lines, which the kernel refuses (`check_btf_line`).
 #[cfg(feature = "hist")]
 #[inline(always)]
 pub(crate) fn as_it_is(number: u64) -> u64 {

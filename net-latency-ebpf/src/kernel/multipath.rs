@@ -33,14 +33,14 @@ impl<M: Memory> Socket<M> {
         field(self.address(), offset!(mptcp_sock_snd_nxt))
     }
 
-    /// Of MPTCP's, whose lock the current task has: the number of the first byte that the application has not read. Nothing if a softirq is
-    /// adding to the queue right now.
+    /// For MPTCP's socket, whose lock the current task has: the number of the first byte that the application has not read. Nothing if a
+    /// softirq is adding to the queue right now.
     ///
     /// `__mptcp_recvmsg_mskq` moves `map_seq` of an skb of which it reads a part. `ack_seq` is the number behind the last one on the queue.
     /// Up to Linux 6.14 `mptcp_data_ready` adds there with the spinlock alone (`mptcp_data_lock`), first to `ack_seq`; and readers have a
-    /// queue of their own before that one. From 6.15 on whoever has the socket's lock has both to himself.
+    /// queue of their own before that one. From 6.15 on the socket's lock protects both.
     ///
-    /// `keeps_order` keeps what is read before it from what is read behind it.
+    /// `keeps_order` keeps reads before it from crossing reads behind it.
     #[inline(always)]
     pub(crate) fn multipath_read(self, keeps_order: impl Fn()) -> Option<u32> {
         // struct sk_buff_head: next, prev, qlen.
@@ -65,7 +65,7 @@ impl<M: Memory> Socket<M> {
         Some(if end != 0 && next == end.wrapping_add(1) { end } else { next })
     }
 
-    /// Of a subflow: the address of its socket of MPTCP, and how far the numbers of that are from its own, as its last mapping has them
+    /// For a subflow: the address of its socket of MPTCP, and how far the numbers of that are from its own, as its last mapping has them
     /// (`mptcp_subflow_get_mapped_dsn`).
     #[inline(always)]
     pub(crate) fn multipath_mapping(self) -> (u64, u32) {

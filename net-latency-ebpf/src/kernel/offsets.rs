@@ -23,7 +23,7 @@ pub trait At: Copy {
     /// The verifier knows `base` as a pointer to the struct, and the field is a `T`, of which any bits are valid.
     unsafe fn load<T: Copy>(self, base: *const u8) -> T;
 
-    /// The same, of a copy on the stack.
+    /// Loads the field from a copy on the stack.
     ///
     /// # Safety
     /// There are a `T`'s bytes, of which any are valid.
@@ -45,7 +45,7 @@ pub trait At: Copy {
 pub struct Offset<const FIELD: usize, const BEHIND: usize = 0>;
 
 impl<const FIELD: usize> Offset<FIELD> {
-    /// Of what is N bytes behind the field's beginning.
+    /// The offset N bytes behind the field's beginning.
     #[inline(always)]
     pub(crate) fn behind<const BYTES: usize>(self) -> Offset<FIELD, BYTES> {
         Offset

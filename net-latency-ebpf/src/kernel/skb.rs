@@ -122,7 +122,7 @@ impl<M: Memory> Skb<M> {
         Self::new(self.field(offset!(sk_buff_next)))
     }
 
-    /// Its address: who it is while it lives, and no longer.
+    /// Its address, which identifies it only while it lives.
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.pointer as u64
@@ -159,8 +159,8 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_head))
     }
 
-    /// The same of a buffer that clones share or have shared, of which this may be one (`skb->cloned`); else 0. What has got another buffer
-    /// since (`pskb_expand_head`, `skb_copy`) is none.
+    /// Start of the buffer if clones share it or have shared it, of which this may be one (`skb->cloned`); else 0. An skb that has got
+    /// another buffer since (`pskb_expand_head`, `skb_copy`) is no clone.
     #[inline(always)]
     pub(crate) fn shared_head(self) -> u64 {
         let bits = u32::from(self.field::<u8>(offset!(sk_buff_cloned)));
@@ -197,7 +197,7 @@ impl<M: Memory> Skb<M> {
         self.ip_family().unwrap_or(AF_INET6)
     }
 
-    /// The same of any skb; nothing for what is not IP's, or has a VLAN's header before it.
+    /// `AF_INET` or `AF_INET6` of any skb; nothing if it is not IP, or has a VLAN header in front.
     #[inline(always)]
     pub(crate) fn ip_family(self) -> Option<u32> {
         // ETH_P_IP and ETH_P_IPV6 in network order.
@@ -229,7 +229,7 @@ impl<M: Memory> Skb<M> {
     pub(crate) fn udp_payload(self) -> u32 {
         const HEADER: u64 = 8;
         let start: u16 = self.field(offset!(sk_buff_transport_header));
-        // Numbers: of a difference in 32 bits the compiler reckons in 32 bits all along, which is prohibited with pointers.
+        // Numbers: for a difference in 32 bits the compiler computes in 32 bits throughout, which is prohibited with pointers.
         let data = number(self.field(offset!(sk_buff_data)));
         let end = data.wrapping_add(u64::from(self.len()));
         end.wrapping_sub(number(self.head())).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
@@ -265,7 +265,7 @@ impl<M: Memory> Skb<M> {
         Self::device_at(self.field(offset!(sk_buff_dev)))
     }
 
-    /// The same of the device at this address, which is the skb's.
+    /// [`Self::device`], with the address of the skb's device at hand.
     #[inline(always)]
     pub(crate) fn device_at(device: *const u8) -> (u32, u32) {
         if device.is_null() {
@@ -375,7 +375,7 @@ impl<M: Memory> Skb<M> {
         }
     }
 
-    /// The same by the header, on which `skb->data` stands.
+    /// [`Self::tcp_cb_sent`] by the header, to which `skb->data` points.
     #[inline(always)]
     pub(crate) fn tcp_header_sent(self) -> TcpSent {
         let header = self.tcp_header_anywhere();
@@ -404,14 +404,14 @@ impl<M: Memory> Skb<M> {
         self.field(offset!(sk_buff_skb_mstamp_ns))
     }
 
-    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one. Nothing merges, nor
-    /// leaves to be split, what lies in one piece (`skb_gro_receive`, `__ip_append_data`), so that most need not be asked.
+    /// Segments that GRO merged into this received skb: `skb_shinfo(skb)->gso_segs`, 0 for a plain one. An skb in one piece is neither
+    /// merged nor to be split (`skb_gro_receive`, `__ip_append_data`), so that most need no look.
     #[inline(always)]
     pub(crate) fn gro_segments(self) -> u16 {
         self.gro_segments_of(self.field(offset!(sk_buff_data_len)))
     }
 
-    /// The same of one with N bytes in pages.
+    /// [`Self::gro_segments`] of an skb with N bytes in pages.
     #[inline(always)]
     pub(crate) fn gro_segments_of(self, paged: u32) -> u16 {
         if paged == 0 {
@@ -466,8 +466,8 @@ impl<M: Memory> Skb<M> {
             let tcp = tcp_header_at(head.wrapping_add(usize::from(transport)));
             return Some(ReceivedHeaders { tcp, lengths, pair_v4: 0, mark });
         }
-        // Nobody has pulled it out of its page: some drivers leave all but the first headers there, and
-        // without GRO the transport is the first to need them (`pskb_may_pull` in `tcp_v4_rcv`).
+        // The header is still in its page: some drivers leave all but the first headers there, and without GRO the transport is the first
+        // to need them (`pskb_may_pull` in `tcp_v4_rcv`).
         if linear != 0 {
             return None;
         }
@@ -510,8 +510,8 @@ impl<M: Memory> Skb<M> {
         tcp_header_at(head.wrapping_add(usize::from(start)))
     }
 
-    /// The number of the first byte of payload, of a packet that TCP has sent and that has any. An ACK has the number of what is sent
-    /// next.
+    /// The number of the first byte of payload, of a packet that TCP has sent and that has any. An ACK has the number of the next byte to
+    /// be sent.
     #[inline(always)]
     pub(crate) fn tcp_payload_start(self) -> Option<u32> {
         let header = self.tcp_header_anywhere();

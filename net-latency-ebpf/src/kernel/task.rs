@@ -23,15 +23,15 @@ pub(crate) type Name = [u64; COMM_LEN / 8];
 pub struct Task {
     /// Process id in the upper half, thread id in the lower, as `bpf_get_current_pid_tgid` gives them.
     pub ids: u64,
-    /// The thread's name. While times are counted by cgroup nobody asks for it, and the first word is the cgroup's id: what
-    /// is sent later, from a softirq, could not ask for it. While they are counted by process, it is when that was started.
+    /// The thread's name. While times are counted by cgroup the name is not needed, and the first word is the cgroup's id: what is sent
+    /// later, from a softirq, could not look that up. While they are counted by process, it is when that was started.
     name: Name,
     /// The process' name, which is that of the thread group's leader.
     process: Name,
 }
 
-/// The last byte of a name, which can only be NUL, says whether the task is wanted, where that matters. It is
-/// decided when the task gives or takes bytes; what is sent or shown of them later no longer runs in that task.
+/// The last byte of a name, which can only be NUL, says whether the task is wanted, where that matters. It is decided when the task gives
+/// or takes bytes; they are sent or shown later, outside that task.
 const VERDICT: u64 = 0xff << 56;
 /// The verdict on a task that isn't wanted.
 const UNWANTED: u64 = 1 << 56;
@@ -54,7 +54,7 @@ impl Task {
         Self { ids, name, process: unsafe { place.assume_init() } }
     }
 
-    /// The same without its names.
+    /// The current task without its names.
     #[inline(always)]
     pub(crate) fn current_unnamed() -> Self {
         Self { ids: Self::current_ids(), ..Self::UNKNOWN }
@@ -63,7 +63,7 @@ impl Task {
     /// The task with a verdict, which `is_wanted` gives of its names.
     #[inline(always)]
     pub(crate) fn judged(mut self, is_wanted: impl FnOnce(&Self) -> bool) -> Self {
-        // What is behind the end of the name is as it was.
+        // Bytes behind the end of the name are as they were.
         self.name[1] &= !VERDICT;
         if !is_wanted(&self) {
             self.name[1] |= UNWANTED;
@@ -111,7 +111,7 @@ impl Task {
         Self::read_current_name(&mut MaybeUninit::uninit())
     }
 
-    /// The same, which stays in `place`.
+    /// Reads the current thread's name by way of `place`.
     #[inline(always)]
     fn read_current_name(place: &mut MaybeUninit<Name>) -> Name {
         if offset!(bpf_get_current_task_btf).value() != 0 {

@@ -1,5 +1,5 @@
-//! `hist`: a history runs twice, once for its lines and once for counts of times. What the second counts has to be what the lines of the first
-//! say, which are shown to be true. The times are reckoned anew here, by themselves.
+//! `hist`: a history runs twice, once for its lines and once for counts of times. The counts of the second have to agree with the lines of
+//! the first, which are shown to be true. The times are computed anew here, independently.
 
 use std::{collections::BTreeMap, format, string::String, vec::Vec};
 

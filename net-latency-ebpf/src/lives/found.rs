@@ -51,7 +51,7 @@ fn a_packet_socket_drops_what_it_shares() {
     ]);
 }
 
-/// The same, and the clone, which lies where an skb ended unseen, is sent on past IP.
+/// A packet socket shares a packet, and IP's clone, which lies where an skb ended unseen, is sent on past IP.
 #[test]
 fn what_ip_shared_is_sent_on() {
     expect_true(&[
@@ -259,8 +259,8 @@ fn what_a_cpu_got_last_is_not_what_has_its_address_now() {
     }
 }
 
-/// What was evicted stays counted until all is read that has come: neither while something is missing before what came, nor while some waits
-/// for the task that has the socket.
+/// Evicted segments stay counted until all is read that has come: also while bytes before them are missing, or some wait for the task that
+/// has the socket.
 #[test]
 fn what_was_evicted_is_counted_until_all_is_read() {
     let behind = Step::Segment(Segment { from: 1, ..GOES });

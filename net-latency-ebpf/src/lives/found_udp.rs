@@ -40,7 +40,8 @@ fn segments_are_those_of_their_own_softirq() {
     run(Kernel { is_rt: true, ..PLAIN }, 0, &steps);
 }
 
-/// The same, where what comes between has the merged one's address, and the program of `udp_rcv` is skipped for it.
+/// Between merged packets and their segments comes an skb that has the merged one's address, and the program of `udp_rcv` is skipped for
+/// it.
 #[test]
 fn what_comes_between_is_not_what_was_merged() {
     let steps = [comes(3), comes(0), TAKE];

@@ -52,7 +52,7 @@ pub(super) enum Step {
     Process(processes::Step),
     /// Of UDP's.
     Datagram(udp_in::Step),
-    /// Of the scheduler's.
+    /// A step of the scheduler.
     Scheduler(readers::Step),
     /// Time passes.
     Wait { ms: u8 },
@@ -65,13 +65,13 @@ pub(super) enum Step {
 pub(super) struct Segment {
     pub(super) cpu: u8,
     pub(super) connection: u8,
-    /// The same bytes as those of N segments before; 0 for others.
+    /// It has the bytes of the segment N before this one; 0 for new bytes.
     pub(super) again: u8,
-    /// It begins N times 5 bytes behind what was sent before, or before that.
+    /// It begins N times 5 bytes behind the end of the bytes sent before, or in front of it.
     pub(super) from: i8,
     /// It has N times 10 bytes.
     pub(super) len: u8,
-    /// GRO has made it of so many, if there are two or more.
+    /// GRO has made it of N segments, if there are two or more.
     pub(super) segs: u8,
     /// The CPU takes it to TCP at once.
     pub(super) goes: bool,
@@ -499,7 +499,7 @@ impl Run {
         }
         if history.steps.iter().any(|step| matches!(step, Step::Out(_))) {
             let ends = [0, 1].map(|number: usize| (run.connections[number].sk, number));
-            // What is in no slot does not wait for fine stages.
+            // A packet in no slot does not wait for fine stages.
             run.world.truth.out.is_limited = history.entries != usize::MAX
                 || history.fine && history.full
                 || history.filter != Filter::Off;
@@ -559,7 +559,7 @@ impl Run {
             self.udp.finish(&mut self.world, cpu);
         }
         if let Step::Out(_) = step {
-            // What is sent goes by several CPUs.
+            // Packets go out by several CPUs.
             for cpu in 0..CPUS {
                 self.on(cpu as u8);
                 self.udp.finish(&mut self.world, cpu);
@@ -674,8 +674,8 @@ impl Run {
     /// A driver has a segment, and gives it to the stack.
     fn segment(&mut self, segment: Segment) {
         let Segment { cpu, connection, len, segs, is_found, joins, .. } = segment;
-        // docs/accuracy.md: a copy of a segment that was skipped may stand for it.
-        // And a copy of what was sent on past IP, and ended unseen, for that.
+        // docs/accuracy.md: a copy of a segment that was skipped may stand for it. And so may a copy of a packet that was sent on past IP
+        // and ended unseen.
         let is_told_apart = self.world.skips == 0 && !self.world.truth.lost_sight;
         let (again, from) = if is_told_apart { (segment.again, segment.from) } else { (0, 0) };
         let cpu = self.on(cpu);
@@ -755,7 +755,7 @@ impl Run {
         self.world.put(skb.address, self.world.offsets.sk_buff_skb_iif, 1_u32);
     }
 
-    /// What is about to become of a packet before it comes to its transport.
+    /// The fate of a packet before it comes to its transport.
     fn meets(&mut self, packet: usize, fate: Fate) {
         let truth = &mut self.world.truth;
         let packet = &mut truth.packets[packet];
@@ -827,7 +827,7 @@ impl Run {
 
     /// `ip_rcv_core`.
     fn reach_ip(&mut self, skb: Skb, is_shared: bool) -> Travelling {
-        // docs/accuracy.md: what is shared there, and that hook skipped, may have another packet's times.
+        // docs/accuracy.md: an skb that is shared there, if that hook is skipped, may have another packet's times.
         let skips = self.world.skips;
         if is_shared {
             self.world.users(skb, 1);
@@ -895,7 +895,7 @@ impl Run {
         self.connections[index.expect("a connection")].receive(&mut self.world, skb);
     }
 
-    /// Whether lines and counters say what was true.
+    /// Whether lines and counters agree with the truth.
     fn check(&mut self) -> Result<u64, String> {
         let lines: Vec<PacketRecord> = if readers::is_fine() {
             let lines: Vec<FineRecord> = records(ring::take_records());
@@ -956,7 +956,7 @@ impl Run {
             return Err(format!("{ended} were taken, and {taken} are counted: {counted:?}"));
         }
         let (segments, datagrams) = (waiting_segments(), waiting_datagrams());
-        // Where all is read that has come, what is left is taken for evicted.
+        // Where all is read that has come, remaining segments count as evicted.
         let is_exact = self.has_room && get(Counter::UnmatchedIn) == 0;
         if is_exact && shares() != segments.count as i64 {
             return Err(format!("{} segments wait, and {} are counted", segments.count, shares()));

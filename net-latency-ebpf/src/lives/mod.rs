@@ -1,5 +1,5 @@
-//! The kernel side against a kernel that a test makes: packets live as they do on Linux, at random, and whatever is shown of them has to be
-//! true or absent with a counted reason.
+//! The kernel side against a kernel that a test makes: packets live as they do on Linux, at random, and their lines have to be true, or
+//! absent with a counted reason.
 //!
 //! [`world`] has a kernel's objects in memory, at places of their own ([`layout`]), and frees and gives them again as SLUB does. [`tcp_in`],
 //! [`udp_in`], [`readers`], [`out`] and [`history`] call the hooks as Linux calls the functions, and know the truth ([`truth`]). A history is a list of steps, drawn from a

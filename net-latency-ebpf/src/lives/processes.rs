@@ -164,7 +164,7 @@ impl Processes {
         new
     }
 
-    /// The world knows whom the filter wants, and whom a softirq interrupts.
+    /// The world knows which tasks the filter wants, and which one a softirq interrupts.
     fn tell(&self, world: &mut World) {
         let wanted =
             |member: &Member| self.filter == Filter::Off || self.processes[member.process].wanted != 0;

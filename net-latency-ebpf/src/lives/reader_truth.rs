@@ -1,4 +1,4 @@
-//! What was true of threads that read: when each called, was woken and got a CPU. And whether a line's parts say that.
+//! The truth about threads that read: when each called, was woken and got a CPU. And whether a line's parts say that.
 
 use std::{format, string::String, vec::Vec};
 
@@ -96,7 +96,7 @@ impl Scheduled {
                 }
                 What::Asked => did.asked = at,
                 What::Woken if did.first_asked != 0 => did.woken = at,
-                // What comes later is no wakeup's, nor what comes when it has shown that it is on a CPU.
+                // Later switches belong to no wakeup, nor do those after the thread has shown that it is on a CPU.
                 What::Running { holder } if did.woken > did.running && did.woken >= did.asked => {
                     (did.running, did.holder) = (at, holder);
                 }
@@ -113,8 +113,8 @@ impl Scheduled {
         self.events.iter().any(|event| matches!(event.what, What::Asked) && is_rival(event.thread))
     }
 
-    /// Whether a received packet's parts are what its reader did, who took it by that call. Between the times of `came` came the last byte
-    /// of those before it, and of itself.
+    /// Whether a received packet's parts are what its reader did, which took it by that call. Between the times of `came` came the last
+    /// byte of those before it, and of itself.
     pub(super) fn check(
         &self,
         line: &PacketRecord,

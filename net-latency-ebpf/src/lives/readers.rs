@@ -29,7 +29,7 @@ pub(super) enum Step {
     Displace { cpu: u8, task: u8 },
 }
 
-/// Who had the CPU.
+/// What had the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     Task(u8),

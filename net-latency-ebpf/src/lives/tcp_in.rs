@@ -35,9 +35,9 @@ pub(super) struct Connection {
     queue: VecDeque<Queued>,
     out_of_order: Vec<Queued>,
     backlog: VecDeque<Skb>,
-    /// Who has the socket's lock.
+    /// The task that has the socket's lock.
     pub(super) owner: Option<usize>,
-    /// Whether somebody has read who is wanted, and whether others have.
+    /// Whether a wanted task has read, and whether others have.
     is_used: bool,
     is_others: bool,
     /// The furthest that the other end has sent.
@@ -56,7 +56,7 @@ pub(super) struct Connection {
 pub(super) enum Reading {
     /// `tcp_recvmsg`.
     Copy,
-    /// The same with MSG_PEEK.
+    /// `tcp_recvmsg` with MSG_PEEK.
     Peek,
     /// `tcp_read_sock`: splice.
     Splice,
@@ -91,7 +91,7 @@ impl Connection {
     pub(super) fn collapse(&mut self, world: &mut World) {
         let (Some(first), Some(last)) = (self.queue.front(), self.queue.back()) else { return };
         let (start, end) = (first.start, last.end);
-        // docs/accuracy.md: of skbs that have bytes in common it is not known what was put together of what.
+        // docs/accuracy.md: if skbs have bytes in common, it is unknown which parts were put together.
         let starts = self.queue.iter().skip(1).map(|queued| queued.start);
         if self.queue.iter().zip(starts).any(|(queued, next)| queued.end != next) {
             return;
@@ -213,7 +213,7 @@ impl Connection {
             let reached = world.truth.packets[skb.packet].reached;
             let is_stored = world.truth.calls.get(reached).is_some_and(|call| call.result.is_none());
             world.truth.given += u64::from(self.whole == 0 && is_next && is_stored);
-            // Else somebody has the lock of MPTCP's socket.
+            // Else another has the lock of MPTCP's socket.
             if !world.choice.one_in(3) {
                 self.give(world);
             }
@@ -330,7 +330,7 @@ impl Connection {
         self.queue.push_back(new);
     }
 
-    /// `tcp_ofo_queue`: what was out of order and is not any more.
+    /// `tcp_ofo_queue`: takes segments that are not out of order any more.
     fn take_from_out_of_order(&mut self, world: &mut World) {
         while let Some(first) = self.out_of_order.first()
             && first.start <= self.expected
@@ -480,7 +480,7 @@ impl Connection {
         if self.sk == 0 {
             return;
         }
-        // `__tcp_close` locks it, frees what was not read, and works on the backlog (`release_sock`).
+        // `__tcp_close` locks it, frees unread skbs, and works on the backlog (`release_sock`).
         for queued in std::mem::take(&mut self.queue) {
             world.free(queued.skb);
         }

@@ -1,4 +1,4 @@
-//! What was true: which packet passed which hook when, who read which bytes. And whether lines say that.
+//! The truth: which packet passed which hook when, who read which bytes. And whether lines say that.
 
 use std::{format, string::String, vec::Vec};
 
@@ -258,7 +258,7 @@ impl Truth {
             return Err(format!("of task {ids:#x}, not {:#x}", call.ids));
         }
         if !call.is_wanted || self.is_filtered && ids == 0 {
-            return Err(format!("of task {ids:#x}, which nobody wants: {call:?}"));
+            return Err(format!("of task {ids:#x}, which is not wanted: {call:?}"));
         }
         if app == 0 && ids != 0 {
             return Err("of a task, at no time".into());
@@ -310,7 +310,7 @@ impl Truth {
         reads().any(|read| reads().filter(|other| other.call == read.call).count() > LINES_PER_RUN as usize)
     }
 
-    /// Whether all is known of what was read of connections none of whose bytes came twice, where nothing hides it.
+    /// Whether all reads are known of connections none of whose bytes came twice, where nothing hides them.
     pub(super) fn expect_all(&self, lines: &[PacketRecord]) -> Result<(), String> {
         // Where it is known which packet it was.
         let lacks = |line: &&PacketRecord| {

@@ -26,7 +26,7 @@ const IPPROTO_UDPLITE: u8 = 136;
 /// Datagrams that fit a socket's receive buffer.
 const BUFFER: usize = 4;
 
-/// A socket, and who sends to it.
+/// A socket, and the senders to it.
 struct Place {
     is_v6: bool,
     net: usize,
@@ -60,7 +60,7 @@ const PLACES: [Place; 9] = [
     Place { takes_merged: true, ..place(55, 0) },
 ];
 
-/// To whom datagrams are sent: which sockets get them, and whether by IPv4, whatever the sockets are.
+/// Where datagrams are sent: which sockets get them, and whether by IPv4, whatever the sockets are.
 const TARGETS: [(&[usize], bool); 9] = [
     (&[0], true),
     (&[1], false),
@@ -94,7 +94,7 @@ pub(super) enum Step {
 pub(super) enum Taking {
     /// All of it.
     Whole,
-    /// The same, and its skb is freed by `kfree_skb`.
+    /// All of it, and its skb is freed by `kfree_skb`.
     Dropped,
     /// Into no room at all.
     Empty,
@@ -211,7 +211,7 @@ struct Delivery {
     skb: Option<Skb>,
     /// The sockets that get it; the last one gets the packet itself.
     receivers: VecDeque<usize>,
-    /// What is left of a merged packet that was cut up for this socket.
+    /// The remaining segments of a merged packet that was cut up for this socket.
     segments: VecDeque<Skb>,
     socket: usize,
     /// Whether the hook ran, and nothing came between.

@@ -1,4 +1,4 @@
-//! What was true of received datagrams: who took which, and what has to be known of them.
+//! The truth about received datagrams: who took which, and what has to be known of them.
 
 use std::{format, string::String, vec::Vec};
 
@@ -46,7 +46,7 @@ pub(super) enum Want {
     Segment,
 }
 
-/// What was true of UDP.
+/// The truth about UDP.
 #[derive(Default)]
 pub(super) struct Udp {
     pub(super) taken: Vec<Taken>,
@@ -54,18 +54,18 @@ pub(super) struct Udp {
     pub(super) enqueued: u64,
     /// When `udp_rcv` had its last packet on each CPU.
     pub(super) received: [u64; CPUS],
-    /// Sockets, their namespaces and ports, and when: from these somebody took who is not wanted.
+    /// Sockets from which an unwanted task took, with their namespaces and ports, and when.
     others: Vec<(u64, (usize, u16), u64)>,
-    /// Addresses of sockets from which somebody took who is wanted.
+    /// Addresses of sockets from which a wanted task took.
     used: Vec<u64>,
-    /// What was not counted as it should.
+    /// A packet that was not counted as it should be.
     missed: Option<Want>,
 }
 
 impl Udp {
     /// What becomes of a datagram that gets to a socket's queue.
     pub(super) fn judge_queue(&mut self, sk: u64, of: (usize, u16), cpu: usize, result: Option<Counter>) {
-        // From such a socket nothing is followed until the second is over, unless somebody who is wanted used it: docs/accuracy.md.
+        // From such a socket nothing is followed until the second is over, unless a wanted task used it: docs/accuracy.md.
         let now = self.received[cpu] >> EPOCH;
         let is_others = self.others.contains(&(sk, of, now)) && !self.used.contains(&sk);
         let is_right = match result {
@@ -76,7 +76,7 @@ impl Udp {
         self.want(is_right, Want::Queue);
     }
 
-    /// Somebody has taken from a socket, who is wanted or not.
+    /// A task, wanted or not, has taken from a socket.
     pub(super) fn uses(&mut self, sk: u64, of: (usize, u16), at: u64, is_wanted: bool) {
         if is_wanted { self.used.push(sk) } else { self.others.push((sk, of, at >> EPOCH)) }
     }
@@ -107,7 +107,7 @@ impl Truth {
         let Datagram { flow, .. } = packet.datagram.ok_or("of no datagram")?;
         let ids = u64::from(line.pid) << 32 | u64::from(line.tid);
         if !call.is_wanted {
-            return Err(format!("of task {ids:#x}, which nobody wants"));
+            return Err(format!("of task {ids:#x}, which is not wanted"));
         }
         if ids != call.ids {
             return Err(format!("of task {ids:#x}, not {:#x}", call.ids));

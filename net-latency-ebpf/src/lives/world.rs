@@ -41,7 +41,7 @@ pub(super) struct Kernel {
     pub(super) is_rt: bool,
 }
 
-/// An skb: the packet that it has, where its buffer is, and who else has it.
+/// An skb: the packet that it has, where its buffer is, and its other users.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skb {
     pub(super) address: u64,
@@ -106,7 +106,7 @@ pub(super) struct World {
     pub(super) truth: Truth,
     /// One kprobe of N is skipped; none if it is 0.
     pub(super) skips: u32,
-    /// What happened, for whoever reads a failure.
+    /// What happened, to explain a failure.
     pub(super) log: Option<Vec<std::string::String>>,
 }
 
@@ -123,7 +123,7 @@ macro_rules! hook {
 }
 pub(super) use hook;
 
-/// Notes what happens, if somebody reads that.
+/// Notes what happens, if there is a log.
 macro_rules! note {
     ($world:expr, $($text:tt)*) => {
         if let Some(log) = &mut $world.log {
@@ -392,7 +392,7 @@ impl World {
         self.put(address, offsets.sk_buff_transport_header, transport);
         self.put(address, offsets.sk_buff_protocol, if flow.is_v6 { 0x86dd_u16 } else { 0x0800 }.to_be());
         self.put(address, offsets.sk_buff_next, 0_u64);
-        // What GRO has merged lies in pages but for its headers.
+        // A packet that GRO has merged lies in pages but for its headers.
         self.put(address, offsets.sk_buff_data_len, if segs > 1 { len } else { 0 });
         self.put(head, END + offsets.skb_shared_info_gso_segs, if segs > 1 { segs } else { 0 });
         self.put(address, offsets.sk_buff_len, u32::from(transport - NETWORK) + TCP_HEADER + len);
@@ -576,7 +576,7 @@ impl World {
         self.held.push(sk);
     }
 
-    /// One of those who have a socket lets it go, which is freed if it was the last (`sk_free`, `sock_wfree`).
+    /// One of a socket's users lets it go; it is freed if that was the last (`sk_free`, `sock_wfree`).
     pub(super) fn free_socket(&mut self, sk: u64) {
         match self.held.iter().position(|held| *held == sk) {
             Some(index) => {
@@ -619,7 +619,7 @@ impl World {
         self.put(skb.head, END + self.offsets.skb_shared_info_gso_segs, segs);
     }
 
-    /// The same, of a buffer that has them.
+    /// How many segments a buffer's bytes are, once that is set.
     pub(super) fn segs(&self, skb: Skb) -> u16 {
         self.get(skb.head, END + self.offsets.skb_shared_info_gso_segs)
     }

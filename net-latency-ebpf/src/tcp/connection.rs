@@ -1,6 +1,6 @@
-//! What is kept per TCP socket. Every hook that touches a connection runs under the socket's lock
-//! (by a task, or in softirq while no task owns it), so that an entry needs no locking of its own; this
-//! also holds where softirqs are preemptible (PREEMPT_RT), and where a per-CPU slot would not.
+//! The state that is kept per TCP socket. Every hook that touches a connection runs under the socket's lock (by a task, or in softirq while
+//! no task owns it), so that an entry needs no locking of its own; this also holds where softirqs are preemptible (PREEMPT_RT), and where a
+//! per-CPU slot would not.
 
 #[cfg(feature = "fine")]
 use net_latency_common::Served;
@@ -34,8 +34,8 @@ use crate::{
 /// Pairs of slots, as a power of two.
 const SLOT_BITS: u32 = 12;
 
-/// TCP sockets in use, by address. A slot is its socket's until that is destroyed: no other socket's lock would keep who takes
-/// it away from its fields.
+/// TCP sockets in use, by address. A slot is its socket's until that is destroyed: another socket's lock would not keep a new owner from
+/// its fields.
 #[map]
 static CONNECTION_SLOTS: Array<Slots<Connection>> = Array::with_max_entries(1 << SLOT_BITS, 0);
 
@@ -57,10 +57,10 @@ pub(super) enum Author {
     User = 2,
 }
 
-/// The packet in flight from TCP to the device. There is one at most: nearly always the way is synchronous and the socket locked.
-/// A packet that waits on the way, for its neighbour's address (`arp_queue`), a verdict (NFQUEUE) or its encryption, comes to the
-/// device without the lock. So TCP's hook alone writes what is here but for `ended` and `copy`, `skb` first and last, and the device's
-/// hook looks at `skb` again when it has read the rest.
+/// The packet in flight from TCP to the device. There is one at most: nearly always the way is synchronous and the socket locked. A packet
+/// that waits on the way, for its neighbour's address (`arp_queue`), a verdict (NFQUEUE) or its encryption, comes to the device without the
+/// lock. So TCP's hook alone writes all fields but `ended` and `copy`, `skb` first and last, and the device's hook looks at `skb` again
+/// when it has read the rest.
 #[repr(C)]
 pub(crate) struct Transmission {
     /// Address of its skb, which TCP has let go; 0 for none.
@@ -73,16 +73,16 @@ pub(crate) struct Transmission {
     pub(super) app: Field<u64>,
     /// When TCP let it go.
     pub(super) transport: Field<u64>,
-    /// Of a retransmission: when these bytes were first sent, 0 where unknown.
+    /// For a retransmission: when these bytes were first sent, 0 where unknown.
     pub(super) first: Field<u64>,
     pub(super) seq: Field<u32>,
     pub(super) len: Field<u32>,
     pub(super) segs: Field<u16>,
     pub(super) flags: Field<u16>,
     pub(super) author: Field<Author>,
-    /// Of a segment that the kernel made: the ids of the task that was the last to use the socket.
+    /// For a segment that the kernel made: the ids of the task that was the last to use the socket.
     pub(super) user: Field<u64>,
-    /// Why TCP had held its bytes back, a [`net_latency_common::Held`]; 0 where nobody knows.
+    /// Why TCP had held its bytes back, a [`net_latency_common::Held`]; 0 if it didn't, or the reason is unknown.
     pub(super) held: Field<u16>,
     /// As a record has them.
     pub(super) dsacks: Field<u16>,
@@ -93,7 +93,7 @@ impl Transmission {
     /// Whether its skb is at this address.
     #[inline(always)]
     pub(super) fn is(&self, skb: u64) -> bool {
-        // What was cut is free, and its address may be another's.
+        // The skb that was cut is free, and its address may be another's.
         self.skb.get() == skb && !self.was_cut() || self.copy.get() == skb
     }
 
@@ -143,7 +143,7 @@ impl Transmission {
         }
     }
 
-    /// The same, and its connection stays.
+    /// Gives up what is in flight, on a connection that stays.
     #[inline(always)]
     fn lose(&self) {
         self.give_up();
@@ -213,7 +213,7 @@ pub(crate) struct Connection {
     pub(super) drops: Field<u32>,
     /// What came by then, in units of 2^20 ns, may have been dropped unseen.
     pub(super) unproven_until: Field<u32>,
-    /// Of MPTCP's socket: up to this number it is known whose bytes were written, or that nobody knows.
+    /// Of MPTCP's socket: up to this number the writers of bytes are settled, known or unknown.
     pub(super) written_until: Field<u32>,
     pub(super) written_known: Field<u32>,
     /// Whether it has a slot, and so stays until its socket is destroyed: 0 in all that may be evicted.
@@ -228,13 +228,13 @@ pub(crate) struct Connection {
 pub(super) struct Fine {
     /// All bytes before `read_next` had come by then, ns, if that is later than `unsure_until`.
     pub(super) complete_at: Field<u64>,
-    /// Bytes before `read_next` came up to then, ns, and nobody saw when.
+    /// Bytes before `read_next` came up to then, ns, at a time that was not seen.
     pub(super) unsure_until: Field<u64>,
-    /// Whoever took at `taken_at`.
+    /// The reader at `taken_at`.
     pub(super) reading: Field<Reading>,
     pub(super) in_flight: InFlight,
     pub(super) holding: Holding,
-    /// Who has read what nobody has begun to answer.
+    /// The reader of a request that has no answer yet.
     pub(super) asked: Asked,
     /// The number of an answer's first byte, and above it how far that is: [`WRITTEN`] or [`UNDER_WAY`]; 0 for none.
     answer: Field<u64>,
@@ -303,7 +303,7 @@ fn blank() -> &'static Connection {
 }
 
 impl Connection {
-    /// Whether this is still what is known of the socket at `address`: it has a slot, or nobody has evicted it meanwhile.
+    /// Whether this is still the entry of the socket at `address`: it has a slot, or was not evicted meanwhile.
     #[inline(always)]
     pub(super) fn is_of(&self, address: u64) -> bool {
         self.stays.get() != 0 || connection_has_spilled(address) != 0

@@ -1,8 +1,8 @@
 //! Out: why TCP keeps bytes that the application has written.
 //!
-//! `tcp_write_xmit` sends until one of its tests stops it, and tells nobody which. It ends by `tcp_chrono_stop` unless the peer's window
-//! stopped it, with nothing changed since, so that the same tests say there why it stopped. What they found is kept until it tries
-//! again. That the peer's window stopped it the kernel keeps itself (`chrono_type`), until it ends for another reason.
+//! `tcp_write_xmit` sends until one of its tests stops it, and keeps no record of which. It ends by `tcp_chrono_stop` unless the peer's
+//! window stopped it, with nothing changed since, so that the same tests say there why it stopped. What they found is kept until it tries
+//! again. For the peer's window the kernel keeps the reason itself (`chrono_type`), until it ends for another reason.
 //!
 //! A segment may be held for one reason after another: for an ACK, and then, as all that waited may go at once, for the device's queue. The
 //! one that is told took half of its wait or more.
@@ -36,7 +36,7 @@ fn is_known() -> bool {
 }
 
 /// `tcp_chrono_stop(sk, type)`. With `TCP_CHRONO_RWND_LIMITED`, TCP has sent what it could (`tcp_write_xmit`); with
-/// `TCP_CHRONO_SNDBUF_LIMITED`, who waited for room in the send buffer has it (`tcp_check_space`).
+/// `TCP_CHRONO_SNDBUF_LIMITED`, a writer that waited for room in the send buffer has it (`tcp_check_space`).
 #[inline(always)]
 pub fn stopped<M: Memory>(socket: Socket<M>, chrono: Number) -> HookResult {
     // The trampolines of Linux 5.10 leave the upper half of an enum's register as it was.
@@ -112,7 +112,7 @@ fn why<M: Memory>(socket: Socket<M>, tcp: TcpSocket<M>, first: Skb<M>) -> Option
     socket.is_throttled().then_some(Held::SmallQueue)
 }
 
-/// Why TCP had held back bytes that it sends `now` for the first time, written `app`; 0 if it didn't, or nobody knows.
+/// Why TCP had held back bytes that it sends `now` for the first time, written `app`; 0 if it didn't, or the reason is unknown.
 #[inline(always)]
 pub(super) fn of_sent<M: Memory>(
     connection: &Connection,

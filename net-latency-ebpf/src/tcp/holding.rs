@@ -4,7 +4,7 @@ use crate::bpf::entry::Field;
 /// Why TCP holds back what it has, and since when; and for how long it did so for another reason before.
 #[repr(C)]
 pub(super) struct Holding {
-    /// A [`Held`] as a number; 0 for nothing, or what nobody knows.
+    /// A [`Held`] as a number; 0 for none, or an unknown one.
     pub(super) reason: Field<u32>,
     pub(super) before: Field<u32>,
     pub(super) since: Field<u64>,

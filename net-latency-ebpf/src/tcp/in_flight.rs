@@ -1,9 +1,9 @@
 //! Sent segments until their ACKs come: `--stages fine`.
 //!
-//! Behind the device's queue a segment is known by its socket and the number of its first byte, which its header has: for GSO other
-//! skbs are made of it, the first of which begins with that byte. Whoever has the socket's lock puts segments in, goes along
-//! those that are acknowledged, and takes them out. A device's hooks run beside that on any CPU, and so does what finds the
-//! socket in use: they write a word of an entry, a time, and by its tag it is known as that entry's.
+//! Behind the device's queue a segment is known by its socket and the number of its first byte, which its header has: for GSO other skbs
+//! are made of it, the first of which begins with that byte. The holder of the socket's lock puts segments in, goes along those that are
+//! acknowledged, and takes them out. A device's hooks run beside that on any CPU, and so does a hook that finds the socket in use: they
+//! write one word of an entry, a time with a tag that says which entry it belongs to.
 //!
 //! The entries of a socket are a chain: each has the number of the first byte of the next one. What found no room is not in it, and
 //! got its line at once.
@@ -94,7 +94,7 @@ fn key(socket: u64, seq: u32) -> u64 {
     // Another odd constant with bits all over.
     const SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
     let mixed = socket.wrapping_mul(SPREAD).rotate_left(32) ^ u64::from(seq).wrapping_mul(SECOND);
-    // 0 is nobody's.
+    // 0 is no key.
     if mixed == 0 { 1 } else { mixed }
 }
 
@@ -176,7 +176,7 @@ pub(super) fn put(
     } else if chain.end.get() != seq
         && let Some(newest) = find(self::key(socket, chain.newest.get()), socket)
     {
-        // What is between them does not wait.
+        // A segment between them does not wait.
         newest.next.set(seq);
     }
     chain.newest.set(seq);
@@ -312,7 +312,7 @@ pub fn acked<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
 /// In place of the time of an ACK: none is waited for any more.
 const NO_ACK: u64 = u64::MAX;
 
-/// No ACK will be known of what waits: the socket, or what is known of it, is at its end.
+/// No ACK will be known for the segments that wait: the socket, or its entry, is at its end.
 #[inline(always)]
 pub(super) fn give_up(connection: &Connection) {
     if connection.fine.in_flight.any.get() != 0 {
@@ -373,7 +373,7 @@ pub extern "C" fn finish_step(address: u64, acked: u64) -> u32 {
     let first = if stamps[STAMP_APP] == 0 { stamps[STAMP_TRANSPORT] } else { stamps[STAMP_APP] };
     let is_closed = chain.zero_window_at.get() >= first;
     let flags = sent_flags(state) | if is_closed { FLAG_ZERO_WINDOW } else { 0 };
-    // SAFETY: the entry stays as it is until it is forgotten, which only who is here does.
+    // SAFETY: the entry stays as it is until it is forgotten, which only this code does.
     if let Err(counter) = unsafe { emit_waiting(packet, served, flags, &parts) } {
         counters::one(counter);
     }

@@ -1,4 +1,4 @@
-//! TCP, both ways: what is kept of its sockets, segments and write calls, and what its hooks do with it.
+//! TCP, both ways: the state of its sockets, segments and write calls, and what its hooks do with it.
 
 mod connection;
 #[cfg(feature = "fine")]

@@ -1,7 +1,7 @@
 //! MPTCP: applications read and write a socket of its own, and bytes come and go by TCP's sockets, the subflows (docs/decisions/32).
 //!
-//! Both have a [`Connection`]. That of a subflow is plain TCP's, but for who writes. That of MPTCP's socket has the write calls, and how far
-//! was read of the first subflow; it changes with that socket's lock alone.
+//! Both have a [`Connection`]. That of a subflow is plain TCP's, but for the writer. That of MPTCP's socket has the write calls, and how
+//! far was read of the first subflow; it changes with that socket's lock alone.
 
 use net_latency_common::Counter;
 
@@ -42,7 +42,7 @@ struct Call {
     left: Field<u32>,
 }
 
-/// What is received for a socket of MPTCP. Who works on a subflow writes it with that one's lock, and who reads only looks.
+/// The bytes received for a socket of MPTCP. Work on a subflow writes it under that one's lock, and readers only look.
 #[repr(C)]
 struct Path {
     /// Address of the subflow.
@@ -51,7 +51,7 @@ struct Path {
     distance: u32,
     /// The number of the first byte that came since tracing began, by the subflow.
     first: u32,
-    /// Up to this number of the subflow skbs had bytes in common, so that nobody knows which of them were read.
+    /// Up to this number of the subflow, skbs had bytes in common, so that it is unknown which of them were read.
     unsure_until: Field<u32>,
     /// Whether it is not followed any more.
     is_over: Field<u32>,
@@ -172,7 +172,7 @@ fn note_read<M: Memory>(socket: Socket<M>) -> u32 {
         }
     };
     learn_start(connection, path);
-    // Behind the number: whatever is read by then, and ends this, was noted before it could be read.
+    // Behind the number: bytes that are read by then, and end this, were noted before they could be read.
     if path.is_over.get() != 0 || socket.drops() != 0 {
         path.is_over.set(1);
         receive::forget_waiting(address, true);
@@ -183,7 +183,7 @@ fn note_read<M: Memory>(socket: Socket<M>) -> u32 {
             return MORE;
         }
     } else {
-        // What was read now is found at the next call, whose it is not.
+        // Bytes of this read are only found at the next call, whose bytes they are not.
         connection.reports_late.set(1);
     }
     connection.settle(address);
@@ -199,7 +199,7 @@ fn learn_start(connection: &Connection, path: &Path) {
     }
 }
 
-/// MPTCP's socket ends (`mptcp_destroy`): what was read gets its lines, the rest is counted.
+/// MPTCP's socket ends (`mptcp_destroy`): bytes that were read get their lines, the rest is counted.
 #[inline(always)]
 pub fn destroyed<M: Memory>(socket: Socket<M>) -> HookResult {
     let address = number(socket.address());
@@ -218,7 +218,7 @@ pub fn destroyed<M: Memory>(socket: Socket<M>) -> HookResult {
     result
 }
 
-/// Whether what was read of it still has to get lines. Also of a socket that nobody has read it is known behind this where that would begin.
+/// Whether bytes that were read still have to get lines. After this the first byte to read is known, even for a socket without a reader.
 ///
 /// A function with a stack of its own, as [`note_read`].
 #[inline(never)]
@@ -248,8 +248,8 @@ pub fn calls<M: Memory>(socket: Socket<M>, size: Number) -> HookResult {
     Ok(())
 }
 
-/// MPTCP's socket hands on what was written (`__mptcp_push_pending`, with its lock): what is new is the current thread's, since who has
-/// written comes here before it lets the lock go.
+/// MPTCP's socket hands on written bytes (`__mptcp_push_pending`, with its lock): new ones are the current thread's, since a writer comes
+/// here before it releases the lock.
 #[inline(always)]
 pub fn pushes<M: Memory>(socket: Socket<M>) -> HookResult {
     let identity = socket.identity();
@@ -309,7 +309,7 @@ pub fn hands_on<M: Memory>(
     if !filter::socket(subflow, &identity) {
         return Ok(());
     }
-    // A new one may end what was in flight at its address, which takes a deep stack.
+    // A new one may end a packet in flight at its address, which takes a deep stack.
     connection::find_or_new(subflow, identity)?;
     let byte = multipath::next_sent(fragment, info);
     transmit::go_on_to(number(socket.address()), byte);

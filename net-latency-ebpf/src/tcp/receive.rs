@@ -85,7 +85,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     if !filter::ports(header.source, header.destination) {
         return Err(Counter::RejectedIn);
     }
-    // Of most packets, which others get, the time is not wanted.
+    // With a filter by process most packets go to others, and their time is not needed.
     let early = if filter::is_by_process() { 0 } else { now() };
     let known = headers.pair_v4;
     let pair = AddrPair::new(family, if known == 0 { skb.addresses(family) } else { [known, 0, 0, 0] });
@@ -143,7 +143,7 @@ pub fn received<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     segments::store(header.seq, key(seq), waits)
 }
 
-/// A packet without data is complete: nobody takes it, so that no process can be named.
+/// A packet without data is complete here: no process reads it, so none can be named.
 #[inline(always)]
 fn control(received: &Received) -> HookResult {
     counters::one(Counter::ControlIn);
@@ -206,7 +206,7 @@ fn new_part<M: Memory>(socket: Socket<M>, received: &Received) -> Result<(u32, u
             // If they wait still, then with the stamps of the copy that brought them.
             return Err(Counter::DuplicateIn);
         }
-        // In the backlog others come before it, and what is new of it is known later only.
+        // In the backlog others come before it, and only later is it known which of its bytes are new.
         if before(seq, expected) && !socket.owned_by_task() {
             seq = expected;
             len = end.wrapping_sub(expected);
@@ -288,11 +288,11 @@ fn taken_of<M: Memory>(socket: Socket<M>, connection: &Connection, is_others: bo
     result
 }
 
-/// A task takes bytes now; nobody (0) where that is not a task's call.
+/// A task takes bytes now; 0 if this is not a task's call.
 #[inline(always)]
 fn note_taker(connection: &Connection, task: Task) {
     if connection.is_late.get() != 0 && connection.user.get().ids != task.ids {
-        // The rest was another task's, who can't be named any more.
+        // The rest was another task's, which can't be named any more.
         connection.read_next.set(connection.late_until.get());
         connection.is_late.set(0);
         counters::one(Counter::UnmatchedIn);
@@ -306,8 +306,8 @@ fn note_taker(connection: &Connection, task: Task) {
     }
 }
 
-/// A task has taken all before `until` from a socket of MPTCP. Before `unsure_until` nobody knows what came with which skb. Whether that is
-/// more than was taken before.
+/// A task has taken all before `until` from a socket of MPTCP. Before `unsure_until` it is unknown which byte came with which skb. Returns
+/// whether that is more than was taken before.
 #[inline(always)]
 pub(super) fn note_taken(connection: &Connection, until: u32, unsure_until: u32, task: Task) -> bool {
     let is_more = before(connection.read_next.get(), until);
@@ -325,13 +325,13 @@ pub(super) fn note_taken(connection: &Connection, until: u32, unsure_until: u32,
     is_more
 }
 
-/// What was taken from a socket of MPTCP gets its lines.
+/// Bytes that were read from a socket of MPTCP get their lines.
 #[inline(always)]
 pub(super) fn walk_as_far(connection: &Connection) -> HookResult {
     walk(connection.address.get(), None::<Socket<Probed>>, connection, || first_step(connection))
 }
 
-/// What waits at the socket at `address`, and nobody will read, or who does is not followed (`is_given`), waits no longer.
+/// What waits at the socket at `address` waits no longer: it will not be read, or by a reader that is not followed (`is_given`).
 #[inline(always)]
 pub(super) fn forget_waiting(address: u64, is_given: bool) {
     let is_given = u32::from(is_given);
@@ -461,10 +461,10 @@ fn begin_buffer<M: Memory>(connection: &Connection, skb: Skb<M>, copied: u32) ->
     (start, end)
 }
 
-/// What is read next is in the skbs of the queue, which will be gone when it is reported: how far they follow each other.
+/// The next bytes to read are in the skbs of the queue, which will be gone when the read is reported: notes how far they follow each other.
 #[inline(always)]
 fn learn_queue<M: Memory>(socket: Socket<M>, connection: &Connection, copied: u32) {
-    /// Skbs that are looked at. What is in others counts as ambiguous.
+    /// Skbs that are looked at. Bytes in others count as ambiguous.
     const MOST: u32 = 8;
     let Some(mut skb) = Skb::first_received(socket) else { return };
     let (_, mut end) = begin_buffer(connection, skb, copied);
@@ -530,7 +530,7 @@ fn walk<M: Memory>(
     let mut result = Ok(());
     if found == MISSED {
         let start = queue.map_or(until, |socket| first_unread(socket, until));
-        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. What is read of this one next need not begin
+        // Not seen on arrival, or evicted: go on at the next skb, whose start is a segment's. The next read of this one need not begin
         // where a segment does.
         let is_within = connection.reports_late.get() == 0 && before(until, connection.skb_end.get());
         let behind = if is_within { connection.skb_end.get() } else { until };
@@ -558,13 +558,13 @@ fn walk<M: Memory>(
     result
 }
 
-/// Whether a socket has got nothing else than what was read of it up to this number.
+/// Whether all that a socket has got was read up to this number.
 #[inline(always)]
 fn is_all_read<M: Memory>(socket: Socket<M>, until: u32) -> bool {
     !socket.has_backlog() && socket.known_tcp().is_some_and(|tcp| tcp.rcv_nxt() == until && !tcp.has_gap())
 }
 
-/// The fine stages of a segment that was taken at `app`. What was left from an earlier call has none: that call's reader is not known
+/// The fine stages of a segment that was taken at `app`. One that was left from an earlier call has none: that call's reader is not known
 /// any more.
 #[cfg(feature = "fine")]
 #[inline(always)]
@@ -701,8 +701,8 @@ fn step(connection: &Connection, waiting: &Waiting, is_its: impl Fn() -> bool) -
     if is_last { DONE } else { MORE }
 }
 
-/// The segment of the socket at `address` that begins at `start` and came with this skb is the next one without the bytes that came again
-/// with what was missing before them: TCP reads the rest of it only.
+/// The segment of the socket at `address` that begins at `start` and came with this skb is the next one without its first bytes, which came
+/// again with the missing ones before them: TCP reads only the rest of it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn trim_next(address: u64, skb: u64, start: u32) -> u32 {
@@ -736,8 +736,8 @@ pub extern "C" fn drop_step(address: u64, is_given: u32) -> u32 {
     MORE
 }
 
-/// What tells the segment at which the walk along the waiting ones is. Only the holder of the socket's lock, who is here, takes it out,
-/// but for a full map.
+/// The key of the segment at which the walk along the waiting ones is. Only the holder of the socket's lock, which is the caller, takes it
+/// out, but for a full map.
 #[inline(always)]
 fn next_key(connection: &Connection) -> SegmentKey {
     key_at(connection, connection.read_next.get())
@@ -791,7 +791,7 @@ fn record(connection: &Connection, segment: &Segment, packet: &Finished<'_>, tas
     }
 }
 
-/// A subflow has bytes for MPTCP, of which nobody knows when they are read: all that TCP has put in order is taken by that.
+/// A subflow has bytes for MPTCP, which are read at an unknown time: all that TCP has put in order is taken by that.
 #[inline(always)]
 pub(super) fn given<M: Memory>(socket: Socket<M>, identity: Identity) -> HookResult {
     let connection = connection::find_or_new(socket, identity)?;
@@ -805,7 +805,7 @@ pub(super) fn given<M: Memory>(socket: Socket<M>, identity: Identity) -> HookRes
     Ok(())
 }
 
-/// The kernel destroys a socket: what was taken gets its lines, the rest is counted.
+/// The kernel destroys a socket: bytes that were read get their lines, the rest is counted.
 #[inline(always)]
 pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(connection) = connection::find(socket) else { return Ok(()) };
@@ -818,7 +818,7 @@ pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     }
     #[cfg(feature = "fine")]
     in_flight::give_up(connection);
-    // Of what waits for its neighbour's address nothing is known when it goes on.
+    // When a packet that waits for its neighbour's address goes on, nothing is known of it.
     connection.transmission.give_up();
     if connection.read_known.get() != 0 && connection.is_untraced.get() == 0 {
         let address = connection.address.get();

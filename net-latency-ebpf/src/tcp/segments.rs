@@ -51,7 +51,7 @@ pub(crate) struct Segment {
     /// When it entered the stack last, if it did so more than once; else 0.
     pub(super) last: u64,
     pub(super) len: Field<u32>,
-    /// Of the longest copy.
+    /// The length of the longest copy.
     pub(super) longest: Field<u32>,
     pub(super) ifindex: u32,
     pub(super) mark: u32,
@@ -59,8 +59,8 @@ pub(crate) struct Segment {
     pub(super) flags: Field<u16>,
     /// The skb that brought it ([`short`]); 0 once another one has come that has its address.
     pub(super) skb: Field<u32>,
-    /// Further copies that came, and that TCP is not known to have dropped. Counted, since their CPUs don't hold the entry: who reads
-    /// would find it in use, and have no line. What is counted at another entry that has its place by then makes that ambiguous.
+    /// Further copies that came, and that TCP is not known to have dropped. Counted, since their CPUs don't hold the entry: a reader would
+    /// find it in use, and have no line. A count that reaches another entry, which has its place by then, makes that one ambiguous.
     pub(super) copies: Field<u32>,
     /// The skb of the last of these, likewise.
     pub(super) copy: Field<u32>,
@@ -71,12 +71,12 @@ pub(crate) struct Segment {
 #[repr(C)]
 pub(crate) struct Examined {
     skb: u64,
-    /// Where what is kept of it begins, which may be later than its header says.
+    /// The number of its first byte here, which may be later than in its header.
     seq: u32,
     ports: u32,
 }
 
-/// What is kept of a segment when it begins to wait, beside its key.
+/// The data of a segment when it begins to wait, beside its key.
 pub(super) struct Waits {
     pub(super) drv: u64,
     pub(super) ip: u64,
@@ -140,8 +140,7 @@ impl SegmentKey {
         self.hash_by(setting!(seed))
     }
 
-    /// With a seed: who sends from addresses and ports of his own would find some that are mixed to those of another connection, if he
-    /// knew it.
+    /// With a secret seed: a sender that chooses its addresses and ports could otherwise find some that mix to those of another connection.
     #[inline(always)]
     fn hash_by(&self, seed: u64) -> u64 {
         // Another odd constant with bits all over.
@@ -185,7 +184,8 @@ impl Segment {
         self.key.seq.wrapping_add(self.len.get())
     }
 
-    /// Of several copies the longest counts, unless another segment waits where the first one ends: then that may have come with it, too.
+    /// If several copies came, the longest counts, unless another segment waits where the first one ends: then that may have come with it,
+    /// too.
     #[inline(always)]
     pub(super) fn settle_len(&self) {
         if self.longest.get() != self.len.get() && self.is_ambiguous() {
@@ -215,7 +215,7 @@ impl Segment {
     }
 }
 
-/// A segment that waits, which the finder has to himself, and hands back by [`remove`].
+/// A segment that waits, which the finder alone holds, and hands back by [`remove`].
 pub(super) struct Waiting(Found<Segment>);
 
 impl Waiting {
@@ -225,7 +225,7 @@ impl Waiting {
         entry(&self.0)
     }
 
-    /// What [`segment_has_spilled`] is asked for; 0 if it can't be evicted.
+    /// The argument of [`segment_has_spilled`]; 0 if it can't be evicted.
     #[inline(always)]
     pub(super) fn spilled_key(&self) -> u64 {
         self.0.spilled_key()
@@ -255,7 +255,7 @@ extern "C" fn doubt(hash: u64, len: u32) -> u32 {
     1
 }
 
-/// What was found.
+/// The segment that was found.
 #[inline(always)]
 fn entry(found: &Found<Segment>) -> &'static Segment {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. A slot's is the
@@ -274,7 +274,7 @@ fn shared(share: *mut u64) -> u64 {
     unsafe { ptr::read_volatile(share) }
 }
 
-/// All that the connection with this key has got is read: what is still counted was evicted.
+/// All that the connection with this key has got is read: segments that are still counted were evicted.
 #[inline(always)]
 pub(super) fn settle_share(key: &SegmentKey) {
     // SAFETY: as in `shared`.
@@ -287,7 +287,7 @@ pub(super) fn waiting(key: &SegmentKey) -> Option<Waiting> {
     checked(WAITING.find(key.hash())?, key)
 }
 
-/// The same, if it has a slot, and so can't be evicted.
+/// The segment with this key, if it has a slot, and so can't be evicted.
 #[inline(always)]
 pub(super) fn waiting_in_slot(key: &SegmentKey) -> Option<Waiting> {
     checked(WAITING.find_in_slot(key.hash())?, key)
@@ -333,7 +333,7 @@ pub(super) fn trim(waiting: &Waiting, skb: u64, seq: u32) -> bool {
         copy: Field::new(segment.copy.get()),
         ..*segment
     };
-    // What may be evicted meanwhile stays as it is. What is there of the new key is another's, which has its own line.
+    // An entry that may be evicted meanwhile stays as it is. An entry under the new key is another's, which has its own line.
     if !has_more
         || waiting.spilled_key() != 0
         || !matches!(WAITING.insert(key.hash(), || rest(key)), Inserted::New)
@@ -346,7 +346,7 @@ pub(super) fn trim(waiting: &Waiting, skb: u64, seq: u32) -> bool {
     true
 }
 
-/// The segment has no line, since what is known of its connection was evicted.
+/// The segment has no line, since its connection's entry was evicted.
 #[inline(always)]
 pub(super) fn evict(waiting: &Waiting) {
     add(waiting.segment().key.share(), u64::MAX);
@@ -377,7 +377,7 @@ fn examine(skb: u64, start: u32, key: &SegmentKey) {
 pub(super) fn store(start: u32, key: SegmentKey, waits: Waits) -> HookResult {
     examine(waits.skb, start, &key);
     let share = key.share();
-    // Fewer than none: what was evicted is no longer counted, and came to be read all the same.
+    // Fewer than none: segments that were evicted are no longer counted, but were read all the same.
     if shared(share) as i64 >= MOST_OF_ONE {
         return Err(Counter::MapFull);
     }
@@ -413,7 +413,7 @@ pub(super) fn store(start: u32, key: SegmentKey, waits: Waits) -> HookResult {
     }
 }
 
-/// A copy has come of the segment in this entry, or what was that a moment ago; one in 2^64 is no copy.
+/// A copy has come of the segment that is in this entry, or was a moment ago; one in 2^64 is no copy.
 #[inline(always)]
 fn came_again(there: *mut Segment, skb: u64, len: u32) {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields.
@@ -443,7 +443,7 @@ fn disown(segment: &Segment, skb: u64) {
 /// An skb comes, at this address, of which TCP has all bytes. If the segment with its key waits still, it came with an skb that is gone.
 #[inline(always)]
 pub(super) fn came_for_nothing(key: &SegmentKey, skb: u64) {
-    // Else what is kept of the one before is taken for its own, should that have had its address.
+    // Otherwise, if the skb before had its address, that one's entry would be taken for its own.
     examine(skb, key.seq, key);
     if let Some(there) = WAITING.peek(key.hash()) {
         // SAFETY: as in `came_again`.
@@ -461,7 +461,7 @@ fn count_copy(entry: *mut Segment, more: u32) {
 /// What a dropped skb held.
 #[repr(C)]
 struct Dropped {
-    /// What is looked for next.
+    /// The key to look up next.
     key: SegmentKey,
     /// The skb ([`short`]); 0 behind the first segment, which alone came with it.
     skb: u32,
@@ -483,7 +483,7 @@ const AF_PACKET: u32 = 17;
 #[inline(always)]
 pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let header = skb.tcp_header_anywhere();
-    // What TCP sends is not what it got, be it the same segment over loopback. Nor is what a packet socket has got of it.
+    // A segment that TCP sends is not one that it got, even if both are the same over loopback. Nor is a packet socket's copy of it.
     let socket = skb.socket();
     let is_others = || socket.family() == AF_PACKET || socket.local_port() == header.source;
     if socket.address() != 0 && is_others() {
@@ -496,7 +496,7 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     let family = skb.family();
     let pair = AddrPair::new(family, skb.addresses(family));
     // SAFETY: index 0 of a per-CPU array is valid. The kernel runs no other program of this hook on this CPU meanwhile, but where it
-    // preempts programs; then what is found is checked all the same.
+    // preempts programs; then the entry that is found is checked all the same.
     unsafe {
         let key = SegmentKey::new(&pair, header.source, header.destination, 0, header.seq);
         let len = skb.tcp_payload(header.len);
@@ -540,7 +540,7 @@ extern "C" fn forget_step() -> u32 {
     }
     let is_first = dropped.skb != 0;
     if is_first && segment.skb.get() != dropped.skb {
-        // The last copy, or a clone that was somebody else's, as a packet socket's.
+        // The last copy, or a clone of another user, as a packet socket's.
         if segment.copy.get() == dropped.skb {
             segment.copy.set(0);
             count_copy(waiting.0.entry, u32::MAX);
@@ -565,7 +565,7 @@ extern "C" fn forget_step() -> u32 {
     if before(next, dropped.until) { MORE } else { DONE }
 }
 
-/// How many segments the counts of connections say that wait; fewer than none where what was evicted came to be read all the same.
+/// How many segments wait by the counts of connections; fewer than none where evicted ones were read all the same.
 #[cfg(test)]
 pub(crate) fn shares() -> i64 {
     (0..1 << SHARE_BITS).map(|number| shared(SHARES.at(number).cast()) as i64).sum()
@@ -610,7 +610,7 @@ mod tests {
     fn who_crafts_a_segment_that_meets_another_has_to_know_the_seed() {
         const KNOWN: u64 = 0x5eed;
         let (victim, attacker) = (key(1), SegmentKey { addresses: 5, ..key(1) });
-        // Of the mixtures of both addresses the attacker makes up for the difference by ports and number.
+        // The attacker makes up for the difference between the mixed addresses by ports and number.
         let factor = 0xc2b2_ae3d_27d4_eb4f_u64;
         let inverse = (0..6).fold(factor, |x, _| x.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(x))));
         assert_eq!(factor.wrapping_mul(inverse), 1);

@@ -1,9 +1,9 @@
 //! Out: application, TCP, device queue. IP is in between ([`crate::ip`]).
 //!
-//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, on which TCP puts its header and lets
-//! it go. From there to the device's queue the socket is nearly always locked, and its entry keeps what is in flight, with the clone's
-//! address; IP, which knows no socket, stamps the clone ([`crate::skb_stamps`]). Which write call a segment belongs to
-//! follows from sequence numbers: calls and first transmissions both go through them in order.
+//! `__tcp_transmit_skb` is entered with the skb of the send queue and hands a clone of it down, on which TCP puts its header and lets it
+//! go. From there to the device's queue the socket is nearly always locked, and its entry keeps the packet in flight, with the clone's
+//! address; IP, which knows no socket, stamps the clone ([`crate::skb_stamps`]). Which write call a segment belongs to follows from
+//! sequence numbers: calls and first transmissions both go through them in order.
 //!
 //! Considered: a hook on `__tcp_transmit_skb` too (what this was; all that it knows is still known where the checksum is made,
 //! and by the header where IP is called).
@@ -49,8 +49,8 @@ use crate::{
     readers,
 };
 
-/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. Of
-/// calls of 128 bytes or more, all that a segment of 64 KiB holds.
+/// Write calls that one transmission may step over, in batches: those whose bytes went out with the segment before. If calls have 128 bytes
+/// or more, this is all that a segment of 64 KiB holds.
 const BATCHES_PER_RUN: u32 = 512 / BATCH;
 
 /// N bytes of a call can be told from those before it: half of all sequence numbers. One that writes more is taken for one
@@ -89,18 +89,18 @@ fn written_to<M: Memory>(socket: Socket<M>, connection: &Connection, size: Numbe
     connection.user.set(task);
     let write = &connection.write;
     let is_last_through = connection.has_write.get() != 0 && write.is_through(start);
-    // Another call goes on when this one waits: which byte is whose is not known.
+    // Another call goes on when this one waits: the owner of each byte is unknown.
     let is_alone = is_last_through || !socket.has_pending_write();
     let (at, task) = if is_alone { (at, task) } else { (0, Task::UNKNOWN) };
     let end = start.wrapping_add(size.at_most(MOST_WRITTEN));
 
-    // What is still in flight is the call's before.
+    // A packet still in flight belongs to the call before.
     let is_all_sent = tcp.snd_nxt() == start && !connection.transmission.is_in_flight();
     append(socket, connection, start, end, (at, task), is_all_sent, || tcp.snd_una() != start)
 }
 
-/// Whether somebody writes whose bytes may be wanted. Whose others are need not be known, only that there are some should one that was
-/// requested come.
+/// Whether the writer's bytes may be wanted. The owners of others need not be known, only that there are such bytes, should a wanted writer
+/// come.
 #[inline(always)]
 pub(super) fn notes_writer(connection: &Connection) -> bool {
     if filter::is_by_process() {
@@ -133,7 +133,7 @@ pub(super) fn append<M: Memory>(
             connection.write_evicted.set(0);
         }
         let is_anothers = if connection.has_write.get() == 0 {
-            // What waits for its ACK may be of a process that nobody has seen.
+            // What waits for its ACK may be of a process that was not seen.
             has_unknown()
         } else {
             write.task.get().pid() != task.pid()
@@ -155,7 +155,7 @@ pub(super) fn append<M: Memory>(
         // The call before this one wrote nothing; this one takes its place.
         if connection.write_start.get() == start {
             if connection.transmission.is_in_flight() {
-                // What is sent again and waits on its way is named after that one.
+                // A packet that is sent again and waits on its way would be named after the new call.
                 connection.transmission.author.set(Author::Unknown);
             }
             write.set(at, task, end);
@@ -196,8 +196,8 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     };
     let (seq, len) = (packet.seq, packet.len);
     if len == 0 && !filter::control() {
-        // Nobody asks for it. But under the socket's lock it shows that what was in flight is not any more; or else it would be taken
-        // for that, should it have the same address.
+        // It is not wanted. But as it is sent under the socket's lock, the packet before is not in flight any more; and without this it
+        // would be taken for that one, should it have the same address.
         if !untraced::is_socket_untraced(socket) {
             forget_unfinished_of(socket);
         }
@@ -218,7 +218,7 @@ pub fn sent<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     result
 }
 
-/// The same of a segment that may be wanted.
+/// [`sent`] for a segment that may be wanted.
 #[inline(always)]
 fn sent_by<M: Memory>(
     socket: Socket<M>,
@@ -299,7 +299,7 @@ fn sent_by<M: Memory>(
     result
 }
 
-/// What was in flight has not come to a device, and is not followed any more.
+/// The packet in flight has not come to a device, and is not followed any more.
 #[inline(always)]
 fn forget_unfinished(connection: &Connection) {
     let transmission = &connection.transmission;
@@ -310,7 +310,7 @@ fn forget_unfinished(connection: &Connection) {
     }
 }
 
-/// The same of a socket, which sends something that nobody asks for.
+/// [`forget_unfinished`] for a socket that sends something unwanted.
 #[inline(always)]
 fn forget_unfinished_of<M: Memory>(socket: Socket<M>) {
     if let Some(connection) = connection::find(socket) {
@@ -318,7 +318,7 @@ fn forget_unfinished_of<M: Memory>(socket: Socket<M>) {
     }
 }
 
-/// An skb is dropped: what is in flight must not be taken for another one with its address.
+/// An skb is dropped: a later one with its address must not be taken for the packet in flight.
 #[inline(always)]
 pub(super) fn dropped<M: Memory>(skb: Skb<M>) {
     let socket = skb.socket();
@@ -394,7 +394,7 @@ pub fn resending<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     Ok(())
 }
 
-/// The connection that sends this segment, unless it is known that nobody asks for the segment.
+/// The connection that sends this segment, unless the segment is known to be unwanted.
 #[inline(always)]
 fn wanted_connection<M: Memory>(
     socket: Socket<M>,
@@ -406,14 +406,14 @@ fn wanted_connection<M: Memory>(
         return Ok(None);
     }
     let connection = match connection::find(socket) {
-        // Another life of that address may have left a writer who has nothing to do with these bytes.
+        // An earlier socket at that address may have left a writer that has nothing to do with these bytes.
         Some(connection) if connection.identity.get() == identity => connection,
         Some(connection) if is_first_of_call(socket, connection) => {
             connection.connected(socket, identity, seq);
             connection
         }
-        // Nobody has used this socket since tracing began, so that no process can be named, but for a segment that a
-        // task has the kernel make, by connecting.
+        // No task has used this socket since tracing began, so that no process can be named, but for a segment that a task has the kernel
+        // make, by connecting.
         _ if filter::unknown() || len == 0 && socket.owned_by_task() && filter::current() => {
             connection::find_or_new(socket, identity)?
         }
@@ -436,7 +436,7 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     let (first, last_sent) = unsafe {
         (ptr::read_volatile(&raw const (*resent).first), ptr::read_volatile(&raw const (*resent).last))
     };
-    // Where others see what one writes in another order, an entry that has got another's place shows by its key.
+    // Where other CPUs see writes in another order, an entry that has got another's place shows by its key.
     let is_its = || {
         arch::in_order(resent.cast_mut().cast());
         RESENT.get_ptr(&WriteKey::new(socket.address(), seq)).is_some_and(|there| ptr::eq(there, resent))
@@ -444,8 +444,8 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     if last_sent == last && (!arch::REORDERS || is_its()) { first } else { 0 }
 }
 
-/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that what is
-/// sent are its first bytes: TCP Fast Open by `sendto`, which connects as well.
+/// Whether the call that wrote to `socket` when it had no other end yet is still in progress, so that its first bytes are sent now: TCP
+/// Fast Open by `sendto`, which connects as well.
 #[inline(always)]
 fn is_first_of_call<M: Memory>(socket: Socket<M>, connection: &Connection) -> bool {
     connection.identity.get().is_unconnected()
@@ -497,7 +497,7 @@ pub extern "C" fn advance_step(address: u64, seq: u32) -> u32 {
     MORE
 }
 
-/// When, and by whom, the byte at `seq` was written. The cursor is where it was sent for the first time, which may be now.
+/// When, and by which task, the byte at `seq` was written. The cursor is where it was sent for the first time, which may be now.
 #[inline(always)]
 fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Author) {
     if connection.has_write.get() == 0 {
@@ -507,7 +507,7 @@ fn writer(connection: &Connection, seq: u32, is_first_send: bool) -> (u64, Autho
     let is_before = before(seq, connection.write_start.get());
     let is_behind = !before(seq, write.next.get());
     if is_behind && is_first_send {
-        // A call that was not seen, be it of a process that wrote nothing else. What is sent again may be a part of a segment
+        // A call that was not seen, even one of a process that wrote nothing else. A packet that is sent again may be a part of a segment
         // in which a later call's bytes went out with those of the one before.
         connection.several_writers.set(1);
     }
@@ -531,7 +531,7 @@ pub(super) fn go_on_to(address: u64, seq: u32) {
     }
 }
 
-/// When, and by whom, the byte at `seq` of MPTCP's socket was written, and how many bytes from there on are that call's.
+/// When, and by which task, the byte at `seq` of MPTCP's socket was written, and how many bytes from there on are that call's.
 #[inline(always)]
 pub(super) fn written_at(connection: &Connection, seq: u32) -> (u64, Task, u32) {
     let task = connection.write.task.get();
@@ -561,7 +561,7 @@ pub fn queued<M: Memory>(skb: Skb<M>) -> HookResult {
     at_queue(skb, socket)
 }
 
-/// The same of an skb of a socket that is traced.
+/// [`queued`] for an skb of a socket that is traced.
 #[inline(always)]
 fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     let known = match connection::find(socket) {
@@ -575,10 +575,10 @@ fn at_queue<M: Memory>(skb: Skb<M>, socket: Socket<M>) -> HookResult {
     known.unwrap_or(Ok(()))
 }
 
-/// The same of a connection's. Nothing if it is not what is in flight: another pass of an skb through a tunnel's device, or TCP's hook was
-/// missed.
+/// [`queued`] for a connection's skb. Nothing if it is not the one in flight: another pass of an skb through a tunnel's device, or TCP's
+/// hook was missed.
 ///
-/// A function with a stack of its own, which is free again before what is complete is handed over.
+/// A function with a stack of its own, which is free again before the complete packet is handed over.
 #[inline(never)]
 fn segment_at_queue<M: Memory>(
     skb: Skb<M>,
@@ -592,7 +592,7 @@ fn segment_at_queue<M: Memory>(
     Some(finished(socket, connection, skb, address, transport))
 }
 
-/// The same of what is of no connection: likewise a function with a stack of its own.
+/// [`queued`] for an skb of no connection: likewise a function with a stack of its own.
 #[inline(never)]
 fn datagram_at_queue<M: Memory>(skb: Skb<M>) -> Option<HookResult> {
     udp::queued(skb)
@@ -682,8 +682,8 @@ fn finished<M: Memory>(
             rtt_or_holder: transmission.rtt.get(),
         }
     };
-    // Else TCP has sent the next meanwhile, of which some of this is.
-    // Nor has anybody evicted what is known of the connection then: a new one has nothing in flight at first.
+    // If not, TCP has sent the next packet meanwhile, and some of this is that one's. If so, the connection's entry was not evicted either:
+    // a new one has nothing in flight at first.
     let is_its = || {
         arch::read_before(transmission.skb.address());
         let is_known = !arch::REORDERS || connection.is_of(connection.address.get());

@@ -22,7 +22,7 @@ pub(crate) struct WriteKey {
 pub(crate) struct Write {
     /// When the application called, ns. 0 where another call waited in the kernel meanwhile: some of the bytes may be that one's.
     pub(super) at: Field<u64>,
-    /// Who called.
+    /// The task that called.
     pub(super) task: Field<Task>,
     /// Where the following write call starts, if `has_next`; else where this one's bytes end, or later: what comes behind is of a
     /// call that was not seen.

@@ -9,14 +9,14 @@ use super::{
     losses::{DROPPED_AT_SOCKET, Losses},
 };
 
-/// What every footer says, whatever a view shows of the packets themselves.
+/// The content of every footer, whatever a view shows of the packets themselves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance<'a> {
     /// Packets that came in, and those that went out.
     pub packets: [u64; 2],
     /// How long the run took.
     pub elapsed: Duration,
-    /// What is not shown.
+    /// Packets that are not shown.
     pub losses: &'a Losses,
     /// Where all packets are.
     pub ledger: &'a Ledger,
@@ -39,7 +39,7 @@ impl Balance<'_> {
         )
     }
 
-    /// Writes where all packets are, what was lost, and what it has cost.
+    /// Writes where all packets are, the losses, and the cost.
     ///
     /// # Errors
     /// When `out` can't be written.

@@ -1,15 +1,15 @@
-//! What is where on the kernel side.
+//! Where packets are on the kernel side.
 
 use net_latency_common::{Counter, Counters};
 
-/// What is where. While programs run it can't be seen at one moment: what was counted before packets were looked for
-/// had left, and what is counted after that had come.
+/// Where packets are. While programs run this can't be seen at one moment: packets counted before the look at the maps had left, and those
+/// counted after it had come.
 pub(crate) struct Census {
     /// The counters before.
     pub before: Counters,
     /// Received packets that wait for an application.
     pub waiting: u64,
-    /// What was finished by then, in ns of `CLOCK_MONOTONIC`, is among the counters after.
+    /// Packets finished by then, in ns of `CLOCK_MONOTONIC`, are among the counters after.
     pub at_ns: u64,
     /// The counters after.
     pub after: Counters,

@@ -1,32 +1,31 @@
-//! Who has no place in a full table, and may take one: whoever comes first keeps its place only as long as it is used as much as those
-//! that come later.
+//! Candidates for a place in a full table: an early one keeps its place only as long as it is used as much as those that come later.
 
 use std::{collections::HashMap, hash::Hash};
 
 use rustc_hash::FxHashMap;
 
-/// Those without a place whose packets are counted: more of them find who has few among very many.
+/// How many keys without a place are counted: with more of them, one with few packets among very many is found.
 const MOST: usize = 1_024;
 /// Packets from which on one of them may take a place.
 const LEAST: u64 = 16;
 
-/// Somebody has more than a share if more than one of N places is theirs.
+/// An owner has more than a share if it has more than one of N places.
 const SHARES: usize = 4;
 
-/// Who has a place.
+/// The holder of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder<P> {
     /// Which place.
     pub place: P,
-    /// Who is behind it.
+    /// Its owner, which may have many.
     pub owner: u64,
     /// How much it is used.
     pub packets: u64,
 }
 
-/// Whose place somebody of `owner` takes, where all places are taken: the least used one of whoever has more than a share of them, and
-/// more than `owner` has; else the least used one of all, or of their own where they have a share, if that `wins` over its packets. So
-/// who makes many takes no place of those who have few.
+/// Whose place a newcomer of `owner` takes, where all places are taken: the least used one of the owner with the most, if that is more than
+/// a share and more than `owner` has; else the least used one of all, or of `owner`'s own if it has a share, if the newcomer `wins` over
+/// its packets. So an owner of many takes no place of one with few.
 pub(crate) fn whose_place<P: Copy>(
     holders: &[Holder<P>],
     owner: u64,
@@ -60,7 +59,7 @@ impl<K: Copy + Eq + Hash> Challengers<K> {
         Self { packets: HashMap::with_capacity(MOST) }
     }
 
-    /// Counts a packet of somebody without a place. How many it has had, where that may be enough: not for each packet, since all
+    /// Counts a packet of a key without a place. Returns how many it has had, where that may be enough: not for each packet, since all
     /// places are looked at then.
     pub(crate) fn count(&mut self, key: K) -> Option<u64> {
         if self.packets.len() == MOST && !self.packets.contains_key(&key) {
@@ -86,7 +85,7 @@ impl<K: Copy + Eq + Hash> Challengers<K> {
         self.packets.remove(key);
     }
 
-    /// Some time has passed: what was before counts half.
+    /// Some time has passed: earlier packets count half.
     pub(crate) fn age(&mut self) {
         self.packets.retain(|_, packets| {
             *packets /= 2;
@@ -121,7 +120,7 @@ mod tests {
         // However few packets it has.
         assert_eq!(taken(&holders, 4, 1), Some(1));
         holders[1] = Holder { place: 1, owner: 4, packets: 1 };
-        // Who has most takes only their own.
+        // The owner of most takes only its own.
         assert_eq!((taken(&holders, 1, 101), taken(&holders, 1, 100)), (Some(7), None));
         // Two users share what there is.
         let mut holders = places(&[(1, 90), (1, 40), (1, 60), (1, 70)]);

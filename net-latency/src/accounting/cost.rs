@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-/// Of a run that is shorter, a share says how it started and ended.
+/// In a shorter run, a share only says how it started and ended.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// What a trace has cost while all was attached.
@@ -19,8 +19,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Writes one line: shares of one CPU, or times where a run was too short for shares, and the programs' time for each of so many
-    /// packets.
+    /// Writes one line: shares of one CPU, or times where a run was too short for shares, and the programs' time for each of `packets`.
     ///
     /// # Errors
     /// When `out` can't be written.

@@ -10,7 +10,7 @@ pub(crate) const PERCENTILES: [(u64, &str); 4] = [(500, "p50"), (900, "p90"), (9
 /// Parts of each power of two where the user side counts, as a power of two: the middle of a bucket is within 0.8 % of
 /// everything in it.
 const FINE: u32 = 6;
-/// The same where the kernel side counts.
+/// Parts of each power of two where the kernel side counts, likewise.
 const KERNEL: u32 = 3;
 
 /// Counts of times by bucket: a bucket for each ns below twice `1 << BITS`, then `1 << BITS` of them for each power of two,
@@ -326,7 +326,7 @@ impl KernelTimes {
         self.unknown.iter().sum()
     }
 
-    /// The same by reason.
+    /// Packets whose time is unknown, by reason.
     #[must_use]
     pub(crate) fn reasons(&self) -> &[u64; UNKNOWNS] {
         &self.unknown

@@ -19,7 +19,7 @@ pub struct Drops {
     has_more: bool,
 }
 
-/// The same as JSON has it.
+/// A dropping socket as JSON has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DroppedAt {
     proto: &'static str,
@@ -56,12 +56,12 @@ impl Drops {
         self.known.iter().copied().take_while(|(_, count)| *count > 0)
     }
 
-    /// What was dropped between `earlier` and this, by those of whom both are known.
+    /// The drops between `earlier` and this, by sockets for which both are known.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.iter().filter_map(|(sockets, now)| {
             let before = earlier.iter().find(|(known, _)| *known == sockets).map(|(_, count)| count);
-            // Who was not among the most may have dropped some then.
+            // A socket that was not listed may have dropped some then.
             let before = before.or((!earlier.has_more).then_some(0))?;
             Some((sockets, now.saturating_sub(before)))
         });
@@ -120,7 +120,7 @@ mod tests {
         let later = Drops::new([(sockets(1), 6), (sockets(2), 7), (sockets(3), 2)]);
         let since: Vec<_> = later.since(&few).iter().collect();
         assert_eq!(since, [(sockets(3), 2), (sockets(1), 1)]);
-        // Nobody knows how many the third had then.
+        // It is unknown how many the third had then.
         let many = Drops::new((10..100).map(|port| (sockets(port), 90)).chain([(sockets(1), 100)]));
         let since: Vec<_> = Drops::new([(sockets(1), 102), (sockets(3), 95)]).since(&many).iter().collect();
         assert_eq!(since, [(sockets(1), 2)]);

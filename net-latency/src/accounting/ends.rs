@@ -20,25 +20,25 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Of a packet.
+    /// The ends of a packet.
     #[must_use]
     pub(crate) fn of(event: &Event<'_>) -> Self {
         Self::between(event, event.ends())
     }
 
-    /// The same; `None` where a log's line lacks one.
+    /// The ends of a packet; `None` where a log's line lacks one.
     #[must_use]
     pub(crate) fn known(event: &Event<'_>) -> Option<Self> {
         event.known_ends().map(|ends| Self::between(event, ends))
     }
 
-    /// The same, whose packet has this source and destination.
+    /// The ends of a packet with this source and destination.
     fn between(event: &Event<'_>, ends: [SocketAddr; 2]) -> Self {
         let (local, remote) = local_and_remote(event.direction(), ends);
         Self { protocol: event.protocol(), netns: event.record().netns, local, remote }
     }
 
-    /// Which end this machine has, as [`Role::of`] says; without `ephemeral` nobody knows.
+    /// Which end this machine has, as [`Role::of`] says; unknown without `ephemeral`.
     #[must_use]
     pub(crate) fn role(&self, ephemeral: Option<u32>) -> Option<Role> {
         Role::of(self.local.port(), self.remote.port(), ephemeral?)

@@ -1,8 +1,8 @@
 //! Requests and answers that take turns on a connection, as one of its ends sees them.
 //!
-//! A request is all packets of the client's without one of the server's in between; the answer is what follows in the other
-//! direction, until the next request. That next request tells whether this was so: that no line is missing (sequence numbers), and
-//! that nobody wrote before the other side was through. So a time is known one exchange late, or at the end.
+//! A request is all packets of the client's without one of the server's in between; the answer is what follows in the other direction,
+//! until the next request. That next request tells whether this was so: that no line is missing (sequence numbers), and that neither side
+//! wrote before the other was through. So a time is known one exchange late, or at the end.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ pub(crate) type Outcome = Result<u64, Unanswered>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     direction: Direction,
-    /// Of its first byte, and behind its last one; `None` of UDP.
+    /// The numbers of its first byte, and behind its last one; `None` for UDP.
     bytes: Option<(u32, u32)>,
     /// When it arrived, or was written.
     begun_ns: Option<i64>,
@@ -73,7 +73,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Of a packet with `len` bytes, the first of which has the number `seq`.
+    /// The turn of a packet with `len` bytes, the first of which has the number `seq`.
     #[must_use]
     pub(crate) fn of(packet: &Packet<'_>, seq: Option<u32>, len: u32) -> Self {
         let begun_ns = packet.begun_ns();
@@ -129,7 +129,7 @@ impl Exchanges {
             return Some(outcome(&request, &answer, Some(turn)));
         }
         if self.request.is_none() {
-            // Nobody asked, or before tracing began.
+            // No request came, or it came before tracing began.
             self.answered_until = turn.end();
             return None;
         }

@@ -1,6 +1,6 @@
-//! Who has more votes than all others together, in the memory of one of them (Boyer and Moore).
+//! The candidate with more votes than all others together, in the memory of one of them (Boyer and Moore).
 
-/// Who leads, and by how many votes: by `MOST` at most, so that who has led for long is replaced all the same.
+/// The leader, and by how many votes: by `MOST` at most, so that one that has led for long can still be replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leader<T, const MOST: u32> {
     who: Option<T>,
@@ -26,12 +26,12 @@ impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
         }
     }
 
-    /// A vote for nobody.
+    /// A vote for no one.
     pub(crate) fn abstain(&mut self) {
         self.lead = self.lead.saturating_sub(1);
     }
 
-    /// Who leads has this name from now on; without one it has no votes.
+    /// The leader has this name from now on; without one it has no votes.
     pub(crate) fn rename(&mut self, name: impl FnOnce(T) -> Option<T>) {
         self.who = self.who.and_then(name);
         if self.who.is_none() {
@@ -39,7 +39,7 @@ impl<T: Copy + PartialEq, const MOST: u32> Leader<T, MOST> {
         }
     }
 
-    /// Who leads by N votes, or more.
+    /// The leader, if it leads by N votes or more.
     #[must_use]
     pub(crate) fn by(&self, least: u32) -> Option<T> {
         self.who.filter(|_| self.lead >= least)

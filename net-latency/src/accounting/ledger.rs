@@ -35,7 +35,7 @@ pub(crate) struct Ledger {
     pub lost: u64,
     /// Received ones, among `lost`, that newer ones evicted from a full map.
     pub evicted: u64,
-    /// Those that nobody took or no device queue got: dropped, or unread when their socket went.
+    /// Those that no process read or no device queue got: dropped, or unread when their socket went.
     pub dropped: u64,
     /// Received segments that brought no new byte.
     pub duplicates: u64,
@@ -81,7 +81,8 @@ impl Ledger {
         }
     }
 
-    /// Of a whole run, from what was where at its start and at its end; `early` is how many had been thrown away at its start.
+    /// The ledger of a whole run, from where packets were at its start and at its end; `early` is how many had been thrown away at its
+    /// start.
     #[must_use]
     pub(crate) fn of_run(
         start: &Census,
@@ -103,9 +104,9 @@ impl Ledger {
         Self { evicted, lost: run.lost + evicted, ..run }
     }
 
-    /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it
-    /// had been evicted: until the end the two are not told apart, and neither has a place. And one may have given a
-    /// packet's record and not taken it from the map yet: what is shown does not wait.
+    /// While programs run, one may have taken a packet from the map and not counted it yet, which looks as if it had been evicted: until
+    /// the end the two are not told apart, and neither has a place. And one may have given a packet's record and not taken it from the map
+    /// yet: a packet that is shown does not wait.
     #[must_use]
     pub(crate) fn while_running(self) -> Self {
         let ledger = Self { lost: self.lost - self.evicted, evicted: 0, ..self };
@@ -213,7 +214,7 @@ mod tests {
         let twice = Ledger { shown: ledger.shown + 1, ..ledger };
         let later = Ledger { seen: ledger.seen + 10, shown: ledger.shown + 15, waiting: 55, ..ledger };
         assert_eq!(later.since(&ledger).unaccounted(), 0);
-        // What was on its way is from before, and has arrived.
+        // Packets on their way are from before, and have arrived.
         let arrived = Ledger { shown: ledger.shown, ..ledger };
         assert_eq!(arrived.since(&short).unaccounted(), 0);
         // One that arrived while packets were looked for, and one that was taken by an unwanted process.
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!((ledger.outside, ledger.inconsistent), (2 + 2, 1));
         assert_eq!((ledger.from_before, ledger.waiting, ledger.evicted, ledger.lost), (3 + 1, 7, 5, 5));
         assert_eq!(ledger.unaccounted(), 1);
-        // Of what moves while it is counted nothing is known.
+        // Nothing is known of packets that move while they are counted.
         let before = Counters { values: end.before.values.map(|count| count.saturating_sub(2)) };
         assert_eq!((Census { before, ..end }).evicted(), 5 - 2 - 2);
     }

@@ -24,9 +24,9 @@ pub struct Losses {
     pub not_kept: u64,
     /// Slow packets that `export` counted, and wrote no line of: there were more than it was to write.
     pub slow_held_back: u64,
-    /// The same, since the reader of the output took none.
+    /// Slow packets that `export` wrote no line of: the reader of the output took none.
     pub slow_unwritten: u64,
-    /// The same, since their times can't be theirs ([`super::LeftOut::inconsistent`]).
+    /// Slow packets that `export` wrote no line of: their times can't be theirs ([`super::LeftOut::inconsistent`]).
     pub slow_inconsistent: u64,
 }
 
@@ -95,7 +95,7 @@ impl Losses {
         counted.chain([evicted, missed, unwritten, not_kept, held_back, slow_unwritten, slow_inconsistent])
     }
 
-    /// What was lost between `earlier` and this.
+    /// The losses between `earlier` and this.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let skipped = |now: u64| now.saturating_sub(earlier.missed_probes.unwrap_or(0));
@@ -119,7 +119,7 @@ impl Losses {
     }
 }
 
-/// Its name, whether it costs a line each time, and its words; `None` for what is no loss.
+/// Its name, whether it costs a line each time, and its words; `None` if it is no loss.
 fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
     let words = match counter {
         Counter::FilteredIn
@@ -132,7 +132,7 @@ fn describe(counter: Counter) -> Option<(&'static str, bool, &'static str)> {
         | Counter::ControlIn
         | Counter::RejectedIn
         | Counter::Outside
-        // Each of these has its place elsewhere: in the ledger, and among the reasons of what is unknown.
+        // Each of these has its place elsewhere: in the ledger, and among the reasons of unknown times.
         | Counter::DuplicateIn
         | Counter::UnmatchedOut => return None,
         Counter::Shed => (

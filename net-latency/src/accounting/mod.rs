@@ -1,7 +1,7 @@
 //! What a run has seen: counts, percentiles, the slowest packets and every kind of loss.
 //!
-//! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like
-//! those that are written. Of an event only those that are needed are made.
+//! Everything here takes plain values ([`Packet`]), so that lines which are read back can be summed up like those that are written. Only
+//! the needed ones are made of an event.
 
 mod balance;
 mod census;
@@ -59,7 +59,7 @@ pub struct Summary {
     pub table: Table,
     /// The slowest packets.
     pub worst: Worst,
-    /// What connections show beside the times of their packets, for who asks for it: each packet's has to be looked up.
+    /// Figures of connections beside the times of their packets, if requested: each packet's connection has to be looked up.
     connections: Option<Connections>,
     /// When every hook was attached, in ns of `CLOCK_MONOTONIC`.
     start: u64,
@@ -85,7 +85,7 @@ impl Summary {
         }
     }
 
-    /// The same with what connections show beside, if there are any.
+    /// Adds the figures of connections, if there are any.
     #[must_use]
     pub fn with_connections(self, connections: Option<Connections>) -> Self {
         Self { connections, ..self }

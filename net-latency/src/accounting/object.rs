@@ -60,7 +60,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Of figures of this time.
+    /// The head for figures of this time.
     #[must_use]
     pub(crate) fn new(kind: Kind, view: View, elapsed: Duration) -> Self {
         Self { kind, view, elapsed_ns: nanos(elapsed) }
@@ -102,7 +102,7 @@ pub(crate) struct Object {
     unknown_stages: Reasons,
     stages: Vec<Stage>,
     slowest: Vec<Slow>,
-    /// `null` where nobody looks at connections.
+    /// `null` where connections are not looked at.
     tcp: Option<Tcp>,
     cost: Option<Expense>,
 }
@@ -149,7 +149,7 @@ impl Object {
         }
     }
 
-    /// Of a view that has a summary of what it showed.
+    /// For a view that has a summary of the packets it showed.
     pub(crate) fn of_summary(
         kind: Kind,
         view: View,

@@ -25,15 +25,15 @@ pub struct Packet<'a> {
     pub stages: [Option<u64>; COLUMNS],
     /// Time from its first to its last stage, in ns.
     pub total: Option<u64>,
-    /// Why those of its columns, and behind them its total, are unknown that are; `None` where nobody has said.
+    /// Why those of its columns, and behind them its total, are unknown that are; `None` where no reason is given.
     pub reasons: [Option<Unknown>; COLUMNS + 1],
     /// Its parts, in ns, with fine stages.
     pub parts: Option<[Option<u64>; PARTS]>,
-    /// Why those of them are unknown that are; `None` where nobody has said.
+    /// Why those of them are unknown that are; `None` where no reason is given.
     pub parts_reasons: [Option<Unknown>; PARTS],
     /// Whether its ACK may have waited for the peer's timer.
     pub may_wait_for_ack: bool,
-    /// Whose it is.
+    /// Its process.
     pub pid: Option<u32>,
     /// The thread's name, any bytes.
     pub comm: Option<&'a [u8]>,
@@ -44,14 +44,14 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// What there is to sum up of an event, without whose it is and its ends: the rest takes longer than all of this.
-    /// Every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
+    /// The figures of an event to sum up, without its owner and its ends: the rest takes longer than all of this. Every hook was attached
+    /// at `start`, in ns of `CLOCK_MONOTONIC`.
     #[inline]
     pub(super) fn times_of(event: &Event<'a>, start: u64) -> Self {
         Self::with_reasons(event, event.unknown(start), event.parts_unknown(start))
     }
 
-    /// The same, with why times are unknown.
+    /// [`Self::times_of`], with the reasons of unknown times.
     #[inline]
     fn with_reasons(
         event: &Event<'a>,
@@ -77,7 +77,7 @@ impl<'a> Packet<'a> {
         if event.is_retransmission() { packet.sent_again() } else { packet }
     }
 
-    /// The same, of bytes that TCP had sent before: its times are in no sum, since its first one says when TCP sent it again and
+    /// The packet as one of bytes that TCP had sent before: its times are in no sum, since its first one says when TCP sent it again and
     /// not how long the host took.
     #[must_use]
     pub fn sent_again(self) -> Self {
@@ -111,16 +111,16 @@ impl<'a> Packet<'a> {
         self.wall_ns?.checked_sub_unsigned(behind)
     }
 
-    /// By what people know whose it is: the process' name or, in a log that lacks it, the thread's.
+    /// The name by which people know its owner: the process' or, in a log that lacks it, the thread's.
     #[must_use]
     pub fn name(&self) -> Option<&'a [u8]> {
         self.process.or(self.comm)
     }
 
-    /// By which it is one of the slowest: the time of all its stages or, where that is unknown, its longest one. One with
-    /// neither can't be compared.
+    /// Its rank among the slowest: the time of all its stages or, where that is unknown, its longest one. One with neither can't be
+    /// compared.
     ///
-    /// What may be the time of the peer's timer says nothing of it.
+    /// A time that may be the peer's timer says nothing about it.
     #[inline]
     pub(super) fn rank(&self) -> Option<u64> {
         if let Some([qdisc, driver, net, _]) = self.parts.filter(|_| self.may_wait_for_ack)
@@ -131,7 +131,7 @@ impl<'a> Packet<'a> {
         self.whole().or_else(|| self.stages.into_iter().flatten().max())
     }
 
-    /// The time of all its stages: its total and, of an outgoing one with fine stages, what is known of those behind it.
+    /// The time of all its stages: its total and, for an outgoing one with fine stages, the known stages behind it.
     #[inline]
     pub(super) fn whole(&self) -> Option<u64> {
         Some(whole(self.total?, self.direction, self.parts.as_ref()))

@@ -13,12 +13,12 @@ const MOST: usize = 4_096;
 const COMPARED: usize = 16;
 /// How far they lie from each other.
 const APART: usize = MOST / COMPARED;
-/// An entry that was not used for N looks is old: whoever is new takes its place.
+/// An entry that was not used for N looks is old: a new one takes its place.
 const OLD: u64 = 16 * MOST as u64;
 /// Entries that made way, as far as they are known when they come again.
 const GONE: usize = 4 * MOST;
 
-/// Whose an entry is: somebody's, and of theirs the number of one part.
+/// The owner of an entry, and the number of one part of what it owns.
 type Owner = (u64, u64);
 
 #[derive(Clone, Debug)]
@@ -90,8 +90,8 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
         at
     }
 
-    /// Of a few entries the one that was not used for longest: if it is old, else of those of the same owner and part, else of the same
-    /// owner, so that who has many takes no place from others, else of all.
+    /// The least recently used of a few entries: if it is old; else the one of the same owner and part; else of the same owner, so that an
+    /// owner of many takes no place from others; else of all.
     fn makes_way(&mut self, owner: Owner) -> usize {
         let first = self.next;
         self.next = (first + 1) % APART;
@@ -117,7 +117,7 @@ impl<K: Copy + Eq + Hash, V: Default> Places<K, V> {
         self.by_key.get(key).map(|at| &mut self.places[*at].value)
     }
 
-    /// How often one came again that had made way: what was known of it is lost. Some are not noticed.
+    /// How often one came again that had made way: its former value is lost. Some are not noticed.
     #[must_use]
     pub(crate) fn came_back(&self) -> u64 {
         self.back
@@ -195,7 +195,7 @@ mod tests {
         let mut places = Places::new();
         let mine: Vec<u32> = (0..20).collect();
         mine.iter().for_each(|key| *places.find(key, (1, 0), |_, _| {}) = 7);
-        // Between two of my packets come 20,000 connections of somebody else's, of 500 processes.
+        // Between two of my packets come 20,000 connections of another user, of 500 processes.
         let of_other = |number: u32| (2, u64::from(number % 500));
         for round in 0..10 {
             (0..20_000).for_each(|other| *places.find(&(1_000 + other), of_other(other), |_, _| {}) = round);
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(left, mine.len(), "{round}");
         }
         assert!(places.came_back() > 10_000, "{}", places.came_back());
-        // What is old keeps nobody out.
+        // Old entries keep no new one out.
         (0..200_000).for_each(|other| *places.find(&(1_000 + other % 3_000), (2, 0), |_, _| {}) = 9);
         let before = places.came_back();
         (0..3_000).for_each(|other| *places.find(&(1_000 + other), (2, 0), |_, _| {}) = 9);

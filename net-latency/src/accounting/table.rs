@@ -84,7 +84,7 @@ impl Way {
         self.total.add(total);
     }
 
-    /// Counts its parts. `reason` is asked for one that is unknown, as by [`add`].
+    /// Counts its parts. `reason` is called for one that is unknown, as by [`add`].
     #[inline]
     pub(super) fn add_parts(
         &mut self,

@@ -1,5 +1,4 @@
-//! What TCP connections show beside the times of their packets: round trips, what was sent again, closed windows, and how long
-//! answers took.
+//! Figures of TCP connections beside the times of their packets: round trips, retransmissions, closed windows, and how long answers took.
 
 use std::fmt::Write as _;
 
@@ -26,20 +25,20 @@ pub(crate) struct Segment {
     pub rtt_ns: Option<u64>,
     /// How many segments the peer had said to have twice by then ([`net_latency_common::PacketRecord::dsacks`]).
     pub dsacks: Option<u16>,
-    /// Whether it met a closed window; `None` where nobody looks.
+    /// Whether it met a closed window; `None` where that is not looked at.
     pub met_zero_window: Option<bool>,
     /// Its way between both ends; `None` where they are not known.
     pub passage: Option<Passage>,
 }
 
 impl Segment {
-    /// Of an event; `None` if it has no data, or is none of TCP.
+    /// The segment of an event; `None` if it has no data, or is not TCP.
     #[must_use]
     pub(crate) fn of(event: &Event<'_>) -> Option<Self> {
         Self::of_packet(event, &Packet::of_log(event))
     }
 
-    /// The same, of an event that is that packet.
+    /// [`Self::of`] an event that is that packet.
     pub(crate) fn of_packet(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
         if event.protocol() != Protocol::Tcp || event.is_control() {
             return None;
@@ -59,7 +58,7 @@ impl Segment {
     }
 }
 
-/// What a segment adds to what is known of its connection.
+/// News about a connection from one of its segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct News {
     /// See [`Segment::rtt_ns`].
@@ -68,7 +67,7 @@ pub struct News {
     pub sent: u64,
     /// Those that were sent again.
     pub resent: u64,
-    /// Those that the peer had already: it said so, by DSACK.
+    /// Those that the peer had already, as its DSACKs say.
     pub needless: u64,
     /// See [`Segment::met_zero_window`].
     pub met_zero_window: Option<bool>,
@@ -132,7 +131,7 @@ impl Conversation {
     }
 }
 
-/// What is known of one connection, or of several together.
+/// The figures of one connection, or of several together.
 #[derive(Clone, Debug, Default)]
 pub struct Tcp {
     /// Whether there was a segment with data.
@@ -182,7 +181,7 @@ impl Tcp {
         self.response.clear();
     }
 
-    /// The same, if there was a segment with data.
+    /// These figures, if there was a segment with data.
     #[must_use]
     pub fn seen(&self) -> Option<&Self> {
         self.is_seen.then_some(self)
@@ -321,7 +320,7 @@ impl Connections {
         }
     }
 
-    /// Forgets what was counted, and not how far connections are.
+    /// Forgets the counts, but not how far connections are.
     pub fn clear(&mut self) {
         self.tcp.clear();
     }
@@ -397,7 +396,7 @@ mod tests {
         packets[0].0.rtt_or_holder = 8_000;
         packets[1].0.flags = FLAG_RETRANS;
         packets[1].0.segs = 2;
-        // It had said so before, of what was sent before tracing began.
+        // It had said so before, about segments sent before tracing began.
         packets[1].0.dsacks = 5;
         packets[2].0.dsacks = 7;
         // Late.

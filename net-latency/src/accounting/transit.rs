@@ -4,7 +4,7 @@
 //! A segment's two lines are put together by their addresses, ports and first sequence number. Where bytes were sent again, or may have
 //! been, the time of neither copy is taken.
 //!
-//! Several network namespaces may have the same addresses and ports, by chance or because somebody wants to be taken for the other end.
+//! Several network namespaces may have the same addresses and ports, by chance or because an impostor wants to be taken for the other end.
 //! So two ends are partners only if they are in one namespace, or have shown the same numbers more often than others have.
 
 use std::{
@@ -23,9 +23,10 @@ const SENT: usize = 64;
 const CAME: usize = 16;
 /// Most namespaces of each end: one that has no partner makes way first.
 const ALIKE: usize = 8;
-/// How many segments more than another end two have to share, to be partners: two numbers may be the same by chance, or somebody's try.
+/// How many segments more than another end two have to share, to be partners: two numbers may be the same by chance, or by an impostor's
+/// try.
 const PROOF: u32 = 2;
-/// By how many more they lead at most: who takes these addresses later has its own other end.
+/// By how many more they lead at most: a later user of these addresses has another partner.
 const MOST_PROOF: u32 = 16;
 
 /// A segment with data, as one end has it.
@@ -42,7 +43,7 @@ pub(crate) struct Passage {
 }
 
 impl Passage {
-    /// Of an event that is that packet. `None` if it is no segment, or a log's line lacks its addresses.
+    /// The passage of an event that is that packet. `None` if it is no segment, or a log's line lacks its addresses.
     #[must_use]
     pub(crate) fn of(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
         let (ends, first) = Ends::known(event).zip(event.seq())?;
@@ -50,7 +51,7 @@ impl Passage {
             (Direction::In, _) => packet.begun_ns(),
             (Direction::Out, _) if event.is_retransmission() => None,
             (Direction::Out, None) => packet.wall_ns,
-            // What was not acknowledged by itself may have been sent again.
+            // A segment without an ACK of its own may have been sent again.
             (Direction::Out, Some(parts)) => {
                 packet.wall_ns.zip(parts[PART_NET]).and_then(|(ns, net)| ns.checked_sub_unsigned(net))
             }
@@ -59,7 +60,7 @@ impl Passage {
     }
 }
 
-/// A segment that waits for its other line: its number, when it was there, and who has it.
+/// A segment that waits for its other line: its number, when it was there, and its owner.
 type Waiting<K> = (u32, Option<i64>, K);
 
 /// One end of a connection, in one of the namespaces that have its addresses.
@@ -162,7 +163,7 @@ impl<K: Copy> Alike<K> {
         }
     }
 
-    /// Who has the other line of a segment of the end at `own`: whoever is in the same namespace, or its partner, else the only one.
+    /// The end that has the other line of a segment of the end at `own`: the one in the same namespace, or its partner, else the only one.
     fn other(&self, own: usize, passage: &Passage) -> Option<usize> {
         let Ends { netns, local, remote, .. } = passage.ends;
         let is_first = self.ends[own].is_first != (local != remote);
@@ -246,8 +247,8 @@ impl<K: Copy> Transits<K> {
         Self { own: Places::new(), connections: Places::new() }
     }
 
-    /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: who received it, and how
-    /// long it took, in ns.
+    /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: the receiver, and how long it
+    /// took, in ns.
     pub(crate) fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
         if !self.may_have_both(&passage.ends) {
             return None;
@@ -297,7 +298,7 @@ mod tests {
         Passage { direction, ends, first, end: first.wrapping_add(100), at_ns }
     }
 
-    /// The same, in another namespace.
+    /// The passage in another namespace.
     fn within(netns: u32, passage: Passage) -> Passage {
         Passage { ends: Ends { netns, ..passage.ends }, ..passage }
     }

@@ -18,7 +18,7 @@ use crate::{
 const KEPT: usize = 5;
 /// Room for a task's name, and for what reading a line back makes of one: 15 bytes, each U+FFFD at worst.
 const NAME_LEN: usize = 48;
-/// Width of what is written, as long as names and numbers allow.
+/// Width of the text, as long as names and numbers allow.
 const WIDTH: usize = 80;
 
 /// The slowest packets, the slowest first; of equals the earlier. Its size is fixed.
@@ -82,7 +82,7 @@ impl Worst {
         packet.rank().is_some_and(|rank| self.would_keep_rank(rank))
     }
 
-    /// The same of a packet with this rank.
+    /// Whether a packet with this rank is one of the slowest so far.
     #[inline]
     pub(super) fn would_keep_rank(&self, rank: u64) -> bool {
         self.least.is_none_or(|least| least < rank)
@@ -197,9 +197,8 @@ pub(crate) fn meaning(packet: &Packet<'_>, column: usize) -> (&'static str, &'st
     (stage.column, stage.hint)
 }
 
-/// The stage that took most of a packet's time ([`dominant`]), and that time. Of an incoming packet's last column it is the part
-/// that took most of it, where its parts are known and one took more than all others; of an outgoing packet it may be one behind
-/// the columns.
+/// The stage that took most of a packet's time ([`dominant`]), and that time. For an incoming packet's last column it is the part that took
+/// most of it, where its parts are known and one took more than all others; for an outgoing packet it may be one behind the columns.
 pub(super) fn culprit(packet: &Packet<'_>) -> Option<(Stage, u64)> {
     let known = packet.parts.into_iter().flat_map(|times| {
         parts(packet.direction, packet.protocol).filter_map(move |(part, stage)| Some((*stage, times[part]?)))
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(column(&Packet { parts: parts(0, 2_000), ..PACKET }), Some(("wait", 2_000)));
         // None took more than the others together.
         assert_eq!(column(&Packet { parts: parts(1_000, 1_000), ..PACKET }), Some(("tcp-app", 3_000)));
-        // Of the other columns they say nothing.
+        // They say nothing about the other columns.
         let early = Packet { stages: [Some(9_000), Some(2_000), Some(3_000)], total: Some(14_000), ..PACKET };
         assert_eq!(column(&Packet { parts: parts(0, 2_000), ..early }), Some(("drv-ip", 9_000)));
 
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!(stages([None, None, Some(5)], None), Some((2, 5)));
         assert_eq!(stages([None; 3], None), None);
         assert_eq!(stages([Some(0); 3], Some(0)), None);
-        // A log that somebody edited.
+        // An edited log.
         assert_eq!(stages([Some(u64::MAX); 3], Some(1)), Some((0, u64::MAX)));
     }
 

@@ -15,7 +15,7 @@ use crate::{
     request::{Backend, ExportBy, ExportConfig, Listen, SlowLines, Stages, values},
 };
 
-/// Where scrapers of this machine find it unless told otherwise: nobody else reaches that.
+/// Where scrapers find it unless told otherwise: only this machine reaches that.
 const DEFAULT_LISTEN: &str = "127.0.0.1:9823";
 /// Groups with series of their own unless told otherwise.
 const DEFAULT_SERIES: u16 = 64;

@@ -1,4 +1,4 @@
-//! What is said on standard error: the options that every view that traces shares.
+//! Output on standard error: the options that all views that trace share.
 
 use clap::Args;
 

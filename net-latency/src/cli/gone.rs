@@ -9,7 +9,7 @@ use std::{
 
 use crate::{error::Failure, message::tell};
 
-/// What is no option any more, and why.
+/// Former options, and why they are gone.
 const OPTIONS: [(&str, &str); 6] = [
     ("--config", "write one argument a line into FILE, and start net-latency @FILE"),
     ("--no-config", "no file is read unless you name it as @FILE"),

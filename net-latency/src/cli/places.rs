@@ -49,7 +49,7 @@ fn namespace(asked: &str, proc: &Path) -> Result<u32, String> {
         return Err(format!("--netns {asked}: this is not a network namespace; {form}"));
     }
     let inode = file.metadata().map_err(wrong)?.ino();
-    // Open to the end of the process: as long as the namespace is there, its number is nobody else's.
+    // Open to the end of the process: as long as the namespace is there, no other has its number.
     mem::forget(file);
     u32::try_from(inode).map_err(|_| format!("--netns {asked}: this is not a network namespace; {form}"))
 }
@@ -86,7 +86,7 @@ pub(super) fn check_interfaces(interfaces: &[String], asked: &[String], proc: &P
             (None, path) => devices_inside(&path, proc),
         };
         let Ok(text) = text else {
-            // Who may not look inside may trace all the same.
+            // A user who may not look inside may trace all the same.
             return Ok(());
         };
         known.extend(names(Ok(text)));

@@ -17,8 +17,7 @@ pub(super) fn check_pids(pids: &[u32], proc: &Path) -> Result<(), Failure> {
 
 /// Checks that process ids mean here what they mean to the kernel, as `what` needs it.
 pub(super) fn check_namespace(what: &str, proc: &Path) -> Result<(), Failure> {
-    // The kernel side knows processes by their ids in the initial namespace; inside of another one the
-    // same number is somebody else there.
+    // The kernel side knows processes by their ids in the initial namespace; inside another one the same number is another process.
     if let Ok(namespace) = fs::read_link(proc.join("self/ns/pid"))
         && namespace != Path::new(INITIAL_PID_NAMESPACE)
     {

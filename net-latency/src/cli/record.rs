@@ -21,7 +21,7 @@ use crate::{
     request::{Listen, PacketFilter, RecordConfig, Stages, Trigger, Triggers, values},
 };
 
-/// Where programs of this machine ask for a file unless told otherwise: nobody else reaches that.
+/// Where programs ask for a file unless told otherwise: only this machine reaches that.
 const DEFAULT_LISTEN: &str = "127.0.0.1:9824";
 
 /// The options, as clap reads them.

@@ -88,7 +88,7 @@ impl ReportArguments {
             interval: self.interval,
             top: usize::from(self.top),
             quiet: self.quiet,
-            // Whose processes they were: not of this machine, perhaps, nor of today.
+            // The processes may be those of another machine, or another day.
             filter: LogFilter {
                 pids: self.pids,
                 ports: self.ports,

@@ -74,7 +74,7 @@ pub(crate) fn to_files(directory: &Path, files: &[(String, Vec<u8>)]) -> Result<
 
 /// Tells standard error, while a view runs, that packets are being lost.
 struct Alarm {
-    /// What is lost, and what helps against it.
+    /// The loss, and its remedy.
     words: &'static str,
     is_quiet: bool,
     /// Of these it has told: skipped at random, and lost otherwise.

@@ -44,13 +44,13 @@ pub(crate) fn run(config: &StreamConfig) -> Result<ExitCode, Failure> {
 }
 
 async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
-    // What can fail without touching the kernel comes first, and the signals come before the output, so that whoever
-    // rotates logs does not end the run. The command is made before they are listened to: it must end by them.
+    // What can fail without touching the kernel comes first, and the signals come before the output, so that a log rotation does not end
+    // the run. The command is made before they are listened to: it must end by them.
     let stopped = config.command.as_deref().map(Stopped::new).transpose()?;
     let forwarded = stopped.as_ref().map(|_| Forwarded::listen(config.output.is_some())).transpose();
     let forwarded = forwarded.context("cannot listen for signals")?;
     let mut signals = Signals::listen().context("cannot listen for signals")?;
-    // To whoever rotates logs it says that our file has been renamed.
+    // SIGHUP tells that our file has been renamed by log rotation.
     let hangup = signals.take_hangup(config.output.is_some()).context("cannot listen for signals")?;
     let mut sink =
         Sink::open(config.output.as_deref(), output::header(config.format, config.tracing.stages))?;
@@ -107,7 +107,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let mut command = None;
     if let (Some(stopped), Some(forwarded)) = (stopped, forwarded) {
         if let Some(signal) = forwarded.came() {
-            // Whoever wants it to end does not want it to begin.
+            // A command that is to end need not begin.
             return Ok(ExitCode::from(command::code(ExitStatus::from_raw(signal.as_raw()))));
         }
         command = Some(stopped.begin(forwarded)?);
@@ -125,7 +125,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
             Err(end) => outcome = end,
         }
     }
-    // After `--count` lines, or when the output is closed, records may be left that nobody wants.
+    // After `--count` lines, or when the output is closed, unwanted records may be left.
     let Tracer { capture, counted_until, .. } = &mut stream.tracer;
     while let Some(completion_ns) = capture.read()?.map(|record| record.finished_ns()) {
         stream.left_out.outside += u64::from(completion_ns <= *counted_until);
@@ -158,7 +158,7 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
 /// What ends a run from outside.
 struct Ends<'a> {
     signals: &'a mut Signals,
-    /// Whoever rotates logs asks for the output to be opened anew.
+    /// Log rotation requests that the output is opened anew.
     hangup: Option<Signal>,
     selected: &'a mut Selected,
     command: &'a mut Option<Running>,
@@ -192,7 +192,7 @@ struct Stream<'a> {
     /// Only if the lines show them.
     names: Option<Names>,
     summary: Summary,
-    /// The same since the last report, if there are reports.
+    /// The summary since the last report, if there are reports.
     recent: Option<Summary>,
     /// Records that are not shown.
     left_out: LeftOut,
@@ -307,7 +307,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// After everything is detached: the lines of what is left.
+    /// After everything is detached: the remaining lines.
     fn finish(&mut self) -> Result<Untaken, Ended> {
         if let Some(log) = &mut self.log {
             log.finish();

@@ -114,7 +114,7 @@ impl Answer {
         (self.from_ns <= self.to_ns && self.total_ns() < LONGEST_NS).then_some(self)
     }
 
-    /// At a client whose server had this request from `from_ns` to `to_ns`: what is the server's, and what is between them.
+    /// At a client whose server had this request from `from_ns` to `to_ns`: the server's share, and that of the way between them.
     pub(super) fn split(&mut self, theirs: &Theirs) -> bool {
         let whole = self.parts[Item::Answer as usize];
         let had = theirs.to_ns.abs_diff(theirs.from_ns).min(whole);
@@ -136,7 +136,7 @@ pub(super) struct Theirs {
     to_ns: i64,
 }
 
-/// What is known of a request's last packet.
+/// The state of a request's last packet.
 #[derive(Clone, Copy, Debug, Default)]
 enum Request {
     #[default]
@@ -169,7 +169,7 @@ pub(super) struct Turns {
     answer: Option<Packets>,
     /// An answer of a client's whose server may still tell how long it had the request.
     pub(super) waiting: Option<Answer>,
-    /// Of a server: the last answer.
+    /// For a server: the last answer.
     pub(super) last: Option<Theirs>,
 }
 
@@ -182,8 +182,8 @@ pub(super) enum Over {
 }
 
 impl Turns {
-    /// Takes the next packet of this end, and tells about the answer that is over, if one is. For how long a thread of the process
-    /// waited for others from one time to another `asked` says; what was asked at its last argument does not count.
+    /// Takes the next packet of this end, and tells about the answer that is over, if one is. `asked` says for how long a thread of the
+    /// process waited for others between two times; a request made at its last argument does not count.
     pub(super) fn see(
         &mut self,
         role: Role,
@@ -277,7 +277,7 @@ impl Turns {
 }
 
 impl Packets {
-    /// Another packet of the same answer. When it was written is reckoned from when its ACK was dealt with, which may be a little
+    /// Another packet of the same answer. The time of its write is computed from the time when its ACK was processed, which may be a little
     /// late: the first one was written no later than it.
     fn go_on(&mut self, way: Way) {
         self.first_ns = self.first_ns.min(way.from_ns);
@@ -336,7 +336,7 @@ pub(super) struct Answers {
     sum_ns: u64,
     sums_ns: [u64; Item::COUNT],
     slow: [Slow; Item::COUNT],
-    /// Those whose time or whose parts can't be told.
+    /// Answers whose time or parts can't be told.
     pub(super) unknown: u64,
 }
 
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(client.waited(), Some((500, 2_021)));
         let mut answer = over(&mut client);
         assert_eq!(part(&answer, Item::Answer), 2_000 - 650);
-        // In between it waited for somebody else.
+        // In between it waited for another service.
         assert_eq!((part(&answer, Item::Wait), part(&answer, Item::Asked)), (1, 3));
         // What the server had before is another request.
         assert!(!answer.split(&Theirs { from_ns: 400, to_ns: 450 }));

@@ -2,7 +2,7 @@
 
 use net_latency_common::Direction;
 
-/// A datagram that had no answer for so long has none, ns, until one comes all the same.
+/// A datagram that had no answer for this long has none, ns, until one comes after all.
 const PATIENCE_NS: i64 = 1_000_000_000;
 /// As often TCP's timer has to send the same bytes, with nothing coming back.
 pub(super) const LEAST_ROW: u32 = 3;
@@ -114,7 +114,7 @@ mod tests {
         awaited.see(Direction::In, 5_010 * MS, &mut sum);
         awaited.give_up(60_000 * MS, &mut sum);
         assert_eq!(sum, once);
-        // The first one came late, and nobody asked for the next.
+        // The first one came late, and the next without a request.
         awaited.see(Direction::In, 60_001 * MS, &mut sum);
         awaited.see(Direction::In, 60_002 * MS, &mut sum);
         assert_eq!(sum.datagrams, 0);

@@ -1,4 +1,4 @@
-//! What is known of the packets before on a connection. A table of a fixed size, in which those that were used last stay.
+//! The state of connections after the packets before. A table of a fixed size, in which the most recently used stay.
 
 use super::{answers::Turns, awaited::Awaited};
 use crate::{
@@ -47,7 +47,7 @@ pub(super) enum Exchange {
 /// One end of a connection, if it is on this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Half {
-    /// Whose it is.
+    /// The service of that end.
     pub(super) service: Option<usize>,
     pub(super) pending: Option<Pending>,
     pub(super) exchange: Exchange,
@@ -58,7 +58,7 @@ pub(super) struct Half {
     pub(super) dsacks: Dsacks,
 }
 
-/// Who has the other end of a connection.
+/// Where the other end of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Other {
     /// Another host.
@@ -77,7 +77,8 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// What is known of that end, which is that service's, of that owner. Where there is no place, another one makes way, after `settle` has seen it.
+    /// The state of that end, which is that service's, of that owner. Where there is no place, another one makes way, after `settle` has
+    /// seen it.
     pub(super) fn find(
         &mut self,
         ends: &Ends,
@@ -93,8 +94,8 @@ impl Connections {
         self.halves.came_back()
     }
 
-    /// Who has the other end: a service of this machine if it is in the same network namespace, or, of TCP, in another one and this
-    /// packet and those before prove it.
+    /// Where the other end is: a service of this machine if it is in the same network namespace, or, of TCP, in another one and this packet
+    /// and those before prove it.
     pub(super) fn other(&mut self, ends: &Ends, event: &Event<'_>) -> Other {
         let Self { halves, transits } = self;
         let service = |other: &Ends| halves.get(other)?.service;
@@ -110,7 +111,7 @@ impl Connections {
         transits.partner(ends).and_then(|other| service(&other)).map_or(Other::Unknown, Other::Here)
     }
 
-    /// What is known of that end, if anything is.
+    /// The state of that end, if it is known.
     pub(super) fn get_mut(&mut self, ends: &Ends) -> Option<&mut Half> {
         self.halves.get_mut(ends)
     }

@@ -20,7 +20,7 @@ pub(super) struct Did {
 }
 
 impl Did {
-    /// Adds what was done for an answer, where that is known, which slept in that call.
+    /// Adds the work for an answer, where that is known, which slept in that call.
     pub(super) fn add(&mut self, served: Option<&Served>, call: Option<&[u8]>) {
         let Some((served, on_ns)) = served.and_then(|served| Some((served, served.on_cpu()?))) else {
             self.unknown += 1;

@@ -1,4 +1,4 @@
-//! Who drops what it gets.
+//! Services whose sockets or accept queues drop what they get.
 
 use net_latency_common::{Counter, Direction};
 
@@ -22,7 +22,7 @@ const MANY: u64 = 30;
 /// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`).
 const AGAIN_NS: u128 = 1_000_000_000;
 
-/// Those whose sockets drop what they get, if they drop much, and the machine where whose is not known.
+/// The services whose sockets drop much of what they get, and the machine for drops of unknown sockets.
 pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
     let is_much = |dropped: u64, seen: u64| {
         dropped >= LEAST_DROPPED && dropped.saturating_mul(100) >= seen.saturating_mul(LEAST_DROPPED_PERCENT)
@@ -65,7 +65,7 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
     found
 }
 
-/// Whose accept queues were full, but for those of whom `found` says so.
+/// The services whose accept queues were full, without those that `found` already names.
 pub(super) fn overflows(model: &Model, found: &[Finding]) -> Vec<Finding> {
     let is_much = |queues: &Queues| {
         queues.overflows >= LEAST_OVERFLOWS
@@ -98,7 +98,7 @@ pub(super) fn overflows(model: &Model, found: &[Finding]) -> Vec<Finding> {
     all.into_iter().filter_map(overflow).collect()
 }
 
-/// N of those that were seen were dropped, by whom is not known.
+/// `dropped` of the packets seen were dropped, at an unknown socket.
 fn drop_finding(dropped: u64, seen: u64) -> Finding {
     Finding {
         packets: seen,

@@ -1,4 +1,4 @@
-//! What there is to say, as plain values: findings, what is normal, and what all of it rests on.
+//! The verdict as plain values: findings, normal times, and the evidence.
 
 use net_latency_common::Direction;
 
@@ -55,14 +55,14 @@ impl Who {
 /// What makes a service slow.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
-    /// Nobody for what is the whole machine's.
+    /// `None` for a finding about the whole machine.
     pub(super) who: Option<Who>,
     /// Others that have the same.
     pub(super) also: Vec<Who>,
     pub(super) cause: Cause,
     /// The column, where it is the time of one.
     pub(super) stage: Option<&'static str>,
-    /// Of the time of its packets, percent.
+    /// Its share of the time of its packets, percent.
     pub(super) share: Option<u64>,
     /// Of the stage, ns.
     pub(super) p50_ns: Option<u64>,
@@ -72,7 +72,7 @@ pub(super) struct Finding {
     pub(super) affected: u64,
     pub(super) confidence: Confidence,
     pub(super) sentence: String,
-    /// The same in a few words.
+    /// The sentence in a few words.
     pub(super) brief: &'static str,
     /// Where a part of an answer's time goes, as it stands behind that time.
     pub(super) within: &'static str,
@@ -83,7 +83,7 @@ pub(super) struct Finding {
     pub(super) answers: Option<OfAnswers>,
     /// All of its time, ns: the larger comes first.
     pub(super) weight: u128,
-    /// Tells whether others are of the same process; 0 for what is the whole machine's.
+    /// Tells whether others are of the same process; 0 for a finding about the whole machine.
     pub(super) pid: u32,
 }
 
@@ -140,13 +140,13 @@ pub(super) struct ServiceAnswers {
     pub(super) protocol: Protocol,
     pub(super) is_client: bool,
     pub(super) count: u64,
-    /// Those whose time or whose parts can't be told.
+    /// Answers whose time or parts can't be told.
     pub(super) unknown: u64,
     /// Of all together, ns.
     pub(super) sum_ns: u64,
     /// They add up to that.
     pub(super) parts: Vec<(Item, u64)>,
-    /// What was done for them.
+    /// The work that was done for them.
     pub(super) did: Did,
 }
 
@@ -169,7 +169,7 @@ impl ServiceAnswers {
         }
     }
 
-    /// What an answer takes on average, its parts of a hundredth or more, from the longest on, and what is left, ns.
+    /// What an answer takes on average, its parts of a hundredth or more, from the longest on, and the rest, ns.
     pub(super) fn mean(&self) -> (u64, Vec<(Item, u64)>, u64) {
         let count = self.count.max(1);
         let mut parts: Vec<_> = self.parts.clone();

@@ -129,7 +129,7 @@ fn said(answers: &OfAnswers, within: &str) -> String {
     }
 }
 
-/// Who has it, how long answers take, and why.
+/// The service, how long its answers take, and why.
 pub(super) fn first_line(finding: &Finding) -> String {
     let perhaps = if finding.confidence == Confidence::Low { "perhaps " } else { "" };
     let brief = finding.brief;
@@ -154,7 +154,7 @@ pub(super) fn first_line(finding: &Finding) -> String {
     format!("{perhaps}{name}, {}: {brief}, {figure}", dir(who.direction))
 }
 
-/// Who else has the same.
+/// Other services with the same finding.
 pub(super) fn also(finding: &Finding) -> Option<String> {
     let whom = |who: &Who| format!("{}, {} port {}", name(who), who.protocol.name(), who.port);
     let also: Vec<_> = finding.also.iter().map(whom).collect();

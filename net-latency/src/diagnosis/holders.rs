@@ -1,4 +1,4 @@
-//! Who had the CPU that a reader waited for, and on which CPUs that reader may run.
+//! The processes that had the CPU that a reader waited for, and the CPUs on which that reader may run.
 
 use net_latency_common::COMM_LEN;
 
@@ -13,19 +13,19 @@ pub(super) struct Holder {
     pub(super) pid: u32,
     /// How long readers waited before they got the CPU from it, ns. It need not have had the CPU all that time.
     ns: u64,
-    /// Its name, ended by 0, if somebody has asked in time.
+    /// Its name, ended by 0, if it was looked up in time.
     pub(super) name: Option<[u8; COMM_LEN]>,
     is_asked: bool,
-    /// When it was met first, ns since 1970: who was started later is another one with its number.
+    /// When it was met first, ns since 1970: a process that was started later is another one with its number.
     met_ns: i64,
 }
 
-/// Who had the CPU that readers waited for longest.
+/// The process that readers waited for longest to get the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldBy {
     pub(super) pid: u32,
     pub(super) process: Option<Vec<u8>>,
-    /// Of the time that readers waited, percent.
+    /// Its share of the time that readers waited, percent.
     pub(super) share: u64,
 }
 
@@ -35,7 +35,7 @@ struct Reader {
     pid: u32,
     tid: u32,
     met_ns: i64,
-    /// Where it may run, if somebody has asked in time.
+    /// Where it may run, if that was looked up in time.
     allowed: Option<Allowed>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Holders {
     known: Vec<Holder>,
     /// For those that found no place.
     others_ns: u64,
-    /// All that readers waited, also for nobody who is known.
+    /// All that readers waited, unknown holders included.
     all_ns: u64,
     reader: Option<Reader>,
 }
@@ -85,7 +85,7 @@ impl Holders {
         self.reader = other.reader.or(self.reader);
     }
 
-    /// Asks for what is not known yet, once per process: who has ended has no name any more.
+    /// Looks up what is not known yet, once per process: one that has ended has no name any more.
     pub(super) fn ask(
         &mut self,
         name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
@@ -154,7 +154,7 @@ mod tests {
         holders.ask(|_, _| Some([b'x'; COMM_LEN]), |_, _, _| None);
         assert_eq!(holders.main().map(|(main, _)| main.name), Some(None));
         assert_eq!(holders.allowed(), Some(allowed));
-        // Of another reader nothing is known.
+        // Nothing is known of another reader.
         holders.add(Some(7), Some((1, 3)), 10, 6);
         assert_eq!(holders.allowed(), None);
     }

@@ -1,8 +1,8 @@
-//! The times that may be long, and who is to blame then.
+//! The times that may be long, and their causes.
 
 use net_latency_common::Direction;
 
-/// A time that may be long, and who is to blame then.
+/// A time that may be long, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     DrvIp,

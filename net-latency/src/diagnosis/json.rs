@@ -15,7 +15,7 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
     write_json(&object(verdict), out);
 }
 
-/// The same, as a part of something else.
+/// The verdict, as a part of something else.
 pub(crate) fn object(verdict: &Verdict) -> impl Serialize + '_ {
     let Verdict { findings, answers, normal, unsure, seen } = verdict;
     Object {
@@ -211,7 +211,7 @@ impl<'a> From<&'a Finding> for FindingObject<'a> {
 struct NormalObject<'a> {
     #[serde(flatten)]
     who: WhoObject,
-    /// So that all directions of services can be asked for their cause.
+    /// So that all directions of services have a cause.
     cause: &'static str,
     packets: u64,
     p50_ns: Option<u64>,

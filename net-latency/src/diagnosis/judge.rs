@@ -1,4 +1,4 @@
-//! What is to be said about one direction of a service: the cause, if there is one, in words and with what shows it.
+//! The judgement about one direction of a service: the cause, if there is one, in words and with its evidence.
 
 use net_latency_common::{Direction, Held};
 
@@ -29,7 +29,7 @@ const LEAST_QUOTA: u128 = 10;
 /// Percent of the time from which on a part that is not the cause is worth a word.
 const LEAST_ELSEWHERE: u64 = 10;
 
-/// What is to be said about one direction of a service.
+/// The judgement about one direction of a service.
 pub(super) enum Judgement {
     Found(Box<Finding>),
     Normal(Normal),
@@ -65,7 +65,7 @@ impl<'a> Judge<'a> {
             Some(Judgement::Normal(Normal { who, packets: side.packets, p50_ns, p99_ns, remark }))
         };
         let unsure = |who, reason| Some(Judgement::Unsure(Unsure { who, packets: side.packets, reason }));
-        // More than that, and what is known may be the smaller part.
+        // With more, the known ones may be the smaller part.
         if side.unknown * 2 > side.packets {
             return unsure(who, words::unknown(side.unknown, side.packets));
         }
@@ -177,7 +177,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Who had the CPU that its readers waited for.
+    /// The process that had the CPU that its readers waited for.
     fn holder(&self, side: &Side) -> Option<HeldBy> {
         let (holder, share) = side.holders.main()?;
         let is_its = |other: &&Service| other.processes() == Processes::One(holder.pid);
@@ -200,7 +200,7 @@ impl<'a> Judge<'a> {
         {
             return Some(words::stalled(self.stalls.count()));
         }
-        // Who asks for an answer and does not take it makes it slow; of a stream nobody knows how fast it is to be.
+        // A client that requests an answer and does not read it makes it slow; how fast a stream is to be is unknown.
         let is_by_peer =
             if suspect.slow.is_some() { side.is_held_by_peer() } else { side.held_by_peer * 2 >= side.held };
         let is_stream =
@@ -233,8 +233,8 @@ impl<'a> Judge<'a> {
         waits_for.or_else(|| read.map(|read| words::is_read_late_by(peer, read)))
     }
 
-    /// Whom this process asks for each second answer of its own or more often, where it waits for others for half of the time that
-    /// its answers take it: the one for whom it waits most.
+    /// The service that this process calls for at least every second answer of its own, if it waits for others for half of the time that
+    /// its answers take: the one for which it waits most.
     fn asked(&self, service: &Service, answering: Suspect<'_>) -> Option<&Service> {
         let answers = |asked: &Service| clipped_sum(asked.side(Direction::Out).times(Item::Answer));
         let is_asked = |asked: &&Service| {
@@ -280,7 +280,7 @@ impl<'a> Judge<'a> {
                 let told = reason.filter(|_| cause == Cause::TcpHeld).map(words::held);
                 (cause, told.map_or_else(|| words::sentence(cause, suspect.item, &device), str::to_owned))
             }
-            // Whoever has no room for more acknowledges when it reads.
+            // A peer without room for more acknowledges when it reads.
             Item::Net if is_before_closed_window(side) => (Cause::PeerWindow, words::PEER_WINDOW.to_owned()),
             Item::Resend if side.dropped * 2 >= side.resent => (Cause::Qdisc, words::dropped(&device)),
             Item::Answer if suspect.slow.is_some() && self.is_network(side, suspect) => {
@@ -464,7 +464,7 @@ impl<'a> Judge<'a> {
         if self.is_lossy() { 100 } else { unknown }
     }
 
-    /// Whether N lines are missing, one in a hundred, that what is seen may be another traffic than there was.
+    /// Whether so much of the lines is missing, one in a hundred, that the traffic seen may differ from the real one.
     pub(super) fn is_lossy(&self) -> bool {
         self.lost.saturating_mul(100) > self.model.packets.iter().sum()
     }

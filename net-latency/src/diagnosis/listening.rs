@@ -25,13 +25,13 @@ pub(super) struct Queues {
     /// Handshakes that a full queue has thrown away, and how many it has room for.
     pub(super) overflows: u64,
     pub(super) backlog: u32,
-    /// Who listens, or accepted last: number, and name that 0 ends.
+    /// The process that listens, or accepted last: number, and name that 0 ends.
     pub(super) pid: u32,
     pub(super) process: [u8; COMM_LEN],
 }
 
 impl Queues {
-    /// Who listens at that port.
+    /// The service that listens at that port.
     pub(super) fn who(&self, port: u16) -> Who {
         let name = self.process.split(|byte| *byte == 0).next().filter(|name| !name.is_empty());
         Who {
@@ -44,7 +44,7 @@ impl Queues {
     }
 }
 
-/// What is known of each port, by its network namespace.
+/// The queues at each port, by its network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listening(HashMap<(u32, u16), Queues>);
 

@@ -1,5 +1,5 @@
-//! What the machine says of its CPUs while packets were collected: whether there were any left, what processes had of them, and whom a
-//! quota held back.
+//! The machine's figures of its CPUs while packets were collected: whether there were any left, what processes had of them, and which of
+//! them a quota held back.
 
 use std::{
     collections::HashMap,
@@ -16,11 +16,11 @@ pub(super) struct Throttled {
     /// Periods in which it did so, and for how long in all, ns.
     pub(super) periods: u64,
     pub(super) ns: u64,
-    /// Of a CPU, percent, that it may use.
+    /// The share of a CPU that it may use, percent.
     pub(super) percent: u64,
 }
 
-/// What is known of CPUs; nothing of a log.
+/// Figures of the CPUs; none for a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// For how much of the time around each packet the CPUs were not idle, percent: a burst in a quiet minute had busy ones.
@@ -60,7 +60,7 @@ impl Sensors {
         sensors
     }
 
-    /// Looks how busy the CPUs are. By now so many packets were seen.
+    /// Looks how busy the CPUs are. `packets` were seen by now.
     pub(crate) fn look_at_cpus(&mut self, packets: u64) {
         self.last.count(Ticks::read(), packets);
     }
@@ -85,12 +85,12 @@ impl Sensors {
         }
     }
 
-    /// What was read last.
+    /// The last sample.
     pub(crate) fn mark(&self) -> Sample {
         self.last.clone()
     }
 
-    /// What was between `before` and the last look. A counter that was not read then counts from when it was first.
+    /// The difference between `before` and the last look. A counter that was not read then counts from its first read.
     pub(crate) fn since(&self, before: &Sample) -> Machine {
         let Self { cgroups, first, last, hierarchies } = self;
         let ticks = before.ticks.zip(last.ticks).map(|(before, last)| last.since(before));

@@ -1,9 +1,11 @@
-//! What makes each service slow, for every command that says so.
+//! What makes each service slow, for every command that shows it.
 //!
-//! [`model`] collects, for each [`service`] and each [`side`] of it, in [`windows`] of time: [`answers`] with the parts of their time, [`waits`] for others' answers, what is [`awaited`], what [`connections`] know of the packets
-//! before, [`holders`] of CPUs, and what the [`machine`] says of its CPUs, and who is [`listening`], and what threads [`did`] for answers. [`suspects`] are the times that may be the cause, [`judge`]
-//! finds it for a direction of a service, [`drops`] for sockets, [`unanswered`] for requests in vain, and [`verdict`] puts the [`finding`]s in order. [`text`] and [`json`]
-//! write all of what came of it, and [`headline`] what one line has room for, in [`words`]. [`recent`] keeps to the last seconds.
+//! [`model`] collects, for each [`service`] and each [`side`] of it, in [`windows`] of time: [`answers`] with the parts of their time,
+//! [`waits`] for others' answers, datagrams that are [`awaited`], [`connections`] with the packets before, [`holders`] of CPUs, the
+//! [`machine`]'s own figures, [`listening`] sockets, and what threads [`did`] for answers. [`suspects`] are the times that may be the
+//! cause, [`judge`] finds it for a direction of a service, [`drops`] for sockets, [`unanswered`] for requests in vain, and [`verdict`] puts
+//! the [`finding`]s in order. [`text`] and [`json`] write all of the result, and [`headline`] as much as fits one line, in [`words`].
+//! [`recent`] keeps to the last seconds.
 
 mod answers;
 mod awaited;

@@ -1,5 +1,5 @@
-//! What is known of each service: how its packets' times are distributed, how long it takes to answer, and when it was slow.
-//! Fed with events; judges nothing and asks nobody.
+//! The state of each service: how its packets' times are distributed, how long it takes to answer, and when it was slow. Fed with events;
+//! judges nothing, and looks up only the owners of processes.
 //!
 //! Its size is bounded: [`SERVICES`] services, [`CONNECTIONS`] connections, [`WINDOWS`] windows of time. Once it has seen the
 //! services and the range of their times, an event takes no memory.
@@ -38,7 +38,7 @@ const WINDOW_NS: u64 = 100_000_000;
 const FULL: u32 = 1_000;
 /// What a client gets after a longer time is no answer any more, ns: few wait so long for one, and some only for news.
 const LONGEST_ANSWER_NS: u64 = 10_000_000_000;
-/// An answer of which nothing has come for so long is over, ns.
+/// An answer of which nothing has come for this long is over, ns.
 const IDLE_NS: i64 = 1_000_000_000;
 /// Packets sent in a row, with nothing received, from which on a connection is in the middle of a stream. An answer of 64 KiB is
 /// one or two, since GSO makes one of up to 45 segments.
@@ -56,7 +56,7 @@ type Port = (u16, Protocol, u32, bool);
 /// Whose a service is: number and name of the process, and the port. A number may be another's later.
 type Key = (u32, [u8; COMM_LEN], Port);
 
-/// Who may be alike: processes of that name at that port.
+/// Services that may be alike: processes of that name at that port.
 type Kind = ([u8; COMM_LEN], Port);
 
 /// All that is known.
@@ -69,9 +69,9 @@ pub struct Model {
     pub(super) services: Vec<Service>,
     places: HashMap<Key, usize>,
     challengers: Challengers<Key>,
-    /// Who is behind a process that lived then.
+    /// The owner of a process that lived then.
     owners: fn(u32, i64) -> u64,
-    /// The places of those who are alike; of several in one place, only that.
+    /// The places of services that are alike; only one for several that share it.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
     waits: Waits,
@@ -86,7 +86,7 @@ pub struct Model {
     pub(super) has_parts: bool,
     /// What the machine says of its CPUs.
     pub(super) machine: Machine,
-    /// Who listens.
+    /// Listening sockets.
     pub(super) listening: Listening,
 }
 
@@ -115,7 +115,7 @@ impl Model {
         }
     }
 
-    /// Shares are those of whom `owners` says to be behind a process, by its number and when it lived; else of each process.
+    /// Shares belong to the owner that `owners` gives for a process, by its number and when it lived; else to each process.
     #[must_use]
     pub(crate) fn with_owners(self, owners: fn(u32, i64) -> u64) -> Self {
         Self { owners, ..self }
@@ -270,7 +270,7 @@ impl Model {
                 let read_ns = event.wall_ns();
                 if let Some(pending) = own.pending.take() {
                     match third.map(|ns| before(read_ns, ns)) {
-                        // Which of the two came first nobody knows.
+                        // Which of the two came first is unknown.
                         None => {}
                         Some(came_ns) if pending.is_acked_with(came_ns) && is_client => {
                             out.add(Item::Answer, pending.net_ns);
@@ -427,8 +427,7 @@ impl Model {
         });
     }
 
-    /// Has those asked for who are not known yet: the name of a process that had a CPU, and where a thread that waited for one may
-    /// run.
+    /// Looks up what is not known yet: the name of a process that had a CPU, and where a thread that waited for one may run.
     pub(crate) fn ask(
         &mut self,
         name: impl Fn(u32, i64) -> Option<[u8; COMM_LEN]>,
@@ -552,7 +551,7 @@ impl Model {
         Some((place, owner))
     }
 
-    /// Makes one service of those who are alike, if two or more are as `is_one` says; its place.
+    /// Makes one service of those that are alike, if `is_one` holds for two or more; returns its place.
     fn join(&mut self, kind: &Kind, is_one: impl Fn(&Service) -> bool) -> Option<usize> {
         let mut alone = self.alike.get(kind)?.clone();
         let places: Vec<_> = alone.extract_if(.., |place| is_one(&self.services[*place])).collect();

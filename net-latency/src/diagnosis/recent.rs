@@ -15,7 +15,7 @@ pub struct Recent {
     younger: Turn,
     now_ns: u64,
     packets: u64,
-    /// Of a log there is nothing to read.
+    /// `None` for a log.
     sensors: Option<Sensors>,
 }
 
@@ -45,7 +45,7 @@ impl Recent {
         Self { older: turn.clone(), younger: turn, now_ns, packets: 0, sensors: None }
     }
 
-    /// The same, on this machine, whose CPUs it looks at.
+    /// For this machine, whose CPUs it looks at.
     pub(crate) fn with_sensors(mut self) -> Self {
         let sensors = Sensors::start(self.now_ns);
         self.older.before = sensors.mark();
@@ -54,7 +54,7 @@ impl Recent {
         self
     }
 
-    /// What is recorded from now on happens at `now_ns`; until now so much was lost.
+    /// Later records happen at `now_ns`; `lost` are the losses until now.
     pub fn advance(&mut self, now_ns: u64, lost: &Losses) {
         self.now_ns = now_ns.max(self.now_ns);
         match self.now_ns - self.younger.began_ns {
@@ -78,7 +78,7 @@ impl Recent {
         self.younger.model.record(event);
     }
 
-    /// What there is to say about it in a line. `lost` is what was lost by now; a log does not know it.
+    /// The verdict in a line. `lost` are the losses by now; a log does not know them.
     pub(crate) fn headline(&mut self, lost: Option<&Losses>) -> Headline {
         let Turn { model, began_ns, lost: before, before: sample } = &mut self.older;
         model.settle_idle();

@@ -26,7 +26,7 @@ pub(super) enum Processes {
 }
 
 impl Processes {
-    /// Of the one process.
+    /// The id of the one process.
     pub(super) fn pid(self) -> Option<u32> {
         match self {
             Self::One(pid) => Some(pid),
@@ -38,10 +38,10 @@ impl Processes {
 /// The packets of one process that one of its ports serves, or that it exchanges with that port of others.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    /// 0 where nobody is known. Of several that of the first.
+    /// 0 if unknown. Of several that of the first.
     pub(super) pid: u32,
     pub(super) is_of_several: bool,
-    /// Who is behind its process.
+    /// The owner of its process.
     pub(super) owner: u64,
     pub(super) port: u16,
     pub(super) protocol: Protocol,
@@ -55,7 +55,7 @@ pub(super) struct Service {
     pub(super) did: Did,
     /// What it waited for in vain.
     pub(super) unanswered: Unanswered,
-    /// Who has the other end for most of its packets: that service of this machine, or another host.
+    /// The other end of most of its packets: that service of this machine, or another host.
     pub(super) peer: Leader<Option<usize>, { u32::MAX }>,
     /// The device on which its last packet went out, and whether that name is known.
     pub(super) device: Option<([u8; COMM_LEN], usize)>,

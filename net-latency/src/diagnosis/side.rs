@@ -1,11 +1,11 @@
-//! What is known of one direction of a service.
+//! The state of one direction of a service.
 
 use net_latency_common::Held;
 
 use super::{holders::Holders, item::Item, windows::Windows};
 use crate::accounting::Times;
 
-/// What is longer counts as so long, ns: 73 minutes. It bounds what a distribution takes.
+/// Longer times count as this, ns: 73 minutes. It bounds the size of a distribution.
 pub(super) const LONGEST_NS: u64 = (1 << 42) - 1;
 /// Most services of this machine that are told apart as those whose windows hold packets back.
 const PEERS: usize = 8;
@@ -41,7 +41,7 @@ pub(super) struct Side {
     /// Packets that the peer's window held back for long, by the services of this machine that they were for: as many as there is
     /// room for.
     pub(super) for_peers: Vec<(usize, u64)>,
-    /// Who had the CPU while readers waited for it for long.
+    /// The processes that had the CPU while readers waited for it for long.
     pub(super) holders: Holders,
     /// Windows with packets, and those with one that took long in this machine's kernel.
     pub(super) active: Windows,

@@ -32,14 +32,14 @@ const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
 const WORK_NS: u128 = 20_000_000;
-/// Of what others have alike no more than this is noise, ns: of what grows with the load, and of all else.
+/// The most that counts as noise if others have the same, ns: of times that grow with the load, and of all others.
 const MOST_ALIKE_NS: u128 = 5_000_000;
 const LEAST_ALIKE_NS: u128 = 250_000;
 /// Percent of the time from which on there is too little CPU for all.
 pub(super) const SHORT_PERCENT: u64 = 95;
 /// Packets that have to be slow in a stage, whatever their share.
 pub(super) const LEAST_AFFECTED: u64 = 8;
-/// The least share of a cause in the time of its service's packets, percent. Of less, something else is the larger part.
+/// The least share of a cause in the time of its service's packets, percent. With less, something else is the larger part.
 const LEAST_SHARE: u64 = 25;
 /// Retransmissions, or drops in the device's queue, that make a cause: N, and this percentage of the packets. Less than that is usual on the internet.
 pub(super) const LEAST_RESENT: u64 = 5;
@@ -71,8 +71,8 @@ impl<'a> Suspect<'a> {
         1_000 - (self.affected.saturating_mul(500) / self.times.count().max(1)).min(999)
     }
 
-    /// Of packets of which an answer has several: what it adds to each of so many answers. Those that wait at the same time, one
-    /// behind the other, add no more than one of them.
+    /// For packets of which an answer has several: what they add to each of `answers`. Those that wait at the same time, one behind the
+    /// other, add no more than one of them.
     fn of_each(self, answers: u64) -> Self {
         let one = self.times.quantile(self.level()).unwrap_or(0);
         Self { mean: u128::from(one).min(self.sum / u128::from(answers.max(1))), ..self }
@@ -88,7 +88,7 @@ pub(super) struct Suspects<'a> {
 }
 
 impl<'a> Suspects<'a> {
-    /// `is_lossy`: lines are missing, so that nobody knows which packets follow each other.
+    /// `is_lossy`: lines are missing, so that it is unknown which packets follow each other.
     pub(super) fn of(service: &'a Service, direction: Direction, model: &Model, is_lossy: bool) -> Self {
         let side = service.side(direction);
         let of_packets = |item: &Item| Suspect::of(*item, side.times(*item), model.threshold_ns);
@@ -122,7 +122,7 @@ impl<'a> Suspects<'a> {
             all.push(of_all);
         }
         if direction == Direction::Out {
-            // ACKs, and what is sent again, are in no answer. Who has the other end here knows the way to it by its answers.
+            // ACKs and retransmissions are in no answer. If the other end is a service here, the way to it is known by its answers.
             let of_acks = [Item::Net, Item::Resend].iter().map(of_packets).filter(is_known);
             let of_acks = of_acks.filter(|it| it.item == Item::Resend || service.peer().is_none());
             let of_acks: Vec<_> = of_acks.collect();
@@ -136,7 +136,7 @@ impl<'a> Suspects<'a> {
         self.all.iter().find(|suspect| suspect.item == item)
     }
 
-    /// What is slow, and whether something else could be the cause too.
+    /// The suspect that adds most, and whether something else could be the cause too.
     pub(super) fn worst(
         &self,
         side: &Side,
@@ -149,7 +149,7 @@ impl<'a> Suspects<'a> {
         causes.sort_by_key(|suspect| std::cmp::Reverse(suspect.sum));
         let resend = self.find(Item::Resend).copied().filter(|_| is_resent(side));
         match (causes.first().copied(), resend) {
-            // What is lost makes TCP hold back what follows, and delays ACKs and answers.
+            // A lost segment makes TCP hold back those that follow, and delays ACKs and answers.
             (Some(first), Some(resend)) => {
                 let is_effect = matches!(first.item, Item::AppTransport | Item::Net | Item::Answer)
                     && !is_before_closed_window(side);
@@ -160,7 +160,7 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Whether one that is not about what is sent again may be a cause.
+    /// Whether a suspect other than retransmissions may be a cause.
     fn counts(&self, suspect: &Suspect<'_>, noise: &Noise, pid: u32, threshold_ns: u64) -> bool {
         let known = suspect.times.count();
         let (least, least_share) = if suspect.slow.is_some() {

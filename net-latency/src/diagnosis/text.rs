@@ -13,13 +13,13 @@ use crate::{accounting::Human, escape::write_name, packet::stages::dir};
 /// Findings that the first lines tell, and the details that follow unless all are wanted.
 const FIRST: usize = 3;
 
-/// Who is slow, by how much and why, in a line each; or that nothing is.
+/// The slow services, by how much and why, in a line each; or that nothing is slow.
 pub(crate) fn first_lines(verdict: &Verdict) -> Vec<String> {
     let first: Vec<_> = verdict.findings.iter().take(FIRST).map(headline::first_line).collect();
     if first.is_empty() { vec![format!("nothing is slow{}", verdict.seen.limits())] } else { first }
 }
 
-/// Appends it: what is slow in a line each, then what shows it. `is_all`: each finding, and what is normal.
+/// Appends it: a line for each slow service, then the evidence. `is_all`: each finding, and normal times.
 pub(crate) fn write(verdict: &Verdict, is_all: bool, out: &mut Vec<u8>) {
     let Verdict { findings, answers, normal, unsure, seen } = verdict;
     let shown = if is_all { findings.len() } else { findings.len().min(FIRST) };

@@ -1,4 +1,4 @@
-//! Requests without an answer, and bytes that nobody acknowledges.
+//! Requests without an answer, and bytes without an ACK.
 
 use net_latency_common::Direction;
 

@@ -1,4 +1,4 @@
-//! The verdict: a function of what the [`Model`] knows, and of what was lost, and of nothing else.
+//! The verdict: a function of the [`Model`] and the losses, and of nothing else.
 //!
 //! [`judge`](super::judge) finds what is slow in each direction of a service. Here they become a list: the one that adds most time
 //! to all answers comes first, and those that have the same cause are one.
@@ -26,9 +26,9 @@ use crate::{accounting::Losses, packet::event::Protocol};
 
 /// Processes that have to be slow at the same time: two are often the ends of one connection.
 const LEAST_ALIKE: usize = 3;
-/// Of the windows with packets, at most one in N has a stall of the machine; what is slow more often has a cause.
+/// Of the windows with packets, at most one in N has a stall of the machine; a service that is slow more often has a cause.
 const STALLS_ARE_RARE: usize = 5;
-/// How long each answer has to wait for a CPU on average, where nobody says how busy CPUs are, ns.
+/// How long each answer has to wait for a CPU on average, where it is unknown how busy CPUs are, ns.
 const LONG_WAIT_NS: u128 = 2_000_000;
 /// The least share of that in the time of all answers, percent.
 const LEAST_SHORT: u64 = 10;

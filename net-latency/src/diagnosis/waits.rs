@@ -21,7 +21,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// A thread of `pid` asked for something at `from_ns` and had the answer at `to_ns`, or more of it.
+    /// A thread of `pid` sent a request at `from_ns` and had the answer at `to_ns`, or more of it.
     pub(super) fn add(&mut self, pid: u32, tid: u32, (from_ns, to_ns): (i64, i64)) {
         if self.known.len() == PROCESSES && !self.known.contains_key(&pid) {
             let last = |waits: &VecDeque<Wait>| waits.back().map(|wait| wait.to_ns);
@@ -40,8 +40,8 @@ impl Waits {
         waits.push_back(Wait { from_ns, to_ns, tid });
     }
 
-    /// For how long of that time it waited: that thread, or where that one asked nobody then, any of its threads. What was asked at
-    /// `except_ns` does not count.
+    /// For how long of that time it waited: that thread, or if that one sent no request then, any of its threads. A request at `except_ns`
+    /// does not count.
     pub(super) fn within(
         &self,
         pid: u32,

@@ -31,7 +31,7 @@ pub(super) const STREAM: &str =
 pub(super) const BASIC: &str =
     "the device's queue, the wire and the peer were not looked at: that takes --stages fine";
 
-/// A finding of nobody, without figures.
+/// A finding without a service and figures.
 pub(super) fn finding(cause: Cause, item: Item) -> Finding {
     Finding {
         who: None,
@@ -108,7 +108,7 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
     text.to_owned()
 }
 
-/// Why TCP held back what was written, of reasons that are no causes by themselves.
+/// Why TCP held back written bytes, for reasons that are no causes by themselves.
 pub(super) fn held(held: Held) -> &'static str {
     match held {
         Held::Cork => "the application holds its own bytes back by TCP_CORK until it has more, or lifts that",
@@ -120,7 +120,7 @@ pub(super) fn held(held: Held) -> &'static str {
     }
 }
 
-/// Who had the CPU until the reader got it.
+/// The process that had the CPU until the reader got it.
 pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
     let HeldBy { pid, process, share } = holder;
     let who = match process {
@@ -131,7 +131,7 @@ pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
     format!("{who} had that CPU until the reader got it: {share} % of the wait")
 }
 
-/// Who has a closed window, and is on this machine.
+/// The peer has a closed window, and is on this machine.
 pub(super) fn does_not_read(peer: &Service, packets: u64) -> String {
     let packets = if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") };
     format!("a closed window held back {packets} to {}, on this machine", named(peer))
@@ -157,7 +157,7 @@ pub(super) fn held_for(counts: &[u64; Held::ALL.len()], all: u64) -> Option<Stri
     (!known.is_empty()).then(|| format!("TCP held {all} packets so long: {}", known.join(", ")))
 }
 
-/// The same in a few words, behind whose packets they are.
+/// The cause in a few words, to follow the service's name.
 pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
     match cause {
         Cause::ReaderLate if item == Item::Copy => "its read calls take long",
@@ -247,7 +247,7 @@ pub(super) fn sends_again(peer: &Service) -> String {
     format!("it waits for {}, whose packets are sent again", named(peer))
 }
 
-/// Where both ends are here, and who is the other one.
+/// Whether both ends are here, and which service is the other one.
 pub(super) fn between_ends(peer: Option<&Service>) -> String {
     match peer {
         Some(peer) => format!(
@@ -368,7 +368,7 @@ fn named(service: &Service) -> String {
     }
 }
 
-/// Of a process's answers: whom it asks for them, and what is there.
+/// For a process's answers: the service that it calls for them, and how long that takes.
 pub(super) fn asks(asked: &Service, peer: Option<&Service>) -> String {
     let waits = asked.side(Direction::Out).times(Item::Answer).quantile(500).unwrap_or(0);
     let whom = match peer {

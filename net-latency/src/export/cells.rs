@@ -48,7 +48,7 @@ impl Cells {
         }
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         if earlier.is_empty() {
             return self.clone();
@@ -71,7 +71,7 @@ impl Cells {
         self.0.iter().map(|&((row, cell), count)| (row, cell, count))
     }
 
-    /// The same as the kernel side has them, of one group that is all.
+    /// The counts as the kernel side has them, of one group that is all.
     pub(crate) fn counts(&self) -> Vec<(CellKey, u64)> {
         self.iter().map(|(row, cell, count)| (CellKey { group: [0; 2], row, cell }, count)).collect()
     }

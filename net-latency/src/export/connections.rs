@@ -1,5 +1,5 @@
-//! Connections and listening sockets as metrics. What a series counts never falls, and there are as many as there may be: who listens has
-//! series of its own in the order in which it comes, and all others are one more.
+//! Connections and listening sockets as metrics. What a series counts never falls, and their number is bounded: listeners have series of
+//! their own, first come, first served, and all others share one more.
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +17,11 @@ use super::{
 };
 use crate::escape::bounded;
 
-/// How long the series of one that listens no more stay, so that everybody scrapes its last counts.
+/// How long the series of one that listens no more stay, so that all scrapers get its last counts.
 const KEPT: Duration = Duration::from_secs(300);
-/// Who began a connection.
+/// The role of this machine on a connection.
 pub(crate) const ROLES: [&str; 3] = ["client", "server", UNKNOWN];
-/// The labels of who listens.
+/// The labels of listeners.
 const LABELS: [&str; 2] = ["port", "process"];
 
 /// A connection that has ended, or failed to begin.
@@ -70,7 +70,7 @@ impl Counts {
         Self { accepted: record.accepted, overflows: record.overflows, dropped: record.drops }
     }
 
-    /// What was counted since; all of it where a count is less, which is another socket's then.
+    /// The counts since; all of them where one is less, which is another socket's then.
     fn since(self, before: Self) -> Self {
         let since = |now: u64, before: u64| now.checked_sub(before);
         let counts = || {
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-/// Those who listen at a port, of one name.
+/// The listeners at a port, of one name.
 #[derive(Debug)]
 struct Group {
     counts: Counts,
@@ -128,12 +128,12 @@ pub(crate) struct Connections {
     /// What the last record of each socket that listens has counted.
     sockets: FxHashMap<u64, Counts>,
     own: BTreeMap<[String; 2], Group>,
-    /// Of all without series of their own, if there were any.
+    /// All without series of their own, if there were any.
     others: Option<Group>,
 }
 
 impl Connections {
-    /// Nothing counted. Connections may end in these ways; `most` of those who listen may have series of their own. Those at a port from
+    /// Nothing counted. Connections may end in these ways; `most` listeners may have series of their own. Those at a port from
     /// `ephemeral.0` to `ephemeral.1` are one.
     pub(crate) fn new(
         most: usize,
@@ -190,7 +190,7 @@ impl Connections {
         if let Some(group) = self.own.get_mut(&labels) {
             return group.add(counted, record, now);
         }
-        // One that nobody has asked for anything has no series.
+        // One without any connection has no series.
         if counted == Counts::default() && record.waiting == 0 {
             return;
         }
@@ -207,7 +207,7 @@ impl Connections {
         if (first..=last).contains(&port) { EPHEMERAL.to_owned() } else { port.to_string() }
     }
 
-    /// The metrics, with what was lost, and how often the kernel skipped a program if it counts that.
+    /// The metrics, with losses, and how often the kernel skipped a program if it counts that.
     pub(crate) fn families(&self, lost: &ConnectionCounters, skipped: Option<u64>) -> Vec<MetricFamily> {
         let mut families = vec![self.ended(), self.handshakes(), self.accepts(), losses(lost, skipped)];
         families.extend(self.listening());
@@ -350,7 +350,7 @@ pub(super) mod tests {
     fn counts_of_a_socket_are_its_groups_once() {
         let now = Instant::now();
         let mut connections = Connections::new(5, (32_768, 60_999), [].into_iter());
-        // Two of a group, and one that nobody asked for anything.
+        // Two of a group, and one without any connection.
         let idle = ListenerRecord {
             socket: 3,
             port: 80,
@@ -374,7 +374,7 @@ pub(super) mod tests {
         assert_eq!(shown(&connections), [format!("{accepted}17"), format!("{waiting}1")]);
         look(&mut connections, &[], now);
         look(&mut connections, &[nginx(2, 443)], now);
-        // Where the answer of one that is there is lost it is no other one later.
+        // If the answer about a listener is lost, it does not become another one later.
         connections.begin_look(&FxHashSet::from_iter([2]));
         look(&mut connections, &[nginx(2, 443)], now);
         assert_eq!(shown(&connections), [format!("{accepted}22"), format!("{waiting}1")]);

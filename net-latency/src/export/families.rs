@@ -1,4 +1,4 @@
-//! All metrics, from what is counted.
+//! All metrics, from the counts.
 
 use net_latency_common::{Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, Unknown, row};
 
@@ -30,11 +30,11 @@ pub(crate) struct Hook {
     pub(crate) name: &'static str,
 }
 
-/// What is counted, at one moment.
+/// The counts at one moment.
 pub(crate) struct Figures<'a> {
     pub(crate) by: ExportBy,
     pub(crate) groups: &'a Groups,
-    /// Of the run so far.
+    /// The ledger of the run so far.
     pub(crate) ledger: Ledger,
     pub(crate) losses: &'a Losses,
     /// Calls that the kernel skipped; `None` where it doesn't count them.
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn all_metrics_have_the_names_of_the_interface() {
         let text = String::from_utf8(Form::Text.encode(&families(ExportBy::Pod, &mut Pods))).expect("text");
-        // Of each histogram the first edge and the last.
+        // The first and the last edge of each histogram.
         let is_inner =
             |line: &&str| !line.contains("_bucket{") || line.contains("2.55e-07") || line.contains("+Inf");
         assert_snapshot!(text.lines().filter(is_inner).collect::<Vec<_>>().join("\n"));

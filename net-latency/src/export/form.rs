@@ -9,7 +9,7 @@ use super::model::{LabelPair, Metric, MetricFamily, MetricType};
 /// A form of exposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Prometheus' text, version 0.0.4: who says nothing gets this.
+    /// Prometheus' text, version 0.0.4: the default.
     Text,
     /// OpenMetrics' text, version 1.0.0.
     OpenMetrics,
@@ -18,7 +18,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What the header `Content-Type` says of it.
+    /// Its `Content-Type`.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -1,6 +1,6 @@
-//! Whose series a packet is counted in: groups by name, as many as there may be, and one for all others. Those with the most packets
-//! have series of their own, as far as nobody has more than a share of them: who came first with few gives way. What a series counts
-//! never falls as long as it is there.
+//! Whose series a packet is counted in: groups by name, up to a bound, and one for all others. Those with the most packets have series of
+//! their own, as long as no owner has more than a share of them: an early one with few packets gives way. What a series counts never falls
+//! as long as it is there.
 
 use std::{
     cmp::Reverse,
@@ -16,10 +16,10 @@ use crate::accounting::{Holder, whose_place};
 
 /// How long a group waits for its name. Then it stays unknown.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the counts of somebody who has gone, or of anybody where the kernel's table is crowded, must stand still before the kernel
-/// need not keep them.
+/// How long the counts of a member that has gone, or of any where the kernel's table is crowded, must stand still before the kernel need
+/// not keep them.
 const SETTLED: Duration = Duration::from_secs(2);
-/// How long the series of a group that has gone stay, so that everybody scrapes its last counts.
+/// How long the series of a group that has gone stay, so that all scrapers get its last counts.
 const KEPT: Duration = Duration::from_secs(300);
 /// How long series without a packet stay.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -28,7 +28,7 @@ const LEAST: Duration = Duration::from_secs(60);
 /// How many times as many packets a group must have as the one that gives way to it, and how many more: one that pauses keeps its
 /// series.
 const MORE: (u64, u64) = (2, 50);
-/// Packets of late that a group must have to take anybody's place.
+/// Recent packets that a group must have to take another's place.
 const FEW: u64 = 16;
 
 /// The values of a group's labels.
@@ -36,7 +36,7 @@ pub(crate) type Labels = Vec<String>;
 /// As the kernel side knows a group: [`CellKey::group`].
 pub(crate) type Id = [u64; 2];
 
-/// What is known of somebody's name.
+/// What is known of a member's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// All.
@@ -47,17 +47,17 @@ pub(crate) enum Name {
     Soon,
 }
 
-/// Who finds names.
+/// Finds names.
 pub(crate) trait Naming {
-    /// The name of somebody.
+    /// The name of a member.
     fn name(&mut self, id: Id) -> Name;
-    /// Whether there is nobody of that id any more, and never will be.
+    /// Whether that id has gone for good.
     fn is_gone(&self, id: Id) -> bool;
-    /// Who is behind somebody: a number of whoever may make many.
+    /// A number for the owner of a member, which may make many.
     fn owner(&mut self, id: Id) -> u64;
 }
 
-/// Somebody whom the kernel side tells apart. Several may have one name: a container and the one that it was before a
+/// A member of a group, which the kernel side tells from others. Several may have one name: a container and the one that it was before a
 /// restart.
 #[derive(Debug)]
 struct Member {
@@ -119,7 +119,7 @@ pub(crate) struct Groups {
     others: Cells,
     /// Counts that the kernel side's table has room for.
     room: usize,
-    /// More than half of it is used: who has no packets just now makes room for who comes.
+    /// More than half of it is used: members without packets just now make room for new ones.
     is_crowded: bool,
     /// Counts that the kernel side has no longer.
     gone: Cells,
@@ -143,8 +143,8 @@ impl Groups {
         }
     }
 
-    /// Takes in what the kernel side has counted, in the order of its groups. What it need not keep any more `forget` takes
-    /// from it, unless it has changed by then, and says so.
+    /// Takes in what the kernel side has counted, in the order of its groups. `forget` takes counts from it that it need not keep any more,
+    /// unless they have changed by then, and says so.
     ///
     /// # Errors
     /// Those of `forget`.
@@ -192,7 +192,7 @@ impl Groups {
         }
         others.sort_unstable_by_key(|(_, group)| Reverse(group.recent));
         let mut owner = |group: &Group| group.members.first().map_or(0, |id| names.owner(*id));
-        // Who has theirs for a short time goes last, and then not yet.
+        // A group that has its series for a short time goes last, and then not yet.
         let holders = own.into_iter().map(|(place, group)| {
             let packets = if now - group.since < LEAST { u64::MAX } else { group.recent };
             Holder { place, owner: owner(group), packets }
@@ -241,7 +241,7 @@ impl Groups {
         }
     }
 
-    /// Adds the counts of somebody to the group of that name. Says whether the kernel side need not keep them.
+    /// Adds the counts of a member to the group of that name. Says whether the kernel side need not keep them.
     fn take(&mut self, id: Id, raw: &Cells, names: &mut impl Naming, now: Instant) -> bool {
         let member = self.members.entry(id).or_insert_with(|| Member {
             since: now,
@@ -284,7 +284,7 @@ impl Groups {
         is_last
     }
 
-    /// The kernel side has forgotten the counts of somebody.
+    /// The kernel side has forgotten the counts of a member.
     fn settle(&mut self, id: Id, raw: &Cells) {
         self.gone.add(raw);
         let Some(member) = self.members.get_mut(&id) else { return };
@@ -305,7 +305,7 @@ impl Groups {
             let all = |members: &FxHashMap<Id, Member>, ids: &[Id], is: fn(&Member) -> bool| {
                 ids.iter().all(|id| members.get(id).is_none_or(is))
             };
-            // Whoever has gone sends its last bytes soon.
+            // A member that has gone sends its last bytes soon.
             group.members.retain(|id| {
                 let is_over =
                     |member: &Member| member.is_settled && member.is_gone && now - member.changed >= KEPT;
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn thousands_that_come_and_go_take_little_room() {
-        // All of one name, as they are that nobody could name in time; and each of its own.
+        // All of one name, as members that found none in time; and each of its own.
         for (most, tens) in [(5, 1), (5, 10)] {
             let mut run = Run::new(most);
             for life in 0..5_000 {
@@ -592,7 +592,7 @@ mod tests {
         run.packets(10, 5).packets(20, 1_000).look(0);
         let mut sent = 1_005;
         for number in 0..500u64 {
-            // Somebody new each second, with one packet; one of those with series has some too.
+            // A new member each second, with one packet; one of those with series has some too.
             run.packets(1_000 + number * 10, 1).packets(20, 3).look(1);
             sent += 4;
             let (_, _, all) = run.shown();

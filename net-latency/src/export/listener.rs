@@ -20,11 +20,11 @@ use tokio::{
 
 use crate::{error::Failure, files::Place, request::Listen};
 
-/// What a socket's file doesn't allow: anything to others, and nobody executes it.
+/// What a socket's file doesn't allow: anything to others, and execution.
 const UNMASKED: Mode = Mode::from_raw_mode(0o117);
 const OTHER: &str = "there is something else of that name; choose another one";
 
-/// A socket that listens. Nobody is answered yet.
+/// A socket that listens. No request is answered yet.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Opened,
@@ -104,12 +104,12 @@ impl Listener {
         self.address.clone()
     }
 
-    /// Whether a page of a browser can lead somebody here: by a port.
+    /// Whether a page in a browser can send requests here: by a port.
     pub(super) fn is_port(&self) -> bool {
         matches!(self.socket, Opened::Tcp(_))
     }
 
-    /// To accept whoever comes, within a runtime, and the file that goes with it.
+    /// To accept connections, within a runtime, and the file that goes with it.
     pub(super) fn into_socket(self) -> io::Result<(Socket, Option<Name>)> {
         let socket = match self.socket {
             Opened::Tcp(socket) => Socket::Tcp(TcpListener::from_std(socket)?),
@@ -250,7 +250,8 @@ mod tests {
         let busy = Listener::open(&listener.address()).expect_err("it is taken");
         assert_eq!((busy.exit_code(), busy.to_string().lines().count()), (1, 1));
         // Of TEST-NET-1 (RFC 5737).
-        let other = Listener::open(&Listen::Port(([192, 0, 2, 1], 9823).into())).expect_err("it is nobody's");
+        let other = Listener::open(&Listen::Port(([192, 0, 2, 1], 9823).into()))
+            .expect_err("no address of this machine");
         assert_eq!(other.exit_code(), 2);
         insta::assert_snapshot!(other.to_string());
     }

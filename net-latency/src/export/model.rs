@@ -51,7 +51,7 @@ pub(crate) struct Histogram {
     /// There are 2 to the power of this many exponential buckets to each power of two.
     #[prost(sint32, optional, tag = "5")]
     pub(crate) schema: Option<i32>,
-    /// What is not longer than this is in no exponential bucket.
+    /// A value up to this is in no exponential bucket.
     #[prost(double, optional, tag = "6")]
     pub(crate) zero_threshold: Option<f64>,
     #[prost(uint64, optional, tag = "7")]
@@ -67,7 +67,7 @@ pub(crate) struct Histogram {
 /// A classic bucket.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct Bucket {
-    /// Of this bucket and all before it.
+    /// The count of this bucket and all before it.
     #[prost(uint64, optional, tag = "1")]
     pub(crate) cumulative_count: Option<u64>,
     /// The longest time that is in it.

@@ -33,9 +33,9 @@ pub(super) const EPHEMERAL: &str = "ephemeral";
 const KEPT_WALKS: u64 = 60;
 /// Cgroups without counts, and cgroups that have gone, whose names are kept.
 const KEPT_NAMES: usize = 16_384;
-/// Of how much time at most one part goes into walks: whoever may make cgroups may make many.
+/// At most 1/N of the time goes into walks: a user who may make cgroups may make many.
 const PARTS: u32 = 20;
-/// Of how much time one part goes at most into looks at who has names of processes: that is only asked where not all have series.
+/// At most 1/N of the time goes into looks at the owners of names: they are only needed where not all have series.
 const OWNERS_PARTS: u32 = 100;
 
 /// Names change hands no faster than this.
@@ -67,7 +67,7 @@ pub(crate) struct Names {
     pods: Pods,
     pods_failed: bool,
     ephemeral: (u16, u16),
-    /// Who has names of processes or threads; when that was looked at, and how long it took.
+    /// The owners of names of processes or threads; when they were looked up, and how long it took.
     owners: Option<(owners::Names, Instant, Duration)>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Names {
 struct Cgroup {
     /// Unknown until a walk meets it.
     is: Option<Kept>,
-    /// The walk that met it last, or after which somebody asked for it first.
+    /// The walk that met it last, or after which it was looked up first.
     seen: u64,
     /// As [`owners::of_cgroup`] says; a pod's is its namespace.
     owner: u64,
@@ -129,8 +129,8 @@ impl Names {
         }
     }
 
-    /// Takes in the cgroups that there are, which `each` hands on: those that somebody has asked for, and as many others as there is
-    /// room for. Whoever may make cgroups may make many.
+    /// Takes in the existing cgroups, which `each` hands on: those that were looked up, and as many others as there is room for. A user who
+    /// may make cgroups may make many.
     pub(super) fn walk(&mut self, each: impl FnOnce(Take<'_>)) {
         self.walks += 1;
         let Self { by, cgroups, walks, .. } = self;
@@ -147,7 +147,7 @@ impl Names {
         });
         let oldest = self.walks.saturating_sub(KEPT_WALKS);
         self.cgroups.retain(|_, cgroup| cgroup.seen > oldest);
-        // They would go later by themselves: who starts so many has no names to lose but the newest.
+        // They would go later by themselves. At such numbers only the newest names matter.
         let gone = self.cgroups.values().filter(|cgroup| cgroup.seen < self.walks).count();
         if gone > KEPT_NAMES {
             self.cgroups.retain(|_, cgroup| cgroup.seen == self.walks);
@@ -233,7 +233,7 @@ impl Naming for Names {
     }
 }
 
-/// What is kept of a cgroup, whose path may be long.
+/// The entry of a cgroup, whose path may be long.
 #[derive(Debug)]
 enum Kept {
     /// The label that it makes.

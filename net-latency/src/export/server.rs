@@ -1,5 +1,5 @@
-//! Answers scrapers, on a thread of its own: neither counting nor who else scrapes waits for one that is slow. Everything
-//! about a connection is bounded: how many there are, how long one lasts, what a request may hold.
+//! Answers scrapers, on a thread of its own: neither counting nor other scrapers wait for a slow one. Everything about a connection is
+//! bounded: how many there are, how long one lasts, what a request may hold.
 
 use std::{
     collections::VecDeque,
@@ -46,7 +46,7 @@ use crate::{error::Failure, message::tell};
 
 /// Connections that are answered at a time. A server of metrics has one scraper, or a few.
 const CONNECTIONS: usize = 32;
-/// Connections beyond these that are told so at a time. Further ones are closed.
+/// Connections beyond these that get an answer saying so at a time. Further ones are closed.
 const REFUSALS: usize = 64;
 /// How long a request's head may take.
 const HEAD_TIME: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ const REFUSAL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
     Content-Length: 46\r\nConnection: close\r\n\r\ntoo many connections at a time; try again soon";
 
-/// Somebody wants metrics.
+/// A request for metrics.
 pub(crate) struct Scrape {
     /// In this form.
     pub(crate) form: Form,
@@ -77,10 +77,10 @@ pub(crate) struct Scrape {
     pub(crate) answer: oneshot::Sender<Bytes>,
 }
 
-/// Somebody wants a recording to be written, and what comes of it.
+/// Where the outcome of a requested recording goes.
 pub(crate) type Dump = oneshot::Sender<(StatusCode, String)>;
 
-/// What a server asks whoever started it for.
+/// What a server requests from its starter.
 #[derive(Clone)]
 enum Asked {
     Metrics(mpsc::Sender<Scrape>),
@@ -89,7 +89,7 @@ enum Asked {
 
 /// The thread that answers.
 pub(crate) struct Server<T> {
-    /// Who wants something.
+    /// Requests.
     pub(crate) asks: mpsc::Receiver<T>,
     is_ready: Arc<AtomicBool>,
     /// The socket's file goes with this.
@@ -112,10 +112,10 @@ impl Server<Scrape> {
 }
 
 impl Server<Dump> {
-    /// The same for those who want recordings to be written.
+    /// [`Server::start`] for clients that request recordings.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Server::start`].
     pub(crate) fn start_for_dumps(
         listener: Listener,
         hosts: Vec<String>,
@@ -155,7 +155,7 @@ impl<T> Server<T> {
             .spawn(move || {
                 let result = prepare();
                 let can_serve = result.is_ok();
-                // Whoever started it waits for this.
+                // The starter waits for this.
                 let _ = prepared.send(result);
                 if can_serve {
                     runtime.block_on(serve(socket, service));
@@ -189,7 +189,7 @@ pub(crate) fn hosts(names: &[String]) -> Vec<String> {
     names.iter().cloned().chain(["localhost".to_owned(), own]).collect()
 }
 
-/// Answers whoever comes, for ever.
+/// Answers all requests, for ever.
 async fn serve(socket: Socket, service: Service) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let refusals = Arc::new(Semaphore::new(REFUSALS));
@@ -237,7 +237,7 @@ async fn serve(socket: Socket, service: Service) {
     }
 }
 
-/// Answers one request. Nobody keeps a connection: it would count among those that there may be.
+/// Answers one request. Connections are not kept alive: each would count towards the limit.
 async fn answer(stream: Box<dyn Stream>, service: Service) -> hyper::Result<()> {
     let respond = service_fn(move |request| {
         let service = service.clone();
@@ -294,7 +294,7 @@ impl Service {
     ) -> Response<Full<Bytes>> {
         let is_ready = self.is_ready.load(Ordering::Relaxed);
         match (request.method(), request.uri().path()) {
-            // Browsers say so when a page makes them ask, which no page shall.
+            // Browsers say so when a page makes them send a request, which no page may.
             (_, "/dump") if request.headers().contains_key(ORIGIN) => {
                 text(StatusCode::FORBIDDEN, "pages of a browser may not ask for this\n")
             }
@@ -416,7 +416,7 @@ mod tests {
         (listener, address)
     }
 
-    /// A server on a port of its own, and metrics for whoever asks.
+    /// A server on a port of its own, with metrics for all requests.
     fn start() -> SocketAddr {
         let (listener, address) = listen();
         start_on(listener);
@@ -594,7 +594,7 @@ mod tests {
         assert!(waiting.into_iter().all(|stream| read(stream).ends_with(BODY)));
         let begun = Instant::now();
         while status(&get(address, "/healthz")) != "200" {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nobody is answered any more");
+            assert!(begun.elapsed() < Duration::from_secs(20), "no request is answered any more");
             thread::sleep(Duration::from_millis(20));
         }
     }

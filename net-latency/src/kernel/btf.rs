@@ -176,7 +176,7 @@ impl<'a> Btf<'a> {
         Some(self.resolve(function.size_or_type)?.1.count)
     }
 
-    /// Whether a struct has this member, be it a bit-field.
+    /// Whether a struct has this member, which may be a bit-field.
     #[must_use]
     pub(crate) fn has_member(&self, name: &str, member: &str) -> bool {
         let Some((start, ty)) = self.structs.get(name.as_bytes()).and_then(|id| self.resolve(*id)) else {
@@ -271,7 +271,7 @@ impl<'a> Btf<'a> {
         self.resolve(id).map(|(_, ty)| ty.size_or_type).ok_or_else(missing)
     }
 
-    /// The same in bits, of a field that may be a bit-field.
+    /// The offset in bits of a field that may be a bit-field.
     ///
     /// # Errors
     /// [`BtfError::NoField`] if there is none.
@@ -363,7 +363,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// The same as of [`Btf::only`], of functions whose ids are known.
+/// [`Btf::only`] for functions whose ids are known.
 #[must_use]
 pub(crate) fn only_functions<'n>(functions: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
     naming(functions.map(|(id, name)| (id, FUNC, name.to_owned())).collect())

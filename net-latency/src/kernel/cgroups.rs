@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat};
 
 use super::mounts;
 
-/// Directories of cgroups below each other: more than anybody has.
+/// Depth of nested cgroups: more than any machine has.
 const DEEPEST: usize = 64;
 
 /// Where the unified hierarchy is mounted, from the text of `/proc/self/mountinfo`.
@@ -49,7 +49,7 @@ fn walk(directory: OwnedFd, path: &mut Vec<u8>, depth: usize, take: Take<'_>) {
             let len = path.len();
             path.push(b'/');
             path.extend_from_slice(name.to_bytes());
-            // Its own permissions don't matter to this, whoever set them.
+            // Its own permissions don't matter to this.
             let owner = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|status| status.st_uid);
             take(entry.ino(), path, owner.ok());
             if let Ok(below) = openat(&directory, name, DIRECTORY, Mode::empty()) {

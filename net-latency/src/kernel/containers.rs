@@ -20,8 +20,8 @@ const ID_LEN: usize = 64;
 /// As many of them as people write.
 pub(crate) const SHORT_LEN: usize = 12;
 
-/// The short id of the container whose cgroup this is, or is in: of containers in each other, that of the host's. Not that
-/// of the process that looks after one (`conmon`). Who may make cgroups may name them as a container's.
+/// The short id of the container whose cgroup this is, or is in: of containers in each other, that of the host's. Not that of the process
+/// that looks after one (`conmon`). A user who may make cgroups may name them as a container's.
 pub(crate) fn short_id(path: &[u8]) -> Option<[u8; SHORT_LEN]> {
     let mut parts = path.split(|&byte| byte == b'/').filter_map(|part| str::from_utf8(part).ok());
     parts.find_map(container)?.as_bytes().first_chunk().copied()

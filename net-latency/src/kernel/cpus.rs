@@ -12,7 +12,7 @@ use super::{lives::lived_at, mounts, processes::proc_is_initial};
 
 /// Most threads of a process whose times are added up.
 const THREADS: usize = 64;
-/// Cgroups above each other: more than anybody has.
+/// Depth of nested cgroups: more than any machine has.
 const DEEPEST: usize = 64;
 
 /// CPU time of all CPUs, in ticks.
@@ -67,8 +67,8 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Of a process that lives and did so at `wall_ns`, by its id in the initial PID namespace; nothing if it has too many threads, or
-    /// this kernel does not count it.
+    /// The figures of a process that lives and did so at `wall_ns`, by its id in the initial PID namespace; nothing if it has too many
+    /// threads, or this kernel does not count it.
     pub(crate) fn of(pid: u32, wall_ns: i64) -> Option<Self> {
         let directory = format!("/proc/{pid}");
         if !proc_is_initial() || !lived_at(&directory, wall_ns) {
@@ -99,12 +99,12 @@ impl Ran {
 pub(crate) struct Quota {
     pub(crate) periods: u64,
     pub(crate) ns: u64,
-    /// Of a CPU, percent, that it may use.
+    /// The share of a CPU that it may use, percent.
     pub(crate) percent: Option<u64>,
 }
 
 impl Quota {
-    /// Of a cgroup's directory; nothing if it has no quota.
+    /// The quota in a cgroup's directory; nothing if it has none.
     pub(crate) fn read(directory: &Path) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
         let mut quota = Self::of(&read("cpu.stat")?)?;

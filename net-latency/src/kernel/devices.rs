@@ -99,8 +99,8 @@ impl Default for Devices {
     }
 }
 
-/// The devices in the text of `/proc/PID/net/igmp`: all that are up and have IPv4 (`igmp_mc_seq_show` in net/ipv4/igmp.c). Of what
-/// /proc has, this has both their names and their indices.
+/// The devices in the text of `/proc/PID/net/igmp`: all that are up and have IPv4 (`igmp_mc_seq_show` in net/ipv4/igmp.c). Among the files
+/// in /proc, this one has both their names and their indices.
 fn with_ipv4(text: &[u8]) -> FxHashMap<u32, Name> {
     let device = |line: &[u8]| {
         // Lines of groups begin with a tabulator, that of headings with a word. A name has no colon.

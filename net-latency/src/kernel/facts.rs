@@ -81,7 +81,7 @@ pub(crate) mod recorded {
             Self::parse(include_str!("recorded/debian-6.1.txt"))
         }
 
-        /// The same with PREEMPT_RT.
+        /// Of a root shell on a kernel with PREEMPT_RT.
         pub(crate) fn realtime() -> Self {
             Self::parse(include_str!("recorded/debian-6.12-rt.txt"))
         }

@@ -13,7 +13,7 @@ const TRACEABLE: [&str; 2] = [
     "/sys/kernel/tracing/available_filter_functions",
     "/sys/kernel/debug/tracing/available_filter_functions",
 ];
-/// Ranges of addresses that can't be probed, and what is there.
+/// Ranges of addresses that can't be probed, and their functions.
 const BLACKLIST: &str = "/sys/kernel/debug/kprobes/blacklist";
 
 /// A function that can be probed.

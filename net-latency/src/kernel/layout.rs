@@ -143,7 +143,7 @@ pub(crate) fn offsets(btf: &Btf<'_>) -> Result<Offsets, BtfError> {
     })
 }
 
-/// The same with what tells why TCP holds bytes back.
+/// Adds the offsets that tell why TCP holds bytes back.
 ///
 /// # Errors
 /// As [`offsets`]: where a field is missing, that can't be told.
@@ -151,7 +151,7 @@ pub(crate) fn offsets_of_held(btf: &Btf<'_>, known: Offsets) -> Result<Offsets, 
     held(known, |field| btf.offset(field), |field| btf.offset_in_bits(field))
 }
 
-/// The same by what tells where a field is, in bytes and in bits.
+/// [`offsets_of_held`], with functions that tell where a field is, in bytes and in bits.
 fn held<E>(
     known: Offsets,
     offset: impl Fn(&str) -> Result<u32, E>,
@@ -180,7 +180,7 @@ fn held<E>(
     })
 }
 
-/// The same with what it takes to follow MPTCP. Of a kernel that lacks one of them it is not followed.
+/// Adds the offsets that it takes to follow MPTCP. On a kernel that lacks one of them it is not followed.
 ///
 /// # Errors
 /// As [`offsets`].
@@ -207,7 +207,7 @@ pub(crate) fn offsets_of_mptcp(btf: &Btf<'_>, known: Offsets) -> Result<Offsets,
     })
 }
 
-/// The same with what tells the system call that a task is in.
+/// Adds the offsets that tell the system call that a task is in.
 ///
 /// # Errors
 /// As [`offsets_of_held`].
@@ -232,7 +232,7 @@ pub(crate) fn offsets_of_calls(btf: &Btf<'_>, known: Offsets) -> Result<Offsets,
     })
 }
 
-/// The same with what `net-latency connections` reads.
+/// Adds the offsets that `net-latency connections` reads.
 ///
 /// # Errors
 /// As [`offsets`].
@@ -250,7 +250,7 @@ pub(crate) fn offsets_of_connections(btf: &Btf<'_>, known: Offsets) -> Result<Of
         tcp_sock_segs_in: btf.offset("tcp_sock.segs_in")?,
         tcp_sock_segs_out: btf.offset("tcp_sock.segs_out")?,
         tcp_sock_total_retrans: btf.offset("tcp_sock.total_retrans")?,
-        // Of the first of its samples the value.
+        // The value of its first sample.
         tcp_sock_rtt_min: btf.offset("tcp_sock.rtt_min")? + btf.offset("minmax_sample.v")?,
         tcp_sock_tcp_wstamp_ns: btf.offset("tcp_sock.tcp_wstamp_ns")?,
         tcp_request_sock_snt_synack: btf.offset("tcp_request_sock.snt_synack")?,

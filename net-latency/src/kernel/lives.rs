@@ -1,4 +1,4 @@
-//! Whether who has a number now is who had it then: numbers of processes and threads are used again.
+//! Whether the owner of a number now is the one that had it then: numbers of processes and threads are used again.
 
 use std::fs;
 

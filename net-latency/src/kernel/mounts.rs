@@ -1,8 +1,8 @@
-//! What is mounted where, from the text of `/proc/self/mountinfo`: bytes, since anybody's mount may have any path.
+//! The mounts, from the text of `/proc/self/mountinfo`: bytes, since a user's mount may have any path.
 
 /// A mount.
 pub(super) struct Mount {
-    /// What of the file system it shows. Of a namespace that is its kind and number, such as `net:[4026532239]`.
+    /// The part of the file system that it shows. For a namespace this is its kind and number, such as `net:[4026532239]`.
     pub(super) root: Vec<u8>,
     /// Where.
     pub(super) place: Vec<u8>,

@@ -10,7 +10,7 @@ use super::mounts;
 pub(crate) const NAMED: &str = "/run/netns";
 /// How names begin that the runtime of a pod has drawn (of containerd and CRI-O).
 const DRAWN: &[u8] = b"cni-";
-/// Longer names are cut: a line has room for so much, whatever it has to escape.
+/// Longer names are cut: a line has room for this much, even if all of it is escaped.
 pub(crate) const NAME_LEN: usize = 128;
 
 /// Inode number of the namespace that this process is in.
@@ -34,7 +34,7 @@ impl Namespaces {
         Self { own: own(), names: FxHashMap::default(), is_fresh: false }
     }
 
-    /// The name of the namespace with this inode number. That of a pod whose it is says more than one that was drawn.
+    /// The name of the namespace with this inode number. The name of a pod that owns it says more than a random one.
     pub(crate) fn name<'a>(&'a mut self, netns: u32, pod: Option<&'a [u8]>) -> Option<&'a [u8]> {
         if !self.is_fresh {
             self.names = read(&fs::read("/proc/self/mountinfo").unwrap_or_default());
@@ -62,8 +62,8 @@ impl Default for Namespaces {
     }
 }
 
-/// The network namespaces that there were, and how to tell later whether a process is in one of them. `/proc/PID/ns/net` tells it
-/// to who may trace the process only.
+/// The network namespaces that there were, and how to tell later whether a process is in one of them. `/proc/PID/ns/net` tells it only to a
+/// user that may trace the process.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     known: FxHashMap<u32, Member>,

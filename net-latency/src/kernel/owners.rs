@@ -1,4 +1,4 @@
-//! Who is behind a process, a name or a cgroup: a share of a table is a user's, not a process's, since a user may start many.
+//! The owner of a process, a name or a cgroup: a share of a table is a user's, not a process's, since a user may start many.
 
 use std::{
     fs,
@@ -21,12 +21,12 @@ const LINE: &[u8] = b"Uid:";
 /// Above all user ids, what the others are.
 const CONTAINER: u64 = 1 << 62;
 const PROCESS: u64 = 1 << 61;
-/// Those of whom nothing is known any more: who starts many processes that end soon is one of them.
+/// The owner of all that has ended: many processes that end soon share it.
 const GONE: u64 = 1 << 60;
 const ITSELF: u64 = 3 << 61;
 
-/// The user of a process that has that id in the initial PID namespace, and lived at `wall_ns`. Root is told apart by container. Where
-/// that can't be asked for, each process is by itself.
+/// The user of a process that has that id in the initial PID namespace, and lived at `wall_ns`. Root is told apart by container. Where that
+/// can't be looked up, each process is its own owner.
 pub(crate) fn of(pid: u32, wall_ns: i64) -> u64 {
     if !proc_is_initial() {
         return PROCESS | u64::from(pid);
@@ -46,7 +46,7 @@ fn of_living(pid: u32, text: &mut Vec<u8>) -> u64 {
     })
 }
 
-/// A user, or the container that root is in. Who is no root may have made cgroups that are named as a container's.
+/// A user, or the container that root is in. Users other than root may have made cgroups that are named as a container's.
 fn of_user(user: u32, container: impl FnOnce() -> Option<[u8; SHORT_LEN]>) -> u64 {
     match user {
         0 => container().map_or(0, |id| CONTAINER | FxBuildHasher.hash_one(id) >> 4),
@@ -54,7 +54,7 @@ fn of_user(user: u32, container: impl FnOnce() -> Option<[u8; SHORT_LEN]>) -> u6
     }
 }
 
-/// Whoever owns a cgroup's directory, which that user may have made. Without one it has gone.
+/// The owner of a cgroup's directory, which that user may have made. Without one the cgroup has gone.
 pub(crate) fn of_cgroup(path: &[u8], user: Option<u32>) -> u64 {
     user.map_or(GONE, |user| of_user(user, || short_id(path)))
 }
@@ -64,10 +64,10 @@ pub(crate) fn itself(what: impl Hash) -> u64 {
     ITSELF | FxBuildHasher.hash_one(what) >> 4
 }
 
-/// Who has names of processes or threads.
+/// The owners of names of processes or threads.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Nobody alone where several have one.
+    /// `None` where several owners have one name.
     owners: FxHashMap<[u8; COMM_LEN], Option<u64>>,
 }
 
@@ -101,8 +101,8 @@ impl Names {
         *known = known.filter(|known| *known == owner);
     }
 
-    /// Who has a name: it is behind itself where several have it, so that who takes another's name takes no share of theirs. One that
-    /// is in use no more is of those who have gone.
+    /// The owner of a name. A name of several owners is its own owner, so that a process that takes another's name takes no share of
+    /// theirs. A name out of use is [`GONE`].
     pub(crate) fn owner(&self, name: [u8; COMM_LEN]) -> u64 {
         self.owners.get(&name).map_or(GONE, |owner| owner.unwrap_or_else(|| itself(name)))
     }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(names.owner([b'?'; COMM_LEN]), GONE);
         child.kill().expect("a child");
         child.wait().expect("a child");
-        // Nobody has either number: both are one.
+        // Neither number is in use: both have one owner.
         assert_eq!((of(child.id(), i64::MAX), of(u32::MAX, i64::MAX)), (GONE, GONE));
         assert_ne!(owner, GONE);
     }

@@ -26,7 +26,7 @@ const CORE: &str = "/proc/kcore";
 /// A part of the kernel's address space.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
-    /// Where it begins, there and in memory; nothing for the latter of what is no memory, or not in one piece.
+    /// Where it begins, there and in memory; no place in memory if it is no memory, or not in one piece.
     address: u64,
     memory: Option<u64>,
     len: u64,
@@ -38,7 +38,7 @@ pub(crate) fn bases() -> Option<PageBases> {
     of_segments(&segments(File::open(CORE).ok()?).ok()?, page_size(), arch::PAGES_STEP)
 }
 
-/// The same by the list of symbols, which takes a while: `kptr_restrict` can forbid it. Only x86-64 has such variables.
+/// Where pages are mapped, by the list of symbols, which takes a while: `kptr_restrict` can forbid it. Only x86-64 has such variables.
 #[must_use]
 pub(crate) fn variables() -> Option<PageBases> {
     let mut bases = PageBases::default();
@@ -84,7 +84,7 @@ fn of_segments(segments: &[Segment], page_size: usize, step: u64) -> Option<Page
     let pages_of = |memory: u64| memory / page * PageBases::PAGE_STRUCT / page * page;
     let is_whole = |base: &u64| {
         let has_pages = |&(address, memory, len): &(u64, u64, u64)| {
-            // Both ends are those of whole pages. What is longer is something else, such as arm64's area of modules.
+            // Both ends are those of whole pages. A longer range is something else, such as arm64's area of modules.
             let longest = pages_of(len) + 2 * page;
             address.checked_sub(memory) == Some(direct)
                 && others().any(|segment| {

@@ -1,4 +1,4 @@
-//! Ports that the kernel gives out to who asks for none: those of clients.
+//! Ephemeral ports: the kernel gives them to sockets that name none, those of clients.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ pub(crate) fn ephemeral() -> (u16, u16) {
     port_range(&range).unwrap_or(USUAL)
 }
 
-/// The same in one word, as [`net_latency_common::service_port`] takes it.
+/// Both in one word, as [`net_latency_common::service_port`] takes it.
 #[must_use]
 pub(crate) fn ephemeral_word() -> u32 {
     let (first, last) = ephemeral();
@@ -41,7 +41,7 @@ mod tests {
         let range = 32_768 | 60_999 << 16;
         let ports = |local, remote| service_port(local, remote, range);
         assert_eq!((ports(443, 51_324), ports(51_324, 443)), (443, 443));
-        // Which of two is the server's nobody knows.
+        // Which of two is the server's is unknown.
         assert_eq!((ports(40_000, 50_000), ports(8_080, 443)), (40_000, 8_080));
         assert_eq!(
             (ports(32_768, 60_999), ports(60_999, 61_000), ports(32_768, 32_767)),

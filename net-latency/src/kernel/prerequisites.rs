@@ -61,11 +61,11 @@ impl Verdict {
 /// A check and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// What was looked at.
+    /// The name of what was checked.
     pub name: &'static str,
     /// What came of it.
     pub verdict: Verdict,
-    /// What is there.
+    /// What was found.
     pub found: String,
     /// What to do about it.
     pub remedy: Option<String>,

@@ -1,4 +1,4 @@
-//! What only /proc says of a process: its number in its own PID namespace, and the container that it is in.
+//! Facts about a process that only /proc has: its number in its own PID namespace, and the container that it is in.
 
 use std::{
     collections::hash_map::Entry,
@@ -30,7 +30,7 @@ pub(super) fn proc_is_initial() -> bool {
     fs::metadata("/proc/self/ns/pid").is_ok_and(|data| data.ino() == INITIAL)
 }
 
-/// What is known of a process.
+/// The known facts about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     /// Its number in its innermost PID namespace.
@@ -41,13 +41,13 @@ pub(crate) struct Process {
     pub pod: Option<Box<[u8]>>,
 }
 
-/// A cache of what /proc says. Only a process that still runs can be asked for. One that was started later than a packet was complete
-/// has only got the number since: the packet's has none that is known.
+/// A cache of what /proc says. Only a process that still runs can be looked up. One that was started after a packet was complete has only
+/// got the number since: nothing is known of the packet's process then.
 #[derive(Debug)]
 pub(crate) struct Processes {
     /// Whether /proc knows processes by the ids that the kernel side gives.
     usable: bool,
-    /// With the name of whose process it was asked for: another one may have the id.
+    /// With the name by which the process was looked up: another one may have the id.
     known: FxHashMap<u32, ([u8; COMM_LEN], Option<Process>)>,
     pods: Pods,
     /// They were read since the last refresh.

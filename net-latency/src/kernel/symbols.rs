@@ -49,7 +49,7 @@ pub(crate) fn for_each(each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>) -> io::
     walk(BufReader::with_capacity(1 << 16, File::open(LIST)?), each)
 }
 
-/// The same for a list.
+/// [`for_each`] for a given list.
 pub(super) fn walk(
     mut list: impl BufRead,
     mut each: impl FnMut(&Symbol<'_>) -> ControlFlow<()>,
@@ -71,7 +71,7 @@ pub(super) fn walk(
 /// Addresses of functions and variables.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
-    /// Functions with their addresses, in their order. Of functions of one name, which static ones can have, all.
+    /// Functions with their addresses, in their order. All functions of one name, which static ones can share.
     pub functions: Vec<(u64, String)>,
     /// Variables that were requested.
     variables: FxHashMap<String, u64>,
@@ -118,8 +118,8 @@ impl Symbols {
     }
 }
 
-/// The list of symbols, opened by whoever may see addresses: they stay visible by this descriptor when that privilege is given up
-/// (`kallsyms_open` asks once).
+/// The list of symbols, opened while addresses may be seen: they stay visible by this descriptor when that privilege is given up
+/// (`kallsyms_open` checks once).
 #[derive(Debug)]
 pub(crate) struct Opened(File);
 

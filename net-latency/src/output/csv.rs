@@ -372,7 +372,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same fields in the same order, with the same values.
+        /// CSV has JSON's fields in JSON's order, with the same values.
         #[test]
         fn any_line_says_what_json_says(record in any_record(), ifname in any_name(), is_udp: bool, ns_pid: Option<u32>, (netns_name, container) in any_place()) {
             let record = if is_udp { udp(record) } else { record };

@@ -13,7 +13,7 @@ use crate::packet::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
-    /// The same as a key of JSON behind another field.
+    /// The name as a key of JSON behind another field.
     pub(super) key: Piece<24>,
 }
 
@@ -50,9 +50,9 @@ pub(super) trait Form {
     fn number_of_some(&mut self, field: &Field, is_there: bool, number: Option<u64>);
     /// One of a few words, likewise.
     fn word_of_some(&mut self, field: &Field, is_there: bool, word: Option<&'static str>);
-    /// Bytes of somebody's choice.
+    /// A name: any bytes that a user chose.
     fn name(&mut self, field: &Field, name: Option<&[u8]>);
-    /// The same, that packets of other kinds don't have.
+    /// A name that packets of other kinds don't have.
     fn name_of_some(&mut self, field: &Field, is_there: bool, name: Option<&[u8]>) {
         if is_there {
             self.name(field, name);
@@ -63,7 +63,7 @@ pub(super) trait Form {
     fn words(&mut self, field: &Field, words: impl Iterator<Item = &'static str>);
     /// The times of the stages that the packet has crossed, by their places in [`STAGES`].
     fn stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
-    /// The same of fine stages, by their places in [`FINE_STAGES`].
+    /// The times of fine stages, by their places in [`FINE_STAGES`].
     fn fine_stages(&mut self, stages: impl Iterator<Item = (usize, Option<u64>)>);
 }
 

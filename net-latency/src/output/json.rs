@@ -160,7 +160,7 @@ impl Form for Object<'_, '_> {
     }
 }
 
-/// Bytes of somebody's choice as a string.
+/// Any bytes that a user chose, as a string.
 struct Name<'a>(&'a [u8]);
 
 impl Serialize for Name<'_> {
@@ -228,7 +228,7 @@ mod tests {
     use crate::packet::stages::{FINE_STAGES, STAGES, stages};
     use crate::request::Format;
 
-    /// The same by the means of the standard library alone.
+    /// JSON written by the standard library alone.
     struct Plain(String);
 
     impl Plain {

@@ -46,7 +46,7 @@ const PLACES: usize = LONGEST_LINE - LONGEST_PIECE;
 
 const _: () = assert!(PLACES.is_power_of_two());
 
-/// See the head of this module. No line, and what is copied beyond its end for a moment, is longer than [`LONGEST_LINE`].
+/// See the head of this module. No line, with the bytes copied beyond its end for a moment, is longer than [`LONGEST_LINE`].
 pub(super) struct Line<'a> {
     bytes: &'a mut [MaybeUninit<u8>; LONGEST_LINE],
     /// N of them are written.
@@ -63,7 +63,7 @@ impl Line<'_> {
         write(&mut line);
         let len = line.len;
         assert!(len <= PLACES, "a line is too long");
-        // SAFETY: room was made for more, and so much of it is written: `len` grows by what is written only.
+        // SAFETY: room was made for more, and this part of it is written: `len` grows only by the bytes that are written.
         unsafe { out.set_len(out.len() + len) };
     }
 
@@ -193,7 +193,7 @@ const fn has_below(word: u128, least: u8) -> u128 {
     word.wrapping_sub(every(least)) & !word & every(0x80)
 }
 
-/// The same if one of the word is `byte`.
+/// Has the high bit of some byte if one of the word is `byte`.
 const fn has(word: u128, byte: u8) -> u128 {
     has_below(word ^ every(byte), 1)
 }
@@ -207,10 +207,10 @@ const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
 #[inline(always)]
 const fn digits(number: u64) -> u64 {
     let halves = (number / 10_000) | ((number % 10_000) << 32);
-    // What is below 10,000 times 10,486 / 2^20, rounded down, is a hundredth of it.
+    // A number below 10,000 times 10,486 / 2^20, rounded down, is a hundredth of it.
     let hundreds = ((halves * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let quarters = hundreds | (halves - hundreds * 100) << 16;
-    // The same of what is below 100, for tenths.
+    // Each remainder below 100 split into tens likewise.
     let tens = ((quarters * 103) >> 10) & 0x000f_000f_000f_000f;
     tens | (quarters - tens * 10) << 8
 }

@@ -37,7 +37,7 @@ const OUTBOUND: u32 = 2;
 const RAW_IP: u16 = 101;
 /// Times are multiples of 10^-9 s.
 const NANOSECONDS: u8 = 9;
-/// A section that has described so many interfaces is followed by another: names of devices are others' choice.
+/// A section that has described N interfaces is followed by another: others choose the names of devices.
 const MOST_INTERFACES: usize = 1024;
 const HOP_LIMIT: u8 = 64;
 const WINDOW: u16 = u16::MAX;
@@ -130,7 +130,7 @@ fn describe(event: &Event<'_>, out: &mut Vec<u8>) {
     block(INTERFACE, out, |out| {
         out.extend_from_slice(&RAW_IP.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
-        // No limit of what is captured.
+        // No limit on captured bytes.
         put_u32(0, out);
         if event.ifname().is_some() {
             option(INTERFACE_NAME, out, |out| write_name(event.ifname(), out));
@@ -240,7 +240,7 @@ fn put_transport_header(event: &Event<'_>, out: &mut Vec<u8>) {
         }
         Protocol::Udp => {
             out.extend_from_slice(&total(UDP_LEN, event).to_be_bytes());
-            // Over IPv4 it is none; over IPv6 there must be one, and nobody can check it without the payload.
+            // Over IPv4 there is none; over IPv6 there must be one, which can't be checked without the payload.
             let checksum: u16 = if event.ip_version() == 4 { 0 } else { u16::MAX };
             out.extend_from_slice(&checksum.to_be_bytes());
         }
@@ -403,7 +403,7 @@ mod tests {
             comment.contains("drv-ip 23 us, ip-tcp 34 us, tcp-app 189 us; firefox, PID 19550"),
             "{comment}"
         );
-        // What is larger than the field is written as Linux does.
+        // A length larger than the field is written as by Linux.
         let large = udp(v6(PacketRecord { len: 70_000, ..incoming() }));
         let packet = &file([Event::new(&large, WALL_NS, None)]);
         let (_, body) = blocks(packet)[2];
@@ -424,7 +424,7 @@ mod tests {
             let file = file(records.iter().map(|record| Event::new(record, WALL_NS, Some(b"a\x1bb"))));
             let all = blocks(&file);
             prop_assert_eq!(all.iter().filter(|(kind, _)| *kind == PACKET).count(), records.len());
-            // However it is cut, what is left is counted from there.
+            // However it is cut, the rest is counted from there.
             let written = cut.index(file.len() + 1);
             let mut counted = Blocks::default();
             let whole = counted.whole(&file, written);

@@ -293,7 +293,7 @@ fn keyword_holds(
         "enum" => rules().contains(value),
         "oneOf" => passing() == 1,
         "anyOf" => passing() > 0,
-        // Of another type a value keeps these in any case.
+        // A value of another type keeps these in any case.
         "minimum" => number(value).is_none_or(|value| value >= number(rule).expect("a number")),
         "maximum" => number(value).is_none_or(|value| value <= number(rule).expect("a number")),
         "minLength" => {

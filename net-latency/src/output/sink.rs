@@ -16,7 +16,7 @@ use crate::{error::Failure, files::Place};
 
 /// Bytes that the buffer holds before it has to be flushed.
 const CAPACITY: usize = 64 * 1024;
-/// No line of any form is longer, in bytes, with what is copied beyond its end for a moment.
+/// No line of any form is longer, in bytes, with those copied beyond its end for a moment.
 pub(crate) const LONGEST_LINE: usize = 2048 + 128;
 /// A pipe that says it is writable takes this many bytes without blocking (`PIPE_BUF`).
 const PIPE_CHUNK: usize = 4096;
@@ -72,7 +72,7 @@ pub(crate) struct Sink {
     /// Bytes of the header at the start of the buffer.
     header_left: usize,
     warning: Option<String>,
-    /// Whoever reads took nothing for as long as the last flush was to wait.
+    /// The reader took nothing for as long as the last flush was to wait.
     stalled: bool,
     /// The file's name, if it was made for these lines and the run has not begun.
     made: Option<Place>,
@@ -82,7 +82,7 @@ pub(crate) struct Sink {
 
 #[derive(Debug)]
 enum Kind {
-    /// Terminal, pipe, device: has a reader who may be slow.
+    /// Terminal, pipe, device: has a reader that may be slow.
     Stream { terminal: bool },
     /// A regular file that someone else opened (redirection).
     Redirected,
@@ -94,7 +94,7 @@ enum Kind {
 #[derive(Debug)]
 struct Appended {
     path: PathBuf,
-    /// The length it has if nobody else writes to it.
+    /// The length it has if no one else writes to it.
     len: u64,
 }
 
@@ -142,7 +142,7 @@ impl Sink {
         })
     }
 
-    /// The same for blocks of pcapng, for which what is said of lines is true.
+    /// The sink for blocks of pcapng, which are treated as lines.
     ///
     /// # Errors
     /// A usage failure for a terminal.
@@ -160,7 +160,7 @@ impl Sink {
         self.made = None;
     }
 
-    /// The same, of what can't be gone on with: empties a file of ours. Until now it is as it was.
+    /// [`Self::begin`] for a format that can't be appended to: empties a file of ours, which was left as it was until now.
     ///
     /// # Errors
     /// If it can't be emptied.
@@ -206,8 +206,7 @@ impl Sink {
         self.buffer.len() + LONGEST_LINE <= CAPACITY
     }
 
-    /// Whether the output is a pipe or socket that nobody reads any more. Without this a run that has
-    /// nothing to write would not notice.
+    /// Whether the output is a pipe or socket without a reader. Without this a run that has nothing to write would not notice.
     #[must_use]
     pub(crate) fn reader_gone(&self) -> bool {
         if !matches!(self.kind, Kind::Stream { terminal: false }) {
@@ -232,8 +231,8 @@ impl Sink {
         self.warning.take()
     }
 
-    /// Writes what the buffer holds; `true` when it is empty. A reader that takes nothing for as long as
-    /// `patience` stops nobody: then the rest stays in the buffer and the answer is `false`.
+    /// Writes what the buffer holds; `true` when it is empty. If the reader takes nothing for as long as `patience`, the rest stays in the
+    /// buffer and the answer is `false`.
     ///
     /// # Errors
     /// When nothing can be written any more. The buffer is dropped then; a file of ours ends with a whole
@@ -244,14 +243,13 @@ impl Sink {
         Ok(done)
     }
 
-    /// Whether the last flush gave up, since whoever reads took nothing.
+    /// Whether the last flush gave up, since the reader took nothing.
     #[must_use]
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// Writes what the buffer holds, and opens a file of ours anew by its name: somebody may have renamed it.
-    /// Anything else stays open.
+    /// Writes what the buffer holds, and opens a file of ours anew by its name: it may have been renamed. Anything else stays open.
     ///
     /// # Errors
     /// As [`Sink::flush`].
@@ -383,8 +381,8 @@ fn open(path: &Path) -> io::Result<(File, Option<Place>)> {
     Ok((file, is_new.then_some(place)))
 }
 
-/// What is written to a reader at once: whole lines, so that the last one that a stalled reader gets is not torn. A pipe
-/// takes N bytes all or not at all. A line longer than that comes in pieces.
+/// The bytes that are written to a reader at once: whole lines, so that the last one that a stalled reader gets is not torn. A pipe takes N
+/// bytes all or not at all. A line longer than that comes in pieces.
 fn chunk(rest: &[u8]) -> &[u8] {
     let most = &rest[..rest.len().min(PIPE_CHUNK)];
     match whole_lines(most) {
@@ -538,7 +536,7 @@ mod tests {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).expect("readable");
         assert!(bytes.ends_with(b"x\n") && bytes.len() % 100 == 0, "{} bytes", bytes.len());
-        // What is longer than a pipe takes at once comes too.
+        // A line longer than a pipe takes at once comes too.
         let (_reader, writer) = io::pipe().expect("pipe");
         let mut sink = stream(writer);
         sink.buffer().extend_from_slice(&[b'x'; 10_000]);
@@ -634,7 +632,7 @@ mod tests {
         sink.buffer().extend_from_slice(b"two\n");
         sink.reopen(PATIENCE).expect("can be opened");
         put(&mut sink, "three\n");
-        // Nobody has renamed it this time.
+        // It was not renamed this time.
         sink.reopen(PATIENCE).expect("can be opened");
         put(&mut sink, "four\n");
         assert_eq!(files(&path), ["a,header\none\ntwo\n", "a,header\nthree\nfour\n"]);
@@ -689,7 +687,7 @@ mod tests {
             .expect("nothing to do");
     }
 
-    /// What somebody who can write to the directory may put in the place of our file, and what is said of it.
+    /// What a user who can write to the directory may put in the place of our file, and what is said of it.
     #[test]
     fn what_others_put_in_its_place_is_left_and_the_old_file_goes_on() {
         type Put = fn(&Path);
@@ -731,7 +729,7 @@ mod tests {
             sink.reopen(PATIENCE).expect("the old one goes on");
             sink.buffer().extend_from_slice(b"3333\n");
             assert!(sink.flush(PATIENCE).expect("the old one can be written"));
-            assert!(began.elapsed() < Duration::from_secs(5), "{said}: it waits for somebody");
+            assert!(began.elapsed() < Duration::from_secs(5), "{said}: it waits for a reader");
             let warning = sink.take_warning().expect("a warning");
             assert!(warning.contains(said), "{said}: {warning}");
             assert!(warning.contains("lines") && warning.contains("going on in the old one"), "{warning}");
@@ -742,8 +740,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written, however it is cut into flushes, and whenever somebody renames the file: all lines, in order, whole,
-        /// each file with its header.
+        /// Whatever is written, however it is cut into flushes, and whenever the file is renamed: all lines, in order, whole, each file
+        /// with its header.
         #[test]
         fn nothing_is_lost_or_torn(
             lens in proptest::collection::vec(proptest::collection::vec(0..30usize, 0..6), 1..12),
@@ -764,7 +762,7 @@ mod tests {
                 put(&mut sink, &lines);
                 if hangup {
                     take();
-                    fs::remove_file(&path).expect("somebody moves it away");
+                    fs::remove_file(&path).expect("it is moved away");
                     sink.reopen(PATIENCE).expect("can be opened");
                     put(&mut sink, "");
                 }

@@ -1,9 +1,8 @@
 //! The text form: a line to read, and still safe to parse.
 //!
-//! Times are whole microseconds, rounded down. Names (of tasks and devices) can be chosen by anybody, so
-//! whatever could act on a terminal, end the line or be taken for another part of it is written in C's
-//! way as `\xNN`, byte by byte: control and format characters, invalid UTF-8, the backslash itself, and
-//! the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
+//! Times are whole microseconds, rounded down. Names (of tasks and devices) can be chosen by any user, so whatever could act on a terminal,
+//! end the line or be taken for another part of it is written in C's way as `\xNN`, byte by byte: control and format characters, invalid
+//! UTF-8, the backslash itself, and the separators `,` and `|`. A name that is just `-` is `\x2d`, for `-` means unknown.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -128,7 +127,7 @@ impl Line<'_> {
         put(3);
     }
 
-    /// A column, and what is between it and the next.
+    /// A column, and the gap to the next.
     #[inline(always)]
     fn put_column(&mut self, name: &Piece<PIECE_LEN>, stage: Option<u64>, is_bold: bool) {
         self.paint(is_bold, BOLD);
@@ -141,7 +140,7 @@ impl Line<'_> {
         }
     }
 
-    /// A column's time, and what is between it and the next.
+    /// A column's time, and the gap to the next.
     #[inline(always)]
     fn put_time(&mut self, time: Option<u64>) {
         match time.map(|ns| ns / 1000) {
@@ -406,7 +405,7 @@ mod tests {
         };
         let mut record = incoming();
         assert_eq!(owner(&record), "firefox, PID 19550");
-        // What the kernel left there is nobody's.
+        // Bytes that the kernel left behind the name don't count.
         record.process[9] = b'x';
         assert_eq!(owner(&record), "firefox, PID 19550");
         record.pid += u32::try_from(OWNERS).expect("few");

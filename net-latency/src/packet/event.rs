@@ -145,7 +145,7 @@ pub(crate) fn finished_ns(record: &PacketRecord, parts: Option<&[u64; PARTS]>) -
     line_ns(completion_ns(record), record, parts)
 }
 
-/// The same, of a packet that was finished then.
+/// When the line of a packet that was finished then was complete.
 #[must_use]
 #[inline]
 pub(crate) fn line_ns(completion_ns: u64, record: &PacketRecord, parts: Option<&[u64; PARTS]>) -> u64 {
@@ -266,7 +266,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The same where all stamps are known, and each is at least as late as that of the stage before it.
+    /// [`Self::new`] where all stamps are known, and each is at least as late as that of the stage before it.
     #[inline]
     pub(crate) fn in_order(record: &'a PacketRecord, wall_ns: i64, ifname: Option<&'a [u8]>) -> Self {
         let [first, second, third, last] = in_display_order(record);
@@ -295,14 +295,14 @@ impl<'a> Event<'a> {
         self
     }
 
-    /// With what was done for it, if it is an answer's first packet.
+    /// Adds the work that was done for it, if it is an answer's first packet.
     #[must_use]
     pub fn with_served(mut self, served: Option<&'a Served>) -> Self {
         self.served = served;
         self
     }
 
-    /// With the name of the system call in which the thread was that did that, whatever its number.
+    /// Adds the name of the system call in which that thread was, whatever its number.
     #[must_use]
     pub(crate) fn with_call(mut self, call: Option<&'a [u8]>) -> Self {
         self.call = call;
@@ -421,7 +421,7 @@ impl<'a> Event<'a> {
         (self.protocol() == Protocol::Tcp && self.has_seq).then_some(self.record.seq)
     }
 
-    /// Of a retransmission: how long before it these bytes were first sent, in ns.
+    /// For a retransmission: how long before it these bytes were first sent, in ns.
     #[must_use]
     pub fn first_send_age_ns(&self) -> Option<u64> {
         let first =
@@ -430,7 +430,7 @@ impl<'a> Event<'a> {
         (now != 0).then(|| now.checked_sub(first))?
     }
 
-    /// Of a received packet that entered the stack more than once: from its last entry to IP, in ns.
+    /// For a received packet that entered the stack more than once: from its last entry to IP, in ns.
     #[must_use]
     pub fn last_drv_ip_ns(&self) -> Option<u64> {
         let last =
@@ -466,19 +466,19 @@ impl<'a> Event<'a> {
         times.any(|ns| u128::from(ns) >= least.as_nanos())
     }
 
-    /// Whether somebody requested its parts.
+    /// Whether its parts were requested.
     #[must_use]
     pub fn has_parts(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// The same as its record has them.
+    /// Its parts as the record has them.
     #[must_use]
     pub(crate) fn raw_parts(&self) -> Option<&'a [u64; PARTS]> {
         self.parts
     }
 
-    /// Likewise, what was done for it.
+    /// Likewise, the work that was done for it.
     #[must_use]
     pub(crate) fn raw_served(&self) -> Option<&'a Served> {
         self.served
@@ -497,7 +497,7 @@ impl<'a> Event<'a> {
         Some(times)
     }
 
-    /// Why TCP held its bytes back for half of the first column or more; `None` where it didn't, or nobody knows.
+    /// Why TCP held its bytes back for half of the first column or more; `None` where it didn't, or the reason is unknown.
     #[must_use]
     pub fn held(&self) -> Option<Held> {
         Held::of(self.record.held.into())
@@ -512,8 +512,8 @@ impl<'a> Event<'a> {
         (self.direction() == Direction::Out && rtt != 0).then_some(u64::from(rtt) * 125)
     }
 
-    /// The process that had the CPU until this packet's reader, which waited for one, got it; `None` of others, and where nobody had it,
-    /// or nobody knows.
+    /// The process that had the CPU until this packet's reader, which waited for one, got it; `None` of others, and if the CPU was idle or
+    /// the holder is unknown.
     #[must_use]
     pub fn cpu_held_by(&self) -> Option<u32> {
         let has_waited = self.direction() == Direction::In
@@ -521,7 +521,7 @@ impl<'a> Event<'a> {
         Some(self.record.rtt_or_holder).filter(|pid| has_waited && *pid != 0)
     }
 
-    /// Of an answer's first packet: what the thread that wrote it has done since it read the request, or why that is not known. `None` of
+    /// For an answer's first packet: what the thread that wrote it has done since it read the request, or why that is unknown. `None` for
     /// others.
     #[must_use]
     pub fn served(&self) -> Option<Result<&'a Served, Unknown>> {
@@ -539,19 +539,19 @@ impl<'a> Event<'a> {
         self.known_served().map(|served| served.all)
     }
 
-    /// Of that, it was on a CPU, ns, interrupts included.
+    /// The part of that on a CPU, ns, interrupts included.
     #[must_use]
     pub fn service_cpu_ns(&self) -> Option<u64> {
         self.known_served()?.on_cpu()
     }
 
-    /// Of that, it waited for a CPU, ns.
+    /// The part of that in which it waited for a CPU, ns.
     #[must_use]
     pub fn service_wait_ns(&self) -> Option<u64> {
         self.known_served().map(|served| served.waited)
     }
 
-    /// Of that, it was asleep, ns.
+    /// The part of that in which it was asleep, ns.
     #[must_use]
     pub fn service_sleep_ns(&self) -> Option<u64> {
         self.known_served().map(|served| served.asleep)
@@ -671,7 +671,7 @@ impl<'a> Event<'a> {
         self.address(&self.record.daddr)
     }
 
-    /// The same; `None` where a log's line lacks one.
+    /// [`Self::ends`]; `None` where a log's line lacks one.
     #[must_use]
     pub(crate) fn known_ends(&self) -> Option<[SocketAddr; 2]> {
         let is_known = |end: &SocketAddr| end.port() != 0 || !end.ip().is_unspecified();

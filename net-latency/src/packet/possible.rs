@@ -70,7 +70,7 @@ pub(crate) fn are_possible(
     }
 }
 
-/// Whether what was done for an answer, whose line was complete at `finished_ns`, can have been done since `since`.
+/// Whether the work for an answer, whose line was complete at `finished_ns`, can have been done since `since`.
 #[inline]
 pub(crate) fn could_serve(served: &Served, finished_ns: u64, since: u64) -> bool {
     match part(served.all) {

@@ -43,10 +43,10 @@ use crate::{
 
 /// The kernel side as an object file, built by build.rs, for nearly every run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-bpf"));
-/// The same with counts of times.
+/// The kernel side with counts of times.
 static COUNTS_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-counts-bpf"));
-/// The same with filters by name and cgroup, control packets, fine stages and a log.
+/// The kernel side with filters by name and cgroup, control packets, fine stages and a log.
 static FULL_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-full-bpf"));
 /// What follows connections, and no packets.
 static CONNECTIONS_OBJECT: &[u8] =
@@ -89,8 +89,8 @@ pub(crate) struct Request {
 pub(crate) struct Probes {
     attached: Attached,
     mechanism: Mechanism,
-    /// The kernel measures its programs' time as long as this is open. Who requested --debug pays for it: about 50
-    /// instructions for each run of a program.
+    /// The kernel measures its programs' time as long as this is open. Only --debug pays for it: about 50 instructions for each run of a
+    /// program.
     _statistics: Option<OwnedFd>,
 }
 
@@ -337,10 +337,10 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     Ok((probes, ebpf))
 }
 
-/// Tells the kernel side where pages are mapped, as soon as that is found: until then it can't read headers that a driver left
-/// in pages, and counts their packets. Who may not see the headers of the kernel's memory has to read the list of symbols, which takes
-/// as long as loading the programs does, and few drivers leave headers there; so nothing waits for it, and where there is but one CPU
-/// it comes after the start.
+/// Tells the kernel side where pages are mapped, as soon as that is found: until then it can't read headers that a driver left in pages,
+/// and counts their packets. A user who may not see the headers of the kernel's memory has to read the list of symbols, which takes as long
+/// as loading the programs does, and few drivers leave headers there; so nothing waits for it, and where there is but one CPU it comes
+/// after the start.
 fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
     const LEAST_URGENT: i32 = 19;
 
@@ -352,7 +352,7 @@ fn tell_page_bases(ebpf: &Ebpf) -> Result<()> {
         return Ok(map.set(0, bases, 0)?);
     }
     let look = thread::Builder::new().spawn(move || {
-        // Whoever may not say how urgent it is waits a little longer.
+        // Without permission to lower its priority the start takes a little longer.
         let _ = setpriority_process(Some(gettid()), LEAST_URGENT);
         if let Some(bases) = pages::variables()
             && let Err(error) = map.set(0, bases, 0)
@@ -371,7 +371,7 @@ impl Probes {
         self.mechanism
     }
 
-    /// Lets go of what was loaded, when all that is read has been taken from it, and gives memory back.
+    /// Lets go of the loaded object, when all that is read has been taken from it, and gives memory back.
     pub(crate) fn release(&mut self, ebpf: Ebpf) {
         self.attached.release(ebpf);
         release_memory();

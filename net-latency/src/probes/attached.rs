@@ -21,9 +21,8 @@ use aya::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Threads that detach. The kernel lets each wait until nobody can be in a program any more, of which many can do a part at
-/// once. (Another part they can't: from Linux 6.12 `perf_event_detach_bpf_prog` waits with a lock held, 0.7 s per probe on
-/// PREEMPT_RT.)
+/// Threads that detach. The kernel lets each wait until no CPU can be in a program any more, and many can do a part of that at once.
+/// (Another part they can't: from Linux 6.12 `perf_event_detach_bpf_prog` waits with a lock held, 0.7 s per probe on PREEMPT_RT.)
 const DETACHING: usize = 64;
 
 /// What detaches when it is dropped.
@@ -36,7 +35,7 @@ pub(super) struct Attached {
     watched: Option<Vec<OwnedFd>>,
     links: Vec<Link>,
     programs: Vec<OwnedFd>,
-    /// Maps that nobody reads: /proc shows the kernel's memory by who has it open.
+    /// Maps that are not read: /proc shows the kernel's memory by the process that has it open.
     maps: Vec<Map>,
 }
 
@@ -74,7 +73,7 @@ impl Attached {
         self.links.append(&mut other.links);
     }
 
-    /// Keeps what is asked about the programs of an object, of which no more is attached.
+    /// Keeps descriptors to query the programs of an object, of which no more is attached.
     ///
     /// # Errors
     /// If this process has no descriptor left.
@@ -85,7 +84,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Lets go of what was loaded, but for maps that nobody has taken.
+    /// Lets go of the loaded object, but for maps that were not taken.
     pub(super) fn release(&mut self, mut ebpf: Ebpf) {
         let names: Vec<_> = ebpf.maps().map(|(name, _)| name.to_owned()).collect();
         self.maps = names.iter().filter_map(|name| ebpf.take_map(name)).collect();
@@ -96,7 +95,7 @@ impl Attached {
         self.watched = self.kprobe_links();
     }
 
-    /// None of what is attached is a kprobe, of which others would have to be found.
+    /// No kprobe is attached, so that no others need to be looked for.
     pub(super) fn watch_no_kprobes(&mut self) {
         self.watched = Some(Vec::new());
     }

@@ -28,8 +28,8 @@ struct Attributes {
     flags: u64,
 }
 
-/// All entries of a hash map with a count for each of `cpus` possible CPUs, and the sum of each. Nobody deletes one
-/// meanwhile; one that comes is among them or not.
+/// All entries of a hash map with a count for each of `cpus` possible CPUs, and the sum of each. No entry is deleted meanwhile; a new one
+/// is among them or not.
 ///
 /// # Errors
 /// If the kernel refuses to show them.

@@ -33,7 +33,7 @@ use crate::{
 /// The kernel side of calls as an object file, built by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/net-latency-calls-bpf"));
 
-/// The programs in it: on the calls that are wanted, and on everybody's.
+/// The programs in it: for wanted calls, and for those of all tasks.
 const PROGRAMS: [&str; 4] = ["call_entry", "call_return", "any_entry", "any_return"];
 
 /// The program that sees processes exit, if some are wanted, and its tracepoint.

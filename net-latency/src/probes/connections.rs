@@ -1,4 +1,4 @@
-//! What is told of connections: records when they end, and whenever one asks.
+//! The kernel side's view of connections: records when they end, and on request.
 
 use std::{
     io,
@@ -42,9 +42,9 @@ struct Attributes {
 /// A record of the ring buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Of a connection.
+    /// A connection's record.
     Connection(ConnectionRecord),
-    /// Of a listening socket.
+    /// A listening socket's record.
     Listener(ListenerRecord),
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Takes them out of what was loaded.
+    /// Takes them out of the loaded object.
     ///
     /// # Errors
     /// If one is not there.
@@ -103,8 +103,8 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Forgets counts of somebody, if they are still these, and whether they were. What is counted in the moment between the look and
-    /// the deletion is lost: it is for those who have gone, or have no packets for a while.
+    /// Forgets the counts of a group, if they are still these, and says whether they were. What is counted in the moment between the look
+    /// and the deletion is lost: it is for groups that have gone, or have no packets for a while.
     ///
     /// # Errors
     /// If the kernel refuses to.

@@ -1,4 +1,4 @@
-//! Writes into the kernel side's instructions where fields lie in the running kernel's structs, and what is wanted ([`Place`]).
+//! Writes field offsets of the running kernel's structs and the settings into the kernel side's instructions ([`Place`]).
 
 use std::ops::Range;
 

@@ -40,7 +40,7 @@ pub struct Scope {
     pub fine: bool,
     /// Connections are, and no packets.
     pub connections: bool,
-    /// Of these, when their first bytes came and went.
+    /// Also when their first bytes came and went.
     pub first_bytes: bool,
 }
 
@@ -128,8 +128,8 @@ impl Plan {
             Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => btf.has_tracepoint(name),
         };
         let is_preemptible = preemption::is_possible();
-        // Of tracepoints, Linux 7.0 was the first that did not disable preemption for their programs itself. It has no
-        // mark in BTF; this one came with 6.15, and in between a kprobe does no worse.
+        // Linux 7.0 was the first that did not disable preemption for programs of tracepoints itself. It has no mark in BTF; this one came
+        // with 6.15, and in between a kprobe does no worse.
         let tracepoints = is_preemptible && btf.has_member(SUBPROGRAM, "might_sleep");
         let preempts = |hook: &Hook, target: &str| {
             hook.is_in_tasks()
@@ -247,7 +247,7 @@ fn choose(
     Ok(choices)
 }
 
-/// What is looked for in the kernel's BTF.
+/// The names that are looked up in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
     let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
     let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES);

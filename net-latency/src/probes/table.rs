@@ -25,7 +25,7 @@ pub enum Stage {
     Wait,
     /// No stage of its own: an skb is made of another one, whose packet may go on with it.
     Copy,
-    /// No stage: a packet's or a socket's end, which frees what is kept of it.
+    /// No stage: a packet's or a socket's end, which frees its entry.
     End,
     /// No stage: processes begin and end.
     Process,
@@ -152,7 +152,7 @@ impl Programs {
     }
 }
 
-/// What is lost on a kernel that has none of a hook's candidates.
+/// The loss on a kernel that has none of a hook's candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// The stage: this kernel can't be traced.
@@ -302,8 +302,8 @@ pub(crate) const HOOKS: [Hook; 41] = [
     function(IN, Stage::Udp, &["udpv6_rcv"], "fentry_in_udp6", "kprobe_in_udp6").udp().v6(),
     function(IN, Stage::Udp, &["__udp_enqueue_schedule_skb"], "fentry_in_udp_queue", "kprobe_in_udp_queue")
         .udp(),
-    // The second one may be inlined where splice calls it; it only calls the first. Without either, what is lost is
-    // a splice that is the first read of its socket.
+    // The second one may be inlined where splice calls it; it only calls the first. Without either, a splice that is the first read of its
+    // socket is lost.
     optional(IN, Stage::App, &["__tcp_read_sock", "tcp_read_sock"], "fentry_in_reading", "kprobe_in_reading")
         .tcp(),
     // Before Linux 6.0 TLS read by the function above.
@@ -341,7 +341,7 @@ pub(crate) const HOOKS: [Hook; 41] = [
     optional(OUT, Stage::App, &[MPTCP_OUT[2]], "fentry_out_hands_on", "kprobe_out_hands_on").tcp(),
     function(OUT, Stage::App, &["udp_sendmsg"], "fentry_out_udp4_app", "kprobe_out_udp4_app").udp(),
     function(OUT, Stage::App, &["udpv6_sendmsg"], "fentry_out_udp6_app", "kprobe_out_udp6_app").udp(),
-    // Without it the age of what is sent again is unknown. Debian's Linux 6.1 has it in two parts.
+    // Without it the age of packets that are sent again is unknown. Debian's Linux 6.1 has it in two parts.
     Hook {
         part: Some("__tcp_retransmit_skb.part.0"),
         ..optional(OUT, Stage::Tcp, &["__tcp_retransmit_skb"], "fentry_out_again", "kprobe_out_again").tcp()
@@ -366,7 +366,7 @@ pub(crate) const HOOKS: [Hook; 41] = [
 /// What splits the time that bytes wait in a socket, and what comes behind the device's queue, with fine stages.
 pub(crate) const FINE: [Hook; 12] = [
     function(IN, Stage::App, &["tcp_recvmsg"], "fentry_in_asks_tcp", "kprobe_in_asks_tcp").tcp(),
-    // Where it is inlined it is not hooked, and who reads by it shows as one who asked when he did so last.
+    // Where it is inlined it is not hooked, and a thread that reads by it shows as one that asked at its last hooked call.
     optional(IN, Stage::App, &["tcp_zerocopy_receive"], "fentry_in_asks_zero", "kprobe_in_asks_zero").tcp(),
     optional(IN, Stage::App, &["mptcp_recvmsg"], "fentry_in_asks_multipath", "kprobe_in_asks_multipath")
         .tcp(),
@@ -386,7 +386,7 @@ pub(crate) const FINE: [Hook; 12] = [
 pub(crate) const CONNECTIONS: [Hook; 6] = [
     tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed"),
     function(IN, Stage::Connection, &["tcp_rcv_state_process"], "fentry_received", "kprobe_received"),
-    // A kernel without CONFIG_SECURITY_NETWORK has no such function: there nobody is known to accept.
+    // A kernel without CONFIG_SECURITY_NETWORK has no such function: there the accepting task is unknown.
     optional(IN, Stage::Connection, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
     function(IN, Stage::Connection, &["tcp_conn_request"], "fentry_requested", "kprobe_requested"),
     function(IN, Stage::Connection, &["tcp_v4_syn_recv_sock"], "fentry_completed4", "kprobe_completed4").v4(),
@@ -406,10 +406,10 @@ pub(crate) const SENT_ON: Hook = Hook {
     ..tracepoint(IN, Stage::Forward, &["net_dev_queue"], "btf_in_forward").tcp()
 };
 
-/// Frees what is kept of a socket when the kernel destroys it.
+/// Frees a socket's entry when the kernel destroys it.
 pub(crate) const CLOSE: Hook = tracepoint(None, Stage::End, &["tcp_destroy_sock"], "btf_closed");
 
-/// Ends what is kept of a process or a thread by its number, which is another one's afterwards.
+/// Ends the entry of a process or a thread by its number, which is another one's afterwards.
 pub(crate) const EXIT: Hook = process(&["sched_process_exit"], "raw_exited");
 
 /// Follow the processes that a command starts, until they are gone. With fine stages, the first one also shows threads

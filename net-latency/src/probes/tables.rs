@@ -23,7 +23,7 @@ documents_have`). How they work together: [ARCHITECTURE.md](../ARCHITECTURE.md).
 says what the running kernel has. The object for tests has `SKIPS` besides (`skips.rs`).
 ";
 
-/// Views, and what is hooked for them.
+/// Views, and their hooks.
 const SETS: [(&str, &[Hook]); 7] = [
     ("The stream, `top`, `diagnose`, `hist`, `export`, `record`", &HOOKS),
     ("`--stages fine`", &FINE),

@@ -29,7 +29,7 @@ use crate::{
     packet::event::{Found, direction_of, from_display_order, in_display_order},
 };
 
-/// Bytes of a block, at most. What is written more often in a larger one, a connection's first packet, is written in each.
+/// Bytes of a block, at most. A connection's first packet is written in full in each block, so that smaller ones take more room.
 const ROOM: usize = 256 << 10;
 /// Bytes of a packet, or of names, at most.
 const LONGEST: usize = 1 << 10;
@@ -61,7 +61,7 @@ impl Block {
         head
     }
 
-    /// How many bytes follow a head; `None` if no block has so many.
+    /// How many bytes follow a head; `None` if no block is that long.
     pub(crate) fn following(head: &[u8; HEAD]) -> Option<usize> {
         let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
         (len <= ROOM).then_some(len)
@@ -178,7 +178,7 @@ const NAMES: u16 = 3 << 14;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Slot {
-    /// What is expected of the next one.
+    /// The expected words of the next one.
     words: [u32; WORDS],
     /// The number of its names; none is 0.
     names: u32,
@@ -205,7 +205,7 @@ fn slots() -> Box<[Slot; SLOTS]> {
 /// Packs packets, of which a block is made when there are enough.
 #[derive(Debug)]
 pub struct Packer {
-    /// Of which the first `len` are used.
+    /// The first `len` are used.
     bytes: Box<[u8]>,
     len: usize,
     rows: u32,
@@ -275,8 +275,8 @@ impl Packer {
         self.turn = self.turn.wrapping_add(1).max(1);
     }
 
-    /// Packs a packet of this record, with its parts and what was done for it as [`net_latency_common::FineRecord`] has them. Its names are
-    /// asked for only where they may be others than those of the last packet of its connection.
+    /// Packs a packet of this record, with its parts and the work for it as [`net_latency_common::FineRecord`] has them. Its names are
+    /// looked up only where they may differ from those of the last packet of its connection.
     ///
     /// # Panics
     /// If it [is full](Self::is_full).

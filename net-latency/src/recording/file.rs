@@ -38,7 +38,7 @@ const MOST_HEAD: usize = 1 << 20;
 /// What a recording is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
-    /// Of the form of the file.
+    /// The version of the file format.
     pub(crate) version: u32,
     /// Of net-latency.
     pub(crate) program: String,
@@ -56,14 +56,14 @@ pub(crate) struct Head {
     pub(crate) wall_ns: i64,
     /// See `wall_ns`.
     pub(crate) monotonic_ns: u64,
-    /// Of the machine's time zone then, in seconds east of Greenwich.
+    /// The machine's time zone then, in seconds east of Greenwich.
     pub(crate) offset_s: i32,
     /// Packets of the run by then that were lost: they are in no file.
     pub(crate) lost: u64,
 }
 
 impl Head {
-    /// Of a file of this version, of which nothing else is known.
+    /// The head of a file of this version, of which nothing else is known.
     pub(crate) fn new() -> Self {
         Self {
             version: VERSION,
@@ -80,7 +80,7 @@ impl Head {
         }
     }
 
-    /// What a reader of it is told, on one line of bounded length: whoever has written the file has chosen its words.
+    /// What a reader of it is told, on one line of bounded length: the words in the file are untrusted.
     pub(crate) fn told(&self) -> String {
         let Self { program, host, kernel, arguments, reason, wall_ns, offset_s, lost, .. } = self;
         let [program, host, kernel, reason] =

@@ -82,7 +82,7 @@ impl PacketFilter {
             && slower.is_none_or(|least| event.is_slow(least))
     }
 
-    /// The same of what a packet and a connection have in common: a process, names of it and of its thread, two ends, and a mark.
+    /// Whether what a packet and a connection have in common is wanted: a process, names of it and of its thread, two ends, and a mark.
     pub(crate) fn matches_ends<'n>(
         &self,
         pid: Option<u32>,

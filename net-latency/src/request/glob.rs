@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use net_latency_common::{Bank, COMM_LEN, GLOBS_PER_BANK, MAX_BANKS};
 
-/// Globs that can be asked for at most.
+/// Globs that a filter can have at most.
 pub(crate) const MAX_GLOBS: usize = GLOBS_PER_BANK * MAX_BANKS;
 /// Bytes that a name has at most.
 const NAME_LEN: usize = COMM_LEN - 1;
@@ -187,7 +187,7 @@ mod tests {
         by_banks
     }
 
-    /// The same by the definition, for globs without sets and escapes.
+    /// Whether a name matches by the definition, for globs without sets and escapes.
     fn by_definition(glob: &[u8], name: &[u8]) -> bool {
         match glob.split_first() {
             None => name.is_empty(),
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// The same by the definition, sets and escapes included: the latest star takes as little as it can.
+    /// Whether a name matches by the definition, sets and escapes included: the latest star takes as little as it can.
     fn by_backtracking(glob: &[u8], name: &[u8]) -> bool {
         let (mut glob, mut name) = (glob, name);
         let mut star = None;

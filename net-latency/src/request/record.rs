@@ -47,7 +47,7 @@ pub(crate) struct Triggers {
     pub drops: Option<u64>,
     /// TCP connections that failed within a second: N or more.
     pub failed: Option<u64>,
-    /// Somebody asks by HTTP.
+    /// A request by HTTP.
     pub http: bool,
 }
 

@@ -21,11 +21,11 @@ pub(crate) enum Beat {
     Over,
     /// To read: the ring buffer is filling.
     Filled,
-    /// What is due each period, and whether it is the last of [`TICKS_PER_SECOND`].
+    /// A period has passed, and whether it is the last of [`TICKS_PER_SECOND`].
     Tick { is_second: bool },
 }
 
-/// Who ends a run from outside.
+/// What ends a run from outside.
 pub(crate) type Enders<'a> = (&'a mut Signals, &'a mut Selected);
 
 /// A view's beats.

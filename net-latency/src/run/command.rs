@@ -49,7 +49,7 @@ impl Stopped {
         let inherited_go = go.as_raw_fd();
         let mut command = Command::new(name);
         command.args(arguments);
-        // SAFETY: the process that is made calls only what is safe between fork and exec: close, getpid, write and read.
+        // SAFETY: the new process calls only functions that are safe between fork and exec: close, getpid, write and read.
         unsafe {
             command.pre_exec(move || {
                 // Else it would never see that the other end is closed.
@@ -92,7 +92,7 @@ impl Stopped {
     }
 }
 
-/// What is readable once that child, which nobody has waited for, has ended.
+/// A descriptor that is readable once that child has ended; it must not have been waited for before.
 fn watch(pid: u32) -> Result<AsyncFd<OwnedFd>> {
     let pid = Pid::from_raw(i32::try_from(pid)?).context("no process has this id")?;
     Ok(readable(pidfd_open(pid, PidfdFlags::empty())?)?)
@@ -155,7 +155,7 @@ static CAME: [AtomicBool; FORWARDED.len()] = [const { AtomicBool::new(false) }; 
 /// The signals that come for the command.
 pub(crate) struct Forwarded {
     signals: [Signal; FORWARDED.len()],
-    /// SIGHUP is for us, who write a log.
+    /// SIGHUP is for us, since we write a log.
     keeps_hangup: bool,
 }
 

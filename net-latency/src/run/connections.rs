@@ -27,7 +27,7 @@ pub(crate) struct Tracing {
     probes: Probes,
     /// Where records come from.
     pub(crate) capture: Connections,
-    /// What was counted before [`Self::begin`].
+    /// The counts before [`Self::begin`].
     before: ConnectionCounters,
     /// Those lost by the last warning, of which there is none if it is quiet.
     lost: u64,
@@ -60,7 +60,7 @@ impl Tracing {
         Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0, is_quiet })
     }
 
-    /// The same beside packets that are traced. What their filter has of packets alone does not count.
+    /// [`Self::start`] beside packets that are traced. The part of their filter that is of packets alone does not count.
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -95,7 +95,7 @@ impl Tracing {
         begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok()
     }
 
-    /// Passes over what met some of the hooks only, while others were being attached.
+    /// Passes over connections that met some of the hooks only, while others were being attached.
     ///
     /// # Errors
     /// If the kernel refuses to show what is counted.
@@ -115,7 +115,7 @@ impl Tracing {
         self.probes.missed()
     }
 
-    /// What was lost since [`Self::begin`].
+    /// The losses since [`Self::begin`].
     ///
     /// # Errors
     /// If the kernel refuses to show it.

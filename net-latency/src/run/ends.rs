@@ -136,7 +136,7 @@ impl Selected {
         })
     }
 
-    /// Everything is attached: who is gone by now may have gone before that was seen, and who has the number or the path may be another.
+    /// Everything is attached: a process that is gone by now may have gone unseen, and its number or path may belong to another.
     ///
     /// # Errors
     /// If one is gone.
@@ -206,6 +206,6 @@ impl Cgroup {
 
 /// Something to wait for until `fd` is readable.
 pub(crate) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by what is returned, which keeps it open and gives it to nobody.
+    // SAFETY: the returned value owns the descriptor, and keeps it open and to itself.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

@@ -40,7 +40,7 @@ impl KernelLog {
         say(&self.messages.lock().take(Some(Instant::now())));
     }
 
-    /// Tells what is left.
+    /// Prints the rest.
     pub(crate) fn finish(&mut self) {
         self.reader.flush();
         say(&self.messages.lock().take(None));

@@ -2,7 +2,7 @@
 
 use crate::{kernel::tasks, message::tell, request::PacketFilter};
 
-/// Says which `--comm` match nobody now. The run goes on: who has such a name may come later.
+/// Says which `--comm` match no thread now. The run goes on: one may come later.
 pub(crate) fn tell_unmatched(filter: &PacketFilter, is_quiet: bool) {
     // A command has its name once it begins.
     if is_quiet || filter.comms.is_empty() || filter.followed.is_some() {

@@ -1,4 +1,4 @@
-//! What is being waited for, on a terminal, as soon as that takes long: nobody should look at a blank screen.
+//! Tells a terminal what the tool waits for, as soon as that takes long: no user should look at a blank screen.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -22,7 +22,7 @@ const ERASE_LINE: &str = "\r\x1b[K";
 /// Something that may take long. It is over when this is dropped, which takes the words away again.
 pub(crate) struct Notice {
     text: Arc<Mutex<String>>,
-    /// None if nobody is to be told.
+    /// `None` if it is not to be shown.
     shown: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -83,7 +83,7 @@ fn show(text: &Mutex<String>, is_over: &Receiver<()>, waits: [Duration; 2], out:
 mod tests {
     use super::*;
 
-    /// What is shown of something that is over once it has been shown so often.
+    /// A terminal for a wait that is over once it has been shown a number of times.
     struct Screen {
         written: String,
         texts: Vec<&'static str>,
@@ -99,7 +99,7 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             match self.texts.pop() {
-                Some(next) => *self.text.lock().expect("nobody panics") = next.to_owned(),
+                Some(next) => *self.text.lock().expect("no holder of the lock panics") = next.to_owned(),
                 None => drop(self.over.take()),
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! How a view's loop goes: how long it waits, and for whom.
+//! How a view's loop goes: how long it waits, and for what.
 
 use std::{
     future::{Future, pending},
@@ -23,8 +23,8 @@ pub(crate) const TICKS_PER_SECOND: u32 = 25;
 pub(crate) const BATCH: usize = 16_384;
 /// How long a reader of our output may take nothing before we go back to our signals.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
-/// The same at the very end, for what is still there: whoever is slow gets all of it, whoever takes nothing does not keep us. With
-/// what standard error is given then, and detaching, it is less than a second.
+/// How long at the very end, for the rest: a slow reader gets all of it, and one that takes nothing does not keep us. With the time for
+/// standard error, and detaching, it is less than a second.
 pub(crate) const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs a view to its end, on this thread.
@@ -69,7 +69,7 @@ impl Every {
 pub(crate) enum End {
     /// A signal, the time or the number of lines requested, or the processes are over.
     Done,
-    /// Nobody reads the output any more.
+    /// The output has no reader any more.
     Closed,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn flush(sink: &mut Sink, patience: Duration) -> Result<bool, Ended> 
     flushed.map_err(End::of)
 }
 
-/// Opens the output anew, for whoever rotates logs.
+/// Opens the output anew, for log rotation.
 pub(crate) fn reopen(sink: &mut Sink) -> Result<(), Ended> {
     let reopened = sink.reopen(PATIENCE);
     warn(sink);
@@ -110,7 +110,7 @@ fn warn(sink: &mut Sink) {
     }
 }
 
-/// Writes what is left at the end, as far as its reader takes it, and says what it did not take.
+/// Writes the rest at the end, as far as its reader takes it, and says how many lines it did not take.
 pub(crate) fn flush_last(sink: &mut Sink) -> Ended {
     match sink.flush(LAST_PATIENCE) {
         Ok(true) => Ok(End::Done),

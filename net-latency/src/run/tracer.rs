@@ -1,4 +1,4 @@
-//! Tracing from its start to its end, for every view: what has to be true before, attaching, what is valid, detaching.
+//! Tracing from its start to its end, for every view: prerequisites, attaching, the valid span, detaching.
 
 use std::{
     collections::HashMap,
@@ -43,13 +43,13 @@ pub(crate) struct Tracer {
     mechanism: Mechanism,
     /// What is hooked: stage, mechanism, and name of the function or tracepoint.
     hooks: Vec<[&'static str; 3]>,
-    /// Nobody is told that something takes long.
+    /// No notice is shown when something takes long.
     is_quiet: bool,
     /// Where finished packets come from, also after detaching.
     pub capture: Capture,
     /// Counts of times, if they were requested, also after detaching.
     counts: Option<Counts>,
-    /// The kernel side's log, if it was asked for and nobody has taken it.
+    /// The kernel side's log, if it was requested and not taken yet.
     log: Option<KernelLog>,
     /// Completions, in ns of `CLOCK_MONOTONIC`, that are valid: while every hook was attached.
     pub span: RangeInclusive<u64>,
@@ -57,11 +57,11 @@ pub(crate) struct Tracer {
     since: u64,
     /// Whether records that are refused are told.
     is_debugging: bool,
-    /// What was where when that began.
+    /// Where packets were when that began.
     start: Census,
     /// Records that had been thrown away by then: of packets finished before.
     early: u64,
-    /// What was where when it ended.
+    /// Where packets were when it ended.
     end: Option<Census>,
     /// Completions until then, in ns of `CLOCK_MONOTONIC`, are in the ledger.
     pub counted_until: u64,
@@ -197,7 +197,7 @@ impl Tracer {
         }
     }
 
-    /// What is finished from now on is not valid.
+    /// Packets finished from now on are not valid.
     pub(crate) fn close(&mut self) {
         self.span = *self.span.start()..=monotonic_ns();
     }
@@ -236,7 +236,7 @@ impl Tracer {
         Ok(self.counts.as_ref().context("no times are counted")?.read()?)
     }
 
-    /// Takes counts of somebody from the kernel side who has gone, or has no packets for a while; whether they were still these.
+    /// Takes the counts of a group that has gone, or has no packets for a while, from the kernel side; whether they were still these.
     ///
     /// # Errors
     /// If times are not counted, or the kernel refuses to.
@@ -258,7 +258,7 @@ impl Tracer {
         Ok(self.counts.as_ref().context("no times are counted")?.connections()?)
     }
 
-    /// Where all packets are now, and what is lost: `shown` so far, and `left_out` of what is shown.
+    /// Where all packets are now, and the losses: `shown` so far, and `left_out` of the shown ones.
     ///
     /// # Errors
     /// If the kernel refuses to show it.
@@ -277,8 +277,8 @@ impl Tracer {
         self.probes.as_ref().and_then(Probes::missed)
     }
 
-    /// Detaches everything and returns what was lost until then, skipped calls included where the kernel counts them.
-    /// What was finished by now met all hooks; what is finished while they are detached is not valid.
+    /// Detaches everything and returns the losses until then, skipped calls included where the kernel counts them. Packets finished by now
+    /// met all hooks; those finished while they are detached are not valid.
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
@@ -321,9 +321,9 @@ impl Tracer {
         Ok(Ledger::of_run(&self.start, &self.capture.census()?, self.early, shown, LeftOut::default(), 0))
     }
 
-    /// Where the packets of the whole run are, once it has ended: those `shown`, those `left_out` of what was shown
-    /// (finished by [`Self::counted_until`]), and those `unwritten`. What met some of the hooks only, while they were being attached or detached, is not part
-    /// of it: it would look as if it had been dropped.
+    /// Where the packets of the whole run are, once it has ended: those `shown`, those `left_out` of what was shown (finished by
+    /// [`Self::counted_until`]), and those `unwritten`. Packets that met some of the hooks only, while they were being attached or
+    /// detached, are not part of it: they would look dropped.
     ///
     /// # Errors
     /// If it has not ended.
@@ -353,7 +353,7 @@ fn hooks(plan: &Plan, mechanism: Mechanism) -> Vec<[&'static str; 3]> {
     plan.choices.iter().flat_map(of).collect()
 }
 
-/// What is where at one moment of a run: what an interval begins and ends with.
+/// Where packets are at one moment of a run: an interval begins and ends with one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State {
     at: Instant,

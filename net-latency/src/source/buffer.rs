@@ -1,5 +1,5 @@
-//! The kernel's ring buffer (kernel/bpf/ringbuf.c), read where it is: nothing is copied. What was read stays until it is
-//! released, all that is before it too.
+//! The kernel's ring buffer (kernel/bpf/ringbuf.c), read where it is: nothing is copied. A record stays until it is released, with all
+//! before it.
 //!
 //! aya's reader lends one record at a time and releases it before the next. Records have to be put in order first, so each
 //! would have to be copied.
@@ -159,14 +159,14 @@ impl Mapping {
     /// The position that its first page begins with.
     #[inline]
     fn position(&self) -> &AtomicUsize {
-        // SAFETY: a page is aligned and has room for it; everybody reads and writes it as a whole.
+        // SAFETY: a page is aligned and has room for it; it is read and written as a whole everywhere.
         unsafe { AtomicUsize::from_ptr(self.start.cast().as_ptr()) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference to it any more. That this fails is not to be expected, and would only cost memory.
+        // SAFETY: there is no reference to it any more. That this fails is not to be expected, and would only cost memory.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }

@@ -1,7 +1,7 @@
 //! Records in the order in which their packets were finished.
 //!
-//! The ring buffer has them in the order in which the programs asked for room in it: one that another CPU, a softirq or a
-//! preempting task was ahead of comes late. So what is read is sorted, and the newest held back until the next read.
+//! The ring buffer has them in the order in which the programs reserved room in it: one that another CPU, a softirq or a preempting task
+//! overtook comes late. So records are sorted, and the newest held back until the next read.
 
 use std::mem;
 
@@ -53,7 +53,7 @@ impl<P: Clone> Order<P> {
         Some(place.clone())
     }
 
-    /// What was read and has not been taken.
+    /// Records that were read and not taken yet.
     pub fn waiting(&self) -> impl Iterator<Item = P> {
         self.keys[self.next..].iter().map(|(_, place)| place.clone())
     }

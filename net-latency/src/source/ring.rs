@@ -65,7 +65,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// What is there now that nothing is attached any more.
+    /// The remaining records, now that nothing is attached any more.
     fn read(self) -> Result<Vec<FineRecord>> {
         let now = monotonic_ns();
         let mut records = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) struct Record<'a> {
     pub packet: &'a PacketRecord,
     /// Its fine stages, if requested, as [`FineRecord`] has them.
     pub parts: Option<&'a [u64; PARTS]>,
-    /// Likewise, what was done for an answer.
+    /// Likewise, the work for an answer.
     pub served: Option<&'a Served>,
     /// When it was read, or a little before, in ns of `CLOCK_MONOTONIC`.
     pub read_ns: u64,
@@ -154,19 +154,19 @@ pub(crate) struct Capture {
     order: Option<Order<Place>>,
     /// Whether records have fine stages.
     is_fine: bool,
-    /// When what comes next was read, or a little before.
+    /// When the record that comes next was read, or a little before.
     read_ns: u64,
     /// With fine stages, until everything is detached.
     unfinished: Option<Unfinished>,
-    /// What was left then.
+    /// The records that remained then.
     left: Vec<FineRecord>,
     /// N of them are read.
     left_read: usize,
 }
 
 impl Capture {
-    /// Takes the maps out of the loaded object, which they outlive then: with fine stages also what is left of packets that
-    /// took `slower_ns` at least. Records come in order of completion, unless they may come `as_written`.
+    /// Takes the maps out of the loaded object, which they outlive then: with fine stages also the remaining packets that took `slower_ns`
+    /// at least. Records come in order of completion, unless they may come `as_written`.
     ///
     /// # Errors
     /// If one is not there: they were taken before.
@@ -298,8 +298,8 @@ impl Capture {
         Ok(Drops::new(counts.context("reading whose sockets drop packets")?))
     }
 
-    /// Counts what is where, at a moment in which no packet moves, if there is one within a few tries: a packet that comes meanwhile
-    /// looks as if it were between two hooks.
+    /// Counts where packets are, at a moment in which none moves, if there is one within a few tries: a packet that comes meanwhile looks
+    /// as if it were between two hooks.
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
@@ -315,7 +315,7 @@ impl Capture {
         Ok(census)
     }
 
-    /// Counts what is where. Takes a walk through the maps.
+    /// Counts where packets are. Takes a walk through the maps.
     ///
     /// # Errors
     /// If the kernel refuses to show its counters.
@@ -350,7 +350,7 @@ impl Names {
         place(&mut self.namespaces, netns, process)
     }
 
-    /// What is known of a packet that was finished at `wall_ns`.
+    /// Looks up the names that belong to a packet that was finished at `wall_ns`.
     #[inline(always)]
     pub(crate) fn find(&mut self, packet: &PacketRecord, wall_ns: i64) -> Found<'_> {
         let process = self.processes.find(packet.pid, packet.process, wall_ns);
@@ -378,7 +378,7 @@ fn place<'a>(
     netns: u32,
     process: Option<&'a Process>,
 ) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
-    // Of the host's namespace, which some pods are in too, a pod is not the name.
+    // The host's namespace, which some pods are in too, is not named after a pod.
     let is_elsewhere = !namespaces.is_own(netns);
     let pod = process.filter(|_| is_elsewhere).and_then(|process| process.pod.as_deref());
     let container = process.and_then(|process| process.container.as_ref()).map(|id| &id[..]);
@@ -416,7 +416,7 @@ impl RecordSource for Live<'_> {
         let Self { capture, span, since, counted_until, left_out, is_debugging, clock, names } = self;
         while let Some(record) = capture.read()? {
             let Record { packet, parts, served, read_ns } = record;
-            // Of nearly all packets the order of their stamps says at once which is the last, and that all are possible.
+            // For nearly all packets the order of their stamps says at once which is the last, and that all are possible.
             let in_order = possible::finished_in_order(packet, *since);
             // Whether every hook met it, its own last stamp says, which may be long before its line is complete.
             let completion_ns = in_order.unwrap_or_else(|| completion_ns(packet));
@@ -494,15 +494,15 @@ fn next_place(buffer: &mut Buffer, left: &[FineRecord], left_read: &mut usize) -
 /// A record of a buffer that has [`FineRecord`]s, or else [`PacketRecord`]s.
 #[inline]
 fn record(buffer: &Buffer, position: Position, is_fine: bool) -> Record<'_> {
-    // SAFETY: the buffer has records aligned to 8, of the size that it was mapped with, and nobody writes there before they are
-    // released, for which it must be borrowed mutably.
+    // SAFETY: the buffer has records aligned to 8, of the size that it was mapped with, and no one writes there before they are released,
+    // for which it must be borrowed mutably.
     unsafe { record_at(buffer.record(position), is_fine) }
 }
 
 /// The record that begins there.
 ///
 /// # Safety
-/// There are as many bytes, aligned to 8, and nobody writes there as long as it is used. Every bit pattern is a record.
+/// There are as many bytes, aligned to 8, and no one writes there as long as it is used. Every bit pattern is a record.
 #[inline]
 unsafe fn record_at<'a>(start: NonNull<u8>, is_fine: bool) -> Record<'a> {
     // SAFETY: the caller keeps to it.

@@ -39,7 +39,7 @@ impl Allowance {
         }
     }
 
-    /// The same with more tasks than CPUs, which preempt each other in programs of fentry too.
+    /// [`Self::of`] with more tasks than CPUs, which preempt each other in programs of fentry too.
     pub(crate) fn under_load(backend: Backend, skipped_calls: Option<u64>) -> Self {
         match (backend, skipped_calls) {
             (Backend::Auto | Backend::Fentry, Some(skipped_calls)) => Self::Counted { skipped_calls },

@@ -25,9 +25,9 @@ pub(crate) const ROLE: &str = "confine";
 
 /// A user without any capability.
 pub(crate) const NOBODY: &str = "nobody";
-/// The same user, as root of a user namespace of their own.
+/// [`NOBODY`] as root of a user namespace of its own.
 pub(crate) const USER_NAMESPACE: &str = "user-namespace";
-/// The same, of a network namespace too, whose loopback is up.
+/// [`NOBODY`] as root of a user namespace and a network namespace, whose loopback is up.
 pub(crate) const NETWORK_NAMESPACE: &str = "network-namespace";
 /// Root without `CAP_SYS_ADMIN`, `CAP_PERFMON` and `CAP_BPF`.
 pub(crate) const NO_CAPABILITIES: &str = "no-capabilities";
@@ -109,7 +109,7 @@ fn confine() -> Result<std::convert::Infallible> {
     Err(command.exec()).context("exec")
 }
 
-/// Root's capabilities after exec are what is left in the bounding set.
+/// Root's capabilities after exec are those left in the bounding set.
 fn drop_capabilities(capabilities: &[libc::c_ulong]) -> Result<()> {
     for capability in capabilities {
         // SAFETY: this prctl takes numbers only.
@@ -125,7 +125,7 @@ fn become_nobody() -> Result<()> {
     // SAFETY: these take numbers only.
     let results = unsafe { [libc::setgid(65534), libc::setuid(65534)] };
     for result in results {
-        nix::errno::Errno::result(result).context("becoming nobody")?;
+        nix::errno::Errno::result(result).context("becoming the user nobody")?;
     }
     Ok(())
 }
@@ -133,7 +133,7 @@ fn become_nobody() -> Result<()> {
 /// What `unshare --map-root-user` does for a user without privileges.
 fn become_root_of(namespaces: CloneFlags) -> Result<()> {
     become_nobody()?;
-    // Whoever has changed their user may not write their own maps before.
+    // A process that has changed its user may not write its own maps without this.
     nix::sys::prctl::set_dumpable(true)?;
     unshare(namespaces).context("unshare")?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -148,7 +148,7 @@ fn become_nobody_with(capabilities: &[libc::c_ulong]) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let set = capabilities.iter().fold(0u64, |set, capability| set | 1 << capability);
     let halves = [set as u32, (set >> 32) as u32];
-    // Of each half the effective, the permitted and the inheritable ones.
+    // The effective, the permitted and the inheritable ones of each half.
     let data = halves.map(|half| [half; 3]);
     let header = [VERSION_3, 0];
     // SAFETY: this prctl takes numbers only.

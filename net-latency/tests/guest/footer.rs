@@ -55,7 +55,7 @@ impl Footer {
         counts.into_iter().filter_map(Value::as_u64).sum()
     }
 
-    /// What is said of a function, by `calls`.
+    /// The entry of a function, by `calls`.
     pub(crate) fn function(&self, name: &str) -> Option<&Value> {
         self.0["functions"].as_array()?.iter().find(|function| function["function"] == name)
     }

@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     /// Whether this is the end of the function's call.
     pub(crate) is_end: bool,
-    /// Of an event, the fields that were requested, in that order.
+    /// The requested fields of an event, in that order.
     pub(crate) fields: Vec<u64>,
 }
 
@@ -296,7 +296,7 @@ pub(crate) struct Call {
     pub(crate) cpu: usize,
     /// ns of `CLOCK_MONOTONIC`.
     pub(crate) entered: u64,
-    /// The same, if the end was seen.
+    /// ns of `CLOCK_MONOTONIC`, if the end was seen.
     pub(crate) left: Option<u64>,
     /// How many other calls it was made within.
     pub(crate) depth: usize,
@@ -341,7 +341,7 @@ pub(crate) fn graph_follows_trampolines() -> Result<bool> {
     Ok(symbols.lines().any(|line| line.split(' ').nth(2) == Some("ftrace_graph_func")))
 }
 
-/// The functions to which something is attached now, whoever did it. Their names live as long as the process.
+/// The functions to which something is attached now, by any program. Their names live as long as the process.
 pub(crate) fn enabled_functions() -> Result<Vec<&'static str>> {
     let enabled = fs::read_to_string(Path::new(ROOT).join("enabled_functions"))?;
     let names = enabled.lines().filter(|line| !line.starts_with(char::is_whitespace));

@@ -110,7 +110,7 @@ fn fine(value: &Value, dir: Dir, proto: Proto, last: Option<u64>) -> Result<Opti
 fn sent(value: &Value, dir: Dir, proto: Proto) -> Result<[Option<u64>; 3]> {
     let has_all = value.get(SENT[QDISC]).is_some() && dir == Dir::Out;
     for (part, field) in SENT.iter().enumerate() {
-        // Nobody acknowledges a datagram.
+        // A datagram has no ACK.
         let is_there = has_all && (part != NET || proto == Proto::Tcp);
         ensure!(
             value.get(field).is_some() == is_there,
@@ -172,7 +172,7 @@ pub(crate) struct Line {
     pub(crate) sent: [Option<u64>; 3],
     /// Why TCP held it back, with fine stages.
     pub(crate) held: Option<String>,
-    /// Who had the CPU for which its reader waited, with fine stages.
+    /// The process that had the CPU for which its reader waited, with fine stages.
     pub(crate) cpu_held_by: Option<u32>,
     /// The smoothed round-trip time when TCP sent it.
     pub(crate) rtt: Option<u64>,
@@ -220,7 +220,7 @@ impl Line {
         let is_fine = has(SENT[QDISC]) || parts(dir, proto).iter().any(|(_, field)| has(field));
         ensure!(
             has("cpu_held_by") == (is_fine && dir == Dir::In),
-            "cpu_held_by is there for what nobody reads here, or missing"
+            "cpu_held_by is there for a packet that is not read here, or missing"
         );
         ensure!(value["seq"].is_null() == (proto == Proto::Udp), "seq is TCP's");
         let text = |field: &str| value[field].as_str().with_context(|| format!("{field} is not a string"));

@@ -37,7 +37,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tool::Backend;
 use verdict::{Skipped, judge};
 
-/// Set to 1 by whoever knows that this is root on a kernel that can be traced.
+/// Set to 1 if this is known to be root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
 
 /// How often each test runs, if not once.

@@ -75,8 +75,8 @@ impl Namespace {
     }
 }
 
-/// Whether TCP sends again what is acknowledged later than it thinks, in the calling thread's namespace. In ours it does not: on a
-/// busy machine that would be packets which nobody counts with.
+/// Whether TCP sends segments again whose ACK comes later than it expects, in the calling thread's namespace. In ours it does not: on a
+/// busy machine that would be packets that the tests don't expect.
 fn probe_for_lost_tails(on: bool) -> Result<()> {
     let value = if on { "3" } else { "0" };
     fs::write("/proc/sys/net/ipv4/tcp_early_retrans", value).context("tcp_early_retrans")
@@ -94,9 +94,9 @@ pub(crate) enum Version {
     V6,
 }
 
-/// Who passes on what a client and a server send each other.
+/// What lies between a client and a server.
 pub(crate) enum Between {
-    /// Nobody.
+    /// Nothing.
     Nothing,
     /// A bridge, or a redirect each way.
     Bridge(Namespace),
@@ -193,10 +193,10 @@ impl Path {
         self.far(|| Netem::delay(delay).apply(FAR))
     }
 
-    /// Has the client's end of a veth link (IPv4) forget the other's device address, which does not tell it any more: what is sent waits
-    /// below IP until [`Self::tell_neighbour`].
+    /// Has the client's end of a veth link (IPv4) forget the other's device address, which does not tell it any more: packets wait below IP
+    /// until [`Self::tell_neighbour`].
     pub(crate) fn forget_neighbour(&self) -> Result<()> {
-        // What is not answered is asked every 20 ms, for 10 s.
+        // Questions without an answer are repeated every 20 ms, for 10 s.
         let asks = [("retrans_time_ms", "20"), ("mcast_solicit", "500")];
         self.ask_neighbour(NEVER)?;
         let (_, far) = self.addresses();
@@ -209,11 +209,11 @@ impl Path {
         })
     }
 
-    /// The same, but what is sent is dropped after two questions, which takes some 40 ms (`neigh_invalidate`).
+    /// [`Self::forget_neighbour`], but packets are dropped after two questions, which takes some 40 ms (`neigh_invalidate`).
     pub(crate) fn lose_neighbour(&self) -> Result<()> {
         self.forget_neighbour()?;
         self.near(|| {
-            // What is sent to an own address goes by this one.
+            // Packets to an own address go by this one.
             set_up("lo")?;
             Ok(fs::write(format!("/proc/sys/net/ipv4/neigh/{NEAR}/mcast_solicit"), "2")?)
         })
@@ -224,7 +224,7 @@ impl Path {
         self.ask_neighbour(ALWAYS)
     }
 
-    /// When the server's end answers to who asks for its device address.
+    /// When the server's end answers questions for its device address.
     fn ask_neighbour(&self, answers: &str) -> Result<()> {
         self.far(|| Ok(fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", answers)?))
     }

@@ -71,7 +71,7 @@ impl Conversation {
             ensure!(line.ipver == version, fault("wrong IP version"));
             ensure!(line.proto == Proto::Tcp, fault("not TCP"));
             ensure!(line.netns.is_some(), fault("a socket without a network namespace"));
-            ensure!(line.mark == 0, fault("a mark that nobody set"));
+            ensure!(line.mark == 0, fault("a mark that was not set"));
             ensure!(line.ifname.as_deref() != Some(""), fault("a device without a name"));
             let is_sent_again = line.dir == Dir::Out && line.is("retrans");
             ensure!(
@@ -122,7 +122,7 @@ impl Conversation {
             ensure!(!is_twice, fault("the same segment twice"));
         }
         ensure!(!own.is_empty(), outcome.fault("no line of this connection", lines));
-        // Absent is never wrong; but it is to be rare. Whose write nobody saw has no process either.
+        // Absent is never wrong; but it is to be rare. A packet whose write was not seen has no process either.
         let writes_unknown =
             incomplete.iter().filter(|line| line.dir == Dir::Out && line.stages[0].is_none()).count();
         let excused = outcome.writes_unseen(own.len()).min(writes_unknown);
@@ -168,7 +168,7 @@ impl Conversation {
         numbered([&self.requests_out, &self.requests_in], lines, len)
     }
 
-    /// The same for replies.
+    /// Each of `lines` of replies that are all of `len` bytes with its number, from 0 on.
     pub(crate) fn replies_numbered<'a>(
         &self,
         lines: &'a [Line],
@@ -334,7 +334,7 @@ fn owner(pair: &Pair, line: &Line) -> (u32, String) {
     (peer.pid(), peer.comm())
 }
 
-/// The end whose process a line must name: who wrote the bytes, or who took them.
+/// The end whose process a line must name: the writer of the bytes, or their reader.
 pub(crate) fn sender_or_reader<'a>(pair: &'a Pair, line: &Line) -> &'a Peer {
     if pair.is_request(line) == (line.dir == Dir::Out) { &pair.client } else { &pair.server }
 }

@@ -83,7 +83,7 @@ impl Peer {
             found = Some(Self::spawn(comm)?).filter(|peer| peer.pid() == pid);
             Ok(found.is_some())
         })
-        .with_context(|| format!("nobody gets process id {pid}"))?;
+        .with_context(|| format!("no process gets id {pid}"))?;
         found.context("there is one")
     }
 
@@ -327,7 +327,7 @@ fn obey() -> Result<()> {
     let mut role = Role::default();
     if let Some(connection) = env::args_os().nth(3) {
         let descriptor = connection.to_str().context("a descriptor is a number")?.parse()?;
-        // SAFETY: whoever gives the number leaves the descriptor to this program.
+        // SAFETY: the caller that gives the number leaves the descriptor to this program.
         role.stream = Some(unsafe { TcpStream::from_raw_fd(descriptor) });
     }
     for command in io::stdin().lock().lines() {

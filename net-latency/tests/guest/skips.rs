@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::maps::{HashMap, Map, MapData, loaded_maps};
 use net_latency_common::{SKIPS_MAP, hook_key};
 
-/// Who comes finds no slot, and waits in a map that evicts.
+/// A new entry finds no slot, and waits in a map that evicts.
 pub(crate) const NO_SLOT: &str = "slots::full";
 
 /// Does something while every call of a hook is skipped, of which there must be one. The hook has its logic's name in the kernel

@@ -105,7 +105,7 @@ impl Terminal {
         self.screen.lock().map_err(|_| anyhow!("the terminal's parser panicked"))
     }
 
-    /// What is on the screen now.
+    /// The text on the screen now.
     pub(crate) fn text(&self) -> Result<String> {
         Ok(self.screen()?.screen().contents())
     }
@@ -190,7 +190,7 @@ fn read(mut master: File, screen: &Mutex<Parser>, is_over: &AtomicBool) {
         if let Ok(0) = poll(&mut [PollFd::new(&master, PollFlags::IN)], Some(&LOOK)) {
             continue;
         }
-        // The end is an error (EIO): nobody has the other end open any more.
+        // The end is an error (EIO): the other end is not open any more.
         let Ok(read @ 1..) = master.read(&mut bytes) else { return };
         if let Ok(mut screen) = screen.lock() {
             screen.process(&bytes[..read]);

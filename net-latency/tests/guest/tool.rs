@@ -350,7 +350,7 @@ impl Tool {
 
     /// Waits until it has told what came in N more intervals.
     pub(crate) fn expect_more_reports(&mut self, count: usize) -> Result<()> {
-        // What it has said and nobody has read yet is not among these.
+        // What it has said and was not read yet is not among these.
         while let Ok(Some(line)) = self.stderr.next(Duration::ZERO) {
             self.said.push(line);
         }
@@ -501,8 +501,8 @@ impl Outcome {
         footers.into_iter().find(Footer::is_end)
     }
 
-    /// Under load: of N lines those whose write call may be unknown, as the footer counts them; 1 in 1,000 at most.
-    /// One of 125,000 was seen on processors that run at the same time (Linux 7.3), and why is not known.
+    /// Under load: of N lines those whose write call may be unknown, as the footer counts them; 1 in 1,000 at most. One of 125,000 was seen
+    /// on processors that run at the same time (Linux 7.3), for an unknown reason.
     pub(crate) fn writes_unseen(&self, lines: usize) -> usize {
         let counted = if self.is_under_load { self.figure("unknown_stages.write_unseen").ok() } else { None };
         usize::try_from(counted.unwrap_or(0)).map_or(0, |counted| counted.min(1 + lines / 1_000))
@@ -553,8 +553,8 @@ impl Outcome {
         self.ledger_but_for(0)
     }
 
-    /// The same where a socket was closed with N packets unread: they are purged after a grace period (SOCK_RCU_FREE), which may
-    /// be still to come, or they are counted just then.
+    /// [`Self::ledger`] where a socket was closed with `unread` packets: they are purged after a grace period (SOCK_RCU_FREE), which may be
+    /// still to come, or they are counted just then.
     pub(crate) fn ledger_but_for(&self, unread: u64) -> Result<Ledger> {
         let ledger = self.open_ledger()?;
         let allowance = self.allowance();

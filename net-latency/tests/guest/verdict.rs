@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::{Error, Result};
 
-/// What is wrong with a run of the tool.
+/// A fault in a run of the tool.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) text: String,

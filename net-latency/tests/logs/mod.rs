@@ -9,7 +9,7 @@ use net_latency_common::{
 
 /// 2022-03-02 16:01:36 UTC in ns.
 const START_NS: i64 = 1_646_236_896_000_000_000;
-/// Names of the processes; one would be glad to be run by whoever opens the page.
+/// Names of the processes; one would run as a script in a careless page.
 const NAMES: [&[u8]; 6] =
     [b"firefox", b"nginx", b"postgres", b"redis-server", b"<script>alert(1", b"\"'&<b>\x1b[2J"];
 const CONNECTIONS: u64 = 300;

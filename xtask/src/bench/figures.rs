@@ -21,11 +21,11 @@ struct Cost {
     load: String,
     /// Instructions per message, everything included.
     instructions: u64,
-    /// Of those, the ones of the process that traces; older records don't tell.
+    /// The part of those in the tracing process; older records don't tell.
     own: Option<u64>,
     /// Lines per message.
     lines: f64,
-    /// Bytes of what was requested.
+    /// The requested bytes.
     bytes: Option<u64>,
 }
 
@@ -150,7 +150,7 @@ impl Figures {
         costs.chain(runs).collect()
     }
 
-    /// What is compared, by its name: what a mode adds to each load, and of that, where it writes lines, the user side's part.
+    /// The figures that are compared, by name: what a mode adds to each load, and where it writes lines, the user side's part of that.
     fn compared(&self) -> BTreeMap<String, i64> {
         let added = self.added().into_iter();
         let added = added.map(|(mode, load, instructions, _)| (format!("{load}, {mode}"), instructions));
@@ -254,7 +254,7 @@ impl Record {
         let mut figures =
             self.figures(kernel).with_context(|| format!("no figures of Linux {kernel} are on record"))?;
         let (Some(mode), Some(load)) = (words.next(), words.next()) else {
-            // What the tool said in its footers is for whoever measures.
+            // The tool's footers are for the one who measures.
             figures.runs.iter_mut().for_each(|run| run.said.clear());
             return Ok(format!("\n\n{}\n", figures.table()));
         };
@@ -313,7 +313,7 @@ mod tests {
         assert!(compare(40_290).risen.is_empty() && compare(20_000).risen.is_empty());
         assert_eq!(compare(40_310).risen, ["tcp, stream: 10,000 → 10,310 (+3.1 %)"]);
         assert_eq!(record.compare("7.2", &Figures::default()), Comparison::default());
-        // What is not on record is told, and has not risen.
+        // A figure that is not on record is told, and has not risen.
         let unknown = record.compare("7.2", &Figures::parse(&output(40_310)).expect("figures"));
         let new = vec!["tcp, stream: 10,310 (new)".to_owned()];
         assert_eq!(unknown, Comparison { new, ..Comparison::default() });

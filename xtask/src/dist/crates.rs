@@ -1,5 +1,4 @@
-//! Packages for `cargo install`: the user side's sources, and the kernel side's objects, so that whoever installs them needs no
-//! BPF toolchain.
+//! Packages for `cargo install`: the user side's sources, and the kernel side's objects, so that users need no BPF toolchain.
 //!
 //! They are packed from a copy of the sources below `target/`, whose manifests name nothing that isn't published.
 
@@ -53,7 +52,7 @@ pub(super) fn pack() -> Result<PathBuf> {
     let packages = stage.join("target/package");
     copy_sources(&stage)?;
     let mut pack = cargo("package");
-    // What is packed is checked as a whole, by `check`.
+    // The packages are checked as a whole, by `check`.
     pack.args(["--workspace", "--no-verify", "--allow-dirty", "--quiet"]).current_dir(&stage);
     quietly(pack.arg("--target-dir").arg(stage.join("target")), REMEDY)?;
     let mut made = PathBuf::new();

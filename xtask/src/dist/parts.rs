@@ -1,4 +1,4 @@
-//! What other people's work is in the binary: for `NOTICES.txt`, and for the CycloneDX list.
+//! The dependencies in the binary: for `NOTICES.txt`, and for the CycloneDX list.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ const LICENCES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTI
 /// What a static program has in it of the C library.
 const LIBC: &str = "GNU C Library, Copyright (C) Free Software Foundation, Inc. and others.\n\
     Its parts that this program needs are linked into it, under the terms of the GNU Lesser General Public\n\
-    License, version 2.1 or later. Its source is that of the distribution that this was built on; whoever wants\n\
+    License, version 2.1 or later. Its source is that of the distribution that this was built on; a user who wants\n\
     another version builds this program with it, by `cargo xtask dist`.\n";
 
 /// Other people's packages in the binary.
@@ -27,7 +27,7 @@ const LIBC: &str = "GNU C Library, Copyright (C) Free Software Foundation, Inc. 
 pub(super) struct Parts {
     /// In order of name and version.
     packages: Vec<Package>,
-    /// Who needs whom, by names and versions.
+    /// Dependencies, by names and versions.
     needs: BTreeMap<String, BTreeSet<String>>,
     /// SHA-256 of packages, by name and version, as Cargo.lock has them.
     checksums: BTreeMap<String, String>,
@@ -65,7 +65,7 @@ impl Parts {
         Ok(Self { packages, needs, checksums: checksums(&lock), rust: last(&rust, 1), libc: last(&libc, 1) })
     }
 
-    /// Who has written what, and under which licence.
+    /// The authors and licences of all packages.
     pub(super) fn notices(&self) -> Result<String> {
         let mut out = "net-latency has these works of others in it.\n\n".to_owned();
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Guests: what is in them, how they are booted, and what their first process does.
+//! Guests: their content, how they are booted, and what their first process does.
 
 pub(crate) mod demo;
 pub(crate) mod init;

@@ -50,7 +50,7 @@ const CARDS: [&str; 8] = [
 const PROCESSORS: &str = "2";
 /// The memory of a guest that needs no more.
 pub(crate) const MEBIBYTES: u32 = 1024;
-/// Says by what guests run, in QEMU's words, for those who know better.
+/// The accelerator for guests, in QEMU's words, if the default is not right.
 const ACCELERATOR: &str = "NET_LATENCY_ACCEL";
 const KVM: &str = "kvm";
 /// A guest that sleeps does so for about this time.
@@ -78,10 +78,10 @@ struct Board {
     append: &'static str,
 }
 
-/// With cmpxchg16b kernel 6.12 crashes in its allocator under emulation. For guests whose instructions nobody counts: told that copying
-/// by single bytes is fast (ERMS), which emulation does byte by byte, the kernel does so, above all in its verifier. Without, a guest
-/// takes a quarter less time. And on a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer
-/// doesn't work").
+/// With cmpxchg16b kernel 6.12 crashes in its allocator under emulation. For guests whose instructions are not counted: told that copying
+/// by single bytes is fast (ERMS), which emulation does byte by byte, the kernel does so, above all in its verifier. Without, a guest takes
+/// a quarter less time. And on a busy machine the emulated timer ticks too late for the kernel's check at boot ("IO-APIC + timer doesn't
+/// work").
 const PC: Board = Board {
     machine: &[],
     counted_cpu: "max,cx16=off",
@@ -330,7 +330,7 @@ impl Guest {
             let (started, ended) = (console.started(), console.ended());
             let bytes = console.feed(&buffer[..length]);
             if with_input && console.started() && !started {
-                // Not earlier: what is typed while nobody has opened the console gets lost.
+                // Not earlier: input before the console is open gets lost.
                 let (keyboard, watchdog) = (self.keyboard.clone(), self.watchdog.clone());
                 thread::spawn(move || type_input(&keyboard, &watchdog));
             }
@@ -416,7 +416,7 @@ impl Keyboard {
         self.write(&[key]);
     }
 
-    /// Returns whether there still is somebody to read it.
+    /// Returns whether it still has a reader.
     fn write(&self, bytes: &[u8]) -> bool {
         let mut stdin = self.0.lock().expect("no holder of the lock panics");
         stdin.write_all(bytes).and_then(|()| stdin.flush()).is_ok()
@@ -443,7 +443,7 @@ fn type_input(keyboard: &Keyboard, watchdog: &Watchdog) {
     }
 }
 
-/// Passes the command's data on. If nobody reads it any longer, the command is told as a terminal would.
+/// Passes the command's data on. If the reader has gone, the command is told as by a terminal.
 fn copy_data(data: &mut PipeReader, keyboard: &Keyboard) -> Result<()> {
     match io::copy(data, &mut io::stdout()).and_then(|_| io::stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

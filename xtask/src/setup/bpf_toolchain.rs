@@ -4,7 +4,7 @@
 
 use std::{env, path::Path, process::Command};
 
-/// Names or points to another toolchain, for those who keep their own.
+/// Names or points to another toolchain, for users who keep their own.
 pub(crate) const OVERRIDE: &str = "NET_LATENCY_BPF_TOOLCHAIN";
 
 /// Where Debian's `rustc-web` and `rust-web-src` put a compiler and its library source.

@@ -43,7 +43,7 @@ const MODULES: [&str; 24] = [
     "nf_flow_table_inet",
 ];
 
-/// The same, of which some kernels lack some: 5.10 has no TLS.
+/// Further modules, which some kernels lack: 5.10 has no TLS.
 const OPTIONAL: [&str; 3] = ["tls", "aesni_intel", "wireguard"];
 
 /// Written last; tells that the directory is complete, and for which of the settings above.
@@ -72,7 +72,7 @@ impl Series {
     const MATRIX: [Self; 5] =
         [Self::Version(5, 10), Self::Version(6, 1), Self::Version(6, 12), Self::Newest, Self::RealTime];
 
-    /// The same of an architecture: the kernel side takes Linux 5.18 on arm64.
+    /// [`Self::MATRIX`] for an architecture: on arm64 the kernel side needs Linux 5.18.
     pub(crate) fn matrix(arch: Arch) -> &'static [Self] {
         match arch {
             Arch::X86_64 => &Self::MATRIX,
@@ -188,7 +188,7 @@ impl FromStr for Series {
 pub(crate) struct Kernel {
     /// What it runs on.
     pub(crate) arch: Arch,
-    /// What it was asked for as.
+    /// As it was requested.
     pub(crate) series: Series,
     /// The first two numbers of its version, or `rt`.
     name: String,
@@ -256,7 +256,7 @@ pub(crate) fn ensure(arch: Arch, wanted: &[Series]) -> Result<Vec<Kernel>> {
             ),
         }
     }
-    ensure!(!kernels.is_empty(), "none of the kernels asked for is in Debian's archive");
+    ensure!(!kernels.is_empty(), "none of the requested kernels is in Debian's archive");
     Ok(kernels)
 }
 

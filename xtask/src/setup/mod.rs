@@ -1,4 +1,4 @@
-//! Installs what is missing. Everything here is quick when nothing is.
+//! Installs missing tools. Everything here is quick when none is missing.
 
 pub(crate) mod bpf_toolchain;
 pub(crate) mod browser;
@@ -62,7 +62,7 @@ pub(crate) fn ensure(needs: &Needs) -> Result<Vec<Kernel>> {
     Ok(ensure_meanwhile(needs, || ())?.0)
 }
 
-/// The same; what is only for guests is fetched while `action` runs, which may build.
+/// [`ensure`], which fetches files only for guests while `action` runs, which may build.
 pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> Result<(Vec<Kernel>, T)> {
     let mut apt = Apt::default();
     let guests = !needs.kernels.is_empty();

@@ -72,7 +72,7 @@ fn module_name(path: &str) -> String {
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-/// Orders modules so that each comes after those it needs. What is built in (`None`) is left out.
+/// Orders modules so that each comes after those it needs. Built-in ones (`None`) are left out.
 fn load_order(
     wanted: &[&str],
     mut needs: impl FnMut(&str) -> Result<Option<Vec<String>>>,

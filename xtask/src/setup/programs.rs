@@ -1,5 +1,5 @@
-//! Fetches programs of other people for guests: witnesses, and what the bench compares with. They are not installed: a guest gets
-//! copies, with the libraries that they need, since all else there is linked statically.
+//! Fetches third-party programs for guests: witnesses, and tools that the bench compares with. They are not installed: a guest gets copies,
+//! with the libraries that they need, since all else there is linked statically.
 
 use std::{
     fs,
@@ -51,7 +51,7 @@ pub(crate) fn files(arch: Arch, name: &str) -> Result<Vec<(String, PathBuf)>> {
     files_of(arch, name, name)
 }
 
-/// The same of a program of another name than its package.
+/// [`files`] of a program of another name than its package.
 pub(crate) fn files_of(arch: Arch, package: &str, name: &str) -> Result<Vec<(String, PathBuf)>> {
     let tree = ensure(arch, package, &mut Packages::of(arch))?;
     let programs = PROGRAMS.map(|directory| tree.join(directory).join(name));

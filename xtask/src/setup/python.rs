@@ -33,7 +33,7 @@ pub(crate) fn programs() -> PathBuf {
     directory().join("bin")
 }
 
-/// The same, installed if they aren't there.
+/// The directory of the programs, which are installed if they aren't there.
 pub(crate) fn ensure() -> Result<PathBuf> {
     let (programs, list) = (programs(), directory().join("packages"));
     let wanted = PACKAGES.join("\n");

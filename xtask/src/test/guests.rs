@@ -53,7 +53,7 @@ const RACE_FILTER: &str = "::race";
 const DAILY: (&str, &str) = ("NET_LATENCY_DAILY", "1");
 /// Asks for a [`Share`] of the tests.
 const SHARE: &str = "NET_LATENCY_TESTS";
-/// Says that whoever sleeps is woken.
+/// Says that a guest that sleeps is woken.
 const WOKEN: (&str, &str) = ("NET_LATENCY_WOKEN", "1");
 /// How often each test runs.
 const REPEAT: &str = "NET_LATENCY_REPEAT";
@@ -127,7 +127,7 @@ impl Share {
         matches!(self, Self::UserSide | Self::UserSideBehindHooks)
     }
 
-    /// How the test program is asked for it.
+    /// How it is requested from the test program.
     fn asked(self) -> Option<&'static str> {
         match self {
             Self::All => None,
@@ -145,7 +145,7 @@ impl Share {
     }
 }
 
-/// What is the same on every kernel: tested once.
+/// Tests that are the same on every kernel: run once.
 const USER_SIDE: &str = "user::";
 /// Where, if it is among the jobs.
 const OF_USER_SIDE: (Series, Part) = (Series::Version(6, 1), Part::Fentry);
@@ -182,7 +182,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or what is wanted.
+    /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or those requested.
     pub(super) fn of(args: &TestArgs) -> Self {
         let all = |series: Series| Part::ALL.map(|part| (series, part));
         let parts = match args.kernels.as_slice() {
@@ -251,7 +251,7 @@ impl Choice {
 
     /// What guests a part is shared by.
     fn shares(&self, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
-        // Whoever names kernels or tests gets all of them in one guest.
+        // If kernels or tests are named, one guest runs all of them.
         if self.is_named || self.filter.is_some() || part == Part::Race {
             return &[Share::All];
         }
@@ -326,7 +326,7 @@ impl fmt::Display for Job {
 pub(super) struct Programs {
     /// What goes into guests, and the test program.
     pub(super) tested: (Built, PathBuf),
-    /// The same as users have it, if the cost is to be measured.
+    /// The tool as users have it, if the cost is to be measured.
     pub(super) released: Option<(Built, PathBuf)>,
 }
 
@@ -457,7 +457,7 @@ fn report(job: &Job, result: Result<(Outcome, String)>, took: Duration, summary:
     }
     let mut stdout = io::stdout().lock();
     for line in text.lines() {
-        // Nobody is left to tell if standard output is closed; the exit code still counts.
+        // If standard output is closed, no reader is left; the exit code still counts.
         drop(writeln!(stdout, "{:>4} | {line}", job.kernel));
     }
     eprintln!("xtask: {name}: {:.0} s", took.as_secs_f64());

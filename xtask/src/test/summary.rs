@@ -8,7 +8,7 @@ const MESSAGE_LINES: usize = 12;
 const MOST_OF_A_LINE: usize = 600;
 /// What a guest's test program puts before a test's name and the reason why it plays again.
 const SECOND_TRY: &str = "second try: ";
-/// The same where the test has nothing to look at on that kernel.
+/// What it puts there where the test has nothing to look at on that kernel.
 const SKIPPED: &str = "skipped: ";
 
 /// What has passed and failed so far.
@@ -70,7 +70,7 @@ impl Summary {
         }
     }
 
-    /// Prints what was skipped or played again, why steps failed, and at last each one's name with the first line of why: reports are long, and
+    /// Prints skipped and repeated tests, why steps failed, and at last each one's name with the first line of why: reports are long, and
     /// the end of a log is what people see first.
     pub(crate) fn explain(&self) {
         for line in self.closing() {

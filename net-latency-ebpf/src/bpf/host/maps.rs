@@ -134,7 +134,7 @@ impl<T: 'static> Array<T> {
         self.place.with(|| Entries::new(count), |entries| entries.at(index as usize))
     }
 
-    /// Entries that somebody has looked at.
+    /// Entries that were looked at.
     #[cfg(test)]
     pub(crate) fn touched(&self) -> Vec<*mut T> {
         let count = self.entries.load(Ordering::Relaxed);
@@ -488,7 +488,7 @@ impl RingBuf {
         self.place.with(Ring::default, |ring| ring.bytes as u64)
     }
 
-    /// Takes what was submitted.
+    /// Takes the submitted records.
     ///
     /// # Panics
     /// If an entry was reserved and not handed back: no program may end so.

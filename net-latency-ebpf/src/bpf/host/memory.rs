@@ -104,7 +104,7 @@ pub(crate) unsafe fn read_kernel(to: *mut u8, len: u32, from: *const u8) {
     MEMORY.with_borrow(|memory| {
         let at = (from as u64).wrapping_sub(START) as usize;
         let bytes = at.checked_add(len).and_then(|end| memory.bytes.get(at..end));
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for `len` bytes.
         unsafe {
             match bytes {
                 Some(bytes) => ptr::copy_nonoverlapping(bytes.as_ptr(), to, len),
@@ -117,7 +117,7 @@ pub(crate) unsafe fn read_kernel(to: *mut u8, len: u32, from: *const u8) {
 pub(crate) unsafe fn read_kernel_str(to: *mut u8, len: u32, from: *const u8) {
     for at in 0..len as usize {
         let byte = if at + 1 == len as usize { 0 } else { read::<u8>(from as u64 + at as u64) };
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for `len` bytes.
         unsafe { to.add(at).write(byte) };
         if byte == 0 {
             break;

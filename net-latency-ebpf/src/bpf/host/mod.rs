@@ -73,7 +73,7 @@ impl Machine {
         MACHINE.with_borrow_mut(work)
     }
 
-    /// This thread's machine is as new: its maps are empty, and its memory is nobody's.
+    /// This thread's machine is as new: its maps are empty, and all its memory is free.
     pub fn reset() {
         maps::reset();
         memory::reset();

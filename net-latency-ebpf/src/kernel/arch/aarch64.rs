@@ -1,9 +1,8 @@
 //! arm64.
 //!
-//! Of BPF's atomic instructions those that fetch keep all before them from all behind them: the kernel compiles them to LDADDAL and
-//! SWPAL, or to a loop with STLXR and a barrier (`emit_lse_atomic`, `emit_ll_sc_atomic`), as it does its own `atomic_fetch_add` and
-//! `xchg`. It has them on arm64 since Linux 5.18. Others keep nothing apart. An address that is reckoned from a word that was read
-//! is used after that was read.
+//! BPF's fetching atomic instructions keep all before them from all behind them: the kernel compiles them to LDADDAL and SWPAL, or to a
+//! loop with STLXR and a barrier (`emit_lse_atomic`, `emit_ll_sc_atomic`), as it does its own `atomic_fetch_add` and `xchg`. It has them on
+//! arm64 since Linux 5.18. Others keep nothing apart. An address that is computed from a word is used after that word was read.
 
 #[cfg(all(target_arch = "bpf", any(feature = "calls", feature = "journey")))]
 use aya_ebpf::bindings::pt_regs;
@@ -26,7 +25,7 @@ pub(crate) const COUNT_IS_IN_TASK: bool = true;
 #[cfg(feature = "calls")]
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The stack pointer, which whoever calls from here has lowered: it has to keep its own return address there first.
+    /// The stack pointer. A function that calls another has lowered it, to keep its own return address there first.
     pub(crate) slot: u64,
     /// Its kprobe's address.
     pub(crate) function: u64,
@@ -171,7 +170,7 @@ pub(crate) fn page_size(bases: &PageBases) -> u64 {
     bases.are_values
 }
 
-/// The same pointer; what is read by it is read after the word that `loaded` gives.
+/// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn after<T>(pointer: *mut T, loaded: impl FnOnce() -> u64) -> *mut T {
@@ -196,7 +195,7 @@ pub(crate) fn in_order(word: *mut u64) {
     add_in_order(word, 0);
 }
 
-/// The same.
+/// [`in_order`] between reads alone.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn read_before(word: *mut u64) {
@@ -259,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_call_whose_frame_is_gone_has_ended_unseen() {
-        // What was entered at 160 returned to a function whose frame is at 176.
+        // The function entered at 160 returned to one whose frame is at 176.
         let (stack, entry) = entered(144, &[(176, OTHER), (304, OTHER)]);
         assert!(!entry.awaits(|address| address == TRAMPOLINE)(stack + 160));
         // One that returns elsewhere, in the same place.

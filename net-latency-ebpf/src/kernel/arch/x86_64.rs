@@ -84,7 +84,7 @@ pub(crate) fn page_size(_bases: &PageBases) -> u64 {
     PageBases::PAGE
 }
 
-/// The same pointer; what is read by it is read after the word that `loaded` gives.
+/// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
 #[inline(always)]
 pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T {
     pointer
@@ -94,7 +94,7 @@ pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T
 #[inline(always)]
 pub(crate) fn in_order(_word: *mut u64) {}
 
-/// The same between reads alone: the compiler keeps them apart.
+/// [`in_order`] between reads alone: the compiler must not swap them.
 #[inline(always)]
 pub(crate) fn read_before(_word: *mut u64) {
     #[cfg(target_arch = "bpf")]
@@ -117,7 +117,7 @@ pub(crate) fn write_in_order(word: *mut u64, value: u64) {
     unsafe { word.write_volatile(value) };
 }
 
-/// The same of the word at an offset, which to the compiler may read any memory: it comes after all that was written before.
+/// Writes the word at an offset after all that was written before: to the compiler this may read any memory.
 #[cfg(all(target_arch = "bpf", feature = "packets"))]
 macro_rules! write_last {
     ($base:expr, $at:expr, $value:expr) => {

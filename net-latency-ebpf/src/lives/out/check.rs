@@ -1,4 +1,4 @@
-//! Whether lines say what was true of packets that went out, and every packet is counted once.
+//! Whether lines agree with the truth about packets that went out, and every packet is counted once.
 
 use std::{format, string::String};
 
@@ -109,7 +109,7 @@ pub(in crate::lives) fn check_all(world: &World, counted: &Counters, in_flight: 
     Ok(())
 }
 
-/// Who a line says has written the packet, and when.
+/// Checks the writer and the time of the write in a line.
 fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> Result<(), String> {
     let packet = &world.truth.out.packets[number];
     let ids = u64::from(line.pid) << 32 | u64::from(line.tid);
@@ -129,14 +129,15 @@ fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> 
         }
         if line.pid != 0 {
             let call =
-                packet.app.ok_or_else(|| format!("packet {number} was written by nobody who was seen"))?;
+                packet.app.ok_or_else(|| format!("packet {number} was written by no call that was seen"))?;
             let process = world.truth.calls[call].ids >> 32;
             if u64::from(line.pid) != process {
                 return Err(format!("packet {number} is of process {}, not {process}", line.pid));
             }
         }
     } else {
-        let call = packet.app.ok_or_else(|| format!("packet {number} was written by nobody who was seen"))?;
+        let call =
+            packet.app.ok_or_else(|| format!("packet {number} was written by no call that was seen"))?;
         let call = &world.truth.calls[call];
         if !(call.from < app && app <= call.to) {
             return Err(format!(
@@ -148,7 +149,7 @@ fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> 
             return Err(format!("packet {number} is of {ids:#x}, not {:#x}", call.ids));
         }
     }
-    // It may be that who is wanted can't be named any more.
+    // It may be that the wanted task can't be named any more.
     let its = packet.app.map(|call| world.truth.calls[call].ids).into_iter().chain(packet.users.clone());
     let named = (line.pid != 0).then(|| u64::from(line.pid) << 32);
     let is_wanted = |ids: u64| {
@@ -156,13 +157,13 @@ fn check_author(world: &World, line: &PacketRecord, number: usize, app: u64) -> 
         place.is_some_and(|place| world.wanted[place])
     };
     if world.truth.is_filtered && !named.map_or_else(|| its.into_iter().any(is_wanted), is_wanted) {
-        return Err(format!("packet {number} is of nobody who is wanted"));
+        return Err(format!("packet {number} is of no wanted task"));
     }
     if line.pid == 0 {
         return if line.tid == 0 && line.comm[0] == 0 && line.process[0] == 0 {
             Ok(())
         } else {
-            Err(format!("packet {number} is of nobody, who has a name"))
+            Err(format!("packet {number} has no process, but a name"))
         };
     }
     let tasks = world.tasks.iter().filter(|task| task.ids >> 32 == u64::from(line.pid));

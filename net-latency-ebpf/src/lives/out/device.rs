@@ -92,7 +92,7 @@ impl Out {
             if is_tcp {
                 renumber(world, piece, number * each);
             }
-            // Of a datagram's nothing is known any more.
+            // A datagram's segments are not known any more.
             let of = Some(queued).filter(|_| number == 0 && is_tcp);
             begin_driver(world, piece, of);
             self.free(world, piece);
@@ -136,7 +136,7 @@ impl Out {
     }
 }
 
-/// A driver gets an skb, which stands for what was queued by that call.
+/// A driver gets an skb, which stands for the skb that was queued by that call.
 fn begin_driver(world: &mut World, skb: Skb, queued: Option<usize>) {
     if is_fine() {
         let call = hook!(world, Hook::Other, skb.packet, tcp::transmit::driven(hooked(skb)));
@@ -147,7 +147,7 @@ fn begin_driver(world: &mut World, skb: Skb, queued: Option<usize>) {
         packet.pieces = packet.pieces.saturating_sub(1);
         packet.is_out |= packet.pieces == 0;
         if let Some(queued) = queued {
-            // Of a tunnel's and what is below it, the latter.
+            // Of a tunnel's skb and the one below it, the latter.
             out.driven.retain(|other| other.queued != queued);
             out.driven.push(Driven { queued, started: call, finished: None, is_unqueued });
         }
@@ -220,7 +220,7 @@ pub(in crate::lives) fn check_sent(
     let is_limited = truth.out.is_limited;
     let is_new = packet.protocol == IPPROTO_TCP && packet.flags & (FLAG_RETRANS | FLAG_CONTROL) == 0;
     let may_have_ack = is_new && !is_sent_again();
-    // Of what is cut up for its driver, the first segment of TCP's is known by its number, unless a tunnel has wrapped it up.
+    // If an skb of TCP's is cut up for its driver, the first segment is known by its number, unless a tunnel has wrapped it up.
     let is_told = packet.segs == 1 || is_new && !packet.is_wrapped;
     let is_known = is_told && (may_have_ack || !is_new) && !is_limited;
     let was_before_line =

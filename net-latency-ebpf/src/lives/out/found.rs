@@ -52,7 +52,7 @@ fn holds_fine(steps: &[Step]) {
 }
 
 fn run(steps: &[Step], seeds: u64, fine: bool) {
-    // What was there before tracing, and at which numbers streams begin, is drawn.
+    // The state before tracing, and the numbers at which streams begin, are drawn at random.
     for seed in 1..seeds {
         for is_direct in [false, true] {
             let plain = History::of(steps);
@@ -166,8 +166,8 @@ fn bytes_of_a_call_that_waits_are_not_the_next_ones() {
     holds(&[waits(0, 1), waits(1, 0), goes_on(0), goes_on(1)]);
 }
 
-/// A control packet is dropped by its device's queue, and its skb lies where a datagram was that ended unseen: that one's end was all that
-/// was noted. What had the address next, a segment that GSO made, lent the packet its driver's time.
+/// A control packet is dropped by its device's queue, and its skb lies where a datagram was that ended unseen: only that one's end was
+/// noted. The next skb at the address, a segment that GSO made, lent the packet its driver's time.
 #[test]
 fn what_is_dropped_is_not_only_what_had_its_address_before() {
     holds_fine(&[
@@ -219,7 +219,8 @@ fn what_nagle_holds_waits_for_an_ack() {
     holds_fine(&[write(0, 0, 3, SOFTIRQ), more, wait, push(1), ack]);
 }
 
-/// What ends a stream goes at once, be it short, and seemed to be held by Nagle's algorithm where something else stopped TCP.
+/// The last segment of a stream goes at once, even if it is short, and seemed to be held by Nagle's algorithm where something else stopped
+/// TCP.
 #[test]
 fn nagle_does_not_hold_what_has_a_fin() {
     let more = tcp(Write { task: 0, socket: 0, size: 1, copied: 12, waits: false, sends: 0, way: SOFTIRQ });
@@ -237,7 +238,7 @@ fn holds_for_one(steps: &[Step]) {
     }
 }
 
-/// A process that nobody asks for begins a datagram, and one that is wanted, which has called before in vain, completes it.
+/// An unwanted process begins a datagram, and a wanted one, whose call before failed, completes it.
 #[test]
 fn what_others_have_begun_is_not_of_who_completes_it() {
     let fails =
@@ -245,7 +246,7 @@ fn what_others_have_begun_is_not_of_who_completes_it() {
     holds_for_one(&[fails, send(1, true, SOFTIRQ), send(2, false, SOFTIRQ)]);
 }
 
-/// What a connection had in flight has ended unseen, and what it sends next, which nobody asks for, has the address of that.
+/// A connection's packet in flight has ended unseen, and what it sends next, which is unwanted, has the same address.
 #[test]
 fn what_nobody_asks_for_is_not_what_was_in_flight() {
     let cloned = Way { fate: Fate::Cloned, ..SOFTIRQ };

@@ -63,7 +63,7 @@ pub(in crate::lives) struct Change {
     life: usize,
     at: u64,
     reason: Option<Held>,
-    /// Whether the kernel's clock says so, and no test whose hook is seen: what was there before may be taken for that.
+    /// Whether the kernel's clock says so, and no test whose hook is seen: an earlier reason may be taken for that.
     is_by_clock: bool,
 }
 
@@ -299,7 +299,7 @@ pub(in crate::lives) fn check(world: &World, line: &PacketRecord, life: usize) -
     let said = Held::of(line.held.into());
     let is_asked = is_fine() && Machine::with(|machine| machine.offsets.sock_sk_write_queue != 0);
     if !is_asked || app == 0 || line.flags & (FLAG_CONTROL | FLAG_RETRANS) != 0 {
-        return if line.held == 0 { Ok(()) } else { Err(format!("held by {said:?}, which nobody knows")) };
+        return if line.held == 0 { Ok(()) } else { Err(format!("held by {said:?}, which can't be known")) };
     }
     let runs = runs(&world.truth.out.held, life, transport);
     let half = (transport - app) / 2;

@@ -48,7 +48,7 @@ pub(super) enum Step {
     },
 }
 
-/// Who has the CPU: one of the tasks that send, or a softirq.
+/// What has the CPU: one of the tasks that send, or a softirq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Task(u8),
@@ -210,12 +210,12 @@ struct Travelling {
     place: Place,
 }
 
-/// All that sends, and what is on its way.
+/// All senders, and the packets on their way.
 pub(super) struct Out {
     senders: Vec<Sender>,
     datagrams: Vec<Datagrams>,
     waiting: Vec<Travelling>,
-    /// What is in a device's queue, and the call by which it came there.
+    /// The skbs in a device's queue, and the calls by which they came there.
     kept: Vec<(Skb, usize)>,
     tunnel: Net,
     /// The tasks that send, by their numbers in the world.
@@ -279,7 +279,7 @@ impl Out {
             Step::Resume { which, who, way } => {
                 if !self.waiting.is_empty() {
                     let next = self.waiting.remove(usize::from(which) % self.waiting.len());
-                    // Of a datagram's pieces nothing is seen being made. One may have the address of another thread's datagram on the same socket
+                    // The pieces of a datagram are made unseen. One may have the address of another thread's datagram on the same socket
                     // that ended unseen, and come to the device in that thread: a limit in docs/accuracy.md.
                     let packet = &world.truth.out.packets[next.skb.packet];
                     let is_new =
@@ -470,7 +470,7 @@ impl Out {
             packet.stamped.push(copy.address);
         }
         let is_thread = is_known_here(packet.source);
-        // Of a copy of a copy no more is known.
+        // A copy of a copy is not followed any more.
         let is_followed =
             skb.address == packet.skb || packet.protocol == IPPROTO_TCP && skb.address == packet.copy;
         if packet.is_parked {
@@ -497,7 +497,7 @@ impl Out {
             let packet = &world.truth.out.packets[skb.packet];
             (packet.segs, packet.len, packet.protocol)
         };
-        // What was cut before is not cut again.
+        // Skbs that were cut are not cut again.
         if world.segs(skb) < 2 {
             return true;
         }
@@ -531,7 +531,7 @@ impl Out {
             self.waiting.push(Travelling { skb: piece, place: now.place });
         }
         self.free(world, skb);
-        // Of a datagram's segments none is followed, and of TCP's the first one.
+        // None of a datagram's segments is followed, and only the first of TCP's.
         let packet = &mut world.truth.out.packets[skb.packet];
         (packet.skb, packet.copy) = (0, 0);
         false

@@ -345,7 +345,7 @@ impl Sender {
         self.queue.iter().position(|segment| segment.start >= self.sent)
     }
 
-    /// `tcp_fragment`, `tso_fragment`: what is behind the first `len` bytes is an skb of its own.
+    /// `tcp_fragment`, `tso_fragment`: the bytes behind the first `len` become an skb of their own.
     fn cut(&mut self, world: &mut World, index: usize, len: u64) {
         let old = self.queue[index];
         if len == 0 || len >= old.end - old.start {
@@ -377,7 +377,7 @@ impl Sender {
         world.set_segs(segment.skb, len.div_ceil(MSS).max(1) as u16);
     }
 
-    /// Frees what was sent and is acknowledged, or all.
+    /// Frees skbs that are sent and acknowledged, or all.
     fn free_queue(&mut self, world: &mut World, until: u64) {
         while let Some(first) = self.queue.front()
             && first.end <= until
@@ -461,7 +461,7 @@ impl Out {
                     // Nothing behind a FIN.
                     let until = (sender.acked + u64::from(len) * UNIT).min(sender.sent).min(sender.written);
                     let (life, acked) = (sender.life, sender.acked);
-                    // What was sent before tracing began is there by now.
+                    // Packets sent before tracing began have arrived by now.
                     let before = sender.queue.iter().take_while(|segment| segment.packet.is_none());
                     let acked =
                         before.map(|segment| segment.end).max().unwrap_or(0).min(sender.sent).max(acked);

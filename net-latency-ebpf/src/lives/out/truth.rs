@@ -1,11 +1,11 @@
-//! What was true of packets that go out: who wrote their bytes, and what became of them.
+//! The truth about packets that go out: who wrote their bytes, and what became of them.
 
 use std::vec::Vec;
 
 use super::held;
 use crate::lives::truth::Ends;
 
-/// Who sends one packet at a time, as far as the kernel side knows: a socket's life of TCP, a thread of UDP.
+/// A sender of one packet at a time, as far as the kernel side knows: a socket's life of TCP, a thread of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lives) enum Source {
     Socket(usize),
@@ -30,7 +30,7 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) dsacks: u16,
     /// The call that wrote its first byte.
     pub(in crate::lives) app: Option<usize>,
-    /// Of one that the kernel made: the tasks that it may be of.
+    /// For one that the kernel made: the tasks to which it may belong.
     pub(in crate::lives) users: Vec<u64>,
     /// Its skb, and the last copy of it that anything saw being made; 0 for none.
     pub(in crate::lives) skb: u64,
@@ -54,7 +54,7 @@ pub(in crate::lives) struct Packet {
     pub(in crate::lives) is_wrapped: bool,
     /// How many pieces of it no driver has got yet, if it was cut up.
     pub(in crate::lives) pieces: u16,
-    /// Whether a driver has got it, be it as a copy.
+    /// Whether a driver has got it, or a copy of it.
     pub(in crate::lives) is_out: bool,
     /// Whether an skb of it was dropped.
     pub(in crate::lives) is_dropped: bool,
@@ -155,7 +155,7 @@ impl Out {
         self.writes.iter().find(write).map(|write| write.call)
     }
 
-    /// Whoever sends goes on: with this packet, or with none.
+    /// A sender goes on: with this packet, or with none.
     pub(in crate::lives) fn goes_on(&mut self, source: Source, packet: Option<usize>) {
         self.newest.retain(|(other, _)| *other != source);
         self.newest.extend(packet.map(|packet| (source, packet)));

@@ -217,7 +217,7 @@ impl Out {
         world.put(socket.sk, world.offsets.udp_sock_pending, 0_u32);
     }
 
-    /// `ip_send_skb`, `ip6_send_skb`. Of UDP, by this call.
+    /// `ip_send_skb`, `ip6_send_skb` of a datagram of UDP, by this call.
     fn datagram(&mut self, world: &mut World, number: usize, len: u32, call: Option<usize>, way: Way) {
         let Datagrams { flow, sk, protocol, .. } = self.datagrams[number];
         let ids = crate::bpf::host::Machine::with(|machine| machine.ids);

@@ -21,7 +21,7 @@ const MARKS: [(char, u64); 6] = [
 const TIME_WIDTH: usize = 15;
 const CALLER_WIDTH: usize = 23;
 
-/// What is shown beside names and durations.
+/// Columns beside names and durations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
     pub(super) addresses: bool,

@@ -16,7 +16,7 @@ use crate::{
 struct Object<'a> {
     /// When it was entered.
     ts: &'a str,
-    /// The same, in ns of `CLOCK_MONOTONIC`.
+    /// When it was entered, in ns of `CLOCK_MONOTONIC`.
     mono_ns: u64,
     function: &'a str,
     address: String,
@@ -31,7 +31,7 @@ struct Object<'a> {
     comm: Option<String>,
     cpu: u32,
     exit_cpu: u32,
-    /// The same number for all calls within one outermost call.
+    /// A number that all calls within one outermost call share.
     tree: u64,
 }
 

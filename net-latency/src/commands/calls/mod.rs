@@ -283,7 +283,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What was counted since everything was attached.
+    /// The counts since everything was attached.
     fn counters(&self) -> Result<CallCounters, Failure> {
         Ok(self.maps.counters()?.since(&self.before))
     }
@@ -414,7 +414,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After everything is detached: what is left. Returns the lines that nobody took.
+    /// After everything is detached: the rest. Returns the lines that were not read.
     fn finish(&mut self) -> Result<u64, Ended> {
         while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
         if !self.is_enough() {

@@ -1,4 +1,4 @@
-//! Names of what is called, and of who calls.
+//! Names of functions and their callers.
 
 use std::io::Write as _;
 
@@ -29,7 +29,7 @@ impl Functions {
         self.number(address).map(|number| &self.0[number])
     }
 
-    /// Its name, or what is known of it.
+    /// Its name; `?` if it is not known.
     pub(super) fn name(&self, address: u64) -> &str {
         self.get(address).map_or("?", |function| &function.name)
     }
@@ -62,7 +62,7 @@ pub(super) fn context(call: &CallRecord) -> &'static str {
     }
 }
 
-/// Whether the task is the caller, and not only what was interrupted.
+/// Whether the task is the caller, and was not only interrupted.
 pub(super) fn is_by_task(call: &CallRecord) -> bool {
     call.level == u32::from(LEVEL_TASK)
 }

@@ -1,4 +1,4 @@
-//! What was called how often and for how long, over the whole run, and what is missing in that.
+//! Which functions were called how often and for how long, over the whole run, and the calls missing there.
 
 use std::{io, time::Duration};
 
@@ -82,7 +82,7 @@ impl Totals {
     }
 }
 
-/// What is said at the end.
+/// The summary at the end.
 #[derive(Debug)]
 pub(super) struct Footer<'a> {
     pub(super) totals: &'a Totals,
@@ -170,7 +170,7 @@ impl Footer<'_> {
     }
 }
 
-/// The same for programs; docs/footer.schema.json describes it.
+/// The totals for programs; docs/footer.schema.json describes them.
 #[derive(Serialize)]
 struct Object<'a> {
     #[serde(flatten)]

@@ -9,7 +9,7 @@ const MOST_OF_TREE: usize = 4096;
 /// Calls that are kept of all trees that are not complete.
 const MOST: usize = 65_536;
 
-/// An outermost call and what is within it.
+/// An outermost call and those within it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tree {
     /// In the order of their entries.
@@ -37,7 +37,7 @@ pub(super) fn self_ns(call: &CallRecord) -> u64 {
     duration_ns(call).saturating_sub(call.children_ns)
 }
 
-/// What is not complete, by context.
+/// Incomplete trees, by context.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     waiting: HashMap<(u64, u32), Waiting>,
@@ -53,7 +53,7 @@ struct Waiting {
 }
 
 impl Trees {
-    /// Adds a call that has returned, after all those of its context that returned before, and hands on what is complete.
+    /// Adds a call that has returned, after all those of its context that returned before, and hands on complete trees.
     pub(super) fn add(&mut self, call: CallRecord, mut complete: impl FnMut(Tree)) {
         let context = (call.task, call.level);
         if call.depth > 0 {
@@ -79,7 +79,7 @@ impl Trees {
         complete(Tree { calls: in_order(calls), has_root: true, cut });
     }
 
-    /// No more calls will come: what is within calls that have not returned.
+    /// No more calls will come: hands on those within calls that have not returned.
     pub(super) fn finish(&mut self, mut complete: impl FnMut(Tree)) {
         let mut rest: Vec<_> =
             self.waiting.drain().filter_map(|(_, waiting)| without_root(waiting.calls)).collect();

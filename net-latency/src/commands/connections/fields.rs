@@ -17,7 +17,7 @@ pub(super) trait Kind: Sized {
     /// Appends it as JSON.
     fn write_json(&self, time: &mut TimeText, out: &mut Vec<u8>);
 
-    /// Appends it as CSV; what is unknown is empty.
+    /// Appends it as CSV; empty if unknown.
     fn write_csv(&self, time: &mut TimeText, out: &mut Vec<u8>);
 
     /// It, from JSON, or from a value of CSV as a string.
@@ -208,7 +208,7 @@ impl Kind for Time {
     }
 }
 
-/// Bytes of somebody's choice.
+/// A name: any bytes that a user chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     bytes: [u8; Self::LONGEST],
@@ -322,7 +322,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Who began it.
+    /// The end that opened it: this machine's role.
     Role {
         Client "client",
         Server "server",
@@ -350,7 +350,7 @@ words! {
 }
 
 words! {
-    /// Who ended it.
+    /// The end that closed it, and how.
     ClosedBy {
         Local "local",
         Peer "peer",

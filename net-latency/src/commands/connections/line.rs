@@ -86,7 +86,7 @@ pub(in crate::commands) fn accept_ns(record: &ConnectionRecord) -> Option<u64> {
     ends.map(|(from, to)| to.saturating_sub(from))
 }
 
-/// Who began it.
+/// This machine's role on the connection.
 pub(in crate::commands) fn role(record: &ConnectionRecord) -> Option<Role> {
     match record.flags {
         flags if flags & CONNECTION_CLIENT != 0 => Some(Role::Client),
@@ -114,7 +114,7 @@ pub(in crate::commands) fn outcome(record: &ConnectionRecord) -> (State, Option<
     let is_reset = [libc::ECONNRESET, libc::EPIPE, libc::ECONNREFUSED].contains(&error);
     match (record.state, error) {
         (SYN_SENT, libc::ECONNREFUSED) => (State::Refused, Some(ClosedBy::ResetByPeer)),
-        // `tcp_abort`, for `ss -K` and the like: nobody at either end has closed it.
+        // `tcp_abort`, for `ss -K` and the like: neither end has closed it.
         (SYN_SENT, libc::ECONNABORTED) => (State::Abandoned, Some(ClosedBy::Local)),
         (_, libc::ECONNABORTED) => (State::Reset, Some(ClosedBy::ResetByLocal)),
         (_, libc::ETIMEDOUT) => (State::Timeout, Some(ClosedBy::Timeout)),

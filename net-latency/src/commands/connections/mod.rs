@@ -238,7 +238,7 @@ impl Run<'_> {
         self.config.count.is_some_and(|count| self.shown >= count.get())
     }
 
-    /// Shows what is open, and how queues are.
+    /// Shows open connections, and the state of queues.
     fn look(&mut self, patience: Duration) -> Result<bool, Ended> {
         self.read(patience)?;
         self.totals.forget_open();
@@ -298,7 +298,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is left, and what is open. Returns the lines that nobody took.
+    /// The rest, and open connections. Returns the lines that were not read.
     fn finish(&mut self) -> Result<u64, Ended> {
         while !self.read(LAST_PATIENCE)? && !self.sink.is_stalled() {}
         if !self.sink.is_stalled() {

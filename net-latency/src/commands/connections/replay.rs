@@ -72,7 +72,7 @@ enum Next {
     Log,
     /// As many were shown as were requested.
     End,
-    /// Nobody reads the output any more.
+    /// The output has no reader any more.
     Closed,
 }
 

@@ -187,7 +187,7 @@ fn totals() -> Totals {
         family: AF_INET6 as u8,
         ..ListenerRecord::default()
     };
-    // Two of a group, one of which was closed; and one that nobody asked for anything.
+    // Two of a group, one of which was closed; and one that had no connection.
     totals.listener(&listener);
     let closed =
         ListenerRecord { socket: 1, accepted: 5, overflows: 20, drops: 21, is_closed: 1, ..listener };

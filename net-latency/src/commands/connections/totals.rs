@@ -1,4 +1,4 @@
-//! What a run's connections were, over all of it, and what is missing.
+//! Totals of a run's connections, and those missing there.
 
 use std::{collections::BTreeMap, io, net::IpAddr, time::Duration};
 
@@ -71,7 +71,7 @@ pub(super) struct Totals {
     /// By role: that of clients first.
     handshakes: [Times; 2],
     accepts: Times,
-    /// Of sockets that have been closed.
+    /// Queues of sockets that have been closed.
     closed: BTreeMap<Place, Queue>,
     /// Those that are there, as they were last.
     open: BTreeMap<u64, ListenerRecord>,
@@ -122,7 +122,7 @@ impl Totals {
                 ..queue
             };
         }
-        // One that nobody asked for anything says nothing.
+        // One without any connection says nothing.
         all.retain(|_, queue| queue.accepted + queue.overflows + queue.drops + queue.waiting > 0);
         all
     }
@@ -132,7 +132,7 @@ impl Totals {
     }
 }
 
-/// What is said at the end.
+/// The summary at the end.
 #[derive(Debug)]
 pub(super) struct Footer<'a> {
     pub(super) totals: &'a Totals,
@@ -263,7 +263,7 @@ impl Footer<'_> {
     }
 }
 
-/// The same for programs; docs/footer.schema.json describes it.
+/// The totals for programs; docs/footer.schema.json describes them.
 #[derive(Serialize)]
 struct Object {
     #[serde(flatten)]

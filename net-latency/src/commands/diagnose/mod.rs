@@ -45,8 +45,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Collects, and says what it is.
 ///
 /// # Errors
-/// [`Failure::CannotTrace`] before anything is attached; a usage failure for what is no log; a runtime failure if reading or
-/// writing fails.
+/// [`Failure::CannotTrace`] before anything is attached; a usage failure if it is no log; a runtime failure if reading or writing fails.
 pub(crate) fn run(config: &DiagnoseConfig) -> Result<(), Failure> {
     pace::block_on(async {
         match &config.input {
@@ -63,7 +62,7 @@ fn new_model(config: &DiagnoseConfig) -> Model {
     Model::new(config.threshold, ports::ephemeral())
 }
 
-/// What is known of connections, for a summary that has room for it.
+/// Figures of connections, for a summary that has room for them.
 fn connections(config: &DiagnoseConfig) -> Option<Connections> {
     (config.footer == FooterFormat::Json).then(|| Connections::new(Some(ports::ephemeral_word())))
 }
@@ -102,7 +101,7 @@ async fn trace(config: &DiagnoseConfig, tracing: &TracingConfig, duration: Durat
     live.collect(&mut signals, &mut selected, &sink, duration).await?;
     let elapsed = started.elapsed();
     let losses = live.finish()?;
-    // What is slow comes before all other figures.
+    // Slow services come before all other figures.
     let written = write(config, &live.model, Some(&losses), &mut sink);
     live.sum_up(config, elapsed, &losses)?;
     written
@@ -180,7 +179,7 @@ impl Live {
         Ok(())
     }
 
-    /// Detaches, and takes what is left.
+    /// Detaches, and takes the rest.
     fn finish(&mut self) -> Result<Losses, Failure> {
         self.sensors.look_at_cpus(self.summary.packets());
         self.sensors.look(self.model.processes(), monotonic_ns());
@@ -205,7 +204,7 @@ impl Live {
         Ok(losses)
     }
 
-    /// Says what was traced and what was not.
+    /// Says what was traced and what was lost.
     fn sum_up(&self, config: &DiagnoseConfig, elapsed: Duration, losses: &Losses) -> Result<(), Failure> {
         if config.footer == FooterFormat::None {
             return Ok(());
@@ -225,7 +224,7 @@ impl Live {
     }
 }
 
-/// Judges what was recorded.
+/// Judges recorded packets.
 async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failure> {
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let mut sink = Sink::open(None, b"")?;
@@ -248,7 +247,7 @@ async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failu
         }
         tokio::select! {
             biased;
-            // What was read so far is judged.
+            // The packets read so far are judged.
             () = signals.any() => break,
             () = sleep(PAUSE), if !is_behind && !replay.is_over() => {}
             () = yield_now(), if is_behind || replay.is_over() => {}
@@ -263,7 +262,7 @@ async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failu
     written.and(whole)
 }
 
-/// The figures of what was read.
+/// The figures of the packets that were read.
 fn write_replayed(
     replay: &Replay,
     summary: &Summary,

@@ -18,7 +18,7 @@ const MOST: u32 = 8192;
 /// Their kernel side, and what it told.
 pub(super) struct Queues {
     tracing: Tracing,
-    /// Of what has ended.
+    /// Queues and connections that have ended.
     known: Listening,
     /// What the sockets that listen have told last.
     listeners: HashMap<u64, ListenerRecord>,
@@ -58,10 +58,10 @@ impl Queues {
         Ok(())
     }
 
-    /// All that is known at the end, and whether it is of all connections.
+    /// The queues at the end, and whether they are of all connections.
     ///
     /// # Errors
-    /// If what is open can't be asked about.
+    /// If open connections can't be looked up.
     pub(super) fn finish(mut self) -> Result<(Listening, bool), Failure> {
         self.take(false)?;
         for which in [Which::Connections, Which::Listeners] {

@@ -83,7 +83,7 @@ impl Followed {
     /// The metrics.
     ///
     /// # Errors
-    /// If what was lost can't be read.
+    /// If the losses can't be read.
     pub(super) fn families(&self) -> Result<Vec<MetricFamily>, Failure> {
         Ok(self.counted.families(&self.tracing.counters()?, self.tracing.missed()))
     }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// Who asks within this time after another gets the same.
+/// A scrape within this time after another gets the same answer.
 const SHARED: Duration = Duration::from_millis(100);
-/// Time that answers may take at once, and the part of all time that they may take beyond: then who asks gets the same as the one
+/// Time that answers may take at once, and the part of all time that they may take beyond: after that, a scrape gets the answer of the one
 /// before.
 const CREDIT: Duration = Duration::from_secs(10);
 const SHARE: u32 = 20;
 
-/// When the counts were read, and what was made of them.
+/// When the counts were read, and the answers made of them.
 #[derive(Debug)]
 pub(super) struct Kept<K> {
     looked: Option<Instant>,
@@ -32,7 +32,7 @@ impl<K: PartialEq> Kept<K> {
         self.looked.is_none_or(|looked| now - looked >= age)
     }
 
-    /// Whether who asks now gets new counts.
+    /// Whether a scrape gets new counts now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let has_credit = self.paid.saturating_duration_since(now) <= CREDIT * SHARE;
         self.looked.is_none() || has_credit && self.is_older(SHARED, now)
@@ -45,7 +45,7 @@ impl<K: PartialEq> Kept<K> {
         self.spend(begun, now);
     }
 
-    /// What was made of them, if it was.
+    /// The answer of that kind, if it was made.
     pub(super) fn made(&self, kind: &K) -> Option<Bytes> {
         self.made.iter().find(|(known, _)| known == kind).map(|(_, made)| made.clone())
     }
@@ -92,7 +92,7 @@ mod tests {
         assert!(answers > 100_000, "{answers}");
         // A twentieth, after what it may take at once.
         assert!(spent <= CREDIT + 300_000 * MS / SHARE + 200 * MS, "{spent:?}");
-        // Who asks now and then gets what is new.
+        // A scrape now and then gets new counts.
         for _ in 0..20 {
             now += 15_000 * MS;
             assert!(kept.is_due(now));

@@ -42,7 +42,7 @@ use crate::{
 
 /// How often losses and names are looked at. A pod that comes is named within 5 s.
 const LOOK: Duration = Duration::from_secs(2);
-/// How old the counts may become while nobody scrapes: who has gone makes room.
+/// How old the counts may become without a scrape: processes that have gone make room.
 const OLDEST: Duration = Duration::from_secs(30);
 
 /// Counts, and answers scrapers, until something ends the run.
@@ -136,7 +136,7 @@ struct Export<'a> {
     groups: Groups,
     /// Packets that had found no room for a count by the last tick.
     refused: u64,
-    /// Of what was seen of the run, each of its places never less than it was.
+    /// The ledger of the run so far, whose counts never fall.
     ledger: Ledger,
     /// By its form and whether it is packed.
     kept: Kept<(Form, bool)>,
@@ -186,7 +186,7 @@ impl Export<'_> {
                 }
                 scrape = server.asks.recv() => {
                     let Scrape { form, is_packed, answer } = scrape.context("the thread that answers scrapers has ended")?;
-                    // Nobody may wait for it any more.
+                    // The scraper may have gone.
                     let _ = answer.send(self.metrics(form, is_packed)?);
                 }
             }
@@ -248,14 +248,14 @@ impl Export<'_> {
         Ok(Bytes::from(form.encode(&families)))
     }
 
-    /// What was lost so far.
+    /// The losses so far.
     fn losses(&self) -> Result<Losses, Failure> {
         let mut losses = self.tracer.losses()?;
         self.slow.iter().for_each(|slow| slow.note(&mut losses));
         Ok(losses)
     }
 
-    /// Detaches, and says what was counted and what was not.
+    /// Detaches, and says what was counted and what was lost.
     fn finish(&mut self) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         let mut losses = self.tracer.detach()?;

@@ -1,4 +1,4 @@
-//! Lines of slow packets on standard output, beside the metrics. Counting and scrapers wait for nobody who reads them.
+//! Lines of slow packets on standard output, beside the metrics. Counting and scrapers do not wait for their reader.
 
 use std::time::{Duration, Instant};
 
@@ -62,15 +62,15 @@ impl Slow {
         self.written
     }
 
-    /// Notes who has no line.
+    /// Notes packets without a line.
     pub(super) fn note(&self, losses: &mut Losses) {
         losses.slow_held_back = self.held_back;
         losses.slow_unwritten = self.unwritten;
         losses.slow_inconsistent = self.left_out.inconsistent;
     }
 
-    /// Writes the lines of the packets that wait, a batch at most; tells whether it got through. Whoever takes nothing for as
-    /// long as `patience` keeps them in the ring buffer, and the kernel side counts what finds no room there.
+    /// Writes the lines of the packets that wait, a batch at most; tells whether it got through. A reader that takes nothing for as long as
+    /// `patience` keeps them in the ring buffer, and the kernel side counts what finds no room there.
     ///
     /// # Errors
     /// If the ring buffer can't be read.
@@ -95,7 +95,7 @@ impl Slow {
         Ok(false)
     }
 
-    /// Everything is detached: writes what is left, as far as its reader takes it.
+    /// Everything is detached: writes the rest, as far as its reader takes it.
     ///
     /// # Errors
     /// If the ring buffer can't be read.

@@ -20,9 +20,9 @@ use crate::{
 /// Whose packets a group's are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Everybody's.
+    /// All packets.
     All,
-    /// Nobody's who is known.
+    /// Those of unknown processes.
     Unknown,
     /// Those of N groups.
     Others(usize),
@@ -45,7 +45,7 @@ pub(super) enum Identity {
 }
 
 impl Identity {
-    /// Appends it as people read it, on one line, whatever somebody chose as a name.
+    /// Appends it as people read it, on one line, whatever its name contains.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let text = match self {
             Self::All => "all".to_owned(),
@@ -82,7 +82,7 @@ pub(super) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// As they are now; those of `groups` are asked for.
+    /// As they are now, for `groups`.
     pub(super) fn new(
         by: GroupBy,
         groups: &[Id],
@@ -124,7 +124,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Who that is.
+    /// The identity of a group.
     pub(super) fn identity(&mut self, id: Id) -> Identity {
         let [first, second] = match id {
             Id::Others(groups) => return Identity::Others(groups),

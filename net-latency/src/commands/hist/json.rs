@@ -96,7 +96,7 @@ enum Who {
     Cgroup { cgroup: Option<String>, cgroup_id: u64 },
 }
 
-/// `None` for all packets, and for those of nobody who is known.
+/// `None` for all packets, and for those of unknown processes.
 fn who(identity: &Identity) -> Option<Who> {
     let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     Some(match identity {

@@ -50,7 +50,7 @@ use crate::{
 /// How often stderr is told of losses.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Counts, and prints what was counted, until something ends the run.
+/// Counts, and prints the counts, until something ends the run.
 ///
 /// # Errors
 /// [`Failure::CannotTrace`] before anything is attached; a runtime failure if reading or writing fails.
@@ -105,7 +105,7 @@ pub(super) fn say_figures(
     Ok(())
 }
 
-/// Tells standard error the figures of what was counted, for programs.
+/// Writes the figures of the counts to standard error, for programs.
 fn tell_json(kind: Kind, view: View, counts: &Counts, balance: &Balance<'_>) {
     let stages = stages(&groups(counts, 0));
     // No packet of these views has a time of day.
@@ -126,7 +126,7 @@ struct Hist<'a> {
 }
 
 impl Hist<'_> {
-    /// Prints the intervals until something ends the run; breaks when nobody reads them any more.
+    /// Prints the intervals until something ends the run; breaks when the output has no reader any more.
     async fn count(
         &mut self,
         signals: &mut Signals,
@@ -177,7 +177,7 @@ impl Hist<'_> {
         }
     }
 
-    /// Detaches, prints the whole run if somebody reads it, and says what is not in it.
+    /// Detaches, prints the whole run if the output has a reader, and says what is not in it.
     fn finish(&mut self, is_read: bool) -> Result<(), Failure> {
         let elapsed = self.started.elapsed();
         let mut losses = self.tracer.detach()?;
@@ -193,7 +193,7 @@ impl Hist<'_> {
         printed
     }
 
-    /// Prints what was counted between two times, into the sink's buffer.
+    /// Prints the counts between two times, into the sink's buffer.
     fn print(
         &mut self,
         counts: &Counts,

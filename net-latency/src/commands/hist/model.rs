@@ -15,7 +15,7 @@ use crate::{
 /// All counts at one moment, in the order of group, row and cell.
 pub(super) type Counts = Vec<(CellKey, u64)>;
 
-/// What was counted between `earlier` and `now`. A count never falls.
+/// The counts between `earlier` and `now`. A count never falls.
 pub(super) fn since(now: &Counts, earlier: &Counts) -> Counts {
     let order = |key: &CellKey| (key.group, key.row, key.cell);
     let mut rest = earlier.iter().peekable();
@@ -34,7 +34,7 @@ pub(super) fn since(now: &Counts, earlier: &Counts) -> Counts {
 pub(super) struct Way {
     pub(super) direction: Direction,
     pub(super) protocol: Protocol,
-    /// Of the columns in display order, the total, and, where they were asked for, the parts.
+    /// Times of the columns in display order, of the total, and, where requested, of the parts.
     rows: [KernelTimes; FINE_ROWS as usize],
 }
 
@@ -77,14 +77,14 @@ impl Way {
             self.direction == Direction::In && self.rows().any(|row| row.is_part() && row.times.sum() > 0);
         let rows = self.rows().filter(|row| !(is_split && row.number == COLUMNS - 1));
         let sums = rows.filter_map(|row| Some((row.stage?, row.times.sum(), row.number)));
-        // Of equals the first.
+        // The first of equals.
         let longest =
             sums.filter(|(_, sum, _)| *sum > 0).max_by_key(|&(_, sum, number)| (sum, Reverse(number)));
         longest.map(|(stage, ..)| stage)
     }
 }
 
-/// Who a group is.
+/// The id of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Id {
     /// As in [`CellKey::group`].

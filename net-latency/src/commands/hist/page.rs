@@ -1,4 +1,4 @@
-//! What is printed at a time, whatever its form.
+//! The content of one printout, whatever its format.
 
 use net_latency_common::GroupBy;
 

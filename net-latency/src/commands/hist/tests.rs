@@ -88,7 +88,7 @@ fn by_stage() -> Page {
     page(GroupBy::Stage, &counts, 10)
 }
 
-/// The same with parts: [`Unknown`] reasons are where a time is 0.
+/// A page with parts: where a time is 0, it is [`Unknown`] for a reason.
 fn fine() -> Page {
     let part = |way, part: usize, ns: u64, count| {
         let cell = if ns == 0 { UNKNOWN + Unknown::Unacknowledged as usize } else { bucket(ns) };

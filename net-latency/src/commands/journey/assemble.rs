@@ -20,12 +20,12 @@ use crate::{
 
 /// How long nothing more may have come of a packet that has ended.
 const QUIET_NS: u64 = 50_000_000;
-/// A packet of which nothing came for so long is given up.
+/// A packet of which nothing came for this long is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Rows of one journey; what comes behind them is counted.
 const MOST_ROWS: usize = 4096;
 
-/// What is wanted of a journey that can only be said when it has ended.
+/// Filters of journeys that can only be checked when they have ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     /// It must take this long.
@@ -236,7 +236,7 @@ impl Open {
                 is_own: true,
             });
             if row.flags & ROW_READ != 0 {
-                // What is freed behind the reader's back is no part of the way.
+                // An skb that is freed after the read is no part of the way.
                 break;
             }
         }
@@ -290,7 +290,7 @@ fn before(row: &JourneyRow, previous: Option<u64>, names: &Names) -> impl Iterat
         interrupt: None,
         is_own: previous.is_some(),
     };
-    // Of the packet's first place it can't be told whether the softirq began on its behalf.
+    // For the packet's first place it can't be told whether the softirq began on its behalf.
     let earliest = previous.unwrap_or(0);
     let earlier = |at: u64, later: u64| Some(at).filter(|at| *at > earliest && *at <= later);
     let entered = earlier(row.softirq_at, row.at).filter(|_| row.context == CONTEXT_SOFTIRQ);

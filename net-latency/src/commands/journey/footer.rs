@@ -1,4 +1,4 @@
-//! What is said at the end.
+//! The summary at the end.
 
 use std::io::{self, Write as _};
 

@@ -161,7 +161,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Shows journeys as they end; breaks when nobody reads them any more.
+    /// Shows journeys as they end; breaks when the output has no reader any more.
     async fn until_ended(
         &mut self,
         signals: &mut Signals,
@@ -253,7 +253,7 @@ impl Run<'_> {
         }
     }
 
-    /// Shows what is under way, if somebody reads it, and says what is not shown.
+    /// Shows unfinished journeys, if the output has a reader, and says what is not shown.
     fn finish(&mut self, outcome: &Result<ControlFlow<()>, Failure>) -> Result<(), Failure> {
         self.following.arm(false)?;
         let mut written = Ok(());

@@ -46,7 +46,7 @@ pub(super) struct Row {
     pub(super) device: Vec<u8>,
     /// The device's network namespace; 0 where there is none.
     pub(super) netns: u32,
-    /// Of an interrupt, the names of its handlers.
+    /// The names of an interrupt's handlers.
     pub(super) interrupt: Option<String>,
     /// Whether the packet itself was there. Else it is what led to it.
     pub(super) is_own: bool,

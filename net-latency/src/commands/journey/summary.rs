@@ -32,14 +32,14 @@ struct Part {
 }
 
 impl Part {
-    /// Of the time of all packets, percent.
+    /// Its share of the time of all packets, percent.
     fn share(&self, total_ns: u128) -> u64 {
         let share = (self.sum_ns * 100 + total_ns / 2).checked_div(total_ns);
         share.and_then(|share| u64::try_from(share).ok()).unwrap_or(0)
     }
 }
 
-/// The same as JSON has it.
+/// A stage as JSON has it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct StageObject {
     stage: &'static str,

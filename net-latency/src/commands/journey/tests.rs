@@ -1,4 +1,4 @@
-//! Journeys from rows, and what is written of them.
+//! Journeys from rows, and their output.
 
 use insta::assert_snapshot;
 use net_latency_common::{
@@ -137,7 +137,7 @@ fn read() -> Vec<JourneyRow> {
         JourneyRow { skb: SKB + 256, ..softirq(row(15_208_000, TCP_RCV)) },
         JourneyRow { skb: SKB + 256, flags: ROW_QUEUED, ..softirq(row(15_210_000, DO_RCV)) },
         in_softirq(JourneyRow { skb: 0, ..row(15_215_000, PLACE_WAKING) }),
-        // Rows come in any order: what was earlier is told by the reader.
+        // Rows come in any order: the reader tells which was earlier.
         JourneyRow { flags: ROW_READ | ROW_WANTED, ..reader_at(reader, 15_400_000, PLACE_TAKEN) },
         reader_at(reader, 15_380_000, PLACE_COPY),
         reader_at(reader, 15_370_000, PLACE_SWITCH),
@@ -321,7 +321,7 @@ fn a_packet_that_leaves_ends_when_its_last_skb_does() {
     let mut rows = vec![row(0, TRANSMIT), JourneyRow { skb: SKB + 256, ..row(10, QUEUE_XMIT) }];
     rows.push(JourneyRow { skb: SKB + 256, flags: ROW_FREED, ..row(20, RELEASE) });
     assert!(shown(beginning(), &rows).is_none(), "the first skb lives");
-    // Of the send queue's skb only what it is transmitted by is a place on the way.
+    // For the send queue's skb only the function that transmits it is a place on the way.
     rows.push(JourneyRow { flags: ROW_FREED, ..row(30, RELEASE) });
     rows.push(JourneyRow { flags: ROW_FREED | ROW_KEPT, ..row(9_000_000, RELEASE) });
     let journey = shown(beginning(), &rows).expect("it has ended");
@@ -387,7 +387,7 @@ fn only_what_is_asked_for_is_shown() {
     assert!(!is_shown(beginning(), &read(), &slower(16)));
     assert!(is_shown(beginning(), &read(), &filter(|filter| filter.interfaces.push("veth1".to_owned()))));
     assert!(!is_shown(beginning(), &read(), &filter(|filter| filter.interfaces.push("eth0".to_owned()))));
-    // Whose it is may be known by its reader only.
+    // Its owner may be known by its reader only.
     let unknown = JourneyStart { is_wanted: 0, ..beginning() };
     assert!(is_shown(unknown, &read(), &any));
     let mut rows = read();

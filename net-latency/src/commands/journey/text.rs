@@ -148,7 +148,7 @@ fn device(row: &Row) -> String {
     name(row.interrupt.as_ref().map_or(&row.device, |names| names.as_bytes()))
 }
 
-/// A name of somebody's choice, which does nothing on a terminal.
+/// A name, made harmless for a terminal.
 fn name(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     write_name(Some(bytes), &mut out);

@@ -1,4 +1,4 @@
-//! Of some packets, those whose time is nearest to the median of packets like them.
+//! Packets whose time is nearest to the median of packets like them.
 
 use std::collections::HashMap;
 

@@ -74,7 +74,7 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// Looks what is there, and removes what a run that was killed has left.
+    /// Reads the directory, and removes leftovers of a run that was killed.
     ///
     /// # Errors
     /// A usage failure if there is no such directory, or it can't be written.

@@ -129,7 +129,7 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     outcome.and(told)
 }
 
-/// Starts to answer those who want a file, and where.
+/// Starts to answer requests for a file; returns the server, and where it listens.
 fn serve(listen: &Listen, config: &RecordConfig) -> Result<(Server<Dump>, String), Failure> {
     let listener = Listener::open(listen)?;
     let address = match listener.address() {
@@ -182,7 +182,7 @@ struct Recorder<'a> {
     drops: u64,
     /// What a file is to be written for.
     reason: Option<String>,
-    /// Who waits for the file that is being written.
+    /// Requests that wait for the file that is being written.
     asking: Vec<Dump>,
     files: Files,
     /// N packets that found no room were told.
@@ -306,7 +306,7 @@ impl Recorder<'_> {
         Ok(true)
     }
 
-    /// Somebody asks for a file.
+    /// A file was requested by HTTP.
     fn answer(&mut self, ask: Dump) -> Result<(), Failure> {
         let refusal = match self.dumps.check() {
             Ok(()) => {
@@ -398,7 +398,7 @@ impl Recorder<'_> {
         self.tell_asking(StatusCode::INSUFFICIENT_STORAGE, &words);
     }
 
-    /// Answers those who have asked.
+    /// Answers all waiting requests.
     fn tell_asking(&mut self, status: StatusCode, words: &str) {
         for ask in self.asking.drain(..) {
             // Who asked may have gone.
@@ -429,7 +429,7 @@ impl Recorder<'_> {
         ));
     }
 
-    /// Detaches, waits for a file that is being written, and says what was kept and what was not.
+    /// Detaches, waits for a file that is being written, and says what was kept and what was lost.
     async fn finish(&mut self) -> Result<(), Failure> {
         let elapsed = self.begun.elapsed();
         let mut losses = self.tracer.detach()?;
@@ -453,7 +453,7 @@ impl Recorder<'_> {
         if self.config.footer != FooterFormat::None {
             let footer = Footer {
                 packets: self.packets,
-                // Of single packets a file tells.
+                // A file tells about single packets.
                 summary: &Summary::new(),
                 elapsed,
                 losses: &losses,
@@ -470,7 +470,7 @@ impl Recorder<'_> {
 
 const NOTHING: &str = "there is nothing to write: no packet has come";
 
-/// Who asks next; never if nobody can.
+/// The next request; never comes without a server.
 async fn next_ask(server: Option<&mut Server<Dump>>) -> Dump {
     let ask = match server {
         Some(server) => server.asks.recv().await,

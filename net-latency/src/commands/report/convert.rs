@@ -61,7 +61,7 @@ pub(super) fn write(
     tally.check_whole("copy")
 }
 
-/// Hands the lines to `put` until that wants no more; says what was read.
+/// Hands the lines to `put` until that wants no more; returns what was read.
 fn convert(
     sources: &[LogPath],
     filter: &LogFilter,

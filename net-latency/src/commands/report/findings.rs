@@ -21,7 +21,7 @@ pub(super) struct Report {
     pub(super) packets: u64,
     /// First and last completion, in ns since 1970.
     pub(super) span: Option<(i64, i64)>,
-    /// Of the clock that the first packet's time was told by, in seconds east of Greenwich.
+    /// The offset of the clock by which the first packet's time was told, in seconds east of Greenwich.
     pub(super) offset_s: i32,
     pub(super) flags: [u64; FLAGS.len()],
     pub(super) stages: summary::Table,

@@ -21,7 +21,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'n
 /// Width of a packet's bar.
 const BAR: u64 = 1_000;
 
-/// Text of somebody's choice in a page: nothing in it is markup, and nothing acts.
+/// Untrusted text in a page: nothing in it is markup, and nothing acts.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -276,7 +276,7 @@ fn write_packet(packet: &summary::Packet<'_>, offset_s: i32, page: &mut String) 
     writeln!(page, "</li>")
 }
 
-/// The stages' parts of the total; what is unknown has a colour of its own. None where the total is unknown.
+/// The stages' parts of the total; unknown ones have a colour of their own. None where the total is unknown.
 fn write_bar(packet: &summary::Packet<'_>, names: &[&str], page: &mut String) -> fmt::Result {
     let known: u128 = packet.stages.into_iter().flatten().map(u128::from).sum();
     let whole = u128::from(packet.total.unwrap_or(0)).max(known);

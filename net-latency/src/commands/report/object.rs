@@ -91,7 +91,7 @@ struct Row<'a> {
     connection: Option<Ends>,
     pid: Option<u32>,
     process: Option<&'a str>,
-    /// The same, for programs that know no `process`.
+    /// Its `process`, for programs that don't know that key.
     comm: Option<&'a str>,
     packets: u64,
     /// Some of its packets may be among the others.

@@ -15,12 +15,12 @@ use crate::source::log::input::LogPath;
 
 #[derive(Debug)]
 pub(super) struct Page {
-    /// As it was asked for.
+    /// As it was given.
     name: String,
     /// What is written: "page".
     what: &'static str,
     place: Place,
-    /// In the same directory, to be renamed; `None` for what is no regular file, such as /dev/null.
+    /// In the same directory, to be renamed; `None` if it is no regular file, such as /dev/null.
     temporary: Option<Place>,
 }
 
@@ -65,12 +65,12 @@ impl Page {
         Ok(Self { name: path.display().to_string(), what, place, temporary })
     }
 
-    /// Writes the page in place of what was there.
+    /// Replaces the page by `text`.
     pub(super) fn write(&self, text: &[u8]) -> Result<(), Failure> {
         self.write_by(|file| file.write_all(text).map_err(|error| self.failed(error)))
     }
 
-    /// The same of what is made while it is written.
+    /// Replaces the page by what `write` writes.
     pub(super) fn write_by<T>(
         &self,
         write: impl FnOnce(&mut File) -> Result<T, Failure>,
@@ -96,7 +96,7 @@ impl Page {
     }
 }
 
-/// A name beside it that nobody else uses.
+/// An unused name beside it.
 fn temporary(place: &Place) -> io::Result<Place> {
     let mut name = OsString::from(".");
     name.push(place.name());
@@ -122,8 +122,7 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).expect("there").count(), 2);
     }
 
-    /// Each is made as root for somebody else, which is all that a test can do as root; as another user it can make
-    /// nobody else's.
+    /// As root the test makes each link for another user; as any other user it can make none of others.
     #[test]
     fn a_link_of_somebody_else_replaces_nothing() {
         if !rustix::process::geteuid().is_root() {

@@ -8,7 +8,7 @@ use crate::message::Drawing;
 
 const WIDTH: usize = 30;
 const PERIOD: Duration = Duration::from_millis(200);
-/// What is read in less time needs no bar.
+/// Logs that are read in less time need no bar.
 const PATIENCE: Duration = Duration::from_millis(600);
 /// Looking at the clock for each chunk of a packed file would cost more than the chunk.
 const STEP: u64 = 1 << 20;
@@ -51,7 +51,7 @@ impl Progress {
         if now >= self.next.get() {
             self.next.set(now + PERIOD);
             self.drawn.set(true);
-            // Without a terminal any more there is nobody to tell.
+            // If the terminal has gone, there is no reader to tell.
             let _ = Drawing.write_all(format!("{ERASE_LINE}{}", bar(read, total)).as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! Who the packets belong to, in tables of bounded size.
+//! The owners of packets, in tables of bounded size.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash};
@@ -169,7 +169,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
         let mut ranks: Vec<_> = self.entries.values().map(rank).collect();
         let (_, median, _) = ranks.select_nth_unstable(self.most / 2);
         let median = *median;
-        // Of equals all go, lest none does.
+        // All equals go, or else none would.
         self.entries.retain(|key, entry| {
             let stays = rank(entry) > median;
             if !stays {

@@ -1,4 +1,4 @@
-//! The report as a whole: lines of the tool's own writers against what was written.
+//! The report as a whole, against the packets that the tool's own writers wrote.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -302,12 +302,12 @@ fn what_finds_no_room_is_counted_together() {
     assert_eq!(report.connections.count(), None);
     let (all, _) = report.connections.top(100_000);
     assert!(all.len() <= 2_048);
-    // Who was let go, and has come again, says that there may be more.
+    // An entry that was let go, and has come again, says that there may be more.
     assert!(all.iter().skip(1).all(|(_, entry)| entry.is_rest || entry.lines == 2));
     assert!(all.iter().any(|(_, entry)| entry.is_rest));
 }
 
-/// The report's numbers, reckoned without any of its means.
+/// The report's numbers, computed independently.
 #[derive(Debug, Default, PartialEq)]
 struct Naive {
     packets: u64,

@@ -125,7 +125,7 @@ pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
 fn slowest(report: &Report, direction: Direction) -> Option<String> {
     let p99 = |slice: &Slice| slice.of(direction).quantile(990);
     let slices = report.timeline.slices().filter(|(_, slice)| p99(slice).is_some());
-    // Of equals the first.
+    // The first of equals.
     let (start, slice) = slices.collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, slice)| p99(slice))?;
     let times = slice.of(direction);
     let width = report.timeline.width_ns();

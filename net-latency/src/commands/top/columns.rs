@@ -57,7 +57,7 @@ struct Wish {
     least: u16,
     /// No use beyond.
     most: u16,
-    /// What is higher goes first where there is too little room.
+    /// Columns of a higher rank are dropped first where there is too little room.
     rank: u8,
 }
 
@@ -160,7 +160,7 @@ impl Column {
         }
     }
 
-    /// The same of that direction's times.
+    /// The column with that direction's times.
     pub(super) fn towards(self, direction: Direction) -> Self {
         match self {
             Self::Spent(_) => Self::Spent(direction),
@@ -194,7 +194,7 @@ pub(super) fn columns(place: Place, shown: Direction, width: u16) -> Vec<Placed>
         }
     }
     let mut left = width.saturating_sub(needed(&wishes));
-    // What is left goes to text first, then to trends.
+    // The remaining width goes to text first, then to trends.
     let mut widths: Vec<_> = wishes.iter().map(|wish| wish.least).collect();
     for is_trend in [false, true] {
         for (wish, width) in wishes.iter().zip(&mut widths) {
@@ -262,7 +262,7 @@ fn wishes(place: Place, shown: Direction, width: u16) -> Vec<Wish> {
     let directions = [Direction::In, Direction::Out];
     for direction in directions {
         if direction == shown || width >= BOTH {
-            // The other direction's times go first, and what is only for the order before them.
+            // The other direction's times are dropped first, and even before them the one that is only for the order.
             let (rank, spent) = if direction == shown { (0, 4) } else { (20, 30) };
             wishes.extend([
                 exactly(Column::Spent(direction), 6, spent),

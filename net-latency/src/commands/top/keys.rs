@@ -26,8 +26,8 @@ const LONGEST: usize = 32;
 
 /// Finds keys in a stream of bytes.
 ///
-/// Sequences may come in pieces (ssh), and the Escape key is the beginning of all of them: what is unfinished
-/// waits until [`Decoder::pause`] says that nothing came for a while.
+/// Sequences may come in pieces (ssh), and the Escape key is the beginning of all of them: an unfinished one waits until [`Decoder::pause`]
+/// says that nothing came for a while.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     pending: Vec<u8>,

@@ -175,14 +175,14 @@ impl Feed {
 struct Top<'a> {
     config: &'a TopConfig,
     feed: Feed,
-    /// Of connections that fail.
+    /// The watch for connections that fail.
     watch: Option<Watch>,
     summary: Summary,
     /// Records that are not shown.
     left_out: LeftOut,
     model: Model,
     verdict: Verdict,
-    /// While the screen is frozen: what was known then, and when.
+    /// While the screen is frozen: the state at that time, and when that was.
     frozen: Option<Box<(Model, Headline, Duration)>>,
     state: State,
     rows: Rows,
@@ -313,7 +313,7 @@ impl<'a> Top<'a> {
                     return Ok(());
                 }
             }
-            // A terminal that can't be written to has gone; there is nobody to tell.
+            // A terminal that can't be written to has gone; there is no reader to tell.
             if (is_due || !keys.is_empty()) && self.draw(screen).is_err() {
                 return Ok(());
             }
@@ -380,7 +380,7 @@ impl<'a> Top<'a> {
         Duration::from_nanos(self.feed.now_ns().saturating_sub(self.started_ns))
     }
 
-    /// What is on the screen, and how long the run had lasted then.
+    /// The state on the screen, and how long the run had lasted then.
     fn shown(&self) -> (&Model, &Headline, Duration) {
         match &self.frozen {
             Some(frozen) => (&frozen.0, &frozen.1, frozen.2),
@@ -393,7 +393,7 @@ impl<'a> Top<'a> {
         screen.draw(|buffer| self.paint(buffer))
     }
 
-    /// Brings what is drawn up to date.
+    /// Brings the screen up to date.
     fn refresh(&mut self) {
         let lost = matches!(self.feed, Feed::Kernel(_)).then_some(&self.losses);
         self.verdict.refresh(lost, self.is_over);
@@ -424,7 +424,7 @@ impl<'a> Top<'a> {
         screen::draw(&view, buffer);
     }
 
-    /// Says what was seen.
+    /// Says what was seen, at the end.
     fn finish(self) -> Result<(), Failure> {
         let elapsed = self.elapsed();
         let Self { config, feed, mut summary, mut left_out, is_over, .. } = self;

@@ -1,9 +1,9 @@
-//! What the screen shows: traffic by process, by connection, and the slowest packets of each connection. Fed with
-//! events; draws nothing and asks nobody.
+//! What the screen shows: traffic by process, by connection, and the slowest packets of each connection. Fed with events; draws nothing,
+//! and looks up only the owners of processes.
 //!
-//! Its size is bounded. What is idle for longest makes way; where nothing is, what has fewest packets makes way for who has far more,
-//! or for somebody else than who has most places.
-//! Packets without a place are counted, so that the figures of those shown stay true.
+//! Its size is bounded. The entry that is idle for longest makes way. Where none is, the one with fewest packets makes way for one with far
+//! more, or for one of another owner than the one with most places. Packets without a place are counted, so that the figures of those shown
+//! stay true.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -54,11 +54,11 @@ pub(super) struct Model {
     has_parts: bool,
     /// Ports of clients, as [`Ends::role`] takes them, where requests and answers are followed.
     ephemeral: Option<u32>,
-    /// Who is behind a process, by its number and when it lived.
+    /// The owner of a process, by its number and when it lived.
     owners: fn(u32, i64) -> u64,
 }
 
-/// What makes a connection: whose it is, and between what ends. Also the packets between two UDP ends.
+/// The key of a connection: its process and its ends. Also for the packets between two UDP ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ConnectionKey {
     /// 0 where the process is unknown.
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// Shares are those of whom `owners` says to be behind a process; else of each process.
+    /// Shares belong to the owner that `owners` gives for a process; else to each process.
     pub(super) fn with_owners(self, owners: fn(u32, i64) -> u64) -> Self {
         Self { owners, ..self }
     }
@@ -135,7 +135,7 @@ impl Model {
         Self { ephemeral, ..self }
     }
 
-    /// What is recorded from now on happens at `now_ns`.
+    /// Later records happen at `now_ns`.
     pub(super) fn advance(&mut self, now_ns: u64) {
         if now_ns <= self.now_ns {
             return;
@@ -202,8 +202,7 @@ impl Model {
         }
     }
 
-    /// Whoever has the number of a process under another name is another process, or has become another program: what is shown of it
-    /// is its own.
+    /// A process with a known number but another name is another process, or has become another program: its figures begin anew.
     fn begin_anew_if_other(&mut self, pid: u32, event: &Event<'_>) {
         let (Some(known), Some(name)) = (self.processes.entries.get(&pid), event.process()) else { return };
         if pid != 0 && known.name.bytes() != Some(name) {
@@ -217,7 +216,7 @@ impl Model {
         self.has_parts
     }
 
-    /// Number of the current slice, which the figures of traffic are asked for.
+    /// Number of the current slice, for which figures of traffic are requested.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -337,7 +336,7 @@ trait Entry {
     fn new(slice: u64, owner: u64) -> Self;
     fn owner(&self) -> u64;
     fn traffic(&mut self) -> &mut Traffic;
-    /// Drops what is out of the window.
+    /// Drops traffic that is out of the window.
     fn prune(&mut self, now: u64);
 }
 
@@ -570,7 +569,7 @@ pub(super) mod tests {
             assert_eq!(figures.dominant.map(|(stage, _)| stage), Some(2), "answers are no stage");
         }
         for figures in figures(&model, Direction::Out) {
-            assert_eq!(figures.times[ANSWER], None, "it serves nobody");
+            assert_eq!(figures.times[ANSWER], None, "it serves no request");
             let rtt = figures.times[RTT].expect("known");
             assert!((1_950..=2_050).contains(&rtt.p50) && rtt.max == 3_000, "{rtt:?}");
         }
@@ -627,7 +626,7 @@ pub(super) mod tests {
         assert_eq!((model.processes().count(), model.refused()), (PROCESSES, (1, 0)));
         model.advance(5 * SECOND);
         record(&mut model, &of(1, 1));
-        // Nobody has been idle for the whole window.
+        // None has been idle for the whole window.
         record(&mut model, &of(100_000, 1));
         assert_eq!(model.refused(), (2, 0));
         model.advance(12 * SECOND);
@@ -642,7 +641,7 @@ pub(super) mod tests {
     fn who_has_many_packets_has_a_place_among_many_processes_that_have_few() {
         let mut model = model();
         let of = |pid| PacketRecord { pid, tid: pid, dport: 1, ..incoming() };
-        // All of them go on, so that nobody is idle.
+        // All of them go on, so that none is idle.
         for second in 0..30 {
             (1..=2 * PROCESSES as u32).for_each(|pid| record(&mut model, &of(pid)));
             (0..40).for_each(|_| record(&mut model, &of(100_000)));
@@ -651,7 +650,7 @@ pub(super) mod tests {
         assert!(model.process(100_000).is_some() && model.processes().count() <= PROCESSES);
         let (processes, _) = model.refused();
         assert!(processes > 0);
-        // Those who have as many as each other stay.
+        // Processes with as many packets as each other stay.
         let stay = (1..=2 * PROCESSES as u32).filter(|pid| model.process(*pid).is_some()).count();
         assert!(stay >= PROCESSES - 2, "{stay}");
     }

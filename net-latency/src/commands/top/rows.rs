@@ -1,4 +1,4 @@
-//! From what is known to the rows of a table: those that match, in order.
+//! From the model to the rows of a table: those that match, in order.
 
 use std::{cmp::Ordering, collections::HashMap, net::SocketAddr};
 
@@ -23,7 +23,7 @@ pub(super) struct Row {
     pub(super) key: RowKey,
     /// The process's name, made harmless.
     pub(super) name: String,
-    /// Of a process: its connections.
+    /// The connections of a process.
     pub(super) connections: usize,
     pub(super) protocols: Protocols,
     /// Packets a second by direction.
@@ -98,7 +98,7 @@ fn harmless(name: Option<&[u8]>, is_ascii: bool) -> String {
     plain(&String::from_utf8_lossy(&text), is_ascii)
 }
 
-/// The same where the terminal may have no characters beyond ASCII.
+/// The text for a terminal that may have no characters beyond ASCII.
 pub(super) fn plain(text: &str, is_ascii: bool) -> String {
     if !is_ascii || text.is_ascii() {
         return text.to_owned();
@@ -108,7 +108,7 @@ pub(super) fn plain(text: &str, is_ascii: bool) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// What was typed to look for.
+/// The text that was typed to search for.
 struct Filter {
     text: String,
 }

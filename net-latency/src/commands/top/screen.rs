@@ -1,4 +1,4 @@
-//! The whole screen: what is known and chosen, as text in its places. Pure.
+//! The whole screen: the model and the user's choices, as text in its places. Pure.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const TALL: u16 = 32;
 const ROOM_FOR_STAGES: u16 = 19;
 /// Height from which the verdict has a line: below, the table would have one row.
 const ROOM_FOR_VERDICT: u16 = 8;
-/// Lines of what is lost or missing, at most.
+/// Lines about losses and missing data, at most.
 const MOST_NOTES: usize = 3;
 /// Height from which there is room for more than one of them.
 const ROOM_FOR_NOTES: u16 = 12;
@@ -45,7 +45,7 @@ fn verdict_height(height: u16) -> u16 {
     if height < ROOM_FOR_VERDICT { 0 } else { 1 }
 }
 
-/// Lines that what is lost or missing may take.
+/// Lines that losses and missing data may take.
 fn notes_height(height: u16) -> usize {
     if height < ROOM_FOR_NOTES { 1 } else { MOST_NOTES }
 }
@@ -86,7 +86,7 @@ pub(super) fn draw(view: &View<'_>, buffer: &mut Buffer) {
     foot(view, canvas, height - 1);
 }
 
-/// What is shown, and of what; returns the next line.
+/// The title lines; returns the next line.
 fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     let width = canvas.width();
     let badge = match (view.status.end, view.state.is_frozen) {
@@ -115,7 +115,7 @@ fn head(view: &View<'_>, canvas: &mut Canvas<'_>) -> u16 {
     y
 }
 
-/// What is slow, as much of it as fits N columns, and where to find it.
+/// The slow services, as many as fit N columns, and where to find them.
 fn verdict(view: &View<'_>, width: u16) -> String {
     let Headline { texts, is_fault, direction } = view.headline;
     let is_other = *is_fault && direction.is_some_and(|direction| direction != view.state.shown);
@@ -239,7 +239,7 @@ fn since(duration: Duration) -> String {
     }
 }
 
-/// What is lost or missing.
+/// Notes about losses and missing data.
 fn notes(view: &View<'_>) -> (String, Ink) {
     let mut notes = Vec::new();
     let mut kinds: Vec<_> = view.status.losses.kinds().filter(|loss| loss.count > 0).collect();

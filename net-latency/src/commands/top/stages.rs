@@ -34,7 +34,7 @@ pub(super) fn draw(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
     }
     for (place, direction) in directions.into_iter().enumerate() {
         let x = place as u16 * (WIDTH + BETWEEN);
-        // What is not whole says nothing.
+        // A table that is cut off says nothing.
         if x + WIDTH <= canvas.width() {
             let has_parts = view.model.has_parts();
             draw_direction(canvas, (x, y), direction, protocols, &figures[direction as usize], has_parts);

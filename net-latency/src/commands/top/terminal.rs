@@ -43,7 +43,7 @@ const USUAL_SIZE: (u16, u16) = (80, 24);
 /// How long a terminal that takes nothing may keep us from ending.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether the terminal is ours, so that it is given back once, by whoever comes first.
+/// Whether the terminal is ours, so that it is given back once, by the first that does.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
 
 /// What keys come from: standard input or, where that is a log, the terminal that controls this process.
@@ -125,7 +125,7 @@ impl Screen {
         execute!(self.output, EnterAlternateScreen, Hide)
     }
 
-    /// After the process was stopped: whoever ran meanwhile has left its own settings.
+    /// After the process was stopped: programs that ran meanwhile may have left their own settings.
     pub(super) fn retake(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         self.take()?;
@@ -142,8 +142,8 @@ impl Screen {
         self.size.0
     }
 
-    /// Gives the terminal back. What is written afterwards goes nowhere: the terminal may go at any moment, and ratatui,
-    /// whose end shows the cursor again, prints a failure to standard error, which is the same terminal, and panics.
+    /// Gives the terminal back. Later output goes nowhere: the terminal may go at any moment, and ratatui, whose end shows the cursor
+    /// again, prints a failure to standard error, which is the same terminal, and panics.
     fn give_back(&mut self) {
         if IS_OURS.swap(false, Ordering::SeqCst) {
             // A terminal that is gone needs nothing back.
@@ -154,7 +154,7 @@ impl Screen {
         self.output.close();
     }
 
-    /// Takes up the terminal's current size, and draws unless it still has to take what was drawn before.
+    /// Takes up the terminal's current size, and draws unless it still has to take the last frame.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         self.output.flush()?;
         if !self.output.is_idle() {
@@ -226,7 +226,7 @@ impl Output {
         self.0.borrow().pending.is_empty()
     }
 
-    /// Drops what is written from now on.
+    /// Drops all output from now on.
     fn close(&self) {
         self.0.borrow_mut().is_closed = true;
     }
@@ -253,7 +253,7 @@ impl Write for Output {
         Ok(bytes.len())
     }
 
-    /// Writes what is taken now. Tells once that the terminal has gone.
+    /// Writes as much as the terminal takes now. Tells once that it has gone.
     fn flush(&mut self) -> io::Result<()> {
         let Outflow { file, pending, is_closed } = &mut *self.0.borrow_mut();
         if *is_closed {
@@ -306,7 +306,7 @@ mod tests {
         output.flush().expect("as much as is taken");
         assert!(!output.is_idle());
         assert_eq!(
-            output.finish(Duration::from_millis(1)).expect_err("nobody reads").kind(),
+            output.finish(Duration::from_millis(1)).expect_err("it has no reader").kind(),
             ErrorKind::TimedOut
         );
         let mut got = Vec::new();
@@ -329,7 +329,7 @@ mod tests {
         let mut output = Output(Rc::new(RefCell::new(outflow)));
         drop(reader);
         output.write_all(b"frame").expect("kept");
-        assert_eq!(output.flush().expect_err("nobody reads").kind(), ErrorKind::BrokenPipe);
+        assert_eq!(output.flush().expect_err("it has no reader").kind(), ErrorKind::BrokenPipe);
         output.write_all(b"end").expect("dropped");
         output.flush().expect("told before");
         assert!(output.is_idle());

@@ -124,7 +124,7 @@ impl Top {
                     see(PacketRecord { sport: 853, ..name });
                 }
                 if n == 0 && second % 3 == 0 {
-                    // Nobody knows whose, nor since when.
+                    // Of unknown owner and beginning.
                     let mut unknown =
                         PacketRecord { pid: 0, tid: 0, comm: [0; 16], process: [0; 16], ..outgoing() };
                     unknown.stamps[STAMP_DRV] = 0;
@@ -573,7 +573,7 @@ fn opened(config: &TopConfig) -> Result<super::Top<'_>, String> {
     Ok(super::Top::new(config, super::Feed::Log(Box::new(replay)), PLAIN))
 }
 
-/// The same at the end of the log.
+/// The table at the end of the log.
 fn played(config: &TopConfig) -> super::Top<'_> {
     let mut top = opened(config).expect("a log");
     while !top.is_over {

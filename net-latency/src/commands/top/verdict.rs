@@ -9,7 +9,7 @@ use crate::{
     request::{THRESHOLD, TopConfig, TopInput},
 };
 
-/// Between two verdicts, ns: nobody reads faster. A little less than the usual delay, so that each of those screens has a new one.
+/// Between two verdicts, ns: people don't read faster. A little less than the usual delay, so that each of those screens has a new one.
 const PAUSE_NS: u64 = 900_000_000;
 
 /// The verdict, and what it rests on.
@@ -41,7 +41,7 @@ impl Verdict {
         Self { recent, headline, judged: None }
     }
 
-    /// What is recorded from now on happens at `now_ns`; by now so much was lost.
+    /// Later records happen at `now_ns`; `lost` are the losses by now.
     pub(super) fn advance(&mut self, now_ns: u64, lost: &Losses) {
         if let Some(recent) = &mut self.recent {
             recent.advance(now_ns, lost);
@@ -55,7 +55,7 @@ impl Verdict {
         }
     }
 
-    /// Judges anew, if the last time was about a second ago or everything `is_over` since. A log does not know what was lost.
+    /// Judges anew, if the last time was about a second ago or everything `is_over` since. A log does not know the losses.
     pub(super) fn refresh(&mut self, lost: Option<&Losses>, is_over: bool) {
         let now_ns = monotonic_ns();
         let is_new = self.judged.is_some_and(|(judged_ns, was_over)| {
@@ -67,7 +67,7 @@ impl Verdict {
         }
     }
 
-    /// What was judged last.
+    /// The last verdict.
     pub(super) fn headline(&self) -> &Headline {
         &self.headline
     }

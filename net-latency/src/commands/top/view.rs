@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{accounting::Losses, clock::Zone, diagnosis::Headline};
 
-/// What is said about the run.
+/// Notes about the run.
 #[derive(Clone, Debug)]
 pub(super) struct Status {
     /// Where the packets come from: how the kernel is hooked, or which log is played back, and how fast.
@@ -22,7 +22,7 @@ pub(super) struct Status {
     pub(super) losses: Losses,
     /// Whether connections that fail are told.
     pub(super) is_watching: bool,
-    /// Of a log: what was not read.
+    /// The parts of a log that were not read.
     pub(super) unread: Vec<String>,
     /// Why no more packets come.
     pub(super) end: Option<End>,

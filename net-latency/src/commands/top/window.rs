@@ -1,5 +1,5 @@
-//! The traffic of one process or connection over the last few slices of time: counts, percentiles, and a longer
-//! trend of its slowest packets. What is empty takes no memory.
+//! The traffic of one process or connection over the last few slices of time: counts, percentiles, and a longer trend of its slowest
+//! packets. Empty slices take no memory.
 
 use std::{array, collections::VecDeque};
 
@@ -50,7 +50,7 @@ pub(super) struct Traffic {
 struct Slice {
     number: u64,
     ways: [Way; 2],
-    /// The histograms of all times in both directions, sorted; only what is not 0.
+    /// The histograms of all times in both directions, sorted; only those that are not 0.
     cells: Vec<Cell>,
 }
 
@@ -160,12 +160,12 @@ impl Traffic {
         }
     }
 
-    /// Drops what is out of the window.
+    /// Drops slices that are out of the window.
     pub(super) fn prune(&mut self, now: u64) {
         drop(self.expire(now));
     }
 
-    /// Drops what is out of the window; returns the memory of one slice, emptied.
+    /// Drops slices that are out of the window; returns the memory of one, emptied.
     fn expire(&mut self, now: u64) -> Option<Slice> {
         let mut old = None;
         while self.slices.front().is_some_and(|slice| slice.number + SLICES <= now) {
@@ -247,7 +247,7 @@ impl Traffic {
         array::from_fn(|place| {
             let number = (now + 1 + place as u64).checked_sub(TREND as u64)?;
             let worst = self.trend[direction as usize][number as usize % TREND];
-            // What lies behind the newest is what was there one round ago.
+            // Slices behind the newest are those of one round ago.
             (number <= self.newest && worst > 0).then_some(worst)
         })
     }

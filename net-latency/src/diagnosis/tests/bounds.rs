@@ -1,4 +1,4 @@
-//! What there is room for, whoever comes, and whatever comes.
+//! Bounds on memory, whatever comes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Each cause, and what is none.
+//! Each cause, and traffic that has none.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_fault_of_all_services_is_one_line() {
             let verdict = traffic.verdict();
             let [finding] = faults(&verdict)[..] else { panic!("{}", shown(&verdict)) };
             if cause == Cause::CpuWait {
-                // How busy the CPUs were nobody has said.
+                // How busy the CPUs were is unknown.
                 assert_eq!((finding.cause, finding.confidence), (Cause::CpuShort, Confidence::Low));
                 assert_eq!((finding.packets, finding.affected), (900, 300));
                 continue;
@@ -257,7 +257,7 @@ fn what_tcp_holds_back_has_the_reason_that_tcp_had() {
         assert!(finding.evidence.contains(&told), "{:?}", finding.evidence);
     }
     assert_snapshot!(Held::ALL.map(|held| held_back(held, 8).sentence).join("\n"));
-    // Of too few it is none.
+    // Too few are none.
     assert!(held_back(Held::Nagle, 4).sentence.contains("is not known"));
 }
 
@@ -296,7 +296,7 @@ fn losses_lower_the_confidence_and_drops_at_sockets_are_a_cause() {
     assert_eq!(verdict.seen.lost, Some(100));
     let verdict = judge(&model, Some(&losses(Counter::RingFull, 1)));
     assert_eq!(faults(&verdict)[0].confidence, Confidence::High);
-    // Where packets are missing, nobody knows which answer is that of which request.
+    // Where packets are missing, it is unknown which answer belongs to which request.
     let slow = Times { service: 30 * MS, ..USUAL };
     let mut traffic = Traffic::default();
     traffic.server(ORDERS, 300, slow, slow);
@@ -331,7 +331,7 @@ fn drops_are_their_sockets() {
     let unknown = |affected, packets| (0, affected, packets, Confidence::Medium);
     let known = (ORDERS.pid, 40, 340, Confidence::High);
     assert_eq!(said(&[own], 40), [known]);
-    // The rest is somebody's who had no place.
+    // The rest belongs to a socket without a place.
     assert_eq!(said(&[own], 60), [known, unknown(20, 360)]);
     // Those of a port of which no packet has a line, and those of the other end.
     assert_eq!(said(&[(sockets(53, 0), 40)], 40), [unknown(40, 40)]);
@@ -342,7 +342,7 @@ fn drops_are_their_sockets() {
 #[test]
 fn requests_without_an_answer_are_told() {
     let resolver = Who { pid: 200, name: "shop", port: 53 };
-    // Of six queries one has no answer, and is sent again after five seconds.
+    // One query of six has no answer, and is sent again after five seconds.
     let traffic = |each: u64, is_answered: bool| {
         let (mut traffic, mut at) = (Traffic::default(), 1_000 * MS);
         for round in 0..60 {
@@ -407,7 +407,7 @@ fn in_parts(traffic: &mut Traffic, who: Who, late: std::ops::Range<u64>, each: u
 
 #[test]
 fn bytes_that_are_missing_before_the_last_ones_count_too() {
-    // Of eight packets of a request the fourth is late, and those behind it wait for it; the last one is as late itself.
+    // The fourth of eight packets of a request is late, and those behind it wait for it; the last one is as late itself.
     let mut traffic = Traffic::default();
     in_parts(&mut traffic, ORDERS, 4..7, 1);
     let verdict = traffic.verdict();

@@ -1,4 +1,4 @@
-//! Both ends of a connection, and who waits for whom.
+//! Both ends of a connection, and which waits for which.
 
 use super::*;
 
@@ -199,7 +199,7 @@ fn ends_in_two_namespaces_are_put_together_if_they_show_the_same_numbers() {
     assert!(shown(&verdict).contains(" = at the server "));
 }
 
-/// The server of the first client is on another host. Somebody has both ends of the same addresses in namespaces of their own.
+/// The server of the first client is on another host. An impostor has both ends of the same addresses in namespaces of its own.
 #[test]
 fn namespaces_with_the_same_addresses_hide_nobody() {
     let [other, pretender] = [CLIENT, SERVER].map(|who| Who { pid: who.pid + 1, ..who });
@@ -223,7 +223,7 @@ fn with_both_ends_here_a_slow_wire_is_known() {
     }
 }
 
-/// The answers of a server reach its clients on other hosts late. One client on this machine, which reads late, is not whom it waits for.
+/// The answers of a server reach its clients on other hosts late. It does not wait for the one client on this machine, which reads late.
 #[test]
 fn one_client_of_many_is_not_whom_a_service_waits_for() {
     let far = Times { net: 20 * MS, ..USUAL };

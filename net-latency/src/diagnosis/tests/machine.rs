@@ -7,7 +7,7 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let mut traffic = Traffic::default();
     traffic.server(ORDERS, 300, USUAL, Times { cpu: 10 * MS, ..USUAL });
     let said = |model: &Model| faults(&judge(model, None))[0].evidence.join("\n");
-    // Of a log nobody is asked.
+    // For a log no process is looked up.
     let mut model = traffic.model();
     let wait = "had that CPU until the reader got it: 100 % of the wait";
     assert!(said(&model).contains(&format!("\nPID {HOLDER} {wait}")), "{}", said(&model));
@@ -54,7 +54,7 @@ fn stalls_that_hit_all_alike_are_nobody_s() {
     let stalled = Times { cpu: 60 * MS, drv_ip: 20 * MS, qdisc: 30 * MS, ..USUAL };
     for who in ALL {
         for round in 0..1_000 {
-            // Of each second, the first tenth.
+            // The first tenth of each second.
             let times = traffic.varied(if round % 50 < 5 { stalled } else { USUAL });
             traffic.exchange(who, (1_000 + round * 20) * MS + u64::from(who.pid) * 10_000, times);
         }
@@ -62,7 +62,7 @@ fn stalls_that_hit_all_alike_are_nobody_s() {
     let verdict = traffic.verdict();
     assert!(verdict.findings.is_empty(), "{}", shown(&verdict));
     assert!(verdict.seen.stalls >= 20 && verdict.seen.stalls * 5 <= verdict.seen.windows);
-    // The same of one service is its own.
+    // If only one service has them, they are its own.
     let mut traffic = Traffic::default();
     for who in ALL {
         for round in 0..1_000 {
@@ -75,7 +75,7 @@ fn stalls_that_hit_all_alike_are_nobody_s() {
     assert_eq!(told(&verdict), [(Cause::CpuWait, SEARCH.pid, Direction::In)], "{}", shown(&verdict));
 }
 
-/// The CPUs were busy for so much of the time.
+/// The CPUs were busy for `percent` of the time.
 fn busy(percent: u64) -> Machine {
     Machine { busy_percent: Some(percent), ..Machine::default() }
 }
@@ -303,7 +303,7 @@ fn a_full_accept_queue_is_no_drop_of_a_socket() {
     assert_eq!(causes(40, 60), [(Cause::AcceptLate, ORDERS.pid)]);
     assert_eq!(causes(4, 60), [(Cause::SocketDrop, ORDERS.pid)]);
     assert_eq!(causes(4, 7), []);
-    // Of a port of which no packet was seen.
+    // For a port of which no packet was seen.
     let mut model = Traffic::default().model();
     let mut listening = Listening::default();
     listening.listener(&overflowing(5));

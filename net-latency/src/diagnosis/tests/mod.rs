@@ -1,4 +1,4 @@
-//! Traffic that never was: services with one fault, with several, and with none, and what is said of them.
+//! Made-up traffic: services with one fault, with several, and with none, and the verdicts about them.
 
 mod bounds;
 mod causes;
@@ -102,7 +102,7 @@ const SEARCH: Who = Who { pid: 103, name: "search", port: 8_003 };
 
 const ALL: [Who; 3] = [ORDERS, BILLING, SEARCH];
 
-/// Who has the CPUs that readers wait for.
+/// The process that has the CPUs that readers wait for.
 const HOLDER: u32 = 150;
 
 /// Packets, each with its parts and when its line was complete.
@@ -111,7 +111,7 @@ struct Traffic {
     packets: Vec<(i64, PacketRecord, [u64; PARTS])>,
     dice: u64,
     is_basic: bool,
-    /// What is said of each answer.
+    /// The work for each answer.
     served: Served,
 }
 
@@ -352,7 +352,7 @@ impl Traffic {
     }
 }
 
-/// The same of UDP, which has no ACKs.
+/// The verdict of this traffic as UDP, which has no ACKs.
 fn as_udp(mut traffic: Traffic) -> Verdict {
     for (wall, record, parts) in &mut traffic.packets {
         *record = udp(*record);

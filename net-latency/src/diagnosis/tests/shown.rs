@@ -106,7 +106,7 @@ fn our_own_next_commands_are_taken() {
     assert!(ours > 0);
 }
 
-/// Those that need no root, and end by themselves. The rest, and what is not installed, is not run.
+/// Commands that need no root, and end by themselves. The rest, and those not installed, are not run.
 #[test]
 fn next_commands_of_others_work() {
     use crate::diagnosis::{item::Item, words};

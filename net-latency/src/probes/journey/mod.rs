@@ -310,13 +310,13 @@ impl Plan {
     }
 }
 
-/// The names of those who handle an interrupt, with commas between.
+/// The names of the handlers of an interrupt, with commas between.
 fn interrupt_name(number: u32) -> Option<String> {
     let names = std::fs::read_to_string(format!("/sys/kernel/irq/{number}/actions")).ok()?;
     Some(names.trim_end().to_owned()).filter(|names| !names.is_empty())
 }
 
-/// What is looked for in the kernel's BTF.
+/// The names that are looked up in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.iter().flat_map(|hook| hook.targets).map(|(target, _)| *target);
     let tracepoints = TRACEPOINTS.iter().map(|hook| hook.tracepoint);

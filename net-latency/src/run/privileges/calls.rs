@@ -1,5 +1,5 @@
-//! The system calls of a run that traces. Any other ends it: with a sentence that names the call, since a call that was
-//! forgotten here has to be known, and neither hangs then nor goes on with what is wrong.
+//! The system calls of a run that traces. Any other ends it, with a sentence that names the call: a call that was forgotten here has to be
+//! known, and the run must neither hang nor go on after a wrong result.
 
 use std::{
     collections::BTreeMap,
@@ -215,7 +215,7 @@ fn rules(later: &Later<'_>) -> BTreeMap<c_long, Vec<Conditions>> {
         (libc::SYS_prctl, is_one_of(0, &[libc::PR_SET_NAME as u64])),
         // A panic within a panic.
         (libc::SYS_tgkill, is_one_of(0, &[this])),
-        // Names of devices are asked for on a socket that leads nowhere.
+        // Names of devices are looked up on a socket that leads nowhere.
         (libc::SYS_socket, is_one_of(0, &[libc::AF_UNIX as u64])),
         // To whom a socket is connected.
         (libc::SYS_sendto, vec![vec![(4, Length::Qword, Is::Eq, 0)]]),
@@ -265,7 +265,7 @@ fn end(info: &libc::siginfo_t) {
 fn say(text: &[u8]) {
     let takes = poll(&mut [PollFd::new(&stderr(), PollFlags::OUT)], Some(&Timespec::default()));
     if takes.is_ok_and(|ready| ready > 0) {
-        // There is nobody else to tell.
+        // There is no other place to report to.
         let _: Result<usize, io::Error> = rustix::io::write(stderr(), text).map_err(Into::into);
     }
 }
@@ -295,7 +295,7 @@ mod tests {
             ("execute a program", || drop(Command::new("true").exec())),
             ("connect", || drop(UdpSocket::bind("127.0.0.1:0"))),
             ("execute memory", || {
-                // SAFETY: new memory, which nobody uses.
+                // SAFETY: new memory, which is not used yet.
                 unsafe {
                     libc::mmap(
                         ptr::null_mut(),

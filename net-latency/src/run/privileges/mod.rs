@@ -1,5 +1,5 @@
-//! Once everything is attached, a run keeps only what its later calls need: then a fault in reading, formatting or writing
-//! is worth nothing to whoever can bring it about. Capabilities, system calls, and files are restricted.
+//! Once everything is attached, a run keeps only what its later calls need: then a fault in reading, formatting or writing is worth nothing
+//! to an attacker who can bring it about. Capabilities, system calls, and files are restricted.
 
 mod calls;
 mod paths;
@@ -60,8 +60,7 @@ pub(crate) fn give_up(later: &Later<'_>, reads: impl Fn() -> bool) -> Result<Giv
     Ok(Given { kept, calls, files })
 }
 
-/// The same for a thread that is made before everything is attached, except for system calls: those of all threads are
-/// restricted later.
+/// [`give_up`] for a thread that is made before everything is attached, except for system calls: those of all threads are restricted later.
 ///
 /// # Errors
 /// If the kernel refuses, which it never should.
@@ -87,7 +86,7 @@ fn give_up_capabilities(later: &Later<'_>, reads: impl Fn() -> bool) -> Result<C
         kept |= CapabilitySet::KILL;
     }
     if [later.output, later.files, later.socket].into_iter().flatten().any(|path| !can_be_written(path)) {
-        // Somebody else's file or directory, which only root's privilege opens.
+        // Another user's file or directory, which only root's privilege opens.
         kept |= CapabilitySet::DAC_OVERRIDE;
     }
     if !reads() {

@@ -20,11 +20,11 @@ use crate::kernel::{
     containers::{CONTAINER_LOGS, POD_LOGS},
 };
 
-/// The newest rights that were tried: all to files until Linux 6.10. Kernels before know fewer of them. What is newer is
-/// about connections, which no run can make.
+/// The newest rights that were tried: all to files until Linux 6.10. Kernels before know fewer of them. Newer rights are about connections,
+/// which no run can make.
 const KNOWN: ABI = ABI::V5;
 
-/// What is read: processes, devices, cgroups, interrupts, this process.
+/// Where the tool reads: processes, devices, cgroups, interrupts, this process.
 const KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// The time zone and where those are, which chrono reads anew when it has changed.
 const TIME_ZONES: [&str; 5] =
@@ -64,7 +64,7 @@ pub(super) fn restrict(later: &Later<'_>) -> Result<bool> {
     let confine = || {
         let mut ruleset = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.create()?;
         for (path, access) in rules {
-            // What is not there can't be opened.
+            // A path that does not exist can't be opened.
             ruleset = ruleset.add_rules(path_beneath_rules([path], access))?;
         }
         ruleset.restrict_self()
@@ -83,7 +83,7 @@ fn zone(variable: &OsStr) -> Option<PathBuf> {
 /// The directory in which a file of lines is, links followed.
 fn directory(output: &Path) -> Option<PathBuf> {
     let by_file = output.canonicalize().ok().and_then(|file| Some(file.parent()?.to_owned()));
-    // Somebody may have renamed the file by now.
+    // The file may have been renamed by now.
     by_file.or_else(|| Path::new(".").join(output).parent()?.canonicalize().ok())
 }
 

@@ -158,7 +158,7 @@ pub(crate) fn unescape(value: &[u8]) -> Cow<'static, str> {
             let digits = str::from_utf8(digits).ok().filter(|_| is_hex)?;
             Some((u8::from_str_radix(digits, 16).ok()?, tail))
         });
-        // A backslash that begins nothing is somebody else's.
+        // A backslash that begins no escape is part of the text.
         let (byte, tail) = byte.unwrap_or((first, tail));
         name.push(byte);
         rest = tail;

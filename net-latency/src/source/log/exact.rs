@@ -103,7 +103,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// What is wrong the parser of any JSON says.
+/// On an error the parser of any JSON says what is wrong.
 impl<'a> Values<'a> for Rest<'a> {
     type Error = ();
 
@@ -191,7 +191,7 @@ mod tests {
         line
     }
 
-    /// The same as the parser of any JSON reads, if it reads it at all.
+    /// It reads what the parser of any JSON reads, if it reads the line at all.
     fn check(line: &[u8]) -> Result<(), TestCaseError> {
         if let Some(fields) = read(line) {
             let expected = json::read_any(line);

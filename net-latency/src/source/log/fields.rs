@@ -136,7 +136,7 @@ macro_rules! read_next {
 pub(super) trait InOrder<'a>: Values<'a> {
     /// Whether this key of JSON comes next, behind a comma. Then its value does.
     fn is_next(&mut self, key: &'static str) -> bool;
-    /// The same of a stage's field.
+    /// Whether the key of this stage's field comes next.
     fn is_stage_next(&mut self, stage: &Stage) -> bool;
 }
 

@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn frames_without_content_have_an_end() {
-        // Five frames of as many bytes as fit the limit once, or nearly: what is in them is never made.
+        // Five frames of as many bytes as fit the limit once, or nearly: their content is never made.
         let len = (MOST_SKIPPED / 2) as u32;
         let skipped = || {
             let head = [&[0x53][..], ZSTD_SKIPPABLE, &len.to_le_bytes()].concat();

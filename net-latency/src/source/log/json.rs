@@ -27,7 +27,7 @@ pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     exact::read(line).map_or_else(|| read_any(line), Ok)
 }
 
-/// The same, without the short way for lines that are just as we write them.
+/// [`read`] without the fast path for lines that are exactly as we write them.
 pub(super) fn read_any(line: &[u8]) -> Result<Fields<'_>, Wrong> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
         Ok(line) => Ok(line.0),
@@ -166,7 +166,7 @@ mod tests {
             r#"{"ts":"2022-03-02T16:01:36Z","dir":"out","proto":"udp","comm":"\u001b[2J\ud83d\ude00","more":{"deep":[[1,{"a":true}]]}}"#,
         ];
         fuzz::run("json", 1_000, seeds.map(Vec::from), WORDS, |line| {
-            // What is passed over is an object too, of whatever it holds.
+            // A field that is passed over may be an object too.
             if read(line).is_ok() {
                 assert!(line.trim_ascii_start().starts_with(b"{"));
                 assert!(serde_json::from_slice::<IgnoredAny>(line).is_ok());

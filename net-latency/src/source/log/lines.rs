@@ -23,7 +23,7 @@ pub(crate) enum Line<'a> {
     TooLong,
 }
 
-/// What has not been read as lines: what was read ahead, and the rest.
+/// The part that was not read as lines: bytes that were read ahead, and the rest.
 pub(super) type Unread<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl<R: Read> Lines<R> {
         Self { source: Some(source), buffer: vec![0; CAPACITY], start: 0, end: 0, idle: 0, most: MOST }
     }
 
-    /// Whether what is next begins so.
+    /// Whether the next bytes are these.
     pub(super) fn begin_with(&mut self, mark: &[u8]) -> io::Result<bool> {
         while self.end - self.start < mark.len() {
             if self.fill()? == 0 {

@@ -66,7 +66,7 @@ impl Skipped {
 pub(crate) struct Tally {
     /// Logs.
     pub(crate) files: usize,
-    /// Of those that are recordings: of which machine, when and why.
+    /// For logs that are recordings: of which machine, when and why.
     pub(crate) recordings: Vec<String>,
     /// Packets, those that a filter keeps out included.
     pub(crate) lines: u64,
@@ -115,7 +115,7 @@ impl Tally {
 
 /// One unpacked log, while it is read.
 pub(crate) struct LogReader<R> {
-    /// As messages call it, and what is made of it.
+    /// Its name in messages, and the purpose for which it is read.
     name: String,
     purpose: &'static str,
     lines: Lines<R>,
@@ -214,7 +214,7 @@ impl<R: Read> LogReader<R> {
         Ok(None)
     }
 
-    /// Counts what was passed over, once.
+    /// Counts lines that were passed over, once.
     fn end(&mut self, tally: &mut Tally) -> Result<(), Failure> {
         self.is_over = true;
         tally.skipped += std::mem::take(&mut self.skipped);
@@ -238,7 +238,7 @@ fn unreadable(name: &str, damage: &Damage) -> Failure {
     anyhow!("cannot read {name}: {damage}").into()
 }
 
-/// What is known of a log from the lines before.
+/// The state of a log after the lines before.
 #[derive(Debug, Default)]
 struct Parser {
     csv: CsvReader,
@@ -350,7 +350,7 @@ mod tests {
             while let Ok(Some(record)) = reader.next(&mut tally, |record| record.into_owned()) {
                 Writer::new(Format::Json, &options).write(&record.event(), &mut again);
             }
-            // What was read can be written, and read again.
+            // A record that was read can be written, and read again.
             let mut second = Tally::default();
             let mut reader = LogReader::new("the second log".to_owned(), "replay", &again[..]);
             while let Ok(Some(())) = reader.next(&mut second, |_| ()) {}

@@ -6,9 +6,8 @@
 //! - A stamp with no time beside it, and why a stage is unknown.
 //! - The device's index (its name is there), and the bytes of a name that are no UTF-8.
 //!
-//! An unknown stage stays unknown, and a known total stays known, as long as the line's times can be those of four stamps. Of
-//! others (no line of ours) the stages count, and the total is unknown. Of a line that lacks one of them, addresses
-//! are 0.0.0.0 and ports 0.
+//! An unknown stage stays unknown, and a known total stays known, as long as the line's times can be those of four stamps. In others (no
+//! line of ours) the stages count, and the total is unknown. If a line lacks one of them, addresses are 0.0.0.0 and ports 0.
 
 use std::{
     borrow::Cow,
@@ -28,12 +27,12 @@ use crate::packet::{
 /// An end of a packet whose line lacks one.
 const NOWHERE: (IpAddr, u16) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A record, and what only the user side knew. Of a recording it is the one that the kernel side made, but for the clock.
+/// A record, and what only the user side knew. From a recording it is the one that the kernel side made, but for the clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogRecord<'a> {
     pub(super) record: PacketRecord,
     pub(crate) wall_ns: i64,
-    /// Of the clock that told the time, east of Greenwich.
+    /// The offset of the clock that told the time, east of Greenwich.
     pub(crate) offset_s: i32,
     pub(super) ifname: Option<Cow<'a, str>>,
     pub(super) ns_pid: Option<u32>,
@@ -41,7 +40,7 @@ pub(crate) struct LogRecord<'a> {
     pub(super) container: Option<Cow<'a, str>>,
     /// The line says where its bytes are.
     pub(super) has_seq: bool,
-    /// Of a log that has fine stages. Why one is unknown no line says.
+    /// The parts in a log that has fine stages. No line says why one is unknown.
     pub(super) parts: Option<[u64; PARTS]>,
     pub(super) served: Option<Served>,
     pub(super) syscall: Option<Cow<'a, str>>,
@@ -93,7 +92,7 @@ impl<'a> LogRecord<'a> {
             },
         };
         let parts = fields.fine_stages.map(|fine| match (direction, stages) {
-            // Of what is not known there are no parts.
+            // An unknown stage has no parts.
             (Direction::In, [.., None]) => [None; PARTS],
             _ => split(direction, protocol).map(|place| fine[place?]),
         });
@@ -128,7 +127,7 @@ impl<'a> LogRecord<'a> {
             .with_seq(self.has_seq)
     }
 
-    /// The same, when the line is gone.
+    /// The record without the line that it borrows from.
     pub(super) fn into_owned(self) -> LogRecord<'static> {
         let own = |name: Option<Cow<'_, str>>| name.map(|name| Cow::Owned(name.into_owned()));
         LogRecord {
@@ -151,7 +150,7 @@ fn octets(address: IpAddr, is_v6: bool) -> [u8; 16] {
     bytes
 }
 
-/// A name as the kernel has it. What was no UTF-8 is no UTF-8 again, so that it takes no more room than it did.
+/// A name as the kernel has it. Bytes that were no UTF-8 become what they were, so that they take no more room.
 #[inline(always)]
 fn name(text: &str) -> [u8; COMM_LEN] {
     const NO_UTF8: u8 = 0xff;
@@ -194,7 +193,7 @@ fn stamps_of(
     stamps_by_trying(direction, wall_ns, stages, total, age)
 }
 
-/// The same, where it takes some tries.
+/// [`stamps_of`], where it takes some tries.
 #[cold]
 fn stamps_by_trying(
     direction: Direction,
@@ -219,7 +218,7 @@ fn stamps_by_trying(
             Direction::In => event.last_drv_ip_ns(),
             Direction::Out => event.first_send_age_ns(),
         };
-        // The stages may tell a total that somebody has removed from the line.
+        // The stages may tell a total that was removed from the line.
         let is_total = event.total_ns() == total || (total.is_none() && !stages.contains(&None));
         if event.stages() == stages && is_total && told == age {
             return (stamped.stamps, other);

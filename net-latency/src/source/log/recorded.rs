@@ -324,7 +324,7 @@ mod tests {
         });
     }
 
-    /// Checksums keep damage from these; somebody who makes one can write right ones.
+    /// Checksums keep damage from these; a forger can write right ones.
     #[test]
     fn fuzz_blocks() {
         let records = records();

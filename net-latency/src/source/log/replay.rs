@@ -86,7 +86,7 @@ impl Replay {
         })
     }
 
-    /// What is played back, and how fast.
+    /// The logs that are played back, and how fast.
     pub(crate) fn title(&self) -> String {
         format!("replay {}, {}", self.name, self.speed)
     }
@@ -168,7 +168,7 @@ impl RecordSource for Replay {
     }
 }
 
-/// Reads to the end, or until nobody listens any more.
+/// Reads to the end, or until the receiver has gone.
 fn read(paths: &[LogPath], sender: &SyncSender<Message>) {
     let outcome = Logs::open(paths).and_then(|mut logs| {
         let _ = sender.send(Message::Opened(logs.recordings().to_vec()));
@@ -179,7 +179,7 @@ fn read(paths: &[LogPath], sender: &SyncSender<Message>) {
         }
         Ok(logs.into_tally())
     });
-    // Nobody listens any more if it can't be sent.
+    // If it can't be sent, the receiver has gone.
     let _ = sender.send(outcome.map_or_else(Message::Failed, Message::End));
 }
 

@@ -53,7 +53,7 @@ const SHORT: usize = 100_000;
 /// Of each of two listening sockets, so that there are ports for all.
 const PER_PORT: usize = 20_000;
 
-/// Prints what they cost and what was found, one JSON object a line.
+/// Prints their cost and findings, one JSON object a line.
 pub(super) fn measure() -> Result<()> {
     for backend in [Backend::Fentry, Backend::Kprobe] {
         stamps(backend)?;
@@ -77,10 +77,10 @@ fn start(name: &str) -> Result<Running> {
 }
 
 fn cost() -> Result<()> {
-    // What is in TIME-WAIT makes the next one's search for a port longer.
+    // Connections in TIME-WAIT make the next one's search for a port longer.
     fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")?;
     for (port, name) in (PORT..).zip(["nothing", "fentry", "kprobe"].into_iter().chain(OTHERS)) {
-        // Who can't be had, or does not know this kernel, is left out.
+        // A tool that is missing, or does not know this kernel, is left out.
         let tracing = match start(name) {
             Ok(tracing) => tracing,
             Err(error) if OTHERS.contains(&name) => {
@@ -179,7 +179,7 @@ fn packets() -> Result<OwnedFd> {
     let socket =
         unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol.into()) };
     ensure!(socket >= 0, "a packet socket: {}", io::Error::last_os_error());
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else has it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let room: libc::c_int = 64 << 20;
     // SAFETY: an int, of which the length is told.
@@ -227,7 +227,7 @@ fn read(socket: &OwnedFd) -> Result<Vec<Seen>> {
     Ok(seen)
 }
 
-/// What was seen of a connection's beginning by others than the tool, ns since 1970.
+/// A connection's beginning, as seen by other tools, ns since 1970.
 #[derive(Clone, Copy, Default)]
 struct Begun {
     asked: i64,

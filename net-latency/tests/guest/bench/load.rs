@@ -1,4 +1,4 @@
-//! What is sent while something traces.
+//! The traffic while something traces.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::{
 
 const CONNECTIONS: u32 = 64;
 
-/// What is sent to and fro.
+/// The kinds of traffic.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Load {
     /// A request of 200 bytes and its reply.

@@ -120,7 +120,7 @@ fn measure_mode(mode: Mode, loads: &[Load], places: &[(&str, Path)]) -> Result<(
     Ok(())
 }
 
-/// A message that nobody reads, and its connection. Where the last free skb of a slab is what a round trip takes last, the allocator
+/// A message that is never read, and its connection. Where the last free skb of a slab is what a round trip takes last, the allocator
 /// changes slabs with each of them, until there are more or fewer skbs: 600 instructions.
 struct Unread {
     _ends: [TcpStream; 2],
@@ -140,7 +140,7 @@ impl Unread {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     ns: u64,
-    /// Of that, what the process that traces took itself.
+    /// The part of that which the tracing process took itself.
     own_ns: u64,
     lines: u64,
 }

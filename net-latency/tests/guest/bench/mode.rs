@@ -19,7 +19,7 @@ use crate::{
     tool::{Backend, Launch, Scratch, Sink, Tool},
 };
 
-/// What is traced, and by whom.
+/// What is traced, and by which tool.
 #[derive(Clone, Copy)]
 pub(super) enum Mode {
     Nothing,
@@ -30,13 +30,13 @@ pub(super) enum Mode {
     Slower,
     /// Distributions alone, without a record per packet.
     Hist,
-    /// The same for metrics that nobody scrapes.
+    /// Distributions alone, for metrics that are not scraped.
     Export,
     /// The stream with fine stages.
     Fine,
     /// A line per connection.
     Connections(Backend),
-    /// The kernel's own function tracer on the same functions: raw events that nobody reads.
+    /// The kernel's own function tracer on the same functions: raw events that are not read.
     Ftrace,
     /// Waiting for a packet to follow that never comes.
     Journey(Backend),

@@ -40,7 +40,7 @@ const BESIDES: u64 = 28;
 const HELD: u64 = 130;
 const WRITTEN_MS: u64 = 2_000;
 
-/// Prints what was found, one JSON object a line.
+/// Prints the findings, one JSON object a line.
 pub(super) fn measure() -> Result<()> {
     let directory = TempDir::new()?;
     let mut ends = Ends::connect()?;
@@ -123,7 +123,7 @@ impl Ends {
         Ok(Self { pairs: (0..CONNECTIONS).map(connect).collect::<Result<_>>()?, next: 0 })
     }
 
-    /// So many bytes there and back by the next of them.
+    /// `len` bytes there and back by the next of them.
     fn trip(&mut self, len: usize) -> Result<()> {
         let [client, server] = &mut self.pairs[self.next];
         self.next = (self.next + 1) % CONNECTIONS;

@@ -228,7 +228,7 @@ fn filters() -> Result<()> {
             for fits in [false, true] {
                 let mut list = others.clone();
                 if fits {
-                    // Of a list of one, both processes.
+                    // A list of one becomes both processes.
                     list.truncate(list.len().saturating_sub(ours.len()));
                     list.extend(ours.iter().cloned());
                 }

@@ -123,7 +123,7 @@ fn sockets(backend: Backend) -> Result<()> {
     let outcome = stop(tool)?;
     let calls = calls(&outcome)?;
     let stranger = calls.iter().find(|call| call["pid"] != peer.pid() || call["context"] != "task");
-    ensure!(stranger.is_none(), outcome.fault(format_args!("not asked for: {stranger:?}"), []));
+    ensure!(stranger.is_none(), outcome.fault(format_args!("not requested: {stranger:?}"), []));
     for function in ROUND {
         let mut by_thread: BTreeMap<u64, u64> = BTreeMap::new();
         for call in calls.iter().filter(|call| call["function"] == function) {

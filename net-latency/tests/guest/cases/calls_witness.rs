@@ -52,7 +52,7 @@ const SYSTEM_CALLS: [(&str, &[&str]); 23] = [
 ];
 /// Those of files, which are of interest where the file is a socket.
 const OF_FILES: [&str; 5] = ["read", "readv", "write", "writev", "close"];
-/// What is enough where each function takes a second to detach.
+/// Enough functions where each takes a second to detach.
 const FEW: [&str; 10] = [
     system_call!("socket"),
     system_call!("bind"),
@@ -163,12 +163,11 @@ const ROUNDS: u32 = 40;
 const LEN: u32 = 200;
 /// What a call of the tracer may take itself, emulated, in the middle of all calls.
 const TYPICAL_NS: i64 = 30_000;
-/// The same in 90 % of all calls: an interrupt may come between, or the emulated CPU be taken away.
+/// What it may take in 90 % of all calls: an interrupt may come between, or the emulated CPU be taken away.
 const RARE_NS: i64 = 300_000;
 
-/// The tracer's calls of a task are ours: the same functions in the same order, as deep within each other. Each of its
-/// intervals lies around ours or within it, according to who is asked first; what one of them has more is what the other
-/// costs.
+/// The tracer's calls of a task are ours: the same functions in the same order, as deep within each other. Each of its intervals lies
+/// around ours or within it, according to which tracer is called first; what one of them has more is what the other costs.
 fn function_graph(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;

@@ -90,7 +90,7 @@ fn check_knows_this_kernel(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// One who may not trace still learns all that can be seen.
+/// A user who may not trace still learns all that can be seen.
 fn check_goes_on_after_a_failure(backend: Backend) -> Result<()> {
     let before = Kernel::now()?;
     for (confinement, failing) in [(confine::NO_CAPABILITIES, "privileges"), (confine::NO_BTF, "btf")] {

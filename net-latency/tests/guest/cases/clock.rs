@@ -68,7 +68,7 @@ fn expect_written(written: impl Fn() -> Result<usize>, backend: Backend, lines: 
     Ok(())
 }
 
-/// Somebody sets the clock ahead and back again: what was finished before has the time that it was then.
+/// The clock is set ahead and back again: packets that were finished before keep the time of then.
 fn step(backend: Backend) -> Result<()> {
     let tool = Launch::new(backend).start()?;
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
@@ -113,7 +113,7 @@ fn expect_within(outcome: &Outcome, pair: &Pair, spans: &[(DateTime<Utc>, DateTi
     Ok(())
 }
 
-/// Somebody sets the clock back by an hour: intervals go on, a file is begun anew at SIGHUP, and the run ends in its time.
+/// The clock is set back by an hour: intervals go on, a file is begun anew at SIGHUP, and the run ends in its time.
 fn back(backend: Backend) -> Result<()> {
     const DURATION: Duration = Duration::from_secs(8);
     /// What a busy machine adds.

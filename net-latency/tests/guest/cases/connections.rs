@@ -169,7 +169,7 @@ fn exchanges(backend: Backend) -> Result<()> {
 fn transits(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 10;
     const DELAY: Duration = Duration::from_millis(20);
-    /// What a busy machine adds in each of so many rounds.
+    /// What a busy machine adds in each of `ROUNDS`.
     const NOISE: Duration = Duration::from_millis(15);
     let path = Path::veth(Version::V4)?;
     path.delay(DELAY)?;
@@ -184,7 +184,7 @@ fn transits(backend: Backend) -> Result<()> {
             let local = local.to_string();
             let row = rows.iter().find(|row| row["local"] == local.as_str()).context("no row")?;
             let transit = &row["tcp"]["transit"];
-            // Until the first has been read, nobody knows that its receiver is here.
+            // Until the first has been read, it is unknown that its receiver is here.
             let known = count(transit, "count")?;
             ensure!(known >= u64::from(ROUNDS) - 1, "{known} of {ROUNDS} packets of {local}");
             let shortest = count(transit, "min_ns")?;

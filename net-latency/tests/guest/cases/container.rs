@@ -1,4 +1,4 @@
-//! The tool's own image, read and run by other people's programs as the manifests for Kubernetes say.
+//! The tool's own image, read and run by third-party programs as the manifests for Kubernetes say.
 
 use std::{
     fs,
@@ -26,8 +26,8 @@ use crate::{
 pub(crate) const CASES: &[Case] =
     &[("export_in_a_container", counts), ("export_in_a_container_where_calls_are_refused", refused)];
 
-/// All system calls that the exporter makes, from its start to its end. Docker's default profile (moby/profiles, seccomp/default.json) allows
-/// each of them, `bpf` to who has CAP_BPF and `perf_event_open` to who has CAP_PERFMON.
+/// All system calls that the exporter makes, from its start to its end. Docker's default profile (moby/profiles, seccomp/default.json)
+/// allows each of them, `bpf` with CAP_BPF and `perf_event_open` with CAP_PERFMON.
 const CALLS: &[&str] = &[
     // To begin.
     "arch_prctl",
@@ -118,7 +118,7 @@ const CALLS: &[&str] = &[
     "writev",
 ];
 
-/// Where a guest has them that was asked for this.
+/// Where a guest that was to carry them has them.
 const IMAGE: &str = "/root/net-latency.oci.tar";
 const UMOCI: &str = "/bin/umoci";
 const CRUN: &str = "/bin/crun";
@@ -214,7 +214,7 @@ impl Bundle {
         process["capabilities"] =
             json!({ "bounding": capabilities, "effective": capabilities, "permitted": capabilities });
         config["root"]["readonly"] = json!(true);
-        // As Docker's: what is not listed is not permitted, and clone3 is not there, so that clone is called.
+        // As Docker's: unlisted calls are not permitted, and clone3 does not exist, so that clone is called.
         config["linux"]["seccomp"] = json!({
             "defaultAction": "SCMP_ACT_ERRNO",
             "defaultErrnoRet": libc::EPERM,
@@ -300,7 +300,7 @@ impl Drop for Container {
     }
 }
 
-/// That this guest has what it takes: only those that were asked for it carry it.
+/// That this guest has what it takes: only guests that were to carry it do.
 fn expect_possible() -> Result<()> {
     let is_there = [IMAGE, UMOCI, CRUN].iter().all(|path| FilePath::new(path).exists());
     ensure!(is_there, Skipped("this guest has no image, or nothing that runs it"));
@@ -341,7 +341,7 @@ fn counts(_: Backend) -> Result<()> {
     pair.converse(ROUNDS, LEN)?;
     let address = SocketAddr::new(pair.far.ip(), 9823);
     let all = u64::from(4 * ROUNDS);
-    // Whoever is in no pod is the host, which takes its time.
+    // A process in no pod counts as the host's, which takes its time.
     let of_host = || -> Result<u64> {
         let samples = path.near(|| scrape(address))?;
         Ok(in_histograms(&samples, &[("namespace", "host"), ("pod", "host"), ("container", "host")]))

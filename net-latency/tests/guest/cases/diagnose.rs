@@ -39,8 +39,8 @@ const THRESHOLD: &str = "30ms";
 /// More than the least number of packets that are judged.
 const ROUNDS: u32 = 30;
 
-/// Two new peers without a connection yet, of which the server listens at a port that the kernel gives out to nobody: it is known to
-/// be a server by that.
+/// Two new peers without a connection yet, of which the server listens at a port outside the ephemeral range: that shows that it is a
+/// server.
 fn prepare(path: &Path) -> Result<Pair> {
     static NEXT: AtomicU16 = AtomicU16::new(7_100);
     let mut pair = Pair::prepare(path, CLIENT, SERVER)?;
@@ -81,7 +81,7 @@ fn verdict(outcome: &Outcome) -> Result<Value> {
     Ok(verdict)
 }
 
-/// Cause and direction of what is said about a process.
+/// Cause and direction of the findings about a process.
 fn said_of(verdict: &Value, pid: u32) -> Result<Vec<(String, String)>> {
     let findings = verdict["findings"].as_array().context("no findings")?;
     let of = findings.iter().filter(|finding| finding["pid"] == pid);
@@ -168,7 +168,7 @@ fn senders_queue(backend: Backend) -> Result<()> {
     expect(tool, &pair, &[("qdisc", "out")], &[]).map(drop)
 }
 
-/// The client waits for who is on this machine too, and has the delay.
+/// The client waits for a server on this machine, which has the delay.
 fn peers_queue(backend: Backend) -> Result<()> {
     let path = Path::veth(Version::V4)?;
     let mut pair = connect(&path)?;
@@ -178,7 +178,7 @@ fn peers_queue(backend: Backend) -> Result<()> {
     expect(tool, &pair, &[], &[("qdisc", "out")]).map(drop)
 }
 
-/// The same, of whom nothing is seen but what the client sees.
+/// The client waits for a server of which only the client's side is seen.
 fn late_answers(backend: Backend) -> Result<()> {
     let path = Path::veth(Version::V4)?;
     let mut pair = connect(&path)?;
@@ -223,7 +223,7 @@ fn missing_bytes(backend: Backend) -> Result<()> {
     let tool = start_from(SHORTER, backend, &pair, &["--pid", &server])?;
     pair.server.tell(&format!("read {} 4096 0", BURSTS * BURST * LEN))?;
     for _ in 0..BURSTS {
-        // At once: what is overtaken late, because a busy machine writes slowly, is not missing for long.
+        // At once: a segment that is overtaken late, because a busy machine writes slowly, is not missing for long.
         pair.client.ask(&format!("write-each {BURST} {LEN}"))?;
         pair.client.ask("acked")?;
     }

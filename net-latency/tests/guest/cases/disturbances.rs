@@ -32,7 +32,7 @@ pub(crate) const CASES: &[Case] = &[
     ("disturbed_by_oom", by_oom),
 ];
 
-/// Only where somebody else wakes the machine.
+/// Only where the host wakes the machine.
 pub(crate) const BY_SLEEP: &str = "disturbed_by_sleep";
 
 /// Set to 1 where a machine that sleeps is woken.
@@ -77,7 +77,7 @@ fn expect_exact(outcome: &Outcome, packets: u64) -> Result<u64> {
     let lines = outcome.lines()?;
     ensure!(lines.len() as u64 == ledger.shown, outcome.fault("not as many lines as shown", &lines));
     ensure!(outcome.lost()? == ledger.lost, outcome.fault("two figures of lost lines", &lines));
-    // Where everything stands still for a while, TCP sends once more what is not lost.
+    // Where everything stands still for a while, TCP sends segments again that are not lost.
     let again = lines.iter().filter(|line| line.is("retrans")).count() as u64;
     outcome.expect_all("packets shown or lost", ledger.shown - again + ledger.lost, packets, &lines)?;
     let most = outcome.allowance().most(packets);
@@ -231,7 +231,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// The kernel kills the tool for want of memory, amid traffic: there is no summary then, and what was written is right.
+/// The kernel kills the tool for want of memory, amid traffic: there is no summary then, and the lines that were written are right.
 fn by_oom(backend: Backend) -> Result<()> {
     let before = Kernel::now()?;
     let mut pair = Pair::connect(&net::Path::loopback(Version::V4)?)?;

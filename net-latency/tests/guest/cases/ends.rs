@@ -193,7 +193,7 @@ fn by_limit_of_files(backend: Backend) -> Result<()> {
     before.expect_restored()
 }
 
-/// A pipe that takes nothing more, and its end that nobody reads.
+/// A full pipe, and its end that is not read.
 fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = pipe2(OFlag::O_NONBLOCK)?;
     let mut file = File::from(writer);
@@ -206,8 +206,8 @@ fn full_pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Standard output and standard error are pipes that are full already: what it says has nowhere to go, not even that it
 /// traces. SIGTERM has to end it all the same, and nothing may stay attached.
 fn though_nobody_reads(backend: Backend) -> Result<()> {
-    /// Above what detaching takes on an emulated machine: with PREEMPT_RT a second for each of some thirty functions. Whoever waits
-    /// for a reader waits for ever.
+    /// Above what detaching takes on an emulated machine: with PREEMPT_RT a second for each of some thirty functions. A run that waits for
+    /// a reader waits for ever.
     const SOON: Duration = Duration::from_secs(90);
     let views: [&[&str]; 5] = [
         &["--interval", "100ms"],

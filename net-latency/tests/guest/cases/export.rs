@@ -1,4 +1,4 @@
-//! Metrics: each packet is counted once, under the right name, whoever scrapes and however.
+//! Metrics: each packet is counted once, under the right name, however they are scraped.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,7 @@ fn start(backend: Backend, arguments: &[&str]) -> Result<(Tool, SocketAddr)> {
     start_into(Sink::Pipe, backend, arguments)
 }
 
-/// The same, with its lines there.
+/// The exporter, with its lines in `sink`.
 fn start_into(sink: Sink, backend: Backend, arguments: &[&str]) -> Result<(Tool, SocketAddr)> {
     let launch = Launch::new(backend).view("export").sink(sink);
     let tool = launch.args(&LISTEN).args(arguments).start()?;
@@ -70,12 +70,12 @@ pub(crate) fn address(tool: &Tool) -> Result<SocketAddr> {
     Ok(address.context("it doesn't say where its metrics are")?.parse()?)
 }
 
-/// What is at that path: headers, and body.
+/// The answer for that path: headers, and body.
 fn get(address: SocketAddr, path: &str, accept: &str) -> Result<(String, Vec<u8>)> {
     get_encoded(address, path, accept, "identity")
 }
 
-/// The same, encoded so that it is smaller.
+/// The answer for that path, compressed.
 pub(crate) fn get_encoded(
     address: SocketAddr,
     path: &str,
@@ -232,7 +232,7 @@ fn connections(backend: Backend) -> Result<()> {
     expect("net_latency_listen_accepted_total", &queue, MANY)?;
     expect("net_latency_listen_waiting", &queue, 1)?;
     expect("net_latency_listen_overflows_total", &queue, 0)?;
-    // Who waits is cut off. What was counted stays.
+    // A waiting client is cut off. The counts stay.
     drop(listening);
     for role in ["client", "server"] {
         expect(ENDED, &[("role", role), ("result", "reset")], 1)?;
@@ -389,7 +389,7 @@ fn crowd(backend: Backend) -> Result<()> {
     pair.converse(ROUNDS, LEN)?;
     drop(crowd);
     let answers = || Ok(scrape(address).is_ok());
-    until(Duration::from_secs(30), answers).context("nobody is answered any more")?;
+    until(Duration::from_secs(30), answers).context("no request is answered any more")?;
     let samples = scrape(address)?;
     let outcome = tool.stop()?;
     expect_ledger(&outcome, &samples)?;
@@ -497,7 +497,7 @@ fn held_back(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// Nobody reads the lines, and then nobody can: counting and scrapes go on, and every packet without a line is counted.
+/// The lines are not read, and then can't be: counting and scrapes go on, and every packet without a line is counted.
 fn unread(backend: Backend) -> Result<()> {
     /// More than ring buffer, buffer and pipe hold.
     const MANY: u32 = 1_000;
@@ -519,7 +519,7 @@ fn unread(backend: Backend) -> Result<()> {
     ensure!(tool.is_running()?, "it has ended with its reader");
     let outcome = tool.stop()?;
     expect_ledger(&outcome, &samples)?;
-    outcome.expect_all("packets while nobody reads", all, (4 * MANY).into(), [])?;
+    outcome.expect_all("packets without a read", all, (4 * MANY).into(), [])?;
     let later = sum(&samples, "net_latency_packets_total", &[]) - all;
     outcome.expect_all("packets without a reader", later, (4 * ROUNDS).into(), [])?;
     let is_right = full > 0 && lines > 0 && full + lines < all;
@@ -531,7 +531,7 @@ fn unread(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// A port that is taken, and an address that is nobody's.
+/// A port that is taken, and an address of another machine.
 fn refusals(backend: Backend) -> Result<()> {
     let (tool, address) = start(backend, &[])?;
     for (address, code, word) in
@@ -665,7 +665,7 @@ fn of_dashboard() -> Result<Vec<String>> {
     Ok(expressions.into_iter().map(filled).collect())
 }
 
-/// Without the thresholds: what is compared must be there, whether all is well or not.
+/// Without the thresholds: the series that are compared must be there, whether all is well or not.
 fn without_thresholds(expression: &str) -> String {
     let mut words = expression.split_whitespace().peekable();
     let mut kept = Vec::new();
@@ -683,7 +683,7 @@ fn without_thresholds(expression: &str) -> String {
 /// same as classic ones.
 fn prometheus(backend: Backend) -> Result<()> {
     if !FilePath::new(PROMETHEUS).exists() {
-        // Only guests that were asked for it carry a hundred megabytes more.
+        // Only guests that were to carry it have a hundred megabytes more.
         println!("there is no {PROMETHEUS} in this guest");
         return Ok(());
     }

@@ -73,8 +73,8 @@ fn socket(backend: Backend) -> Result<()> {
     ensure!(is_right, "a second one: {:?}: {}", second.code, second.stderr);
     killed.signal(Signal::SIGKILL)?;
     killed.wait()?;
-    ensure!(path.exists(), "who was killed removes nothing");
-    // Somebody else doesn't remove it either.
+    ensure!(path.exists(), "a killed process removes nothing");
+    // Another user doesn't remove it either.
     let other = run(Some(confine::ONLY_NEEDED), &["export", "--listen", &listen])?;
     let is_right = other.code == Some(2) && other.stderr.contains("a socket of another user (uid 0)");
     ensure!(is_right, "another user's: {:?}: {}", other.code, other.stderr);
@@ -88,7 +88,7 @@ fn socket(backend: Backend) -> Result<()> {
     expect_ledger(&outcome, &counted)?;
     outcome.expect_all("packets", in_histograms(&counted, &[]), (4 * ROUNDS).into(), [])?;
     ensure!(!path.exists(), "its file is left");
-    // Whoever can't trace leaves none either.
+    // A run that can't trace leaves none either.
     let refused = run(Some(confine::NO_CAPABILITIES), &["export", "--listen", &listen])?;
     ensure!(refused.code == Some(3) && !path.exists(), "{:?}: {}", refused.code, refused.stderr);
     Ok(())

@@ -1,4 +1,4 @@
-//! What is wanted is shown, all of it, and nothing else.
+//! All wanted packets are shown, and nothing else.
 
 use std::net::SocketAddr;
 
@@ -56,7 +56,7 @@ fn two_pairs_by(
 
 fn expect_only(outcome: &Outcome, lines: &[Line], wanted: impl Fn(&Line) -> bool) -> Result<()> {
     let other = lines.iter().filter(|line| !wanted(line));
-    ensure!(other.clone().next().is_none(), outcome.fault("lines that were not asked for", other));
+    ensure!(other.clone().next().is_none(), outcome.fault("lines that were not requested", other));
     Ok(())
 }
 
@@ -110,7 +110,7 @@ fn pid_of_a_connection_of_two(backend: Backend) -> Result<()> {
     expect_only(&outcome, &lines, |line| line.pid == Some(pair.server.pid()))?;
     let count = |dir| lines.iter().filter(|line| line.dir == dir && line.len == LEN).count();
     ensure!(count(Dir::Out) == 2 * SHORT as usize, outcome.fault("not all replies are shown", &lines));
-    // The first request came while nobody but the other process was known to use the connection.
+    // The first request came while only the other process was known to use the connection.
     let requests = count(Dir::In);
     let wanted = 2 * SHORT as usize - 1;
     ensure!(requests == wanted, outcome.fault(format_args!("{requests} requests, not {wanted}"), &lines));
@@ -155,7 +155,7 @@ fn pid_of_a_udp_socket_of_two(backend: Backend) -> Result<()> {
     expect_received(&outcome, &receiver, FEW - unseen + 2 * MANY)
 }
 
-/// Of two receivers of each datagram, one is wanted: what it gets is shown, though the socket of the other one is untraced.
+/// Each datagram has two receivers, of which one is wanted: what that gets is shown, though the other one's socket is untraced.
 fn pid_of_one_receiver_of_two(backend: Backend) -> Result<()> {
     const GROUP: &str = "239.77.0.1";
     let (mut sender, mut receivers) =
@@ -236,7 +236,7 @@ fn control(backend: Backend) -> Result<()> {
         let lines = outcome.lines()?;
         let control = lines.iter().filter(|line| pair.owns(line) && line.is("control"));
         if !asked {
-            ensure!(control.clone().next().is_none(), outcome.fault("control lines, not asked for", control));
+            ensure!(control.clone().next().is_none(), outcome.fault("control lines, not requested", control));
             continue;
         }
         let out = control.clone().filter(|line| line.dir == Dir::Out);

@@ -72,7 +72,7 @@ fn expect_stages(footer: &Value, lines: &[Line]) -> Result<()> {
                     && row["proto"] == if proto == Proto::Tcp { "tcp" } else { "udp" }
             });
             let row = row.with_context(|| format!("no {dir} {stage}"))?;
-            // Those of what is sent again count as unknown.
+            // Times of packets that are sent again count as unknown.
             let of = |line: &&&Line| if column < 3 { line.stages[column] } else { line.total };
             let mut times: Vec<_> =
                 lines.iter().filter(|line| !line.is("retrans")).filter_map(|line| of(&line)).collect();
@@ -105,7 +105,7 @@ fn expect_stages(footer: &Value, lines: &[Line]) -> Result<()> {
     Ok(())
 }
 
-/// Two pairs, of which one is wanted, datagrams, and bytes that nobody reads.
+/// Two pairs, of which one is wanted, datagrams, and unread bytes.
 fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     const ROUNDS: u32 = 200;
     const WAITING: u32 = 3;
@@ -124,7 +124,7 @@ fn agrees_with_the_lines(backend: Backend) -> Result<()> {
     }
     pair.server.ask(&format!("udp send-to 127.0.0.1:{near} 30 80"))?;
     pair.client.ask("udp receive 30")?;
-    // On a machine that stands still for a while, TCP sends again what is only late.
+    // On a machine that stands still for a while, TCP sends segments again that are only late.
     let resent = path.near(|| counter("snmp", "Tcp", "RetransSegs"))?;
     let outcome = tool.stop()?;
     let lines = outcome.lines()?;

@@ -163,7 +163,7 @@ fn by_pid(backend: Backend) -> Result<()> {
     outcome.expect_all("packets of both", packets, (ROUNDS * 4).into(), [])
 }
 
-/// What is read 100 ms late spent these in the socket: that process' last stage, and nobody else's.
+/// Packets that are read 100 ms late spent these in the socket: that process' last stage, and no other's.
 fn pause(backend: Backend) -> Result<()> {
     /// Longer than a busy machine takes the emulated CPU away.
     const PAUSE_NS: u64 = 100_000_000;
@@ -317,7 +317,7 @@ fn by_process(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// A client counts for the server's port. Of two that the kernel gave out nobody knows which is the server's.
+/// A client counts for the server's port. Of two ephemeral ports it is unknown which is the server's.
 fn by_port(backend: Backend) -> Result<()> {
     const FEW: u32 = 10;
     const SERVICE: u16 = 8_077;

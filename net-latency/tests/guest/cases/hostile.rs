@@ -1,5 +1,5 @@
 //! What others on the machine try: a user without privileges, and root of a user namespace, as a container without privileges has it. The
-//! one who matters keeps what is known of them.
+//! victim keeps its figures.
 
 use std::{
     collections::BTreeSet,
@@ -46,7 +46,7 @@ pub(crate) const CASES: &[Case] = &[
     ("hostile_starts_leave_nothing", starts),
 ];
 
-/// Whoever attacks, and as whom: of uid 65534, and as root of a user namespace of theirs.
+/// The attackers: a user with uid 65534, and the same as root of a user namespace of its own.
 const KINDS: [&str; 2] = [confine::NOBODY, confine::USER_NAMESPACE];
 const NOBODY: u32 = 65_534;
 const LOST: &str = "net_latency_losses_total";
@@ -58,7 +58,7 @@ fn attacker(kind: &str) -> Result<Peer> {
     Peer::spawn_under(b"nl-hostile", command)
 }
 
-/// A cgroup that somebody else may do with as they like, as systemd delegates them.
+/// A cgroup that another user may change at will, as systemd delegates them.
 struct Delegated(PathBuf);
 
 impl Delegated {
@@ -83,7 +83,7 @@ impl Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        // What is left makes the next one fail, which says more.
+        // If it is left, the next one fails, which says more.
         drop(remove(CWD, &self.0));
     }
 }
@@ -110,7 +110,7 @@ fn figure(samples: &[Sample], name: &str) -> u64 {
     sum(samples, name, &[])
 }
 
-/// Long names of nested cgroups: a scrape and the memory have a bound, and who has most packets has series.
+/// Long names of nested cgroups: a scrape and the memory have a bound, and the process with most packets has series.
 fn cgroup_names(backend: Backend) -> Result<()> {
     const DEPTH: u32 = 70;
     for kind in KINDS {
@@ -189,7 +189,7 @@ fn ports(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// The same addresses and ports in a network namespace of somebody's own.
+/// The addresses and ports of the victim in a network namespace of the attacker's own.
 fn namespace(backend: Backend) -> Result<()> {
     let attacker = std::cell::RefCell::new(attacker(confine::NETWORK_NAMESPACE)?);
     expect_found(backend, "a namespace", |pair| {
@@ -198,7 +198,7 @@ fn namespace(backend: Backend) -> Result<()> {
     })
 }
 
-/// More names of a process than there are series, before the one who has most packets has any.
+/// More names of a process than there are series, before the one with most packets has any.
 fn process_names(backend: Backend) -> Result<()> {
     /// Series stay for a minute at least.
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -231,7 +231,7 @@ fn process_names(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// More ports than the kernel side's table has room for: those without packets leave it, and keep nobody out.
+/// More ports than the kernel side's table has room for: those without packets leave it, and keep no others out.
 fn full_table(backend: Backend) -> Result<()> {
     const PORT: u16 = 7_778;
     for kind in KINDS {
@@ -263,7 +263,7 @@ fn full_table(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// A cgroup that is named as a pod's, within one of somebody's own.
+/// A cgroup that is named as a pod's, within one of the attacker's own.
 fn no_pod(backend: Backend) -> Result<()> {
     const UID: &str = "3d6f9cb0-8e31-4c7a-9f90-2b4e5d7c8fa3";
     let logs = FilePath::new("/var/log/pods").join(format!("shop_victim-0_{UID}"));
@@ -330,7 +330,7 @@ fn scrapers(backend: Backend) -> Result<()> {
             "{kind}: at first {first:?}; then {answered} scrapes in {elapsed:.1} s took {spent:.2} CPU s"
         );
         tool.stop()?;
-        ensure!(answered > 0, "nobody was answered");
+        ensure!(answered > 0, "no request was answered");
     }
     Ok(())
 }

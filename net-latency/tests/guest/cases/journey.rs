@@ -51,7 +51,7 @@ struct Scenario {
     judge: fn(&Value, &Played) -> Result<()>,
 }
 
-/// Who sent and read it.
+/// Its sender and reader.
 struct Played {
     pair: Pair,
 }
@@ -576,7 +576,7 @@ fn drops(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// Of packets most of which wait, the first ones don't, and one waits far longer: neither is typical.
+/// Most packets wait, but the first ones don't, and one waits far longer: neither is typical.
 fn typical(backend: Backend) -> Result<()> {
     const AT_ONCE: u64 = 4;
     const LATE: u64 = 9;

@@ -135,7 +135,7 @@ impl Testimony {
     }
 }
 
-/// Whether this is one of the kernel's threads that do work for whoever needs it.
+/// Whether this is one of the kernel's threads that do work for others.
 fn is_of_the_kernel(task: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{task}/comm"));
     name.is_ok_and(|name| ["kworker/", "ksoftirqd/"].iter().any(|kind| name.starts_with(kind)))

@@ -45,7 +45,7 @@ fn expect(outcome: &Outcome, ledger: &Ledger, expected: &Ledger) -> Result<()> {
     Ok(())
 }
 
-/// Of two processes one is wanted: the other's packets are seen and not shown. What nobody has read waits.
+/// Of two processes one is wanted: the other's packets are seen and not shown. Unread packets wait.
 fn of_a_pid(backend: Backend) -> Result<()> {
     let path = Path::private_loopback(Version::V4)?;
     let mut pair = Pair::connect(&path)?;

@@ -240,7 +240,7 @@ fn ended(backend: Backend) -> Result<()> {
             expect_count(line, "lport", if line["role"] == "client" { normal } else { PORT }.into())?;
             ensure!(line["laddr"] == address.to_string() && line["raddr"] == address.to_string(), "{line}");
             expect_time(line, "duration_ns", PAUSE * 3)?;
-            // What was waited for comes after the handshake.
+            // The wait comes after the handshake.
             ensure!(time(line, "handshake_ns")? + PAUSE * 3 <= time(line, "duration_ns")?, "{line}");
         }
         expect_time(server, "accept_ns", PAUSE)?;
@@ -295,7 +295,7 @@ fn ended(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// What is replayed from JSON to CSV and back is the same.
+/// A replay from JSON to CSV and back gives the same lines.
 fn replayed(outcome: &Outcome) -> Result<()> {
     let mut log = outcome.text()?.to_owned();
     for format in ["csv", "json"] {
@@ -536,7 +536,7 @@ fn full_queue(backend: Backend) -> Result<()> {
             let listening = TcpListener::from(listening);
             listening.set_nonblocking(true)?;
             let accepted = std::iter::from_fn(|| listening.accept().ok()).count() as u64;
-            // Who was turned away goes on trying as long as somebody listens.
+            // Clients that were turned away go on trying as long as there is a listener.
             drop(listening);
             drop(clients);
             Ok((overflows()?, accepted))
@@ -653,7 +653,7 @@ fn from_before(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// The other end is not heard of any more: by who writes, and by who only asks whether it is there.
+/// The other end falls silent: for a writer, and for a socket with keepalive only.
 fn timed_out(backend: Backend) -> Result<()> {
     const USER_TIMEOUT: u32 = 300;
     let path = Path::private_loopback(Version::V4)?;

@@ -51,7 +51,7 @@ pub(crate) type Case = (&'static str, fn(Backend) -> Result<()>);
 /// Cases of the user side: what they show is the same on every kernel and by every backend, so that a whole test run has
 /// them once. All others depend on the kernel, be it only on its verifier.
 const USER_SIDE: &[&[Case]] = &[container::CASES, output::CASES, reopened::CASES, top::CASES];
-/// The same, of themes whose other cases depend on the kernel.
+/// Cases of the user side in themes whose other cases depend on the kernel.
 const OF_USER_SIDE: &[&str] = &[
     "check_goes_on_after_a_failure",
     "check_needs_no_root",
@@ -77,8 +77,8 @@ const OF_USER_SIDE: &[&str] = &[
     "pid_that_does_not_exist",
 ];
 
-/// Cases of what comes behind the hooks: filters, counting, figures, privileges, and what happens to the tool. The kernel side has one
-/// body of logic for that, whoever calls it.
+/// Cases of what comes behind the hooks: filters, counting, figures, privileges, and what happens to the tool. The kernel side has one body
+/// of logic for that, for both backends.
 const BEHIND_HOOKS: &[&[Case]] = &[
     clock::CASES,
     command::CASES,

@@ -43,7 +43,7 @@ fn lockdown() -> Result<()> {
     }
     fs::write(file, "confidentiality").context("this kernel has no lockdown")?;
     for backend in Backend::tested() {
-        // Without a look at what is left: lockdown hides the kernel's lists from this test too.
+        // Without a look at leftovers: lockdown hides the kernel's lists from this test too.
         expect_refusal(None, backend, &["lockdown", "locked down"])?;
     }
     Ok(())

@@ -30,8 +30,7 @@ const CAP_BPF: u64 = 1 << 39;
 
 /// What every run has left where the kernel wants a capability for reading maps.
 fn for_maps() -> Result<u64> {
-    // Since Linux 5.19 what is open can be read by whoever has it open. Where unprivileged bpf(2) is allowed it always
-    // could.
+    // Since Linux 5.19 a process can read the maps that it has open. Where unprivileged bpf(2) is allowed it always could.
     let is_disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled")?.trim() != "0";
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

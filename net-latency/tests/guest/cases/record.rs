@@ -1,4 +1,4 @@
-//! `net-latency record`: what it writes when it is told is what was there, and it goes on meanwhile.
+//! `net-latency record`: on request it writes the packets of before, and it goes on meanwhile.
 
 use std::{
     fs,
@@ -80,7 +80,7 @@ fn recordings(directory: &FilePath) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The packets of a recording, as JSON has them, and what was said besides.
+/// The packets of a recording, as JSON has them, and the messages.
 fn packets(file: &FilePath) -> Result<Vec<Value>> {
     let output = std::process::Command::new(tool::path())
         .args(["report", "--format", "json", "-o", "-"])
@@ -121,7 +121,7 @@ fn writes_when_told(backend: Backend) -> Result<()> {
     for number in 1..=2 {
         pair.converse(ROUNDS, LEN)?;
         rounds += ROUNDS as usize;
-        // What was finished a moment ago is read by then.
+        // Packets finished a moment ago are read by then.
         thread::sleep(Duration::from_millis(1_200));
         recorder.tool.signal(Signal::SIGUSR1)?;
         let files = recorder.files(number)?;
@@ -183,7 +183,7 @@ fn writes_for_failed_connections(backend: Backend) -> Result<()> {
     drop(client);
     ensure!(server.read(&mut [0])? == 0, "nothing was sent");
     drop(server);
-    // Longer than what is counted together.
+    // Longer than the time that is counted together.
     thread::sleep(Duration::from_millis(2_200));
     ensure!(recordings(recorder.directory.path())?.is_empty(), "no connection has failed");
     drop(listening);
@@ -195,7 +195,7 @@ fn writes_for_failed_connections(backend: Backend) -> Result<()> {
     Ok(())
 }
 
-/// What is left behind is whole or not there, and a disk without room ends nothing.
+/// Files that are left behind are whole or not there, and a full disk ends nothing.
 fn survives(backend: Backend) -> Result<()> {
     let recorder = Recorder::start(backend, &["--every", "1s"])?;
     let mut pair = connect()?;
@@ -210,7 +210,7 @@ fn survives(backend: Backend) -> Result<()> {
     for file in recordings(directory.path())? {
         ensure!(!packets(&file)?.is_empty(), "{} has no packets", file.display());
     }
-    // Somebody's leftovers, and a file that is cut.
+    // Leftovers of another run, and a file that is cut.
     let left = directory.path().join(".net-latency-20200101T000000.000Z.nlr.1.part");
     fs::write(&left, "of a run that was killed")?;
     let whole = fs::read(&recordings(directory.path())?[0])?;

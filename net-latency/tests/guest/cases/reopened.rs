@@ -1,4 +1,4 @@
-//! A file that somebody renames, and then sends SIGHUP, as logrotate does: under traffic no line is lost or torn.
+//! A file is renamed and the tool gets SIGHUP, as by logrotate: under traffic no line is lost or torn.
 
 use std::{
     fs,

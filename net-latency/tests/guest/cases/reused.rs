@@ -1,4 +1,4 @@
-//! Numbers that are used again: whoever has a process's, a thread's or a cgroup's name after it is another one.
+//! Numbers that are used again: the next owner of a process's, a thread's or a cgroup's number is another one.
 
 use std::{
     fs::{self, File},
@@ -198,7 +198,7 @@ fn of_one_in_hist(backend: Backend) -> Result<()> {
 /// No object of that run has the newcomer's name.
 fn expect_unnamed(outcome: &Outcome) -> Result<()> {
     let text = outcome.text()?;
-    ensure!(text.contains("nl-one"), outcome.fault("nothing of the one that is asked for", []));
+    ensure!(text.contains("nl-one"), outcome.fault("nothing of the requested one", []));
     let foreign = text.lines().filter(|line| line.contains(NEWCOMER)).count();
     ensure!(foreign == 0, outcome.fault(format_args!("{foreign} objects of a newcomer"), []));
     Ok(())
@@ -278,7 +278,7 @@ impl Parent {
     }
 }
 
-/// A child of the command ends, and its number is another child's, which is followed, and then a stranger's, who is not.
+/// A child of the command ends, and its number is another child's, which is followed, and then a stranger's, which is not.
 fn of_a_child(backend: Backend) -> Result<()> {
     let path = Path::loopback(Version::V4)?;
     let far = path.addresses().1;

@@ -208,7 +208,7 @@ impl Stage {
             client.answer()?;
             for flow in Flow::parse_log(&fs::read_to_string(log.path())?)? {
                 let server = self.servers.iter().find(|(_, address)| *address == flow.far);
-                let (server, _) = server.with_context(|| format!("nobody serves {flow:?}"))?;
+                let (server, _) = server.with_context(|| format!("{flow:?} has no server"))?;
                 flows.push(Owned { flow, client: client.pid(), server: server.pid(), lines: Vec::new() });
             }
         }
@@ -334,7 +334,7 @@ impl Verdict {
             None => self.nameless += 1,
         }
         if line.proto != Proto::Tcp || line.is("control") || line.len == 0 || line.segs == 0 {
-            self.reject("nobody sent that", line);
+            self.reject("that was not sent", line);
         }
         let at = line.ts.timestamp_nanos_opt().unwrap_or(0);
         // With parts, the line of a packet that was sent has the time at which its ACK was worked on.

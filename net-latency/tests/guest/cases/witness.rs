@@ -26,7 +26,7 @@ const LEN: u32 = 200;
 
 /// What two probes at one place may lie apart in the middle of all packets: the cost of either, emulated.
 const TYPICAL_NS: i64 = 20_000;
-/// The same in 90 % of all packets: an interrupt may come between, or the emulated CPU be taken away. That each of our
+/// What they may lie apart in 90 % of all packets: an interrupt may come between, or the emulated CPU be taken away. That each of our
 /// stamps lies between two of ftrace's holds for all of them.
 const RARE_NS: i64 = 200_000;
 /// What a line's time may be wrong by, since it is mapped to the wall clock by a sample.
@@ -110,8 +110,8 @@ struct Testimony {
 }
 
 impl Testimony {
-    /// Puts the entries together to packets. One request is on its way, or one reply, never two of them: what
-    /// is between a write and a read is one packet. Acknowledgements come between, but are smaller.
+    /// Puts the entries together to packets. One request is on its way, or one reply, never two of them: all entries between a write and a
+    /// read are of one packet. Acknowledgements come between, but are smaller.
     fn of(entries: &[Entry]) -> Self {
         let mut testimony = Self::default();
         // A softirq may interrupt a task's transmission and send something of its own, of which we need not see all:

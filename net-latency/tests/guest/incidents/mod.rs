@@ -32,14 +32,14 @@ use crate::{
 /// First argument of a run of all incidents.
 pub(crate) const ROLE: &str = "incidents";
 
-/// What is made.
+/// The fault that is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// A service reads late.
     ReadsLate,
     /// Each request has a new connection, which it accepts late.
     AcceptsLate,
-    /// Somebody with a higher priority takes its CPU.
+    /// A process with a higher priority takes its CPU.
     LosesCpu,
     /// A service sleeps over its answers.
     Works,
@@ -63,13 +63,13 @@ pub(crate) enum Fault {
     Forgets,
     /// The quota of its cgroup holds it back.
     Quota,
-    /// Now and then somebody takes the CPU from everybody.
+    /// Now and then one process takes the CPU from all others.
     Stalls,
     /// Nothing is wrong.
     Nothing,
 }
 
-/// An incident: what is made, where, how strong, and in which services.
+/// An incident: the fault, where, how strong, and in which services.
 #[derive(Clone, Debug)]
 struct Incident {
     fault: Fault,
@@ -110,7 +110,7 @@ impl Fault {
         Self::Nothing,
     ];
 
-    /// Whether that is the fault. Whoever waits for ACKs over a long way is told so by either.
+    /// Whether that is the fault. A wait for ACKs over a long way may be called either.
     fn is(self, cause: &Value) -> bool {
         let is_expected = self.expected().is_some_and(|(expected, _)| cause == expected);
         is_expected || self == Self::SlowStart && cause == "network"
@@ -170,7 +170,7 @@ impl Fault {
     fn manners(self) -> &'static [Manner] {
         match self {
             Self::Forgets => &[Manner::Datagrams],
-            // Of several that accept, the others are in their calls meanwhile.
+            // If several threads accept, the others are in their calls meanwhile.
             Self::AcceptsLate => &[Manner::Alone, Manner::Polls, Manner::Threads, Manner::Forks],
             // Datagrams have no acknowledgement, no connection, and no stream.
             Self::Halves | Self::Wire | Self::Reorder | Self::SlowReader | Self::SlowStart | Self::Loss => {
@@ -221,7 +221,7 @@ impl Incident {
         })
     }
 
-    /// Makes it, and says what was said.
+    /// Makes it, and returns the verdict.
     fn run(&self) -> Result<Value> {
         let outcome = self.play(launch(self.fault))?;
         let verdict: Value = serde_json::from_str(outcome.text()?)
@@ -334,7 +334,7 @@ fn only_services(fault: Fault, launch: Launch) -> Launch {
     if fault.hides_the_gateway() { launch.args(&["--comm", "svc-*"]) } else { launch }
 }
 
-/// One of each fault: what is said live and of the recording.
+/// One of each fault: the verdicts live and on the recording.
 fn recorded() -> Result<()> {
     let mut others = Vec::new();
     for fault in Fault::ALL {
@@ -358,8 +358,8 @@ fn recorded() -> Result<()> {
     Ok(())
 }
 
-/// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints what a person is told in
-/// one, by its fault, ms and load, and `packets WORLD…` its packets; `recorded` makes one of each, in a recording too.
+/// Makes all, or those whose fault's name has that in it; `worlds N SEED` draws as many; `show WORLD…` prints the text that a person sees
+/// in one, by its fault, ms and load, and `packets WORLD…` its packets; `recorded` makes one of each, in a recording too.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.as_slice() {

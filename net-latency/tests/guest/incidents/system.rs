@@ -60,7 +60,7 @@ pub(super) enum Connections {
     New,
 }
 
-/// Who asks whom.
+/// Which service calls which.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) services: usize,
@@ -114,7 +114,7 @@ const NAMES: [&str; MOST_SERVICES] = ["svc-orders", "svc-search", "svc-users", "
 const GATEWAY: &str = "gateway";
 /// Connections of a gateway to a service, if it has several.
 const SEVERAL: &str = "3";
-/// Ports that the kernel gives out to nobody: the first is the gateway's.
+/// Ports outside the ephemeral range: the first is the gateway's.
 const PORT: u16 = 7_000;
 
 pub(super) struct System {
@@ -160,7 +160,7 @@ impl System {
             let path = match place {
                 Where::OneHost => Path::loopback(Version::V4)?,
                 Where::Bridges => Path::bridge(Version::V4)?,
-                // What is lost is to be lost behind the service's device.
+                // Packets are to be lost behind the service's device.
                 Where::Links if fault == Fault::Loss => Path::routers(Version::V4, 1)?,
                 Where::Links => Path::veth(Version::V4)?,
             };

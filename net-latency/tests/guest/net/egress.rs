@@ -79,7 +79,7 @@ fn load() -> Result<OwnedFd> {
     if program < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(program.try_into()?) })
 }
 

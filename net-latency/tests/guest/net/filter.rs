@@ -76,7 +76,7 @@ const IPV4: i32 = libc::AF_INET;
 /// `NFPROTO_INET`: IPv4 and IPv6.
 const BOTH: i32 = 1;
 
-/// Sends what is for `from` to `to` instead, in the calling thread's namespace.
+/// Sends packets for `from` to `to` instead, in the calling thread's namespace.
 pub(crate) fn destination_nat(from: Ipv4Addr, to: Ipv4Addr) -> Result<()> {
     const OFFSET_OF_DESTINATION: u32 = 16;
     const PRIORITY: i32 = -100;
@@ -120,7 +120,7 @@ pub(crate) fn drop_from(port: u16) -> Result<()> {
     drops(IPV4, NF_INET_LOCAL_IN, OFFSET_OF_SOURCE_PORT, port).context("a rule that drops answers")
 }
 
-/// Drops what is sent to `port` from the calling thread's namespace, by IPv4 and IPv6: the sender's call fails with `EPERM`.
+/// Drops packets to `port` from the calling thread's namespace, by IPv4 and IPv6: the sender's call fails with `EPERM`.
 pub(crate) fn drop_sent(port: u16) -> Result<()> {
     drops(BOTH, NF_INET_LOCAL_OUT, OFFSET_OF_DESTINATION_PORT, port).context("a rule that drops what is sent")
 }
@@ -146,7 +146,7 @@ pub(crate) enum Hook {
     PostRouting,
 }
 
-/// Asks the queue of that number for a verdict on what is for `port`, in the calling thread's namespace.
+/// Asks the queue of that number for a verdict on packets for `port`, in the calling thread's namespace.
 pub(crate) fn queue_port(hook: Hook, port: u16, number: u16) -> Result<()> {
     let hook = match hook {
         Hook::In => NF_INET_LOCAL_IN,

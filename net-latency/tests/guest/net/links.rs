@@ -39,7 +39,7 @@ pub(super) enum Kind<'a> {
         remote: Ipv4Addr,
     },
     Wireguard,
-    /// What is sent to it enters the stack again.
+    /// Packets sent to it enter the stack again.
     Intermediate,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn default_route(gateway: IpAddr) -> Result<()> {
     request.perform().with_context(|| format!("a default route by {gateway}"))
 }
 
-/// Sends what is for `destination` by `gateway`.
+/// Sends packets for `destination` by `gateway`.
 pub(super) fn route_by(destination: IpAddr, gateway: IpAddr) -> Result<()> {
     let mut request = route(destination.is_ipv6(), whole(destination), libc::RT_SCOPE_UNIVERSE)?;
     request.attribute(libc::RTA_DST, &octets(destination));

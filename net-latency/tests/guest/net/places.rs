@@ -303,7 +303,7 @@ impl Path {
 
     /// How many packets the client's end has handed over.
     pub(crate) fn packets_from_near(&self) -> Result<u64> {
-        // After the name: 8 columns of what was received, then bytes and packets sent.
+        // After the name: 8 columns for received packets, then bytes and packets sent.
         const COLUMN: usize = 9;
         let table = self.near(|| Ok(fs::read_to_string("/proc/thread-self/net/dev")?))?;
         let line = table.lines().find_map(|line| line.trim_start().strip_prefix(NEAR)?.strip_prefix(':'));

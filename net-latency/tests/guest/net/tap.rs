@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// Which packets a packet socket gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taps {
-    /// Those of one protocol: it comes behind IP in the list of who gets a packet, so that IP's handler finds the skb shared.
+    /// Those of one protocol: it comes behind IP in the list of a packet's receivers, so that IP's handler finds the skb shared.
     Ip(Version),
     /// All: it comes before IP, and makes a clone of its own (`packet_rcv`).
     All,
@@ -48,7 +48,7 @@ pub(crate) enum Manner {
     Slow,
     /// Leaves them where they are, as far as there is room; the rest the kernel drops.
     Keeps,
-    /// Has a filter that takes none, as that of a DHCP client takes none of what is not DHCP.
+    /// Has a filter that takes none, as that of a DHCP client takes only DHCP.
     Filters,
     /// Has them in whole datagrams, in a group of sockets that get a share each (`PACKET_FANOUT_FLAG_DEFRAG`).
     Defragments,
@@ -68,7 +68,7 @@ impl Path {
         Ok(vec![self.near(|| Tap::open(NEAR, taps, manner))?, self.far(|| Tap::open(FAR, taps, manner))?])
     }
 
-    /// The same on the devices that stand upon those.
+    /// Packet sockets bound to the devices that stand upon those.
     pub(crate) fn tap_upper(&self, taps: Taps, manner: Manner) -> Result<Vec<Tap>> {
         let open = || Tap::open(UPPER, taps, manner);
         Ok(vec![self.near(open)?, self.far(open)?])
@@ -86,7 +86,7 @@ impl Tap {
         // SAFETY: no pointer is passed.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         ensure!(socket >= 0, "a packet socket: {}", io::Error::last_os_error());
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else has it.
         let socket = Arc::new(unsafe { OwnedFd::from_raw_fd(socket) });
         if manner == Manner::Filters {
             take_none(&socket)?;

@@ -57,9 +57,9 @@ pub(crate) struct Manner {
     /// Whether packets that are to be segmented, or that GRO has merged, come whole (`NFQA_CFG_F_GSO`). Else the kernel segments them
     /// before (`nfqnl_enqueue_packet`).
     pub(crate) takes_whole: bool,
-    /// Of every packet whose number it divides, the first being 1,
+    /// For every packet whose number it divides, the first being 1,
     pub(crate) every: u64,
-    /// the verdict comes so much later.
+    /// the verdict comes this much later.
     pub(crate) delay: Duration,
     /// By how many bytes it makes a datagram of IPv4 longer.
     pub(crate) grows_by: usize,

@@ -80,7 +80,7 @@ fn load(flags: u32) -> io::Result<OwnedFd> {
     if program < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(program) })
 }
 

@@ -60,7 +60,7 @@ impl Bound {
 
     fn receive(&self) -> Result<()> {
         let mut byte = [0u8];
-        // SAFETY: there is room for the byte; nobody asks for the sender.
+        // SAFETY: there is room for the byte; the sender's address is not requested.
         let got = unsafe {
             libc::recvfrom(self.socket, byte.as_mut_ptr().cast(), 1, 0, ptr::null_mut(), ptr::null_mut())
         };
@@ -68,12 +68,12 @@ impl Bound {
     }
 
     fn close(self) -> Result<()> {
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else has it.
         checked(unsafe { libc::close(self.socket) } as libc::ssize_t).map(drop)
     }
 }
 
-/// In each of so many threads, so often: socket, bind, getsockname, sendto, recvfrom, close.
+/// In each of `threads`, `rounds` times: socket, bind, getsockname, sendto, recvfrom, close.
 pub(super) fn rounds(threads: u64, rounds: u64) -> Result<u64> {
     let each = move || -> Result<()> {
         for _ in 0..rounds {
@@ -105,7 +105,7 @@ pub(super) fn wait(time: Duration) -> Result<u64> {
     Ok(1)
 }
 
-/// In each of so many threads, so often: most of the system calls that sockets have, some of which fail.
+/// In each of `threads`, `rounds` times: most of the system calls that sockets have, some of which fail.
 pub(super) fn mix(threads: u64, rounds: u64) -> Result<u64> {
     let each = move || (0..rounds).try_for_each(|_| mixed_round());
     let all: Vec<_> = (0..threads).map(|_| thread::spawn(each)).collect();
@@ -120,7 +120,7 @@ fn mixed_round() -> Result<()> {
     let address = listener.local_addr()?;
     ensure!(TcpListener::bind(address).is_err(), "two sockets listen at one port");
     let mut client = TcpStream::connect(address)?;
-    // SAFETY: nobody asks who it is; the descriptor is new, and nobody else knows of it.
+    // SAFETY: the peer's address is not requested; the descriptor is new, and nothing else has it.
     let mut server = unsafe {
         let taken = libc::accept(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut());
         TcpStream::from_raw_fd(checked(taken as libc::ssize_t)?)
@@ -163,6 +163,6 @@ fn mixed_round() -> Result<()> {
     ensure!(sent == -1, "sent through no socket");
     client.shutdown(Shutdown::Both)?;
     drop(listener);
-    ensure!(TcpStream::connect(address).is_err(), "connected to nobody");
+    ensure!(TcpStream::connect(address).is_err(), "connected without a listener");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Several connections whose segments somebody else makes by hand ([`super::forge`]), and what their reader does meanwhile.
+//! Several connections whose segments another peer makes by hand ([`super::forge`]), and what their reader does meanwhile.
 
 use std::{
     fs::{File, OpenOptions},
@@ -58,7 +58,7 @@ impl Crafted {
                     .context("TCP_TIMESTAMP")?;
                 Ok(u32::from_ne_bytes(clock).into())
             }
-            // Reads what is there, N bytes at most, and adds them to a file.
+            // Reads the bytes there, N at most, and adds them to a file.
             ["take", number, most, file] => take(self.stream(number)?, most.parse()?, file),
             ["peek", number, most] => {
                 Ok(available(self.stream(number)?, &mut vec![0; most.parse()?], libc::MSG_PEEK)? as u64)
@@ -101,7 +101,7 @@ fn take(stream: &TcpStream, most: usize, file: &str) -> Result<u64> {
     Ok(taken.try_into()?)
 }
 
-/// What one call receives of what is there; 0 if nothing is.
+/// The number of bytes that one call receives; 0 if there are none.
 fn available(stream: &TcpStream, bytes: &mut [u8], flags: libc::c_int) -> Result<usize> {
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is as long as said.
@@ -135,7 +135,7 @@ impl Held {
         // SAFETY: no memory is involved.
         let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         ensure!(faults >= 0, "userfaultfd: {}", io::Error::last_os_error());
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else has it.
         let mut faults = File::from(unsafe { OwnedFd::from_raw_fd(faults.try_into()?) });
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping; nothing else refers to its memory.
@@ -149,7 +149,7 @@ impl Held {
         let socket = stream.try_clone()?;
         let looks = thread::spawn(move || {
             let place = page as *mut libc::c_void;
-            // SAFETY: the page is there until this thread has ended, and nobody else writes to it.
+            // SAFETY: the page is there until this thread has ended, and nothing else writes to it.
             let seen = unsafe { libc::recv(socket.as_raw_fd(), place, 1, libc::MSG_PEEK) };
             ensure!(seen == 1, "{seen} bytes seen: {}", io::Error::last_os_error());
             Ok(())

@@ -41,7 +41,7 @@ pub(super) fn thread(role: &mut Role, command: &[&str]) -> Result<u64> {
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| anyhow!("the thread panicked"))?
 }
 
-/// The same by a thread with this id, which is free.
+/// [`thread()`] with this id, which is free.
 pub(super) fn thread_as(role: &mut Role, id: u32, command: &[&str]) -> Result<u64> {
     let mut answer = None;
     until(PATIENCE, || {
@@ -89,7 +89,7 @@ pub(super) fn child(role: &mut Role, command: &[&str]) -> Result<u64> {
     in_child(|| role.perform(command))
 }
 
-/// The same by a child with this process id, which is free.
+/// [`child`] with this process id, which is free.
 pub(super) fn child_as(role: &mut Role, pid: u32, command: &[&str]) -> Result<u64> {
     let mut last = 0;
     until(PATIENCE, || {
@@ -116,7 +116,7 @@ pub(super) fn pass(role: &mut Role, command: &[&str]) -> Result<u64> {
             bail!("a message without a connection");
         };
         let connection = *connections.first().context("no connection in the message")?;
-        // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor, and nothing else has it.
         role.stream = Some(unsafe { OwnedFd::from_raw_fd(connection) }.into());
         role.perform(command)
     })

@@ -30,7 +30,7 @@ const NEXT: [u8; 50] = [b'n'; 50];
 const ECHO: u8 = 8;
 const ECHO_V6: u8 = 128;
 
-/// What is sent after a datagram that died.
+/// The next packet after a datagram that died.
 enum Next {
     /// A message by a socket, to this address.
     Message(UdpSocket, SocketAddr, Vec<u8>),
@@ -44,7 +44,7 @@ pub(super) struct Dying {
     next: Option<Next>,
     /// Of UDP-Lite: what sends, and what receives.
     lite: Option<(UdpSocket, UdpSocket)>,
-    /// What is on their queues stays there.
+    /// Datagrams on their queues stay there.
     kept: Vec<(UnixDatagram, UnixDatagram)>,
 }
 
@@ -139,7 +139,7 @@ impl Next {
         };
         match (kind, arguments) {
             ("ping", [to]) => echo(libc::SOCK_RAW, to),
-            // Of those whose groups may (`ping_group_range`).
+            // By users whose groups may (`ping_group_range`).
             ("ping-socket", [to]) => echo(libc::SOCK_DGRAM, to),
             ("lite", [to]) => {
                 let to: SocketAddr = to.parse()?;
@@ -216,7 +216,7 @@ fn send(
 }
 
 fn keep_here(socket: &UdpSocket, group: Ipv4Addr, device: Ipv4Addr) -> Result<u64> {
-    // The machine is in the group, or what is sent is none of its own business (`__mkroute_output`).
+    // The machine has to be in the group, or else `__mkroute_output` does not take the packets for its own.
     socket.join_multicast_v4(&group, &device)?;
     socket.set_multicast_ttl_v4(0)?;
     socket.set_multicast_loop_v4(false)?;
@@ -254,7 +254,7 @@ fn open(address: IpAddr, kind: libc::c_int, protocol: libc::c_int) -> io::Result
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }
 

@@ -1,4 +1,4 @@
-//! What somebody without privileges does to blind who traces the machine.
+//! What a user without privileges does to blind the tracer of the machine.
 
 use std::{
     env, fs,
@@ -111,7 +111,7 @@ fn names(count: u32, packets: u32) -> Result<u64> {
     Ok(count.into())
 }
 
-/// A conversation with itself between the same addresses and ports as somebody else's in another network namespace.
+/// A conversation with itself between the addresses and ports of another one in another network namespace.
 fn twin(server: u16, client: u16, rounds: u32) -> Result<u64> {
     let at = |port: u16| SockaddrIn::new(127, 0, 0, 1, port);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, server)).context("the same port")?;

@@ -90,6 +90,6 @@ impl Many {
     }
 
     fn first(&mut self, count: &str) -> Result<&mut [TcpStream]> {
-        self.0.get_mut(..count.parse()?).context("there are not so many connections")
+        self.0.get_mut(..count.parse()?).context("there are fewer connections")
     }
 }

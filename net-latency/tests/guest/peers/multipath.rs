@@ -32,6 +32,6 @@ fn socket(address: IpAddr) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

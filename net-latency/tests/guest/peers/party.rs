@@ -1,5 +1,5 @@
-//! The parties of a system of services: a gateway that asks several of them for each request that it gets, services with a fault
-//! each, and who takes their CPU.
+//! The parties of a system of services: a gateway that calls several of them for each request, services with a fault each, and a process
+//! that takes their CPU.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ const SMALL_BUFFER: usize = 16_384;
 const WORKERS: usize = 4;
 /// Sockets that are made at once: for four services no more than a process may have.
 const SOCKETS: usize = 200;
-/// Of datagrams, one of so many has no answer if that is the fault, and a client waits for so long.
+/// One of N datagrams has no answer if that is the fault, and how long a client waits for it.
 const LOST_EACH: usize = 6;
 const LOST_AFTER: Duration = Duration::from_millis(1_200);
 
@@ -51,9 +51,9 @@ struct Backend {
     streams: VecDeque<TcpStream>,
     /// In their place.
     datagrams: Option<UdpSocket>,
-    /// Written to before each request: somebody with a higher priority than the service waits for that.
+    /// Written to before each request: a process with a higher priority than the service waits for that.
     hog: Option<File>,
-    /// Before each read of an answer. Whoever reads slowly has little room.
+    /// Before each read of an answer. A slow reader has little room.
     pause: Duration,
 }
 
@@ -141,10 +141,10 @@ impl Gateway {
                 }
                 self.0.push(backend);
             }
-            // Nobody keeps it from asking.
+            // Nothing keeps it from sending requests.
             ["first"] => schedule(libc::SCHED_FIFO, 2)?,
             ["serve", rounds, answer, parts, hog_each, connections] => {
-                let client = client.context("nobody is connected")?;
+                let client = client.context("no client is connected")?;
                 let way = Way {
                     answer: answer.parse()?,
                     parts: parts.parse()?,

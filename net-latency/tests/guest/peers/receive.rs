@@ -45,7 +45,7 @@ pub(super) fn take(stream: &TcpStream, way: &str, bytes: usize) -> Result<u64> {
         ensure!(now > 0, "the other end closed after {taken} bytes");
         taken += now;
     }
-    ensure!(taken == bytes, "{taken} bytes, more than were asked for");
+    ensure!(taken == bytes, "{taken} bytes, more than were requested");
     Ok(taken.try_into()?)
 }
 

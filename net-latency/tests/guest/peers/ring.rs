@@ -5,7 +5,7 @@ use std::{net::TcpStream, os::fd::AsRawFd as _};
 use anyhow::{Context as _, Result};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 
-/// Who carries an operation out.
+/// The task that carries an operation out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// The task that submits it, if it can be done at once; the same task later if not.

@@ -89,7 +89,7 @@ impl Flow {
     }
 }
 
-/// Serves whoever connects to `address` until the process ends; returns the port.
+/// Serves all connections to `address` until the process ends; returns the port.
 pub(super) fn serve(address: IpAddr) -> Result<u64> {
     let listener = TcpListener::bind((address, 0))?;
     let port = listener.local_addr()?.port();

@@ -174,7 +174,7 @@ impl Udp {
         Ok(received.try_into()?)
     }
 
-    /// Takes what is there, without waiting: how many datagrams that were.
+    /// Takes the datagrams there, without waiting; returns how many.
     fn receive_all(&self) -> Result<u64> {
         let mut count = 0;
         loop {

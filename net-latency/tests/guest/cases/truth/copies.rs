@@ -68,7 +68,7 @@ pub(crate) const THEME: Theme = Theme {
     ],
 };
 
-/// What is queued on its way out, in a run of its own: its footer says what has no line.
+/// Packets that are queued on their way out, in a run of their own: its footer says which have no line.
 pub(crate) const OUT: Theme = Theme {
     name: "copies_out",
     arguments: &[],
@@ -107,9 +107,9 @@ const GROWTH: usize = 4000;
 enum Known {
     /// All, but for one in a hundred.
     All,
-    /// Those of what is sent, which nothing comes between.
+    /// Times of sent packets, which nothing comes between.
     Out,
-    /// None: it is enough that what is known is right.
+    /// None: it is enough that known times are right.
     None,
 }
 
@@ -203,7 +203,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The same of datagrams, of which each has a line at both ends.
+    /// [`Self::check_tcp`] for datagrams, of which each has a line at both ends.
     fn check_udp(&self, evidence: &Evidence<'_>, known: Known) -> Result<()> {
         for (way, (what, dir, lines)) in self.ways(evidence, Proto::Udp).iter().enumerate() {
             let len = if way == 0 { self.len } else { self.len + self.growth };
@@ -314,16 +314,16 @@ fn version(path: &Path) -> Version {
     if path.addresses().0.is_ipv4() { Version::V4 } else { Version::V6 }
 }
 
-/// A packet socket of IP's protocol is behind IP in the list of who gets a packet of that device (`ptype_specific`), so that the skb has two
-/// users when IP has it: `ip_rcv_core` (IPv6: `ip6_rcv_core`) goes on with a clone (`skb_share_check`), and the
-/// skb that was stamped stays with the packet socket. All stages are known: IP's function returns the skb that goes on.
+/// A packet socket of IP's protocol is behind IP in the list of receivers of that device's packets (`ptype_specific`), so that the skb has
+/// two users when IP has it: `ip_rcv_core` (IPv6: `ip6_rcv_core`) goes on with a clone (`skb_share_check`), and the skb that was stamped
+/// stays with the packet socket. All stages are known: IP's function returns the skb that goes on.
 fn tap_tcp(path: Path, manner: Manner, gap_ms: u32) -> Result<Check> {
     let mut pair = Pair::connect(&path)?;
     let taps = path.tap(Taps::Ip(version(&path)), manner)?;
     tapped(&mut pair, taps, gap_ms, Known::All)
 }
 
-/// The same behind a card's driver, which hands skbs up in lists (`ip_list_rcv`, where `ip_rcv_core` is called as well).
+/// [`tap_tcp`] behind a card's driver, which hands skbs up in lists (`ip_list_rcv`, where `ip_rcv_core` is called as well).
 fn tap_tcp_cards(version: Version, manner: Manner, gap_ms: u32) -> Result<Check> {
     let Some(path) = Path::cards(version)? else { return not_played() };
     tap_tcp(path, manner, gap_ms)
@@ -361,7 +361,7 @@ fn tap_many() -> Result<Check> {
 }
 
 /// Each fragment is cloned as above before IP puts them together (`ip_defrag`, `ipv6_frag_rcv`), where one of them, by which a datagram
-/// goes on, gets the others. What is known is right.
+/// goes on, gets the others. Known times are right.
 fn tap_fragments(version: Version) -> Result<Check> {
     const LEN: u32 = 4000;
     let path = Path::veth(version)?;
@@ -372,9 +372,9 @@ fn tap_fragments(version: Version) -> Result<Check> {
     Ok(Box::new(move |evidence| messages.check_udp(evidence, Known::Out)))
 }
 
-/// A queue in front of the server's TCP: a program's verdict lets each packet go on (`nf_reinject`), another task's softirq then being
-/// at work. With its flag the skb is the same; without it `nfqnl_enqueue_packet` makes one for each segment
-/// (`skb_gso_segment`), none of which driver or IP have seen. What is known is right then.
+/// A queue in front of the server's TCP: a program's verdict lets each packet go on (`nf_reinject`), another task's softirq then being at
+/// work. With its flag the skb is the same; without it `nfqnl_enqueue_packet` makes one for each segment (`skb_gso_segment`), none of which
+/// driver or IP have seen. Known times are right then.
 fn queue_tcp(path: Path, manner: verdicts::Manner) -> Result<Check> {
     let mut pair = Pair::connect(&path)?;
     let port = pair.far.port();
@@ -391,7 +391,7 @@ fn queue_tcp(path: Path, manner: verdicts::Manner) -> Result<Check> {
     Ok(Box::new(move |evidence| messages.check_tcp(evidence, known)))
 }
 
-/// The same of what GRO has merged, which a veth link does since Linux 5.13; before, single segments come.
+/// [`queue_tcp`] with packets that GRO has merged, which a veth link does since Linux 5.13; before, single segments come.
 fn queue_merged() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     path.merge()?;
@@ -404,7 +404,7 @@ fn queue_cards() -> Result<Check> {
 }
 
 /// A queue in front of the server's UDP. The skb is the same, so that all is known; but where the verdict brings more bytes than the skb
-/// has room for, `nfqnl_mangle` makes another one (`skb_copy_expand`). What is known is right then.
+/// has room for, `nfqnl_mangle` makes another one (`skb_copy_expand`). Known times are right then.
 fn queue_udp(growth: usize) -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     let mut two = Two::new(&path)?;
@@ -424,7 +424,7 @@ fn queue_udp(growth: usize) -> Result<Check> {
 
 /// A program of generic XDP gets an skb that is not a clone, and that has room in front. One that takes no frags gets it in one piece too,
 /// with another buffer, but it is the same skb (`netif_receive_generic_xdp`): all is known. For one that takes frags Linux makes another
-/// skb since 6.9 (`skb_pp_cow_data`), behind the driver's stamp and in front of IP's. What is known is right then.
+/// skb since 6.9 (`skb_pp_cow_data`), behind the driver's stamp and in front of IP's. Known times are right then.
 fn xdp(path: Path, len: u32, takes_frags: bool) -> Result<Check> {
     let takes_frags = path.generic_xdp(takes_frags)?;
     let mut pair = Pair::connect(&path)?;
@@ -435,7 +435,7 @@ fn xdp(path: Path, len: u32, takes_frags: bool) -> Result<Check> {
     Ok(Box::new(move |evidence| messages.check_tcp(evidence, known)))
 }
 
-/// The same of what GRO has merged before, as far as it does for such a program.
+/// [`xdp`] with packets that GRO has merged before, as far as it does for such a program.
 fn xdp_merged() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     path.merge()?;
@@ -447,7 +447,7 @@ fn xdp_cards() -> Result<Check> {
     xdp(path, LONG, true)
 }
 
-/// The same of datagrams that are longer than a page, so that their skbs are not linear.
+/// [`xdp`] with datagrams that are longer than a page, so that their skbs are not linear.
 fn xdp_jumbo() -> Result<Check> {
     const MTU: u32 = 9000;
     const LEN: u32 = 8000;
@@ -611,7 +611,7 @@ fn queue_out(hook: Hook, manner: verdicts::Manner) -> Result<Check> {
     }))
 }
 
-/// The same of messages that are sent alone, of which each line's times are known to lie between two calls.
+/// A queue at the sender, with messages that are sent alone: each line's times are known to lie between two calls.
 fn queue_out_alone(hook: Hook) -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::connect(&path)?;

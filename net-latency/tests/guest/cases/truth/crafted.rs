@@ -1,9 +1,9 @@
-//! Segments of TCP that no TCP would send: overlapping ones, of which the kernel drops some. What is dropped lends nothing to what is
+//! Segments of TCP that no TCP would send: overlapping ones, of which the kernel drops some. A dropped one lends nothing to those that are
 //! read, neither times nor a length.
 //!
 //! A plan is a list of steps for a connection, 120 ms apart: segments by a raw socket, reads, and a thread that keeps the socket, so that
-//! segments wait on its backlog. All plans of a scenario are played at a time. Each segment has bytes of its own, so that what is
-//! read tells which segment brought it.
+//! segments wait on its backlog. All plans of a scenario are played at a time. Each segment has bytes of its own, so that the bytes that
+//! are read tell which segment brought them.
 
 use std::{
     env, fs,
@@ -71,7 +71,7 @@ enum Flaw {
     NoAck,
     /// `tcp_checksum_complete`.
     WrongChecksum,
-    /// `tcp_ack`: of what was never sent (`after(ack, tp->snd_nxt)`).
+    /// `tcp_ack`: for bytes that were never sent (`after(ack, tp->snd_nxt)`).
     AckOfUnsent,
     /// `tcp_paws_discard`.
     OldTimestamp,
@@ -158,7 +158,7 @@ impl Table {
         Self::with_room(plans, None)
     }
 
-    /// The same, where a socket keeps N bytes at most, if that is said.
+    /// The table, where a socket keeps `room` bytes at most, if that is given.
     fn with_room(plans: Vec<Vec<Step>>, room: Option<u32>) -> Result<Self> {
         let path = Path::veth(Version::V4)?;
         let (near, far) = path.addresses();
@@ -355,8 +355,8 @@ const fn valid(offset: u32, len: u32) -> Step {
     Step::Send { offset, len, flaw: Flaw::None }
 }
 
-/// What is dropped lies behind a segment that overlaps it and comes next; then comes what fills the hole. What was accepted last has its
-/// line with its times. Of the other, whose first bytes came twice, at least no time is another's.
+/// The dropped segment lies behind one that overlaps it and comes next; then comes the one that fills the hole. The one accepted last has
+/// its line with its times. The other, whose first bytes came twice, at least has no time of another.
 ///
 /// The kernel drops it in the softirq that brought it (`tcp_drop`, which has no tracepoint before Linux 5.18), or, where a thread
 /// owns the socket, from the backlog (`tcp_add_backlog`, `__release_sock`), when other segments have been looked at since.

@@ -26,7 +26,7 @@ const ROUNDS: u32 = 300;
 const LEN: u32 = 200;
 const BULK: u64 = 512 * 1024;
 
-/// What is not played without the cards.
+/// Stands for scenarios that can't be played without the cards.
 pub(super) fn not_played() -> Result<Check> {
     println!("not played: this machine has no two virtio cards on one wire");
     Ok(Box::new(|_| Ok(())))

@@ -192,8 +192,8 @@ fn expect_own_times(evidence: &Evidence<'_>, lines: &[&Line]) -> Result<()> {
     Ok(())
 }
 
-/// Netfilter drops what is sent (`nf_hook_slow`, `NF_DROP`), of which `ip_send_skb` hands the sender `EPERM`. What follows has the skb,
-/// a socket that is not TCP's, and never was in UDP's hook: an ICMP echo, a datagram of UDP-Lite, one that a program made by itself
+/// Netfilter drops a sent packet (`nf_hook_slow`, `NF_DROP`), for which `ip_send_skb` hands the sender `EPERM`. The next packet has that
+/// skb, a socket that is not TCP's, and never was in UDP's hook: an ICMP echo, a datagram of UDP-Lite, one that a program made by itself
 /// (`raw_send_hdrinc`), or, where TCP isn't followed, the reset of a connection (`tcp_send_active_reset`).
 fn refused(version: Version, next: &str) -> Result<Check> {
     let mut stage = Stage::new(version)?;
@@ -270,7 +270,7 @@ fn kept_here() -> Result<Check> {
 enum Death {
     /// `__udp4_lib_rcv` finds none.
     NoSocket,
-    /// The same finds a wrong checksum (`udp4_csum_init`).
+    /// `__udp4_lib_rcv` finds a wrong checksum (`udp4_csum_init`).
     WrongChecksum,
     /// `__udp_enqueue_schedule_skb`.
     FullQueue,

@@ -37,9 +37,8 @@ fn received<'a>(evidence: &'a Evidence<'_>) -> Vec<&'a Line> {
     evidence.lines.iter().filter(|line| line.dir == Dir::In && line.stages[2].is_some()).collect()
 }
 
-/// The parts of all packets are known, but for calls that the kernel skipped, and for what was taken together with a segment
-/// that came twice: when that one came is not known, nor so how long those behind it were held up. (That they add up is looked
-/// at wherever a line is read.)
+/// The parts of all packets are known, but for calls that the kernel skipped, and for bytes taken together with a segment that came twice:
+/// it is unknown when that one came, and so how long those behind it were held up. (That they add up is checked wherever a line is read.)
 fn expect_known(evidence: &Evidence<'_>) -> Result<()> {
     let lines = received(evidence);
     let came_twice: BTreeSet<_> =
@@ -109,8 +108,8 @@ fn known(check: Check) -> Result<Check> {
     }))
 }
 
-/// The same, and that each packet that waited for so long in its socket did so in this part, and typically in no other. A busy machine
-/// has pauses of its own, which may be as long, of any part.
+/// What [`known`] checks, and that each packet that waited for `ms` in its socket did so in this part, and typically in no other. A busy
+/// machine has pauses of its own, which may be as long, of any part.
 fn pause(check: Check, part: usize, ms: u64) -> Result<Check> {
     let least = ms * 1_000_000;
     Ok(Box::new(move |evidence| {

@@ -173,7 +173,7 @@ fn widen(pair: &mut Pair) -> Result<()> {
     transmit::transfer(pair, WIDE)
 }
 
-/// What was sent behind those.
+/// Packets sent behind those.
 fn behind(lines: Vec<Line>) -> Vec<Line> {
     let mut sum = 0;
     let is_before = |line: &Line| {

@@ -57,9 +57,9 @@ pub(crate) const THEME: Theme = Theme {
     ],
 };
 
-/// What is injected into a wait: longer than a busy machine takes the emulated CPU away, which may happen in any stage.
+/// The delay that is injected into a wait: longer than a busy machine takes the emulated CPU away, which may happen in any stage.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same as a line shows it at least: the clocks of sleeps and stamps may differ a little.
+/// How much of [`PAUSE`] a line shows at least: the clocks of sleeps and stamps may differ a little.
 const PAUSED_NS: u64 = 99_900_000;
 /// How long what waits for more is held back here: TCP itself does it for 200 ms at most.
 const HELD_BACK: Duration = Duration::from_millis(40);
@@ -123,7 +123,7 @@ fn expect_no_pause<'a>(
     Ok(())
 }
 
-/// Segments that wait for a reader, who takes them with one kind of call.
+/// Segments that wait for a reader, which takes them with one kind of call.
 pub(super) fn taken(way: &'static str) -> Result<Check> {
     const SEGMENTS: u32 = 5;
     let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
@@ -150,7 +150,7 @@ fn mapped() -> Result<Check> {
     pair.client.ask(&format!("give send-zerocopy {BYTES}"))?;
     sleep(PAUSE);
     // The loopback device gives a receiver copies of a zero-copy sender's pages (`skb_orphan_frags_rx`): whole
-    // pages that are nobody else's, as few devices do.
+    // pages that no other has, as few devices do.
     let mapped = pair.server.ask(&format!("map {BYTES}"))?;
     ensure!(mapped == BYTES, "only {mapped} of {BYTES} bytes were mapped, so this shows nothing");
     Ok(Box::new(move |evidence| {
@@ -161,7 +161,7 @@ fn mapped() -> Result<Check> {
     }))
 }
 
-/// A call that waits for more has taken what is there: tcp-app is each segment's own time, not the call's.
+/// A call that waits for more has taken the bytes there: tcp-app is each segment's own time, not the call's.
 pub(super) fn taken_while_waiting() -> Result<Check> {
     const SEGMENTS: u32 = 3;
     let mut pair = Pair::connect(&Path::private_loopback(Version::V4)?)?;
@@ -452,7 +452,7 @@ fn multipath_bulk() -> Result<Check> {
     pair.server.ask(&format!("read {BYTES} {CHUNK} 1"))?;
     pair.client.answer()?;
     Ok(Box::new(move |evidence| {
-        // What is read while more arrives has no time and no reader (Linux up to 6.14).
+        // Bytes that are read while more arrive have no time and no reader (Linux up to 6.14).
         let is_unsure = |line: &Line| line.dir == Dir::In && line.stages[TCP_APP].is_none();
         let conversation = Conversation::check_unless(evidence.outcome, &evidence.lines, &pair, is_unsure)?;
         let sum = u64::from(BYTES);

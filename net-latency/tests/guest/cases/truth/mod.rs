@@ -34,7 +34,7 @@ use crate::{
     tool::{Backend, Launch, Outcome},
 };
 
-/// What remains to be done once the tool has ended: comparing its lines with what was done.
+/// What remains to be done once the tool has ended: comparing its lines with the truth.
 pub(crate) type Check = Box<dyn FnOnce(&Evidence<'_>) -> Result<()> + Send>;
 
 /// Some traffic: makes it, and says how to check its lines. The address pairs of other scenarios may be the

@@ -119,7 +119,7 @@ fn routers(version: Version, count: u8) -> Result<Check> {
     Ok(check)
 }
 
-/// The same of what is sent on past IP, by netfilter's table of flows.
+/// [`routers`] for packets that are sent on past IP, by netfilter's table of flows.
 fn shortcut(version: Version) -> Result<Check> {
     let path = Path::routers(version, 1)?;
     path.cut_short()?;
@@ -193,8 +193,8 @@ fn steered() -> Result<u64> {
     counts.sum()
 }
 
-/// Whether threads receive what one CPU hands to another, as on PREEMPT_RT since Linux 6.10
-/// (`use_backlog_threads`). Others do so in a softirq that an interrupt brings about, which is what is counted.
+/// Whether threads receive packets that one CPU hands to another, as on PREEMPT_RT since Linux 6.10 (`use_backlog_threads`). Other kernels
+/// do so in a softirq that an interrupt brings about, which is counted.
 fn has_backlog_threads() -> Result<bool> {
     for process in fs::read_dir("/proc")? {
         // Not every entry is a process, and a process may end meanwhile.
@@ -257,7 +257,7 @@ fn merged() -> Result<Check> {
             expect_bytes(evidence.outcome, what, lines, BYTES)?;
         }
         let once = counted - segments(conversation.retransmitted_requests());
-        // What was sent again had been received already, as nothing is lost here.
+        // Segments that were sent again had been received already, as nothing is lost here.
         for (what, lines) in [("segments out", out), ("segments in", into)] {
             expect_sum(evidence.outcome, what, lines, |line| line.segs, once)?;
         }

@@ -97,7 +97,7 @@ fn expect_known(evidence: &Evidence<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is sent last is acknowledged a little later (`TCP_DELACK_MAX` is 200 ms), and has its line then.
+/// The last segment is acknowledged a little later (`TCP_DELACK_MAX` is 200 ms), and has its line then.
 fn settle() {
     sleep(Duration::from_millis(300));
 }
@@ -141,7 +141,7 @@ enum Place {
     There,
 }
 
-/// Each of these has the delay in this part, and what is usual in all others is much less.
+/// Each of these has the delay in this part, and typically far less in all others.
 fn expect_delay<'a>(
     evidence: &Evidence<'_>,
     lines: impl IntoIterator<Item = &'a Line>,
@@ -201,7 +201,7 @@ fn delayed(place: Place) -> Result<Check> {
     }))
 }
 
-/// The same of datagrams, which nobody acknowledges.
+/// [`delayed`] for datagrams, which have no ACKs.
 fn datagrams() -> Result<Check> {
     let path = Path::veth(Version::V4)?;
     // So that no datagram has to wait for the neighbour's address.
@@ -221,7 +221,7 @@ fn datagrams() -> Result<Check> {
     }))
 }
 
-/// A shaper's queue fills, and what waits in it does so for as long as what is before it takes.
+/// A shaper's queue fills, and a packet in it waits for as long as those before it take.
 fn shaped() -> Result<Check> {
     const LEN: u64 = 200_000;
     const RATE: u32 = 1_000_000;
@@ -250,7 +250,7 @@ fn shaped() -> Result<Check> {
     }))
 }
 
-/// What the device's queue drops says so; no ACK is told to be its own, nor that of what is sent in its place.
+/// The line of a packet that the device's queue drops says so; no ACK is shown as its own, nor as that of the packet sent in its place.
 fn lost() -> Result<Check> {
     let path = Path::veth(Version::V4)?.with_shortest_timeout(transmit::RTO_MS)?;
     let mut pair = Pair::connect(&path)?;
@@ -310,7 +310,7 @@ fn unacknowledged() -> Result<Check> {
     }))
 }
 
-/// The time until ACKs come, and what is before it below TCP, is what the kernel takes for the round trip's.
+/// The time until ACKs come, with the stages before it below TCP, is the kernel's round-trip time.
 fn round_trips(delay: Duration) -> Result<Check> {
     const ROUNDS: u32 = 60;
     /// Between the kernel's look at the clock and the hook's a busy machine may take the CPU away: of 8 ms at the last one an eighth

@@ -223,7 +223,7 @@ fn needs_a_cpu() -> Result<Check> {
     let owns = thread::spawn(move || {
         processor::pin(1)?;
         serve(&mut server, || {
-            // If nobody is there to be woken any more, why is told below.
+            // If the receiver has gone, the reason is told below.
             let _ = wake.send(());
         })
     });
@@ -265,7 +265,7 @@ fn two_threads() -> Result<Check> {
         let lines = answers(evidence, PORT);
         ensure!(lines.len() == ROUNDS, "{} answers, not {ROUNDS}", lines.len());
         for line in &lines {
-            ensure!(Told::of(line)?.is_none(), evidence.outcome.fault("nobody can know that", [*line]));
+            ensure!(Told::of(line)?.is_none(), evidence.outcome.fault("that can't be known", [*line]));
         }
         let counted = evidence.outcome.footer()?.figure("unknown_stages.other_thread")?;
         let most = evidence.outcome.allowance().most(lines.len().try_into()?);
@@ -318,7 +318,7 @@ fn forks() -> Result<Check> {
     }))
 }
 
-/// The same of UDP.
+/// A server of UDP.
 fn datagrams() -> Result<Check> {
     const PORT: u16 = 7805;
     let server = UdpSocket::bind(("127.0.0.1", PORT))?;

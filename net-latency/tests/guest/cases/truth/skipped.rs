@@ -1,5 +1,5 @@
-//! What lines show where the kernel skips a hook, or evicts an entry just when a program reads it: what is not known, and never another
-//! packet's. The kernel does so when it likes; here it happens on purpose, by the object for tests.
+//! Lines where the kernel skips a hook, or evicts an entry just when a program reads it: times are unknown, and never another packet's. The
+//! kernel does so when it likes; here it happens on purpose, by the object for tests.
 
 use std::net::SocketAddr;
 
@@ -73,7 +73,7 @@ fn expect_unknown(evidence: &Evidence<'_>, line: &Line, unknown: &[usize]) -> Re
     Ok(())
 }
 
-/// Fails unless the line is this process's, or nobody's.
+/// Fails unless the line is this process's, or names none.
 fn expect_task(evidence: &Evidence<'_>, line: &Line, pid: Option<u64>) -> Result<()> {
     let found = (line.pid.map(u64::from), line.tid.map(u64::from));
     let is_named = line.comm.is_some() && line.process.is_some();
@@ -140,7 +140,7 @@ fn write_call_of_another_socket() -> Result<Check> {
     }))
 }
 
-/// What was taken when nobody saw it has not the time, nor the reader, of what is taken next.
+/// Bytes that were read unseen have not the time, nor the reader, of the next read.
 fn read() -> Result<Check> {
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
     message(&mut pair)?;
@@ -386,7 +386,7 @@ fn evicted_segment() -> Result<Check> {
     }))
 }
 
-/// What is known of a connection is evicted while a line is made of it, or while a call is noted in it. It begins anew.
+/// A connection's entry is evicted while a line is made of it, or while a call is noted in it. It begins anew.
 fn evicted_connection() -> Result<Check> {
     let mut pair = Pair::connect(&Path::loopback(Version::V4)?)?;
     skipping(NO_SLOT, || message(&mut pair))?;
@@ -409,7 +409,7 @@ fn evicted_connection() -> Result<Check> {
     }))
 }
 
-/// The bytes of a call that is evicted while the first of them are sent are nobody's.
+/// The bytes of a call that is evicted while the first of them are sent have no process.
 fn evicted_write_call() -> Result<Check> {
     const CALL: u32 = 16_384;
     const CALLS: u32 = 4;

@@ -101,7 +101,7 @@ pub(super) fn super_segments(path: Path, several: bool) -> Result<Check> {
             !several || out.iter().any(|line| line.segs > 1),
             fault("no super-segment, so this shows nothing".to_owned())
         );
-        // Nothing on a link splits or merges them. What is beyond 64 KiB the loopback device has split.
+        // Nothing on a link splits or merges them. The loopback device has split larger ones than 64 KiB.
         if several {
             let shapes: HashMap<_, _> = out.iter().map(|line| (line.seq, (line.len, line.segs))).collect();
             let other = into.iter().filter(|line| shapes.get(&line.seq) != Some(&(line.len, line.segs)));
@@ -363,7 +363,7 @@ fn fast_retransmit() -> Result<Check> {
     }))
 }
 
-/// The end of what was sent is lost: a probe repeats it.
+/// The last segment is lost: a probe repeats it.
 fn tail_loss_probe() -> Result<Check> {
     let path = Path::veth(Version::V4)?.with_tail_loss_probes()?;
     let mut pair = Pair::connect(&path)?;
@@ -462,7 +462,7 @@ fn reordered() -> Result<Check> {
     }))
 }
 
-/// A segment of which the first bytes came again with what was missing before it: its line is that of the others.
+/// A segment whose first bytes came again with the missing ones before it: its line is that of its other bytes.
 fn overlapping() -> Result<Check> {
     const FIRST: u32 = 150;
     const NEXT: u32 = 100;

@@ -293,7 +293,7 @@ pub(super) fn fragmented() -> Result<Check> {
     }))
 }
 
-/// Datagrams wait below IP, while their thread sends the next one; who has their neighbour's answer sends them.
+/// Datagrams wait below IP, while their thread sends the next one; the task that gets the neighbour's answer sends them.
 fn waits_for_neighbour() -> Result<Check> {
     const COUNT: usize = 3;
     const LEN: u32 = 120;

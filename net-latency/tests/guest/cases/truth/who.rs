@@ -1,4 +1,4 @@
-//! Whose packets: threads, children, heirs, and those who are gone.
+//! The owners of packets: threads, children, heirs, and processes that are gone.
 
 use std::{thread::sleep, time::Duration};
 
@@ -330,7 +330,7 @@ fn one_segment_read() -> Result<Check> {
     }))
 }
 
-/// What is sent after its writer has ended still names it.
+/// A packet sent after its writer has ended still names it.
 fn ended() -> Result<Check> {
     const BYTES: u64 = 50_000;
     let mut pair = held_back()?;
