@@ -107,7 +107,7 @@ impl Place {
                 Err(error) => return Err(error),
             }
         }
-        Err(refused("somebody makes and removes it all the time".to_owned()))
+        Err(refused("it is made and removed all the time".to_owned()))
     }
 
     /// Opens an existing file that is not a regular one, to be written from here on.
@@ -252,7 +252,7 @@ impl Place {
     fn unread(&self) -> Option<io::Error> {
         let kind = rustix::fs::FileType::from_raw_mode(self.status().ok()?.st_mode);
         (kind == rustix::fs::FileType::Fifo)
-            .then(|| refused("it is a FIFO that nobody reads; start its reader first".to_owned()))
+            .then(|| refused("it is a FIFO without a reader; start its reader first".to_owned()))
     }
 }
 
@@ -436,7 +436,7 @@ mod tests {
     fn a_fifo_without_a_reader_does_not_stop_us() {
         let (_directory, path) = scratch();
         mkfifo(&path, Permissions::S_IRWXU).expect("made");
-        assert!(sentence(&path).contains("a FIFO that nobody reads"), "{}", sentence(&path));
+        assert!(sentence(&path).contains("a FIFO without a reader"), "{}", sentence(&path));
         let mut options = File::options();
         let mut reader = options.read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("fine");
         let (mut writer, _) = append(&path).expect("it has a reader");

@@ -93,7 +93,11 @@ impl Waiting {
         if self.dropped > 0 {
             let mut words = String::new();
             // Memory can be written.
-            let _ = writeln!(words, "net-latency: {} messages dropped: nobody read them", self.dropped);
+            let _ = writeln!(
+                words,
+                "net-latency: {} messages dropped: standard error was not read",
+                self.dropped
+            );
             self.text.extend_from_slice(words.as_bytes());
             self.dropped = 0;
         }
@@ -176,7 +180,9 @@ mod tests {
         let text = read.join().expect("a reader").expect("readable");
         let kept = count - usize::try_from(dropped).expect("few");
         let mut expected: Vec<u8> = (0..kept).flat_map(line).collect();
-        expected.extend(format!("net-latency: {dropped} messages dropped: nobody read them\n").into_bytes());
+        expected.extend(
+            format!("net-latency: {dropped} messages dropped: standard error was not read\n").into_bytes(),
+        );
         expected.extend(line(count));
         assert!(text.as_bytes() == expected, "{} bytes, not {}", text.len(), expected.len());
     }

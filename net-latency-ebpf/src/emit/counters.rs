@@ -48,7 +48,7 @@ pub const fn name(counter: Counter) -> &'static str {
         Counter::NotFollowedIn => "given to MPTCP",
         Counter::OvertakenOut => "sent, and not seen at a device's queue before the next one",
         Counter::UnmatchedOut => "sent without a matching write",
-        Counter::FilteredIn | Counter::FilteredOut | Counter::RejectedIn => "not asked for",
+        Counter::FilteredIn | Counter::FilteredOut | Counter::RejectedIn => "filtered out",
         Counter::SeenOut => "sent",
         Counter::Stored => "packet waits",
         Counter::Taken => "packet taken",

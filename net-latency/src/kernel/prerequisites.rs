@@ -246,7 +246,7 @@ fn lockdown(facts: &impl Facts) -> Check {
         Some("confidentiality") => Check::new(
             "lockdown",
             Verdict::No,
-            "the kernel is locked down (confidentiality), so that nobody may read its memory",
+            "the kernel is locked down (confidentiality), which forbids programs to read its memory",
         )
         .remedy("boot with lockdown=integrity or lockdown=none to trace"),
         Some(mode) => Check::new("lockdown", Verdict::Ok, mode),

@@ -711,7 +711,7 @@ mod tests {
             std::os::unix::fs::chown(path, Some(65534), None).expect("given away");
         };
         let mut puts = vec![
-            (fifo, "nobody reads"),
+            (fifo, "without a reader"),
             (read_fifo, "no regular file any more"),
             (directory, "Is a directory"),
         ];

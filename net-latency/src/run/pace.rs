@@ -115,7 +115,7 @@ pub(crate) fn flush_last(sink: &mut Sink) -> Ended {
     match sink.flush(LAST_PATIENCE) {
         Ok(true) => Ok(End::Done),
         Ok(false) => {
-            tell(format_args!("{} lines not written: nobody read them", sink.waiting_lines()));
+            tell(format_args!("{} lines not written: the output was not read", sink.waiting_lines()));
             Ok(End::Done)
         }
         Err(error) => End::of(error),
