@@ -6,13 +6,14 @@ use std::{
     sync::Mutex,
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nix::{
     net::if_::if_nametoindex,
     sys::socket::{AddressFamily, SockFlag, SockType, socket},
 };
 
 use super::{FAR, NEAR, Namespace, Path, Request, Version};
+use crate::verdict::Skipped;
 
 /// Set to 1 by who gave the guest its cards.
 const CARDS: &str = "NET_LATENCY_CARDS";
@@ -22,18 +23,18 @@ const DRIVER: &str = "virtio_net";
 static OWNERS: Mutex<Option<(Namespace, Namespace)>> = Mutex::new(None);
 
 impl Path {
-    /// The wire between the cards, each in a namespace of its own; `None` where there are no such cards.
-    pub(crate) fn cards(version: Version) -> Result<Option<Self>> {
+    /// The wire between the cards, each in a namespace of its own. Skips the case where there are no such cards.
+    pub(crate) fn cards(version: Version) -> Result<Self> {
         let mut owners = OWNERS.lock().map_err(|_| anyhow!("a scenario panicked"))?;
         if let Some((near, far)) = &*owners {
             let (near, far) = (near.again()?, far.again()?);
-            return Ok(Some(Self::Veth { near, far, version }));
+            return Ok(Self::Veth { near, far, version });
         }
         let cards = cards()?;
         let [first, second] = cards.as_slice() else {
             let expected = env::var_os(CARDS).is_some_and(|value| value == "1");
             ensure!(!expected, "there should be two cards, but there is {cards:?}");
-            return Ok(None);
+            bail!(Skipped("this machine has no two cards on one wire"));
         };
         let (near, far) = (Namespace::new()?, Namespace::new()?);
         hand_over(first, near.0.as_raw_fd(), NEAR)?;
@@ -41,7 +42,7 @@ impl Path {
         *owners = Some((near.again()?, far.again()?));
         Self::linked(near.again()?, far.again()?, Version::V6)?;
         Self::linked(near.again()?, far.again()?, Version::V4)?;
-        Ok(Some(Self::Veth { near, far, version }))
+        Ok(Self::Veth { near, far, version })
     }
 
     /// Lets the receiving card merge packets, or not.

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use chrono::Utc;
 
-use super::{Check, Evidence, Scenario, Theme, driver::not_played};
+use super::{Check, Evidence, Scenario, Theme};
 use crate::{
     lines::{Dir, Line, Proto},
     net::{
@@ -325,7 +325,7 @@ fn tap_tcp(path: Path, manner: Manner, gap_ms: u32) -> Result<Check> {
 
 /// [`tap_tcp`] behind a card's driver, which hands skbs up in lists (`ip_list_rcv`, where `ip_rcv_core` is called as well).
 fn tap_tcp_cards(version: Version, manner: Manner, gap_ms: u32) -> Result<Check> {
-    let Some(path) = Path::cards(version)? else { return not_played() };
+    let path = Path::cards(version)?;
     tap_tcp(path, manner, gap_ms)
 }
 
@@ -345,7 +345,7 @@ fn tap_udp(path: Path, manner: Manner, gap_ms: u32) -> Result<Check> {
 }
 
 fn tap_udp_cards(version: Version, manner: Manner, gap_ms: u32) -> Result<Check> {
-    let Some(path) = Path::cards(version)? else { return not_played() };
+    let path = Path::cards(version)?;
     tap_udp(path, manner, gap_ms)
 }
 
@@ -399,7 +399,7 @@ fn queue_merged() -> Result<Check> {
 }
 
 fn queue_cards() -> Result<Check> {
-    let Some(path) = Path::cards(Version::V4)? else { return not_played() };
+    let path = Path::cards(Version::V4)?;
     queue_tcp(path, SEGMENTED)
 }
 
@@ -443,7 +443,7 @@ fn xdp_merged() -> Result<Check> {
 }
 
 fn xdp_cards() -> Result<Check> {
-    let Some(path) = Path::cards(Version::V4)? else { return not_played() };
+    let path = Path::cards(Version::V4)?;
     xdp(path, LONG, true)
 }
 
