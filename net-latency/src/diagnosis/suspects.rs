@@ -71,6 +71,12 @@ impl<'a> Suspect<'a> {
         1_000 - (self.affected.saturating_mul(500) / self.times.count().max(1)).min(999)
     }
 
+    /// Whether the answers in which it took long have a quarter of its time or more. A few that are just beyond the threshold, of many
+    /// just below, are no fault.
+    fn is_of_slow_answers(&self) -> bool {
+        self.slow.is_none_or(|slow| u128::from(slow.part_ns) * 4 >= self.sum)
+    }
+
     /// For packets of which an answer has several: what they add to each of `answers`. Those that wait at the same time, one behind the
     /// other, add no more than one of them.
     fn of_each(self, answers: u64) -> Self {
@@ -174,6 +180,7 @@ impl<'a> Suspects<'a> {
             && known >= least
             && suspect.affected >= least_affected(known)
             && percent(suspect.sum, self.whole) >= least_share
+            && suspect.is_of_slow_answers()
             && suspect.mean * 2 >= u128::from(threshold_ns)
             && noise.is_below(suspect, pid)
     }

@@ -28,6 +28,23 @@ fn each_fault_of_one_service_is_found_there_and_nowhere_else() {
     }
 }
 
+/// Nearly all take 0.6 to 1 ms, and one in twelve a little more than that.
+#[test]
+fn answers_that_scatter_around_the_threshold_are_no_fault() {
+    let mut traffic = Traffic::default();
+    let near = Times { service: 820 * US, ..USUAL };
+    traffic.server(ORDERS, 300, near, near);
+    traffic.server(BILLING, 300, USUAL, USUAL);
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [], "{}", shown(&verdict));
+    // One in three that takes twice as long is one.
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 300, near, Times { service: 2 * near.service, ..near });
+    traffic.server(BILLING, 300, USUAL, USUAL);
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [(Cause::Application, ORDERS.pid, Direction::Out)], "{}", shown(&verdict));
+}
+
 #[test]
 fn a_fault_of_all_services_is_one_line() {
     for (cause, direction, time) in FAULTS {
