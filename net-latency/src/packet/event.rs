@@ -193,6 +193,13 @@ fn between(from: u64, to: u64) -> Option<u64> {
     if from == 0 || to == 0 { None } else { to.checked_sub(from) }
 }
 
+/// Whether the packet of this record took so long, in total or in one stage. Apart from [`Event::is_slow`], so that stages are made only
+/// for a caller that asks.
+#[inline(never)]
+pub(crate) fn is_slow(record: &PacketRecord, parts: Option<&[u64; PARTS]>, least: Duration) -> bool {
+    Event::new(record, 0, None).with_parts(parts).is_slow(least)
+}
+
 /// Which way the packet of this record went.
 #[inline]
 pub(crate) fn direction_of(record: &PacketRecord) -> Direction {

@@ -5,6 +5,7 @@ use std::{
     ops::RangeInclusive,
     os::fd::{AsFd as _, OwnedFd},
     ptr::NonNull,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -35,7 +36,7 @@ use crate::{
     },
     message::tell,
     packet::{
-        event::{Event, Found, completion_ns, finished_ns, line_ns},
+        event::{Event, Found, completion_ns, finished_ns, is_slow, line_ns},
         possible,
     },
 };
@@ -99,12 +100,9 @@ fn left(sent: &Sent, key: Option<u64>, now: u64) -> FineRecord {
     FineRecord { packet, parts, served: sent.served }
 }
 
-/// Whether a packet took N ns, as a whole or in one stage.
+/// Whether a packet took N ns, as a whole or in one stage; all did where N is 0.
 fn takes(record: &FineRecord, slower_ns: u64) -> bool {
-    let event = Event::new(&record.packet, 0, None).with_parts(Some(&record.parts));
-    let parts = event.parts().into_iter().flatten();
-    let mut times = event.stages().into_iter().chain([event.total_ns()]).chain(parts).flatten();
-    slower_ns == 0 || times.any(|time| time >= slower_ns)
+    slower_ns == 0 || is_slow(&record.packet, Some(&record.parts), Duration::from_nanos(slower_ns))
 }
 
 /// Records that are refused and told: of a fault there may be any number.

@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use chrono::Local;
 use hyper::StatusCode;
-use net_latency_common::{MAX_CONNECTIONS, PARTS, PacketRecord};
+use net_latency_common::MAX_CONNECTIONS;
 use rustix::system::uname;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -27,7 +27,7 @@ use crate::{
         server::{Dump, Server, hosts},
     },
     message::{say, tell},
-    packet::event::Event,
+    packet::event::is_slow,
     probes::connections::Told,
     recording::{file::Head, ring::Ring},
     request::{FooterFormat, Listen, RecordConfig},
@@ -480,12 +480,6 @@ async fn next_ask(server: Option<&mut Server<Dump>>) -> Dump {
         Some(ask) => ask,
         None => std::future::pending().await,
     }
-}
-
-/// Whether a packet took so long, in total or in one stage. Apart, so that no stages are made of a packet where nobody asks.
-#[inline(never)]
-fn is_slow(record: &PacketRecord, parts: Option<&[u64; PARTS]>, least: Duration) -> bool {
-    Event::new(record, 0, None).with_parts(parts).is_slow(least)
 }
 
 /// Packets that the kernel has dropped.
