@@ -8,6 +8,7 @@ use std::{
     io::{BufRead as _, BufReader},
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
+    thread,
     time::{Instant, SystemTime},
 };
 
@@ -39,29 +40,35 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
     let choice = Choice::of(args);
     let needs = choice.needs();
     let start = Instant::now();
-    match setup::ensure_meanwhile(&needs, || {
-        eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
-        if args.arch.is_here() {
-            on_this_machine(args, &mut summary)
-        } else {
-            elsewhere(args.arch, &mut summary)
+    thread::scope(|scope| {
+        let mut beside = None;
+        let prepared = setup::ensure_meanwhile(&needs, || {
+            eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
+            if !args.arch.is_here() {
+                return elsewhere(args.arch, &mut summary);
+            }
+            let programs = on_this_machine(args, &mut summary);
+            // They know no clock, and guests wait for a part of their time.
+            beside = programs.is_some().then(|| scope.spawn(|| beside_guests(args)));
+            programs
+        });
+        match prepared {
+            Ok((kernels, Some(programs))) => guests::run(&choice, &kernels, &programs, &mut summary),
+            // Why there are no programs has been counted.
+            Ok((_, None)) => {}
+            Err(error) => summary.fail("setup", &format!("{error:#}")),
         }
-    }) {
-        Ok((kernels, Some(programs))) => guests::run(&choice, &kernels, &programs, &mut summary),
-        // Why there are no programs has been counted.
-        Ok((_, None)) => {}
-        Err(error) => summary.fail("setup", &format!("{error:#}")),
-    }
+        if let Some(beside) = beside {
+            summary.add(beside.join().expect("what runs beside the guests doesn't panic"));
+        }
+    });
     summary.explain();
     println!("{summary}");
     Ok(if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Builds all; checks format and lints and runs the tests that need no guest. Returns what guests need.
+/// Builds all, checks format, and runs the user side's tests that need no guest. Returns what guests need.
 fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
-    const LINTS: [&str; 3] = ["--", "-D", "warnings"];
-    const KERNEL_SIDE: [&str; 3] = ["--package", "net-latency-ebpf", "--lib"];
-
     check("format", cargo("fmt").args(["--all", "--check"]), summary);
     if let Err(error) = bench::quotes::check() {
         summary.fail("figures in documents", &format!("{error:#}"));
@@ -70,8 +77,6 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
         summary.fail("manifests", &format!("{error:#}"));
     }
     let (name, built) = ("building", phase("building", build::for_tests));
-    check("lints", quick_cargo("clippy").args(WORKSPACE).arg("--all-targets").args(LINTS), summary);
-    check("lints of the kernel side", quick_cargo("clippy").args(KERNEL_SIDE).args(LINTS), summary);
     let mut programs = match built {
         Ok(tested) => Programs { tested, released: None },
         Err(error) => {
@@ -79,37 +84,50 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
             return None;
         }
     };
-
-    let seed = args.all.then(new_seed);
-    for (name, mut tests, packages) in [
-        ("tests on this machine", quick_cargo("test"), [&WORKSPACE[..], &ALL_PROGRAMS].concat()),
-        ("tests of the kernel side", quick_cargo("test"), KERNEL_SIDE.to_vec()),
-    ] {
-        tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter);
-        tests.envs([setup::browser::REQUIRED, setup::wireshark::REQUIRED, HISTORIES]);
-        tests.env(setup::python::TOLD, setup::python::programs());
-        let before = summary.failed();
-        if let Some(seed) = &seed {
-            tests.env(SEED, seed);
-        }
-        if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
-            summary.fail(name, &format!("{error:#}"));
-        }
-        if let Some(seed) = &seed
-            && summary.failed() > before
-        {
-            summary.remark(&format!(
-                "{name}: property tests began with {SEED}={seed}, which brings a failure of theirs again; \
-                 keep what it wrote to proptest-regressions"
-            ));
-        }
-    }
-    if let Some(seed) = &seed {
-        fuzz(seed, summary);
+    unit_tests("tests on this machine", &[&WORKSPACE[..], &ALL_PROGRAMS].concat(), args, summary);
+    if args.all {
+        fuzz(summary);
         programs.released = of_users(summary);
         install(summary);
     }
     Some(programs)
+}
+
+/// Runs the kernel side's tests on this machine, and checks lints.
+fn beside_guests(args: &TestArgs) -> Summary {
+    const LINTS: [&str; 3] = ["--", "-D", "warnings"];
+    const KERNEL_SIDE: [&str; 3] = ["--package", "net-latency-ebpf", "--lib"];
+    let mut summary = Summary::default();
+    unit_tests("tests of the kernel side", &KERNEL_SIDE, args, &mut summary);
+    let mut lints = quick_cargo("clippy");
+    check("lints", lints.args(WORKSPACE).arg("--all-targets").args(LINTS), &mut summary);
+    let mut lints = quick_cargo("clippy");
+    check("lints of the kernel side", lints.args(KERNEL_SIDE).args(LINTS), &mut summary);
+    summary
+}
+
+/// Runs tests of these packages that need no guest, from a new seed if all is tested.
+fn unit_tests(name: &str, packages: &[&str], args: &TestArgs, summary: &mut Summary) {
+    let mut tests = quick_cargo("test");
+    tests.args(packages).arg("--no-fail-fast").arg("--").args(&args.filter);
+    tests.envs([setup::browser::REQUIRED, setup::wireshark::REQUIRED, HISTORIES]);
+    tests.env(setup::python::TOLD, setup::python::programs());
+    let seed = args.all.then(new_seed);
+    if let Some(seed) = &seed {
+        tests.env(SEED, seed);
+    }
+    let before = summary.failed();
+    if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
+        summary.fail(name, &format!("{error:#}"));
+    }
+    if let Some(seed) = seed
+        && summary.failed() > before
+    {
+        summary.remark(&format!(
+            "{name}: property tests began with {SEED}={seed}, which brings a failure of theirs again; \
+             keep what it wrote to proptest-regressions"
+        ));
+    }
 }
 
 /// Builds what guests of another architecture need, which is all that is tested of it.
@@ -125,11 +143,11 @@ fn elsewhere(arch: Arch, summary: &mut Summary) -> Option<Programs> {
 }
 
 /// Tries readers with damaged input for longer than each run does.
-fn fuzz(seed: &str, summary: &mut Summary) {
+fn fuzz(summary: &mut Summary) {
     let name = "fuzzing";
     let mut tests = quick_cargo("test");
     tests.args(WORKSPACE).args(["--lib", "--", "fuzz_", "--nocapture"]);
-    tests.env(SEED, seed).env(FUZZING.0, FUZZING.1);
+    tests.env(SEED, new_seed()).env(FUZZING.0, FUZZING.1);
     if let Err(error) = phase(name, || run_tests(name, &mut tests, summary)) {
         summary.fail(name, &format!("{error:#}"));
     }

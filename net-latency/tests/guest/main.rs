@@ -40,6 +40,9 @@ use verdict::{Skipped, judge};
 /// Set to 1 if this is known to be root on a kernel that can be traced.
 const GUEST: &str = "NET_LATENCY_GUEST";
 
+/// Which of several pieces of the tests this guest has, such as `2/2`. All of them if it is not set.
+const PIECE: &str = "NET_LATENCY_PIECE";
+
 /// How often each test runs, if not once.
 const REPEAT: &str = "NET_LATENCY_REPEAT";
 
@@ -57,11 +60,44 @@ fn main() -> ExitCode {
             let times = env::var(REPEAT).ok().and_then(|times| times.parse().ok()).unwrap_or(1);
             // One after the other: what a test leaves behind may make the next one fail.
             let mut trials: Vec<_> = (0..times).flat_map(|_| trials(&arguments)).collect();
-            // Lockdown can't be lifted before the next boot, so nothing may come after it.
-            let (name, case) = cases::prerequisites::LOCKDOWN;
-            trials.push(trial(format!("last::{name}"), case));
+            if Piece::wanted().is_last() {
+                // Lockdown can't be lifted before the next boot, so nothing may come after it.
+                let (name, case) = cases::prerequisites::LOCKDOWN;
+                trials.push(trial(format!("last::{name}"), case));
+            }
             libtest_mimic::run(&arguments, trials).exit_code()
         }
+    }
+}
+
+/// A piece of the tests: they are dealt to the guests in turn, a theme of scenarios as one.
+struct Piece {
+    number: usize,
+    of: usize,
+    dealt: usize,
+}
+
+impl Piece {
+    fn wanted() -> Self {
+        let [number, of] = env::var(PIECE).map_or([1, 1], |piece| {
+            let numbers = piece.split_once('/').and_then(|(number, of)| {
+                let (number, of) = (number.parse().ok()?, of.parse().ok()?);
+                (1..=of).contains(&number).then_some([number, of])
+            });
+            numbers.unwrap_or_else(|| panic!("{PIECE} is {piece}, which is no piece such as 2/2"))
+        });
+        Self { number, of, dealt: 0 }
+    }
+
+    /// Deals the next test. Whether this piece gets it.
+    fn has_next(&mut self) -> bool {
+        let is_ours = self.dealt % self.of == self.number - 1;
+        self.dealt += 1;
+        is_ours
+    }
+
+    fn is_last(&self) -> bool {
+        self.number == self.of
     }
 }
 
@@ -97,26 +133,27 @@ fn trials(arguments: &Arguments) -> Vec<Trial> {
         trial(name, move || judge(&own_name, case(backend), || case(backend)))
     };
     let mut trials = Vec::new();
+    let mut piece = Piece::wanted();
     let usual = Backend::tested()[0];
-    for (name, case) in cases::harness::CASES.iter().filter(|(name, _)| daily::has(name, usual)) {
+    let of_harness = cases::harness::CASES.iter().filter(|(name, _)| daily::has(name, usual));
+    for (name, case) in of_harness.filter(|_| piece.has_next()) {
         trials.push(trial(format!("harness::{name}"), *case));
     }
-    // Whatever the backend; `cargo xtask test` asks one guest for them, or two for a share each.
-    let is_of_user_side =
-        |name: &str| cases::is_of_user_side(name) && cases::is_of_share(cases::is_behind_hooks(name));
-    for (name, case) in cases::all().filter(|(name, _)| is_of_user_side(name) && daily::has(name, usual)) {
+    // Whatever the backend; `cargo xtask test` asks one guest for them.
+    let is_of_user_side = |name: &str| cases::is_of_user_side(name) && daily::has(name, usual);
+    for (name, case) in cases::all().filter(|(name, _)| is_of_user_side(name) && piece.has_next()) {
         trials.push(judged(format!("user::{name}"), usual, case));
     }
     for backend in Backend::tested() {
         let of_backend = |name| {
             cases::applies(name, backend) && !cases::is_of_user_side(name) && daily::has(name, backend)
         };
-        for (name, case) in cases::all().filter(|(name, _)| of_backend(name)) {
+        for (name, case) in cases::all().filter(|(name, _)| of_backend(name) && piece.has_next()) {
             trials.push(judged(format!("{backend}::{name}"), backend, case));
         }
         let themes = if cases::is_of_share(false) { cases::truth::THEMES } else { &[] };
         let is_played = |theme: &&Theme| daily::has(&format!("truth::{}", theme.name), backend);
-        for theme in themes.iter().filter(is_played) {
+        for theme in themes.iter().filter(|theme| is_played(theme) && piece.has_next()) {
             let full_name = |name: &str| format!("{backend}::truth::{}::{name}", theme.name);
             let names = theme.scenarios.iter().map(|scenario| scenario.name);
             // A run of the tool that many share plays those alone that are wanted.

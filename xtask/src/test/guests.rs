@@ -53,6 +53,10 @@ const RACE_FILTER: &str = "::race";
 const DAILY: (&str, &str) = ("NET_LATENCY_DAILY", "1");
 /// Asks for a [`Share`] of the tests.
 const SHARE: &str = "NET_LATENCY_TESTS";
+/// Asks for one of several pieces of these, such as `2/2`.
+const PIECE: &str = "NET_LATENCY_PIECE";
+/// Into how many pieces a share is cut, each with a guest of its own: no guest is still at work long after the others have ended.
+const PIECES: u8 = 2;
 /// Says that a guest that sleeps is woken.
 const WOKEN: (&str, &str) = ("NET_LATENCY_WOKEN", "1");
 /// How often each test runs.
@@ -117,22 +121,17 @@ enum Share {
     Hooks,
     /// Those of what comes behind the hooks, which knows no kernel.
     BehindHooks,
-    /// Those of the user side alone, in two guests.
+    /// Those of the user side alone.
     UserSide,
-    UserSideBehindHooks,
 }
 
 impl Share {
-    fn is_user_side(self) -> bool {
-        matches!(self, Self::UserSide | Self::UserSideBehindHooks)
-    }
-
     /// How it is requested from the test program.
     fn asked(self) -> Option<&'static str> {
         match self {
-            Self::All => None,
-            Self::Hooks | Self::UserSide => Some("hooks"),
-            Self::BehindHooks | Self::UserSideBehindHooks => Some("behind-hooks"),
+            Self::All | Self::UserSide => None,
+            Self::Hooks => Some("hooks"),
+            Self::BehindHooks => Some("behind-hooks"),
         }
     }
 
@@ -140,7 +139,16 @@ impl Share {
     fn skipped(self) -> &'static [&'static str] {
         match self {
             Self::BehindHooks => &["harness::", "last::"],
-            Self::All | Self::Hooks | Self::UserSide | Self::UserSideBehindHooks => &[],
+            Self::All | Self::Hooks | Self::UserSide => &[],
+        }
+    }
+
+    /// How many guests have a piece of it each.
+    fn pieces(self) -> u8 {
+        match self {
+            // Its tests are few, and take programs that fill a guest's memory.
+            Self::UserSide => 1,
+            Self::All | Self::Hooks | Self::BehindHooks => PIECES,
         }
     }
 }
@@ -241,22 +249,27 @@ impl Choice {
         let jobs = found.into_iter().enumerate().flat_map(|(place, (kernel, part))| {
             let is_user_side = Some(place) == of_user_side;
             let shares = self.shares(kernel.series, part, is_user_side);
-            shares.iter().map(move |share| self.job(kernel.clone(), part, *share, is_user_side))
+            let pieces = shares.iter().flat_map(move |share| {
+                let of = if self.is_in_pieces(part) { share.pieces() } else { 1 };
+                (1..=of).map(move |number| (*share, (number, of)))
+            });
+            pieces.map(move |(share, piece)| self.job(kernel.clone(), part, share, piece, is_user_side))
         });
-        let mut jobs: Vec<_> = jobs.collect();
-        // These are short: they fill what the others leave at the end.
-        jobs.sort_by_key(|job| job.share.is_user_side());
-        jobs
+        jobs.collect()
+    }
+
+    /// Whether several guests share a part. If kernels or tests are named, one guest runs all of them.
+    fn is_in_pieces(&self, part: Part) -> bool {
+        !self.is_named && self.filter.is_none() && part != Part::Race
     }
 
     /// What guests a part is shared by.
     fn shares(&self, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
-        // If kernels or tests are named, one guest runs all of them.
-        if self.is_named || self.filter.is_some() || part == Part::Race {
+        if !self.is_in_pieces(part) {
             return &[Share::All];
         }
         if is_user_side {
-            return &[Share::BehindHooks, Share::Hooks, Share::UserSide, Share::UserSideBehindHooks];
+            return &[Share::BehindHooks, Share::UserSide, Share::Hooks];
         }
         // What comes behind the hooks is shown by one backend on the oldest kernel, on a usual one and on the newest: between those
         // the verifier knows no less.
@@ -265,9 +278,9 @@ impl Choice {
         if is_elsewhere || !self.is_whole { &[Share::Hooks] } else { &[Share::All] }
     }
 
-    fn job(&self, kernel: Kernel, part: Part, share: Share, is_user_side: bool) -> Job {
+    fn job(&self, kernel: Kernel, part: Part, share: Share, piece: (u8, u8), is_user_side: bool) -> Job {
         let mut skipped = [part.skipped(), share.skipped()].concat();
-        let has_user_side = is_user_side && (share == Share::All || share.is_user_side());
+        let has_user_side = is_user_side && matches!(share, Share::All | Share::UserSide);
         if !has_user_side {
             skipped.push(USER_SIDE);
         }
@@ -282,17 +295,16 @@ impl Choice {
         // A test program takes one filter: these tests are few.
         let filter = match (part, share) {
             (Part::Race, _) => Some(RACE_FILTER),
-            _ if share.is_user_side() => Some(USER_SIDE),
+            (_, Share::UserSide) => Some(USER_SIDE),
             _ => self.filter.as_deref(),
         };
-        let has = |test: &str, elsewhere: Share| {
+        let has = |test: &str| {
             let name = format!("{USER_SIDE}{test}");
-            has_user_side && share != elsewhere && filter.is_none_or(|filter| name.contains(filter))
+            has_user_side && filter.is_none_or(|filter| name.contains(filter))
         };
-        let (scrapes, contains) =
-            (has(SCRAPING, Share::UserSide), has(CONTAINING, Share::UserSideBehindHooks));
+        let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
         let arguments = skipped.chain(filter.map(OsString::from)).collect();
-        Job { kernel, part, arguments, scrapes, contains, share }
+        Job { kernel, part, arguments, scrapes, contains, share, piece }
     }
 }
 
@@ -307,6 +319,8 @@ struct Job {
     /// It is among the tests that the tool runs in a container.
     contains: bool,
     share: Share,
+    /// Which piece of the share, and of how many.
+    piece: (u8, u8),
 }
 
 impl fmt::Display for Job {
@@ -317,8 +331,11 @@ impl fmt::Display for Job {
             Share::Hooks => ", hooks",
             Share::BehindHooks => ", behind the hooks",
             Share::UserSide => ", user side",
-            Share::UserSideBehindHooks => ", user side behind the hooks",
-        })
+        })?;
+        match self.piece {
+            (_, 1) => Ok(()),
+            (number, of) => write!(f, ", {number} of {of}"),
+        }
     }
 }
 
@@ -416,10 +433,12 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     contents.processors = job.part.processors();
     let mut limit = GUEST_LIMIT;
     let repeat = choice.repeat.to_string();
+    let piece = format!("{}/{}", job.piece.0, job.piece.1);
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
     set(CARDS);
     set(WOKEN);
     set((REPEAT, repeat.as_str()));
+    set((PIECE, piece.as_str()));
     if job.part == Part::Race {
         set(RACE);
     }
@@ -468,7 +487,7 @@ mod tests {
     use super::*;
 
     /// The guests of a part that has the user side too.
-    const SHARES: [&str; 4] = ["behind the hooks", "hooks", "user side", "user side behind the hooks"];
+    const SHARES: [&str; 3] = ["behind the hooks", "user side", "hooks"];
 
     fn kernel(series: Series) -> Kernel {
         Kernel::named(Arch::X86_64, series, &series.to_string())
@@ -496,32 +515,37 @@ mod tests {
         jobs.iter().map(ToString::to_string).collect()
     }
 
+    /// Those that are wanted, each once for all of its pieces.
+    fn whole(jobs: &[Job], is_wanted: impl Fn(&Job) -> bool) -> Vec<String> {
+        let first = jobs.iter().filter(|job| job.piece.0 == 1 && is_wanted(job));
+        first.map(|job| job.to_string().replace(", 1 of 2", "")).collect()
+    }
+
     #[test]
     fn the_default_is_a_choice_and_all_is_all() {
         let few = [
-            "kernel 6.1, fentry or auto, behind the hooks",
-            "kernel 6.1, fentry or auto, hooks",
-            "kernel newest, fentry or auto, hooks",
-            "kernel 5.10, kprobe, hooks",
+            "kernel 6.1, fentry or auto, behind the hooks, 1 of 2",
+            "kernel 6.1, fentry or auto, behind the hooks, 2 of 2",
             "kernel 6.1, fentry or auto, user side",
-            "kernel 6.1, fentry or auto, user side behind the hooks",
+            "kernel 6.1, fentry or auto, hooks, 1 of 2",
+            "kernel 6.1, fentry or auto, hooks, 2 of 2",
+            "kernel newest, fentry or auto, hooks, 1 of 2",
+            "kernel newest, fentry or auto, hooks, 2 of 2",
+            "kernel 5.10, kprobe, hooks, 1 of 2",
+            "kernel 5.10, kprobe, hooks, 2 of 2",
         ];
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
-        assert_eq!(all.len(), Part::ALL.len() * Series::matrix(Arch::X86_64).len() + 3);
-        assert_eq!([&all[0], &all[3]], ["kernel rt, fentry or auto, hooks", few[0]]);
-        assert_eq!(all[all.len() - 2..], few[4..]);
-        assert!(few[..2].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        // Races have one guest for each kernel, both backends two, and the user side and what comes behind the hooks three more.
+        assert_eq!(all.len(), 5 * Series::matrix(Arch::X86_64).len() + 3);
+        assert_eq!(all[0], "kernel rt, fentry or auto, hooks, 1 of 2");
+        assert!(few[..5].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
 
     #[test]
     fn what_comes_behind_the_hooks_is_tested_on_three_kernels_and_by_kprobes_on_the_oldest() {
-        let alone = |args: &TestArgs| {
-            let jobs = jobs(args);
-            let alone = jobs.iter().filter(|job| job.share == Share::Hooks);
-            alone.map(ToString::to_string).collect::<Vec<_>>()
-        };
+        let alone = |args: &TestArgs| whole(&jobs(args), |job| job.share == Share::Hooks);
         let all = TestArgs { all: true, ..args() };
         let expected = [
             "kernel rt, fentry or auto, hooks",
@@ -540,16 +564,12 @@ mod tests {
     #[test]
     fn incidents_are_made_on_a_usual_kernel_and_on_the_newest() {
         let has_them = |args: &TestArgs| {
-            let jobs = jobs(args);
-            let having =
-                jobs.iter().filter(|job| !job.arguments.iter().any(|argument| argument == INCIDENTS));
-            having.map(ToString::to_string).collect::<Vec<_>>()
+            whole(&jobs(args), |job| !job.arguments.iter().any(|argument| argument == INCIDENTS))
         };
         let of_61 = SHARES.map(|share| format!("kernel 6.1, fentry or auto, {share}"));
         assert_eq!(has_them(&args()), of_61);
-        let mut whole = of_61.to_vec();
-        whole.insert(2, "kernel newest, fentry or auto".into());
-        assert_eq!(has_them(&TestArgs { all: true, ..args() }), whole);
+        let all = [&of_61[..], &["kernel newest, fentry or auto".into()]].concat();
+        assert_eq!(has_them(&TestArgs { all: true, ..args() }), all);
         let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
         assert_eq!(has_them(&named).len(), Part::ALL.len());
     }
@@ -559,7 +579,7 @@ mod tests {
         let choice = Choice::of(&args());
         // What comes behind the hooks, and the user side, is tested where there is a kernel.
         let of_510 = SHARES.map(|share| format!("kernel 5.10, kprobe, {share}"));
-        assert_eq!(named(&choice.jobs(&[kernel(Series::Version(5, 10))])), of_510);
+        assert_eq!(whole(&choice.jobs(&[kernel(Series::Version(5, 10))]), |_| true), of_510);
     }
 
     #[test]
@@ -576,17 +596,14 @@ mod tests {
 
     #[test]
     fn what_is_the_same_everywhere_is_tested_once() {
-        let has_user_side = |job: &&Job| !job.arguments.windows(2).any(|pair| pair == ["--skip", USER_SIDE]);
-        let of_61 = ["user side", "user side behind the hooks"]
-            .map(|share| format!("kernel 6.1, fentry or auto, {share}"));
-        for (args, places) in [
-            (TestArgs { all: true, ..args() }, &of_61[..]),
-            (args(), &of_61[..]),
-            (TestArgs { kernels: vec![Series::RealTime], ..args() }, &["kernel rt, fentry or auto".into()]),
+        let has_user_side = |job: &Job| !job.arguments.windows(2).any(|pair| pair == ["--skip", USER_SIDE]);
+        let of_61 = "kernel 6.1, fentry or auto, user side";
+        for (args, place) in [
+            (TestArgs { all: true, ..args() }, of_61),
+            (args(), of_61),
+            (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, fentry or auto"),
         ] {
-            let jobs = jobs(&args);
-            let found: Vec<_> = jobs.iter().filter(has_user_side).map(ToString::to_string).collect();
-            assert_eq!(found, places);
+            assert_eq!(whole(&jobs(&args), has_user_side), [place]);
         }
     }
 }

@@ -36,6 +36,16 @@ impl Summary {
         self.passed += 1;
     }
 
+    /// Adds what ran beside.
+    pub(crate) fn add(&mut self, beside: Self) {
+        let Self { passed, failed, failures, told, remarks } = beside;
+        self.passed += passed;
+        self.failed += failed;
+        self.failures.extend(failures);
+        self.told.extend(told);
+        self.remarks.extend(remarks);
+    }
+
     /// Failures so far.
     pub(crate) fn failed(&self) -> u64 {
         self.failed
