@@ -1,4 +1,4 @@
-//! Times for people.
+//! Times and sizes for people.
 
 use std::fmt::{self, Display};
 
@@ -6,31 +6,47 @@ use std::fmt::{self, Display};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Human(pub u64);
 
+/// A number of bytes, for people: three digits and a unit of 1,000, rounded to the nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HumanBytes(pub u64);
+
 impl Display for Human {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ns = self.0;
-        // The bounds are where rounding to three digits reaches the next unit.
-        let (unit, name) = match ns {
-            ..1_000 => return write!(f, "{ns} ns"),
-            1_000..999_500 => (1_000, "us"),
-            999_500..999_500_000 => (1_000_000, "ms"),
-            _ => (1_000_000_000, "s"),
-        };
-        // Whole numbers all the way: thousandths of the unit, then steps of the last digit shown.
-        let thousandths = u128::from(ns) * 1_000 / unit;
-        let (step, decimals) = match thousandths {
-            ..9_995 => (10, 2),
-            9_995..99_950 => (100, 1),
-            _ => (1_000, 0),
-        };
-        let steps = (thousandths + step / 2) / step;
-        let scale = 1_000 / step;
-        write!(f, "{}", steps / scale)?;
-        if decimals > 0 {
-            write!(f, ".{:0decimals$}", steps % scale)?;
-        }
-        write!(f, " {name}")
+        three_digits(self.0, &[(1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s")], f)
     }
+}
+
+impl Display for HumanBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const KILO: u64 = 1_000;
+        let units = [(1, "B"), (KILO, "kB"), (KILO.pow(2), "MB"), (KILO.pow(3), "GB"), (KILO.pow(4), "TB")];
+        three_digits(self.0, &units, f)
+    }
+}
+
+/// Units are a thousand times the one before; the first is not divided.
+fn three_digits(value: u64, units: &[(u64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let value = u128::from(value);
+    // What rounds to a thousand has the next unit.
+    let is_of = |&&(unit, _): &&(u64, &str)| value * 2 < u128::from(unit) * 1_999;
+    let Some(&(unit, name)) = units.iter().find(is_of).or(units.last()) else { return Ok(()) };
+    if unit == 1 {
+        return write!(f, "{value} {name}");
+    }
+    // Whole numbers all the way: thousandths of the unit, then steps of the last digit shown.
+    let thousandths = value * 1_000 / u128::from(unit);
+    let (step, decimals) = match thousandths {
+        ..9_995 => (10, 2),
+        9_995..99_950 => (100, 1),
+        _ => (1_000, 0),
+    };
+    let steps = (thousandths + step / 2) / step;
+    let scale = 1_000 / step;
+    write!(f, "{}", steps / scale)?;
+    if decimals > 0 {
+        write!(f, ".{:0decimals$}", steps % scale)?;
+    }
+    write!(f, " {name}")
 }
 
 #[cfg(test)]
@@ -55,6 +71,19 @@ mod tests {
         ];
         for (ns, text) in read {
             assert_eq!(Human(ns).to_string(), text, "{ns}");
+        }
+        let read = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (9_995, "10.0 kB"),
+            (123_456, "123 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (u64::MAX, "18446744 TB"),
+        ];
+        for (bytes, text) in read {
+            assert_eq!(HumanBytes(bytes).to_string(), text, "{bytes}");
         }
     }
 }

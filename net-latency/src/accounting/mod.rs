@@ -39,7 +39,7 @@ pub(crate) use distribution::{Buckets, Figures, KernelTimes, PERCENTILES, Percen
 pub(crate) use drops::Drops;
 pub(crate) use ends::Ends;
 pub(crate) use footer::Footer;
-pub(crate) use human::Human;
+pub(crate) use human::{Human, HumanBytes};
 pub(crate) use leader::Leader;
 pub(crate) use ledger::{Ledger, LeftOut};
 pub use losses::Losses;

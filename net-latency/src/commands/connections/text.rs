@@ -3,7 +3,11 @@
 use std::io::{self, Write};
 
 use super::fields::{ClosedBy, Line, Name, State};
-use crate::{accounting::Human, clock::TimeText, escape::write_name};
+use crate::{
+    accounting::{Human, HumanBytes},
+    clock::TimeText,
+    escape::write_name,
+};
 
 /// Where the time of the day begins in a time of a calendar's style: `Wed Mar  2 16:01:36`.
 const CLOCK: usize = 11;
@@ -14,7 +18,7 @@ TIME     ROLE   PID     PROCESS         PORT  REMOTE                STATE       
 
 /// Appends the line of a connection, with everything that JSON has if `is_verbose`.
 pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mut Vec<u8>) {
-    let mut row = Row { start: out.len(), width: 0, out };
+    let mut row = Row { len: 0, width: 0, out };
     row.column(9, |out| out.write_all(&time.whole_seconds(line.ts.0).as_bytes()[CLOCK..]));
     row.column(7, |out| write!(out, "{}", line.role.map_or("-", |role| role.word())));
     row.column(8, |out| number(line.pid, out));
@@ -27,8 +31,8 @@ pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mu
     row.column(12, |out| out.write_all(how(line).as_bytes()));
     row.column(8, |out| long(line.handshake_ns, out));
     row.column(8, |out| long(line.accept_ns, out));
-    row.column(8, |out| bytes(line.bytes_in, out));
-    row.column(8, |out| bytes(line.bytes_out, out));
+    row.column(8, |out| write!(out, "{}", HumanBytes(line.bytes_in)));
+    row.column(8, |out| write!(out, "{}", HumanBytes(line.bytes_out)));
     row.column(0, |out| long(line.duration_ns, out));
     if is_verbose {
         rest(line, row.out);
@@ -38,7 +42,8 @@ pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mu
 
 /// A line whose columns begin where the header's do, unless what is in front is wider.
 struct Row<'a> {
-    start: usize,
+    /// Characters so far.
+    len: usize,
     /// Where the next column is to begin.
     width: usize,
     out: &'a mut Vec<u8>,
@@ -46,13 +51,16 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn column(&mut self, width: usize, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+        let start = self.out.len();
         write(self.out).expect("memory can be written");
+        // Names are escaped, so that all is UTF-8: each character has one byte that continues none.
+        self.len += self.out[start..].iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         self.width += width;
-        let len = String::from_utf8_lossy(&self.out[self.start..]).chars().count();
         if width > 0 {
             // One space at least.
-            let missing = self.width.saturating_sub(len).max(1);
+            let missing = self.width.saturating_sub(self.len).max(1);
             self.out.resize(self.out.len() + missing, b' ');
+            self.len += missing;
         }
     }
 }
@@ -73,25 +81,6 @@ fn long(ns: Option<u64>, out: &mut Vec<u8>) -> io::Result<()> {
 
 fn end(line: &Line, out: &mut Vec<u8>) -> io::Result<()> {
     write!(out, "{}", std::net::SocketAddr::new(line.raddr, line.rport))
-}
-
-/// Three digits and a unit of 1,000.
-fn bytes(count: u64, out: &mut Vec<u8>) -> io::Result<()> {
-    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    // What rounds to 1,000 has the next unit.
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let decimals = match value {
-        _ if unit == 0 => 0,
-        ..9.995 => 2,
-        ..99.95 => 1,
-        _ => 0,
-    };
-    write!(out, "{value:.decimals$} {}", UNITS[unit])
 }
 
 /// How it ended, and by whom.

@@ -9,7 +9,7 @@ use super::findings::Report;
 use super::table::{Entry, Others};
 use super::text::{Span, Time, dominant as dominant_of, heading, headline, notes, packets, printable, span};
 use super::time::show;
-use crate::accounting::{self as summary, Times, dominant, meaning};
+use crate::accounting::{self as summary, HumanBytes, Times, dominant, meaning};
 use crate::diagnosis::text::first_lines;
 use crate::packet::stages::columns;
 use crate::packet::stages::dir;
@@ -213,7 +213,7 @@ fn write_head(who: &[&str], page: &mut String) -> fmt::Result {
 }
 
 fn write_row(entry: &Entry, page: &mut String) -> fmt::Result {
-    write!(page, "<td>{}</td><td>{}</td>", packets(entry), Bytes(entry.bytes))?;
+    write!(page, "<td>{}</td><td>{}</td>", packets(entry), HumanBytes(entry.bytes))?;
     let total = &entry.total;
     for time in [total.quantile(500), total.quantile(990), total.max()] {
         write!(page, "<td>{}</td>", Time(time))?;
@@ -305,22 +305,6 @@ fn write_bar(packet: &summary::Packet<'_>, names: &[&str], page: &mut String) ->
         }
     }
     writeln!(page, "</svg>")
-}
-
-/// A number of bytes in a unit that leaves it short.
-struct Bytes(u64);
-
-impl Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.into_iter().find(|(shift, _)| self.0 >> shift > 0) {
-            Some((shift, name)) => {
-                let tenths = (u128::from(self.0) * 10) >> shift;
-                write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
-            }
-            None => write!(f, "{} B", self.0),
-        }
-    }
 }
 
 /// A task's name; `-` where it is unknown.
