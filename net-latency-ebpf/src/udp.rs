@@ -306,10 +306,8 @@ impl Send {
     /// Whether ports and length are the datagram's.
     #[inline(always)]
     fn has_header_of<M: Memory>(&self, skb: Skb<M>) -> bool {
-        const HEADER: u32 = 8;
         let header = skb.udp_header();
-        let len = u16::from_be((header >> u32::BITS) as u16);
-        header as u32 == self.ports.get() && u32::from(len) == self.len.get() + HEADER
+        header as u32 == self.ports.get() && payload(header) == self.len.get()
     }
 
     #[inline(always)]
@@ -401,6 +399,13 @@ fn no_send() -> &'static Send {
 #[inline(always)]
 fn ports(word: u32) -> (u16, u16) {
     (u16::from_be(word as u16), u16::from_be((word >> 16) as u16))
+}
+
+/// Bytes behind a UDP header, as it says (`udp_send_skb`, `udp_v6_send_skb`: of what GSO cuts later, too).
+#[inline(always)]
+fn payload(header: u64) -> u32 {
+    const HEADER: u32 = 8;
+    u32::from(u16::from_be((header >> u32::BITS) as u16)).wrapping_sub(HEADER)
 }
 
 /// UDP receives an skb (`udp_rcv`, `udpv6_rcv`).
@@ -748,8 +753,10 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     send.task.set(filter::current_wanted_task());
     send.state.set(SendState::Called);
     #[cfg(feature = "fine")]
-    if is_fine() {
-        send.served.set(service::sends_datagram(socket, app));
+    {
+        if is_fine() {
+            send.served.set(service::sends_datagram(socket, app));
+        }
         readers::sends()?;
     }
     Ok(())
@@ -812,7 +819,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     // SAFETY: the entry is its thread's alone, and a field is its value, of words. The compiler's own copying calls a loop over bytes.
     unsafe { copy_words(&raw const pair, (&raw const send.addresses).cast_mut().cast::<AddrPair>()) };
     send.ports.set(header as u32);
-    send.len.set(skb.udp_payload());
+    send.len.set(payload(header));
     let segs = skb.gro_segments();
     send.segs.set(if segs > 1 { u32::from(segs) } else { 1 });
     send.netns.set(socket.netns());

@@ -224,17 +224,6 @@ impl<M: Memory> Skb<M> {
         unsafe { probe((self.head() as *const u8).wrapping_add(usize::from(start))) }
     }
 
-    /// Bytes behind the UDP header, wherever `skb->data` stands before it.
-    #[inline(always)]
-    pub(crate) fn udp_payload(self) -> u32 {
-        const HEADER: u64 = 8;
-        let start: u16 = self.field(offset!(sk_buff_transport_header));
-        // Numbers: for a difference in 32 bits the compiler computes in 32 bits throughout, which is prohibited with pointers.
-        let data = number(self.field(offset!(sk_buff_data)));
-        let end = data.wrapping_add(u64::from(self.len()));
-        end.wrapping_sub(number(self.head())).wrapping_sub(u64::from(start)).wrapping_sub(HEADER) as u32
-    }
-
     /// The socket that owns the skb; null if none.
     #[inline(always)]
     pub(crate) fn socket(self) -> Socket<M> {
