@@ -25,6 +25,14 @@ pub const fn age<const TAG_BITS: u32>(word: u64, now: u64) -> u64 {
     (now + JITTER).wrapping_sub(word >> TAG_BITS) & ((1 << (u64::BITS - TAG_BITS)) - 1)
 }
 
+/// Whether the [`age`] of a word is no less than that of another one with the same tag.
+#[inline(always)]
+#[must_use]
+pub const fn is_no_younger<const TAG_BITS: u32>(word: u64, other: u64, now: u64) -> bool {
+    let now = (now + JITTER) << TAG_BITS;
+    now.wrapping_sub(word) >= now.wrapping_sub(other)
+}
+
 /// The time in a word that was written not long before `now`.
 #[inline(always)]
 #[must_use]
@@ -48,6 +56,18 @@ mod tests {
             assert_eq!(time::<TAG_BITS>(word, at.saturating_sub(1000)), at);
         }
         assert!(!is_of::<TAG_BITS>(0, 0));
+    }
+
+    #[test]
+    fn of_two_words_with_one_tag_the_older_one_is_no_younger() {
+        const NOW: u64 = 1 << 42 | 12_345;
+        for (one, two) in
+            [(0, 0), (0, 1), (5, 1_000_000), (1 << 20, 1 << 37), (1 << 37, (1 << 39) - (1 << 22))]
+        {
+            let [one, two] = [one, two].map(|ago| word::<25>(NOW - ago, 0x1ff_ffff));
+            assert!(is_no_younger::<25>(two, one, NOW), "{one:x} {two:x}");
+            assert_eq!(is_no_younger::<25>(one, two, NOW), one == two, "{one:x} {two:x}");
+        }
     }
 
     #[test]

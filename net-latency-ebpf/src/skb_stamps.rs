@@ -115,7 +115,7 @@ pub(crate) fn of(skb: u64) -> SkbStamps {
     SkbStamps { first: SKB_STAMPS.at(slot.into()), second: other(slot, tag), tag }
 }
 
-/// Slot and tag of an address, which together tell it.
+/// Slot, of which the lower bits count, and tag of an address, which together tell it.
 #[inline(always)]
 fn place(skb: u64) -> (u32, u64) {
     let units = skb >> ALIGNMENT_BITS;
@@ -123,14 +123,14 @@ fn place(skb: u64) -> (u32, u64) {
     let high = (units >> (STRIDE_BITS + SLOT_BITS)) & ((1 << HIGH_BITS) - 1);
     // So that the second of a pair is not in the place of another pair's first.
     let slot = (units >> STRIDE_BITS) ^ (low << (SLOT_BITS - STRIDE_BITS));
-    (slot as u32 & (SLOTS - 1), high << STRIDE_BITS | low)
+    (slot as u32, high << STRIDE_BITS | low)
 }
 
 /// The second place of an skb. Those that share the first don't share it, unless they are 256 MiB apart.
 #[inline(always)]
 fn other(slot: u32, tag: u64) -> u32 {
     // An odd factor that spreads; never the first place again.
-    (slot ^ (tag as u32).wrapping_mul(0x9e37) ^ 0x2aaa) & (SLOTS - 1)
+    slot ^ (tag as u32).wrapping_mul(0x9e37) ^ 0x2aaa
 }
 
 /// The word that says that the skb with this tag passed at that time.
@@ -150,6 +150,12 @@ fn is_of(word: u64, tag: u64) -> bool {
 #[inline(always)]
 fn age(word: u64, now: u64) -> u64 {
     tagged::age::<TAG_BITS>(word, now)
+}
+
+/// Whether a word was written no later before `now` than another one with its tag.
+#[inline(always)]
+fn is_no_younger(word: u64, other: u64, now: u64) -> bool {
+    tagged::is_no_younger::<TAG_BITS>(word, other, now)
 }
 
 /// The time in a word that was written not long before `now`.
@@ -197,7 +203,7 @@ impl SkbStamps {
     #[inline(always)]
     fn forget_arrival_before(self, there: u64, now: u64) {
         let arrived = StampSlot::read(self.first, SkbStage::Arrived);
-        if is_of(arrived, self.tag) && age(arrived, now) >= age(there, now) {
+        if is_of(arrived, self.tag) && is_no_younger(arrived, there, now) {
             StampSlot::write(self.first, SkbStage::Arrived, 0);
         }
     }
@@ -494,6 +500,15 @@ mod tests {
 
     /// Where the direct mapping begins without KASLR, and a cache's slab in it.
     const SLAB: u64 = 0xffff_8881_0234_0000;
+
+    fn place(skb: u64) -> (u32, u64) {
+        let (slot, tag) = super::place(skb);
+        (slot & (SLOTS - 1), tag)
+    }
+
+    fn other(slot: u32, tag: u64) -> u32 {
+        super::other(slot, tag) & (SLOTS - 1)
+    }
 
     #[test]
     fn slot_and_tag_tell_addresses_within_4_tib() {

@@ -49,8 +49,6 @@ use crate::{emit::ring::is_fine, leaving, readers, service};
 #[repr(C)]
 pub struct Receiving {
     skb: Field<u64>,
-    /// `skb->head`: the same in clones.
-    head: Field<u64>,
     drv: Field<u64>,
     ip: Field<u64>,
     transport: Field<u64>,
@@ -79,21 +77,26 @@ impl Receiving {
     /// Later skbs are not this packet, nor made of it.
     #[inline(always)]
     fn end(&self) {
-        self.skb.set_alone(0);
-        self.head.set(0);
+        self.skb.set(0);
         self.merged_ports.set(0);
     }
 
     /// The skb with which the packet came is dropped, or not followed.
     #[inline(always)]
     fn end_skb<M: Memory>(&self, skb: Skb<M>) {
+        self.skb.set(0);
         // If a merged skb has a list of its segments, the first of them is that skb (`skb_segment_list`), and the others go on.
-        let is_whole = self.merged_ports.get() == 0 || skb.gro_segments() > 1;
-        self.skb.set_alone(0);
-        self.head.set(0);
-        if is_whole {
+        if self.merged_ports.get() != 0 && skb.gro_segments() > 1 {
             self.merged_ports.set(0);
         }
+    }
+
+    /// Whether this skb is a clone of the packet: another skb with its buffer. The packet itself is the last to be queued, after all clones
+    /// (`__udp4_lib_mcast_deliver`), and so is there still.
+    #[inline(always)]
+    fn has_clone<M: Memory>(&self, skb: Skb<M>) -> bool {
+        let packet = self.skb.get();
+        packet != 0 && Skb::<Probed>::new(packet as *const u8).head() == skb.head()
     }
 
     /// An skb is dropped that was not queued, or is not followed: if it was a segment of a merged packet, one less is to come.
@@ -415,8 +418,7 @@ pub fn received<M: Memory>(skb: Skb<M>) -> HookResult {
     let Some(receiving) = RECEIVING.get(0) else { return Ok(()) };
     let segments = skb.gro_segments();
     let is_merged = segments > 1;
-    receiving.skb.set(number(skb.address()));
-    receiving.head.set(skb.head());
+    receiving.skb.set(skb.address());
     receiving.merged_ports.set(if is_merged { skb.udp_header() as u32 } else { 0 });
     if is_merged {
         receiving.merged_in.set(Task::current_ids());
@@ -452,7 +454,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
     let is_packet = receiving.skb.get() == number(skb.address());
     // A merged skb is freed before its segments are queued: a packet that comes between may have its address.
     let is_between = merged_ports != 0 && receiving.merged_in.get() != Task::current_ids();
-    let is_its = !is_between && (is_packet || receiving.head.get() == skb.head() || is_segment);
+    let is_its = !is_between && (is_packet || is_segment || receiving.has_clone(skb));
     let (drv, ip, transport) = if is_its { receiving.stamps(skb) } else { (0, 0, 0) };
     let merged = skb.gro_segments();
     let (segs, flags) = if merged > 1 { (merged, FLAG_GRO) } else { (1, 0) };

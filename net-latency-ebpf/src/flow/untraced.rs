@@ -42,8 +42,8 @@ static UNTRACED_RECEIVERS: Own<Field<u64>, SLOTS> = unsafe { Own::zeroed() };
 
 /// For so long such a socket is untraced, as a power of two, ns: a second. Its address may be another one's by then.
 const EPOCH_BITS: u32 = 30;
-/// Bits of a socket's word that tell it from others of its slot.
-const RECEIVER_BITS: u32 = 40;
+/// Bits of a socket's word that say in which of these times; the others tell it from other sockets of its slot.
+const EPOCHS: u64 = (1 << 24) - 1;
 
 /// Bytes that may be in flight through TCP where some wait for the socket's lock, or for others before them: more than that as
 /// a rule. They are followed to their end, so that they are counted once.
@@ -134,8 +134,7 @@ impl Receiver {
 
     #[inline(always)]
     fn of(socket: u64, port: u16, net: u64) -> Self {
-        let mixed =
-            (socket.wrapping_mul(SPREAD).rotate_left(32) ^ u64::from(port) << 48 ^ net).wrapping_mul(SPREAD);
+        let mixed = (socket.wrapping_mul(SPREAD) ^ u64::from(port) << 48 ^ net).wrapping_mul(SPREAD);
         Self { socket, mixed }
     }
 
@@ -148,12 +147,12 @@ impl Receiver {
     /// The content of its slot while it is untraced: which socket, and until when. One word, since locks are not allowed here.
     #[inline(always)]
     fn word(self, now: u64) -> u64 {
-        (now >> EPOCH_BITS) << RECEIVER_BITS | self.tag()
+        self.tag() | (now >> EPOCH_BITS) & EPOCHS
     }
 
     #[inline(always)]
     fn tag(self) -> u64 {
-        self.mixed >> (u64::BITS - SLOT_BITS - RECEIVER_BITS) & ((1 << RECEIVER_BITS) - 1)
+        self.mixed << SLOT_BITS & !EPOCHS
     }
 
     /// Whether nothing that it receives `now` is followed.
@@ -165,7 +164,7 @@ impl Receiver {
     /// Whether it was untraced at some time, so that what waits may not have been followed.
     #[inline(always)]
     pub(crate) fn was_untraced(self) -> bool {
-        self.mark().get() & ((1 << RECEIVER_BITS) - 1) == self.tag()
+        self.mark().get() & !EPOCHS == self.tag()
     }
 
     /// An unwanted task has taken from it.
