@@ -19,6 +19,8 @@ use crate::{
 
 /// Bytes of the ring buffer beside packets: 5,600 connections that end in the time between two reads.
 const BESIDE_BYTES: u32 = 1 << 20;
+/// Most connections at a time for views that people watch, and that see only those that begin meanwhile: the table takes 1 MiB.
+const MOST_WATCHED: u32 = 8_192;
 /// Sockets that are asked about before what they say is read.
 const ASKED_AT_ONCE: usize = 1024;
 
@@ -81,7 +83,6 @@ impl Tracing {
     pub(crate) fn begin_beside(
         filter: &PacketFilter,
         backend: Backend,
-        most: u32,
         first_bytes: bool,
         is_quiet: bool,
         what: &str,
@@ -91,7 +92,7 @@ impl Tracing {
             return None;
         }
         let begin = |mut tracing: Self| tracing.begin().map(|()| tracing);
-        let begun = Self::start_beside(filter, backend, most, first_bytes, is_quiet).and_then(begin);
+        let begun = Self::start_beside(filter, backend, MOST_WATCHED, first_bytes, is_quiet).and_then(begin);
         begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok()
     }
 

@@ -12,9 +12,6 @@ use crate::{
     run::connections::{Tracing, lost},
 };
 
-/// Most connections at a time: the table of them takes 1 MiB.
-const MOST: u32 = 8192;
-
 /// Their kernel side, and what it told.
 pub(super) struct Queues {
     tracing: Tracing,
@@ -28,7 +25,7 @@ impl Queues {
     /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
     pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
         let what = "accept queues are not looked at";
-        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, MOST, true, config.quiet, what)?;
+        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, true, config.quiet, what)?;
         Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
     }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
-use net_latency_common::{ConnectionRecord, MAX_CONNECTIONS};
+use net_latency_common::ConnectionRecord;
 
 use super::name::Name;
 use crate::{
@@ -96,7 +96,7 @@ impl Watch {
     pub(super) fn start(config: &TopConfig, tracing: &TracingConfig) -> Option<Self> {
         let what = "connections that fail are not shown";
         let (filter, backend) = (&config.filter, tracing.backend);
-        Tracing::begin_beside(filter, backend, MAX_CONNECTIONS, false, config.quiet, what).map(Self)
+        Tracing::begin_beside(filter, backend, false, config.quiet, what).map(Self)
     }
 
     /// Reads what waits.
