@@ -170,6 +170,8 @@ pub struct Settings {
     pub since: u64,
     /// A random number: a peer that may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
+    /// A client's connection has a record as soon as it is established, too: 1, or 0. As wide as those before, so that there is no padding.
+    pub tell_established: u64,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,
     /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.
@@ -212,7 +214,7 @@ pub struct Settings {
     pub ephemeral_ports: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 4 * 8 + 20 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 5 * 8 + 20 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

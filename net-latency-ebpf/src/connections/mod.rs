@@ -196,7 +196,8 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
         }
         connection.established.set(at);
         connection.syn_retrans.set(syn_retrans);
-        return Ok(());
+        let is_told = setting!(tell_established) != 0 && old == state::SYN_SENT;
+        return if is_told { emit(socket, connection, CONNECTION_OPEN) } else { Ok(()) };
     }
     // A client's that is not known is not wanted, or its task is unknown.
     if old != state::SYN_RECV {
@@ -381,7 +382,8 @@ fn is_wanted<M: Memory>(socket: Socket<M>, local_port: u16) -> bool {
         && filter::has_mark(|| socket.mark())
 }
 
-/// Writes a record: of a connection in the state it was in, or of one that is open ([`CONNECTION_OPEN`]).
+/// Writes a record: of a connection in the state it was in, or of one that is open ([`CONNECTION_OPEN`]); of one that has just been
+/// established that is still `SYN_SENT`.
 #[inline(always)]
 fn emit<M: Memory>(socket: Socket<M>, connection: &Connection, old: u32) -> Outcome {
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };

@@ -319,6 +319,32 @@ fn a_client_is_who_asked() {
 }
 
 #[test]
+fn a_client_that_is_established_is_told_if_wanted() {
+    let kernel = Kernel::new();
+    for is_wanted in [false, true] {
+        Machine::with(|machine| machine.settings.tell_established = is_wanted.into());
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        at(2_000);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.set(|fields| fields.resent = 1);
+        at(3_000);
+        client.becomes(state::SYN_SENT, state::ESTABLISHED);
+        let told = taken();
+        assert_eq!(told.len(), usize::from(is_wanted));
+        for record in told {
+            assert_eq!((record.started_ns, record.established_ns, record.syn_retrans), (2_000, 3_000, 1));
+            assert_eq!((record.pid, record.flags), (PID, CONNECTION_CLIENT | CONNECTION_OPEN));
+        }
+        client.becomes(state::ESTABLISHED, state::CLOSE);
+        assert_eq!(one().established_ns, 3_000);
+    }
+    // A server's is told when it ends.
+    let child = server(&kernel, kernel.listener(), 2, ACK);
+    child.becomes(state::SYN_RECV, state::ESTABLISHED);
+    assert_eq!(taken(), []);
+}
+
+#[test]
 fn a_clients_handshake_begins_when_its_syn_leaves() {
     let kernel = Kernel::new();
     // Sent later than the task asked; sent again; and a time that can't be.

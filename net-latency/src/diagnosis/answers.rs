@@ -1,8 +1,8 @@
 //! Answers, and the parts that their time is made of.
 //!
 //! At a server an answer takes from the arrival of its request's last packet until the driver has the answer's last one; at a client
-//! from the write of its request's last packet until the answer's last one is read. That time is split along the way: [`Answer`] has
-//! each part once, and they add up to it.
+//! from the write of its request's last packet until the answer's last one is read, and for the first one on a connection as long before
+//! as the handshake took. That time is split along the way: [`Answer`] has each part once, and they add up to it.
 
 use net_latency_common::{Direction, PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_QDISC, PART_WAIT};
 
@@ -167,6 +167,8 @@ pub(super) struct Turns {
     role: Option<Role>,
     request: Request,
     answer: Option<Packets>,
+    /// How long a client's handshake took for the request, ns, if that is the first one on its connection.
+    pub(super) connect_ns: u64,
     /// An answer of a client's whose server may still tell how long it had the request.
     pub(super) waiting: Option<Answer>,
     /// For a server: the last answer.
@@ -247,6 +249,7 @@ impl Turns {
     /// Nothing more belongs to the answer: the next request was there at `next_ns`, or none has come for long.
     pub(super) fn finish(&mut self, next_ns: Option<i64>) -> Option<Over> {
         let (role, answer) = (self.role?, self.answer.take());
+        let connect_ns = std::mem::take(&mut self.connect_ns);
         let request = match (std::mem::take(&mut self.request), answer) {
             (Request::Known(request), Some(answer)) => Some((request, answer)),
             (Request::Unknown, _) => return Some(Over::Unknown),
@@ -262,7 +265,7 @@ impl Turns {
         }
         let over = match role {
             Role::Server => answer.of_server(request),
-            Role::Client => answer.of_client(request),
+            Role::Client => answer.of_client(request, connect_ns),
         };
         if let (Role::Server, Some(Answer { from_ns, to_ns, .. })) = (role, over) {
             self.last = Some(Theirs { from_ns, to_ns });
@@ -303,10 +306,12 @@ impl Packets {
         answer.complete()
     }
 
-    fn of_client(self, request: Way) -> Option<Answer> {
+    fn of_client(self, request: Way, connect_ns: u64) -> Option<Answer> {
         let Self { last, asked_ns, .. } = self;
         let request = request.cut_at(last.from_ns);
-        let mut answer = Answer { from_ns: request.from_ns, to_ns: last.to_ns, parts: [0; Item::COUNT] };
+        let from_ns = request.from_ns.checked_sub_unsigned(connect_ns)?;
+        let mut answer = Answer { from_ns, to_ns: last.to_ns, parts: [0; Item::COUNT] };
+        answer.parts[Item::Connect as usize] = connect_ns;
         answer.add(Direction::Out, &request);
         answer.add(Direction::In, &last);
         let wait = &mut answer.parts[Item::Wait as usize];

@@ -102,7 +102,7 @@ impl Cause {
             Item::AppTransport => Self::TcpHeld,
             Item::Qdisc => Self::Qdisc,
             Item::Driver => Self::Driver,
-            Item::Net | Item::Wire => Self::Network,
+            Item::Net | Item::Wire | Item::Connect => Self::Network,
             Item::Answer | Item::Theirs | Item::Rest => Self::PeerAnswer,
             Item::Service | Item::Asked => Self::Application,
             Item::Resend => Self::Retransmission,

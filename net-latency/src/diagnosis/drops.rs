@@ -65,18 +65,20 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
     found
 }
 
+/// Whether it threw so many handshakes away that it matters.
+pub(super) fn is_often_full(queues: &Queues) -> bool {
+    queues.overflows >= LEAST_OVERFLOWS
+        && queues.overflows.saturating_mul(100) >= queues.accepted.saturating_mul(LEAST_DROPPED_PERCENT)
+}
+
 /// The services whose accept queues were full, without those that `found` already names.
 pub(super) fn overflows(model: &Model, found: &[Finding]) -> Vec<Finding> {
-    let is_much = |queues: &Queues| {
-        queues.overflows >= LEAST_OVERFLOWS
-            && queues.overflows.saturating_mul(100) >= queues.accepted.saturating_mul(LEAST_DROPPED_PERCENT)
-    };
     let cause = Cause::AcceptLate;
     let overflow = |(&(netns, port), queues): (&(u32, u16), &Queues)| {
         let service = model.services.iter().find(|service| service.listens(netns, port));
         let pid = service.map_or(queues.pid, |service| service.pid);
         let is_known = |found: &Finding| found.cause == cause && found.pid == pid && pid > 0;
-        (is_much(queues) && !found.iter().any(is_known)).then(|| Finding {
+        (is_often_full(queues) && !found.iter().any(is_known)).then(|| Finding {
             who: Some(service.map_or_else(|| queues.who(port), |service| Who::of(service, Direction::In))),
             packets: queues.overflows + queues.accepted,
             affected: queues.overflows,

@@ -31,6 +31,8 @@ pub(super) enum Item {
     Asked,
     /// Between the two ends of a connection of this machine, there and back.
     Wire,
+    /// Of a client's answer that is the first on its connection: the handshake.
+    Connect,
     /// For how long the other end had the request, on this machine.
     Theirs,
     /// The part of an answer's time of which nothing is known.
@@ -57,10 +59,29 @@ impl Item {
         use Item::*;
         match direction {
             Direction::In => &[DrvIp, IpTransport, Socket, Gap, Wait, Cpu, Copy],
-            Direction::Out => {
-                &[Service, Asked, AppTransport, TransportIp, IpDrv, Qdisc, Driver, Wire, Theirs, Answer, Rest]
-            }
+            Direction::Out => &[
+                Service,
+                Asked,
+                Connect,
+                AppTransport,
+                TransportIp,
+                IpDrv,
+                Qdisc,
+                Driver,
+                Wire,
+                Theirs,
+                Answer,
+                Rest,
+            ],
         }
+    }
+
+    /// The stages that packets without data pass like others.
+    pub(super) fn of_the_way() -> impl Iterator<Item = (Direction, Self)> {
+        use Item::*;
+        let incoming = [DrvIp, IpTransport].map(|item| (Direction::In, item));
+        let outgoing = [TransportIp, IpDrv, Qdisc, Driver].map(|item| (Direction::Out, item));
+        incoming.into_iter().chain(outgoing)
     }
 
     /// Whether it is spent in this machine's kernel, and not in an application, on the wire or at the peer.
@@ -73,6 +94,7 @@ impl Item {
                 | Self::Resend
                 | Self::Asked
                 | Self::Wire
+                | Self::Connect
                 | Self::Theirs
                 | Self::Rest
         )
@@ -80,6 +102,6 @@ impl Item {
 
     /// Whether it grows by itself when the CPUs are busy.
     pub(super) fn is_of_cpu(self) -> bool {
-        matches!(self, Self::DrvIp | Self::Cpu | Self::Copy)
+        matches!(self, Self::DrvIp | Self::Cpu | Self::Copy | Self::Connect)
     }
 }

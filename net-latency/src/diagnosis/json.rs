@@ -164,6 +164,7 @@ fn part_name(item: Item) -> &'static str {
         Item::Service => "service",
         Item::Asked => "asked",
         Item::Wire => "wire",
+        Item::Connect => "connect",
         Item::Theirs => "server",
         Item::Answer => "wire-or-server",
         _ => "unknown",

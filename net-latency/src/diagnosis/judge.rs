@@ -4,12 +4,14 @@ use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
+    drops::is_often_full,
     finding::{Confidence, Finding, Normal, OfAnswers, ServiceAnswers, Unsure, Who},
     holders::HeldBy,
     item::Item,
     listening::Queues,
     machine::Throttled,
     model::Model,
+    opening::Opened,
     service::{LEAST_ANSWERS, LEAST_PACKETS, Processes, Service},
     side::Side,
     suspects::{
@@ -212,6 +214,9 @@ impl<'a> Judge<'a> {
         if suspect.item == Item::Service && suspect.slow.is_none() {
             return self.asked(service, suspect).map(|asked| words::asks(asked, self.peer(asked)));
         }
+        if suspect.item == Item::Connect {
+            return self.slows_handshakes(service, suspect);
+        }
         if suspect.item == Item::Wait && suspect.slow.is_some() && self.is_busy(service, suspect) {
             let [own, asked] = [Item::Service, Item::Asked].map(|item| service.answers.sum_of(item));
             let asked = if asked > own { self.most_asked(service) } else { None };
@@ -231,6 +236,28 @@ impl<'a> Judge<'a> {
         let read = peer.side(Direction::In).total.quantile(level).filter(|read| *read >= least);
         let waits_for = turn.map(|turn| words::waits_for(peer, turn));
         waits_for.or_else(|| read.map(|read| words::is_read_late_by(peer, read)))
+    }
+
+    /// What handshakes wait for that is told by itself: a full accept queue at the other end, or a stage that is slow for other packets on
+    /// that way too.
+    fn slows_handshakes(&self, service: &Service, handshakes: Suspect<'_>) -> Option<String> {
+        let peer = self.peer(service);
+        let queues = peer.and_then(|peer| Some((peer, self.model.listening.of(peer)?)));
+        if let Some((peer, queues)) = queues
+            && is_often_full(queues)
+            && service.opened.are_sent_again()
+        {
+            return Some(words::is_full(peer));
+        }
+        let level = handshakes.level();
+        let least = handshakes.times.quantile(level)? / 2;
+        let stages = |of| Item::of_the_way().map(move |(direction, item)| (of, direction, item));
+        let all = [Some(service), peer].into_iter().flatten().flat_map(stages);
+        let known = all.filter_map(|(of, direction, item)| {
+            Some((of.side(direction).times(item).quantile(level)?, of, item))
+        });
+        let (_, of, item) = known.filter(|(ns, ..)| *ns >= least).max_by_key(|(ns, ..)| *ns)?;
+        Some(words::same_way(of, item))
     }
 
     /// The service that this process calls for at least every second answer of its own, if it waits for others for half of the time that
@@ -283,7 +310,7 @@ impl<'a> Judge<'a> {
             // A peer without room for more acknowledges when it reads.
             Item::Net if is_before_closed_window(side) => (Cause::PeerWindow, words::PEER_WINDOW.to_owned()),
             Item::Resend if side.dropped * 2 >= side.resent => (Cause::Qdisc, words::dropped(&device)),
-            Item::Answer if suspect.slow.is_some() && self.is_network(side, suspect) => {
+            Item::Answer if suspect.slow.is_some() && self.is_network(service, side, suspect) => {
                 (Cause::Network, words::sentence(Cause::Network, suspect.item, &device))
             }
             Item::Answer => match self.peer(service).and_then(|peer| turnaround(peer, suspect.level())) {
@@ -311,6 +338,10 @@ impl<'a> Judge<'a> {
                     _ => (cause, words::application(is_slow_elsewhere)),
                 }
             }
+            Item::Connect if service.opened.are_sent_again() => {
+                (Cause::Retransmission, words::sentence(Cause::Retransmission, suspect.item, &device))
+            }
+            Item::Connect => (cause, words::connects(service, self.peer(service))),
             Item::Wire => (cause, words::between_ends(self.peer(service))),
             _ => (cause, words::sentence(cause, suspect.item, &device)),
         }
@@ -323,11 +354,14 @@ impl<'a> Judge<'a> {
         (wait.item == Item::Wait && u128::from(queues.waited_ns) * 2 >= whole).then_some(queues)
     }
 
-    /// Whether ACKs that nothing held back take half of the time that the answers take, or more.
-    fn is_network(&self, side: &Side, suspect: Suspect<'_>) -> bool {
+    /// Whether ACKs that nothing held back, or handshakes, take half of the time that the answers take, or more.
+    fn is_network(&self, service: &Service, side: &Side, suspect: Suspect<'_>) -> bool {
         let acks = side.times(Item::Net);
         let [ack, answer] = [acks, suspect.times].map(|times| times.quantile(500).unwrap_or(0));
-        acks.count() >= LEAST_AFFECTED && ack * 2 >= answer
+        let Opened { count, sum_ns, .. } = service.opened;
+        let handshake = if service.opened.are_sent_again() { 0 } else { sum_ns / count.max(1) };
+        let is_half = |known: u64, ns: u64| known >= LEAST_AFFECTED && ns.saturating_mul(2) >= answer;
+        is_half(acks.count(), ack) || is_half(count, handshake)
     }
 
     /// How long half of the answers take the process at most, ns.
@@ -393,6 +427,9 @@ impl<'a> Judge<'a> {
             && let Some(worked) = worked(service, self.model)
         {
             evidence.push(words::worked(worked, &service.did));
+        }
+        if suspect.item == Item::Connect {
+            evidence.push(words::opened(service.opened));
         }
         if suspect.item == Item::Cpu {
             if let Some(holder) = holder {

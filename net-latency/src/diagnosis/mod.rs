@@ -22,6 +22,7 @@ mod judge;
 mod listening;
 mod machine;
 mod model;
+mod opening;
 mod recent;
 mod service;
 mod side;

@@ -7,8 +7,8 @@
 use std::{collections::HashMap, mem, time::Duration};
 
 use net_latency_common::{
-    COMM_LEN, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, PART_COPY, PART_CPU,
-    PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, is_client, service_port,
+    COMM_LEN, ConnectionRecord, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
+    PART_COPY, PART_CPU, PART_DRIVER, PART_GAP, PART_NET, PART_QDISC, PART_WAIT, is_client, service_port,
 };
 
 use super::{
@@ -17,13 +17,15 @@ use super::{
     item::Item,
     listening::Listening,
     machine::Machine,
+    opening::Handshake,
     service::Service,
     side::{LONGEST_NS, Side},
     waits::Waits,
     windows::WINDOWS,
 };
 use crate::{
-    accounting::{Challengers, DELAYED_ACK_NS, Ends, Holder, Packet, exchanges::Role, whose_place},
+    accounting::{Challengers, DELAYED_ACK_NS, Ends, Holder, Packet, Places, exchanges::Role, whose_place},
+    clock::Clock,
     kernel::tasks::Allowed,
     packet::event::{Event, Protocol},
 };
@@ -74,6 +76,8 @@ pub struct Model {
     /// The places of services that are alike; only one for several that share it.
     alike: HashMap<Kind, Vec<usize>>,
     connections: Connections,
+    /// The handshakes of clients' connections that have sent no request yet.
+    opening: Places<Ends, Option<Handshake>>,
     waits: Waits,
     /// When the first and the last packet were complete, ns since 1970.
     pub(super) span: Option<(i64, i64)>,
@@ -103,6 +107,7 @@ impl Model {
             owners: |pid, _| pid.into(),
             alike: HashMap::new(),
             connections: Connections::default(),
+            opening: Places::new(),
             waits: Waits::default(),
             span: None,
             window_ns: WINDOW_NS,
@@ -236,6 +241,14 @@ impl Model {
         self.take_turns(event, &ends, place);
     }
 
+    /// A client's connection has been established: its process waited for that. Comes before the packets of that connection.
+    pub(crate) fn established(&mut self, record: &ConnectionRecord, clock: Clock) {
+        let Some((ends, handshake)) = Handshake::of(record, clock) else { return };
+        let Handshake { from_ns, to_ns, .. } = handshake;
+        self.waits.add(record.pid, record.tid, (from_ns, to_ns));
+        *self.opening.find(&ends, (record.pid.into(), 0), |_, _| ()) = Some(handshake);
+    }
+
     /// What the peer has said of segments that it had twice.
     fn hear_dsacks(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Some(count) = event.dsacks() else { return };
@@ -353,7 +366,15 @@ impl Model {
             own.awaited.came();
         }
         let asked = |tid, span, except_ns| waits.within(pid, tid, span, except_ns);
-        let over = own.turns.see(role, event.direction(), Way::of(event), asked);
+        let way = Way::of(event);
+        let over = own.turns.see(role, event.direction(), way, asked);
+        if (role, event.direction()) == (Role::Client, Direction::Out)
+            && let Some(handshake) = self.opening.get_mut(ends).and_then(Option::take)
+            && let Some(way) = way
+        {
+            own.turns.connect_ns = handshake.before(way.from_ns);
+            services[place].opened.add(&handshake, own.turns.connect_ns);
+        }
         if let Some(waited) = own.turns.waited().filter(|_| event.direction() == Direction::In) {
             waits.add(pid, tid, waited);
         }
@@ -557,11 +578,12 @@ impl Model {
         let places: Vec<_> = alone.extract_if(.., |place| is_one(&self.services[*place])).collect();
         let [first, _, ..] = places[..] else { return None };
         for place in &places[1..] {
-            let Service { sides, answers, did, unanswered, .. } = &mut self.services[*place];
+            let Service { sides, answers, did, opened, unanswered, .. } = &mut self.services[*place];
             let (sides, answers, did) = (mem::take(sides), mem::take(answers), mem::take(did));
-            let unanswered = mem::take(unanswered);
+            let (opened, unanswered) = (mem::take(opened), mem::take(unanswered));
             self.services[first].answers.join(&answers);
             self.services[first].did.join(&did);
+            self.services[first].opened.join(&opened);
             self.services[first].unanswered.join(&unanswered);
             for (own, other) in self.services[first].sides.iter_mut().zip(&sides) {
                 own.join(other);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use net_latency_common::{COMM_LEN, Direction, DroppingSockets, is_client};
 
-use super::{answers::Answers, awaited::Unanswered, did::Did, side::Side};
+use super::{answers::Answers, awaited::Unanswered, did::Did, opening::Opened, side::Side};
 use crate::{
     accounting::{Ends, Leader},
     packet::event::{Event, Protocol},
@@ -53,6 +53,8 @@ pub(super) struct Service {
     pub(super) answers: Answers,
     /// What it did for those that it gives.
     pub(super) did: Did,
+    /// The connections that it opened as a client.
+    pub(super) opened: Opened,
     /// What it waited for in vain.
     pub(super) unanswered: Unanswered,
     /// The other end of most of its packets: that service of this machine, or another host.
@@ -85,6 +87,7 @@ impl Service {
             sides: [Side::default(), Side::default()],
             answers: Answers::default(),
             did: Did::default(),
+            opened: Opened::default(),
             unanswered: Unanswered::default(),
             peer: Leader::default(),
             device: None,

@@ -375,6 +375,7 @@ pub(super) fn column(item: Item, protocol: Protocol) -> Option<&'static str> {
         | Item::Resend
         | Item::Asked
         | Item::Wire
+        | Item::Connect
         | Item::Theirs
         | Item::Rest => None,
     }

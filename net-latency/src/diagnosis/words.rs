@@ -12,6 +12,7 @@ use super::{
     item::Item,
     listening::Queues,
     machine::{Machine, Throttled},
+    opening::Opened,
     service::{Processes, Service},
     suspects::{Worked, column},
 };
@@ -99,6 +100,9 @@ pub(super) fn sentence(cause: Cause, item: Item, device: &str) -> String {
             "packets take long in IP: netfilter's rules, routing, the neighbour's address, or a softirq in between"
         }
         Cause::SocketDrop => SOCKET_DROP,
+        Cause::Retransmission if item == Item::Connect => {
+            "connections open late: SYNs, or the answers to them, are lost, and TCP sends them again after a second or more"
+        }
         Cause::Retransmission => "TCP sent packets again: they or their ACKs were lost",
         Cause::Application => return application(false),
         Cause::CpuQuota => CPU_QUOTA,
@@ -174,11 +178,13 @@ pub(super) fn brief(cause: Cause, item: Item) -> &'static str {
         Cause::Qdisc if item == Item::Resend => "the device's queue drops packets",
         Cause::Qdisc => "packets wait in the device's queue",
         Cause::Driver => "the driver takes packets late",
+        Cause::Network if item == Item::Connect => "connections open slowly",
         Cause::Network => "the wire or the peer is slow",
         Cause::PeerAnswer => "the peer or the wire answers late",
         Cause::SoftirqLate if item == Item::DrvIp => "packets wait for a softirq",
         Cause::SoftirqLate => "packets take long in IP",
         Cause::SocketDrop => "sockets drop packets",
+        Cause::Retransmission if item == Item::Connect => "SYNs or their answers are lost",
         Cause::Retransmission => "TCP sends packets again",
         Cause::CpuQuota => "its CPU quota holds it back",
         Cause::CpuShort => "too few CPUs for what runs",
@@ -204,6 +210,7 @@ pub(super) fn within(cause: Cause, item: Item) -> &'static str {
         Cause::UdpHeld => "before UDP sends it",
         Cause::Qdisc => "in the device's queue",
         Cause::Driver => "in the driver",
+        Cause::Network | Cause::Retransmission if item == Item::Connect => "opening the connection",
         Cause::Network => "on the wire",
         Cause::PeerAnswer => "on the wire or at the peer",
         Cause::SoftirqLate if item == Item::DrvIp => "waiting for a softirq",
@@ -256,6 +263,32 @@ pub(super) fn between_ends(peer: Option<&Service>) -> String {
         ),
         None => sentence(Cause::Network, Item::Wire, ""),
     }
+}
+
+/// Whom its connections lead to, which take long to open.
+pub(super) fn connects(service: &Service, peer: Option<&Service>) -> String {
+    let Service { remote, port, .. } = service;
+    let whom = peer.map_or_else(|| format!("{remote} port {port}"), named);
+    format!("connecting to {whom} takes this long, on the way there and back")
+}
+
+/// How long connections took to open.
+pub(super) fn opened(opened: Opened) -> String {
+    let Opened { count, sum_ns, again, .. } = opened;
+    let (connections, each) = (counted(count, "connection"), Human(sum_ns / count.max(1)));
+    let again = if again > 0 { format!("; SYNs of {again} were sent again") } else { String::new() };
+    format!("{connections} opened, in {each} on average{again}")
+}
+
+/// Why connections open late: the accept queue at the other end.
+pub(super) fn is_full(peer: &Service) -> String {
+    format!("its connections open late since the accept queue of {} is full", named(peer))
+}
+
+/// Why connections open late: a stage that is slow for others on that way.
+pub(super) fn same_way(of: &Service, item: Item) -> String {
+    let stage = column(item, of.protocol).unwrap_or(name(item));
+    format!("its connections open late since packets of {} take long there too: {stage}", named(of))
 }
 
 /// What an answer takes on average, and what of it its longest parts take.
@@ -417,6 +450,7 @@ pub(super) fn name(item: Item) -> &'static str {
         Item::Service => "the application",
         Item::Asked => "waiting for others' answers",
         Item::Wire => "on the way between the ends",
+        Item::Connect => "opening the connection",
         Item::Theirs => "at the server",
         Item::Rest => "unknown",
         Item::Resend => "sending again",
@@ -444,6 +478,7 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
     let sockets = || inside(service, &format!("ss -tinm '( sport = :{port} or dport = :{port} )'"));
     let of_process = if pid == 0 { String::new() } else { format!(" --pid {pid}") };
     match cause {
+        _ if item == Item::Connect => format!("sudo net-latency connections --port {port}"),
         Cause::AcceptLate => inside(service, &format!("ss -ltn 'sport = :{port}'")),
         Cause::ReaderLate if pid > 0 => format!("top -H -p {pid}"),
         Cause::Application if pid > 0 => format!("sudo perf top -p {pid}"),

@@ -82,6 +82,8 @@ pub(crate) struct Request {
     pub fine: bool,
     /// Connections in place of packets: N at a time.
     pub connections: Option<u32>,
+    /// Of these, clients' have a record when they are established, too.
+    pub tell_established: bool,
 }
 
 /// The attached kernel side. Dropping it detaches everything.
@@ -252,6 +254,7 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
     settings.tcp_drops_unseen = u32::from(!plan.shows_drops);
     settings.fine = u32::from(request.fine);
+    settings.tell_established = u64::from(request.tell_established);
     settings.since = monotonic_ns();
     // The standard library's hashes have random keys.
     settings.seed = RandomState::new().hash_one(());

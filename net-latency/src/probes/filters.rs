@@ -72,6 +72,7 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         since: 0,
         tcp_header_only: 0,
         tcp_drops_unseen: 0,
+        tell_established: 0,
         seed: 0,
     }
 }

@@ -24,6 +24,15 @@ const MOST_WATCHED: u32 = 8_192;
 /// Sockets that are asked about before what they say is read.
 const ASKED_AT_ONCE: usize = 1024;
 
+/// What is told of connections beside their ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Also {
+    /// When their first bytes came and were written.
+    pub(crate) first_bytes: bool,
+    /// A record of each client's when it is established.
+    pub(crate) established: bool,
+}
+
 /// The attached kernel side of connections. Dropping it detaches everything.
 pub(crate) struct Tracing {
     probes: Probes,
@@ -37,8 +46,7 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time, with their first bytes or
-    /// without. On failure nothing stays attached.
+    /// Attaches to this kernel, whose prerequisites were checked, and follows `most` connections at a time. On failure nothing stays attached.
     ///
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
@@ -47,14 +55,19 @@ impl Tracing {
         backend: Backend,
         buffer_bytes: u32,
         most: u32,
-        first_bytes: bool,
+        also: Also,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        let scope = Scope { connections: true, first_bytes, ..Scope::of(filter) };
+        let scope = Scope { connections: true, first_bytes: also.first_bytes, ..Scope::of(filter) };
         let plan = Plan::new(&kernel::read_btf()?, scope)?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
-        let request =
-            Request { filter: filter.clone(), buffer_bytes, connections: Some(most), ..Request::default() };
+        let request = Request {
+            filter: filter.clone(),
+            buffer_bytes,
+            connections: Some(most),
+            tell_established: also.established,
+            ..Request::default()
+        };
         let (mut probes, mut ebpf) = attach::attach(&plan, backend, &request)?;
         drop((notice, plan));
         let capture = Connections::take(&mut ebpf)?;
@@ -70,12 +83,12 @@ impl Tracing {
         filter: &PacketFilter,
         backend: Backend,
         most: u32,
-        first_bytes: bool,
+        also: Also,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
         let filter =
             PacketFilter { protocol: None, slower: None, sample: None, control: false, ..filter.clone() };
-        Self::start(&filter, backend, BESIDE_BYTES, most, first_bytes, is_quiet)
+        Self::start(&filter, backend, BESIDE_BYTES, most, also, is_quiet)
     }
 
     /// Attaches beside packets, as [`Self::start_beside`], and begins, unless their filter asks for what connections don't have. Where
@@ -83,7 +96,7 @@ impl Tracing {
     pub(crate) fn begin_beside(
         filter: &PacketFilter,
         backend: Backend,
-        first_bytes: bool,
+        also: Also,
         is_quiet: bool,
         what: &str,
     ) -> Option<Self> {
@@ -92,7 +105,7 @@ impl Tracing {
             return None;
         }
         let begin = |mut tracing: Self| tracing.begin().map(|()| tracing);
-        let begun = Self::start_beside(filter, backend, MOST_WATCHED, first_bytes, is_quiet).and_then(begin);
+        let begun = Self::start_beside(filter, backend, MOST_WATCHED, also, is_quiet).and_then(begin);
         begun.inspect_err(|failure| tell(format_args!("{what}: {failure}"))).ok()
     }
 

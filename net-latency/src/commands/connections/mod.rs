@@ -34,7 +34,7 @@ use crate::{
     request::{ConnectionsConfig, ConnectionsInput, FooterFormat, LineFormat, TracingConfig},
     run::{
         beats::{Beat, Beats},
-        connections::Tracing,
+        connections::{Also, Tracing},
         ends::{self, Selected, Signals},
         names::tell_unmatched,
         notice::Notice,
@@ -68,7 +68,7 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
         tracing.backend,
         tracing.buffer_bytes,
         MAX_CONNECTIONS,
-        true,
+        Also { first_bytes: true, established: false },
         config.quiet,
     )?;
     selected.are_there()?;

@@ -114,7 +114,7 @@ struct Live {
     began: Sample,
     summary: Summary,
     tracer: Tracer,
-    /// Accept queues, where they can be told.
+    /// Accept queues and handshakes, where they can be told.
     queues: Option<Queues>,
     names: Names,
     /// Records that don't count.
@@ -147,7 +147,6 @@ impl Live {
                 Beat::Over => return Ok(()),
                 Beat::Filled => {}
                 Beat::Tick { is_second } => {
-                    self.queues.as_mut().map_or(Ok(()), Queues::read)?;
                     if is_second {
                         self.names.refresh();
                         self.model.ask(tasks::name, Allowed::of);
@@ -166,17 +165,29 @@ impl Live {
     /// Takes the packets that wait, N at most.
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
         let clock = Clock::sample();
-        let Self { model, summary, tracer, names, left_out, .. } = self;
+        self.read_queues(clock)?;
+        let Self { model, summary, tracer, queues, names, left_out, .. } = self;
         for _ in 0..most {
             let next = tracer.records(clock, Some(&mut *names), left_out).next(|event| {
+                // A handshake was told before what followed it was complete.
+                let read = queues
+                    .as_mut()
+                    .map_or(Ok(()), |queues| queues.read(|record| model.established(record, clock)));
                 model.record(event);
                 summary.record_event(event);
+                read
             })?;
-            if next.is_none() {
-                break;
+            match next {
+                Some(read) => read?,
+                None => break,
             }
         }
         Ok(())
+    }
+
+    fn read_queues(&mut self, clock: Clock) -> Result<(), Failure> {
+        let Self { model, queues: Some(queues), .. } = self else { return Ok(()) };
+        queues.read(|record| model.established(record, clock))
     }
 
     /// Detaches, and takes the rest.
@@ -184,15 +195,16 @@ impl Live {
         self.sensors.look_at_cpus(self.summary.packets());
         self.sensors.look(self.model.processes(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
+        self.read_queues(Clock::sample())?;
         match self.queues.take() {
             Some(queues) => {
                 let (listening, is_whole) = queues.finish()?;
                 self.model.set_listening(listening);
                 if !is_whole {
-                    machine.miss("accept queues of some connections (there were too many)");
+                    machine.miss("accept queues and handshakes of some connections (there were too many)");
                 }
             }
-            None => machine.miss("accept queues (they were not traced)"),
+            None => machine.miss("accept queues and handshakes (they were not traced)"),
         }
         self.model.set_machine(machine);
         let mut losses = self.tracer.detach()?;

@@ -1,15 +1,15 @@
-//! Accept queues beside packets: the kernel side of connections is attached too.
+//! Accept queues and handshakes beside packets: the kernel side of connections is attached too.
 
 use std::collections::HashMap;
 
-use net_latency_common::{CONNECTION_OPEN, ListenerRecord};
+use net_latency_common::{CONNECTION_OPEN, ConnectionRecord, ListenerRecord};
 
 use crate::{
     diagnosis::Listening,
     error::Failure,
     probes::connections::{Told, Which},
     request::{DiagnoseConfig, TracingConfig},
-    run::connections::{Tracing, lost},
+    run::connections::{Also, Tracing, lost},
 };
 
 /// Their kernel side, and what it told.
@@ -24,47 +24,57 @@ pub(super) struct Queues {
 impl Queues {
     /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
     pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
-        let what = "accept queues are not looked at";
-        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, true, config.quiet, what)?;
+        let what = "accept queues and handshakes are not looked at";
+        let also = Also { first_bytes: true, established: true };
+        let tracing = Tracing::begin_beside(&config.filter, tracing.backend, also, config.quiet, what)?;
         Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
     }
 
-    /// Reads what waits.
+    /// Reads what waits. `established` sees each client's connection that has been established.
     ///
     /// # Errors
     /// If it can't be read.
-    pub(super) fn read(&mut self) -> Result<(), Failure> {
-        self.take(false)
-    }
-
-    fn take(&mut self, is_end: bool) -> Result<(), Failure> {
+    pub(super) fn read(&mut self, mut established: impl FnMut(&ConnectionRecord)) -> Result<(), Failure> {
         while let Some(told) = self.tracing.capture.oldest()? {
             match told {
-                // What ends while it is asked about for the last time would count twice.
-                Told::Connection(record) if is_end == (record.flags & CONNECTION_OPEN != 0) => {
-                    self.known.connection(&record);
-                }
-                Told::Connection(_) => {}
-                Told::Listener(record) if record.is_closed != 0 => {
-                    self.listeners.remove(&record.socket);
-                    self.known.listener(&record);
-                }
-                Told::Listener(record) => drop(self.listeners.insert(record.socket, record)),
+                Told::Connection(record) if record.flags & CONNECTION_OPEN != 0 => established(&record),
+                told => self.know(told),
             }
         }
         Ok(())
     }
 
-    /// The queues at the end, and whether they are of all connections.
+    fn know(&mut self, told: Told) {
+        match told {
+            Told::Connection(record) => self.known.connection(&record),
+            Told::Listener(record) if record.is_closed != 0 => {
+                self.listeners.remove(&record.socket);
+                self.known.listener(&record);
+            }
+            Told::Listener(record) => drop(self.listeners.insert(record.socket, record)),
+        }
+    }
+
+    /// What those tell that were asked about. What ends meanwhile would count twice.
+    fn take_answers(&mut self) -> Result<(), Failure> {
+        while let Some(told) = self.tracing.capture.oldest()? {
+            match told {
+                Told::Connection(record) if record.flags & CONNECTION_OPEN == 0 => {}
+                told => self.know(told),
+            }
+        }
+        Ok(())
+    }
+
+    /// The queues at the end, when all that waits was read, and whether they are of all connections.
     ///
     /// # Errors
     /// If open connections can't be looked up.
     pub(super) fn finish(mut self) -> Result<(Listening, bool), Failure> {
-        self.take(false)?;
         for which in [Which::Connections, Which::Listeners] {
             for sockets in self.tracing.sockets(which) {
                 self.tracing.ask(&sockets)?;
-                self.take(true)?;
+                self.take_answers()?;
             }
         }
         self.listeners.values().for_each(|record| self.known.listener(record));

@@ -17,7 +17,7 @@ use crate::{
     kernel::ports,
     probes::connections::{Told, Which},
     request::ExportConfig,
-    run::connections::Tracing,
+    run::connections::{Also, Tracing},
 };
 
 /// What the kernel side tells of connections.
@@ -39,7 +39,7 @@ impl Followed {
                 &config.filter,
                 config.backend,
                 MAX_CONNECTIONS,
-                false,
+                Also::default(),
                 config.quiet,
             )?,
             counted: Connections::new(config.series, ports::ephemeral(), results),

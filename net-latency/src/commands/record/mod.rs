@@ -33,7 +33,7 @@ use crate::{
     request::{FooterFormat, Listen, RecordConfig},
     run::{
         beats::{Beat, Beats},
-        connections::Tracing,
+        connections::{Also, Tracing},
         ends::{self, Selected, Signals},
         pace::{self, BATCH, TICK},
         privileges::{self, Later},
@@ -67,7 +67,8 @@ async fn record(config: &RecordConfig) -> Result<(), Failure> {
     let mut selected = Selected::hold(&config.filter, false)?;
     let tracer = Tracer::start_as_written(&config.filter, &config.tracing, config.quiet)?;
     let backend = config.tracing.backend;
-    let start = || Tracing::start_beside(&config.filter, backend, MAX_CONNECTIONS, false, config.quiet);
+    let start =
+        || Tracing::start_beside(&config.filter, backend, MAX_CONNECTIONS, Also::default(), config.quiet);
     let mut connections = config.triggers.failed.map(|_| start()).transpose()?;
     selected.are_there()?;
     let socket = match &config.listen {

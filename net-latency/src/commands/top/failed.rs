@@ -16,7 +16,7 @@ use crate::{
     packet::event::address,
     probes::connections::Told,
     request::{TopConfig, TracingConfig},
-    run::connections::Tracing,
+    run::connections::{Also, Tracing},
 };
 
 /// For how long one is shown, ns.
@@ -96,7 +96,7 @@ impl Watch {
     pub(super) fn start(config: &TopConfig, tracing: &TracingConfig) -> Option<Self> {
         let what = "connections that fail are not shown";
         let (filter, backend) = (&config.filter, tracing.backend);
-        Tracing::begin_beside(filter, backend, false, config.quiet, what).map(Self)
+        Tracing::begin_beside(filter, backend, Also::default(), config.quiet, what).map(Self)
     }
 
     /// Reads what waits.

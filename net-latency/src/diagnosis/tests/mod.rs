@@ -4,6 +4,7 @@ mod bounds;
 mod causes;
 mod ends;
 mod machine;
+mod opening;
 mod shown;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use super::{
     Headline, Model, Recent,
     cause::Cause,
     finding::{Confidence, Finding, Verdict},
+    item::Item,
     json, judge,
     listening::Listening,
     machine::{Machine, Throttled},

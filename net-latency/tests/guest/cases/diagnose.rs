@@ -24,6 +24,7 @@ pub(crate) const CASES: &[Case] = &[
     ("diagnose_finds_the_queue_at_the_other_end", peers_queue),
     ("diagnose_finds_late_answers_of_who_is_not_seen", late_answers),
     ("diagnose_finds_the_network_by_acks", network),
+    ("diagnose_finds_the_network_by_handshakes", handshakes),
     ("diagnose_finds_missing_bytes", missing_bytes),
     ("diagnose_finds_small_writes_that_wait", small_writes),
     ("diagnose_finds_a_slow_application", slow_application),
@@ -207,6 +208,32 @@ fn network(backend: Backend) -> Result<()> {
     }
     pair.server.answer()?;
     expect(tool, &pair, &[("network", "out")], &[]).map(drop)
+}
+
+/// Each request has a connection of its own, to a server that is not seen.
+fn handshakes(backend: Backend) -> Result<()> {
+    let path = Path::veth(Version::V4)?;
+    let mut pair = prepare(&path)?;
+    path.delay_answers(FAULT)?;
+    let client = pair.client.pid().to_string();
+    let tool = start(backend, &pair, &["--pid", &client])?;
+    for _ in 0..ROUNDS {
+        pair.client.ask(&format!("connect {} {}", pair.far.ip(), pair.far.port()))?;
+        pair.client.tell("request 1 200")?;
+        pair.server.ask("accept")?;
+        pair.server.ask("serve 1 200 0")?;
+        pair.client.answer()?;
+    }
+    let verdict = expect(tool, &pair, &[("network", "out")], &[])?;
+    let answers = verdict["answers"].as_array().context("no answers")?;
+    let gets = answers.iter().find(|answers| answers["role"] == "client").context("no client")?;
+    let parts = gets["parts"].as_array().context("no parts")?;
+    let sum = |parts: &[Value]| parts.iter().filter_map(|part| part["sum_ns"].as_u64()).sum::<u64>();
+    let connect: Vec<_> = parts.iter().filter(|part| part["part"] == "connect").cloned().collect();
+    let least = u64::try_from((FAULT * ROUNDS).as_nanos())?;
+    ensure!(gets["count"] == ROUNDS && sum(&connect) >= least, "less than {ROUNDS} handshakes: {verdict}");
+    ensure!(gets["sum_ns"] == sum(parts), "the parts are more or less than the whole: {verdict}");
+    Ok(())
 }
 
 fn missing_bytes(backend: Backend) -> Result<()> {
