@@ -156,7 +156,7 @@ struct Packets {
     held_ns: u64,
     /// Until when it was looked at what TCP held.
     held_until_ns: i64,
-    /// For so long the process waited for others' answers, ns: a server from its request to this answer, a client while this
+    /// For so long the process waited for others' answers, ns: a server from its request to its last write, a client while this
     /// answer's last packet was there.
     asked_ns: u64,
 }
@@ -208,16 +208,19 @@ impl Turns {
                     self.request = Request::Unknown;
                     return None;
                 }
-                let asked_ns = match role {
-                    Role::Server => asked(request.tid, (request.to_ns, way.from_ns), None),
-                    Role::Client => asked(way.tid, (way.from_ns, way.to_ns), Some(request.from_ns)),
+                let asked_ns = match (role, self.answer) {
+                    // Some requests came at once, and what it writes now is the answer to another one of them.
+                    (Role::Server, Some(Packets { last, asked_ns, .. })) if last.from_ns < way.from_ns => {
+                        asked_ns.saturating_add(asked(request.tid, (last.from_ns, way.from_ns), None))
+                    }
+                    (Role::Server, Some(Packets { asked_ns, .. })) => asked_ns,
+                    (Role::Server, None) => asked(request.tid, (request.to_ns, way.from_ns), None),
+                    (Role::Client, _) => asked(way.tid, (way.from_ns, way.to_ns), Some(request.from_ns)),
                 };
                 match &mut self.answer {
                     Some(answer) => {
                         answer.go_on(way);
-                        if role == Role::Client {
-                            answer.asked_ns = asked_ns;
-                        }
+                        answer.asked_ns = asked_ns;
                     }
                     None => {
                         let first_ns = way.from_ns;
@@ -299,10 +302,11 @@ impl Packets {
         // What the process wrote with pauses, and what TCP held of it meanwhile.
         let writing = u64::try_from(last.from_ns.checked_sub(first_ns)?).ok()?;
         let held = held_ns.min(writing);
-        let asked = asked_ns.min(before);
+        let own = before.checked_add(writing - held)?;
+        let asked = asked_ns.min(own);
         answer.parts[Item::AppTransport as usize] += held;
         answer.parts[Item::Asked as usize] = asked;
-        answer.parts[Item::Service as usize] = before - asked + (writing - held);
+        answer.parts[Item::Service as usize] = own - asked;
         answer.complete()
     }
 
@@ -462,6 +466,24 @@ mod tests {
         assert_eq!(part(&answer, Item::AppTransport), 500 + 70);
         assert_eq!(part(&answer, Item::Service), 979 + 400);
         assert_eq!(answer.total_ns(), 2_900 + 70 + 140 - 1_000);
+    }
+
+    #[test]
+    fn between_answers_to_requests_that_came_at_once_it_may_wait_for_others_too() {
+        let mut turns = Turns::default();
+        turns.see(Role::Server, Direction::In, Some(incoming(1_000)), NONE);
+        // It asks for each of them, and does little by itself.
+        for (from, span) in [(2_000, (1_021, 2_000)), (3_000, (2_000, 3_000))] {
+            turns.see(Role::Server, Direction::Out, Some(outgoing(from, 10)), |tid, asked, except| {
+                assert_eq!((tid, asked, except), (1, span, None));
+                900
+            });
+        }
+        let answer = over(&mut turns);
+        assert_eq!(
+            (part(&answer, Item::Asked), part(&answer, Item::Service)),
+            (1_800, 979 + 1_000 - 10 - 1_800)
+        );
     }
 
     #[test]
