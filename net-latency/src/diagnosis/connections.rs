@@ -1,9 +1,10 @@
 //! The state of connections after the packets before. A table of a fixed size, in which the most recently used stay.
 
-use super::{answers::Turns, awaited::Awaited};
+use super::{answers::Turns, awaited::Awaited, translated::Translated};
 use crate::{
     accounting::{
         Ends, Packet, Places,
+        exchanges::Role,
         tcp::Dsacks,
         transit::{Passage, Transits},
     },
@@ -74,6 +75,7 @@ pub(super) enum Other {
 pub(super) struct Connections {
     halves: Places<Ends, Half>,
     transits: Transits<()>,
+    translated: Translated,
 }
 
 impl Connections {
@@ -94,21 +96,29 @@ impl Connections {
         self.halves.came_back()
     }
 
-    /// Where the other end is: a service of this machine if it is in the same network namespace, or, of TCP, in another one and this packet
-    /// and those before prove it.
-    pub(super) fn other(&mut self, ends: &Ends, event: &Event<'_>) -> Other {
-        let Self { halves, transits } = self;
+    /// Where the other end is: a service of this machine if it is in the same network namespace, or, of TCP, if it is in another one or has
+    /// another address for it, and this packet and those before prove it.
+    pub(super) fn other(&mut self, ends: &Ends, role: Option<Role>, event: &Event<'_>) -> Other {
+        let Self { halves, transits, translated } = self;
         let service = |other: &Ends| halves.get(other)?.service;
         if let Some(near) = service(&ends.opposite(ends.netns)) {
             return Other::Here(near);
         }
-        if !transits.may_have_both(ends) {
-            return Other::Elsewhere;
-        }
-        if let Some(passage) = Passage::of(event, &Packet::of_log(event)) {
+        let may_have_both = transits.may_have_both(ends);
+        if may_have_both && let Some(passage) = Passage::of(event, &Packet::of_log(event)) {
             transits.see(&passage, ());
         }
-        transits.partner(ends).and_then(|other| service(&other)).map_or(Other::Unknown, Other::Here)
+        let mut partner = transits.partner(ends);
+        if partner.is_none()
+            && let Some(seq) = event.seq()
+            && let Some(role) = role.filter(|role| *role == Role::Client || may_have_both)
+        {
+            translated.see(ends, role, event.direction(), seq);
+            partner = translated.partner(ends);
+        }
+        let elsewhere =
+            if may_have_both || translated.is_apparent(ends) { Other::Unknown } else { Other::Elsewhere };
+        partner.and_then(|other| service(&other)).map_or(elsewhere, Other::Here)
     }
 
     /// The state of that end, if it is known.
@@ -119,7 +129,10 @@ impl Connections {
     /// The other end of the connection, if it is known to be on this machine.
     pub(super) fn partner(&self, ends: &Ends) -> Option<Ends> {
         let near = ends.opposite(ends.netns);
-        if self.halves.get(&near).is_some() { Some(near) } else { self.transits.partner(ends) }
+        if self.halves.get(&near).is_some() {
+            return Some(near);
+        }
+        self.transits.partner(ends).or_else(|| self.translated.partner(ends))
     }
 
     /// Each half of each, with its end.

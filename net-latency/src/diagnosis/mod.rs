@@ -30,6 +30,7 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
+mod translated;
 mod unanswered;
 mod verdict;
 mod waits;

@@ -261,7 +261,8 @@ impl Model {
     /// What it has to do with the packets before it on its connection.
     fn follow(&mut self, event: &Event<'_>, ends: &Ends, place: usize) {
         let Self { connections, services, ephemeral, threshold_ns, .. } = self;
-        let other = connections.other(ends, event);
+        let role = ends.role(Some(*ephemeral));
+        let other = connections.other(ends, role, event);
         let owner = services[place].owner;
         let own = connections.find(ends, owner, place, |half| settle(services, *threshold_ns, half));
         own.service = Some(place);
@@ -273,7 +274,6 @@ impl Model {
             Other::Elsewhere => services[place].peer.vote(None),
             Other::Here(_) | Other::Unknown => {}
         }
-        let role = ends.role(Some(*ephemeral));
         let (is_client, is_server) = (role == Some(Role::Client), role == Some(Role::Server));
         let out = &mut services[place].sides[Direction::Out as usize];
         let [first, _, third] = event.stages();

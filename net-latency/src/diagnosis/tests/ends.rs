@@ -199,6 +199,21 @@ fn ends_in_two_namespaces_are_put_together_if_they_show_the_same_numbers() {
     assert!(shown(&verdict).contains(" = at the server "));
 }
 
+#[test]
+fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
+    let apparent = comm(&[10, 99, 0, 1]);
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
+    for (_, record, _) in traffic.packets.iter_mut().filter(|(_, record, _)| record.pid == CLIENT.pid) {
+        let is_out = record.direction == Direction::Out as u8;
+        *(if is_out { &mut record.daddr } else { &mut record.saddr }) = apparent;
+    }
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
+    assert!(shown(&verdict).contains("client, PID 200, tcp port 5432, gets 300: "), "{}", shown(&verdict));
+    assert!(shown(&verdict).contains(" = at the server "), "{}", shown(&verdict));
+}
+
 /// The server of the first client is on another host. An impostor has both ends of the same addresses in namespaces of its own.
 #[test]
 fn namespaces_with_the_same_addresses_hide_nobody() {
