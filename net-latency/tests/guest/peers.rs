@@ -348,6 +348,8 @@ struct Role {
     many: many::Many,
     gateway: party::Gateway,
     datagrams: Option<UdpSocket>,
+    /// Sockets that listen at one port.
+    shards: Vec<TcpListener>,
     exchanges: exchanges::Log,
     udp: udp::Udp,
     dying: dying::Dying,
@@ -504,8 +506,12 @@ impl Role {
             ["socket-mix", threads, rounds] => calls::mix(threads.parse()?, rounds.parse()?),
             ["late-datagram", ms] => calls::wait(milliseconds(ms)?),
             ["gateway", rest @ ..] => self.gateway.perform(self.stream.as_ref(), rest),
-            ["ask-gateway", rounds, pause_ms] => {
-                party::ask(self.stream()?, rounds.parse()?, milliseconds(pause_ms)?)
+            ["ask-gateway", rounds, pause_ms, manner] => {
+                party::ask(self.stream()?, rounds.parse()?, milliseconds(pause_ms)?, manner)
+            }
+            ["listen-shared", address, port] => {
+                self.shards = party::shards((address.parse::<IpAddr>()?, port.parse()?).into())?;
+                Ok(0)
             }
             ["take-datagrams", address, port] => {
                 self.datagrams = Some(UdpSocket::bind((address.parse::<IpAddr>()?, port.parse()?))?);
@@ -517,6 +523,7 @@ impl Role {
                 let (listener, stream) = (self.listener.as_ref(), self.stream.as_ref());
                 match manner {
                     ["alone", rounds] => service.alone(listener, stream, rounds.parse()?),
+                    ["shards"] => service.serve_shards(&self.shards),
                     ["datagrams"] => {
                         service.answer_datagrams(self.datagrams.as_ref().context("no datagrams")?)
                     }

@@ -23,7 +23,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use self::system::{Connections, Manner, Shape, System, Where, is_of};
+use self::system::{Asks, Connections, Manner, Shape, System, Where, is_of};
 use crate::{
     lines::Dir,
     tool::{self, Backend, Launch, Outcome, Scratch, Sink},
@@ -163,7 +163,7 @@ impl Fault {
     /// The usual system with it.
     fn shape(self) -> Shape {
         let manner = if self == Self::Forgets { Manner::Datagrams } else { Manner::Alone };
-        Shape { services: SERVICES, gateways: 1, manner, connections: self.connections()[0] }
+        Shape { services: SERVICES, gateways: 1, manner, connections: self.connections()[0], asks: Asks::One }
     }
 
     /// How services may take their requests, so that it shows.
@@ -171,10 +171,12 @@ impl Fault {
         match self {
             Self::Forgets => &[Manner::Datagrams],
             // If several threads accept, the others are in their calls meanwhile.
-            Self::AcceptsLate => &[Manner::Alone, Manner::Polls, Manner::Threads, Manner::Forks],
+            Self::AcceptsLate => {
+                &[Manner::Alone, Manner::Polls, Manner::Threads, Manner::Forks, Manner::Shards]
+            }
             // Datagrams have no acknowledgement, no connection, and no stream.
             Self::Halves | Self::Wire | Self::Reorder | Self::SlowReader | Self::SlowStart | Self::Loss => {
-                &Manner::ALL[..6]
+                Manner::OF_STREAMS
             }
             _ => &Manner::ALL,
         }

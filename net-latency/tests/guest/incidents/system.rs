@@ -1,6 +1,11 @@
 //! The system: a client, a gateway, and services behind it.
 
-use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use nix::{
@@ -13,7 +18,7 @@ use serde_json::Value;
 
 use super::{Fault, Incident, MOST_SERVICES};
 use crate::{
-    net::{Path, Version},
+    net::{Path, Version, destination_nat},
     peers::Peer,
     process::{PATIENCE, until},
     tool::Scratch,
@@ -28,6 +33,8 @@ pub(super) enum Where {
     Links,
     /// Each behind a bridge.
     Bridges,
+    /// Each behind a router, which gives it another address.
+    Nat,
 }
 
 /// How a service takes its requests.
@@ -45,8 +52,21 @@ pub(super) enum Manner {
     Forks,
     /// Some processes that accept.
     Workers,
+    /// Some processes with a listening socket each, at one port.
+    Shards,
     /// By UDP.
     Datagrams,
+}
+
+/// How the client asks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Asks {
+    /// One request at a time.
+    One,
+    /// Some at once, each by a call.
+    Row,
+    /// By one call.
+    Burst,
 }
 
 /// How the gateway asks.
@@ -68,11 +88,35 @@ pub(super) struct Shape {
     pub(super) gateways: usize,
     pub(super) manner: Manner,
     pub(super) connections: Connections,
+    pub(super) asks: Asks,
+}
+
+impl Asks {
+    pub(super) const ALL: [Self; 3] = [Self::One, Self::Row, Self::Burst];
+
+    /// As a peer is told.
+    fn told(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Row => "row",
+            Self::Burst => "burst",
+        }
+    }
 }
 
 impl Manner {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Alone, Self::Polls, Self::Threads, Self::Pool, Self::Forks, Self::Workers, Self::Datagrams];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Alone,
+        Self::Polls,
+        Self::Threads,
+        Self::Pool,
+        Self::Forks,
+        Self::Workers,
+        Self::Shards,
+        Self::Datagrams,
+    ];
+    /// Those by TCP.
+    pub(super) const OF_STREAMS: &[Self] = Self::ALL.split_at(7).0;
 
     /// As a peer is told.
     fn told(self) -> &'static str {
@@ -83,6 +127,7 @@ impl Manner {
             Self::Pool => "pool",
             Self::Forks => "forks",
             Self::Workers => "workers",
+            Self::Shards => "shards",
             Self::Datagrams => "datagrams",
         }
     }
@@ -110,6 +155,8 @@ const QUOTA: &str = "5000 100000";
 const STALL_EACH: u32 = 20;
 /// Their names begin as the tool is told where the gateway is to be elsewhere.
 const NAMES: [&str; MOST_SERVICES] = ["svc-orders", "svc-search", "svc-users", "svc-stock"];
+/// The address by which a service is asked for behind a router that translates it.
+const APPARENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 /// The gateway that asks them.
 const GATEWAY: &str = "gateway";
 /// Connections of a gateway to a service, if it has several.
@@ -163,14 +210,21 @@ impl System {
                 // Packets are to be lost behind the service's device.
                 Where::Links if fault == Fault::Loss => Path::routers(Version::V4, 1)?,
                 Where::Links => Path::veth(Version::V4)?,
+                Where::Nat => Path::routers(Version::V4, 1)?,
             };
             let mut peer = path.far(|| Peer::spawn(name.as_bytes()))?;
             let (address, port) = (path.addresses().1, port(number)?);
-            let (listen, count) = match (manner, connections) {
-                (Manner::Datagrams, _) => ("take-datagrams", "datagrams"),
-                (_, Connections::Several) => ("listen", SEVERAL),
-                (_, Connections::One) => ("listen", "1"),
-                (_, Connections::New) => ("listen", "0"),
+            let apparent = if place == Where::Nat { translate(&path)? } else { address };
+            let listen = match manner {
+                Manner::Datagrams => "take-datagrams",
+                Manner::Shards => "listen-shared",
+                _ => "listen",
+            };
+            let count = match connections {
+                _ if manner == Manner::Datagrams => "datagrams",
+                Connections::Several => SEVERAL,
+                Connections::One => "1",
+                Connections::New => "0",
             };
             peer.ask(&format!("{listen} {address} {port}"))?;
             let is_hit = hit.contains(&number);
@@ -178,7 +232,7 @@ impl System {
             let from = if place == Where::OneHost { "-".to_owned() } else { path.near_namespace() };
             let asks_hog = fault == Fault::LosesCpu && is_hit || fault == Fault::Stalls && number == 0;
             let hog = if asks_hog { pipe.path().display().to_string() } else { "-".to_owned() };
-            gateway.ask(&format!("gateway knows {from} {address} {port} {pause} {hog} {count}"))?;
+            gateway.ask(&format!("gateway knows {from} {apparent} {port} {pause} {hog} {count}"))?;
             if (manner, connections) == (Manner::Alone, Connections::One) {
                 peer.ask("accept")?;
                 if fault == Fault::Halves && is_hit {
@@ -265,7 +319,7 @@ impl System {
         for edge in edges {
             edge.tell(&format!("gateway serve {rounds} {FROM_GATEWAY} 1 1 old"))?;
         }
-        self.client.ask(&format!("ask-gateway {rounds} 5"))?;
+        self.client.ask(&format!("ask-gateway {rounds} 5 {}", shape.asks.told()))?;
         self.gateways.iter().try_for_each(|gateway| gateway.answer().map(drop))?;
         if manner == Manner::Alone {
             self.services.iter().try_for_each(|service| service.peer.answer().map(drop))?;
@@ -308,6 +362,13 @@ impl Drop for Quota {
         // Empty once its processes, which are killed before, have gone.
         drop(until(PATIENCE, || Ok(fs::remove_dir(&self.0).is_ok())));
     }
+}
+
+/// Has the router on the way give the service another address, and returns that.
+fn translate(path: &Path) -> Result<IpAddr> {
+    let (_, IpAddr::V4(real)) = path.addresses() else { bail!("not IPv4") };
+    path.between(|| destination_nat(APPARENT, real))?;
+    Ok(APPARENT.into())
 }
 
 fn processors() -> Result<usize> {

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     Fault, Incident, MOST_SERVICES,
-    system::{Connections, Manner, Shape},
+    system::{Asks, Connections, Manner, Shape, Where},
 };
 use crate::peers::traffic::Random;
 
@@ -41,7 +41,7 @@ fn draw(random: &mut Random) -> Incident {
     let faults: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.expected().is_some()).collect();
     let is_healthy = random.below(ONE_IN) == 0;
     let fault = if is_healthy { Fault::Nothing } else { any(random, &faults) };
-    let place = any(random, fault.places());
+    let place = any(random, &[fault.places(), &[Where::Nat]].concat());
     let ms = any(random, &STRENGTHS);
     let ms = if fault == Fault::Spins { ms.max(LEAST_WORK) } else { ms };
     let shape = draw_shape(random, fault);
@@ -58,7 +58,8 @@ fn draw_shape(random: &mut Random, fault: Fault) -> Shape {
     let many: Vec<_> = fault.connections().iter().copied().filter(|of| *of != Connections::Several).collect();
     let connections = any(random, if manner == Manner::Alone { &many } else { fault.connections() });
     let (services, gateways) = (1 + random.below(MOST_SERVICES), 1 + random.below(MOST_GATEWAYS));
-    Shape { services, gateways, manner, connections }
+    let asks = any(random, &Asks::ALL);
+    Shape { services, gateways, manner, connections, asks }
 }
 
 fn any<T: Copy>(random: &mut Random, all: &[T]) -> T {

@@ -18,7 +18,10 @@ use nix::{
     sys::{
         prctl,
         signal::{SigHandler, Signal, signal},
-        socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt},
+        socket::{
+            AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt,
+            socket, sockopt,
+        },
     },
     unistd::{ForkResult, fork},
 };
@@ -39,6 +42,18 @@ const SOCKETS: usize = 200;
 /// One of N datagrams has no answer if that is the fault, and how long a client waits for it.
 const LOST_EACH: usize = 6;
 const LOST_AFTER: Duration = Duration::from_millis(1_200);
+
+/// The listening sockets of processes that share a port (`SO_REUSEPORT`): the kernel gives each connection to one of them.
+pub(super) fn shards(address: SocketAddr) -> Result<Vec<TcpListener>> {
+    let one = || -> Result<TcpListener> {
+        let shard = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&shard, sockopt::ReusePort, &true)?;
+        bind(shard.as_raw_fd(), &SockaddrStorage::from(address))?;
+        listen(&shard, Backlog::MAXCONN)?;
+        Ok(shard.into())
+    };
+    (0..WORKERS).map(|_| one()).collect()
+}
 
 /// What a gateway knows of a service.
 struct Backend {
@@ -259,6 +274,13 @@ impl Service<'_> {
         }
     }
 
+    /// A process for each of these sockets, until it is killed.
+    pub(super) fn serve_shards(&self, shards: &[TcpListener]) -> Result<u64> {
+        let [first, others @ ..] = shards else { bail!("not listening") };
+        others.iter().try_for_each(|shard| fork_off(|| self.poll_all(shard).map(drop)))?;
+        self.poll_all(first)
+    }
+
     /// Requests by datagrams, until it is killed.
     pub(super) fn answer_datagrams(&self, socket: &UdpSocket) -> Result<u64> {
         let mut request = [0; REQUEST];
@@ -388,13 +410,22 @@ pub(super) fn load(percent: u64) -> Result<u64> {
     }
 }
 
-/// N requests to a gateway, with a pause after each.
-pub(super) fn ask(mut stream: &TcpStream, rounds: u32, pause: Duration) -> Result<u64> {
-    let mut message = [b'r'; REQUEST];
-    for _ in 0..rounds {
-        stream.write_all(&message)?;
-        stream.read_exact(&mut message)?;
-        sleep(pause);
+/// Requests of a client that does not wait for each answer before it sends the next one.
+const PIPELINED: usize = 3;
+
+/// N requests to a gateway, with a pause after each answer: `one` at a time, or some at once, by a call for each (`row`) or by one for
+/// all of them (`burst`).
+pub(super) fn ask(mut stream: &TcpStream, rounds: usize, pause: Duration, manner: &str) -> Result<u64> {
+    let at_once = if manner == "one" { 1 } else { PIPELINED };
+    let mut messages = [b'r'; REQUEST * PIPELINED];
+    for round in (0..rounds).step_by(at_once) {
+        let bytes = &mut messages[..REQUEST * at_once.min(rounds - round)];
+        let len = if manner == "burst" { bytes.len() } else { REQUEST };
+        bytes.chunks(len).try_for_each(|part| stream.write_all(part))?;
+        for answer in bytes.chunks_mut(REQUEST) {
+            stream.read_exact(answer)?;
+            sleep(pause);
+        }
     }
-    Ok(rounds.into())
+    Ok(u64::try_from(rounds)?)
 }
