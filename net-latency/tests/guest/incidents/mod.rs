@@ -186,10 +186,14 @@ impl Fault {
     fn connections(self) -> &'static [Connections] {
         match self {
             Self::AcceptsLate | Self::SlowStart => &[Connections::New],
-            // Who accepts would be late as well, or the handshake.
-            Self::LosesCpu | Self::Wire | Self::Reorder | Self::SlowReader | Self::Loss | Self::Quota => {
-                &[Connections::One, Connections::Several]
-            }
+            // Who accepts would be late as well, or the handshake; and of a new connection no ACK is delayed.
+            Self::LosesCpu
+            | Self::Halves
+            | Self::Wire
+            | Self::Reorder
+            | Self::SlowReader
+            | Self::Loss
+            | Self::Quota => &[Connections::One, Connections::Several],
             _ => &[Connections::One, Connections::Several, Connections::New],
         }
     }

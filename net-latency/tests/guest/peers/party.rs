@@ -413,8 +413,8 @@ pub(super) fn load(percent: u64) -> Result<u64> {
 /// Requests of a client that does not wait for each answer before it sends the next one.
 const PIPELINED: usize = 3;
 
-/// N requests to a gateway, with a pause after each answer: `one` at a time, or some at once, by a call for each (`row`) or by one for
-/// all of them (`burst`).
+/// N requests to a gateway: `one` at a time, or some at once, by a call for each (`row`) or by one for all of them (`burst`), with a
+/// pause when all answers are read.
 pub(super) fn ask(mut stream: &TcpStream, rounds: usize, pause: Duration, manner: &str) -> Result<u64> {
     let at_once = if manner == "one" { 1 } else { PIPELINED };
     let mut messages = [b'r'; REQUEST * PIPELINED];
@@ -422,10 +422,8 @@ pub(super) fn ask(mut stream: &TcpStream, rounds: usize, pause: Duration, manner
         let bytes = &mut messages[..REQUEST * at_once.min(rounds - round)];
         let len = if manner == "burst" { bytes.len() } else { REQUEST };
         bytes.chunks(len).try_for_each(|part| stream.write_all(part))?;
-        for answer in bytes.chunks_mut(REQUEST) {
-            stream.read_exact(answer)?;
-            sleep(pause);
-        }
+        stream.read_exact(bytes)?;
+        sleep(pause);
     }
     Ok(u64::try_from(rounds)?)
 }
