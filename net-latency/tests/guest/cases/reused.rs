@@ -17,8 +17,8 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     lines::{CPU, Dir, Line},
-    net::{Path, Version},
-    peers::{self, CHILD, Pair, Peer},
+    net::{Path, Version, on_thread},
+    peers::{self, CHILD, Pair, Peer, processor},
     process::{PATIENCE, until},
     tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
 };
@@ -330,11 +330,17 @@ fn of_a_thread(backend: Backend) -> Result<()> {
     pair.server.tell(&format!("thread {read}"))?;
     // It is in its call by then.
     std::thread::sleep(Duration::from_millis(300));
-    // Before it is woken, so that it can't be first.
-    hog.tell(&format!("hog 1 {}", HELD.as_millis()))?;
-    std::thread::sleep(Duration::from_millis(100));
-    pair.client.ask(&format!("write {LEN}"))?;
-    let tid = pair.server.answer()?;
+    let holder = hog.pid();
+    let (client, server, held) = (&mut pair.client, &mut pair.server, &mut hog);
+    let tid = on_thread(move || {
+        // On the other CPU, so that this is not held up too.
+        processor::pin(0)?;
+        held.tell(&format!("hog 1 {}", HELD.as_millis()))?;
+        // Before it is woken, so that it can't be first.
+        until(PATIENCE, || Ok(processor::is_first(holder)))?;
+        client.ask(&format!("write {LEN}"))?;
+        server.answer()
+    })?;
     hog.answer()?;
     pair.server.ask("accept")?;
     pair.server.ask(&format!("thread-as {tid} {read}"))?;
@@ -352,7 +358,7 @@ fn of_a_thread(backend: Backend) -> Result<()> {
         outcome.fault("the first thread did not wait for a CPU", [first])
     );
     ensure!(
-        cpu(second).is_none_or(|time| time < WAIT) && second.cpu_held_by != Some(hog.pid()),
+        cpu(second).is_none_or(|time| time < WAIT) && second.cpu_held_by != Some(holder),
         outcome.fault("the second thread has the first one's times", [second])
     );
     Ok(())

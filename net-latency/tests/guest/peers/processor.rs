@@ -31,6 +31,12 @@ pub(super) fn hog(cpu: usize, time: Duration) -> Result<u64> {
     Ok(0)
 }
 
+/// Whether that process's first thread runs before all others but real-time ones.
+pub(crate) fn is_first(pid: u32) -> bool {
+    // SAFETY: takes a number.
+    unsafe { libc::sched_getscheduler(pid.cast_signed()) == libc::SCHED_FIFO }
+}
+
 /// Has this thread run before all others but real-time ones.
 pub(crate) fn first() -> Result<()> {
     schedule(libc::SCHED_FIFO, 1)
