@@ -16,6 +16,8 @@ use crate::{
 const LONGEST_NS: u64 = 10_000_000_000;
 /// Times of a packet's way that are told apart.
 const STEPS: usize = 7;
+/// Requests of one connection that may wait for their answers.
+const REQUESTS: usize = 4;
 
 /// The way of a packet through this machine's kernel.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +82,18 @@ impl Way {
         self.to_ns = self.to_ns.min(ns).max(self.from_ns);
         self
     }
+
+    /// What comes before `ns` is another one's.
+    fn cut_before(mut self, ns: i64) -> Self {
+        let begin = ns.clamp(self.from_ns, self.to_ns);
+        let mut over = begin.abs_diff(self.from_ns);
+        for step in &mut self.steps {
+            let cut = over.min(*step);
+            (*step, over) = (*step - cut, over - cut);
+        }
+        self.from_ns = begin;
+        self
+    }
 }
 
 /// An answer that is over.
@@ -136,14 +150,34 @@ pub(super) struct Theirs {
     to_ns: i64,
 }
 
-/// The state of a request's last packet.
+/// The last packets of requests that have no whole answer yet, in the order in which they were read. Of those that are read before anything
+/// is written, the last one gets the answer.
 #[derive(Clone, Copy, Debug, Default)]
-enum Request {
-    #[default]
-    None,
-    /// When it came or left is not known.
-    Unknown,
-    Known(Way),
+struct Requests([Option<Way>; REQUESTS]);
+
+impl Requests {
+    fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// Where there is no room, the first one makes way.
+    fn push(&mut self, request: Way) {
+        if self.len() == REQUESTS {
+            self.drop_first(1);
+        }
+        let len = self.len();
+        self.0[len] = Some(request);
+    }
+
+    fn drop_first(&mut self, count: usize) {
+        self.0[..count].fill(None);
+        self.0.rotate_left(count);
+    }
+
+    /// The place of the last one that had been read then, ns since 1970.
+    fn read_by(&self, ns: i64) -> Option<usize> {
+        self.0.iter().rposition(|request| request.is_some_and(|request| request.to_ns <= ns))
+    }
 }
 
 /// The packets of an answer so far.
@@ -161,12 +195,19 @@ struct Packets {
     asked_ns: u64,
 }
 
-/// How far one end of a connection is with requests and answers, which take turns.
+/// How far one end of a connection is with requests and answers. They take turns, or several requests come before the first answer: the
+/// server has then read the next ones when the ACK of an answer comes, with which its packet is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turns {
     role: Option<Role>,
-    request: Request,
+    /// A client's last one only.
+    requests: Requests,
+    /// Of the first one.
     answer: Option<Packets>,
+    /// Of a request or an answer it is not known when it came or left, or which belong together.
+    is_unknown: bool,
+    /// For a server: when it wrote its last answer, ns since 1970. Until then the next request waited for the one before.
+    answered_ns: i64,
     /// How long a client's handshake took for the request, ns, if that is the first one on its connection.
     pub(super) connect_ns: u64,
     /// An answer of a client's whose server may still tell how long it had the request.
@@ -195,83 +236,96 @@ impl Turns {
     ) -> Option<Over> {
         self.role = Some(role);
         let is_request = (direction == Direction::In) == (role == Role::Server);
+        let Some(way) = way else {
+            let over = if is_request { self.finish() } else { None };
+            self.is_unknown |= is_request || self.requests.len() > 0;
+            (self.requests, self.answer) = (Requests::default(), None);
+            return over;
+        };
         if is_request {
-            let over = self.finish(way.map(|way| way.from_ns));
-            self.request = way.map_or(Request::Unknown, Request::Known);
+            let is_next = role == Role::Client || [1, REQUESTS].contains(&self.requests.len());
+            let over = if is_next { self.end(Some(&way)) } else { None };
+            self.requests.push(way);
             return over;
         }
-        match (&mut self.request, way) {
-            (Request::None, _) => {}
-            (Request::Known(request), Some(way)) => {
-                // A server's is written when the request was read, a client's comes when it has left.
-                if way.from_ns < request.to_ns && role == Role::Server {
-                    self.request = Request::Unknown;
-                    return None;
-                }
-                let asked_ns = match (role, self.answer) {
-                    // Some requests came at once, and what it writes now is the answer to another one of them.
-                    (Role::Server, Some(Packets { last, asked_ns, .. })) if last.from_ns < way.from_ns => {
-                        asked_ns.saturating_add(asked(request.tid, (last.from_ns, way.from_ns), None))
-                    }
-                    (Role::Server, Some(Packets { asked_ns, .. })) => asked_ns,
-                    (Role::Server, None) => asked(request.tid, (request.to_ns, way.from_ns), None),
-                    (Role::Client, _) => asked(way.tid, (way.from_ns, way.to_ns), Some(request.from_ns)),
-                };
-                match &mut self.answer {
-                    Some(answer) => {
-                        answer.go_on(way);
-                        answer.asked_ns = asked_ns;
-                    }
-                    None => {
-                        let first_ns = way.from_ns;
-                        let packets =
-                            Packets { first_ns, last: way, held_ns: 0, held_until_ns: first_ns, asked_ns };
-                        self.answer = Some(packets);
-                    }
-                }
+        let mut over = None;
+        if role == Role::Server {
+            // It is written when the request was read; a client's comes when it has left.
+            let Some(place) = self.requests.read_by(way.from_ns) else {
+                self.is_unknown |= self.requests.len() > 0;
+                return None;
+            };
+            if place > 0 {
+                let ended = usize::from(self.answer.is_some());
+                over = self.end(None);
+                self.requests.drop_first(place - ended);
             }
-            (request, None) => {
-                *request = Request::Unknown;
-                self.answer = None;
-            }
-            (Request::Unknown, Some(_)) => {}
         }
-        None
+        let Some(request) = self.requests.0[0] else { return over };
+        let asked_ns = match (role, self.answer) {
+            // Some requests came at once, and what it writes now is the answer to another one of them.
+            (Role::Server, Some(Packets { last, asked_ns, .. })) if last.from_ns < way.from_ns => {
+                asked_ns.saturating_add(asked(request.tid, (last.from_ns, way.from_ns), None))
+            }
+            (Role::Server, Some(Packets { asked_ns, .. })) => asked_ns,
+            (Role::Server, None) => asked(request.tid, (request.to_ns, way.from_ns), None),
+            (Role::Client, _) => asked(way.tid, (way.from_ns, way.to_ns), Some(request.from_ns)),
+        };
+        match &mut self.answer {
+            Some(answer) => {
+                answer.go_on(way);
+                answer.asked_ns = asked_ns;
+            }
+            None => {
+                let first_ns = way.from_ns;
+                self.answer =
+                    Some(Packets { first_ns, last: way, held_ns: 0, held_until_ns: first_ns, asked_ns });
+            }
+        }
+        over
     }
 
     /// For how long a client has waited for the answer whose last packet this one is.
     pub(super) fn waited(&self) -> Option<(i64, i64)> {
-        match (self.role, self.request, self.answer) {
-            (Some(Role::Client), Request::Known(request), Some(answer)) => {
-                Some((request.from_ns, answer.last.to_ns))
-            }
+        match (self.role, self.requests.0[0], self.answer) {
+            (Some(Role::Client), Some(request), Some(answer)) => Some((request.from_ns, answer.last.to_ns)),
             _ => None,
         }
     }
 
-    /// Nothing more belongs to the answer: the next request was there at `next_ns`, or none has come for long.
-    pub(super) fn finish(&mut self, next_ns: Option<i64>) -> Option<Over> {
-        let (role, answer) = (self.role?, self.answer.take());
+    /// Nothing more belongs to the answer, and no more answers come: none has for long.
+    pub(super) fn finish(&mut self) -> Option<Over> {
+        let over = self.end(None);
+        self.requests = Requests::default();
+        over
+    }
+
+    /// Nothing more belongs to the answer of the first request: it, or the `next` one, has an answer of its own.
+    fn end(&mut self, next: Option<&Way>) -> Option<Over> {
+        let role = self.role?;
         let connect_ns = std::mem::take(&mut self.connect_ns);
-        let request = match (std::mem::take(&mut self.request), answer) {
-            (Request::Known(request), Some(answer)) => Some((request, answer)),
-            (Request::Unknown, _) => return Some(Over::Unknown),
-            _ => return None,
+        let Some((request, answer)) = self.requests.0[0].zip(self.answer.take()) else {
+            if role == Role::Client {
+                self.requests = Requests::default();
+            }
+            return std::mem::take(&mut self.is_unknown).then_some(Over::Unknown);
         };
-        let (request, answer) = request?;
-        let ended_ns = match role {
-            Role::Server => answer.last.from_ns,
-            Role::Client => answer.last.to_ns,
+        self.requests.drop_first(1);
+        let is_before = |next: &Way| match role {
+            // It waited until the one before was answered.
+            Role::Server => answer.last.from_ns <= next.to_ns,
+            Role::Client => answer.last.to_ns <= next.from_ns,
         };
-        if next_ns.is_some_and(|next| next < ended_ns) {
+        if !next.is_none_or(is_before) {
             return Some(Over::Unknown);
         }
         let over = match role {
-            Role::Server => answer.of_server(request),
+            Role::Server => answer.of_server(request.cut_before(self.answered_ns)),
             Role::Client => answer.of_client(request, connect_ns),
         };
-        if let (Role::Server, Some(Answer { from_ns, to_ns, .. })) = (role, over) {
-            self.last = Some(Theirs { from_ns, to_ns });
+        if role == Role::Server {
+            self.answered_ns = answer.last.from_ns;
+            self.last = over.map(|over| Theirs { from_ns: request.from_ns, to_ns: over.to_ns }).or(self.last);
         }
         Some(over.map_or(Over::Unknown, Over::Answer))
     }
@@ -427,7 +481,7 @@ mod tests {
     }
 
     fn over(turns: &mut Turns) -> Answer {
-        match turns.finish(None) {
+        match turns.finish() {
             Some(Over::Answer(answer)) => answer,
             other => panic!("{other:?}"),
         }
@@ -451,7 +505,7 @@ mod tests {
         assert_eq!((part(&answer, Item::Gap), part(&answer, Item::Qdisc)), (3, 40));
         assert_eq!((part(&answer, Item::Service), part(&answer, Item::Asked)), (979 - 300, 300));
         assert_eq!(part(&answer, Item::Rest), 0);
-        assert!(turns.finish(None).is_none());
+        assert!(turns.finish().is_none());
     }
 
     #[test]
@@ -484,6 +538,52 @@ mod tests {
             (part(&answer, Item::Asked), part(&answer, Item::Service)),
             (1_800, 979 + 1_000 - 10 - 1_800)
         );
+    }
+
+    #[test]
+    fn a_request_that_waits_behind_another_one_begins_when_that_is_answered() {
+        // All three are there at once. Each is read when the one before has been answered, which took 2,000.
+        let read = [1_021, 3_021, 5_021].map(|at| way(1_000, [1, 2, 0, 3, at - 1_000 - 21, 5, 6], 4));
+        let written = [3_000, 5_000, 7_000].map(|at| outgoing(at, 10));
+        let mut answers = Vec::new();
+        // Packets sent are complete with their ACKs: at once, or when the next requests have been read.
+        for order in [[0, 3, 1, 4, 2, 5], [0, 1, 3, 2, 4, 5], [0, 1, 2, 3, 4, 5]] {
+            let mut turns = Turns::default();
+            for place in order {
+                let (direction, way) = match place {
+                    0..3 => (Direction::In, read[place]),
+                    _ => (Direction::Out, written[place - 3]),
+                };
+                answers.extend(turns.see(Role::Server, direction, Some(way), NONE));
+            }
+            answers.extend(turns.finish());
+        }
+        assert_eq!(answers.len(), 9);
+        for (number, over) in answers.into_iter().enumerate() {
+            let Over::Answer(answer) = over else { panic!("the answer is known") };
+            assert_eq!(part(&answer, Item::Service), 1_979, "{number}");
+            // The first one waited for nothing else, the others from the write before until their read.
+            assert!(part(&answer, Item::Wait) <= 10, "{number}");
+            assert_eq!(answer.total_ns(), 2_150, "{number}");
+        }
+    }
+
+    #[test]
+    fn more_requests_at_once_than_there_is_room_for_are_unknown() {
+        let mut turns = Turns::default();
+        for number in 0..6 {
+            let request = way(1_000, [1, 2, 0, 3, 4, 5, 6], number * 1_000);
+            assert!(turns.see(Role::Server, Direction::In, Some(request), NONE).is_none());
+        }
+        // The answers to the first two, whose requests have made way.
+        for at in [1_500, 2_500] {
+            assert!(turns.see(Role::Server, Direction::Out, Some(outgoing(at, 10)), NONE).is_none());
+        }
+        assert!(turns.see(Role::Server, Direction::Out, Some(outgoing(3_500, 10)), NONE).is_none());
+        let known = turns.see(Role::Server, Direction::Out, Some(outgoing(4_500, 10)), NONE);
+        assert!(matches!(known, Some(Over::Answer(_))), "{known:?}");
+        assert!(matches!(turns.finish(), Some(Over::Answer(_))));
+        assert!(matches!(turns.finish(), Some(Over::Unknown)));
     }
 
     #[test]
@@ -527,16 +627,16 @@ mod tests {
         let over = turns.see(Role::Server, Direction::In, Some(incoming(1_500)), NONE);
         assert!(matches!(over, Some(Over::Unknown)), "{over:?}");
         turns.see(Role::Server, Direction::Out, None, NONE);
-        assert!(matches!(turns.finish(None), Some(Over::Unknown)));
+        assert!(matches!(turns.finish(), Some(Over::Unknown)));
         // A greeting is no answer, and a request without one none either.
         turns.see(Role::Server, Direction::Out, Some(outgoing(2_000, 10)), NONE);
-        assert!(turns.finish(None).is_none());
+        assert!(turns.finish().is_none());
         turns.see(Role::Server, Direction::In, Some(incoming(1_000)), NONE);
-        assert!(turns.finish(None).is_none());
+        assert!(turns.finish().is_none());
         // What comes after a minute is news.
         turns.see(Role::Client, Direction::Out, Some(outgoing(1_000, 10)), NONE);
         turns.see(Role::Client, Direction::In, Some(incoming(60_000_000_000)), NONE);
-        assert!(matches!(turns.finish(None), Some(Over::Unknown)));
+        assert!(matches!(turns.finish(), Some(Over::Unknown)));
     }
 
     #[test]

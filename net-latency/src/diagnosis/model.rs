@@ -429,7 +429,7 @@ impl Model {
             }
             if let Some((service, role)) = half.service.zip(ends.role(Some(*ephemeral)))
                 && half.turns.is_open_since().is_some_and(|last_ns| last_ns < before_ns)
-                && let Some(answer) = half.turns.finish(None)
+                && let Some(answer) = half.turns.finish()
             {
                 over.push((*ends, service, role, answer));
             }
@@ -645,7 +645,7 @@ fn settle(services: &mut [Service], threshold_ns: u64, half: &mut Half) {
         acknowledged(&mut service.sides[Direction::Out as usize], &pending, true);
     }
     let waiting = half.turns.waiting.take();
-    match half.turns.finish(None) {
+    match half.turns.finish() {
         Some(Over::Answer(answer)) => service.answers.add(&answer, threshold_ns),
         Some(Over::Unknown) => service.answers.unknown += 1,
         None => {}
