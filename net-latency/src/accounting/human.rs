@@ -1,6 +1,6 @@
 //! Times and sizes for people.
 
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, Write as _};
 
 /// A time in ns, for people: three digits and a unit, rounded to the nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,27 +26,29 @@ impl Display for HumanBytes {
 
 /// Units are a thousand times the one before; the first is not divided.
 fn three_digits(value: u64, units: &[(u64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let value = u128::from(value);
     // What rounds to a thousand has the next unit.
-    let is_of = |&&(unit, _): &&(u64, &str)| value * 2 < u128::from(unit) * 1_999;
+    let is_of = |&&(unit, _): &&(u64, &str)| value <= (unit * 1_999 - 1) / 2;
     let Some(&(unit, name)) = units.iter().find(is_of).or(units.last()) else { return Ok(()) };
-    if unit == 1 {
-        return write!(f, "{value} {name}");
-    }
     // Whole numbers all the way: thousandths of the unit, then steps of the last digit shown.
-    let thousandths = value * 1_000 / u128::from(unit);
-    let (step, decimals) = match thousandths {
-        ..9_995 => (10, 2),
-        9_995..99_950 => (100, 1),
-        _ => (1_000, 0),
+    let thousandths = value / unit * 1_000 + value % unit * 1_000 / unit;
+    let step = match thousandths {
+        _ if unit == 1 => 1_000,
+        ..9_995 => 10,
+        9_995..99_950 => 100,
+        _ => 1_000,
     };
     let steps = (thousandths + step / 2) / step;
-    let scale = 1_000 / step;
-    write!(f, "{}", steps / scale)?;
-    if decimals > 0 {
-        write!(f, ".{:0decimals$}", steps % scale)?;
+    let mut scale = 1_000 / step;
+    f.write_str(itoa::Buffer::new().format(steps / scale))?;
+    if scale > 1 {
+        f.write_str(".")?;
     }
-    write!(f, " {name}")
+    while scale > 1 {
+        scale /= 10;
+        f.write_char(char::from(b'0' + (steps / scale % 10) as u8))?;
+    }
+    f.write_str(" ")?;
+    f.write_str(name)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Connections in columns, for people: a line fits 120 columns where addresses are those of IPv4.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    net::IpAddr,
+};
 
 use super::fields::{ClosedBy, Line, Name, State};
 use crate::{
@@ -20,13 +23,13 @@ TIME     ROLE   PID     PROCESS         PORT  REMOTE                STATE       
 pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mut Vec<u8>) {
     let mut row = Row { len: 0, width: 0, out };
     row.column(9, |out| out.write_all(&time.whole_seconds(line.ts.0).as_bytes()[CLOCK..]));
-    row.column(7, |out| write!(out, "{}", line.role.map_or("-", |role| role.word())));
+    row.column(7, |out| out.write_all(line.role.map_or("-", |role| role.word()).as_bytes()));
     row.column(8, |out| number(line.pid, out));
     row.column(16, |out| {
         write_name(line.process.as_ref().map(Name::bytes), out);
         Ok(())
     });
-    row.column(6, |out| write!(out, "{}", line.lport));
+    row.column(6, |out| number(Some(line.lport), out));
     row.column(22, |out| end(line, out));
     row.column(12, |out| out.write_all(how(line).as_bytes()));
     row.column(8, |out| long(line.handshake_ns, out));
@@ -65,9 +68,9 @@ impl Row<'_> {
     }
 }
 
-fn number(number: Option<u32>, out: &mut Vec<u8>) -> io::Result<()> {
+fn number(number: Option<impl itoa::Integer>, out: &mut Vec<u8>) -> io::Result<()> {
     match number {
-        Some(number) => write!(out, "{number}"),
+        Some(number) => out.write_all(itoa::Buffer::new().format(number).as_bytes()),
         None => out.write_all(b"-"),
     }
 }
@@ -80,7 +83,17 @@ fn long(ns: Option<u64>, out: &mut Vec<u8>) -> io::Result<()> {
 }
 
 fn end(line: &Line, out: &mut Vec<u8>) -> io::Result<()> {
-    write!(out, "{}", std::net::SocketAddr::new(line.raddr, line.rport))
+    match line.raddr {
+        IpAddr::V4(address) => {
+            for (place, octet) in address.octets().into_iter().enumerate() {
+                out.write_all(if place > 0 { b"." } else { b"" })?;
+                number(Some(octet), out)?;
+            }
+        }
+        IpAddr::V6(address) => write!(out, "[{address}]")?,
+    }
+    out.write_all(b":")?;
+    number(Some(line.rport), out)
 }
 
 /// How it ended, and by whom.
