@@ -74,11 +74,8 @@ impl Way {
 
     /// A sent packet whose driver's call went on when the answer to it came already ends there.
     fn cut_at(mut self, ns: i64) -> Self {
-        let mut over = self.to_ns.saturating_sub(ns).max(0).unsigned_abs();
-        for step in self.steps.iter_mut().rev() {
-            let cut = over.min(*step);
-            (*step, over) = (*step - cut, over - cut);
-        }
+        let over = self.to_ns.saturating_sub(ns).max(0).unsigned_abs();
+        shorten(self.steps.iter_mut().rev(), over);
         self.to_ns = self.to_ns.min(ns).max(self.from_ns);
         self
     }
@@ -86,13 +83,17 @@ impl Way {
     /// What comes before `ns` is another one's.
     fn cut_before(mut self, ns: i64) -> Self {
         let begin = ns.clamp(self.from_ns, self.to_ns);
-        let mut over = begin.abs_diff(self.from_ns);
-        for step in &mut self.steps {
-            let cut = over.min(*step);
-            (*step, over) = (*step - cut, over - cut);
-        }
+        shorten(self.steps.iter_mut(), begin.abs_diff(self.from_ns));
         self.from_ns = begin;
         self
+    }
+}
+
+/// Takes that much from the steps, ns, from one after the other.
+fn shorten<'a>(steps: impl Iterator<Item = &'a mut u64>, mut over: u64) {
+    for step in steps {
+        let cut = over.min(*step);
+        (*step, over) = (*step - cut, over - cut);
     }
 }
 

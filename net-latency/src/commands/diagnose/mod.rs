@@ -122,6 +122,12 @@ struct Live {
     alarm: Alarm,
 }
 
+/// Takes what the kernel side of connections has told so far.
+fn read_queues(queues: &mut Option<Queues>, model: &mut Model, clock: Clock) -> Result<(), Failure> {
+    let Some(queues) = queues else { return Ok(()) };
+    queues.read(|record| model.established(record, clock))
+}
+
 impl Live {
     /// Takes packets until something ends the run.
     async fn collect(
@@ -165,14 +171,12 @@ impl Live {
     /// Takes the packets that wait, N at most.
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
         let clock = Clock::sample();
-        self.read_queues(clock)?;
         let Self { model, summary, tracer, queues, names, left_out, .. } = self;
+        read_queues(queues, model, clock)?;
         for _ in 0..most {
             let next = tracer.records(clock, Some(&mut *names), left_out).next(|event| {
                 // A handshake was told before what followed it was complete.
-                let read = queues
-                    .as_mut()
-                    .map_or(Ok(()), |queues| queues.read(|record| model.established(record, clock)));
+                let read = read_queues(queues, model, clock);
                 model.record(event);
                 summary.record_event(event);
                 read
@@ -185,17 +189,12 @@ impl Live {
         Ok(())
     }
 
-    fn read_queues(&mut self, clock: Clock) -> Result<(), Failure> {
-        let Self { model, queues: Some(queues), .. } = self else { return Ok(()) };
-        queues.read(|record| model.established(record, clock))
-    }
-
     /// Detaches, and takes the rest.
     fn finish(&mut self) -> Result<Losses, Failure> {
         self.sensors.look_at_cpus(self.summary.packets());
         self.sensors.look(self.model.processes(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
-        self.read_queues(Clock::sample())?;
+        read_queues(&mut self.queues, &mut self.model, Clock::sample())?;
         match self.queues.take() {
             Some(queues) => {
                 let (listening, is_whole) = queues.finish()?;
