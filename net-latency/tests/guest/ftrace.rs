@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 
 const ROOT: &str = "/sys/kernel/tracing";
 /// Per CPU; some thousands of packets fill a fraction of it.
@@ -305,8 +306,20 @@ pub(crate) struct Call {
 impl Call {
     /// Whether `inner` was made within this call, or is this call.
     pub(crate) fn contains(&self, inner: &Self) -> bool {
-        self.cpu == inner.cpu && (self.entered..=self.left.unwrap_or(self.entered)).contains(&inner.entered)
+        place(self.task, self.cpu) == place(inner.task, inner.cpu)
+            && (self.entered..=self.left.unwrap_or(self.entered)).contains(&inner.entered)
     }
+}
+
+/// Where calls follow each other: in a task, whichever CPU it is on, since it may be moved even between a function's
+/// beginning and what is attached there. Idle CPUs have the same task.
+pub(crate) fn place(task: u32, cpu: usize) -> (u32, usize) {
+    (task, if task == 0 { cpu } else { 0 })
+}
+
+/// Whether a journey's row is of this task, or, if it is an interrupt's and so has no task, of this CPU.
+pub(crate) fn is_row_of(row: &Value, task: u32, cpu: usize) -> bool {
+    if row["context"] == "process" { row["tid"] == task } else { row["cpu"] == cpu }
 }
 
 /// The calls in the order of their beginning. Those of a softirq are within those of the task that it interrupted.
@@ -314,8 +327,7 @@ pub(crate) fn calls(entries: &[Entry]) -> Vec<Call> {
     let mut calls: Vec<Call> = Vec::new();
     let mut open: HashMap<(u32, usize), Vec<usize>> = HashMap::new();
     for entry in entries {
-        // Idle CPUs have the same task.
-        let around = open.entry((entry.task, if entry.task == 0 { entry.cpu } else { 0 })).or_default();
+        let around = open.entry(place(entry.task, entry.cpu)).or_default();
         if !entry.is_end {
             let Entry { at: entered, cpu, task, name, .. } = *entry;
             let depth = around.len();

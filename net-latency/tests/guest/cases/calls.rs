@@ -205,6 +205,8 @@ fn witness(backend: Backend) -> Result<()> {
     const FUNCTIONS: [&str; 4] = ["__sys_sendto", "udp_sendmsg", "__sys_recvfrom", "udp_recvmsg"];
     let _path = Path::loopback(Version::V4)?;
     let mut peer = Peer::spawn(CLIENT)?;
+    // Else it may be moved between a function's beginning and what is attached there.
+    peer.ask("pin 0")?;
     let pid = peer.pid().to_string();
     let tool = start(backend, &[&["--pid", &pid][..], &FUNCTIONS].concat())?;
     let mut tracing = Tracing::of_events(&[])?;

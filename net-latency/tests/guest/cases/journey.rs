@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Case, harness::coalesced};
 use crate::{
-    ftrace::{Entry, Tracing, is_interleaved},
+    ftrace::{Entry, Tracing, is_interleaved, is_row_of},
     net::{Path, Version, counter, drop_port, forget_rules},
     peers::{CLIENT, Pair, Peer, SERVER},
     process::{PATIENCE, until},
@@ -297,8 +297,9 @@ fn datagram(backend: Backend) -> Result<()> {
             let names: Vec<_> = ours.iter().filter_map(|row| row["function"].as_str()).collect();
             // Timers of connections that earlier cases left behind may send something meanwhile, on an idle CPU.
             let mut next = ours.iter().peekable();
-            let is_its =
-                |row: &Value, entry: &Entry| row["function"] == entry.name && row["cpu"] == entry.cpu;
+            let is_its = |row: &Value, entry: &Entry| {
+                row["function"] == entry.name && is_row_of(row, entry.task, entry.cpu)
+            };
             let entries: Vec<_> = entries
                 .iter()
                 .filter(|entry| next.next_if(|row| is_its(row, entry)).is_some() || entry.task != 0)

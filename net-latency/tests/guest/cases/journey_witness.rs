@@ -104,7 +104,7 @@ impl Testimony {
                 let call =
                     rest.next().with_context(|| format!("ftrace has no call of {row}; it has {theirs:?}"))?;
                 // Another processor may call the same for a packet of its own, of a timer for one.
-                if row["function"] == call.name && row["cpu"] == call.cpu {
+                if row["function"] == call.name && ftrace::is_row_of(row, call.task, call.cpu) {
                     our_times.push(row["since_ns"].as_i64().context("no time")?);
                     their_times.push(since(call)?);
                     break;

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Case;
 use crate::{
-    ftrace::{CLOCK_NS, Entry, Event, Tracing},
+    ftrace::{CLOCK_NS, Entry, Event, Tracing, place},
     lines::{Dir, Line, Proto, stages},
     net::{Path, Version},
     oracle::{self, Conversation},
@@ -123,8 +123,7 @@ impl Testimony {
         let mut receiver = None;
         for entry in entries {
             let at = entry.at;
-            // Idle CPUs have the same task.
-            let place = (entry.task, if entry.task == 0 { entry.cpu } else { 0 });
+            let place = place(entry.task, entry.cpu);
             let transmission = (place, entry.in_softirq);
             match (entry.name, entry.fields.as_slice()) {
                 (WRITE, _) => {
