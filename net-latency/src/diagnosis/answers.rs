@@ -294,6 +294,13 @@ impl Turns {
         }
     }
 
+    /// Whether a server had a request that came between these times, ns since 1970.
+    pub(super) fn had_request(&self, (from_ns, to_ns): (i64, i64)) -> bool {
+        let came = self.requests.0.iter().flatten().map(|request| request.from_ns);
+        let all = came.chain(self.last.map(|last| last.from_ns));
+        self.role == Some(Role::Server) && all.into_iter().any(|ns| (from_ns..=to_ns).contains(&ns))
+    }
+
     /// Nothing more belongs to the answer, and no more answers come: none has for long.
     pub(super) fn finish(&mut self) -> Option<Over> {
         let over = self.end(None);

@@ -1,6 +1,8 @@
 //! The state of connections after the packets before. A table of a fixed size, in which the most recently used stay.
 
-use super::{answers::Turns, awaited::Awaited, translated::Translated};
+use net_latency_common::Direction;
+
+use super::{answers::Turns, awaited::Awaited, datagrams::Datagrams, translated::Translated};
 use crate::{
     accounting::{
         Ends, Packet, Places,
@@ -8,7 +10,7 @@ use crate::{
         tcp::Dsacks,
         transit::{Passage, Transits},
     },
-    packet::event::Event,
+    packet::event::{Event, Protocol},
 };
 
 /// Between an ACK and the packet that carried it, ns: TCP takes the ACK some microseconds after it has the packet, and an emulated
@@ -76,6 +78,7 @@ pub(super) struct Connections {
     halves: Places<Ends, Half>,
     transits: Transits<()>,
     translated: Translated,
+    datagrams: Datagrams,
 }
 
 impl Connections {
@@ -96,10 +99,10 @@ impl Connections {
         self.halves.came_back()
     }
 
-    /// Where the other end is: a service of this machine if it is in the same network namespace, or, of TCP, if it is in another one or has
-    /// another address for it, and this packet and those before prove it.
+    /// Where the other end is: a service of this machine if it is in the same network namespace, or if it is in another one or has another
+    /// address for it, and this packet and those before prove it.
     pub(super) fn other(&mut self, ends: &Ends, role: Option<Role>, event: &Event<'_>) -> Other {
-        let Self { halves, transits, translated } = self;
+        let Self { halves, transits, translated, datagrams } = self;
         let service = |other: &Ends| halves.get(other)?.service;
         if let Some(near) = service(&ends.opposite(ends.netns)) {
             return Other::Here(near);
@@ -109,6 +112,14 @@ impl Connections {
             transits.see(&passage, ());
         }
         let mut partner = transits.partner(ends);
+        if event.protocol() == Protocol::Udp {
+            match (role, event.direction()) {
+                (Some(Role::Client), Direction::Out) => datagrams.sent(ends),
+                (Some(Role::Server), Direction::In) => datagrams.read(ends),
+                _ => {}
+            }
+            partner = datagrams.partner(ends);
+        }
         if partner.is_none()
             && let Some(seq) = event.seq()
             && let Some(role) = role.filter(|role| *role == Role::Client || may_have_both)
@@ -132,7 +143,17 @@ impl Connections {
         if self.halves.get(&near).is_some() {
             return Some(near);
         }
-        self.transits.partner(ends).or_else(|| self.translated.partner(ends))
+        match ends.protocol {
+            Protocol::Udp => self.datagrams.partner(ends),
+            _ => self.transits.partner(ends).or_else(|| self.translated.partner(ends)),
+        }
+    }
+
+    /// A client has a datagram, for which it has waited from and until then, ns since 1970.
+    pub(super) fn answered(&mut self, client: &Ends, waited: (i64, i64)) {
+        let Self { halves, datagrams, .. } = self;
+        datagrams
+            .answered(client, |server| halves.get(server).is_some_and(|half| half.turns.had_request(waited)));
     }
 
     /// Each half of each, with its end.

@@ -41,6 +41,13 @@ pub(super) struct Who {
 }
 
 impl Who {
+    /// Whether it is the same service, in either direction.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let Self { process, processes, port, protocol, .. } = self;
+        (process, processes, port, protocol)
+            == (&other.process, &other.processes, &other.port, &other.protocol)
+    }
+
     pub(super) fn of(service: &Service, direction: Direction) -> Self {
         Self {
             process: service.name().map(<[u8]>::to_vec),

@@ -11,6 +11,7 @@ mod answers;
 mod awaited;
 mod cause;
 mod connections;
+mod datagrams;
 mod did;
 mod drops;
 mod finding;

@@ -377,6 +377,9 @@ impl Model {
         }
         if let Some(waited) = own.turns.waited().filter(|_| event.direction() == Direction::In) {
             waits.add(pid, tid, waited);
+            if event.protocol() == Protocol::Udp {
+                connections.answered(ends, waited);
+            }
         }
         if let Some(over) = over {
             self.count_answer(ends, place, role, over);

@@ -62,7 +62,6 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     }
     findings.extend(cpu_short(model, judge.noise()));
     findings.sort_by_key(|finding| Reverse(finding.weight));
-    put_servers_first(&mut findings);
     let (first, last) = model.span.unwrap_or_default();
     let seen = Seen {
         elapsed_ns: last.abs_diff(first),
@@ -123,7 +122,9 @@ fn joined(findings: Vec<Finding>, model: &Model) -> Vec<Finding> {
         match joined.iter_mut().zip(&means).find(|pair| is_alike(pair)) {
             Some((first, _)) => {
                 first.weight += finding.weight;
-                first.also.extend(finding.who);
+                // The other direction of a process says nothing new.
+                let is_new = |who: &Who| !first.who.iter().chain(&first.also).any(|known| who.is_same(known));
+                first.also.extend(finding.who.filter(is_new));
             }
             None => {
                 means.push(mean);
@@ -135,29 +136,6 @@ fn joined(findings: Vec<Finding>, model: &Model) -> Vec<Finding> {
         compare(finding, model);
     }
     joined
-}
-
-/// A client for whom "the peer or the wire" is late, and a service of that port on this machine that is slow for certain, by half as much
-/// or more: the service comes first. Of datagrams, which have no numbers, nothing proves that the two are the ends of one connection.
-fn put_servers_first(findings: &mut [Finding]) {
-    let mean = |finding: &Finding| finding.weight / u128::from(finding.packets.max(1));
-    let port = |who: &Who| (who.protocol, who.port);
-    for place in 0..findings.len() {
-        let client = &findings[place];
-        let Some(asked) = client.who.as_ref().map(port) else { continue };
-        if client.cause != Cause::PeerAnswer || client.confidence == Confidence::High {
-            continue;
-        }
-        let explains = |other: &Finding| {
-            other.confidence == Confidence::High
-                && other.pid != client.pid
-                && other.who.iter().chain(&other.also).any(|who| port(who) == asked)
-                && mean(other) * 2 >= mean(client)
-        };
-        if let Some(behind) = findings[place..].iter().position(explains) {
-            findings[place..=place + behind].rotate_right(1);
-        }
-    }
 }
 
 /// Says whether others have it too.
@@ -174,7 +152,7 @@ fn compare(finding: &mut Finding, model: &Model) {
     pids.sort_unstable();
     pids.dedup();
     let others = pids.len();
-    let own = |also: &&Who| also.processes != who.processes || also.port != who.port;
+    let own = |also: &&Who| !also.is_same(who);
     let alike = finding.also.iter().filter(own).count();
     if others == 0 || alike == 0 && finding.cause == Cause::Application {
         return;
@@ -214,50 +192,4 @@ fn cpu_short(model: &Model, noise: &Noise) -> Option<Finding> {
         weight,
         ..words::finding(Cause::CpuShort, Item::Cpu)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::service::Processes, *};
-
-    /// A finding of 100 packets that each take so long.
-    fn found(cause: Cause, pid: u32, port: u16, ms: u128, confidence: Confidence) -> Finding {
-        let who = Who {
-            process: None,
-            processes: Processes::One(pid),
-            port,
-            protocol: Protocol::Udp,
-            direction: Direction::Out,
-        };
-        Finding {
-            who: Some(who),
-            packets: 100,
-            confidence,
-            weight: ms * 100_000_000,
-            pid,
-            ..words::finding(cause, Item::Service)
-        }
-    }
-
-    #[test]
-    fn a_service_that_is_slow_for_certain_comes_before_who_waits_for_its_port() {
-        let client = found(Cause::PeerAnswer, 1, 53, 10, Confidence::Medium);
-        let between = found(Cause::Qdisc, 3, 80, 9, Confidence::High);
-        let pids = |server: Finding| {
-            let mut findings = [client.clone(), between.clone(), server];
-            put_servers_first(&mut findings);
-            findings.map(|finding| finding.pid)
-        };
-        assert_eq!(pids(found(Cause::CpuWait, 2, 53, 5, Confidence::High)), [2, 1, 3]);
-        // Too little, another port, itself, or not for certain.
-        for other in [
-            found(Cause::CpuWait, 2, 53, 4, Confidence::High),
-            found(Cause::CpuWait, 2, 54, 8, Confidence::High),
-            found(Cause::CpuWait, 1, 53, 8, Confidence::High),
-            found(Cause::CpuWait, 2, 53, 8, Confidence::Medium),
-        ] {
-            let pid = other.pid;
-            assert_eq!(pids(other), [1, 3, pid]);
-        }
-    }
 }

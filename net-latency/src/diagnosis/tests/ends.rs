@@ -199,8 +199,8 @@ fn ends_in_two_namespaces_are_put_together_if_they_show_the_same_numbers() {
     assert!(shown(&verdict).contains(" = at the server "));
 }
 
-#[test]
-fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
+/// What a client in another namespace than the server sees of it, by an address that is translated on the way.
+fn behind_another_address() -> Traffic {
     let apparent = comm(&[10, 99, 0, 1]);
     let mut traffic = Traffic::default();
     traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
@@ -208,10 +208,33 @@ fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
         let is_out = record.direction == Direction::Out as u8;
         *(if is_out { &mut record.daddr } else { &mut record.saddr }) = apparent;
     }
-    let verdict = traffic.verdict();
+    traffic
+}
+
+#[test]
+fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
+    let verdict = behind_another_address().verdict();
     assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
     assert!(shown(&verdict).contains("client, PID 200, tcp port 5432, gets 300: "), "{}", shown(&verdict));
     assert!(shown(&verdict).contains(" = at the server "), "{}", shown(&verdict));
+}
+
+#[test]
+fn ends_of_datagrams_are_put_together_by_their_times() {
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
+    // A resolver's clients have a new port for each request.
+    let mut fresh = traffic.clone();
+    for (_, record, _) in &mut fresh.packets {
+        let port = 40_000 + record.seq % 1_000_000 / 200;
+        let is_request = (record.pid == CLIENT.pid) == (record.direction == Direction::Out as u8);
+        *(if is_request { &mut record.sport } else { &mut record.dport }) = port as u16;
+    }
+    for traffic in [traffic, fresh, behind_another_address()] {
+        let verdict = as_udp(traffic);
+        assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
+        assert!(shown(&verdict).contains(" = at the server "), "{}", shown(&verdict));
+    }
 }
 
 /// The server of the first client is on another host. An impostor has both ends of the same addresses in namespaces of its own.

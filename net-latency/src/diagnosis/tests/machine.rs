@@ -145,6 +145,8 @@ fn a_quota_is_named_before_what_it_looks_like() {
     let [finding] = faults(&verdict)[..] else { panic!("{}", shown(&verdict)) };
     assert_eq!((finding.cause, finding.pid), (Cause::CpuQuota, BILLING.pid), "{}", shown(&verdict));
     assert_eq!(finding.next, "cat /sys/fs/cgroup/billing.slice/cpu.stat");
+    // It shows in both directions.
+    assert_eq!(finding.also, []);
     assert!(
         finding.evidence[0].starts_with("held back in 80 periods, 6.00 s in all: "),
         "{:?}",
