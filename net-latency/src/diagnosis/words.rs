@@ -510,7 +510,7 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
         }
         Cause::CpuQuota => "systemd-cgtop".to_owned(),
         Cause::CpuShort => "top -d 1".to_owned(),
-        Cause::Unanswered => format!("sudo net-latency journey --port {port}"),
+        Cause::Unanswered => format!("sudo net-latency journey --drops --port {port}"),
     }
 }
 
