@@ -349,8 +349,9 @@ impl Packets {
     /// late: the first one was written no later than it.
     fn go_on(&mut self, way: Way) {
         self.first_ns = self.first_ns.min(way.from_ns);
+        let from = self.last.from_ns.max(self.held_until_ns);
         let until = self.last.held_until_ns().min(way.from_ns);
-        self.held_ns += until.saturating_sub(self.held_until_ns).max(0).unsigned_abs();
+        self.held_ns += until.saturating_sub(from).max(0).unsigned_abs();
         self.held_until_ns = self.held_until_ns.max(until);
         self.last = way;
     }
@@ -535,7 +536,7 @@ mod tests {
         let mut turns = Turns::default();
         turns.see(Role::Server, Direction::In, Some(incoming(1_000)), NONE);
         // It asks for each of them, and does little by itself.
-        for (from, span) in [(2_000, (1_021, 2_000)), (3_000, (2_000, 3_000))] {
+        for (from, span) in [(2_000, (1_021, 2_000)), (3_000, (2_000, 3_000)), (4_000, (3_000, 4_000))] {
             turns.see(Role::Server, Direction::Out, Some(outgoing(from, 10)), |tid, asked, except| {
                 assert_eq!((tid, asked, except), (1, span, None));
                 900
@@ -544,8 +545,9 @@ mod tests {
         let answer = over(&mut turns);
         assert_eq!(
             (part(&answer, Item::Asked), part(&answer, Item::Service)),
-            (1_800, 979 + 1_000 - 10 - 1_800)
+            (2_700, 979 + 2 * (1_000 - 10) - 2_700)
         );
+        assert_eq!(part(&answer, Item::AppTransport), 3 * 10);
     }
 
     #[test]

@@ -27,11 +27,13 @@ use crate::{
 const LEAST_OF_ANSWER: u64 = 10;
 /// N times what others have alike is well above it.
 const WELL_ABOVE: u128 = 4;
-/// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual.
+/// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual, or more ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.
 const WORK_NS: u128 = 20_000_000;
+/// From here on the load says no more about the others that wait.
+const BUSIEST_PERCENT: u64 = 90;
 /// The most that counts as noise if others have the same, ns: of times that grow with the load, and of all others.
 const MOST_ALIKE_NS: u128 = 5_000_000;
 const LEAST_ALIKE_NS: u128 = 250_000;
@@ -299,6 +301,13 @@ impl Noise {
         self.others(item, 0)
     }
 
+    /// How many others that want the CPU come first, in hundredths: half of those that wait for it on average, which is the load by what
+    /// is left of it (M/M/1), and one at least.
+    fn others_before(&self) -> u128 {
+        let load = self.busy_percent.unwrap_or(0).min(BUSIEST_PERCENT);
+        u128::from((load * 50 / (100 - load)).max(100))
+    }
+
     /// Whether that is well above it.
     fn is_below(&self, suspect: &Suspect<'_>, pid: u32) -> bool {
         let item = suspect.item;
@@ -316,11 +325,12 @@ impl Noise {
         };
         let usual = match item {
             // It has to share its CPU.
-            Item::Service if is_busy && self.working.contains(&pid) => WORK_NS,
-            Item::Wait | Item::Service if is_busy => BUSY_NS,
-            item if item.is_of_cpu() && is_busy => BUSY_NS,
+            Item::Service if self.working.contains(&pid) => WORK_NS,
+            Item::Wait | Item::Service => BUSY_NS,
+            item if item.is_of_cpu() => BUSY_NS,
             _ => 0,
         };
+        let usual = if is_busy { usual * self.others_before() / 100 } else { 0 };
         suspect.mean >= (alike * WELL_ABOVE).max(usual)
     }
 }

@@ -108,6 +108,20 @@ fn a_busy_system_is_not_slow() {
 }
 
 #[test]
+fn the_busier_the_cpus_the_longer_a_wait_for_one_is_usual() {
+    let found = |ms: u64, percent: u64| {
+        let late = Times { cpu: ms * MS, ..USUAL };
+        let mut traffic = Traffic::default();
+        traffic.server(ORDERS, 300, late, late);
+        let mut model = traffic.model();
+        model.set_machine(busy(percent));
+        told(&judge(&model, None)).len()
+    };
+    let all = [(2, 40), (2, 60), (5, 60), (5, 85), (12, 85)];
+    assert_eq!(all.map(|(ms, percent)| found(ms, percent)), [1, 0, 1, 0, 1]);
+}
+
+#[test]
 fn sleep_is_no_noise_though_all_have_it_alike() {
     let slow = Times { service: 10 * MS, ..USUAL };
     let all = [ORDERS, BILLING, SEARCH];
