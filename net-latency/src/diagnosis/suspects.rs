@@ -323,14 +323,16 @@ impl Noise {
             item if item.is_of_cpu() && is_busy => median.min(MOST_ALIKE_NS),
             _ => median.min(LEAST_ALIKE_NS),
         };
+        let busier = |ns: u128| ns * self.others_before() / 100;
         let usual = match item {
+            _ if !is_busy => 0,
             // It has to share its CPU.
-            Item::Service if self.working.contains(&pid) => WORK_NS,
-            Item::Wait | Item::Service => BUSY_NS,
-            item if item.is_of_cpu() => BUSY_NS,
+            Item::Service if self.working.contains(&pid) => busier(WORK_NS),
+            Item::Service if self.sleeping.contains(&pid) => BUSY_NS,
+            Item::Wait | Item::Service => busier(BUSY_NS),
+            item if item.is_of_cpu() => busier(BUSY_NS),
             _ => 0,
         };
-        let usual = if is_busy { usual * self.others_before() / 100 } else { 0 };
         suspect.mean >= (alike * WELL_ABOVE).max(usual)
     }
 }
