@@ -100,26 +100,18 @@ fn works() {
     }
 }
 
-fn median(all: impl Iterator<Item = u64>) -> u64 {
-    let mut all: Vec<_> = all.collect();
-    all.sort_unstable();
-    all[all.len() / 2]
-}
-
-/// How much what the tool says of most answers differs from what the server says, which is so long.
+/// How much what the tool says of all answers differs from what the server says. Of one answer nothing can be said: on an emulated
+/// processor the clock of a thread's CPU time may go by ticks of 4 ms, and be ahead of what has passed.
 fn expect_alike(what: &str, rounds: &[(Told, Own)], of: impl Fn(&Told, &Own) -> (u64, u64)) -> Result<()> {
-    let typical = median(rounds.iter().map(|(told, own)| of(told, own).1));
-    let differs = median(rounds.iter().map(|(told, own)| {
-        let (told, own) = of(told, own);
-        told.abs_diff(own)
-    }));
-    println!("{what}: {typical} ns, of which the tool's differs by {differs}");
-    ensure!(differs * 100 <= typical * PERCENT, "{what} differs by {differs} of {typical} ns: {rounds:?}");
+    let (told, own): (Vec<_>, Vec<_>) = rounds.iter().map(|(told, own)| of(told, own)).unzip();
+    let [told, own] = [told, own].map(|all| all.into_iter().sum::<u64>());
+    println!("{what}: {told} ns, and by its own clock {own}");
+    ensure!(told.abs_diff(own) * 100 <= own * PERCENT, "{what}: {told} ns are not {own}: {rounds:?}");
     Ok(())
 }
 
 fn asleep(rounds: &[(Told, Own)]) -> Result<()> {
-    expect_alike("asleep", rounds, |told, own| (told.sleep + told.wait, own.all - own.cpu))?;
+    expect_alike("asleep", rounds, |told, own| (told.sleep + told.wait, own.all.saturating_sub(own.cpu)))?;
     let least = TIME.as_nanos().try_into()?;
     for (told, _) in rounds {
         // Its clock runs from the call on, and it has a CPU a little longer.
@@ -231,9 +223,9 @@ fn needs_a_cpu() -> Result<Check> {
     let owns = joined(owns)?;
     joined(hog)?;
     Ok(check(PORT, owns, |rounds| {
-        expect_alike("waiting", rounds, |told, own| (told.wait, own.all - own.cpu))?;
-        let least = median(rounds.iter().map(|(told, _)| told.wait));
-        ensure!(u128::from(least) * 2 >= TIME.as_nanos(), "it waited for {least} ns: {rounds:?}");
+        expect_alike("waiting", rounds, |told, own| (told.wait, own.all.saturating_sub(own.cpu)))?;
+        let waited = Duration::from_nanos(rounds.iter().map(|(told, _)| told.wait).sum());
+        ensure!(waited * 2 >= TIME * u32::try_from(rounds.len())?, "it waited for {waited:?}: {rounds:?}");
         Ok(())
     }))
 }
