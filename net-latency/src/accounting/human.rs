@@ -1,6 +1,6 @@
 //! Times and sizes for people.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{self, Display};
 
 /// A time in ns, for people: three digits and a unit, rounded to the nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,45 +10,65 @@ pub(crate) struct Human(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HumanBytes(pub u64);
 
+impl Human {
+    /// Hands its text on, in pieces.
+    #[inline]
+    pub(crate) fn put(self, put: impl FnMut(&str)) {
+        three_digits(self.0, &[(1, " ns"), (1_000, " us"), (1_000_000, " ms"), (1_000_000_000, " s")], put);
+    }
+}
+
+impl HumanBytes {
+    /// Hands its text on, in pieces.
+    #[inline]
+    pub(crate) fn put(self, put: impl FnMut(&str)) {
+        const KILO: u64 = 1_000;
+        let units =
+            [(1, " B"), (KILO, " kB"), (KILO.pow(2), " MB"), (KILO.pow(3), " GB"), (KILO.pow(4), " TB")];
+        three_digits(self.0, &units, put);
+    }
+}
+
 impl Display for Human {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        three_digits(self.0, &[(1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s")], f)
+        let mut written = Ok(());
+        self.put(|text| written = written.and_then(|()| f.write_str(text)));
+        written
     }
 }
 
 impl Display for HumanBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const KILO: u64 = 1_000;
-        let units = [(1, "B"), (KILO, "kB"), (KILO.pow(2), "MB"), (KILO.pow(3), "GB"), (KILO.pow(4), "TB")];
-        three_digits(self.0, &units, f)
+        let mut written = Ok(());
+        self.put(|text| written = written.and_then(|()| f.write_str(text)));
+        written
     }
 }
 
 /// Units are a thousand times the one before; the first is not divided.
-fn three_digits(value: u64, units: &[(u64, &str)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+#[inline]
+fn three_digits(value: u64, units: &[(u64, &str)], mut put: impl FnMut(&str)) {
     // What rounds to a thousand has the next unit.
     let is_of = |&&(unit, _): &&(u64, &str)| value <= (unit * 1_999 - 1) / 2;
-    let Some(&(unit, name)) = units.iter().find(is_of).or(units.last()) else { return Ok(()) };
+    let Some(&(unit, name)) = units.iter().find(is_of).or(units.last()) else { return };
     // Whole numbers all the way: thousandths of the unit, then steps of the last digit shown.
     let thousandths = value / unit * 1_000 + value % unit * 1_000 / unit;
-    let step = match thousandths {
-        _ if unit == 1 => 1_000,
-        ..9_995 => 10,
-        9_995..99_950 => 100,
-        _ => 1_000,
+    let (step, decimals) = match thousandths {
+        _ if unit == 1 => (1_000, 0),
+        ..9_995 => (10, 2),
+        9_995..99_950 => (100, 1),
+        _ => (1_000, 0),
     };
-    let steps = (thousandths + step / 2) / step;
-    let mut scale = 1_000 / step;
-    f.write_str(itoa::Buffer::new().format(steps / scale))?;
-    if scale > 1 {
-        f.write_str(".")?;
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format((thousandths + step / 2) / step);
+    // With decimals there are three.
+    let (whole, fraction) = digits.split_at(digits.len() - decimals);
+    put(whole);
+    if decimals > 0 {
+        put(".");
+        put(fraction);
     }
-    while scale > 1 {
-        scale /= 10;
-        f.write_char(char::from(b'0' + (steps / scale % 10) as u8))?;
-    }
-    f.write_str(" ")?;
-    f.write_str(name)
+    put(name);
 }
 
 #[cfg(test)]

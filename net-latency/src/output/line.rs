@@ -4,7 +4,7 @@
 use std::{
     io::{self, Write},
     mem::MaybeUninit,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
 };
 
 use net_latency_common::COMM_LEN;
@@ -47,7 +47,7 @@ const PLACES: usize = LONGEST_LINE - LONGEST_PIECE;
 const _: () = assert!(PLACES.is_power_of_two());
 
 /// See the head of this module. No line, with the bytes copied beyond its end for a moment, is longer than [`LONGEST_LINE`].
-pub(super) struct Line<'a> {
+pub(crate) struct Line<'a> {
     bytes: &'a mut [MaybeUninit<u8>; LONGEST_LINE],
     /// N of them are written.
     len: usize,
@@ -56,7 +56,7 @@ pub(super) struct Line<'a> {
 impl Line<'_> {
     /// Appends what `write` writes to `out`. Allocates nothing as long as that has room for [`LONGEST_LINE`].
     #[inline(always)]
-    pub(super) fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Line<'_>)) {
+    pub(crate) fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Line<'_>)) {
         out.reserve(LONGEST_LINE);
         let bytes = out.spare_capacity_mut().first_chunk_mut().expect("room was made");
         let mut line = Line { bytes, len: 0 };
@@ -75,20 +75,33 @@ impl Line<'_> {
         self.len += piece.len;
     }
 
-    pub(super) fn put_slice(&mut self, text: &[u8]) {
+    /// Bytes so far.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_slice(&mut self, text: &[u8]) {
         self.bytes[self.len..self.len + text.len()].write_copy_of_slice(text);
         self.len += text.len();
     }
 
+    /// N spaces, of which there is room for 24.
     #[inline(always)]
-    pub(super) fn put_byte(&mut self, byte: u8) {
+    pub(crate) fn put_spaces(&mut self, count: usize) {
+        self.put(&Piece { bytes: [b' '; 24], len: count.min(24) });
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_byte(&mut self, byte: u8) {
         self.bytes[self.len % PLACES].write(byte);
         self.len += 1;
     }
 
     /// A name of a task or a device, if it is ASCII that can be printed and has none of the `special` bytes. Tells whether.
     #[inline(always)]
-    pub(super) fn put_plain<const SPECIAL: usize>(&mut self, name: &[u8], special: &[u8; SPECIAL]) -> bool {
+    pub(crate) fn put_plain<const SPECIAL: usize>(&mut self, name: &[u8], special: &[u8; SPECIAL]) -> bool {
         if name.len() > COMM_LEN {
             return false;
         }
@@ -121,7 +134,7 @@ impl Line<'_> {
 
     /// A number in decimal.
     #[inline(always)]
-    pub(super) fn put_number(&mut self, number: u64) {
+    pub(crate) fn put_number(&mut self, number: u64) {
         if number < 10 {
             self.put_byte(b'0' + number as u8);
         } else if number < EIGHT_DIGITS {
@@ -158,15 +171,18 @@ impl Line<'_> {
     #[inline(always)]
     pub(super) fn put_address(&mut self, address: IpAddr, kept: &mut Addresses) {
         match address {
-            IpAddr::V4(address) => {
-                for octet in address.octets() {
-                    self.put(&OCTETS[usize::from(octet)]);
-                }
-                // The last dot.
-                self.take_back(1);
-            }
+            IpAddr::V4(address) => self.put_address_v4(address),
             IpAddr::V6(address) => self.put(kept.text(address.octets())),
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn put_address_v4(&mut self, address: Ipv4Addr) {
+        for octet in address.octets() {
+            self.put(&OCTETS[usize::from(octet)]);
+        }
+        // The last dot.
+        self.take_back(1);
     }
 }
 
@@ -299,7 +315,7 @@ impl Timestamps {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::net::Ipv6Addr;
 
     use proptest::prelude::*;
 

@@ -18,6 +18,7 @@ use crate::request::{Format, Stages};
 
 pub(crate) use csv::put_csv_name;
 pub(crate) use json::{put_json_name, write_json};
+pub(crate) use line::Line;
 pub(crate) use sink::{LONGEST_LINE, Sink, SinkError};
 
 /// The line that begins a file, newline included; empty where a file needs none.

@@ -10,6 +10,7 @@ use crate::{
     accounting::{Human, HumanBytes},
     clock::TimeText,
     escape::write_name,
+    output,
 };
 
 /// Where the time of the day begins in a time of a calendar's style: `Wed Mar  2 16:01:36`.
@@ -21,79 +22,77 @@ TIME     ROLE   PID     PROCESS         PORT  REMOTE                STATE       
 
 /// Appends the line of a connection, with everything that JSON has if `is_verbose`.
 pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mut Vec<u8>) {
-    let mut row = Row { len: 0, width: 0, out };
-    row.column(9, |out| out.write_all(&time.whole_seconds(line.ts.0).as_bytes()[CLOCK..]));
-    row.column(7, |out| out.write_all(line.role.map_or("-", |role| role.word()).as_bytes()));
-    row.column(8, |out| number(line.pid, out));
-    row.column(16, |out| {
-        write_name(line.process.as_ref().map(Name::bytes), out);
-        Ok(())
+    output::Line::append(out, |text| {
+        let mut row = Row { text, end: 0 };
+        row.column(9, |text| text.put_slice(&time.whole_seconds(line.ts.0).as_bytes()[CLOCK..]));
+        row.column(7, |text| text.put_slice(line.role.map_or("-", |role| role.word()).as_bytes()));
+        row.column(8, |text| number(line.pid, text));
+        row.name(16, line.process.as_ref().map(Name::bytes));
+        row.column(6, |text| text.put_number(line.lport.into()));
+        row.column(22, |text| end(line, text));
+        row.column(12, |text| text.put_slice(how(line).as_bytes()));
+        row.column(8, |text| long(line.handshake_ns, text));
+        row.column(8, |text| long(line.accept_ns, text));
+        row.column(8, |text| HumanBytes(line.bytes_in).put(|piece| text.put_slice(piece.as_bytes())));
+        row.column(8, |text| HumanBytes(line.bytes_out).put(|piece| text.put_slice(piece.as_bytes())));
+        long(line.duration_ns, row.text);
     });
-    row.column(6, |out| number(Some(line.lport), out));
-    row.column(22, |out| end(line, out));
-    row.column(12, |out| out.write_all(how(line).as_bytes()));
-    row.column(8, |out| long(line.handshake_ns, out));
-    row.column(8, |out| long(line.accept_ns, out));
-    row.column(8, |out| write!(out, "{}", HumanBytes(line.bytes_in)));
-    row.column(8, |out| write!(out, "{}", HumanBytes(line.bytes_out)));
-    row.column(0, |out| long(line.duration_ns, out));
     if is_verbose {
-        rest(line, row.out);
+        rest(line, out);
     }
     out.push(b'\n');
 }
 
 /// A line whose columns begin where the header's do, unless what is in front is wider.
-struct Row<'a> {
-    /// Characters so far.
-    len: usize,
-    /// Where the next column is to begin.
-    width: usize,
-    out: &'a mut Vec<u8>,
+struct Row<'a, 'b> {
+    text: &'a mut output::Line<'b>,
+    /// Where the next column is to begin, in bytes.
+    end: usize,
 }
 
-impl Row<'_> {
-    fn column(&mut self, width: usize, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
-        let start = self.out.len();
-        write(self.out).expect("memory can be written");
-        // Names are escaped, so that all is UTF-8: each character has one byte that continues none.
-        self.len += self.out[start..].iter().filter(|byte| **byte & 0xC0 != 0x80).count();
-        self.width += width;
-        if width > 0 {
-            // One space at least.
-            let missing = self.width.saturating_sub(self.len).max(1);
-            self.out.resize(self.out.len() + missing, b' ');
-            self.len += missing;
+impl Row<'_, '_> {
+    fn column(&mut self, width: usize, write: impl FnOnce(&mut output::Line<'_>)) {
+        write(self.text);
+        self.end += width;
+        // One space at least.
+        let missing = self.end.saturating_sub(self.text.len()).max(1);
+        self.text.put_spaces(missing);
+    }
+
+    /// A column for a name, of which a character may take more than a byte.
+    fn name(&mut self, width: usize, name: Option<&[u8]>) {
+        if name.is_some_and(|name| name != b"-" && self.text.put_plain(name, b"\\,|")) {
+            return self.column(width, |_| ());
         }
+        let mut escaped = Vec::new();
+        write_name(name, &mut escaped);
+        // All is UTF-8: each character has one byte that continues none.
+        self.end += escaped.iter().filter(|byte| **byte & 0xC0 == 0x80).count();
+        self.column(width, |text| text.put_slice(&escaped));
     }
 }
 
-fn number(number: Option<impl itoa::Integer>, out: &mut Vec<u8>) -> io::Result<()> {
+fn number(number: Option<u32>, text: &mut output::Line<'_>) {
     match number {
-        Some(number) => out.write_all(itoa::Buffer::new().format(number).as_bytes()),
-        None => out.write_all(b"-"),
+        Some(number) => text.put_number(number.into()),
+        None => text.put_byte(b'-'),
     }
 }
 
-fn long(ns: Option<u64>, out: &mut Vec<u8>) -> io::Result<()> {
+fn long(ns: Option<u64>, text: &mut output::Line<'_>) {
     match ns {
-        Some(ns) => write!(out, "{}", Human(ns)),
-        None => out.write_all(b"-"),
+        Some(ns) => Human(ns).put(|piece| text.put_slice(piece.as_bytes())),
+        None => text.put_byte(b'-'),
     }
 }
 
-fn end(line: &Line, out: &mut Vec<u8>) -> io::Result<()> {
+fn end(line: &Line, text: &mut output::Line<'_>) {
     match line.raddr {
-        IpAddr::V4(address) => {
-            for (place, octet) in address.octets().into_iter().enumerate() {
-                out.write_all(if place > 0 { b"." } else { b"" })?;
-                number(Some(octet), out)?;
-            }
-        }
-        IpAddr::V6(address) => write!(out, "[{address}]")?,
+        IpAddr::V4(address) => text.put_address_v4(address),
+        IpAddr::V6(address) => text.put_slice(format!("[{address}]").as_bytes()),
     }
-    out.write_all(b":")?;
-    number(Some(line.rport), out)
+    text.put_byte(b':');
+    text.put_number(line.rport.into());
 }
 
 /// How it ended, and by whom.
@@ -107,18 +106,22 @@ fn how(line: &Line) -> &'static str {
 
 /// What the columns have no room for.
 fn rest(line: &Line, out: &mut Vec<u8>) {
+    let time = |ns: Option<u64>, out: &mut Vec<u8>| match ns {
+        Some(ns) => write!(out, "{}", Human(ns)),
+        None => write!(out, "-"),
+    };
     let mut put = |key: &str, write: &dyn Fn(&mut Vec<u8>) -> io::Result<()>| {
         write!(out, " | {key} ").and_then(|()| write(out)).expect("memory can be written");
     };
     put("local", &|out| write!(out, "{}", line.laddr));
     put("syn retrans", &|out| write!(out, "{}", line.syn_retrans));
-    put("first in", &|out| long(line.first_in_ns, out));
-    put("first out", &|out| long(line.first_out_ns, out));
+    put("first in", &|out| time(line.first_in_ns, out));
+    put("first out", &|out| time(line.first_out_ns, out));
     put("segs in", &|out| write!(out, "{}", line.segs_in));
     put("segs out", &|out| write!(out, "{}", line.segs_out));
     put("retrans", &|out| write!(out, "{}", line.retrans));
-    put("rtt", &|out| long(line.rtt_ns, out));
-    put("min rtt", &|out| long(line.min_rtt_ns, out));
+    put("rtt", &|out| time(line.rtt_ns, out));
+    put("min rtt", &|out| time(line.min_rtt_ns, out));
     let name = |name: &Name, out: &mut Vec<u8>| {
         write_name(Some(name.bytes()), out);
         Ok(())
