@@ -31,7 +31,7 @@ use crate::{
     flow::{addresses::AddrPair, filter, settings::setting},
     kernel::{
         arch,
-        memory::{Memory, Number},
+        memory::{Memory, Number, nothing},
         sequence::before,
         skb::Skb,
         socket::{Socket, TcpSocket},
@@ -97,12 +97,12 @@ impl Connection {
     fn new(flags: u32, task: Task) -> Self {
         Self {
             task: Field::new(task),
-            started: Field::new(0),
-            established: Field::new(0),
-            accepted: Field::new(0),
-            first_in: Field::new(0),
-            first_out: Field::new(0),
-            listener: Field::new(0),
+            started: Field::new(nothing()),
+            established: Field::new(nothing()),
+            accepted: Field::new(nothing()),
+            first_in: Field::new(nothing()),
+            first_out: Field::new(nothing()),
+            listener: Field::new(nothing()),
             syn_retrans: Field::new(0),
             flags: Field::new(flags),
             ports: Field::new(0),
@@ -206,7 +206,7 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     if !is_wanted(socket, socket.local_port()) {
         return Ok(());
     }
-    let connection = Connection::new(CONNECTION_SERVER, Task::UNKNOWN);
+    let connection = Connection::new(CONNECTION_SERVER, Task::unknown());
     listeners::arrived(socket, &connection, at);
     connection.established.set(at);
     connection.syn_retrans.set(syn_retrans);
@@ -236,7 +236,7 @@ fn closing<M: Memory>(socket: Socket<M>, new: u8) -> Outcome {
         let Some(task) = filter::current_task_if_wanted() else { return Ok(()) };
         task
     } else {
-        Task::UNKNOWN
+        Task::unknown()
     };
     if let Some(connection) = known {
         connection.task.set(task);
@@ -258,7 +258,7 @@ fn ended<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
         return match old {
             // A client's is another task's then, and a server's socket that was not established never had a task.
             state::SYN_SENT | state::SYN_RECV => Ok(()),
-            _ => emit(socket, &Connection::new(CONNECTION_UNSEEN, Task::UNKNOWN), u32::from(old)),
+            _ => emit(socket, &Connection::new(CONNECTION_UNSEEN, Task::unknown()), u32::from(old)),
         };
     };
     let written = emit(socket, connection, u32::from(old));

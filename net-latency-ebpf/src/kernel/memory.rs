@@ -277,6 +277,13 @@ pub(crate) fn hidden(number: u64) -> u64 {
     number
 }
 
+/// Zero, of which the compiler does not know it: two words of zeroes in a row become a call of `memset`, which takes five instructions a byte.
+#[cfg(feature = "connections")]
+#[inline(always)]
+pub(crate) fn nothing() -> u64 {
+    hidden(0)
+}
+
 /// The number, hidden from the compiler where it is compared and used. An instruction, unlike [`hidden`]: otherwise one place in the code
 /// would have two source lines, which the kernel refuses (`check_btf_line`).
 #[cfg(feature = "hist")]
