@@ -40,9 +40,14 @@ pub(crate) const WATCHED: Series = Series::Version(6, 1);
 /// The mode that takes more than the tool and the tests.
 const BPFTRACE: &str = "bpftrace, the same stages";
 
-/// Others who show connections, and the package that has them.
-const OTHERS: [&str; 3] = ["tcplife", "tcpconnlat", "tcpstates"];
-const LIBBPF_TOOLS: &str = "libbpf-tools";
+/// Others who show connections, a server and a client with many: packages and their programs.
+const OF_CONNECTIONS: [(&str, &str); 5] = [
+    ("libbpf-tools", "tcplife"),
+    ("libbpf-tools", "tcpconnlat"),
+    ("libbpf-tools", "tcpstates"),
+    ("nginx", "nginx"),
+    ("wrk", "wrk"),
+];
 /// Memory for a hundred thousand connections, and the lines of as many round trips.
 const MANY_MEBIBYTES: u32 = 4096;
 
@@ -64,7 +69,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.connections || args.recorder {
         let (word, peers) =
-            if args.connections { ("connections", others()) } else { ("recorder", Vec::new()) };
+            if args.connections { ("connections", of_connections()) } else { ("recorder", Vec::new()) };
         for kernel in kernels {
             let printed = printed(&kernel, &[word.into()], MANY_MEBIBYTES, &peers, &built, &tests)?;
             println!("Linux {kernel}\n\n{printed}");
@@ -106,11 +111,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     )
 }
 
-/// The files of other tools that show connections. The guest leaves out missing ones, and says so.
-fn others() -> Vec<(String, PathBuf)> {
+/// The files of those programs. The guest leaves out missing ones, and says so.
+fn of_connections() -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
-    for name in OTHERS {
-        match programs::files_of(Arch::default(), LIBBPF_TOOLS, name) {
+    for (package, name) in OF_CONNECTIONS {
+        match programs::files_of(Arch::default(), package, name) {
             Ok(found) => files.extend(found),
             Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
         }

@@ -8,12 +8,13 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Stdio, id},
     thread::sleep,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
+use net_latency::inside::memory;
 use nix::{
     sys::{
         resource::{Resource, setrlimit},
@@ -27,8 +28,11 @@ use serde_json::{Value, json};
 
 use super::{figure, measured, mode::Running};
 use crate::{
+    cases::truth::programs::{NGINX, Nginx},
+    net::{self, Version},
+    peers::{Peer, SERVER},
     process::{PATIENCE, wait},
-    tool::{Backend, Launch, Outcome, Scratch},
+    tool::{Backend, Launch, Outcome, Scratch, Tool},
 };
 
 /// Connections that count.
@@ -39,7 +43,9 @@ const TRIES: usize = 6;
 /// Bytes that go each way.
 const BYTES: usize = 100;
 /// Others who show connections, of libbpf-tools.
-const OTHERS: [&str; 3] = ["tcplife", "tcpconnlat", "tcpstates"];
+const OTHERS: [&str; 3] = ["tcplife", CHEAPEST, "tcpstates"];
+/// Shows one end of each, and how long that took to open.
+const CHEAPEST: &str = "tcpconnlat";
 /// What they take to attach.
 const ATTACHING: Duration = Duration::from_secs(5);
 /// No client gets it, nor those behind it.
@@ -48,8 +54,11 @@ const PORT: u16 = 7400;
 const TOLERANCE: i64 = 200;
 /// As many are open at once: first there is room for all, then the table of 65,536 is full.
 const OPEN: [usize; 2] = [20_000, 33_000];
-/// As many one after the other.
+/// As many short ones at least, so many at a time.
 const SHORT: usize = 100_000;
+const AT_ONCE: &str = "32";
+/// From the client's end to the server's. A short one takes two round trips.
+const WAY: Duration = Duration::from_millis(5);
 /// Of each of two listening sockets, so that there are ports for all.
 const PER_PORT: usize = 20_000;
 
@@ -68,11 +77,18 @@ fn view(backend: Backend) -> Launch {
     Launch::new(backend).view("connections")
 }
 
+/// This process is the client.
+fn of_client(backend: Backend) -> Launch {
+    view(backend).args(&["--pid", &id().to_string()])
+}
+
 fn start(name: &str) -> Result<Running> {
     match name {
         "nothing" => Ok(Running::Nothing),
         "fentry" => Running::launch(view(Backend::Fentry), None),
         "kprobe" => Running::launch(view(Backend::Kprobe), None),
+        "fentry, --pid of the client" => Running::launch(of_client(Backend::Fentry), None),
+        "kprobe, --pid of the client" => Running::launch(of_client(Backend::Kprobe), None),
         other => Other::start(other).map(Running::Other),
     }
 }
@@ -80,25 +96,36 @@ fn start(name: &str) -> Result<Running> {
 fn cost() -> Result<()> {
     // Connections in TIME-WAIT make the next one's search for a port longer.
     fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")?;
-    for (port, name) in (PORT..).zip(["nothing", "fentry", "kprobe"].into_iter().chain(OTHERS)) {
-        // A tool that is missing, or does not know this kernel, is left out.
-        let tracing = match start(name) {
-            Ok(tracing) => tracing,
-            Err(error) if OTHERS.contains(&name) => {
-                println!("{}", json!({"mode": name, "left_out": format!("{error:#}")}));
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
+    let both = ["nothing", "fentry", "kprobe"].into_iter().chain(OTHERS);
+    for (port, name) in (PORT..).zip(both) {
         let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-        play(&listening, WARM_UP)?;
-        let tries = (0..TRIES).map(|_| measured(&tracing, || play(&listening, CONNECTIONS)));
-        let cost = tries.collect::<Result<Vec<_>>>()?.into_iter().min().context("there are tries")?;
-        println!("{}", figure(name, "connection", CONNECTIONS, &cost));
-        if let Some(mut run) = tracing.stop()? {
-            run["mode"] = name.into();
-            println!("{run}");
+        cost_of(name, "connection", |count| play(&listening, count))?;
+    }
+    let mut server = Peer::spawn(SERVER)?;
+    let port = server.ask(&format!("listen {}", Ipv4Addr::LOCALHOST))?.try_into()?;
+    for name in ["nothing", "fentry, --pid of the client", "kprobe, --pid of the client", CHEAPEST] {
+        cost_of(name, "connection to another process", |count| play_apart(&mut server, port, count))?;
+    }
+    Ok(())
+}
+
+fn cost_of(name: &str, load: &str, mut play: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    // A tool that is missing, or does not know this kernel, is left out.
+    let tracing = match start(name) {
+        Ok(tracing) => tracing,
+        Err(error) if OTHERS.contains(&name) => {
+            println!("{}", json!({"mode": name, "left_out": format!("{error:#}")}));
+            return Ok(());
         }
+        Err(error) => return Err(error),
+    };
+    play(WARM_UP)?;
+    let tries = (0..TRIES).map(|_| measured(&tracing, || play(CONNECTIONS)));
+    let cost = tries.collect::<Result<Vec<_>>>()?.into_iter().min().context("there are tries")?;
+    println!("{}", figure(name, load, CONNECTIONS, &cost));
+    if let Some(mut run) = tracing.stop()? {
+        run["mode"] = name.into();
+        println!("{run}");
     }
     Ok(())
 }
@@ -115,6 +142,21 @@ fn play(listening: &TcpListener, count: u32) -> Result<()> {
         client.read_exact(&mut bytes)?;
         drop(client);
         ensure!(server.read(&mut bytes)? == 0, "more than was sent");
+    }
+    Ok(())
+}
+
+/// The same, to a server that is another process.
+fn play_apart(server: &mut Peer, port: u16, count: u32) -> Result<()> {
+    for _ in 0..count {
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        let mut bytes = [7; BYTES];
+        client.write_all(&bytes)?;
+        server.ask("accept")?;
+        server.ask(&format!("serve 1 {BYTES} 0"))?;
+        client.read_exact(&mut bytes)?;
+        drop(client);
+        server.ask("close")?;
     }
     Ok(())
 }
@@ -327,6 +369,11 @@ fn lines(outcome: &Outcome) -> Result<Vec<Value>> {
     Ok(outcome.text()?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
+fn resident(tool: &Tool) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", tool.pid()))?;
+    Ok(status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?.trim().to_owned())
+}
+
 /// Many open at once: each end has one line, or is counted.
 fn open(count: usize) -> Result<()> {
     const ROOM: usize = 65_536;
@@ -344,9 +391,7 @@ fn open(count: usize) -> Result<()> {
         let client = TcpStream::connect(to.local_addr()?)?;
         ends.push((client, to.accept()?));
     }
-    let status = fs::read_to_string(format!("/proc/{}/status", tool.pid()))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?.trim();
-    let resident = resident.to_owned();
+    let resident = resident(&tool)?;
     let outcome = tool.stop()?;
     drop(ends);
     let lines = lines(&outcome)?;
@@ -369,36 +414,82 @@ fn open(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Many that are short: each end of each has one line.
+/// Many that are short, of wrk to nginx: each end of each has one line.
 fn short() -> Result<()> {
-    const PORT: u16 = self::PORT + 300;
-    let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))?;
-    let tool = view(Backend::Fentry).args(&["--port", &PORT.to_string()]).start()?;
-    let mut used = HashMap::<u16, usize>::new();
-    for _ in 0..SHORT {
-        let client = TcpStream::connect(listening.local_addr()?)?;
-        let (mut server, from) = listening.accept()?;
-        drop(client);
-        ensure!(server.read(&mut [0])? == 0, "nothing was sent");
-        *used.entry(from.port()).or_default() += 1;
+    if let Some(missing) = ["/bin/nginx", "/bin/wrk"].into_iter().find(|program| !Path::new(program).exists())
+    {
+        println!("{}", json!({"part": "short", "left_out": format!("this guest has no {missing}")}));
+        return Ok(());
     }
+    let path = net::Path::veth(Version::V4)?;
+    path.delay(WAY)?;
+    let log = Scratch::new("access.log");
+    let nginx = Nginx::start(&path, BYTES, |_| {
+        format!(
+            "keepalive_timeout 0; log_format port $remote_port; access_log {} port;",
+            log.path().display()
+        )
+    })?;
+    let tool = view(Backend::Fentry).args(&["--port", &NGINX.to_string()]).start()?;
+    let (mut logged, mut requests) = (HashMap::<u16, usize>::new(), 0);
+    while requests < SHORT {
+        requests += wrk(&path, &nginx.url)?;
+        // Those that it did not wait for end too.
+        sleep(Duration::from_secs(1));
+    }
+    for port in fs::read_to_string(log.path())?.lines() {
+        *logged.entry(port.parse()?).or_default() += 1;
+    }
+    let (resident, maps) =
+        (resident(&tool)?, memory::of(&Path::new("/proc").join(tool.pid().to_string()))?.maps);
     let outcome = tool.stop()?;
-    let number = |line: &str, name: &str| -> Option<u16> {
-        let (_, rest) = line.split_once(name)?;
-        rest.split([',', '}']).next()?.parse().ok()
-    };
     let mut seen = [HashMap::<u16, usize>::new(), HashMap::new()];
+    let (mut lasted, mut unseen) = (Vec::new(), 0);
     for line in outcome.text()?.lines() {
         let is_server = line.contains("\"role\":\"server\"");
-        let port = number(line, if is_server { "\"rport\":" } else { "\"lport\":" });
-        *seen[usize::from(is_server)].entry(port.with_context(|| line.to_owned())?).or_default() += 1;
+        let number = |name: &str| number(line, name).with_context(|| format!("no {name}: {line}"));
+        let [port, request] = if is_server { ["rport", "bytes_in"] } else { ["lport", "bytes_out"] };
+        // At its end wrk drops connections that it has just made.
+        if number(request)? > 0 {
+            *seen[usize::from(is_server)].entry(number(port)?.try_into()?).or_default() += 1;
+            match number("duration_ns") {
+                Ok(ns) => lasted.push(ns),
+                Err(_) => unseen += 1,
+            }
+        }
     }
-    let lost = outcome.lost()?;
+    lasted.sort_unstable();
+    let (lost, skipped) = (outcome.lost()?, outcome.skipped_calls());
+    let all = logged.values().sum::<usize>();
+    let differ = seen.each_ref().map(|ports| {
+        let off = |port: &u16| {
+            ports.get(port).copied().unwrap_or(0).abs_diff(logged.get(port).copied().unwrap_or(0))
+        };
+        (0..=u16::MAX).map(|port| off(&port)).sum::<usize>()
+    });
     let [clients, servers] = seen.each_ref().map(|ports| ports.values().sum::<usize>());
     println!(
         "{}",
-        json!({"part": "short", "connections": SHORT, "clients": clients, "servers": servers, "lost": lost})
+        json!({"part": "short", "requests": requests, "logged": all, "clients": clients, "servers": servers, "differ": differ, "without_times": unseen, "lost": lost, "skipped": skipped, "lasted_ns_p50": lasted.get(lasted.len() / 2), "resident": resident, "maps_kib": maps >> 10})
     );
-    ensure!(lost == 0 && seen.iter().all(|ports| *ports == used), "not one line for each end");
+    // What the kernel skips, as an interrupt's connection changes its state while the program runs for another one, is counted.
+    let missing = differ[0] + differ[1];
+    ensure!(lost == 0 && missing as u64 <= skipped.unwrap_or(0), "not one line for each end");
     Ok(())
+}
+
+/// A number of a line in JSON.
+fn number(line: &str, name: &str) -> Option<u64> {
+    let (_, rest) = line.split_once(&format!("\"{name}\":"))?;
+    rest.split([',', '}']).next()?.parse().ok()
+}
+
+/// Has wrk ask, with a connection for each request; how many were answered.
+fn wrk(path: &net::Path, url: &str) -> Result<usize> {
+    let mut command = Command::new("/bin/wrk");
+    command.args(["--threads", "1", "--connections", AT_ONCE, "--duration", "10s"]);
+    let output = path.near(|| Ok(command.args(["--header", "Connection: close", url]).output()?))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let requests = said.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok());
+    requests.with_context(|| format!("wrk says {said}{}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use tempfile::{TempDir, tempdir};
 
 use super::{Check, Evidence, Scenario, Theme};
 use crate::{
@@ -148,34 +149,51 @@ fn nginx() -> Result<Check> {
 }
 
 /// Where nginx listens.
-const NGINX: u16 = 8080;
+pub(crate) const NGINX: u16 = 8080;
 
 /// Gets a file N times.
 pub(crate) fn ask_nginx(path: &Path, times: u32) -> Result<()> {
-    const PORT: u16 = NGINX;
-    let address = path.addresses().1;
-    let (directory, config) = (Scratch::new("nginx"), Scratch::new("nginx.conf"));
-    let (root, config) = (directory.path(), config.path());
-    fs::create_dir_all(root)?;
-    fs::write(root.join("file"), vec![b'x'; 40_000])?;
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {}/{kind};", root.display()))
-        .concat();
-    let text = format!(
-        "daemon off; user root; worker_processes 2; pid {0}/pid; error_log stderr;\n\
-         events {{ worker_connections 64; }}\n\
-         http {{ access_log off; sendfile on; {temporary}\n\
-         server {{ listen {address}:{PORT}; root {0}; }} }}\n",
-        root.display()
-    );
-    fs::write(config, text)?;
-    let server =
-        Server::start(path, PORT, "/bin/nginx", &["-e", "stderr", "-c", &config.display().to_string()])?;
-    let url = format!("http://{address}:{PORT}/file?[1-{times}]");
-    client(path, "/bin/curl", &["-sS", "-f", "-o", "/dev/null", &url])?;
-    drop(server);
-    fs::remove_dir_all(root)?;
-    Ok(())
+    let server = Nginx::start(path, 40_000, |_| "access_log off; sendfile on;".to_owned())?;
+    let url = format!("{}?[1-{times}]", server.url);
+    client(path, "/bin/curl", &["-sS", "-f", "-o", "/dev/null", &url])
+}
+
+/// nginx at the far end of a path.
+pub(crate) struct Nginx {
+    /// Of its file.
+    pub(crate) url: String,
+    _server: Server,
+    _root: TempDir,
+}
+
+impl Nginx {
+    /// Starts two workers that serve a file of N bytes, with what `settings` says of HTTP, which is told where the files are.
+    pub(crate) fn start(
+        path: &Path,
+        bytes: usize,
+        settings: impl FnOnce(&std::path::Path) -> String,
+    ) -> Result<Self> {
+        const PORT: u16 = NGINX;
+        let address = path.addresses().1;
+        let (directory, config) = (tempdir()?, Scratch::new("nginx.conf"));
+        let (root, config) = (directory.path(), config.path());
+        fs::write(root.join("file"), vec![b'x'; bytes])?;
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {}/{kind};", root.display()))
+            .concat();
+        let text = format!(
+            "daemon off; user root; worker_processes 2; pid {0}/pid; error_log stderr;\n\
+             events {{ worker_connections 256; }}\n\
+             http {{ {settings} {temporary}\n\
+             server {{ listen {address}:{PORT}; root {0}; }} }}\n",
+            root.display(),
+            settings = settings(root),
+        );
+        fs::write(config, text)?;
+        let arguments = ["-e", "stderr", "-c", &config.display().to_string()];
+        let server = Server::start(path, PORT, "/bin/nginx", &arguments)?;
+        Ok(Self { url: format!("http://{address}:{PORT}/file"), _server: server, _root: directory })
+    }
 }
 
 /// A server with one thread, and requests that do not wait for the answers before them.
