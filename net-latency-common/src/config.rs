@@ -170,8 +170,10 @@ pub struct Settings {
     pub since: u64,
     /// A random number: a peer that may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
-    /// A client's connection has a record as soon as it is established, too: 1, or 0. As wide as those before, so that there is no padding.
-    pub tell_established: u64,
+    /// A client's connection has a record as soon as it is established, too: 1, or 0.
+    pub tell_established: u32,
+    /// The kernel says why it drops a packet: 1, or 0.
+    pub shows_drop_reasons: u32,
     /// Only packets of certain tasks: one of the following three is on.
     pub filter_task: u32,
     /// Only packets of this process; of those in the set of processes if it is [`PIDS_IN_SET`]; of any if it is 0.

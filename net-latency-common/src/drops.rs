@@ -1,6 +1,32 @@
-//! Whose sockets drop what they get.
+//! What is dropped: by whose sockets, and where in the kernel.
 
 use crate::{is_client, service_port};
+
+/// Name of the map of [`DropPlace`]s, each with its count.
+pub const DROP_PLACES_MAP: &str = "DROP_PLACES";
+/// As many of these.
+pub const MAX_DROP_PLACES: u32 = 512;
+
+/// Where the kernel drops packets (`kfree_skb`), and of which service they were. All zero: those that have no room for their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct DropPlace {
+    /// Behind the call that drops them.
+    pub location: u64,
+    /// Of `enum skb_drop_reason`; 0 before Linux 5.17.
+    pub reason: u32,
+    /// The service's port ([`service_port`]).
+    pub port: u16,
+    /// `IPPROTO_TCP` or `IPPROTO_UDP`.
+    pub protocol: u8,
+    /// Zero.
+    pub unused: u8,
+}
+
+// SAFETY: `repr(C)`, integers only, no padding (asserted below).
+#[cfg(feature = "user")]
+unsafe impl aya::Pod for DropPlace {}
+const _: () = assert!(size_of::<DropPlace>() == 16, "keys have no padding");
 
 /// Sockets whose drops are counted together: those of one end of a service, in one network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

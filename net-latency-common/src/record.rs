@@ -7,6 +7,10 @@ pub const COMM_LEN: usize = 16;
 pub const AF_INET: u32 = 2;
 /// IP version 6, as in [`PacketRecord::family`].
 pub const AF_INET6: u32 = 10;
+/// What an skb of IP version 4 has as its protocol, in network order.
+pub const ETH_P_IP: u16 = 0x0800_u16.to_be();
+/// What one of IP version 6 has.
+pub const ETH_P_IPV6: u16 = 0x86dd_u16.to_be();
 /// TCP, as in [`PacketRecord::protocol`].
 pub const IPPROTO_TCP: u8 = 6;
 /// UDP, as in [`PacketRecord::protocol`].

@@ -18,7 +18,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FEntryContext, ProbeContext, RawTracePointContext},
 };
 use net_latency_ebpf::{
-    connections::{self, Outcome, listeners},
+    connections::{self, Outcome, dropped, listeners},
     flow::processes,
     kernel::{
         connection::Request,
@@ -81,6 +81,15 @@ on_function!(
     /// `tcp_v6_syn_recv_sock(sk, skb, req, …)`.
     fentry_completed6, kprobe_completed6, listeners::completed_v6(Socket 0, Skb 1, Request 2)
 );
+
+/// `kfree_skb(skb, location)`, and since Linux 5.17 `reason`.
+#[raw_tracepoint]
+pub fn raw_thrown_away(context: RawTracePointContext) -> i32 {
+    let reason: *const u8 = if dropped::has_reasons() { context.arg(2) } else { core::ptr::null() };
+    let location: *const u8 = context.arg(1);
+    dropped::dropped(Skb::<Probed>::new(context.arg(0)), location as u64, reason as u64 as u32);
+    0
+}
 
 /// Attached to nothing: the user side runs it with the address of a socket (`BPF_PROG_TEST_RUN`, since Linux 5.10).
 #[raw_tracepoint]

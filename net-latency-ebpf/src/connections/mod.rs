@@ -12,6 +12,7 @@
 //! a look-up); `inet_csk_accept`'s return (a kretprobe or a trampoline with the return value, which 5.10 has not for all, where the
 //! socket's graft is a call of a function, in the same task a moment later).
 
+pub mod dropped;
 pub mod listeners;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,10 @@
 use core::mem::offset_of;
 use std::vec::Vec;
 
-use net_latency_common::{AF_INET, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, Offsets};
+use net_latency_common::{
+    AF_INET, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, ETH_P_IP, ETH_P_IPV6, IPPROTO_UDP,
+    Offsets,
+};
 
 use super::*;
 use crate::{
@@ -51,6 +54,9 @@ struct Fields {
     protocol: u16,
     skb_protocol: u16,
     source_port: u16,
+    skb_head: u64,
+    skb_network: u16,
+    rest: [u16; 3],
 }
 
 #[repr(C)]
@@ -120,6 +126,8 @@ impl Kernel {
                 tcp_skb_cb_tcp_gso_segs: at(offset_of!(Fields, gso_segs)),
                 tcp_skb_cb_tcp_flags: at(offset_of!(Fields, tcp_flags)),
                 sk_buff_protocol: at(offset_of!(Fields, skb_protocol)),
+                sk_buff_head: at(offset_of!(Fields, skb_head)),
+                sk_buff_network_header: at(offset_of!(Fields, skb_network)),
                 net_ns_inum: at(offset_of!(Other, inode)),
                 task_struct_group_leader: at(offset_of!(Other, leader)),
                 task_struct_flags: at(offset_of!(Other, flags)),
@@ -594,4 +602,54 @@ fn a_reset_that_came_while_closing_is_noted() {
         client.becomes(state::FIN_WAIT1, state::CLOSE);
         assert_eq!(one().flags & CONNECTION_RESET, noted);
     }
+}
+
+/// A packet of that protocol between these ports, behind an IP header of that length. `is_rest`: its first bytes are another fragment's.
+fn packet(version: u8, protocol: u8, [source, destination]: [u16; 2], len: usize, is_rest: bool) -> [u8; 64] {
+    let mut bytes = [0xee; 64];
+    let header = &mut bytes[16..];
+    header[0] = version << 4 | if version == 4 { (len / 4) as u8 } else { 0 };
+    header[if version == 4 { 9 } else { 6 }] = protocol;
+    header[6..8].copy_from_slice(&if version == 6 { [protocol, 64] } else { [0x20 | u8::from(is_rest), 0] });
+    header[len..len + 2].copy_from_slice(&source.to_be_bytes());
+    header[len + 2..len + 4].copy_from_slice(&destination.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn dropped_packets_are_counted_by_place_and_service() {
+    let kernel = Kernel::new();
+    Machine::with(|machine| {
+        machine.settings.ephemeral_ports = 32_768 | 60_999 << 16;
+        machine.entries = 4;
+    });
+    dropped::make_room();
+    let memory = memory::take(memory::slab(64));
+    let drop = |protocol: u16, bytes: [u8; 64], location: u64, reason: u32| {
+        memory::write(memory, bytes);
+        let skb = kernel.socket(0, 0);
+        skb.set(|fields| (fields.skb_protocol, fields.skb_head, fields.skb_network) = (protocol, memory, 16));
+        dropped::dropped(skb.skb(), location, reason);
+    };
+    let [there, back] = [[CLIENT_PORT, 53], [53, CLIENT_PORT]];
+    // A query and an answer, whose header has options; and a segment of IPv6.
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, false), 7, 8);
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, back, 24, false), 7, 8);
+    drop(ETH_P_IPV6, packet(6, IPPROTO_TCP, [CLIENT_PORT, SERVER_PORT], 40, false), 9, 2);
+    // Elsewhere, and for another reason.
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, false), 7, 3);
+    // For these there is no room any more.
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, false), 11, 3);
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, false), 12, 3);
+    // A later fragment has no ports, ICMP none either, and what is no packet of IP looks like one.
+    drop(ETH_P_IP, packet(4, IPPROTO_UDP, there, 20, true), 7, 8);
+    drop(ETH_P_IP, packet(4, 1, there, 20, false), 7, 8);
+    drop(0, packet(4, IPPROTO_UDP, there, 20, false), 7, 8);
+    let mut all: Vec<_> = dropped::all()
+        .into_iter()
+        .map(|(place, count)| (place.location, place.reason, place.protocol, place.port, count))
+        .collect();
+    all.sort_unstable();
+    let (tcp, udp) = (IPPROTO_TCP, IPPROTO_UDP);
+    assert_eq!(all, [(0, 0, 0, 0, 2), (7, 3, udp, 53, 1), (7, 8, udp, 53, 2), (9, 2, tcp, SERVER_PORT, 1)]);
 }

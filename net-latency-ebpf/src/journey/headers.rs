@@ -1,6 +1,6 @@
 //! The headers of a packet, wherever its skb says that they are.
 
-use net_latency_common::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP};
+use net_latency_common::{AF_INET, AF_INET6, ETH_P_IP, ETH_P_IPV6, IPPROTO_TCP, IPPROTO_UDP};
 
 use crate::{
     flow::addresses::AddrPair,
@@ -28,13 +28,10 @@ pub(super) struct Headers {
 /// the skb's own buffer.
 #[inline(always)]
 pub(super) fn at_data<M: Memory>(skb: Skb<M>) -> Option<Headers> {
-    // ETH_P_IP and ETH_P_IPV6 in network order.
-    const IP: u16 = 0x0800_u16.to_be();
-    const IPV6: u16 = 0x86dd_u16.to_be();
     let protocol: u16 = skb.field(offset!(sk_buff_protocol));
     let family = match protocol {
-        IP => AF_INET,
-        IPV6 => AF_INET6,
+        ETH_P_IP => AF_INET,
+        ETH_P_IPV6 => AF_INET6,
         _ => return None,
     };
     let data: *const u8 = skb.field(offset!(sk_buff_data));

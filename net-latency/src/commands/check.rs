@@ -297,6 +297,7 @@ mod tests {
             is_preemptible: false,
             counts_missed_kprobes: true,
             shows_drops: true,
+            drop_reasons: Default::default(),
         }
     }
 

@@ -1,4 +1,6 @@
-//! Services whose sockets or accept queues drop what they get.
+//! Services whose sockets or accept queues drop what they get, and where else the kernel drops packets.
+
+use std::cmp::Reverse;
 
 use net_latency_common::{Counter, Direction};
 
@@ -8,10 +10,35 @@ use super::{
     item::Item,
     listening::Queues,
     model::Model,
-    service::Processes,
+    service::{Processes, Service},
     words,
 };
 use crate::{accounting::Losses, packet::event::Protocol};
+
+/// What the kernel has dropped in one place, of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// Of which protocol.
+    pub(crate) protocol: Protocol,
+    /// The service's port.
+    pub(crate) port: u16,
+    /// Packets.
+    pub(crate) count: u64,
+    /// The kernel's function, where its name is known.
+    pub(crate) function: Option<String>,
+    /// The kernel's reason, since Linux 5.17.
+    pub(crate) reason: Option<String>,
+}
+
+/// The places where most packets of that service's port were dropped.
+pub(super) fn places(model: &Model, service: &Service) -> impl Iterator<Item = String> {
+    /// More are no help.
+    const MOST: usize = 3;
+    let is_its = |drop: &&Dropped| (drop.protocol, drop.port) == (service.protocol, service.port);
+    let mut all: Vec<_> = model.drops.iter().filter(is_its).collect();
+    all.sort_by_key(|drop| Reverse(drop.count));
+    all.into_iter().take(MOST).map(words::dropped_in).collect::<Vec<_>>().into_iter()
+}
 
 /// Datagrams and segments dropped at sockets that make a cause. Sockets that close drop some.
 const LEAST_DROPPED: u64 = 10;

@@ -4,7 +4,7 @@ use net_latency_common::{Direction, Held};
 
 use super::{
     cause::Cause,
-    drops::is_often_full,
+    drops::{is_often_full, places},
     finding::{Confidence, Finding, Normal, OfAnswers, ServiceAnswers, Unsure, Who},
     holders::HeldBy,
     item::Item,
@@ -393,6 +393,7 @@ impl<'a> Judge<'a> {
             if side.needless > 0 {
                 evidence.push(words::needless(side.needless));
             }
+            evidence.extend(places(self.model, service));
         } else {
             let is_of_answers = suspect.item == Item::Service || suspect.slow.is_some();
             let what = if is_of_answers { "answers" } else { "packets" };

@@ -39,6 +39,7 @@ mod windows;
 mod words;
 
 pub(crate) use self::{
-    finding::Verdict, headline::Headline, listening::Listening, machine::Sensors, verdict::judge,
+    drops::Dropped, finding::Verdict, headline::Headline, listening::Listening, machine::Sensors,
+    verdict::judge,
 };
 pub use self::{model::Model, recent::Recent};

@@ -14,6 +14,7 @@ use net_latency_common::{
 use super::{
     answers::{Over, Way},
     connections::{Connections, Exchange, Half, Other, Pending},
+    drops::Dropped,
     item::Item,
     listening::Listening,
     machine::Machine,
@@ -92,6 +93,8 @@ pub struct Model {
     pub(super) machine: Machine,
     /// Listening sockets.
     pub(super) listening: Listening,
+    /// What the kernel has dropped.
+    pub(super) drops: Vec<Dropped>,
 }
 
 impl Model {
@@ -117,6 +120,7 @@ impl Model {
             has_parts: false,
             machine: Machine::default(),
             listening: Listening::default(),
+            drops: Vec::new(),
         }
     }
 
@@ -483,6 +487,11 @@ impl Model {
     /// What connections waited for.
     pub(crate) fn set_listening(&mut self, listening: Listening) {
         self.listening = listening;
+    }
+
+    /// What the kernel has dropped meanwhile.
+    pub(crate) fn set_drops(&mut self, drops: Vec<Dropped>) {
+        self.drops = drops;
     }
 
     /// Nothing more will come.

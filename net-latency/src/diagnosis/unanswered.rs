@@ -5,6 +5,7 @@ use net_latency_common::Direction;
 use super::{
     awaited::{LEAST_ROW, Unanswered},
     cause::Cause,
+    drops::places,
     finding::{Confidence, Finding, Who},
     item::Item,
     model::Model,
@@ -21,7 +22,14 @@ const MANY: u64 = 10;
 
 /// Those that wait in vain for much.
 pub(super) fn unanswered(model: &Model) -> Vec<Finding> {
-    model.services.iter().flat_map(|service| [datagrams(service), connections(service)]).flatten().collect()
+    let all = |service| {
+        let told = [datagrams(service), connections(service)].into_iter().flatten();
+        told.map(move |mut finding| {
+            finding.evidence.extend(places(model, service));
+            finding
+        })
+    };
+    model.services.iter().flat_map(all).collect()
 }
 
 fn datagrams(service: &Service) -> Option<Finding> {

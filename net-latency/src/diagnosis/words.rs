@@ -7,6 +7,7 @@ use net_latency_common::{Direction, Held};
 use super::{
     cause::Cause,
     did::Did,
+    drops::Dropped,
     finding::{Confidence, Finding, ServiceAnswers},
     holders::HeldBy,
     item::Item,
@@ -512,6 +513,16 @@ pub(super) fn next(cause: Cause, item: Item, service: &Service) -> String {
         Cause::CpuShort => "top -d 1".to_owned(),
         Cause::Unanswered => format!("sudo net-latency journey --drops --port {port}"),
     }
+}
+
+/// Where packets of a service were dropped.
+pub(super) fn dropped_in(drop: &Dropped) -> String {
+    let Dropped { protocol, port, count, function, reason } = drop;
+    let packets = counted(*count, "packet");
+    let function = function.as_deref().unwrap_or("an unknown function");
+    let reason = reason.as_ref().map(|reason| format!(", reason {reason}")).unwrap_or_default();
+    let were = if *count == 1 { "was" } else { "were" };
+    format!("{packets} of {} port {port} {were} dropped in {function}{reason}", protocol.name())
 }
 
 /// That command, so that it works where it is typed: in the network namespace of the service.

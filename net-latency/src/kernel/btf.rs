@@ -3,7 +3,10 @@
 //!
 //! The format is that of Documentation/bpf/btf.rst in the Linux source.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
 use rustc_hash::FxHashSet;
 
@@ -247,6 +250,17 @@ impl<'a> Btf<'a> {
             Some((read_u32(self.types, at + 4)?, self.string(read_u32(self.types, at)?)))
         };
         (0..count).filter_map(value).collect()
+    }
+
+    /// The kernel's reasons for drops, by number, as its names have them behind what they share. None before Linux 5.17.
+    #[must_use]
+    pub(crate) fn drop_reasons(&self) -> BTreeMap<u32, String> {
+        let reason = |(number, name): (u32, &[u8])| {
+            let name = std::str::from_utf8(name).ok()?;
+            let name = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"))?;
+            Some((number, name.to_owned()))
+        };
+        self.enumeration("skb_drop_reason").into_iter().filter_map(reason).collect()
     }
 
     /// Byte offset of a field such as `sock.__sk_common.skc_family`: the struct, then members by name;

@@ -254,7 +254,8 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     settings.tcp_header_only = u32::from(plan.has_target(&TCP_IN_IP));
     settings.tcp_drops_unseen = u32::from(!plan.shows_drops);
     settings.fine = u32::from(request.fine);
-    settings.tell_established = u64::from(request.tell_established);
+    settings.tell_established = u32::from(request.tell_established);
+    settings.shows_drop_reasons = u32::from(!plan.drop_reasons.is_empty());
     settings.since = monotonic_ns();
     // The standard library's hashes have random keys.
     settings.seed = RandomState::new().hash_one(());
@@ -439,7 +440,7 @@ mod tests {
     use super::*;
     use crate::probes::{
         programs_in,
-        table::{CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, SENT_ON},
+        table::{CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, SENT_ON},
     };
 
     #[test]
@@ -457,7 +458,8 @@ mod tests {
         assert_eq!(programs_in(COUNTS_OBJECT), all);
         all.extend(named(&FINE));
         assert_eq!(programs_in(FULL_OBJECT), all);
-        let mut of_connections = named(&[&CONNECTIONS[..], &FIRST_BYTES, &[EXIT], &PROCESSES].concat());
+        let mut of_connections =
+            named(&[&CONNECTIONS[..], &FIRST_BYTES, &[DROPS, EXIT], &PROCESSES].concat());
         of_connections.insert(super::super::connections::ASKED_FOR.to_owned());
         assert_eq!(programs_in(CONNECTIONS_OBJECT), of_connections);
     }

@@ -13,7 +13,7 @@ use aya::{
 };
 use net_latency_common::{
     CONNECTION_COUNTERS_MAP, CONNECTION_RECORDS_MAP, CONNECTION_SIZE, ConnectionCounters, ConnectionRecord,
-    LISTENER_SIZE, LISTENERS_MAP, ListenerRecord, OPEN_CONNECTIONS_MAP,
+    DROP_PLACES_MAP, DropPlace, LISTENER_SIZE, LISTENERS_MAP, ListenerRecord, OPEN_CONNECTIONS_MAP,
 };
 
 /// The program that is attached to nothing.
@@ -63,6 +63,7 @@ pub(crate) struct Connections {
     counters: PerCpuArray<MapData, ConnectionCounters>,
     connections: HashMap<MapData, u64, [u8; CONNECTION_SIZE]>,
     listeners: HashMap<MapData, u64, [u8; LISTENER_SIZE]>,
+    drops: HashMap<MapData, DropPlace, u64>,
     program: OwnedFd,
 }
 
@@ -77,7 +78,10 @@ impl Connections {
         program.load().context("loading the program that tells of open connections")?;
         let program = program.fd()?.as_fd().try_clone_to_owned()?;
         let mut take = |name: &'static str| ebpf.take_map(name).context(name);
+        let mut drops = HashMap::try_from(take(DROP_PLACES_MAP)?)?;
+        drops.insert(DropPlace::default(), 0, 0).context("making room for drops")?;
         Ok(Self {
+            drops,
             records: take(CONNECTION_RECORDS_MAP)?.try_into()?,
             counters: take(CONNECTION_COUNTERS_MAP)?.try_into()?,
             connections: take(OPEN_CONNECTIONS_MAP)?.try_into()?,
@@ -123,6 +127,12 @@ impl Connections {
             Which::Connections => self.connections.keys().filter_map(Result::ok).collect(),
             Which::Listeners => self.listeners.keys().filter_map(Result::ok).collect(),
         }
+    }
+
+    /// Where packets have been dropped, and how many.
+    #[must_use]
+    pub(crate) fn drops(&self) -> Vec<(DropPlace, u64)> {
+        self.drops.iter().filter_map(Result::ok).collect()
     }
 
     /// Has the kernel side write a record of a socket, if it is still in its table.

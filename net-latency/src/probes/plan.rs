@@ -1,10 +1,12 @@
 //! Which hooks to attach on the running kernel, and where.
 
+use std::collections::BTreeMap;
+
 use net_latency_common::{Direction, Offsets};
 
 use super::table::{
-    Absence, CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN, MPTCP_OUT,
-    Mechanism, PROCESSES, Program, Programs, SENT_ON,
+    Absence, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN,
+    MPTCP_OUT, Mechanism, PROCESSES, Program, Programs, SENT_ON,
 };
 use crate::{
     error::Failure,
@@ -42,6 +44,8 @@ pub struct Scope {
     pub connections: bool,
     /// Also when their first bytes came and went.
     pub first_bytes: bool,
+    /// Also where packets are dropped.
+    pub drops: bool,
 }
 
 impl Scope {
@@ -57,6 +61,7 @@ impl Scope {
             fine: false,
             connections: false,
             first_bytes: false,
+            drops: false,
         }
     }
 
@@ -106,6 +111,8 @@ pub struct Plan {
     pub is_preemptible: bool,
     /// Whether the tracepoint `kfree_skb` shows what TCP drops, as it does since Linux 5.18 (`tcp_drop_reason`).
     pub shows_drops: bool,
+    /// The kernel's reasons for drops, by number; none before Linux 5.17.
+    pub drop_reasons: BTreeMap<u32, String>,
     /// Whether the kernel counts calls that a kprobe's program missed.
     pub counts_missed_kprobes: bool,
 }
@@ -177,6 +184,7 @@ impl Plan {
             choices,
             offsets,
             shows_drops,
+            drop_reasons: btf.drop_reasons(),
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
     }
@@ -224,6 +232,7 @@ fn choose(
         .into_iter()
         .filter(|_| scope.connections)
         .chain(FIRST_BYTES.into_iter().filter(|_| scope.first_bytes))
+        .chain([DROPS].into_iter().filter(|_| scope.drops))
         .chain(of_packets)
         .chain(exit)
         .chain(processes.iter().copied())
@@ -250,7 +259,7 @@ fn choose(
 /// The names that are looked up in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
     let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
-    let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES);
+    let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES).chain([DROPS]);
     layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| hook.candidates).copied())
 }
 

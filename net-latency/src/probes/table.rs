@@ -400,6 +400,10 @@ pub(crate) const FIRST_BYTES: [Hook; 3] = [
     optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
 ];
 
+/// Shows where packets are dropped, with connections.
+pub(crate) const DROPS: Hook =
+    Hook { stage: Stage::Connection, ..process(&["kfree_skb"], "raw_thrown_away") };
+
 /// Shows packets that are sent on without IP, where the other way's hook on the same tracepoint, which does so too, is not needed.
 pub(crate) const SENT_ON: Hook = Hook {
     absence: Absence::Harmless,

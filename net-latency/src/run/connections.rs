@@ -1,11 +1,14 @@
 //! Tracing connections, for the view of them and for what has them beside packets.
 
-use net_latency_common::{ConnectionCounter, ConnectionCounters};
+use std::collections::BTreeMap;
+
+use net_latency_common::{ConnectionCounter, ConnectionCounters, DropPlace};
 
 use super::notice::Notice;
 use crate::{
+    diagnosis::Dropped,
     error::Failure,
-    kernel,
+    kernel::{self, symbols::Opened},
     message::tell,
     packet::event::Protocol,
     probes::{
@@ -31,6 +34,8 @@ pub(crate) struct Also {
     pub(crate) first_bytes: bool,
     /// A record of each client's when it is established.
     pub(crate) established: bool,
+    /// Where the kernel drops packets.
+    pub(crate) drops: bool,
 }
 
 /// The attached kernel side of connections. Dropping it detaches everything.
@@ -38,6 +43,8 @@ pub(crate) struct Tracing {
     probes: Probes,
     /// Where records come from.
     pub(crate) capture: Connections,
+    /// The kernel's names of reasons for drops, by number.
+    reasons: BTreeMap<u32, String>,
     /// The counts before [`Self::begin`].
     before: ConnectionCounters,
     /// Those lost by the last warning, of which there is none if it is quiet.
@@ -58,7 +65,12 @@ impl Tracing {
         also: Also,
         is_quiet: bool,
     ) -> Result<Self, Failure> {
-        let scope = Scope { connections: true, first_bytes: also.first_bytes, ..Scope::of(filter) };
+        let scope = Scope {
+            connections: true,
+            first_bytes: also.first_bytes,
+            drops: also.drops,
+            ..Scope::of(filter)
+        };
         let plan = Plan::new(&kernel::read_btf()?, scope)?;
         let notice = Notice::new(format!("attaching {} programs …", plan.choices.len()), is_quiet);
         let request = Request {
@@ -69,10 +81,11 @@ impl Tracing {
             ..Request::default()
         };
         let (mut probes, mut ebpf) = attach::attach(&plan, backend, &request)?;
-        drop((notice, plan));
+        drop(notice);
+        let reasons = plan.drop_reasons;
         let capture = Connections::take(&mut ebpf)?;
         probes.release(ebpf);
-        Ok(Self { probes, capture, before: ConnectionCounters::default(), lost: 0, is_quiet })
+        Ok(Self { probes, capture, reasons, before: ConnectionCounters::default(), lost: 0, is_quiet })
     }
 
     /// [`Self::start`] beside packets that are traced. The part of their filter that is of packets alone does not count.
@@ -150,6 +163,20 @@ impl Tracing {
             tell(format_args!("{new} connections lost just now: a filter helps"));
         }
         Ok(())
+    }
+
+    /// What the kernel has dropped, and where.
+    pub(crate) fn drops(&self) -> Vec<Dropped> {
+        let symbols = Opened::new().ok();
+        let named = |(place, count): (DropPlace, u64)| Dropped {
+            protocol: Protocol::of(place.protocol),
+            port: place.port,
+            count,
+            function: symbols.as_ref().and_then(|symbols| symbols.function_at(place.location)),
+            reason: self.reasons.get(&place.reason).cloned(),
+        };
+        let is_known = |(place, count): &(DropPlace, u64)| *count > 0 && *place != DropPlace::default();
+        self.capture.drops().into_iter().filter(is_known).map(named).collect()
     }
 
     /// The sockets in one of the kernel side's tables, in parts whose records fit its buffer together.

@@ -319,6 +319,16 @@ hash_map!(
 );
 
 #[cfg(test)]
+impl<K: Copy + 'static, V: Copy + 'static> HashMap<K, V> {
+    /// All entries.
+    pub(crate) fn all(&self) -> Vec<(K, V)> {
+        // SAFETY: in a map of this thread's machine.
+        let entry = |node: &Node<K, V>| (node.key, unsafe { node.value.cast::<V>().read() });
+        self.with(|entries| entries.nodes.iter().map(entry).collect())
+    }
+}
+
+#[cfg(test)]
 impl<K: Copy + 'static, V: 'static> LruHashMap<K, V> {
     /// All values.
     pub(crate) fn values(&self) -> Vec<*mut V> {

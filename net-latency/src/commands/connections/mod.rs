@@ -68,7 +68,7 @@ async fn trace(config: &ConnectionsConfig, tracing: &TracingConfig) -> Result<()
         tracing.backend,
         tracing.buffer_bytes,
         MAX_CONNECTIONS,
-        Also { first_bytes: true, established: false },
+        Also { first_bytes: true, ..Also::default() },
         config.quiet,
     )?;
     selected.are_there()?;

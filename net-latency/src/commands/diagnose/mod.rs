@@ -197,13 +197,14 @@ impl Live {
         read_queues(&mut self.queues, &mut self.model, Clock::sample())?;
         match self.queues.take() {
             Some(queues) => {
-                let (listening, is_whole) = queues.finish()?;
+                let (listening, is_whole, drops) = queues.finish()?;
                 self.model.set_listening(listening);
+                self.model.set_drops(drops);
                 if !is_whole {
                     machine.miss("accept queues and handshakes of some connections (there were too many)");
                 }
             }
-            None => machine.miss("accept queues and handshakes (they were not traced)"),
+            None => machine.miss("accept queues, handshakes and drops (they were not traced)"),
         }
         self.model.set_machine(machine);
         let mut losses = self.tracer.detach()?;

@@ -1,11 +1,11 @@
-//! Accept queues and handshakes beside packets: the kernel side of connections is attached too.
+//! Accept queues, handshakes and drops beside packets: the kernel side of connections is attached too.
 
 use std::collections::HashMap;
 
 use net_latency_common::{CONNECTION_OPEN, ConnectionRecord, ListenerRecord};
 
 use crate::{
-    diagnosis::Listening,
+    diagnosis::{Dropped, Listening},
     error::Failure,
     probes::connections::{Told, Which},
     request::{DiagnoseConfig, TracingConfig},
@@ -24,8 +24,8 @@ pub(super) struct Queues {
 impl Queues {
     /// Attaches and begins, unless the filter asks for what connections don't have. Nothing, which is said, where this kernel can't.
     pub(super) fn start(config: &DiagnoseConfig, tracing: &TracingConfig) -> Option<Self> {
-        let what = "accept queues and handshakes are not looked at";
-        let also = Also { first_bytes: true, established: true };
+        let what = "accept queues, handshakes and drops are not looked at";
+        let also = Also { first_bytes: true, established: true, drops: true };
         let tracing = Tracing::begin_beside(&config.filter, tracing.backend, also, config.quiet, what)?;
         Some(Self { tracing, known: Listening::default(), listeners: HashMap::new() })
     }
@@ -66,11 +66,11 @@ impl Queues {
         Ok(())
     }
 
-    /// The queues at the end, when all that waits was read, and whether they are of all connections.
+    /// The queues at the end, when all that waits was read, whether they are of all connections, and what was dropped.
     ///
     /// # Errors
     /// If open connections can't be looked up.
-    pub(super) fn finish(mut self) -> Result<(Listening, bool), Failure> {
+    pub(super) fn finish(mut self) -> Result<(Listening, bool, Vec<Dropped>), Failure> {
         for which in [Which::Connections, Which::Listeners] {
             for sockets in self.tracing.sockets(which) {
                 self.tracing.ask(&sockets)?;
@@ -79,6 +79,6 @@ impl Queues {
         }
         self.listeners.values().for_each(|record| self.known.listener(record));
         let is_whole = lost(&self.tracing.counters()?) == 0;
-        Ok((self.known, is_whole))
+        Ok((self.known, is_whole, self.tracing.drops()))
     }
 }

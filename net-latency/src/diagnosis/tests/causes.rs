@@ -382,6 +382,24 @@ fn requests_without_an_answer_are_told() {
     let finding = faults(&verdict)[0];
     assert_eq!((finding.packets, finding.affected, finding.confidence), (70, 10, Confidence::High));
     assert!(finding.evidence[1].starts_with("it waited 50."), "{:?}", finding.evidence);
+    // Where they were dropped, if that is known; other services' are not its.
+    let drop = |port, count, reason: Option<&str>| Dropped {
+        protocol: Protocol::Udp,
+        port,
+        count,
+        function: Some("nft_do_chain".to_owned()),
+        reason: reason.map(str::to_owned),
+    };
+    let mut model = into_udp(traffic(6, true)).model();
+    model.set_drops(vec![drop(54, 5, None), drop(53, 1, None), drop(53, 9, Some("NETFILTER_DROP"))]);
+    let verdict = judge(&model, None);
+    assert_eq!(
+        faults(&verdict)[0].evidence[2..],
+        [
+            "9 packets of udp port 53 were dropped in nft_do_chain, reason NETFILTER_DROP",
+            "1 packet of udp port 53 was dropped in nft_do_chain"
+        ]
+    );
     // Two of many are none, and who never gets an answer may not expect one.
     for (each, is_answered) in [(30, true), (6, false)] {
         let verdict = as_udp(traffic(each, is_answered));

@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::{
     Headline, Model, Recent,
     cause::Cause,
+    drops::Dropped,
     finding::{Confidence, Finding, Verdict},
     item::Item,
     json, judge,
@@ -34,7 +35,7 @@ use crate::{
     kernel::{cpus::Ran, tasks::Allowed},
     output::{Options, Writer, schema, tests::any_record},
     packet::event::{
-        Event,
+        Event, Protocol,
         fixtures::{WALL_NS, comm, outgoing, udp},
         held_name,
     },
@@ -354,8 +355,13 @@ impl Traffic {
     }
 }
 
-/// The verdict of this traffic as UDP, which has no ACKs.
-fn as_udp(mut traffic: Traffic) -> Verdict {
+/// The verdict of this traffic as UDP.
+fn as_udp(traffic: Traffic) -> Verdict {
+    into_udp(traffic).verdict()
+}
+
+/// This traffic as UDP, which has no ACKs.
+fn into_udp(mut traffic: Traffic) -> Traffic {
     for (wall, record, parts) in &mut traffic.packets {
         *record = udp(*record);
         if record.direction == Direction::Out as u8 {
@@ -363,7 +369,7 @@ fn as_udp(mut traffic: Traffic) -> Verdict {
             parts[2] = unknown_part(Unknown::NoStamp);
         }
     }
-    traffic.verdict()
+    traffic
 }
 
 const SECOND: u64 = 1_000 * MS;

@@ -271,7 +271,7 @@ impl Plan {
                 "run net-latency as root, with sysctl kernel.kptr_restrict=1 or 0",
             ));
         }
-        let reasons = btf.enumeration("skb_drop_reason");
+        let reasons = btf.drop_reasons();
         let settings = JourneySettings {
             per_cpu_offset: symbols.variable("__per_cpu_offset"),
             preempt_count: arch::preempt_count(&btf, |name| symbols.variable(name)).unwrap_or(0),
@@ -287,11 +287,6 @@ impl Plan {
             begin_in,
             positions: [0; SLOTS],
         };
-        let reason = |(number, name): (u32, &[u8])| {
-            let name = std::str::from_utf8(name).ok()?;
-            let name = name.strip_prefix("SKB_DROP_REASON_").or_else(|| name.strip_prefix("SKB_"))?;
-            Some((number, name.to_owned()))
-        };
         Ok(Self {
             settings,
             offsets: layout::offsets(&btf).map_err(unreadable)?,
@@ -302,7 +297,7 @@ impl Plan {
             names: Names {
                 addresses: symbols.functions,
                 slots: Vec::new(),
-                reasons: reasons.into_iter().filter_map(reason).collect(),
+                reasons,
                 interrupt: interrupt_name,
                 symbols: symbols::Opened::new().ok(),
             },

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
-    net::{Path, Version, counter},
+    net::{Path, Version, counter, drop_port},
     peers::{CLIENT, Pair, Peer, SERVER},
     tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
 };
@@ -29,6 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     ("diagnose_finds_small_writes_that_wait", small_writes),
     ("diagnose_finds_a_slow_application", slow_application),
     ("diagnose_finds_a_socket_that_drops", socket_drops),
+    ("diagnose_says_where_requests_are_dropped", requests_dropped),
     ("diagnose_blames_nobody_in_a_healthy_system", healthy),
     ("diagnose_ends_by_duration_as_text", text),
 ];
@@ -307,6 +308,44 @@ fn socket_drops(backend: Backend) -> Result<()> {
         drop["pid"] == receiver.pid() && drop["port"] == port && drop["affected"] == SENT - taken,
         outcome.fault(format_args!("{} dropped, but {drop}", SENT - taken), [])
     );
+    Ok(())
+}
+
+/// A rule drops some requests, and the count is the rule's: those that were sent meanwhile.
+fn requests_dropped(backend: Backend) -> Result<()> {
+    const PORT: u16 = 7_053;
+    const DROPPED: u64 = 4;
+    let path = Path::veth(Version::V4)?;
+    let (near, far) = path.addresses();
+    let mut client = path.near(|| Peer::spawn(CLIENT))?;
+    let mut server = path.far(|| Peer::spawn(SERVER))?;
+    server.ask(&format!("udp bind {far} {PORT}"))?;
+    client.ask(&format!("udp bind {near}"))?;
+    let port = PORT.to_string();
+    let sink = Sink::Redirected(Scratch::new("diagnose"));
+    let arguments = ["--port", &port, "--duration", "10m"];
+    let tool = Launch::new(backend).view("diagnose").args(&arguments).sink(sink).start()?;
+    server.tell("udp echo 2")?;
+    client.ask(&format!("udp request-to {far}:{PORT} 2 100"))?;
+    server.answer()?;
+    path.far(|| drop_port(PORT))?;
+    for _ in 0..DROPPED {
+        client.ask(&format!("udp send-to {far}:{PORT} 1 100"))?;
+        // After a second it has no answer.
+        sleep(Duration::from_millis(1_100));
+    }
+    let outcome = tool.stop()?;
+    let verdict = verdict(&outcome)?;
+    let said = said_of(&verdict, client.pid())?;
+    ensure!(said == [("unanswered".to_owned(), "out".to_owned())], outcome.fault(&verdict, []));
+    let evidence = verdict["findings"][0]["evidence"].as_array().context("no evidence")?;
+    let start = format!("{DROPPED} packets of udp port {PORT} were dropped in n");
+    let place = evidence.iter().filter_map(Value::as_str).find(|line| line.starts_with(&start));
+    let place = place.with_context(|| outcome.fault(format_args!("not where: {verdict}"), []))?;
+    // Since Linux 5.17 with the reason.
+    let is_told =
+        ["in nf_hook_slow", "in nft_do_chain", "reason NETFILTER_DROP"].iter().any(|it| place.ends_with(it));
+    ensure!(is_told, outcome.fault(place, []));
     Ok(())
 }
 
