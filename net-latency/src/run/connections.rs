@@ -45,6 +45,8 @@ pub(crate) struct Tracing {
     pub(crate) capture: Connections,
     /// The kernel's names of reasons for drops, by number.
     reasons: BTreeMap<u32, String>,
+    /// Where functions are looked up that dropped packets, opened while this process may.
+    symbols: Option<Opened>,
     /// The counts before [`Self::begin`].
     before: ConnectionCounters,
     /// Those lost by the last warning, of which there is none if it is quiet.
@@ -83,9 +85,18 @@ impl Tracing {
         let (mut probes, mut ebpf) = attach::attach(&plan, backend, &request)?;
         drop(notice);
         let reasons = plan.drop_reasons;
+        let symbols = if also.drops { Opened::new().ok() } else { None };
         let capture = Connections::take(&mut ebpf)?;
         probes.release(ebpf);
-        Ok(Self { probes, capture, reasons, before: ConnectionCounters::default(), lost: 0, is_quiet })
+        Ok(Self {
+            probes,
+            capture,
+            reasons,
+            symbols,
+            before: ConnectionCounters::default(),
+            lost: 0,
+            is_quiet,
+        })
     }
 
     /// [`Self::start`] beside packets that are traced. The part of their filter that is of packets alone does not count.
@@ -167,12 +178,11 @@ impl Tracing {
 
     /// What the kernel has dropped, and where.
     pub(crate) fn drops(&self) -> Vec<Dropped> {
-        let symbols = Opened::new().ok();
         let named = |(place, count): (DropPlace, u64)| Dropped {
             protocol: Protocol::of(place.protocol),
             port: place.port,
             count,
-            function: symbols.as_ref().and_then(|symbols| symbols.function_at(place.location)),
+            function: self.symbols.as_ref().and_then(|symbols| symbols.function_at(place.location)),
             reason: self.reasons.get(&place.reason).cloned(),
         };
         let is_known = |(place, count): &(DropPlace, u64)| *count > 0 && *place != DropPlace::default();
