@@ -12,7 +12,9 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use regex_lite::Regex;
 use walkdir::{DirEntry, WalkDir};
 
-use super::table::{CLOSE, CONNECTIONS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, Programs, SENT_ON};
+use super::table::{
+    CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, Programs, SENT_ON,
+};
 use crate::{packet::event::IpVersion, written};
 
 const HEAD: &str = "# Hooks and maps
@@ -24,7 +26,7 @@ says what the running kernel has. The object for tests has `SKIPS` besides (`ski
 ";
 
 /// Views, and their hooks.
-const SETS: [(&str, &[Hook]); 7] = [
+const SETS: [(&str, &[Hook]); 8] = [
     ("The stream, `top`, `diagnose`, `hist`, `export`, `record`", &HOOKS),
     ("`--stages fine`", &FINE),
     ("A COMMAND's processes (`--stages fine`: the first)", &PROCESSES),
@@ -35,6 +37,7 @@ const SETS: [(&str, &[Hook]); 7] = [
         &CONNECTIONS,
     ),
     ("`connections`; besides, `diagnose`", &FIRST_BYTES),
+    ("`diagnose` besides", &[DROPS]),
 ];
 
 /// Objects, and which maps are listed under which of them.
