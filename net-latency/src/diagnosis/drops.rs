@@ -6,6 +6,7 @@ use net_latency_common::{Counter, Direction};
 
 use super::{
     cause::Cause,
+    dropped::Dropped,
     finding::{Confidence, Finding, Who},
     item::Item,
     listening::Queues,
@@ -15,31 +16,6 @@ use super::{
 };
 use crate::{accounting::Losses, packet::event::Protocol};
 
-/// What the kernel has dropped in one place, of one service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dropped {
-    /// Of which protocol.
-    pub(crate) protocol: Protocol,
-    /// The service's port.
-    pub(crate) port: u16,
-    /// Packets.
-    pub(crate) count: u64,
-    /// The kernel's function, where its name is known.
-    pub(crate) function: Option<String>,
-    /// The kernel's reason, since Linux 5.17.
-    pub(crate) reason: Option<String>,
-}
-
-/// The places where most packets of that service's port were dropped.
-pub(super) fn places(model: &Model, service: &Service) -> impl Iterator<Item = String> {
-    /// More are no help.
-    const MOST: usize = 3;
-    let is_its = |drop: &&Dropped| (drop.protocol, drop.port) == (service.protocol, service.port);
-    let mut all: Vec<_> = model.drops.iter().filter(is_its).collect();
-    all.sort_by_key(|drop| Reverse(drop.count));
-    all.into_iter().take(MOST).map(words::dropped_in).collect::<Vec<_>>().into_iter()
-}
-
 /// Datagrams and segments dropped at sockets that make a cause. Sockets that close drop some.
 const LEAST_DROPPED: u64 = 10;
 const LEAST_DROPPED_PERCENT: u64 = 1;
@@ -48,6 +24,16 @@ const LEAST_OVERFLOWS: u64 = 5;
 const MANY: u64 = 30;
 /// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`).
 const AGAIN_NS: u128 = 1_000_000_000;
+
+/// The places where most packets of that service's port were dropped.
+pub(super) fn places(model: &Model, service: &Service) -> Vec<String> {
+    /// More are no help.
+    const MOST: usize = 3;
+    let is_its = |drop: &&Dropped| (drop.protocol, drop.port) == (service.protocol, service.port);
+    let mut all: Vec<_> = model.drops.iter().filter(is_its).collect();
+    all.sort_by_key(|drop| Reverse(drop.count));
+    all.into_iter().take(MOST).map(words::dropped_in).collect()
+}
 
 /// The services whose sockets drop much of what they get, and the machine for drops of unknown sockets.
 pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {

@@ -13,6 +13,7 @@ mod cause;
 mod connections;
 mod datagrams;
 mod did;
+mod dropped;
 mod drops;
 mod finding;
 mod headline;
@@ -39,7 +40,7 @@ mod windows;
 mod words;
 
 pub(crate) use self::{
-    drops::Dropped, finding::Verdict, headline::Headline, listening::Listening, machine::Sensors,
+    dropped::Dropped, finding::Verdict, headline::Headline, listening::Listening, machine::Sensors,
     verdict::judge,
 };
 pub use self::{model::Model, recent::Recent};

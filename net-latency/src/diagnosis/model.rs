@@ -14,7 +14,7 @@ use net_latency_common::{
 use super::{
     answers::{Over, Way},
     connections::{Connections, Exchange, Half, Other, Pending},
-    drops::Dropped,
+    dropped::Dropped,
     item::Item,
     listening::Listening,
     machine::Machine,

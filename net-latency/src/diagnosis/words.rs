@@ -7,7 +7,7 @@ use net_latency_common::{Direction, Held};
 use super::{
     cause::Cause,
     did::Did,
-    drops::Dropped,
+    dropped::Dropped,
     finding::{Confidence, Finding, ServiceAnswers},
     holders::HeldBy,
     item::Item,

@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::{
     Headline, Model, Recent,
     cause::Cause,
-    drops::Dropped,
+    dropped::Dropped,
     finding::{Confidence, Finding, Verdict},
     item::Item,
     json, judge,
