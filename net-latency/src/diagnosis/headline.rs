@@ -174,17 +174,22 @@ fn is_counted(finding: &Finding) -> bool {
 
 const NOTHING_SLOW: &str = "Nothing slow";
 
-fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
-    let seen = &verdict.seen;
-    let mut judged: Vec<_> = Vec::new();
+/// Services of which nothing is slow.
+pub(super) fn judged(verdict: &Verdict) -> usize {
+    let mut judged: Vec<&Who> = Vec::new();
     for Normal { who, .. } in &verdict.normal {
         // Both directions of one service.
-        let whose = (&who.process, who.processes, who.port, who.protocol);
-        if !judged.contains(&whose) {
-            judged.push(whose);
+        if !judged.iter().any(|known| known.is_same(who)) {
+            judged.push(who);
         }
     }
-    let others = seen.services.saturating_sub(judged.len());
+    judged.len()
+}
+
+fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
+    let seen = &verdict.seen;
+    let judged = judged(verdict);
+    let others = seen.services.saturating_sub(judged);
     let others = match others {
         0 => String::new(),
         others => format!("; too few packets of {others} more"),
@@ -197,7 +202,7 @@ fn of_normal(verdict: &Verdict, elapsed_ns: u64) -> Vec<String> {
             format!("{NOTHING_SLOW}{limits}"),
         ];
     }
-    let services = counted(judged.len() as u64, "service");
+    let services = counted(judged as u64, "service");
     let packets = counted(seen.packets.iter().sum(), "packet");
     let elapsed = seconds(elapsed_ns);
     if seen.stalls > 0 {

@@ -16,7 +16,17 @@ const FIRST: usize = 3;
 /// The slow services, by how much and why, in a line each; or that nothing is slow.
 pub(crate) fn first_lines(verdict: &Verdict) -> Vec<String> {
     let first: Vec<_> = verdict.findings.iter().take(FIRST).map(headline::first_line).collect();
-    if first.is_empty() { vec![format!("nothing is slow{}", verdict.seen.limits())] } else { first }
+    if first.is_empty() { vec![nothing(verdict)] } else { first }
+}
+
+/// Why there are no findings.
+fn nothing(verdict: &Verdict) -> String {
+    let Verdict { normal, unsure, seen, .. } = verdict;
+    match (seen.packets, normal.is_empty() && !unsure.is_empty()) {
+        ([0, 0], _) => "no packets were seen".to_owned(),
+        (_, true) => format!("too few packets to say whether anything is slow{}", seen.limits()),
+        (_, false) => format!("nothing is slow{}", seen.limits()),
+    }
 }
 
 /// Appends it: a line for each slow service, then the evidence. `is_all`: each finding, and normal times.
@@ -43,6 +53,10 @@ pub(crate) fn write(verdict: &Verdict, is_all: bool, out: &mut Vec<u8>) {
                 Human(seen.window_ns)
             ),
         );
+    }
+    let left = seen.services.saturating_sub(headline::judged(verdict));
+    if !is_all && findings.is_empty() && left > 0 {
+        line(out, format_args!("\nNot judged: {}: --all says why", counted(left as u64, "service")));
     }
     if is_all {
         write_answers(answers, out);
