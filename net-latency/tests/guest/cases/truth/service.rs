@@ -39,6 +39,8 @@ const LEN: usize = 100;
 const TIME: Duration = Duration::from_millis(20);
 /// Of the time that its own clock says, a figure may differ by N percent.
 const PERCENT: u64 = 5;
+/// Between two ticks of Debian's kernels (`CONFIG_HZ=250`), ns.
+const TICK_NS: u64 = 4_000_000;
 
 /// What a server's thread says itself of an answer, ns.
 #[derive(Clone, Copy, Debug)]
@@ -100,13 +102,25 @@ fn works() {
     }
 }
 
-/// How much what the tool says of all answers differs from what the server says. Of one answer nothing can be said: on an emulated
-/// processor the clock of a thread's CPU time may go by ticks of 4 ms, and be ahead of what has passed.
+fn median(all: impl Iterator<Item = u64>) -> u64 {
+    let mut all: Vec<_> = all.collect();
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+/// How much what the tool says of most answers differs from what the server says, which is so long.
 fn expect_alike(what: &str, rounds: &[(Told, Own)], of: impl Fn(&Told, &Own) -> (u64, u64)) -> Result<()> {
-    let (told, own): (Vec<_>, Vec<_>) = rounds.iter().map(|(told, own)| of(told, own)).unzip();
-    let [told, own] = [told, own].map(|all| all.into_iter().sum::<u64>());
-    println!("{what}: {told} ns, and by its own clock {own}");
-    ensure!(told.abs_diff(own) * 100 <= own * PERCENT, "{what}: {told} ns are not {own}: {rounds:?}");
+    let typical = median(rounds.iter().map(|(told, own)| of(told, own).1));
+    let differs = median(rounds.iter().map(|(told, own)| {
+        let (told, own) = of(told, own);
+        told.abs_diff(own)
+    }));
+    // On a loaded machine an emulated processor's clock may be found unstable. That of CPU time goes by ticks then, which shows: a
+    // thread has had more of it than has passed.
+    let is_precise = rounds.iter().all(|(_, own)| own.cpu <= own.all);
+    let most = typical * PERCENT / 100 + if is_precise { 0 } else { TICK_NS };
+    println!("{what}: {typical} ns, of which the tool's differs by {differs}; at most {most}");
+    ensure!(differs <= most, "{what} differs by {differs} of {typical} ns: {rounds:?}");
     Ok(())
 }
 
@@ -204,9 +218,11 @@ fn needs_a_cpu() -> Result<Check> {
     const PORT: u16 = 7803;
     let (mut client, mut server) = connection(PORT)?;
     let (wake, woken) = mpsc::channel();
+    let (ready, is_ready) = mpsc::channel();
     let hog = thread::spawn(move || {
         processor::pin(1)?;
         processor::first()?;
+        ready.send(())?;
         while woken.recv().is_ok() {
             works();
         }
@@ -214,6 +230,7 @@ fn needs_a_cpu() -> Result<Check> {
     });
     let owns = thread::spawn(move || {
         processor::pin(1)?;
+        is_ready.recv()?;
         serve(&mut server, || {
             // If the receiver has gone, the reason is told below.
             let _ = wake.send(());
@@ -224,8 +241,8 @@ fn needs_a_cpu() -> Result<Check> {
     joined(hog)?;
     Ok(check(PORT, owns, |rounds| {
         expect_alike("waiting", rounds, |told, own| (told.wait, own.all.saturating_sub(own.cpu)))?;
-        let waited = Duration::from_nanos(rounds.iter().map(|(told, _)| told.wait).sum());
-        ensure!(waited * 2 >= TIME * u32::try_from(rounds.len())?, "it waited for {waited:?}: {rounds:?}");
+        let least = median(rounds.iter().map(|(told, _)| told.wait));
+        ensure!(u128::from(least) * 2 >= TIME.as_nanos(), "it waited for {least} ns: {rounds:?}");
         Ok(())
     }))
 }
