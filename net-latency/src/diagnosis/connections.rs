@@ -111,15 +111,17 @@ impl Connections {
         if may_have_both && let Some(passage) = Passage::of(event, &Packet::of_log(event)) {
             transits.see(&passage, ());
         }
-        let mut partner = transits.partner(ends);
-        if event.protocol() == Protocol::Udp {
-            match (role, event.direction()) {
-                (Some(Role::Client), Direction::Out) => datagrams.sent(ends),
-                (Some(Role::Server), Direction::In) => datagrams.read(ends),
-                _ => {}
+        let mut partner = match event.protocol() {
+            Protocol::Tcp => transits.partner(ends),
+            Protocol::Udp => {
+                match (role, event.direction()) {
+                    (Some(Role::Client), Direction::Out) => datagrams.sent(ends),
+                    (Some(Role::Server), Direction::In) => datagrams.read(ends),
+                    _ => {}
+                }
+                datagrams.partner(ends)
             }
-            partner = datagrams.partner(ends);
-        }
+        };
         if partner.is_none()
             && let Some(seq) = event.seq()
             && let Some(role) = role.filter(|role| *role == Role::Client || may_have_both)

@@ -27,7 +27,8 @@ use crate::{
 const LEAST_OF_ANSWER: u64 = 10;
 /// N times what others have alike is well above it.
 const WELL_ABOVE: u128 = 4;
-/// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual, or more ([`Noise::others_before`]).
+/// Percent of the time from which on CPUs are busy: then a time of [`BUSY_NS`] that a CPU is waited for is usual, or more
+/// ([`Noise::others_before`]).
 const BUSY_PERCENT: u64 = 50;
 const BUSY_NS: u128 = 3_000_000;
 /// Then a process may work for so long on an answer, ns, and is not slow: it would be faster alone.

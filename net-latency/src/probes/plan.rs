@@ -111,7 +111,7 @@ pub struct Plan {
     pub is_preemptible: bool,
     /// Whether the tracepoint `kfree_skb` shows what TCP drops, as it does since Linux 5.18 (`tcp_drop_reason`).
     pub shows_drops: bool,
-    /// The kernel's reasons for drops, by number; none before Linux 5.17.
+    /// The kernel's reasons for drops, by number, where drops are wanted; none before Linux 5.17.
     pub drop_reasons: BTreeMap<u32, String>,
     /// Whether the kernel counts calls that a kprobe's program missed.
     pub counts_missed_kprobes: bool,
@@ -184,7 +184,7 @@ impl Plan {
             choices,
             offsets,
             shows_drops,
-            drop_reasons: btf.drop_reasons(),
+            drop_reasons: if scope.drops { btf.drop_reasons() } else { BTreeMap::new() },
             counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
         })
     }

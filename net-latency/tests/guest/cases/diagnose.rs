@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::{
+    ftrace,
     net::{Path, Version, counter, drop_port},
     peers::{CLIENT, Pair, Peer, SERVER},
     tool::{Backend, Launch, Outcome, Scratch, Sink, Tool},
@@ -63,7 +64,11 @@ fn start(backend: Backend, pair: &Pair, arguments: &[&str]) -> Result<Tool> {
 }
 
 fn start_from(threshold: &str, backend: Backend, pair: &Pair, arguments: &[&str]) -> Result<Tool> {
-    let port = pair.far.port().to_string();
+    start_at(pair.far.port(), threshold, backend, arguments)
+}
+
+fn start_at(port: u16, threshold: &str, backend: Backend, arguments: &[&str]) -> Result<Tool> {
+    let port = port.to_string();
     let usual = ["--port", &port, "--threshold", threshold, "--duration", "10m"];
     let sink = Sink::Redirected(Scratch::new("diagnose"));
     Launch::new(backend).view("diagnose").args(&usual).args(arguments).sink(sink).start()
@@ -289,9 +294,7 @@ fn socket_drops(backend: Backend) -> Result<()> {
     sender.ask("udp bind 127.0.0.1")?;
     let port = receiver.ask("udp bind 127.0.0.1")?;
     receiver.ask("udp receive-buffer 4096")?;
-    let arguments = ["--port", &port.to_string(), "--threshold", THRESHOLD, "--duration", "10m"];
-    let sink = Sink::Redirected(Scratch::new("diagnose"));
-    let tool = Launch::new(backend).view("diagnose").args(&arguments).sink(sink).start()?;
+    let tool = start_at(u16::try_from(port)?, THRESHOLD, backend, &[])?;
     sender.ask(&format!("udp send-to 127.0.0.1:{port} {SENT} 1000"))?;
     // A softirq may be late.
     sleep(Duration::from_millis(200));
@@ -321,10 +324,7 @@ fn requests_dropped(backend: Backend) -> Result<()> {
     let mut server = path.far(|| Peer::spawn(SERVER))?;
     server.ask(&format!("udp bind {far} {PORT}"))?;
     client.ask(&format!("udp bind {near}"))?;
-    let port = PORT.to_string();
-    let sink = Sink::Redirected(Scratch::new("diagnose"));
-    let arguments = ["--port", &port, "--duration", "10m"];
-    let tool = Launch::new(backend).view("diagnose").args(&arguments).sink(sink).start()?;
+    let tool = start_at(PORT, THRESHOLD, backend, &[])?;
     server.tell("udp echo 2")?;
     client.ask(&format!("udp request-to {far}:{PORT} 2 100"))?;
     server.answer()?;
@@ -342,9 +342,15 @@ fn requests_dropped(backend: Backend) -> Result<()> {
     let start = format!("{DROPPED} packets of udp port {PORT} were dropped in n");
     let place = evidence.iter().filter_map(Value::as_str).find(|line| line.starts_with(&start));
     let place = place.with_context(|| outcome.fault(format_args!("not where: {verdict}"), []))?;
-    // Since Linux 5.17 with the reason.
-    let is_told =
-        ["in nf_hook_slow", "in nft_do_chain", "reason NETFILTER_DROP"].iter().any(|it| place.ends_with(it));
+    // Linux 5.17 was the first with reasons, and 6.11 gave the function another name.
+    let known = ftrace::known_functions()?;
+    let has_reasons =
+        ["kfree_skb_reason", "sk_skb_reason_drop"].iter().any(|name| known.iter().any(|it| it == name));
+    let is_told = if has_reasons {
+        place.ends_with(", reason NETFILTER_DROP")
+    } else {
+        ["in nf_hook_slow", "in nft_do_chain"].iter().any(|it| place.ends_with(it))
+    };
     ensure!(is_told, outcome.fault(place, []));
     Ok(())
 }
