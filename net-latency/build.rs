@@ -41,10 +41,14 @@ fn main() -> anyhow::Result<()> {
         env::set_var("PATH", env::join_paths(path)?);
         // A compiler that is not a nightly builds `core` for the BPF target only when told so.
         env::set_var("RUSTC_BOOTSTRAP", "1");
-        // The kernel side's instructions: 32-bit arithmetic and jumps too, which Linux has since 5.1 (2dc6b100f928). Flags of a
-        // profile are not stable yet; all others the crate that starts the inner cargo sets itself.
+        // The kernel side's instructions: 32-bit arithmetic and jumps too, which Linux has since 5.1 (2dc6b100f928). Copies and zeroes are
+        // loads and stores of whole words, where bpf-linker would have LLVM call functions that loop over bytes. Flags of a profile are not
+        // stable yet; all others the crate that starts the inner cargo sets itself.
         env::set_var("CARGO_UNSTABLE_PROFILE_RUSTFLAGS", "true");
-        env::set_var("CARGO_PROFILE_RELEASE_RUSTFLAGS", "-Ctarget-cpu=v3");
+        env::set_var(
+            "CARGO_PROFILE_RELEASE_RUSTFLAGS",
+            "-Ctarget-cpu=v3 -Clink-arg=--disable-expand-memcpy-in-order",
+        );
         // No path of this machine in the objects, so that they are the same wherever they are built. Not stable yet either.
         env::set_var("CARGO_UNSTABLE_TRIM_PATHS", "true");
         env::set_var("CARGO_PROFILE_RELEASE_TRIM_PATHS", "all");

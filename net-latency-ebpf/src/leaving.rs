@@ -16,7 +16,7 @@ use crate::{
         ring::{emit_waiting, part_between},
     },
     kernel::{
-        memory::{Memory, copy_words, number},
+        memory::{Memory, number},
         skb::Skb,
     },
     slots::{Places, Slots},
@@ -178,7 +178,7 @@ pub(crate) fn started<M: Memory>(skb: Skb<M>, at: u64, state: u32) -> Option<(u6
     let driving = begin(skb.address(), Whose::Line)?;
     // SAFETY: a CPU's own entry; all of a line is words.
     unsafe {
-        copy_words(line.cast_const(), &raw mut (*driving).line);
+        core::ptr::copy_nonoverlapping(line.cast_const(), &raw mut (*driving).line, 1);
         (*driving).line.started = at;
         (*driving).line.state = state;
     }
@@ -266,7 +266,7 @@ pub(crate) fn queued_again(skb: u64) -> Option<(u64, u64)> {
         (driving, Whose::Line) => {
             LINES.put(number(skb), |line| {
                 // SAFETY: a CPU's own entry, and one that is the caller's alone; all of a line is words.
-                unsafe { copy_words(&raw const (*driving).line, line) };
+                unsafe { core::ptr::copy_nonoverlapping(&raw const (*driving).line, line, 1) };
                 true
             });
             None

@@ -24,7 +24,7 @@ use crate::{
     flow::addresses::SPREAD,
     kernel::{
         arch::{self, add_in_order},
-        memory::{copy_words, is_nonzero},
+        memory::is_nonzero,
     },
     skips,
 };
@@ -187,7 +187,7 @@ impl<T> Slot<T> {
     #[inline(always)]
     fn fill(slot: *mut Self, key: u64, entry: &T) {
         // SAFETY: the caller alone holds the slot; all of an entry is words, and those of a map's entry are writable.
-        unsafe { copy_words(&raw const *entry, &raw mut (*slot).entry) };
+        unsafe { ptr::copy_nonoverlapping(entry, &raw mut (*slot).entry, 1) };
         Self::set_key(slot, key);
     }
 

@@ -31,7 +31,7 @@ use crate::{
     },
     kernel::{
         arch,
-        memory::{Memory, Number, Probed, copy_words, number},
+        memory::{Memory, Number, Probed, number},
         skb::Skb,
         socket::Socket,
         task::Task,
@@ -385,7 +385,7 @@ pub fn waits<M: Memory>(skb: Skb<M>) -> HookResult {
         return Ok(());
     }
     // SAFETY: the entry is this skb's alone; all of what a thread sends is fields of words.
-    unsafe { copy_words(&raw const *send, (&raw const *parked).cast_mut()) };
+    unsafe { core::ptr::copy_nonoverlapping(&raw const *send, (&raw const *parked).cast_mut(), 1) };
     parked.skb.set(address);
     parked.copy.set(0);
     send.state.set(SendState::Idle);
@@ -480,7 +480,7 @@ pub fn enqueued<M: Memory>(socket: Socket<M>, skb: Skb<M>) -> HookResult {
             // The address' last life ended unseen.
             let Some(found) = WAITING.find(number(skb.address())) else { return Err(Counter::MapFull) };
             // SAFETY: a slot's entry is the finder's alone. In the map it may be evicted, which the taker notices.
-            unsafe { copy_words(&raw const datagram, found.entry) };
+            unsafe { found.entry.write(datagram) };
             Table::<Datagram, SLOT_BITS>::keep(&found);
             counters::both(Counter::Stored, Counter::Taken);
             Err(Counter::DroppedIn)
@@ -747,7 +747,7 @@ pub fn written<M: Memory>(socket: Socket<M>) -> HookResult {
     let send = current_or_new()?;
     send.end();
     send.socket.set(number(socket.address()));
-    send.skb.set_alone(0);
+    send.skb.set(0);
     send.copy.set(0);
     let app = now();
     send.app.set(app);
@@ -818,8 +818,7 @@ pub fn sent<M: Memory>(skb: Skb<M>, family: u32) -> HookResult {
     send.socket.set(number(socket.address()));
     send.skb.set(number(skb.address()));
     send.copy.set(0);
-    // SAFETY: the entry is its thread's alone, and a field is its value, of words. The compiler's own copying calls a loop over bytes.
-    unsafe { copy_words(&raw const pair, (&raw const send.addresses).cast_mut().cast::<AddrPair>()) };
+    send.addresses.set(pair);
     send.ports.set(header as u32);
     send.len.set(payload(header));
     let segs = skb.gro_segments();

@@ -6,8 +6,6 @@
 use core::cell::UnsafeCell;
 #[cfg(target_arch = "bpf")]
 use core::mem::MaybeUninit;
-#[cfg(feature = "packets")]
-use core::ptr;
 
 /// A field that changes while others have a reference to its entry.
 #[repr(transparent)]
@@ -43,14 +41,6 @@ impl<T: Copy> Field<T> {
     pub(crate) fn set(&self, value: T) {
         // SAFETY: as in `get`; maps' entries are writable.
         unsafe { *self.0.get() = value }
-    }
-
-    /// The same, by a store of its own. LLVM makes two zeroes in a row a call of `memset`, which is a loop over bytes here: 105 instructions.
-    #[cfg(feature = "packets")]
-    #[inline(always)]
-    pub(crate) fn set_alone(&self, value: T) {
-        // SAFETY: as in `set`.
-        unsafe { ptr::write_volatile(self.0.get(), value) }
     }
 }
 

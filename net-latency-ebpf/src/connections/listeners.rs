@@ -93,7 +93,7 @@ fn find_or_begin<M: Memory>(socket: Socket<M>) -> Option<&'static Listener> {
     if let Some(listener) = find(socket.address()) {
         return Some(listener);
     }
-    let begun = begin(socket, Task::unknown(), NO_EXIST);
+    let begun = begin(socket, Task::UNKNOWN, NO_EXIST);
     // If another CPU was first, there is one as well.
     let listener = find(socket.address());
     if listener.is_none()
@@ -191,7 +191,7 @@ pub(super) fn copied<M: Memory>(socket: Socket<M>) -> Outcome {
     if arriving.ports.get() == 0 || arriving.flags.get() & CONNECTION_FAST_OPEN == 0 {
         return Ok(());
     }
-    let connection = Connection::new(CONNECTION_SERVER, Task::unknown());
+    let connection = Connection::new(CONNECTION_SERVER, Task::UNKNOWN);
     take(arriving, &connection);
     keep(socket, &connection)
 }

@@ -32,7 +32,7 @@ use crate::{
     flow::{addresses::AddrPair, filter, settings::setting},
     kernel::{
         arch,
-        memory::{Memory, Number, nothing},
+        memory::{Memory, Number},
         sequence::before,
         skb::Skb,
         socket::{Socket, TcpSocket},
@@ -98,12 +98,12 @@ impl Connection {
     fn new(flags: u32, task: Task) -> Self {
         Self {
             task: Field::new(task),
-            started: Field::new(nothing()),
-            established: Field::new(nothing()),
-            accepted: Field::new(nothing()),
-            first_in: Field::new(nothing()),
-            first_out: Field::new(nothing()),
-            listener: Field::new(nothing()),
+            started: Field::new(0),
+            established: Field::new(0),
+            accepted: Field::new(0),
+            first_in: Field::new(0),
+            first_out: Field::new(0),
+            listener: Field::new(0),
             syn_retrans: Field::new(0),
             flags: Field::new(flags),
             ports: Field::new(0),
@@ -207,7 +207,7 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     if !is_wanted(socket, socket.local_port()) {
         return Ok(());
     }
-    let connection = Connection::new(CONNECTION_SERVER, Task::unknown());
+    let connection = Connection::new(CONNECTION_SERVER, Task::UNKNOWN);
     listeners::arrived(socket, &connection, at);
     connection.established.set(at);
     connection.syn_retrans.set(syn_retrans);
@@ -237,7 +237,7 @@ fn closing<M: Memory>(socket: Socket<M>, new: u8) -> Outcome {
         let Some(task) = filter::current_task_if_wanted() else { return Ok(()) };
         task
     } else {
-        Task::unknown()
+        Task::UNKNOWN
     };
     if let Some(connection) = known {
         connection.task.set(task);
@@ -259,7 +259,7 @@ fn ended<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
         return match old {
             // A client's is another task's then, and a server's socket that was not established never had a task.
             state::SYN_SENT | state::SYN_RECV => Ok(()),
-            _ => emit(socket, &Connection::new(CONNECTION_UNSEEN, Task::unknown()), u32::from(old)),
+            _ => emit(socket, &Connection::new(CONNECTION_UNSEEN, Task::UNKNOWN), u32::from(old)),
         };
     };
     let written = emit(socket, connection, u32::from(old));

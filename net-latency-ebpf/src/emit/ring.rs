@@ -18,13 +18,13 @@ use super::{
     counters::{self, HookResult},
     sampling,
 };
+#[cfg(feature = "fine")]
+use crate::flow::settings::setting;
 use crate::{
     bpf::{self, AVAIL_DATA, NO_WAKEUP, RingBuf, map, now},
     flow::filter,
     skips,
 };
-#[cfg(feature = "fine")]
-use crate::{flow::settings::setting, kernel::memory::copy_words};
 
 /// Finished packets, until the user side takes them. Random sampling from three quarters on; losses are counted.
 #[map]
@@ -265,12 +265,12 @@ pub(crate) unsafe fn emit_waiting(
     let how = sampling::admit(parts[PART_FINISHED], || RECORDS.query(AVAIL_DATA))?;
     let mut entry = RECORDS.reserve::<FineRecord>(0).ok_or(Counter::RingFull)?;
     let record = entry.as_mut_ptr();
-    // SAFETY: room for a record, and one as the caller says; all of it is words. How it copies: see `copy_words`.
+    // SAFETY: room for a record, and one as the caller says; all of it is words.
     unsafe {
-        copy_words(packet, &raw mut (*record).packet);
+        (*record).packet = *packet;
         (*record).packet.flags = (*packet).flags | flags;
-        copy_words(parts, &raw mut (*record).parts);
-        copy_words(served, &raw mut (*record).served);
+        (*record).parts = *parts;
+        (*record).served = *served;
     }
     entry.submit(how);
     Ok(())

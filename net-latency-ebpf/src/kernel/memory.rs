@@ -277,13 +277,6 @@ pub(crate) fn hidden(number: u64) -> u64 {
     number
 }
 
-/// Zero, of which the compiler does not know it: two words of zeroes in a row become a call of `memset`, which takes five instructions a byte.
-#[cfg(feature = "connections")]
-#[inline(always)]
-pub(crate) fn nothing() -> u64 {
-    hidden(0)
-}
-
 /// The number, hidden from the compiler where it is compared and used. An instruction, unlike [`hidden`]: otherwise one place in the code
 /// would have two source lines, which the kernel refuses (`check_btf_line`).
 #[cfg(feature = "hist")]
@@ -328,23 +321,4 @@ fn negated(number: u64) -> u64 {
     }
     #[cfg(not(target_arch = "bpf"))]
     number.wrapping_neg()
-}
-
-/// Copies a `T` made of whole words. The compiler's own copying and zeroing becomes calls of byte loops
-/// on this target, which cost more than all else a hook does; volatile accesses stay what they are.
-///
-/// # Safety
-/// Both pointers are valid for a `T`, and a `T` is made of aligned 64-bit words, of which any bits are valid.
-#[inline(always)]
-pub(crate) unsafe fn copy_words<T>(from: *const T, to: *mut T) {
-    const { assert!(size_of::<T>().is_multiple_of(8) && align_of::<T>() == 8, "whole words") };
-    let mut word = 0;
-    while word < size_of::<T>() / 8 {
-        // SAFETY: within a `T`, see above.
-        unsafe {
-            let value = ptr::read_volatile(from.cast::<u64>().add(word));
-            ptr::write_volatile(to.cast::<u64>().add(word), value);
-        }
-        word += 1;
-    }
 }

@@ -6,8 +6,6 @@ use net_latency_common::COMM_LEN;
 
 #[cfg(feature = "fine")]
 use super::arch;
-#[cfg(feature = "connections")]
-use super::memory::nothing;
 use super::{
     memory::{Direct, Memory, Probed, probe},
     offsets::{At as _, offset},
@@ -41,13 +39,6 @@ const UNWANTED: u64 = 1 << 56;
 impl Task {
     /// No task.
     pub(crate) const UNKNOWN: Self = Self { ids: 0, name: [0; COMM_LEN / 8], process: [0; COMM_LEN / 8] };
-
-    /// No task, for what is written at once.
-    #[cfg(feature = "connections")]
-    #[inline(always)]
-    pub(crate) fn unknown() -> Self {
-        Self { ids: nothing(), name: [nothing(); 2], process: [nothing(); 2] }
-    }
 
     /// The task this CPU runs. Only of use where the hook runs on that task's behalf.
     #[inline(always)]

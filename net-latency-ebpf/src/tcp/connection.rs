@@ -23,7 +23,7 @@ use crate::{
     },
     kernel::{
         arch,
-        memory::{Memory, copy_words, number},
+        memory::{Memory, number},
         socket::{Identity, Socket},
         task::Task,
     },
@@ -454,7 +454,7 @@ pub(super) extern "C" fn begin(address: u64) -> u32 {
     if let Some(connection) = at(address) {
         connection.transmission.give_up();
         // SAFETY: as in `at`, and all of a connection is fields.
-        unsafe { copy_words(blank(), (&raw const *connection).cast_mut()) };
+        unsafe { core::ptr::copy_nonoverlapping(blank(), (&raw const *connection).cast_mut(), 1) };
     } else {
         USED.put(address, blank());
     }

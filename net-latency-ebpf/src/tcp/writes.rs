@@ -4,7 +4,7 @@ use net_latency_common::hook_key;
 
 use crate::{
     bpf::{LruHashMap, entry::Field, map},
-    kernel::{memory::copy_words, task::Task},
+    kernel::task::Task,
     skips,
 };
 
@@ -85,7 +85,7 @@ impl Write {
         let Some(next) = WRITES.get_ptr(key) else { return false };
         // SAFETY: both are entries of maps, mapped while a program runs; the socket's lock keeps others away. All of a call
         // is fields, which change in place.
-        unsafe { copy_words(next, (&raw const *self).cast_mut()) };
+        unsafe { core::ptr::copy_nonoverlapping(next, (&raw const *self).cast_mut(), 1) };
         skips::evict(const { hook_key("writes::evicted") }, &WRITES, key);
         // One that was evicted meanwhile may have been another by the time that it was copied.
         WRITES.remove(key).is_ok()

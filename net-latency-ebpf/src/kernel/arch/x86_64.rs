@@ -113,7 +113,7 @@ pub(crate) fn add_in_order(word: *mut u64, more: u64) {
 /// Writes a word in a map's entry after all that was written before, and before all that follows.
 #[inline(always)]
 pub(crate) fn write_in_order(word: *mut u64, value: u64) {
-    // SAFETY: aligned, mapped while a program runs, and writable. Volatile: see `Field::set_alone`.
+    // SAFETY: aligned, mapped while a program runs, and writable. Volatile: neither left out nor moved.
     unsafe { word.write_volatile(value) };
 }
 
