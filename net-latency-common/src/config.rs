@@ -170,6 +170,10 @@ pub struct Settings {
     pub since: u64,
     /// A random number: a peer that may choose addresses must not know how they are mixed into a key.
     pub seed: u64,
+    /// Changes of state of sockets that tasks hold have a program of their own: 1, or 0.
+    pub tasks_apart: u32,
+    /// Softirqs run in threads, which may be preempted and interrupt no program: 1, or 0.
+    pub realtime: u32,
     /// A client's connection has a record as soon as it is established, too: 1, or 0.
     pub tell_established: u32,
     /// The kernel says why it drops a packet: 1, or 0.
@@ -216,7 +220,7 @@ pub struct Settings {
     pub ephemeral_ports: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 5 * 8 + 20 * 4, "settings have no padding");
+const _: () = assert!(size_of::<Settings>() == 5 * 8 + 22 * 4, "settings have no padding");
 // SAFETY: `repr(C)`, 64-bit integers only.
 #[cfg(feature = "user")]
 unsafe impl aya::Pod for PageBases {}

@@ -50,6 +50,20 @@ on_tracepoint!(
     btf_changed, connections::changed(Socket 0, Number 1, Number 2)
 );
 on_tracepoint!(
+    /// The same, where the first is skipped.
+    btf_changed_by_softirq, connections::changed_by_softirq(Socket 0, Number 1, Number 2)
+);
+on_tracepoint!(
+    /// The same, of sockets that tasks hold: for kernels that preempt programs on tracepoints.
+    btf_changed_by_task, connections::changed_by_task(Socket 0, Number 1, Number 2)
+);
+/// `inet_sk_state_store(sk, newstate)`, `inet_sk_set_state(sk, state)`, which have the tracepoint at their beginning.
+#[kprobe]
+pub fn kprobe_changed_by_task(context: ProbeContext) -> u32 {
+    let new = Number::new(register(&context, 1));
+    end(&context, connections::changes_by_task::<Probed>(Socket::new(register(&context, 0)), new))
+}
+on_tracepoint!(
     /// `tcp_probe(sk, skb)`: at the beginning of `tcp_rcv_established`.
     btf_received, connections::received(Socket 0, Skb 1)
 );

@@ -250,6 +250,7 @@ pub(super) fn asked_for<M: Memory>(socket: Socket<M>) -> Result<bool, Connection
     Ok(true)
 }
 
+#[inline(always)]
 fn emit<M: Memory>(socket: Socket<M>, listener: &Listener, is_closed: bool) -> Outcome {
     let task = listener.task.get();
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };

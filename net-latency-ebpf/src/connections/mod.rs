@@ -69,6 +69,10 @@ static CONNECTION_RECORDS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 #[map]
 static OPEN_CONNECTIONS: HashMap<u64, Connection> = HashMap::with_max_entries(MAX_CONNECTIONS, 0);
 
+/// The change of state that one program has noted, and the other is to leave alone.
+#[map]
+static NOTED: PerCpuArray<Noted> = PerCpuArray::with_max_entries(1, 0);
+
 /// What became of connections, and what found no room.
 #[map]
 static CONNECTION_COUNTERS: PerCpuArray<ConnectionCounters> = PerCpuArray::with_max_entries(1, 0);
@@ -89,6 +93,13 @@ struct Connection {
     /// `skc_portpair` of a server's connection, which tells whether this is still its socket; 0 where there is nothing to compare.
     ports: Field<u32>,
     reserved: u32,
+}
+
+/// A socket by its address, 0 for none, and its new state.
+#[repr(C)]
+struct Noted {
+    socket: Field<u64>,
+    state: Field<u64>,
 }
 
 const _: () = assert!(size_of::<Connection>() == CONNECTION_SIZE, "the user side reads entries of that size");
@@ -153,8 +164,57 @@ fn keep_unseen<M: Memory>(socket: Socket<M>, connection: &Connection) {
 }
 
 /// `inet_sock_set_state(sk, oldstate, newstate)`: a socket changes its state.
+///
+/// The kernel skips a program that runs on this CPU already (`prog->active` in `__bpf_trace_run`), as when a packet's softirq interrupts
+/// what a task does to its socket. So two programs see each change that no task makes, and the first of them notes it. Who changes a
+/// state has the socket's spin lock or holds the socket, so that both see the same, and no softirq interrupts another one. On PREEMPT_RT
+/// none interrupts a program, and one may run between the two.
+///
+/// Considered: to look at the entry instead (a look-up more for each change, and at the end there is none).
 #[inline(always)]
 pub fn changed<M: Memory>(socket: Socket<M>, old: Number, new: Number) -> Outcome {
+    let is_others = if socket.owned_by_task() {
+        setting!(tasks_apart) != 0
+    } else {
+        setting!(realtime) == 0 && is_noted(socket, new)
+    };
+    if is_others { Ok(()) } else { change(socket, old, new) }
+}
+
+/// The same for the second program.
+#[inline(always)]
+pub fn changed_by_softirq<M: Memory>(socket: Socket<M>, old: Number, new: Number) -> Outcome {
+    let is_others = setting!(realtime) != 0 || socket.owned_by_task() || is_noted(socket, new);
+    if is_others { Ok(()) } else { change(socket, old, new) }
+}
+
+/// Whether one program has noted this change, or else this one does now.
+#[inline(always)]
+fn is_noted<M: Memory>(socket: Socket<M>, new: Number) -> bool {
+    let Some(noted) = NOTED.get_ptr(0) else { return true };
+    // SAFETY: index 0 of a per-CPU array is valid; what changes is a field.
+    let noted = unsafe { &*noted };
+    let state = new.signed() as u64;
+    let is_noted = noted.socket.get() == socket.address() && noted.state.get() == state;
+    noted.socket.set(if is_noted { 0 } else { socket.address() });
+    noted.state.set(state);
+    is_noted
+}
+
+/// The same for a third one, where a task can be preempted in the first, which is skipped for others until that task goes on.
+#[inline(always)]
+pub fn changed_by_task<M: Memory>(socket: Socket<M>, old: Number, new: Number) -> Outcome {
+    if socket.owned_by_task() { change(socket, old, new) } else { Ok(()) }
+}
+
+/// The same, before the socket has its new state.
+#[inline(always)]
+pub fn changes_by_task<M: Memory>(socket: Socket<M>, new: Number) -> Outcome {
+    changed_by_task(socket, Number::new(usize::from(socket.state()) as *const u8), new)
+}
+
+#[inline(always)]
+fn change<M: Memory>(socket: Socket<M>, old: Number, new: Number) -> Outcome {
     if socket.protocol() != TCP {
         return Ok(());
     }

@@ -22,7 +22,8 @@ struct Fields {
     addresses: u64,
     /// `skc_dport`, `skc_num`.
     ports: u32,
-    pad: u32,
+    /// Whether a task holds it.
+    owned: u32,
     net: u64,
     flags: u64,
     bytes_received: u64,
@@ -99,6 +100,7 @@ impl Kernel {
                 sock_skc_state: at(offset_of!(Fields, state)),
                 sock_skc_family: at(offset_of!(Fields, family)),
                 sock_sk_protocol: at(offset_of!(Fields, protocol)),
+                sock_sk_lock_owned: at(offset_of!(Fields, owned)),
                 sock_sk_drops: at(offset_of!(Fields, drops)),
                 sock_skc_flags: at(offset_of!(Fields, flags)),
                 sock_sk_err: at(offset_of!(Fields, error)),
@@ -190,10 +192,18 @@ impl Made {
         Request::new(self.0 as *const u8)
     }
 
-    /// The kernel changes the socket's state.
+    /// The kernel changes the socket's state, which it tells both programs.
     fn becomes(self, old: u8, new: u8) {
+        self.becomes_before([true; 2], old, new);
+    }
+
+    /// The same, where it may skip one of them.
+    fn becomes_before(self, programs: [bool; 2], old: u8, new: u8) {
         let number = |state: u8| Number::new(usize::from(state) as *const u8);
-        changed(self.socket(), number(old), number(new)).expect("room for all");
+        let programs = [changed, changed_by_softirq].into_iter().zip(programs);
+        for (program, _) in programs.filter(|(_, is_run)| *is_run) {
+            program(self.socket(), number(old), number(new)).expect("room for all");
+        }
         self.set(|fields| fields.state = new);
     }
 }
@@ -301,9 +311,51 @@ fn a_servers_connection_is_told_whole() {
 }
 
 #[test]
+fn a_change_that_one_program_misses_is_noted_once() {
+    let kernel = Kernel::new();
+    let listener = kernel.listener();
+    for skipped in 0..3_u32.pow(4) {
+        let child = server(&kernel, listener, 2, ACK);
+        let mut old = state::SYN_RECV;
+        for (change, new) in (0..).zip([state::ESTABLISHED, state::CLOSE_WAIT, state::LAST_ACK, state::CLOSE])
+        {
+            let skipped = skipped / 3_u32.pow(change) % 3;
+            child.becomes_before([skipped != 1, skipped != 2], old, new);
+            old = new;
+        }
+        let record = one();
+        assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_PEER_FIRST, "{skipped}");
+        assert!(record.established_ns > 0 && record.started_ns > 0, "{skipped}: {record:?}");
+        // The next one has the same address.
+        memory::free(child.0);
+    }
+}
+
+#[test]
+fn what_tasks_do_is_noted_once_where_they_have_a_program_of_their_own() {
+    let kernel = Kernel::new();
+    Machine::with(|machine| machine.settings.tasks_apart = 1);
+    let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    let [asks, answered, closes] = [
+        (state::CLOSE, state::SYN_SENT, 1),
+        (state::SYN_SENT, state::ESTABLISHED, 0),
+        (state::ESTABLISHED, state::CLOSE, 1),
+    ];
+    for (old, new, owned) in [asks, answered, closes] {
+        client.set(|fields| (fields.owned, fields.state) = (owned, old));
+        changes_by_task(client.socket(), Number::new(usize::from(new) as *const u8)).expect("room");
+        client.becomes(old, new);
+    }
+    let record = one();
+    assert_eq!((record.pid, record.flags), (PID, CONNECTION_CLIENT));
+    assert!(record.established_ns > record.started_ns, "{record:?}");
+}
+
+#[test]
 fn a_client_is_who_asked() {
     let kernel = Kernel::new();
     let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+    client.set(|fields| fields.owned = 1);
     at(2_000);
     client.becomes(state::CLOSE, state::SYN_SENT);
     Machine::with(|machine| machine.ids = 5 << 32 | 5);

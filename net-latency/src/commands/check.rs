@@ -194,8 +194,9 @@ impl Report {
                 None => "",
             };
             // Where nothing could be tried, what would be preferred.
-            let means = choice.program(self.mechanism.unwrap_or(Mechanism::Fentry)).kind();
-            (direction, choice.hook.stage.name(), means, choice.targets.as_slice())
+            let mechanism = self.mechanism.unwrap_or(Mechanism::Fentry);
+            let means = choice.program(mechanism).kind();
+            (direction, choice.hook.stage.name(), means, choice.targets(mechanism))
         })
     }
 
@@ -282,7 +283,7 @@ mod tests {
     fn chosen(hooks: impl IntoIterator<Item = Hook>) -> Vec<Choice> {
         let choice = |hook: Hook| Choice {
             hook,
-            targets: hook.candidates[..1].to_vec(),
+            found: hook.candidates[..1].to_vec(),
             is_preemptible: false,
             is_wide: false,
         };

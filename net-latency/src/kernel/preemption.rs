@@ -7,6 +7,8 @@ const MODE: &str = "/sys/kernel/debug/sched/preempt";
 /// What the kernel was built for: `PREEMPT`, `PREEMPT_DYNAMIC` or `PREEMPT_RT` is part of it.
 const VERSION: &str = "/proc/sys/kernel/version";
 
+const REALTIME: &str = "PREEMPT_RT";
+
 /// What the kernel tells of it, with the model's name as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preemption {
@@ -26,10 +28,10 @@ impl Preemption {
         let mode = facts.text(MODE).unwrap_or_default();
         let mode = mode.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(mode, _)| mode);
         match mode {
-            Some(mode) if version.contains("PREEMPT_RT") => Self::Possible(format!("PREEMPT_RT, {mode}")),
+            Some(mode) if version.contains(REALTIME) => Self::Possible(format!("{REALTIME}, {mode}")),
             Some(mode @ ("none" | "voluntary")) => Self::Never(mode.to_owned()),
             Some(mode) => Self::Possible(mode.to_owned()),
-            None if version.contains("PREEMPT_RT") => Self::Possible("PREEMPT_RT".to_owned()),
+            None if version.contains(REALTIME) => Self::Possible(REALTIME.to_owned()),
             None if version.is_empty() || version.contains("PREEMPT_DYNAMIC") => Self::Unknown,
             None if version.contains("PREEMPT") => Self::Possible("full".to_owned()),
             None => Self::Never("none or voluntary".to_owned()),
@@ -41,6 +43,12 @@ impl Preemption {
 #[must_use]
 pub fn is_possible() -> bool {
     !matches!(Preemption::of(&Live), Preemption::Never(_))
+}
+
+/// Whether softirqs run in threads, which may be preempted (PREEMPT_RT).
+#[must_use]
+pub fn is_realtime() -> bool {
+    Live.text(VERSION).is_ok_and(|version| version.contains(REALTIME))
 }
 
 #[cfg(test)]

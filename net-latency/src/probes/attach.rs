@@ -31,13 +31,13 @@ use super::{
     filters, histograms, patch,
     plan::{Choice, Plan},
     signals::Held,
-    table::{Mechanism, Programs, TCP_IN_IP},
+    table::{CHANGED_BY_TASK, MADE_UP_FOR, Mechanism, Programs, TCP_IN_IP},
 };
 use crate::message::tell;
 use crate::{
     clock::monotonic_ns,
     error::Failure,
-    kernel::{facts::Live, pages, prerequisites},
+    kernel::{facts::Live, pages, preemption, prerequisites},
     request::{Backend, Histograms, PacketFilter},
 };
 
@@ -255,6 +255,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     settings.tcp_drops_unseen = u32::from(!plan.shows_drops);
     settings.fine = u32::from(request.fine);
     settings.tell_established = u32::from(request.tell_established);
+    settings.tasks_apart = u32::from(plan.choices.iter().any(|choice| choice.hook == CHANGED_BY_TASK));
+    let is_realtime = preemption::is_realtime();
+    settings.realtime = u32::from(is_realtime);
     settings.shows_drop_reasons = u32::from(!plan.drop_reasons.is_empty());
     settings.since = monotonic_ns();
     // The standard library's hashes have random keys.
@@ -321,8 +324,8 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     let types = Btf::parse(&plan.types, Endianness::default()).context("reading the kernel's BTF")?;
     // Everything is loaded before anything is attached, so that the stages start close together.
     for choice in &plan.choices {
-        load(program(&mut ebpf, choice, mechanism)?, choice.targets[0], &types)
-            .with_context(|| format!("loading {}", choice.targets.join(", ")))?;
+        load(program(&mut ebpf, choice, mechanism)?, choice.found[0], &types)
+            .with_context(|| format!("loading {}", choice.found.join(", ")))?;
     }
     for choice in &plan.choices {
         probes.attach_part(&mut ebpf, choice);
@@ -330,9 +333,9 @@ fn load_and_attach(plan: &Plan, mechanism: Mechanism, request: &Request) -> Resu
     for choice in plan.choices.iter().rev() {
         probes
             .attach(&mut ebpf, choice)
-            .with_context(|| format!("attaching to {}", choice.targets.join(", ")))?;
+            .with_context(|| format!("attaching to {}", choice.found.join(", ")))?;
     }
-    probes.attached.keep(&ebpf)?;
+    probes.attached.keep(&ebpf, if is_realtime { &[] } else { &MADE_UP_FOR })?;
     if !plan.takes_kprobes(mechanism) {
         probes.attached.watch_no_kprobes();
     } else if plan.counts_missed_kprobes {
@@ -396,7 +399,7 @@ impl Probes {
 
     fn attach(&mut self, ebpf: &mut Ebpf, choice: &Choice) -> Result<()> {
         let program = program(ebpf, choice, self.mechanism)?;
-        choice.targets.iter().try_for_each(|target| self.attached.attach(program, target))
+        choice.targets(self.mechanism).iter().try_for_each(|target| self.attached.attach(program, target))
     }
 
     /// Few kernels have such a part, and where it can't be hooked, what its hook would tell is unknown, which is counted.
@@ -448,7 +451,9 @@ mod tests {
         let named = |hooks: &[Hook]| {
             let programs = hooks.iter().flat_map(|hook| match hook.programs {
                 Programs::Function { fentry, kprobe } => vec![fentry, kprobe],
-                Programs::Tracepoint { btf, kprobe } => [btf].into_iter().chain(kprobe).collect(),
+                Programs::Tracepoint { btf, kprobe } => {
+                    [btf].into_iter().chain(kprobe.map(|(program, _)| program)).collect()
+                }
                 Programs::AllTracepoints { raw } => vec![raw],
             });
             programs.map(str::to_owned).collect::<BTreeSet<String>>()
@@ -459,7 +464,7 @@ mod tests {
         all.extend(named(&FINE));
         assert_eq!(programs_in(FULL_OBJECT), all);
         let mut of_connections =
-            named(&[&CONNECTIONS[..], &FIRST_BYTES, &[DROPS, EXIT], &PROCESSES].concat());
+            named(&[&CONNECTIONS[..], &FIRST_BYTES, &[CHANGED_BY_TASK, DROPS, EXIT], &PROCESSES].concat());
         of_connections.insert(super::super::connections::ASKED_FOR.to_owned());
         assert_eq!(programs_in(CONNECTIONS_OBJECT), of_connections);
     }

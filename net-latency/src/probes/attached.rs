@@ -35,6 +35,8 @@ pub(super) struct Attached {
     watched: Option<Vec<OwnedFd>>,
     links: Vec<Link>,
     programs: Vec<OwnedFd>,
+    /// Those for which others make up when the kernel skips them.
+    made_up_for: Vec<OwnedFd>,
     /// Maps that are not read: /proc shows the kernel's memory by the process that has it open.
     maps: Vec<Map>,
 }
@@ -73,14 +75,17 @@ impl Attached {
         self.links.append(&mut other.links);
     }
 
-    /// Keeps descriptors to query the programs of an object, of which no more is attached.
+    /// Keeps descriptors to query the programs of an object, of which no more is attached; others make up for those of these names.
     ///
     /// # Errors
     /// If this process has no descriptor left.
-    pub(super) fn keep(&mut self, ebpf: &Ebpf) -> Result<()> {
-        let loaded = ebpf.programs().filter_map(|(_, program)| program.fd().ok());
-        let kept = loaded.map(|fd| fd.as_fd().try_clone_to_owned());
-        self.programs = kept.collect::<Result<_, _>>().context("keeping a program's descriptor")?;
+    pub(super) fn keep(&mut self, ebpf: &Ebpf, made_up_for: &[&str]) -> Result<()> {
+        for (name, program) in ebpf.programs() {
+            let Ok(fd) = program.fd() else { continue };
+            let kept = fd.as_fd().try_clone_to_owned().context("keeping a program's descriptor")?;
+            let all = if made_up_for.contains(&name) { &mut self.made_up_for } else { &mut self.programs };
+            all.push(kept);
+        }
         Ok(())
     }
 
@@ -100,7 +105,8 @@ impl Attached {
         self.watched = Some(Vec::new());
     }
 
-    /// How often the kernel skipped one of the programs so far, because it or another was already running on that CPU; `None` where
+    /// How often the kernel skipped one of the programs so far, because it or another was already running on that CPU, but for those for
+    /// which others make up; `None` where
     /// the kernel does not count that (before Linux 5.12, for kprobes before 6.7), or not for this user.
     pub(super) fn missed(&self) -> Option<u64> {
         let watched = self.watched.as_deref()?;
@@ -112,7 +118,7 @@ impl Attached {
 
     /// The programs' CPU time so far, where the kernel measures it.
     pub(super) fn time(&self) -> Option<Duration> {
-        let times = self.programs.iter().map(|fd| run_time(fd.as_fd()));
+        let times = self.programs.iter().chain(&self.made_up_for).map(|fd| run_time(fd.as_fd()));
         times.sum::<Option<Duration>>().filter(|time| !time.is_zero())
     }
 

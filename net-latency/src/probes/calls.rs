@@ -247,7 +247,7 @@ impl CallProbes {
     /// # Errors
     /// If this process has no descriptor left.
     pub(crate) fn watch(&mut self) -> Result<()> {
-        self.attached.keep(&self.ebpf)?;
+        self.attached.keep(&self.ebpf, &[])?;
         if self.counts_missed {
             self.attached.watch();
         }

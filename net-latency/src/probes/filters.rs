@@ -73,6 +73,8 @@ pub(super) fn settings(filter: &PacketFilter, buffer_bytes: u32) -> Settings {
         tcp_header_only: 0,
         tcp_drops_unseen: 0,
         tell_established: 0,
+        tasks_apart: 0,
+        realtime: 0,
         shows_drop_reasons: 0,
         seed: 0,
     }

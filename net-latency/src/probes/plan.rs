@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use net_latency_common::{Direction, Offsets};
 
 use super::table::{
-    Absence, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook, MPTCP_END, MPTCP_IN,
-    MPTCP_OUT, Mechanism, PROCESSES, Program, Programs, SENT_ON,
+    Absence, CHANGED_BY_TASK, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, FORK, HOOKS, Hook,
+    MPTCP_END, MPTCP_IN, MPTCP_OUT, Mechanism, PROCESSES, Program, Programs, SENT_ON,
 };
 use crate::{
     error::Failure,
@@ -80,8 +80,8 @@ impl Scope {
 pub struct Choice {
     /// The hook.
     pub hook: Hook,
-    /// Functions or tracepoints to attach it to: those of its candidates that this kernel has.
-    pub targets: Vec<&'static str>,
+    /// Functions or tracepoints that serve: those of its candidates that this kernel has.
+    pub found: Vec<&'static str>,
     /// Whether a task can be preempted in a program here on this kernel, unless it is a kprobe's. The program is then
     /// skipped for all others on that CPU until the task goes on (`__bpf_prog_enter_recur`).
     pub is_preemptible: bool,
@@ -95,6 +95,15 @@ impl Choice {
     pub const fn program(&self, mechanism: Mechanism) -> Program {
         let mechanism = if self.is_wide { Mechanism::Kprobe } else { mechanism };
         self.hook.programs.of(mechanism, self.is_preemptible)
+    }
+
+    /// Functions or tracepoints to which that program is attached.
+    #[must_use]
+    pub fn targets(&self, mechanism: Mechanism) -> &[&'static str] {
+        match (self.program(mechanism), self.hook.programs) {
+            (Program::Kprobe(_), Programs::Tracepoint { kprobe: Some((_, functions)), .. }) => functions,
+            _ => &self.found,
+        }
     }
 }
 
@@ -138,16 +147,20 @@ impl Plan {
         // Linux 7.0 was the first that did not disable preemption for programs of tracepoints itself. It has no mark in BTF; this one came
         // with 6.15, and in between a kprobe does no worse.
         let tracepoints = is_preemptible && btf.has_member(SUBPROGRAM, "might_sleep");
-        let preempts = |hook: &Hook, target: &str| {
+        let preempts = |hook: &Hook| {
             hook.is_in_tasks()
                 && match hook.programs {
                     Programs::Function { .. } => is_preemptible,
-                    Programs::Tracepoint { .. } => tracepoints && btf.has_function(target),
-                    Programs::AllTracepoints { .. } => false,
+                    Programs::Tracepoint { kprobe: Some((_, functions)), .. } => {
+                        tracepoints && functions.iter().all(|function| btf.has_function(function))
+                    }
+                    Programs::Tracepoint { .. } | Programs::AllTracepoints { .. } => false,
                 }
         };
-        let is_wide =
-            |target: &str| btf.parameters(target).is_some_and(|count| count > arch::TRAMPOLINE_ARGUMENTS);
+        let counts_missed_kprobes = layout::counts_missed_kprobes(&btf);
+        // Both came with Linux 6.7, or a version before.
+        let most = arch::TRAMPOLINE_ARGUMENTS[usize::from(counts_missed_kprobes)];
+        let is_wide = |target: &str| btf.parameters(target).is_some_and(|count| count > most);
         let choices = choose(scope, has, preempts, is_wide).map_err(|hook| {
             let (names, stage) = (hook.candidates.join(", "), hook.stage.name());
             Failure::cannot_trace(
@@ -176,16 +189,16 @@ impl Plan {
         } else {
             offsets
         };
-        let targets = || choices.iter().flat_map(|choice| choice.targets.iter().copied());
+        let found = || choices.iter().flat_map(|choice| choice.found.iter().copied());
         Ok(Self {
             is_preemptible,
             // A target may be both: a tracepoint and the function it is in.
-            types: btf.only(targets(), targets()),
+            types: btf.only(found(), found()),
             choices,
             offsets,
             shows_drops,
             drop_reasons: if scope.drops { btf.drop_reasons() } else { BTreeMap::new() },
-            counts_missed_kprobes: layout::counts_missed_kprobes(&btf),
+            counts_missed_kprobes,
         })
     }
 }
@@ -206,7 +219,7 @@ impl Plan {
     /// Whether one of these functions is hooked.
     #[must_use]
     pub fn has_target(&self, names: &[&str]) -> bool {
-        self.choices.iter().flat_map(|choice| &choice.targets).any(|target| names.contains(target))
+        self.choices.iter().flat_map(|choice| &choice.found).any(|target| names.contains(target))
     }
 }
 
@@ -214,7 +227,7 @@ impl Plan {
 fn choose(
     scope: Scope,
     has: impl Fn(&Hook, &str) -> bool,
-    preempts: impl Fn(&Hook, &str) -> bool,
+    preempts: impl Fn(&Hook) -> bool,
     is_wide: impl Fn(&str) -> bool,
 ) -> Result<Vec<Choice>, Hook> {
     let mut choices = Vec::new();
@@ -231,6 +244,7 @@ fn choose(
     for hook in CONNECTIONS
         .into_iter()
         .filter(|_| scope.connections)
+        .chain([CHANGED_BY_TASK].into_iter().filter(|hook| scope.connections && preempts(hook)))
         .chain(FIRST_BYTES.into_iter().filter(|_| scope.first_bytes))
         .chain([DROPS].into_iter().filter(|_| scope.drops))
         .chain(of_packets)
@@ -240,15 +254,15 @@ fn choose(
         if !scope.needs(&hook) {
             continue;
         }
-        let mut targets = hook.candidates.iter().copied().filter(|name| has(&hook, name));
-        let targets: Vec<_> = match hook.programs {
-            Programs::AllTracepoints { .. } => targets.collect(),
-            _ => targets.next().into_iter().collect(),
+        let mut found = hook.candidates.iter().copied().filter(|name| has(&hook, name));
+        let found: Vec<_> = match hook.programs {
+            Programs::AllTracepoints { .. } => found.collect(),
+            _ => found.next().into_iter().collect(),
         };
-        if !targets.is_empty() {
-            let is_preemptible = preempts(&hook, targets[0]);
-            let is_wide = matches!(hook.programs, Programs::Function { .. }) && is_wide(targets[0]);
-            choices.push(Choice { hook, targets, is_preemptible, is_wide });
+        if !found.is_empty() {
+            let is_preemptible = preempts(&hook);
+            let is_wide = matches!(hook.programs, Programs::Function { .. }) && is_wide(found[0]);
+            choices.push(Choice { hook, found, is_preemptible, is_wide });
         } else if hook.absence == Absence::Fatal {
             return Err(hook);
         }
@@ -259,8 +273,14 @@ fn choose(
 /// The names that are looked up in the kernel's BTF.
 fn names() -> impl Iterator<Item = &'static str> {
     let hooks = HOOKS.into_iter().chain(FINE).chain([CLOSE, EXIT]).chain(PROCESSES);
-    let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES).chain([DROPS]);
-    layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| hook.candidates).copied())
+    let hooks = hooks.chain(CONNECTIONS).chain(FIRST_BYTES).chain([CHANGED_BY_TASK, DROPS]);
+    layout::names().chain([SUBPROGRAM]).chain(REASONS).chain(hooks.flat_map(|hook| {
+        let functions: &[_] = match hook.programs {
+            Programs::Tracepoint { kprobe: Some((_, functions)), .. } => functions,
+            _ => &[],
+        };
+        hook.candidates.iter().chain(functions).copied()
+    }))
 }
 
 #[cfg(test)]
@@ -278,11 +298,11 @@ mod tests {
     ];
 
     fn chosen(scope: Scope, lacking: &[&str]) -> Result<Vec<Choice>, Hook> {
-        choose(scope, |_, name| !lacking.contains(&name), |_, _| false, |_| false)
+        choose(scope, |_, name| !lacking.contains(&name), |_| false, |_| false)
     }
 
     fn list(choices: &[Choice]) -> String {
-        let line = |choice: &Choice| format!("{} {}", choice.hook.stage.name(), choice.targets.join(" "));
+        let line = |choice: &Choice| format!("{} {}", choice.hook.stage.name(), choice.found.join(" "));
         choices.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
@@ -302,12 +322,14 @@ mod tests {
 
     #[test]
     fn what_tasks_run_through_is_a_kprobe_where_they_are_preempted() {
-        let choices = choose(Scope::default(), |_, _| true, |hook, _| hook.is_in_tasks(), |_| false).unwrap();
+        let of_connections = Scope { connections: true, first_bytes: true, ..Scope::default() };
+        let choices = [Scope::default(), of_connections]
+            .into_iter()
+            .flat_map(|scope| choose(scope, |_, _| true, Hook::is_in_tasks, |_| false).unwrap());
         let programs: Vec<_> = choices
-            .iter()
             .map(|choice| {
-                let program = choice.program(Mechanism::Mixed);
-                format!("{} {}", choice.targets[0], program.kind())
+                let (targets, program) = (choice.targets(Mechanism::Mixed), choice.program(Mechanism::Mixed));
+                format!("{} {}", targets.join(" "), program.kind())
             })
             .collect();
         insta::assert_snapshot!(programs.join("\n"));

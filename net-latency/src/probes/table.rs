@@ -92,8 +92,8 @@ pub enum Programs {
     Tracepoint {
         /// Name of the program. It has BTF types, for which a tracepoint needs no trampoline, so that it serves both backends.
         btf: &'static str,
-        /// Name of the kprobe program on the function that has the tracepoint, and its name, at its very beginning.
-        kprobe: Option<&'static str>,
+        /// Name of the kprobe program, and the functions that have the tracepoint at their very beginning.
+        kprobe: Option<(&'static str, &'static [&'static str])>,
     },
     /// On every tracepoint of the candidates that the kernel has: one raw program serves both backends.
     AllTracepoints {
@@ -142,9 +142,11 @@ impl Programs {
             (Self::Function { fentry, .. }, Mechanism::Fentry, _)
             | (Self::Function { fentry, .. }, Mechanism::Mixed, false) => Program::Fentry(fentry),
             (Self::Function { kprobe, .. }, ..)
-            | (Self::Tracepoint { kprobe: Some(kprobe), .. }, Mechanism::Kprobe | Mechanism::Mixed, true) => {
-                Program::Kprobe(kprobe)
-            }
+            | (
+                Self::Tracepoint { kprobe: Some((kprobe, _)), .. },
+                Mechanism::Kprobe | Mechanism::Mixed,
+                true,
+            ) => Program::Kprobe(kprobe),
             (Self::Tracepoint { btf: name, .. }, ..) | (Self::AllTracepoints { raw: name }, ..) => {
                 Program::Tracepoint(name)
             }
@@ -314,7 +316,10 @@ pub(crate) const HOOKS: [Hook; 41] = [
     optional(IN, Stage::App, &[MPTCP_IN[2]], "fentry_in_read", "kprobe_in_read").tcp(),
     optional(None, Stage::End, &[MPTCP_END], "fentry_destroyed", "kprobe_destroyed").tcp(),
     Hook {
-        programs: Programs::Tracepoint { btf: "btf_in_app", kprobe: Some("kprobe_in_app") },
+        programs: Programs::Tracepoint {
+            btf: "btf_in_app",
+            kprobe: Some(("kprobe_in_app", &["tcp_rcv_space_adjust"])),
+        },
         ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()
     },
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app").udp(),
@@ -383,21 +388,35 @@ pub(crate) const FINE: [Hook; 12] = [
 ];
 
 /// What `net-latency connections` hooks, in place of [`HOOKS`]: no segment or write call of a connection that is open.
-pub(crate) const CONNECTIONS: [Hook; 6] = [
+pub(crate) const CONNECTIONS: [Hook; 7] = [
     tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed"),
+    tracepoint(None, Stage::Connection, &["inet_sock_set_state"], "btf_changed_by_softirq"),
     function(IN, Stage::Connection, &["tcp_rcv_state_process"], "fentry_received", "kprobe_received"),
     // A kernel without CONFIG_SECURITY_NETWORK has no such function: there the accepting task is unknown.
-    optional(IN, Stage::Connection, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
+    optional(IN, Stage::App, &["security_sock_graft"], "fentry_accepted", "kprobe_accepted"),
     function(IN, Stage::Connection, &["tcp_conn_request"], "fentry_requested", "kprobe_requested"),
     function(IN, Stage::Connection, &["tcp_v4_syn_recv_sock"], "fentry_completed4", "kprobe_completed4").v4(),
     function(IN, Stage::Connection, &["tcp_v6_syn_recv_sock"], "fentry_completed6", "kprobe_completed6").v6(),
 ];
 
+/// Takes over from the first of these what tasks do, where they can be preempted in its program.
+pub(crate) const CHANGED_BY_TASK: Hook = Hook {
+    programs: Programs::Tracepoint {
+        btf: "btf_changed_by_task",
+        kprobe: Some(("kprobe_changed_by_task", &["inet_sk_state_store", "inet_sk_set_state"])),
+    },
+    ..tracepoint(None, Stage::App, &["inet_sock_set_state"], "")
+};
+
+/// Programs of which the kernel may skip calls, and nothing is lost: it skips the first two for what softirqs do, and hardly both of them
+/// at a time, and the last one only for what is not its.
+pub(crate) const MADE_UP_FOR: [&str; 3] = ["btf_changed", "btf_changed_by_softirq", "kprobe_changed_by_task"];
+
 /// The first bytes of connections, for which each segment and write call is met.
 pub(crate) const FIRST_BYTES: [Hook; 3] = [
     tracepoint(IN, Stage::Connection, &["tcp_probe"], "btf_received"),
-    function(OUT, Stage::Connection, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
-    optional(OUT, Stage::Connection, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
+    function(OUT, Stage::App, &["tcp_sendmsg_locked"], "fentry_written", "kprobe_written"),
+    optional(OUT, Stage::App, &["do_tcp_sendpages"], "fentry_pages", "kprobe_pages"),
 ];
 
 /// Shows where packets are dropped, with connections.

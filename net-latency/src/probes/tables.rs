@@ -13,7 +13,8 @@ use regex_lite::Regex;
 use walkdir::{DirEntry, WalkDir};
 
 use super::table::{
-    CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, Programs, SENT_ON,
+    CHANGED_BY_TASK, CLOSE, CONNECTIONS, DROPS, EXIT, FINE, FIRST_BYTES, HOOKS, Hook, PROCESSES, Programs,
+    SENT_ON,
 };
 use crate::{packet::event::IpVersion, written};
 
@@ -26,7 +27,7 @@ says what the running kernel has. The object for tests has `SKIPS` besides (`ski
 ";
 
 /// Views, and their hooks.
-const SETS: [(&str, &[Hook]); 8] = [
+const SETS: [(&str, &[Hook]); 9] = [
     ("The stream, `top`, `diagnose`, `hist`, `export`, `record`", &HOOKS),
     ("`--stages fine`", &FINE),
     ("A COMMAND's processes (`--stages fine`: the first)", &PROCESSES),
@@ -36,6 +37,7 @@ const SETS: [(&str, &[Hook]); 8] = [
         "`connections`; besides, `diagnose`, `top`, `export --connections`, `record --dump-on failed=`",
         &CONNECTIONS,
     ),
+    ("These, where tasks are preempted in programs of tracepoints", &[CHANGED_BY_TASK]),
     ("`connections`; besides, `diagnose`", &FIRST_BYTES),
     ("`diagnose` besides", &[DROPS]),
 ];

@@ -348,7 +348,7 @@ fn hooks(plan: &Plan, mechanism: Mechanism) -> Vec<[&'static str; 3]> {
     let of = |choice: &Choice| {
         let kind = choice.program(mechanism).kind();
         let stage = choice.hook.stage.name();
-        choice.targets.iter().map(|&target| [stage, kind, target]).collect::<Vec<_>>()
+        choice.targets(mechanism).iter().map(|&target| [stage, kind, target]).collect::<Vec<_>>()
     };
     plan.choices.iter().flat_map(of).collect()
 }

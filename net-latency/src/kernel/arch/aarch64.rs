@@ -13,7 +13,7 @@ macro_rules! system_call {
 pub(crate) use system_call;
 
 /// Arguments that a BTF trampoline hands on at most: all that registers have (`arch_prepare_bpf_trampoline`).
-pub(crate) const TRAMPOLINE_ARGUMENTS: usize = 8;
+pub(crate) const TRAMPOLINE_ARGUMENTS: [usize; 2] = [8, 8];
 
 /// Functions that cost a system call and nothing else, to measure what a probe costs.
 pub(crate) const CHEAP_CALLS: [&str; 3] =

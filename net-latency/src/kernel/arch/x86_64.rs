@@ -12,8 +12,8 @@ macro_rules! system_call {
 }
 pub(crate) use system_call;
 
-/// Arguments that a BTF trampoline hands on at most, before Linux 6.6 (`arch_prepare_bpf_trampoline`).
-pub(crate) const TRAMPOLINE_ARGUMENTS: usize = 6;
+/// Arguments that a BTF trampoline hands on at most, before and since Linux 6.6 (`arch_prepare_bpf_trampoline`, `MAX_BPF_FUNC_ARGS`).
+pub(crate) const TRAMPOLINE_ARGUMENTS: [usize; 2] = [6, 12];
 
 /// Functions that cost a system call and nothing else, to measure what a probe costs.
 pub(crate) const CHEAP_CALLS: [&str; 3] =

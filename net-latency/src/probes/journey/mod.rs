@@ -393,7 +393,7 @@ fn load(mut plan: Plan, request: &Request<'_>, mut progress: impl FnMut(usize, u
         following.attach(&mut ebpf, program, name, &types).with_context(|| format!("attaching to {name}"))?;
         following.traced += 1;
     }
-    following.attached.keep(&ebpf)?;
+    following.attached.keep(&ebpf, &[])?;
     following.attached.release(ebpf);
     progress(all, all);
     Ok(following)

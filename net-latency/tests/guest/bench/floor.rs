@@ -30,7 +30,7 @@ impl Floor {
         for choice in &plan.choices {
             let is_btf = matches!(choice.hook.programs, Programs::Tracepoint { btf, .. }
                 if choice.program(mechanism) == Program::Tracepoint(btf));
-            let target = choice.targets[0];
+            let target = choice.targets(mechanism)[0];
             // An object each: it is loading that says where an fentry program goes.
             let mut ebpf = EbpfLoader::new().btf(None).load(OBJECT)?;
             match choice.program(mechanism) {
@@ -52,7 +52,7 @@ impl Floor {
                 Program::Tracepoint(_) => {
                     let program: &mut RawTracePoint = program(&mut ebpf, "noop_raw")?.try_into()?;
                     program.load()?;
-                    for target in &choice.targets {
+                    for target in choice.targets(mechanism) {
                         program.attach(target)?;
                     }
                 }
