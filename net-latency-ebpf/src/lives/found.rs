@@ -8,7 +8,7 @@ use super::{
     tcp_in::Reading,
     world::Kernel,
 };
-use crate::tcp::shares;
+use crate::tcp::{shares, waiting_segments};
 
 /// A segment that its CPU takes to TCP at once.
 const GOES: Segment = Segment {
@@ -273,5 +273,20 @@ fn what_was_evicted_is_counted_until_all_is_read() {
         let evicting = History { full: true, entries: 2, ..History::of(steps) };
         evicting.expect_true();
         assert_eq!(shares(), counted, "{steps:?}");
+    }
+}
+
+/// TCP copies small segments into the room behind an skb's headers (`skb_try_coalesce`), so that no number of pages limits how many it holds:
+/// none waits when it is dropped, out of order, nor when a socket is closed.
+#[test]
+fn a_socket_that_ends_leaves_none_of_many_small_segments() {
+    for from in [0, 1] {
+        let first = [Step::Segment(GOES), read(1, Reading::Copy), Step::Unlock { connection: 0 }];
+        let behind = Step::Segment(Segment { from, ..GOES });
+        let many = std::vec![Step::Segment(Segment { joins: true, ..GOES }); 600];
+        let close = Step::Close { connection: 0 };
+        let steps: std::vec::Vec<_> = first.into_iter().chain([behind]).chain(many).chain([close]).collect();
+        expect_true(&steps);
+        assert_eq!(waiting_segments().count, 0, "{from}");
     }
 }

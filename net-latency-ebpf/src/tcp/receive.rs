@@ -40,10 +40,10 @@ use crate::{
 
 /// Lines that one run of a program gives at most, in batches: far more than an skb can absorb. What a call takes
 /// beyond that (`tcp_read_sock` reports once for many skbs) keeps its time and comes with the next run.
-const BATCHES_PER_RUN: u32 = if cfg!(test) { 1 } else { BATCHES_PER_END };
+const BATCHES_PER_RUN: u32 = if cfg!(test) { 1 } else { 512 / BATCH };
 
-/// What no application takes that one run forgets, in batches.
-const BATCHES_PER_END: u32 = 512 / BATCH;
+/// What no application takes, in batches: all of a connection's.
+const BATCHES_PER_END: u32 = segments::MOST_OF_ONE as u32 / BATCH;
 
 /// Beside the flags of a line in those of a segment: it came by a device that wasn't wanted. It is followed all
 /// the same, since the next segment begins where it ends.

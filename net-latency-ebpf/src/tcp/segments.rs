@@ -123,7 +123,7 @@ const SHARE_BITS: u32 = 12;
 
 /// Segments of one connection that wait at most: more than 8 MiB of full-sized ones, and half of the slots. A peer that sends single bytes
 /// out of order would else take them all.
-const MOST_OF_ONE: i64 = if cfg!(feature = "skips") { 2048 } else { 8192 };
+pub(super) const MOST_OF_ONE: i64 = if cfg!(feature = "skips") { 2048 } else { 8192 };
 
 const _: () = assert!(size_of::<Segment>() == SEGMENT_SIZE, "the user side names the size");
 
@@ -513,8 +513,9 @@ pub(super) fn dropped<M: Memory>(skb: Skb<M>) -> HookResult {
     Ok(())
 }
 
-/// Segments that one skb holds at most, in batches: what `tcp_try_coalesce` joins is limited by its pages.
-const BATCHES_PER_DROP: u32 = 256 / BATCH;
+/// Segments that one skb holds at most, in batches: all of a connection's. What `tcp_try_coalesce` joins is limited by the skb's pages, but
+/// small segments are copied into the room that its first part has.
+const BATCHES_PER_DROP: u32 = MOST_OF_ONE as u32 / BATCH;
 
 #[unsafe(no_mangle)]
 #[inline(never)]
