@@ -103,7 +103,7 @@ impl Conversation {
             ensure!(sum.is_none() || line.total == sum, fault("total is not the sum of the stages"));
             // The call behind bytes that are sent again may be forgotten.
             let needed = usize::from(is_sent_again);
-            if is_nameless || !is_unsure && line.stages[needed..].contains(&None) {
+            if is_nameless && !may_be_unsure(line) || !is_unsure && line.stages[needed..].contains(&None) {
                 incomplete.push(*line);
             } else if !is_unsure {
                 ensure!(

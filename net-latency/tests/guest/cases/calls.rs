@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io::Read as _, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use net_latency::inside::preemption;
 use nix::sys::signal::Signal;
 use regex_lite::Regex;
 use serde_json::Value;
@@ -38,8 +39,8 @@ const ROUND: [&str; 6] = [
 ];
 
 /// Linux 6.12 with PREEMPT_RT waits 0.7 s for each probe to go, with a lock held (`perf_event_detach_bpf_prog`).
-pub(super) fn detaches_slowly() -> Result<bool> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/version")?.contains("PREEMPT_RT"))
+pub(super) fn detaches_slowly() -> bool {
+    preemption::is_realtime()
 }
 
 pub(super) fn start(backend: Backend, arguments: &[&str]) -> Result<Tool> {
@@ -111,7 +112,7 @@ fn sockets(backend: Backend) -> Result<()> {
     let _path = Path::loopback(Version::V4)?;
     let (mut peer, mut other) = (Peer::spawn(CLIENT)?, Peer::spawn(SERVER)?);
     let pid = peer.pid().to_string();
-    let tool = if detaches_slowly()? {
+    let tool = if detaches_slowly() {
         println!("only some functions of --preset socket: this kernel detaches each for more than a second");
         start(backend, &[&["--pid", &pid][..], &ROUND].concat())?
     } else {
