@@ -53,7 +53,8 @@ impl Conversation {
         Self::check_all(outcome, lines, pair, &|line| Some(owner(pair, line)), &may_be_unsure)
     }
 
-    fn check_all(
+    /// As [`Self::check_by`] and [`Self::check_unless`] together.
+    pub(crate) fn check_all(
         outcome: &Outcome,
         lines: &[Line],
         pair: &Pair,
@@ -103,7 +104,7 @@ impl Conversation {
             ensure!(sum.is_none() || line.total == sum, fault("total is not the sum of the stages"));
             // The call behind bytes that are sent again may be forgotten.
             let needed = usize::from(is_sent_again);
-            if is_nameless && !may_be_unsure(line) || !is_unsure && line.stages[needed..].contains(&None) {
+            if is_nameless || !is_unsure && line.stages[needed..].contains(&None) {
                 incomplete.push(*line);
             } else if !is_unsure {
                 ensure!(
@@ -329,7 +330,7 @@ fn is_process_named(line: &Line) -> bool {
 }
 
 /// The process whose bytes these are, by PID and name.
-fn owner(pair: &Pair, line: &Line) -> (u32, String) {
+pub(crate) fn owner(pair: &Pair, line: &Line) -> (u32, String) {
     let peer = sender_or_reader(pair, line);
     (peer.pid(), peer.comm())
 }

@@ -438,13 +438,15 @@ fn multipath(version: Version, rounds: u32, client: bool, server: bool) -> Resul
     let mut pair = multipath_pair(version, client, server)?;
     pair.converse(rounds, LEN)?;
     Ok(Box::new(move |evidence| {
+        let is_realtime = preemption::is_realtime();
+        let is_unsure = |line: &Line| is_realtime && is_read_as_more_comes(line);
+        let who = |line: &Line| (!is_unsure(line)).then(|| oracle::owner(&pair, line));
         let conversation =
-            Conversation::check_unless(evidence.outcome, &evidence.lines, &pair, is_read_as_more_comes)?;
+            Conversation::check_all(evidence.outcome, &evidence.lines, &pair, &who, &is_unsure)?;
         conversation.expect_rounds(evidence.outcome, rounds as usize, LEN)?;
-        let unsure = evidence.lines.iter().filter(|line| is_read_as_more_comes(line)).collect::<Vec<_>>();
-        let most = if preemption::is_realtime() { evidence.lines.len() / 100 } else { 0 };
+        let unsure = evidence.lines.iter().filter(|line| is_unsure(line)).collect::<Vec<_>>();
         ensure!(
-            unsure.len() <= most,
+            unsure.len() * 100 <= evidence.lines.len(),
             evidence.outcome.fault(format_args!("{} have no reader", unsure.len()), unsure)
         );
         expect_followed(evidence)
