@@ -96,12 +96,6 @@ impl<M: Memory> Socket<M> {
 }
 
 impl<M: Memory> TcpSocket<M> {
-    /// The local port in host order, also when the socket has given it back (`inet_put_port`).
-    #[inline(always)]
-    pub(crate) fn source_port(self) -> u16 {
-        u16::from_be(self.field(offset!(inet_sock_inet_sport)))
-    }
-
     /// Whether this is a subflow of MPTCP.
     #[inline(always)]
     pub(crate) fn is_of_mptcp(self) -> bool {

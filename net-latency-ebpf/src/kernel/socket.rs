@@ -61,6 +61,12 @@ impl Identity {
     pub(crate) fn local_port(&self) -> u16 {
         (self.ports >> 16) as u16
     }
+
+    /// The same with this local port.
+    #[inline(always)]
+    pub(crate) fn of_port(self, local: u16) -> Self {
+        Self { ports: self.ports & u32::from(u16::MAX) | u32::from(local) << 16, ..self }
+    }
 }
 
 impl<M: Memory> Socket<M> {
@@ -276,6 +282,12 @@ impl<M: Memory> TcpSocket<M> {
     pub(super) fn field<T: Copy>(self, at: impl At) -> T {
         // SAFETY: a live TCP socket, offsets from BTF.
         unsafe { M::read(self.pointer, at) }
+    }
+
+    /// The local port in host order, also when the socket has given it back (`inet_put_port`).
+    #[inline(always)]
+    pub(crate) fn source_port(self) -> u16 {
+        u16::from_be(self.field(offset!(inet_sock_inet_sport)))
     }
 
     /// The next sequence number expected from the peer.

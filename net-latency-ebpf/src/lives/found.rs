@@ -1,6 +1,6 @@
 //! Faults that histories have shown, each as the shortest one that did.
 
-use net_latency_common::PID_ALONE;
+use net_latency_common::{Counter, PID_ALONE};
 
 use super::{
     history::{Fate, History, Segment, Step},
@@ -8,7 +8,10 @@ use super::{
     tcp_in::Reading,
     world::Kernel,
 };
-use crate::tcp::{shares, waiting_segments};
+use crate::{
+    emit::counters,
+    tcp::{shares, waiting_segments},
+};
 
 /// A segment that its CPU takes to TCP at once.
 const GOES: Segment = Segment {
@@ -274,6 +277,13 @@ fn what_was_evicted_is_counted_until_all_is_read() {
         evicting.expect_true();
         assert_eq!(shares(), counted, "{steps:?}");
     }
+}
+
+/// Nothing was known of a socket that no process had used, and what it had got seemed to wait when it was gone.
+#[test]
+fn a_socket_that_no_process_has_used_leaves_nothing() {
+    expect_true(&[Step::Segment(GOES), Step::Segment(GOES), Step::Close { connection: 0 }]);
+    assert_eq!((waiting_segments().count, counters::total().get(Counter::UnreadIn)), (0, 2));
 }
 
 /// TCP copies small segments into the room behind an skb's headers (`skb_try_coalesce`), so that no number of pages limits how many it holds:

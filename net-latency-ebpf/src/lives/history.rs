@@ -542,7 +542,7 @@ impl Run {
             note!(self.world, "{step:?}");
             self.step(*step);
         }
-        let result = self.check();
+        let result = self.check().and_then(|lines| self.check_end().map(|()| lines));
         (self.world.log.take(), result)
     }
 
@@ -975,5 +975,23 @@ impl Run {
             self.world.truth.check_all_udp_in(&seen_udp)?;
         }
         Ok((lines.len() + sent.len()) as u64)
+    }
+
+    /// Whether nothing waits when all sockets are closed.
+    fn check_end(&mut self) -> Result<(), String> {
+        // Segments are found one behind the other.
+        let gaps = [Counter::UnmatchedIn, Counter::RejectedIn];
+        if !self.is_plain || gaps.iter().any(|gap| counters::total().get(*gap) != 0) {
+            return Ok(());
+        }
+        for connection in &mut self.connections {
+            connection.close(&mut self.world);
+        }
+        let waiting = waiting_segments().count;
+        // What begins within another segment may never be read by itself.
+        if waiting != 0 && !self.world.truth.has_any_copies() {
+            return Err(format!("{waiting} segments wait for sockets that are closed"));
+        }
+        Ok(())
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn draw(choice: &mut Choice, is_shuffled: bool) -> (Offsets, Sizes) {
             sock_skc_v6_rcv_saddr: 16, sock_sk_lock_owned: 4, sock_sk_drops: 4, sock_sk_write_pending: 4, sock_sk_receive_queue: 24, sock_sk_backlog_len: 4,
             sock_sk_protocol: 2, tcp_sock_rcv_nxt: 4, tcp_sock_copied_seq: 4, tcp_sock_snd_nxt: 4, tcp_sock_snd_una: 4, tcp_sock_write_seq: 4,
             tcp_sock_out_of_order_queue: 8, tcp_sock_snd_wnd: 4, tcp_sock_icsk_retransmits: 1, tcp_sock_srtt_us: 4,
-            tcp_sock_dsack_dups: 4, udp_sock_pending: 4, sock_sk_write_queue: 24, sock_sk_tsq_flags: 8, sock_sk_pacing_status: 4,
+            tcp_sock_dsack_dups: 4, inet_sock_inet_sport: 2, udp_sock_pending: 4, sock_sk_write_queue: 24, sock_sk_tsq_flags: 8, sock_sk_pacing_status: 4,
             tcp_sock_packets_out: 4, tcp_sock_retrans_out: 4, tcp_sock_sacked_out: 4, tcp_sock_lost_out: 4, tcp_sock_snd_cwnd: 4,
             tcp_sock_snd_sml: 4, tcp_sock_nonagle: 1, tcp_sock_chrono_type: 1, tcp_sock_mss_cache: 4, tcp_sock_tcp_wstamp_ns: 8,
             tcp_sock_tcp_clock_cache: 8, mptcp_sock_write_seq: 8, mptcp_sock_snd_nxt: 8, mptcp_sock_ack_seq: 8,

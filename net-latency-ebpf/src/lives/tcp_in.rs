@@ -489,6 +489,8 @@ impl Connection {
             world.free(queued.skb);
         }
         self.update(world);
+        // `tcp_set_state`: it has no port of its own any more (`inet_put_port`).
+        world.put(self.sk, world.offsets.sock_skc_portpair, u32::from(self.flow.remote_port.to_be()));
         hook!(world, Hook::Other, self.number, tcp::receive::closed(sock(self.sk)));
         // `tcp_v4_destroy_sock`.
         for queued in std::mem::take(&mut self.out_of_order) {

@@ -294,6 +294,11 @@ impl Truth {
         came
     }
 
+    /// Whether some bytes came twice.
+    pub(super) fn has_any_copies(&self) -> bool {
+        (0..self.connections.len()).any(|number| has_copies(&self.came(number)))
+    }
+
     /// How many segments were dropped that waited to be read, of connections none of whose bytes came twice.
     pub(super) fn lost(&self) -> u64 {
         let waited = |packet: &usize| {

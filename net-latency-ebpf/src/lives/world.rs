@@ -563,6 +563,7 @@ impl World {
             offsets.sock_skc_portpair,
             u32::from(flow.remote_port.to_be()) | u32::from(flow.local_port) << 16,
         );
+        self.put(sk, offsets.inet_sock_inet_sport, flow.local_port.to_be());
         self.put(sk, offsets.sock_skc_net, self.nets[flow.net].address);
         self.put(sk, offsets.sock_skc_state, TCP_ESTABLISHED);
         self.put(sk, offsets.sock_sk_protocol, u16::from(IPPROTO_TCP));

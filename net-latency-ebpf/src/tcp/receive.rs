@@ -805,9 +805,35 @@ pub(super) fn given<M: Memory>(socket: Socket<M>, identity: Identity) -> HookRes
     Ok(())
 }
 
+/// A socket is destroyed that has got bytes which no process has read: it has an entry, which says where they begin. It has none before
+/// if no process has used it.
+///
+/// A function with a stack of its own, which is free again before they are walked along.
+#[inline(never)]
+fn begin_unread<M: Memory>(socket: Socket<M>) -> u32 {
+    let Some(tcp) = socket.known_tcp() else { return DONE };
+    if connection::find(socket).is_none() {
+        // The port was given back (`inet_put_port`).
+        let identity = socket.identity().of_port(tcp.source_port());
+        if filter::socket(socket, &identity)
+            && let Err(counter) = connection::find_or_new(socket, identity)
+        {
+            counters::one(counter);
+        }
+    }
+    if let Some(connection) = connection::find(socket) {
+        learn_start(socket, connection, tcp.copied_seq());
+    }
+    DONE
+}
+
 /// The kernel destroys a socket: bytes that were read get their lines, the rest is counted.
 #[inline(always)]
 pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
+    if tcp.copied_seq() != tcp.rcv_nxt() {
+        begin_unread(socket);
+    }
     let Some(connection) = connection::find(socket) else { return Ok(()) };
     let mut result = Ok(());
     if connection.is_late.get() != 0 {
