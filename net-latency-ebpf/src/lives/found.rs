@@ -279,6 +279,12 @@ fn what_was_evicted_is_counted_until_all_is_read() {
     }
 }
 
+/// TCP drops a copy of what waits. Whoever found the segment for that took it for one of two that may be read, and its times were unknown.
+#[test]
+fn what_had_a_copy_that_was_dropped_keeps_its_times() {
+    expect_true(&[Step::Segment(GOES), Step::Segment(Segment { again: 1, ..GOES }), read(1, Reading::Copy)]);
+}
+
 /// Nothing was known of a socket that no process had used, and what it had got seemed to wait when it was gone.
 #[test]
 fn a_socket_that_no_process_has_used_leaves_nothing() {

@@ -923,6 +923,7 @@ impl Run {
         }
         if self.is_plain && !self.world.truth.is_filtered && !was_segmented() {
             self.world.truth.expect_all(&lines)?;
+            self.world.truth.expect_known(&lines)?;
         }
         let counted = counters::total();
         let (given, want) = (counted.get(Counter::NotFollowedIn), self.world.truth.given);

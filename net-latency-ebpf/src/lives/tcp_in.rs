@@ -156,7 +156,7 @@ impl Connection {
         }
         if self.sk == 0 {
             // No socket: a reset is sent.
-            world.truth.dropped.push(skb.packet);
+            world.truth.drops(skb.packet);
             return world.drop(skb);
         }
         if self.owner.is_some() {
@@ -172,7 +172,7 @@ impl Connection {
         let drops = world.offsets.sock_sk_drops;
         world.put(self.sk, drops, world.get::<u32>(self.sk, drops) + 1);
         if world.kernel.shows_tcp_drops {
-            world.truth.dropped.push(skb.packet);
+            world.truth.drops(skb.packet);
             world.drop(skb);
         } else {
             world.free(skb);
@@ -494,7 +494,7 @@ impl Connection {
         hook!(world, Hook::Other, self.number, tcp::receive::closed(sock(self.sk)));
         // `tcp_v4_destroy_sock`.
         for queued in std::mem::take(&mut self.out_of_order) {
-            world.truth.dropped.push(queued.skb.packet);
+            world.truth.drops(queued.skb.packet);
             world.drop(queued.skb);
         }
         world.free_socket(self.sk);

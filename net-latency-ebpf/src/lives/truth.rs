@@ -130,8 +130,8 @@ pub(super) struct Truth {
     pub(super) packets: Vec<Packet>,
     pub(super) connections: Vec<Ends>,
     pub(super) reads: Vec<Read>,
-    /// Segments that TCP has dropped where a hook sees that.
-    pub(super) dropped: Vec<usize>,
+    /// Segments that TCP has dropped where a hook sees that, and how many calls there were before.
+    pub(super) dropped: Vec<(usize, usize)>,
     /// Segments with data that TCP's hook got.
     pub(super) received: u64,
     /// Of these, those that MPTCP has taken for certain.
@@ -294,6 +294,11 @@ impl Truth {
         came
     }
 
+    /// TCP drops a segment, and a hook sees that.
+    pub(super) fn drops(&mut self, packet: usize) {
+        self.dropped.push((packet, self.calls.len()));
+    }
+
     /// Whether some bytes came twice.
     pub(super) fn has_any_copies(&self) -> bool {
         (0..self.connections.len()).any(|number| has_copies(&self.came(number)))
@@ -301,12 +306,39 @@ impl Truth {
 
     /// How many segments were dropped that waited to be read, of connections none of whose bytes came twice.
     pub(super) fn lost(&self) -> u64 {
-        let waited = |packet: &usize| {
+        let waited = |(packet, _): &(usize, usize)| {
             let Packet { reached, connection, len, .. } = self.packets[*packet];
             let call = self.calls.get(reached).filter(|_| reached != 0 && len != 0);
             call.is_some_and(|call| call.result.is_none()) && !has_copies(&self.came(connection))
         };
         self.dropped.iter().copied().filter(waited).count() as u64
+    }
+
+    /// Whether the times of a segment are known that came twice, where TCP was seen to drop one of both before the other was read.
+    pub(super) fn expect_known(&self, lines: &[PacketRecord]) -> Result<(), String> {
+        for line in lines.iter().filter(|line| line.flags & FLAG_AMBIGUOUS != 0) {
+            let Some(connection) = self.connection(line) else { continue };
+            let ends = &self.connections[connection];
+            let start = u64::from(line.seq.wrapping_sub(ends.first));
+            let end = start + u64::from(line.len);
+            let mut came = self.came(connection);
+            came.retain(|packet| packet.start < end && start < packet.start + u64::from(packet.len));
+            let are_copies =
+                came.len() == 2 && came.iter().all(|packet| packet.start == start && packet.len == line.len);
+            let read = self.reads.iter().find(|read| read.connection == connection && read.start == start);
+            let was_dropped = |call: usize| {
+                let of_these =
+                    |packet: usize| came.iter().any(|came| core::ptr::eq(*came, &self.packets[packet]));
+                self.dropped.iter().any(|(packet, before)| of_these(*packet) && *before <= call)
+            };
+            if are_copies
+                && !ends.is_collapsed
+                && read.is_some_and(|read| !read.is_late && was_dropped(read.call))
+            {
+                return Err(format!("a copy was dropped, and the other's times are unknown: {line:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a call has taken more of this connection than one run has lines for: the rest has its lines later.

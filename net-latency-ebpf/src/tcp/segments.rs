@@ -255,13 +255,23 @@ extern "C" fn doubt(hash: u64, len: u32) -> u32 {
     1
 }
 
-/// The segment that was found.
+/// The segment that was found, to be read.
 #[inline(always)]
 fn entry(found: &Found<Segment>) -> &'static Segment {
+    let segment = there(found);
+    if segment.copies.get() != 0 {
+        segment.make_ambiguous();
+    }
+    segment
+}
+
+/// The segment that was found. Which of its copies will be read may turn out later.
+#[inline(always)]
+fn there(found: &Found<Segment>) -> &'static Segment {
     // SAFETY: entries are preallocated and stay mapped while a program runs, and what changes are fields. A slot's is the
     // finder's alone; whose one of the map is by now, its key tells.
     let segment = unsafe { &*found.entry };
-    if found.is_twin || segment.copies.get() != 0 {
+    if found.is_twin {
         segment.make_ambiguous();
     }
     segment
@@ -533,8 +543,8 @@ extern "C" fn forget_step() -> u32 {
     // SAFETY: as in `dropped`.
     let dropped = unsafe { &mut *dropped };
     let Some(found) = WAITING.find(dropped.key.hash()) else { return DONE };
+    let segment = there(&found);
     let waiting = Waiting(found);
-    let segment = waiting.segment();
     if !segment.key.is_but_for_netns(&dropped.key) {
         Table::<Segment, SLOT_BITS>::keep(&waiting.0);
         return DONE;
