@@ -279,6 +279,17 @@ fn what_was_evicted_is_counted_until_all_is_read() {
     }
 }
 
+/// MPTCP takes skbs that have bytes in common: what begins with bytes that came with another one before has no times.
+#[test]
+fn bytes_that_mptcp_got_twice_have_no_times() {
+    let of_mptcp = |from, len| Step::Segment(Segment { connection: 1, from, len, ..GOES });
+    let all = Step::Read { task: 0, connection: 1, len: 40, how: Reading::Copy };
+    let steps = [of_mptcp(0, 4), of_mptcp(-6, 4), of_mptcp(-2, 2), all];
+    for seed in 0..8 {
+        History { multipath: true, seed, ..History::of(&steps) }.expect_true();
+    }
+}
+
 /// TCP drops a copy of what waits. Whoever found the segment for that took it for one of two that may be read, and its times were unknown.
 #[test]
 fn what_had_a_copy_that_was_dropped_keeps_its_times() {
