@@ -1,6 +1,6 @@
 //! Event time to wall-clock time, and its text.
 
-use std::fmt::Write as _;
+use std::{cell::LazyCell, fmt::Write as _};
 
 use chrono::{DateTime, FixedOffset, Local, NaiveDateTime, Offset as _, TimeZone as _};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -15,6 +15,9 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 pub struct Clock {
     offset_ns: i64,
 }
+
+/// The clock, read when it is first needed: where nothing comes, it is not read.
+pub(crate) type LazyClock = LazyCell<Clock>;
 
 impl Clock {
     /// Reads both clocks of this machine.

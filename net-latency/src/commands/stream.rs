@@ -18,7 +18,7 @@ use crate::{
         Balance, Footer, Ledger, LeftOut, Losses, Summary,
         object::{Kind, Object, View},
     },
-    clock::Clock,
+    clock::{Clock, LazyClock},
     error::Failure,
     message::{say, tell},
     output::{self, Options, Sink, Writer, colour_wanted, write_json},
@@ -256,7 +256,7 @@ impl Stream<'_> {
 
     /// Writes the lines of the records that wait, a batch at most.
     fn drain(&mut self, patience: Duration) -> Result<Drained, Ended> {
-        let clock = Clock::sample();
+        let clock = LazyClock::new(Clock::sample);
         let mut left = BATCH;
         loop {
             let wanted = match self.options.count {
@@ -264,7 +264,7 @@ impl Stream<'_> {
                 None => u64::MAX,
             };
             let most = left.min(usize::try_from(wanted).unwrap_or(usize::MAX));
-            let taken = self.fill(clock, most).map_err(Err)?;
+            let taken = self.fill(&clock, most).map_err(Err)?;
             let is_through = taken < most && self.sink.has_room();
             left -= taken;
             let is_written = pace::flush(&mut self.sink, patience)?;
@@ -280,7 +280,7 @@ impl Stream<'_> {
 
     /// Puts the lines of the records that wait into the output's buffer, N at most and as long as there is room; says how
     /// many.
-    fn fill(&mut self, clock: Clock, most: usize) -> Result<usize, Failure> {
+    fn fill(&mut self, clock: &LazyClock, most: usize) -> Result<usize, Failure> {
         let Self { writer, sink, tracer, names, summary, recent, left_out, .. } = self;
         let mut records = tracer.records(clock, names.as_mut(), left_out);
         for taken in 0..most {

@@ -16,7 +16,7 @@ use rustix::{
 
 use crate::{
     accounting::{Census, Cost, Drops, Ledger, LeftOut, Losses},
-    clock::{Clock, monotonic_ns},
+    clock::{LazyClock, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
     probes::{
@@ -178,7 +178,7 @@ impl Tracer {
     /// `left_out` counts the others.
     pub(crate) fn records<'a>(
         &'a mut self,
-        clock: Clock,
+        clock: &'a LazyClock,
         names: Option<&'a mut Names>,
         left_out: &'a mut LeftOut,
     ) -> Live<'a> {

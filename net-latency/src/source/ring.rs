@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     accounting::{Census, Drops, LeftOut},
-    clock::{Clock, monotonic_ns},
+    clock::{LazyClock, monotonic_ns},
     error::Failure,
     kernel::{
         devices::Devices,
@@ -398,7 +398,7 @@ pub(crate) struct Live<'a> {
     /// Whether a record that is refused is told.
     pub is_debugging: bool,
     /// What time it is.
-    pub clock: Clock,
+    pub clock: &'a LazyClock,
     /// If names are wanted.
     pub names: Option<&'a mut Names>,
 }

@@ -14,7 +14,7 @@ use self::queues::Queues;
 use super::Alarm;
 use crate::{
     accounting::{Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, LazyClock, monotonic_ns},
     diagnosis::{Model, Sensors, json, judge, text},
     error::Failure,
     kernel::{
@@ -170,13 +170,13 @@ impl Live {
 
     /// Takes the packets that wait, N at most.
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
-        let clock = Clock::sample();
+        let clock = LazyClock::new(Clock::sample);
         let Self { model, summary, tracer, queues, names, left_out, .. } = self;
-        read_queues(queues, model, clock)?;
+        read_queues(queues, model, *clock)?;
         for _ in 0..most {
-            let next = tracer.records(clock, Some(&mut *names), left_out).next(|event| {
+            let next = tracer.records(&clock, Some(&mut *names), left_out).next(|event| {
                 // A handshake was told before what followed it was complete.
-                let read = read_queues(queues, model, clock);
+                let read = read_queues(queues, model, *clock);
                 model.record(event);
                 summary.record_event(event);
                 read

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     accounting::{LeftOut, Losses},
-    clock::{Clock, Zone},
+    clock::{Clock, LazyClock, Zone},
     error::Failure,
     message::tell,
     output::{Options, Sink, SinkError, Writer},
@@ -75,14 +75,14 @@ impl Slow {
     /// # Errors
     /// If the ring buffer can't be read.
     pub(super) fn read(&mut self, tracer: &mut Tracer, patience: Duration) -> Result<bool, Failure> {
-        let (clock, now) = (Clock::sample(), Instant::now());
+        let (clock, now) = (LazyClock::new(Clock::sample), Instant::now());
         for _ in 0..BATCH {
             if self.sink.as_ref().is_some_and(|sink| !sink.has_room()) && !self.flush(patience) {
                 return Ok(false);
             }
             // None is outside: the kernel side gives a record only to what it counts.
             let Self { sink, writer, names, bucket, held_back, unwritten, left_out, .. } = self;
-            let next = tracer.records(clock, Some(names), left_out).next(|event| match sink {
+            let next = tracer.records(&clock, Some(names), left_out).next(|event| match sink {
                 _ if !bucket.takes(now) => *held_back += 1,
                 Some(sink) => writer.write(event, sink.buffer()),
                 None => *unwritten += 1,

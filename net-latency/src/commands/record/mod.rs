@@ -20,7 +20,7 @@ use self::dumps::{Dumps, Refused, Written};
 use super::{Alarm, connections::line::outcome};
 use crate::{
     accounting::{Footer, LeftOut, Losses, Summary, object::View},
-    clock::{Clock, monotonic_ns},
+    clock::{Clock, LazyClock, monotonic_ns},
     error::Failure,
     export::{
         listener::Listener,
@@ -283,9 +283,9 @@ impl Recorder<'_> {
     /// Keeps the packets that wait, a batch at most; whether there were as many.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Self { tracer, names, ring, packets, left_out, config, reason, .. } = self;
-        let clock = Clock::sample();
-        ring.packer.set_clock(clock);
-        let mut records = tracer.records(clock, None, left_out);
+        let clock = LazyClock::new(Clock::sample);
+        ring.packer.set_clock(*clock);
+        let mut records = tracer.records(&clock, None, left_out);
         for _ in 0..BATCH {
             let next = records.next(|event| {
                 let record = event.record();

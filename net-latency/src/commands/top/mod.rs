@@ -55,7 +55,7 @@ use self::{
 };
 use crate::{
     accounting::{Footer, Human, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
-    clock::{Clock, Zone, monotonic_ns},
+    clock::{Clock, LazyClock, Zone, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
     kernel::{owners, ports},
@@ -325,12 +325,12 @@ impl<'a> Top<'a> {
         let now_ns = self.feed.now_ns();
         self.model.advance(now_ns);
         self.verdict.advance(now_ns, &self.losses);
-        let clock = Clock::sample();
+        let clock = LazyClock::new(Clock::sample);
         if let Some(watch) = self.watch.as_mut().filter(|_| !self.is_over) {
-            watch.read(clock, &mut self.model.failed)?;
+            watch.read(*clock, &mut self.model.failed)?;
         }
         for _ in 0..BATCH {
-            if self.take_next(clock)?.is_none() {
+            if self.take_next(&clock)?.is_none() {
                 break;
             }
         }
@@ -338,7 +338,7 @@ impl<'a> Top<'a> {
         Ok(())
     }
 
-    fn take_next(&mut self, clock: Clock) -> Result<Option<()>, Failure> {
+    fn take_next(&mut self, clock: &LazyClock) -> Result<Option<()>, Failure> {
         let Self { feed, model, verdict, summary, left_out, .. } = self;
         match feed {
             Feed::Kernel(tracer) => tracer.records(clock, None, left_out).next(|event| {
@@ -431,9 +431,9 @@ impl<'a> Top<'a> {
         match feed {
             Feed::Kernel(mut tracer) => {
                 let losses = tracer.detach()?;
-                let clock = Clock::sample();
+                let clock = LazyClock::new(Clock::sample);
                 while tracer
-                    .records(clock, None, &mut left_out)
+                    .records(&clock, None, &mut left_out)
                     .next(|event| summary.record_event(event))?
                     .is_some()
                 {}
