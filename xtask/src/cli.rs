@@ -39,7 +39,7 @@ pub(crate) enum Task {
     /// Build the static binary target/dist/net-latency, with symbols, manual page, completions, licences and checksums beside it
     Dist(DistArgs),
     /// Do what dist does, and make an image for container runtimes of the binary: target/dist/net-latency.oci.tar
-    Image(ArchArgs),
+    Image(ImageArgs),
     /// Remove what xtask keeps below target/
     Clean,
     /// Make TCP traffic; started by the guest's init
@@ -56,6 +56,14 @@ pub(crate) struct ArchArgs {
     /// For this architecture; what is left for arm64 is in target/dist-arm64
     #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
     pub(crate) arch: Arch,
+}
+
+/// For which architectures.
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    /// For this architecture; given for each, one image for all, where the files of the first are left
+    #[arg(long, value_enum, value_name = "ARCH", default_values_t = [Arch::default()])]
+    pub(crate) arch: Vec<Arch>,
 }
 
 #[derive(Debug, Args)]

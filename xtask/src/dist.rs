@@ -53,8 +53,6 @@ pub(crate) enum Product {
     Tool,
     /// A Debian package.
     Package,
-    /// An image for container runtimes.
-    Image,
 }
 
 /// Leaves the tool, and the files it generates, in `target/dist`; returns the path of the requested product.
@@ -76,7 +74,6 @@ pub(crate) fn run(product: Product, arch: Arch) -> Result<PathBuf> {
     let made = match product {
         Product::Tool => tool,
         Product::Package => package(arch)?,
-        Product::Image => image(&tool, arch)?,
     };
     sum(&dist)?;
     Ok(made)
@@ -164,19 +161,28 @@ fn package(arch: Arch) -> Result<PathBuf> {
     Ok(printed.lines().last().context("cargo-deb names no package")?.into())
 }
 
-/// Makes an image of the tool and the licences.
-fn image(tool: &Path, arch: Arch) -> Result<PathBuf> {
-    let dist = paths::dist(arch);
+/// Leaves the files for users of each of these architectures, and one image of their tools and licences with those of the first.
+pub(crate) fn image(archs: &[Arch]) -> Result<PathBuf> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("can't read {}", path.display()));
-    let (program, notices) = (read(tool)?, read(&dist.join(NOTICES))?);
+    let mut parts = Vec::new();
+    for &arch in archs {
+        let tool = run(Product::Tool, arch)?;
+        parts.push((arch, read(&tool)?, read(&paths::dist(arch).join(NOTICES))?));
+    }
     let created =
         source_date().map_or(Ok(0), |seconds| seconds.parse()).context("the time of the sources")?;
-    let files = [
-        Entry { path: image::PROGRAM, mode: 0o755, bytes: &program },
-        Entry { path: NOTICES_IN_IMAGE, mode: 0o644, bytes: &notices },
-    ];
+    let files: Vec<_> = parts
+        .iter()
+        .map(|(arch, program, notices)| {
+            let program = Entry { path: image::PROGRAM, mode: 0o755, bytes: program };
+            (*arch, [program, Entry { path: NOTICES_IN_IMAGE, mode: 0o644, bytes: notices }])
+        })
+        .collect();
+    let files: Vec<_> = files.iter().map(|(arch, files)| (*arch, &files[..])).collect();
+    let dist = paths::dist(archs[0]);
     let made = dist.join(IMAGE);
-    image::write(arch, &files, created, &made)?;
+    image::write(&files, created, &made)?;
+    sum(&dist)?;
     Ok(made)
 }
 
@@ -187,7 +193,8 @@ pub(crate) fn image_for_tests(arch: Arch, built: &Path, made: &Path) -> Result<(
     quietly(Command::new(objcopy).arg("--strip-all").arg(built).arg(&stripped), OBJCOPY_REMEDY)?;
     let program = fs::read(&stripped)?;
     fs::remove_file(&stripped)?;
-    image::write(arch, &[Entry { path: image::PROGRAM, mode: 0o755, bytes: &program }], 0, made)
+    let files = [Entry { path: image::PROGRAM, mode: 0o755, bytes: &program }];
+    image::write(&[(arch, &files)], 0, made)
 }
 
 /// Writes what the tool prints to a file.

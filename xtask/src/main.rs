@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             let arch = Arch::default();
             setup::ensure(&Needs::tests(arch, Series::matrix(arch).to_vec())).map(|_| ExitCode::SUCCESS)
         }
-        Task::Build(args) => build(args.arch, || build::tool(args.arch)),
+        Task::Build(args) => build(&[args.arch], || build::tool(args.arch)),
         Task::Run(args) => run::run(args),
         Task::Test(args) => test::run(&args),
         Task::Vm(args) => vm::run(args),
@@ -46,12 +46,12 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Docs => bench::quotes::fill().map(|()| ExitCode::SUCCESS),
         // Its packages have the objects of all architectures.
-        Task::Dist(DistArgs { is_crate: true, check, .. }) => build(Arch::Arm64, || dist::crates(check)),
+        Task::Dist(DistArgs { is_crate: true, check, .. }) => build(&[Arch::Arm64], || dist::crates(check)),
         Task::Dist(args) => {
             let product = if args.deb { Product::Package } else { Product::Tool };
-            build(args.target.arch, || dist::run(product, args.target.arch))
+            build(&[args.target.arch], || dist::run(product, args.target.arch))
         }
-        Task::Image(args) => build(args.arch, || dist::run(Product::Image, args.arch)),
+        Task::Image(args) => build(&args.arch, || dist::image(&args.arch)),
         Task::Clean => clean().map(|()| ExitCode::SUCCESS),
         Task::GuestDemo { role } => guest::demo::run(role).map(|()| ExitCode::SUCCESS),
     };
@@ -61,8 +61,10 @@ fn main() -> ExitCode {
     })
 }
 
-fn build(arch: Arch, build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode> {
-    setup::ensure(&Needs::build(arch))?;
+fn build(archs: &[Arch], build: impl FnOnce() -> Result<std::path::PathBuf>) -> Result<ExitCode> {
+    for &arch in archs {
+        setup::ensure(&Needs::build(arch))?;
+    }
     println!("{}", build()?.display());
     Ok(ExitCode::SUCCESS)
 }

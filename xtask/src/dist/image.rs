@@ -27,10 +27,10 @@ pub(crate) struct Entry<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Writes an image with these files that starts the first of them, which were made `created` seconds after 1970.
-pub(crate) fn write(arch: Arch, files: &[Entry<'_>], created: u64, target: &Path) -> Result<()> {
-    let image = Image::new(arch, files, created)?;
-    std::fs::write(target, image.archive(created)?)
+/// Writes an image that starts the first of the files of its architecture, which were made `created` seconds after 1970.
+pub(crate) fn write(files: &[(Arch, &[Entry<'_>])], created: u64, target: &Path) -> Result<()> {
+    let images = files.iter().map(|(arch, files)| Image::new(*arch, files, created));
+    std::fs::write(target, archive(&images.collect::<Result<Vec<_>>>()?, created)?)
         .with_context(|| format!("can't write {}", target.display()))
 }
 
@@ -100,21 +100,37 @@ impl Image {
         Ok(Self { arch, layer, config, manifest: Blob::json(MANIFEST, &manifest)? })
     }
 
-    /// The layout as a tar file.
-    fn archive(&self, created: u64) -> Result<Vec<u8>> {
+    /// The manifest as an index names it.
+    fn descriptor(&self) -> Value {
         let mut manifest = self.manifest.descriptor();
         manifest["platform"] = json!({ "architecture": self.arch.debian(), "os": "linux" });
-        manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION") });
-        let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest] });
-        let index = serde_json::to_vec(&index)?;
-        let layout = serde_json::to_vec(&json!({ "imageLayoutVersion": "1.0.0" }))?;
-        let mut files = vec![("oci-layout".to_owned(), layout.as_slice()), ("index.json".to_owned(), &index)];
-        for Blob { digest, bytes, .. } in [&self.config, &self.layer, &self.manifest] {
-            files.push((format!("blobs/sha256/{digest}"), bytes));
-        }
-        let entry = |(path, bytes)| Entry { path, mode: 0o644, bytes };
-        packed(&files.iter().map(|(path, bytes)| entry((path, bytes))).collect::<Vec<_>>(), created)
+        manifest
     }
+}
+
+/// An index of these manifests.
+fn index_of(manifests: &[Value]) -> Result<Blob> {
+    Blob::json(INDEX, &json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests }))
+}
+
+/// The layout of an image for these architectures, as a tar file. Of several an index of its own lists the manifests, since a runtime that
+/// finds more than one in the layout's does not know which to take.
+fn archive(images: &[Image], created: u64) -> Result<Vec<u8>> {
+    let several = match images {
+        [_] => None,
+        _ => Some(index_of(&images.iter().map(Image::descriptor).collect::<Vec<_>>())?),
+    };
+    let mut image = several.as_ref().map_or_else(|| images[0].descriptor(), Blob::descriptor);
+    image["annotations"] = json!({ "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION") });
+    let index = index_of(&[image])?.bytes;
+    let layout = serde_json::to_vec(&json!({ "imageLayoutVersion": "1.0.0" }))?;
+    let mut files = vec![("oci-layout".to_owned(), layout.as_slice()), ("index.json".to_owned(), &index)];
+    let blobs = images.iter().flat_map(|image| [&image.config, &image.layer, &image.manifest]);
+    for Blob { digest, bytes, .. } in blobs.chain(&several) {
+        files.push((format!("blobs/sha256/{digest}"), bytes));
+    }
+    let entry = |(path, bytes)| Entry { path, mode: 0o644, bytes };
+    packed(&files.iter().map(|(path, bytes)| entry((path, bytes))).collect::<Vec<_>>(), created)
 }
 
 /// A tar file of root's files, with their directories.
@@ -175,17 +191,43 @@ mod tests {
         archive.entries().unwrap().map(read).collect()
     }
 
+    fn image(arch: Arch, created: u64) -> Image {
+        Image::new(arch, &files(), created).unwrap()
+    }
+
+    fn json(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    /// What a descriptor tells of, as it tells it.
+    fn blob(archive: &BTreeMap<String, (u32, Vec<u8>)>, descriptor: &Value) -> Vec<u8> {
+        let hex = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let (_, bytes) = &archive[&format!("blobs/sha256/{hex}")];
+        assert_eq!(descriptor["size"], bytes.len());
+        assert_eq!(Blob::new("", bytes.clone()).digest, hex);
+        bytes.clone()
+    }
+
+    #[test]
+    fn an_image_of_two_architectures_has_one_name() {
+        let images = [Arch::X86_64, Arch::Arm64].map(|arch| image(arch, 7));
+        let archive = unpacked(&archive(&images, 7).unwrap());
+        let index = json(&archive["index.json"].1);
+        assert_eq!(index["manifests"].as_array().unwrap().len(), 1);
+        assert_eq!(index["manifests"][0]["mediaType"], INDEX);
+        let inner = json(&blob(&archive, &index["manifests"][0]));
+        for (manifest, arch) in inner["manifests"].as_array().unwrap().iter().zip(["amd64", "arm64"]) {
+            assert_eq!(manifest["platform"]["architecture"], arch);
+            let config = json(&blob(&archive, manifest))["config"].clone();
+            assert_eq!(json(&blob(&archive, &config))["architecture"], arch);
+        }
+        assert_eq!(inner["manifests"].as_array().unwrap().len(), 2);
+    }
+
     #[test]
     fn all_of_an_image_is_found_by_its_checksum() {
-        let archive = unpacked(&Image::new(Arch::Arm64, &files(), 7).unwrap().archive(7).unwrap());
-        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
-        let blob = |descriptor: &Value| {
-            let hex = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
-            let (_, bytes) = &archive[&format!("blobs/sha256/{hex}")];
-            assert_eq!(descriptor["size"], bytes.len());
-            assert_eq!(Blob::new("", bytes.clone()).digest, hex);
-            bytes.clone()
-        };
+        let archive = unpacked(&archive(&[image(Arch::Arm64, 7)], 7).unwrap());
+        let blob = |descriptor: &Value| blob(&archive, descriptor);
         let index = json(&archive["index.json"].1);
         let manifest = json(&blob(&index["manifests"][0]));
         let config = json(&blob(&manifest["config"]));
@@ -208,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_same_files_give_the_same_bytes() {
-        let bytes = |created| Image::new(Arch::X86_64, &files(), created).unwrap().archive(created).unwrap();
+        let bytes = |created| archive(&[image(Arch::X86_64, created)], created).unwrap();
         assert_eq!(bytes(7), bytes(7));
         assert_ne!(bytes(7), bytes(8));
     }
