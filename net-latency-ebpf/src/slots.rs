@@ -99,8 +99,7 @@ impl<T> Found<T> {
 impl<T> Slot<T> {
     #[inline(always)]
     fn load(word: *const u64) -> u64 {
-        // SAFETY: a word of a map's entry, which stays mapped while a program runs. Volatile: read once, and in order.
-        unsafe { ptr::read_volatile(word) }
+        arch::load(word)
     }
 
     #[inline(always)]
@@ -125,9 +124,7 @@ impl<T> Slot<T> {
         }
         // SAFETY: as above.
         #[cfg(not(target_arch = "bpf"))]
-        unsafe {
-            ptr::write_volatile(&raw mut (*slot).key, key);
-        }
+        arch::write_in_order(unsafe { &raw mut (*slot).key }, key);
     }
 
     /// Takes a slot that is free, for an entry that comes; false if that fails. Tests have some entries find no slot.
@@ -183,11 +180,20 @@ impl<T> Slot<T> {
         add_in_order(unsafe { &raw mut (*slot).releases }, claims);
     }
 
+    /// The slot's entry was written: tests look at how others may see that.
+    #[inline(always)]
+    fn note_entry(_slot: *mut Self) {
+        // SAFETY: within a map's entry.
+        #[cfg(not(target_arch = "bpf"))]
+        crate::bpf::host::order::wrote(unsafe { &raw const (*_slot).entry });
+    }
+
     /// Gives the slot an entry, which lookups find from now on.
     #[inline(always)]
     fn fill(slot: *mut Self, key: u64, entry: &T) {
         // SAFETY: the caller alone holds the slot; all of an entry is words, and those of a map's entry are writable.
         unsafe { ptr::copy_nonoverlapping(entry, &raw mut (*slot).entry, 1) };
+        Self::note_entry(slot);
         Self::set_key(slot, key);
     }
 
@@ -455,6 +461,7 @@ impl<T: Entry, const BITS: u32> Table<T, BITS> {
         if Slot::claim_free(slot) {
             // SAFETY: the slot is the caller's, and within a map's entry.
             unsafe { (&raw mut (*slot).entry).write(entry()) };
+            Slot::note_entry(slot);
             Slot::set_key(slot, key);
             return Inserted::New;
         }
@@ -698,5 +705,93 @@ mod tests {
         PLACES.forget(first);
         assert!(PLACES.peek(first).is_none() && PLACES.peek(second).is_some());
         assert!(put(third, true), "room again");
+    }
+
+    /// What CPUs see that swap what nothing keeps in order: loom tries all orders.
+    mod in_any_order {
+        use loom::thread;
+
+        use super::*;
+        use crate::bpf::host::order::{explore, read, watch};
+
+        fn thing(value: u64) -> Thing {
+            Thing { came: value, value }
+        }
+
+        fn insert(key: u64, value: u64) -> u64 {
+            u64::from(matches!(TABLE.insert(key, || thing(value)), Inserted::New))
+        }
+
+        /// Takes the entry with this key away, if it is there, which is what one of these values made. How many it took: its twin, too.
+        fn take(key: u64, values: &[u64]) -> u64 {
+            let Some(found) = TABLE.find(key) else { return 0 };
+            let words = read(found.entry);
+            assert!(values.iter().any(|value| words == [*value; 2]), "{words:?}, not of {values:?}");
+            u64::from(TABLE.remove(&found)) + u64::from(found.is_twin)
+        }
+
+        /// Two keys of one pair, which loom has from now on.
+        fn keys() -> [u64; 2] {
+            Machine::reset();
+            let slots = TABLE.slots(1).expect("a pair");
+            watch(slots);
+            [1, (2..100).find(|key| TABLE.slots(*key) == Some(slots)).expect("another key of the pair")]
+        }
+
+        fn expect_claims(key: u64) {
+            let slots = TABLE.slots(key).expect("a pair");
+            for slot in [0, 1].map(|number| Slots::slot(slots, number)) {
+                assert_eq!(Slot::claims(slot), u64::from(Slot::key(slot) != 0), "claims");
+            }
+        }
+
+        #[test]
+        fn who_finds_an_entry_has_all_of_it_alone() {
+            explore(|| {
+                let [key, _] = keys();
+                // What it was before is there still.
+                assert_eq!(insert(key, 7) + take(key, &[7]), 2);
+                let comes = thread::spawn(move || insert(key, 8));
+                let one = thread::spawn(move || take(key, &[8]));
+                let other = take(key, &[8]);
+                let (comes, one) = (comes.join().expect("it ends"), one.join().expect("it ends"));
+                assert_eq!(comes, one + other + take(key, &[8]));
+                expect_claims(key);
+            });
+        }
+
+        #[test]
+        fn a_slot_that_is_anothers_by_now_is_not_found() {
+            explore(|| {
+                let [key, next] = keys();
+                assert_eq!(insert(key, 7), 1);
+                let finds = thread::spawn(move || {
+                    if let Some(found) = TABLE.find(key) {
+                        assert_eq!(read(found.entry), [7; 2]);
+                        Table::<Thing, BITS>::keep(&found);
+                    }
+                });
+                let took = take(key, &[7]);
+                let came = insert(next, 8);
+                finds.join().expect("it ends");
+                assert_eq!((1 - took, came), (take(key, &[7]), take(next, &[8])));
+                expect_claims(key);
+            });
+        }
+
+        #[test]
+        fn of_two_that_come_at_once_each_is_counted_once() {
+            explore(|| {
+                let [key, _] = keys();
+                let one = thread::spawn(move || insert(key, 7));
+                let other = insert(key, 8);
+                let came = one.join().expect("it ends") + other;
+                // One may have been too late for a slot, and be in the map.
+                let took = take(key, &[7, 8]);
+                assert_eq!(came, took + take(key, &[7, 8]));
+                assert_eq!(take(key, &[]), 0);
+                expect_claims(key);
+            });
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! are numbers of its own, the same in each run. What a test does with it: [`Machine`], [`memory`].
 mod maps;
 pub mod memory;
+pub(crate) mod order;
 
 use std::cell::RefCell;
 #[cfg(test)]

@@ -17,3 +17,6 @@ mod x86_64;
 pub use aarch64::*;
 #[cfg(not(bpf_target_arch = "aarch64"))]
 pub use x86_64::*;
+
+#[cfg(not(target_arch = "bpf"))]
+pub(crate) use crate::bpf::host::order::{add_in_order, after, in_order, load, read_before, write_in_order};

@@ -5,7 +5,9 @@ use aya_ebpf::bindings::pt_regs;
 
 use net_latency_common::PageBases;
 
-use crate::{bpf::entry, kernel::memory::probe};
+#[cfg(target_arch = "bpf")]
+use crate::bpf::entry;
+use crate::kernel::memory::probe;
 
 /// Whether memory may be read and written in another order than the code has.
 pub const REORDERS: bool = false;
@@ -84,20 +86,30 @@ pub(crate) fn page_size(_bases: &PageBases) -> u64 {
     PageBases::PAGE
 }
 
+/// Reads a word in a map's entry, once, and in order with others.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+pub(crate) fn load(word: *const u64) -> u64 {
+    // SAFETY: aligned, and mapped while a program runs.
+    unsafe { word.read_volatile() }
+}
+
 /// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
+#[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T {
     pointer
 }
 
 /// All that was read and written before is so before what follows is. The word may be any in a map's entry, and stays as it is.
+#[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn in_order(_word: *mut u64) {}
 
 /// [`in_order`] between reads alone: the compiler must not swap them.
+#[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn read_before(_word: *mut u64) {
-    #[cfg(target_arch = "bpf")]
     // SAFETY: no instruction.
     unsafe {
         core::arch::asm!("", options(nostack));
@@ -105,12 +117,14 @@ pub(crate) fn read_before(_word: *mut u64) {
 }
 
 /// Adds to a word in a map's entry, as [`entry::add`], after all that was read and written before, and before all that follows.
+#[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn add_in_order(word: *mut u64, more: u64) {
     entry::add(word, more);
 }
 
 /// Writes a word in a map's entry after all that was written before, and before all that follows.
+#[cfg(target_arch = "bpf")]
 #[inline(always)]
 pub(crate) fn write_in_order(word: *mut u64, value: u64) {
     // SAFETY: aligned, mapped while a program runs, and writable. Volatile: neither left out nor moved.
