@@ -4,8 +4,8 @@ use core::mem::offset_of;
 use std::vec::Vec;
 
 use net_latency_common::{
-    AF_INET, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, ETH_P_IP, ETH_P_IPV6, IPPROTO_UDP,
-    Offsets,
+    AF_INET, AF_INET6, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, ETH_P_IP, ETH_P_IPV6,
+    IPPROTO_UDP, Offsets, Settings,
 };
 
 use super::*;
@@ -704,4 +704,25 @@ fn dropped_packets_are_counted_by_place_and_service() {
     all.sort_unstable();
     let (tcp, udp) = (IPPROTO_TCP, IPPROTO_UDP);
     assert_eq!(all, [(0, 0, 0, 0, 2), (7, 3, udp, 53, 1), (7, 8, udp, 53, 2), (9, 2, tcp, SERVER_PORT, 1)]);
+}
+
+#[test]
+fn each_filter_alone_leaves_a_connection_out() {
+    let filters: [fn(&mut Settings); 5] = [
+        |_| (),
+        |settings| settings.filter_port = 1,
+        |settings| settings.filter_netns = 1,
+        |settings| settings.filter_family = AF_INET6,
+        |settings| (settings.filter_mark, settings.mark) = (0xf, 5),
+    ];
+    let shown = filters.map(|filter| {
+        let kernel = Kernel::new();
+        Machine::with(|machine| filter(&mut machine.settings));
+        let client = kernel.socket(CLIENT_PORT, SERVER_PORT);
+        client.becomes(state::CLOSE, state::SYN_SENT);
+        client.becomes(state::SYN_SENT, state::ESTABLISHED);
+        client.becomes(state::ESTABLISHED, state::CLOSE);
+        taken().len()
+    });
+    assert_eq!(shown, [1, 0, 0, 0, 0]);
 }
