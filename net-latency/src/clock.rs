@@ -1,6 +1,6 @@
 //! Event time to wall-clock time, and its text.
 
-use std::{cell::LazyCell, fmt::Write as _};
+use std::{cell::LazyCell, fmt::Write as _, time::Duration};
 
 use chrono::{DateTime, FixedOffset, Local, NaiveDateTime, Offset as _, TimeZone as _};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -56,6 +56,22 @@ impl Clock {
 #[must_use]
 pub(crate) fn monotonic_ns() -> u64 {
     u64::try_from(nanoseconds(clock_gettime(ClockId::Monotonic))).unwrap_or(0)
+}
+
+/// CPU time of this process so far.
+#[must_use]
+pub(crate) fn cpu_of_process() -> Duration {
+    duration(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// CPU time of this thread so far: unlike the time that passes, it says what work costs on a busy machine too.
+#[must_use]
+pub(crate) fn cpu_of_thread() -> Duration {
+    duration(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn duration(time: Timespec) -> Duration {
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn nanoseconds(time: Timespec) -> i64 {
@@ -196,6 +212,16 @@ mod tests {
     fn this_machine_is_past_2020() {
         let now = nanoseconds(clock_gettime(ClockId::Monotonic));
         assert!(Clock::sample().to_utc_ns(now.unsigned_abs()) > 1_577_836_800 * NS_PER_SECOND);
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_takes_no_cpu_time() {
+        const SLEEP: Duration = Duration::from_millis(50);
+        let before = cpu_of_thread();
+        std::thread::sleep(SLEEP);
+        let took = cpu_of_thread() - before;
+        assert!(took > Duration::ZERO && took < SLEEP / 2, "{took:?}");
+        assert!(cpu_of_process() >= cpu_of_thread());
     }
 
     #[test]

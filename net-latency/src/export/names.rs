@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::groups::{Id, Labels, Name, Naming};
 use crate::{
+    clock::cpu_of_thread,
     escape::bounded,
     kernel::{
         cgroups::{self, Take, unified_hierarchy},
@@ -33,9 +34,9 @@ pub(super) const EPHEMERAL: &str = "ephemeral";
 const KEPT_WALKS: u64 = 60;
 /// Cgroups without counts, and cgroups that have gone, whose names are kept.
 const KEPT_NAMES: usize = 16_384;
-/// At most 1/N of the time goes into walks: a user who may make cgroups may make many.
+/// At most 1/N of a processor goes into walks: a user who may make cgroups may make many.
 const PARTS: u32 = 20;
-/// At most 1/N of the time goes into looks at the owners of names: they are only needed where not all have series.
+/// At most 1/N of a processor goes into looks at the owners of names: they are only needed where not all have series.
 const OWNERS_PARTS: u32 = 100;
 
 /// Names change hands no faster than this.
@@ -62,12 +63,12 @@ pub(crate) struct Names {
     hierarchy: Option<PathBuf>,
     cgroups: FxHashMap<u64, Cgroup>,
     walks: u64,
-    /// When the last one ended, and how long it took.
+    /// When the last one ended, and the CPU time that it took.
     walked: Option<(Instant, Duration)>,
     pods: Pods,
     pods_failed: bool,
     ephemeral: (u16, u16),
-    /// The owners of names of processes or threads; when they were looked up, and how long it took.
+    /// The owners of names of processes or threads; when they were looked up, and the CPU time that it took.
     owners: Option<(owners::Names, Instant, Duration)>,
 }
 
@@ -113,9 +114,9 @@ impl Names {
         self.devices.iter_mut().for_each(Devices::refresh);
         let is_due = self.walked.is_none_or(|(end, took)| end.elapsed() >= took * PARTS);
         if let Some(hierarchy) = self.hierarchy.clone().filter(|_| is_due) {
-            let begin = Instant::now();
+            let before = cpu_of_thread();
             self.walk(|take| cgroups::each(&hierarchy, take));
-            self.walked = Some((Instant::now(), begin.elapsed()));
+            self.walked = Some((Instant::now(), cpu_of_thread() - before));
         }
         if self.by == ExportBy::Pod {
             match Pods::read(POD_LOGS.as_ref(), CONTAINER_LOGS.as_ref()) {
@@ -158,9 +159,9 @@ impl Names {
         let is_old =
             |(_, end, took): &(_, Instant, Duration)| end.elapsed() >= (*took * OWNERS_PARTS).max(LEAST_LOOK);
         if self.owners.as_ref().is_none_or(is_old) {
-            let begin = Instant::now();
+            let before = cpu_of_thread();
             let names = owners::Names::read(self.by == ExportBy::Comm);
-            self.owners = Some((names, Instant::now(), begin.elapsed()));
+            self.owners = Some((names, Instant::now(), cpu_of_thread() - before));
         }
         let mut name = [0; COMM_LEN];
         name.copy_from_slice(&id.map(u64::to_ne_bytes).concat());

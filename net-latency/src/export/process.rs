@@ -1,23 +1,21 @@
 //! This process, by the names that all exporters give these metrics.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use anyhow::{Context as _, Result};
 use rustix::{
     param::page_size,
     process::{Resource, getrlimit},
-    time::{ClockId, clock_gettime},
 };
 
 use super::model::{MetricFamily, MetricType};
+use crate::clock::cpu_of_process;
 
 /// CPU time, memory and descriptors of this process, which began at `start`, in seconds since 1970.
 ///
 /// # Errors
 /// If /proc does not show them.
 pub(crate) fn families(start: f64) -> Result<Vec<MetricFamily>> {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let time = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
     let statm = fs::read_to_string("/proc/self/statm").context("reading this process' memory")?;
     let mut pages = statm.split(' ').map(str::parse::<u64>);
     let mut bytes = || -> Result<f64> {
@@ -31,7 +29,12 @@ pub(crate) fn families(start: f64) -> Result<Vec<MetricFamily>> {
     let family = |name, kind, help, value| MetricFamily::new(name, kind, help).with(&[], value);
     use MetricType::{Counter, Gauge};
     Ok(vec![
-        family("process_cpu_seconds_total", Counter, "CPU time of the exporter.", time.as_secs_f64()),
+        family(
+            "process_cpu_seconds_total",
+            Counter,
+            "CPU time of the exporter.",
+            cpu_of_process().as_secs_f64(),
+        ),
         family("process_max_fds", Gauge, "Descriptors that the exporter may have.", most),
         family("process_open_fds", Gauge, "Descriptors that the exporter has.", open as f64),
         family("process_resident_memory_bytes", Gauge, "Memory of the exporter.", resident_bytes),

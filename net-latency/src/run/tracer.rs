@@ -9,14 +9,11 @@ use std::{
 
 use anyhow::Context as _;
 use net_latency_common::{COMM_LEN, CellKey, ConnectionKey, Counter};
-use rustix::{
-    param::page_size,
-    time::{ClockId, clock_gettime},
-};
+use rustix::param::page_size;
 
 use crate::{
     accounting::{Census, Cost, Drops, Ledger, LeftOut, Losses},
-    clock::{LazyClock, monotonic_ns},
+    clock::{LazyClock, cpu_of_process, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
     probes::{
@@ -169,7 +166,7 @@ impl Tracer {
             end: None,
             counted_until: u64::MAX,
             early_drops,
-            attached: (Instant::now(), own_time()),
+            attached: (Instant::now(), cpu_of_process()),
             cost: Cost::default(),
         })
     }
@@ -287,7 +284,7 @@ impl Tracer {
         // Detaching takes a while, which is not part of the time that the views call the run's.
         let (attached, own_before) = self.attached;
         self.cost.elapsed = attached.elapsed();
-        self.cost.own = own_time().saturating_sub(own_before);
+        self.cost.own = cpu_of_process().saturating_sub(own_before);
         if let Some(counts) = &mut self.counts {
             counts.set_span(&self.span)?;
         }
@@ -367,12 +364,6 @@ impl State {
     pub(crate) fn since(&self, earlier: &Self) -> (Duration, Ledger, Losses) {
         (self.at - earlier.at, self.ledger.since(&earlier.ledger), self.losses.since(&earlier.losses))
     }
-}
-
-/// CPU time of this process so far.
-fn own_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Memory that this process has of its own.

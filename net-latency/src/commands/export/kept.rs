@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 /// A scrape within this time after another gets the same answer.
 const SHARED: Duration = Duration::from_millis(100);
-/// Time that answers may take at once, and the part of all time that they may take beyond: after that, a scrape gets the answer of the one
-/// before.
+/// CPU time that answers may take at once, and the part of a processor that they may take beyond: after that, a scrape gets the answer of
+/// the one before.
 const CREDIT: Duration = Duration::from_secs(10);
 const SHARE: u32 = 20;
 
@@ -38,11 +38,11 @@ impl<K: PartialEq> Kept<K> {
         self.looked.is_none() || has_credit && self.is_older(SHARED, now)
     }
 
-    /// The counts have been read, from `begun` until now.
-    pub(super) fn looked(&mut self, begun: Instant, now: Instant) {
+    /// The counts have been read, which `took` that much CPU time.
+    pub(super) fn looked(&mut self, now: Instant, took: Duration) {
         self.looked = Some(now);
         self.made.clear();
-        self.spend(begun, now);
+        self.spend(now, took);
     }
 
     /// The answer of that kind, if it was made.
@@ -50,14 +50,14 @@ impl<K: PartialEq> Kept<K> {
         self.made.iter().find(|(known, _)| known == kind).map(|(_, made)| made.clone())
     }
 
-    /// That was made of them, from `begun` until now.
-    pub(super) fn keep(&mut self, kind: K, made: Bytes, begun: Instant, now: Instant) {
+    /// That was made of them, which `took` that much CPU time.
+    pub(super) fn keep(&mut self, kind: K, made: Bytes, now: Instant, took: Duration) {
         self.made.push((kind, made));
-        self.spend(begun, now);
+        self.spend(now, took);
     }
 
-    fn spend(&mut self, begun: Instant, now: Instant) {
-        self.paid = self.paid.max(begun) + (now - begun) * SHARE;
+    fn spend(&mut self, now: Instant, took: Duration) {
+        self.paid = self.paid.max(now) + took * SHARE;
     }
 }
 
@@ -75,13 +75,12 @@ mod tests {
             let begun = now;
             if kept.is_due(now) {
                 now += 40 * MS;
-                kept.looked(begun, now);
+                kept.looked(now, 40 * MS);
             }
             for kind in ["plain", "packed"] {
-                let begun = now;
                 if kept.made(&kind).is_none() {
                     now += 80 * MS;
-                    kept.keep(kind, Bytes::from_static(b"1"), begun, now);
+                    kept.keep(kind, Bytes::from_static(b"1"), now, 80 * MS);
                 }
                 assert!(kept.made(&kind).is_some());
                 answers += 1;
@@ -96,9 +95,9 @@ mod tests {
         for _ in 0..20 {
             now += 15_000 * MS;
             assert!(kept.is_due(now));
-            kept.looked(now, now + 40 * MS);
+            kept.looked(now + 40 * MS, 40 * MS);
             assert_eq!(kept.made(&"plain"), None);
-            kept.keep("plain", Bytes::new(), now, now + 80 * MS);
+            kept.keep("plain", Bytes::new(), now + 80 * MS, 80 * MS);
             assert!(!kept.is_due(now + 90 * MS) && kept.is_older(MS, now + 90 * MS));
         }
     }

@@ -19,6 +19,7 @@ use self::{connections::Followed, kept::Kept, slow::Slow};
 use super::{Alarm, hist};
 use crate::{
     accounting::{Ledger, Losses, object::View},
+    clock::cpu_of_thread,
     error::Failure,
     export::{
         families::{Figures, Hook},
@@ -195,7 +196,7 @@ impl Export<'_> {
 
     /// Reads the kernel side's counts.
     fn look(&mut self) -> Result<(), Failure> {
-        let begun = Instant::now();
+        let before = cpu_of_thread();
         let counts = self.tracer.times()?;
         let Self { groups, names, tracer, .. } = self;
         groups.look(&counts, names, Instant::now(), |idle| tracer.forget_times(idle))?;
@@ -207,7 +208,7 @@ impl Export<'_> {
             *place = now.max(*place);
         }
         self.followed.as_mut().map_or(Ok(()), Followed::look)?;
-        self.kept.looked(begun, Instant::now());
+        self.kept.looked(Instant::now(), cpu_of_thread() - before);
         Ok(())
     }
 
@@ -224,9 +225,9 @@ impl Export<'_> {
             return Ok(made);
         }
         let plain = if is_packed { Some(self.kept_or_made(form, false)?) } else { None };
-        let begun = Instant::now();
+        let before = cpu_of_thread();
         let made = plain.map_or_else(|| self.make(form), |plain| Ok(gzipped(&plain)))?;
-        self.kept.keep((form, is_packed), made.clone(), begun, Instant::now());
+        self.kept.keep((form, is_packed), made.clone(), Instant::now(), cpu_of_thread() - before);
         Ok(made)
     }
 

@@ -106,12 +106,31 @@ impl Sample {
     }
 }
 
+/// What was counted by now, and maybe later.
 pub(super) fn scrape(address: SocketAddr) -> Result<Vec<Sample>> {
-    // Figures that are younger than 0.1 s may be given again.
-    sleep(Duration::from_millis(150));
+    let now_or_before = scrape_once(address)?;
+    let mut samples = Vec::new();
+    // The same figures may be given again. The CPU time of no two others is the same.
+    let are_new = || {
+        samples = scrape_once(address)?;
+        let [before, now] =
+            [&now_or_before, &samples].map(|samples| of_name(samples, "process_cpu_seconds_total"));
+        Ok(before.context("no CPU time")? != now.context("no CPU time")?)
+    };
+    until(PATIENCE, are_new).context("the same figures again and again")?;
+    Ok(samples)
+}
+
+/// What it answers: figures that others got before, maybe.
+fn scrape_once(address: SocketAddr) -> Result<Vec<Sample>> {
     let (head, body) = get(address, "/metrics", "text/plain;version=0.0.4")?;
     ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
     samples(body)
+}
+
+/// The first value of that name.
+fn of_name(samples: &[Sample], name: &str) -> Option<f64> {
+    samples.iter().find(|sample| sample.name == name).map(|sample| sample.value)
 }
 
 /// What Prometheus' text has.
