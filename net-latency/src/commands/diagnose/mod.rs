@@ -123,9 +123,9 @@ struct Live {
 }
 
 /// Takes what the kernel side of connections has told so far.
-fn read_queues(queues: &mut Option<Queues>, model: &mut Model, clock: Clock) -> Result<(), Failure> {
+fn read_queues(queues: &mut Option<Queues>, model: &mut Model, clock: &LazyClock) -> Result<(), Failure> {
     let Some(queues) = queues else { return Ok(()) };
-    queues.read(|record| model.established(record, clock))
+    queues.read(|record| model.established(record, **clock))
 }
 
 impl Live {
@@ -172,11 +172,11 @@ impl Live {
     fn drain(&mut self, most: usize) -> Result<(), Failure> {
         let clock = LazyClock::new(Clock::sample);
         let Self { model, summary, tracer, queues, names, left_out, .. } = self;
-        read_queues(queues, model, *clock)?;
+        read_queues(queues, model, &clock)?;
         for _ in 0..most {
             let next = tracer.records(&clock, Some(&mut *names), left_out).next(|event| {
                 // A handshake was told before what followed it was complete.
-                let read = read_queues(queues, model, *clock);
+                let read = read_queues(queues, model, &clock);
                 model.record(event);
                 summary.record_event(event);
                 read
@@ -194,7 +194,7 @@ impl Live {
         self.sensors.look_at_cpus(self.summary.packets());
         self.sensors.look(self.model.processes(), monotonic_ns());
         let mut machine = self.sensors.since(&self.began);
-        read_queues(&mut self.queues, &mut self.model, Clock::sample())?;
+        read_queues(&mut self.queues, &mut self.model, &LazyClock::new(Clock::sample))?;
         match self.queues.take() {
             Some(queues) => {
                 let (listening, is_whole, drops) = queues.finish()?;

@@ -7,7 +7,7 @@ use net_latency_common::ConnectionRecord;
 
 use super::name::Name;
 use crate::{
-    clock::Clock,
+    clock::{Clock, LazyClock},
     commands::connections::{
         fields::State,
         line::{duration_ns, outcome},
@@ -103,10 +103,10 @@ impl Watch {
     ///
     /// # Errors
     /// If it can't be read.
-    pub(super) fn read(&mut self, clock: Clock, failed: &mut Failed) -> Result<(), Failure> {
+    pub(super) fn read(&mut self, clock: &LazyClock, failed: &mut Failed) -> Result<(), Failure> {
         while let Some(told) = self.0.capture.oldest()? {
             if let Told::Connection(record) = told {
-                failed.see(&record, clock);
+                failed.see(&record, **clock);
             }
         }
         Ok(())

@@ -327,7 +327,7 @@ impl<'a> Top<'a> {
         self.verdict.advance(now_ns, &self.losses);
         let clock = LazyClock::new(Clock::sample);
         if let Some(watch) = self.watch.as_mut().filter(|_| !self.is_over) {
-            watch.read(*clock, &mut self.model.failed)?;
+            watch.read(&clock, &mut self.model.failed)?;
         }
         for _ in 0..BATCH {
             if self.take_next(&clock)?.is_none() {
