@@ -57,6 +57,17 @@ pub(crate) enum Product {
 
 /// Leaves the tool, and the files it generates, in `target/dist`; returns the path of the requested product.
 pub(crate) fn run(product: Product, arch: Arch) -> Result<PathBuf> {
+    let tool = leave(arch)?;
+    let made = match product {
+        Product::Tool => tool,
+        Product::Package => package(arch)?,
+    };
+    sum(&paths::dist(arch))?;
+    Ok(made)
+}
+
+/// Leaves the tool, whose path it returns, and the files it generates, without their checksums.
+fn leave(arch: Arch) -> Result<PathBuf> {
     let dist = paths::dist(arch);
     let tool = dist.join("net-latency");
     let built = build::tool_for_others(arch)?;
@@ -71,12 +82,7 @@ pub(crate) fn run(product: Product, arch: Arch) -> Result<PathBuf> {
     let list = serde_json::to_string_pretty(&parts.cyclonedx())?;
     write(&dist.join(NOTICES), &parts.notices()?)?;
     write(&dist.join(LIST), &format!("{list}\n"))?;
-    let made = match product {
-        Product::Tool => tool,
-        Product::Package => package(arch)?,
-    };
-    sum(&dist)?;
-    Ok(made)
+    Ok(tool)
 }
 
 /// Makes packages for `cargo install` in `target/dist`, and installs from them if they are to be checked; returns the path of the
@@ -166,7 +172,7 @@ pub(crate) fn image(archs: &[Arch]) -> Result<PathBuf> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("can't read {}", path.display()));
     let mut parts = Vec::new();
     for &arch in archs {
-        let tool = run(Product::Tool, arch)?;
+        let tool = leave(arch)?;
         parts.push((arch, read(&tool)?, read(&paths::dist(arch).join(NOTICES))?));
     }
     let created =
@@ -178,11 +184,11 @@ pub(crate) fn image(archs: &[Arch]) -> Result<PathBuf> {
             (*arch, [program, Entry { path: NOTICES_IN_IMAGE, mode: 0o644, bytes: notices }])
         })
         .collect();
-    let files: Vec<_> = files.iter().map(|(arch, files)| (*arch, &files[..])).collect();
-    let dist = paths::dist(archs[0]);
-    let made = dist.join(IMAGE);
+    let made = paths::dist(archs[0]).join(IMAGE);
     image::write(&files, created, &made)?;
-    sum(&dist)?;
+    for &arch in archs {
+        sum(&paths::dist(arch))?;
+    }
     Ok(made)
 }
 
@@ -193,8 +199,7 @@ pub(crate) fn image_for_tests(arch: Arch, built: &Path, made: &Path) -> Result<(
     quietly(Command::new(objcopy).arg("--strip-all").arg(built).arg(&stripped), OBJCOPY_REMEDY)?;
     let program = fs::read(&stripped)?;
     fs::remove_file(&stripped)?;
-    let files = [Entry { path: image::PROGRAM, mode: 0o755, bytes: &program }];
-    image::write(&[(arch, &files)], 0, made)
+    image::write(&[(arch, [Entry { path: image::PROGRAM, mode: 0o755, bytes: &program }])], 0, made)
 }
 
 /// Writes what the tool prints to a file.

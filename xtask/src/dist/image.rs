@@ -28,7 +28,11 @@ pub(crate) struct Entry<'a> {
 }
 
 /// Writes an image that starts the first of the files of its architecture, which were made `created` seconds after 1970.
-pub(crate) fn write(files: &[(Arch, &[Entry<'_>])], created: u64, target: &Path) -> Result<()> {
+pub(crate) fn write<const FILES: usize>(
+    files: &[(Arch, [Entry<'_>; FILES])],
+    created: u64,
+    target: &Path,
+) -> Result<()> {
     let images = files.iter().map(|(arch, files)| Image::new(*arch, files, created));
     std::fs::write(target, archive(&images.collect::<Result<Vec<_>>>()?, created)?)
         .with_context(|| format!("can't write {}", target.display()))
