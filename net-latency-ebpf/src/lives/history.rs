@@ -705,6 +705,7 @@ impl Run {
             entered: None,
             entry: Entry::Plain,
             ifindex: self.world.nets[net].ifindex,
+            dropped: None,
             datagram: None,
         });
         let packet = self.world.truth.packets.len() - 1;

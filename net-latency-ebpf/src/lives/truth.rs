@@ -75,6 +75,8 @@ pub(super) struct Packet {
     pub(super) is_untraced: bool,
     /// Where it came last.
     pub(super) ifindex: u32,
+    /// When TCP has dropped it where a hook sees that: how many calls there were before.
+    pub(super) dropped: Option<usize>,
     /// What UDP has of it. Else it is TCP's.
     pub(super) datagram: Option<Datagram>,
 }
@@ -130,8 +132,6 @@ pub(super) struct Truth {
     pub(super) packets: Vec<Packet>,
     pub(super) connections: Vec<Ends>,
     pub(super) reads: Vec<Read>,
-    /// Segments that TCP has dropped where a hook sees that, and how many calls there were before.
-    pub(super) dropped: Vec<(usize, usize)>,
     /// Segments with data that TCP's hook got.
     pub(super) received: u64,
     /// Of these, those that MPTCP has taken for certain.
@@ -296,7 +296,8 @@ impl Truth {
 
     /// TCP drops a segment, and a hook sees that.
     pub(super) fn drops(&mut self, packet: usize) {
-        self.dropped.push((packet, self.calls.len()));
+        let before = self.packets[packet].dropped.replace(self.calls.len());
+        assert_eq!(before, None, "packet {packet} is dropped twice");
     }
 
     /// Whether some bytes came twice.
@@ -306,12 +307,12 @@ impl Truth {
 
     /// How many segments were dropped that waited to be read, of connections none of whose bytes came twice.
     pub(super) fn lost(&self) -> u64 {
-        let waited = |(packet, _): &(usize, usize)| {
-            let Packet { reached, connection, len, .. } = self.packets[*packet];
+        let waited = |packet: &&Packet| {
+            let Packet { reached, connection, len, .. } = **packet;
             let call = self.calls.get(reached).filter(|_| reached != 0 && len != 0);
             call.is_some_and(|call| call.result.is_none()) && !has_copies(&self.came(connection))
         };
-        self.dropped.iter().copied().filter(waited).count() as u64
+        self.packets.iter().filter(|packet| packet.dropped.is_some()).filter(waited).count() as u64
     }
 
     /// Whether the times of a segment are known that came twice, where TCP was seen to drop one of both before the other was read.
@@ -325,16 +326,11 @@ impl Truth {
             came.retain(|packet| packet.start < end && start < packet.start + u64::from(packet.len));
             let are_copies =
                 came.len() == 2 && came.iter().all(|packet| packet.start == start && packet.len == line.len);
-            let read = self.reads.iter().find(|read| read.connection == connection && read.start == start);
-            let was_dropped = |call: usize| {
-                let of_these =
-                    |packet: usize| came.iter().any(|came| core::ptr::eq(*came, &self.packets[packet]));
-                self.dropped.iter().any(|(packet, before)| of_these(*packet) && *before <= call)
-            };
-            if are_copies
-                && !ends.is_collapsed
-                && read.is_some_and(|read| !read.is_late && was_dropped(read.call))
-            {
+            let is_its = |read: &&Read| read.connection == connection && read.start == start && !read.is_late;
+            let was_dropped =
+                |call: usize| came.iter().any(|packet| packet.dropped.is_some_and(|before| before <= call));
+            let is_known = self.reads.iter().find(is_its).is_some_and(|read| was_dropped(read.call));
+            if are_copies && !ends.is_collapsed && is_known {
                 return Err(format!("a copy was dropped, and the other's times are unknown: {line:?}"));
             }
         }

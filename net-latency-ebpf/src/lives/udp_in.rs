@@ -283,6 +283,7 @@ impl Udp {
             reached: 0,
             is_untraced: false,
             ifindex: world.nets[flow.net].ifindex,
+            dropped: None,
             datagram: Some(datagram),
         };
         world.truth.packets.push(packet);
