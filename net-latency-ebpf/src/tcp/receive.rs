@@ -810,21 +810,21 @@ pub(super) fn given<M: Memory>(socket: Socket<M>, identity: Identity) -> HookRes
 ///
 /// A function with a stack of its own, which is free again before they are walked along.
 #[inline(never)]
-fn begin_unread<M: Memory>(socket: Socket<M>) -> u32 {
-    let Some(tcp) = socket.known_tcp() else { return DONE };
-    if connection::find(socket).is_none() {
-        // The port was given back (`inet_put_port`).
-        let identity = socket.identity().of_port(tcp.source_port());
-        if filter::socket(socket, &identity)
-            && let Err(counter) = connection::find_or_new(socket, identity)
-        {
-            counters::one(counter);
+fn begin_unread<M: Memory>(socket: Socket<M>) -> HookResult {
+    let Some(tcp) = socket.known_tcp() else { return Ok(()) };
+    let connection = match connection::find(socket) {
+        Some(connection) => connection,
+        None => {
+            // The port was given back (`inet_put_port`).
+            let identity = socket.identity().of_port(tcp.source_port());
+            if !filter::socket(socket, &identity) {
+                return Ok(());
+            }
+            connection::find_or_new(socket, identity)?
         }
-    }
-    if let Some(connection) = connection::find(socket) {
-        learn_start(socket, connection, tcp.copied_seq());
-    }
-    DONE
+    };
+    learn_start(socket, connection, tcp.copied_seq());
+    Ok(())
 }
 
 /// The kernel destroys a socket: bytes that were read get their lines, the rest is counted.
@@ -832,7 +832,7 @@ fn begin_unread<M: Memory>(socket: Socket<M>) -> u32 {
 pub fn closed<M: Memory>(socket: Socket<M>) -> HookResult {
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     if tcp.copied_seq() != tcp.rcv_nxt() {
-        begin_unread(socket);
+        begin_unread(socket)?;
     }
     let Some(connection) = connection::find(socket) else { return Ok(()) };
     let mut result = Ok(());
