@@ -97,6 +97,7 @@ impl<T> Found<T> {
 }
 
 impl<T> Slot<T> {
+    /// Reads a word of a map's entry, which stays mapped while a program runs.
     #[inline(always)]
     fn load(word: *const u64) -> u64 {
         arch::load(word)
@@ -184,7 +185,7 @@ impl<T> Slot<T> {
     #[inline(always)]
     fn note_entry(_slot: *mut Self) {
         // SAFETY: within a map's entry.
-        #[cfg(not(target_arch = "bpf"))]
+        #[cfg(test)]
         crate::bpf::host::order::wrote(unsafe { &raw const (*_slot).entry });
     }
 
@@ -707,7 +708,7 @@ mod tests {
         assert!(put(third, true), "room again");
     }
 
-    /// What CPUs see that swap what nothing keeps in order: loom tries all orders.
+    /// What CPUs see that swap what nothing keeps in order: loom tries what it knows of them.
     mod in_any_order {
         use loom::thread;
 

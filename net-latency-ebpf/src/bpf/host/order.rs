@@ -1,10 +1,9 @@
 //! Order in memory. On this machine all is in order. A test can have loom show what CPUs see that swap what nothing keeps in order, as
-//! arm64's do ([`explore`]): then loom has the words, in all orders in which they may be read.
+//! arm64's do ([`explore`]): then loom has the words. It does not show all: of the reads of a word it remembers the last, and leaves out
+//! some orders for that.
 
 #[cfg(test)]
-pub(crate) use model::wrote;
-#[cfg(test)]
-pub(crate) use model::{explore, read, watch};
+pub(crate) use model::{explore, read, watch, wrote};
 
 use crate::bpf::entry;
 
@@ -19,13 +18,12 @@ pub(crate) fn load(word: *const u64) -> u64 {
 }
 
 /// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
-pub(crate) fn after<T>(pointer: *mut T, loaded: impl FnOnce() -> u64) -> *mut T {
+pub(crate) fn after<T>(pointer: *mut T, _loaded: impl FnOnce() -> u64) -> *mut T {
     #[cfg(test)]
     if model::is_running() {
-        loaded();
+        _loaded();
         model::hold_reads();
     }
-    let _ = loaded;
     pointer
 }
 
@@ -57,10 +55,6 @@ pub(crate) fn write_in_order(word: *mut u64, value: u64) {
     // SAFETY: in a map's entry.
     unsafe { word.write_volatile(value) };
 }
-
-/// An entry was written where others may read it: for them, a word at a time, in any order.
-#[cfg(not(test))]
-pub(crate) fn wrote<T>(_entry: *const T) {}
 
 #[cfg(test)]
 mod model {
@@ -112,7 +106,7 @@ mod model {
         fence(Ordering::Acquire);
     }
 
-    /// Has loom run `test` in all orders that differ, with few switches of a thread that could go on.
+    /// Has loom run `test` in the orders that it tells apart, with few switches of a thread that could go on.
     pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
         const SWITCHES: usize = 3;
         let mut model = loom::model::Builder::new();

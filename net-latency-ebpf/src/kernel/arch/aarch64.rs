@@ -188,14 +188,6 @@ pub(crate) fn after<T>(pointer: *mut T, loaded: impl FnOnce() -> u64) -> *mut T 
     address
 }
 
-/// Reads a word in a map's entry, once.
-#[cfg(target_arch = "bpf")]
-#[inline(always)]
-pub(crate) fn load(word: *const u64) -> u64 {
-    // SAFETY: aligned, and mapped while a program runs.
-    unsafe { word.read_volatile() }
-}
-
 /// All that was read and written before is so before what follows is. The word may be any in a map's entry, and stays as it is.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]

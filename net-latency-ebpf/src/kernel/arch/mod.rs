@@ -18,5 +18,13 @@ pub use aarch64::*;
 #[cfg(not(bpf_target_arch = "aarch64"))]
 pub use x86_64::*;
 
+/// Reads a word in a map's entry, once.
+#[cfg(target_arch = "bpf")]
+#[inline(always)]
+pub(crate) fn load(word: *const u64) -> u64 {
+    // SAFETY: aligned, and mapped while a program runs. Volatile: neither read again nor moved past another such read.
+    unsafe { word.read_volatile() }
+}
+
 #[cfg(not(target_arch = "bpf"))]
 pub(crate) use crate::bpf::host::order::{add_in_order, after, in_order, load, read_before, write_in_order};

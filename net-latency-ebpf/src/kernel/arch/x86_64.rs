@@ -86,14 +86,6 @@ pub(crate) fn page_size(_bases: &PageBases) -> u64 {
     PageBases::PAGE
 }
 
-/// Reads a word in a map's entry, once, and in order with others.
-#[cfg(target_arch = "bpf")]
-#[inline(always)]
-pub(crate) fn load(word: *const u64) -> u64 {
-    // SAFETY: aligned, and mapped while a program runs.
-    unsafe { word.read_volatile() }
-}
-
 /// Returns the pointer; reads by it come after the read of the word that `loaded` gives.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]
