@@ -491,6 +491,11 @@ impl Role {
                 self.take(ways::connect_with_first_write(SocketAddr::new(address.parse()?, port.parse()?))?)
             }
             ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
+            // Where a machine stands still for a while, TCP sends again what is not lost.
+            ["data-segments-out-once"] => {
+                let info = all_tcp_info(self.stream()?)?;
+                Ok((field(&info, DATA_SEGMENTS_OUT) - field(&info, TOTAL_RETRANSMISSIONS)).into())
+            }
             ["close"] => {
                 self.stream = None;
                 Ok(0)
@@ -592,10 +597,12 @@ impl Role {
         let message = [b's'; 150];
         let mut bytes = 0;
         for write in 0..writes {
-            // More than the congestion window of a new connection would share segments.
-            if write % 8 == 0 {
-                until(PATIENCE, || Ok(tcp_info(stream, UNACKED)? == 0))?;
-            }
+            // What has no room in the congestion window would share segments. What is sent again takes room too.
+            let has_room = || {
+                let info = all_tcp_info(stream)?;
+                Ok(2 * field(&info, UNACKED) < field(&info, CONGESTION_WINDOW))
+            };
+            until(PATIENCE, has_room)?;
             let len = 50 + write * 37 % 101;
             stream.write_all(&message[..usize::try_from(len)?])?;
             bytes += len;
@@ -623,6 +630,8 @@ fn milliseconds(text: &str) -> Result<Duration> {
 
 /// Where the kernel's `struct tcp_info` has `tcpi_unacked`.
 const UNACKED: usize = 24;
+/// Where it has `tcpi_snd_cwnd`, in segments.
+const CONGESTION_WINDOW: usize = 80;
 /// Where it has `tcpi_rtt`, in microseconds.
 const ROUND_TRIP: usize = 68;
 /// Where it has `tcpi_total_retrans`.
@@ -633,10 +642,22 @@ const DATA_SEGMENTS_OUT: usize = 156;
 /// Where it has `tcpi_dsack_dups`.
 const DSACK_DUPS: usize = 216;
 
-/// A field of `TCP_INFO`: what the kernel says itself, to check the tool against.
-fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
-    let mut info = [0_u8; DSACK_DUPS + 4];
+/// `TCP_INFO`, as far as it is used.
+type TcpInfo = [u8; DSACK_DUPS + 4];
+
+/// What the kernel says itself, to check the tool against.
+fn all_tcp_info(stream: &TcpStream) -> Result<TcpInfo> {
+    let mut info = [0; size_of::<TcpInfo>()];
     let len = ways::get(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).context("TCP_INFO")?;
     ensure!(len == info.len(), "TCP_INFO is too short: {len}");
-    Ok(u32::from_ne_bytes(info[offset..offset + 4].try_into()?))
+    Ok(info)
+}
+
+fn field(info: &TcpInfo, offset: usize) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|byte| info[offset + byte]))
+}
+
+/// One field of it.
+fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
+    Ok(field(&all_tcp_info(stream)?, offset))
 }
