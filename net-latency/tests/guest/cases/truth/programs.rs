@@ -105,7 +105,8 @@ fn known(path: &Path, port: u16, server: &'static str, least: usize) -> Check {
             for (from, is_answer) in [(near, false), (far, true)] {
                 let lines = evidence.lines.iter().filter(|line| line.dir == dir);
                 let lines: Vec<_> = lines.filter(|line| is_there(from, is_answer, line)).collect();
-                ensure!(lines.len() >= least, "{} packets {dir} from {from}, not {least}", lines.len());
+                let wrong = format_args!("{} packets {dir} from {from}, not {least}", lines.len());
+                ensure!(lines.len() >= least, evidence.outcome.fault(wrong, lines.iter().copied()));
                 expect_known(evidence, &lines)?;
                 let is_servers = (dir == Dir::Out) == is_answer;
                 let other = lines.iter().filter(|line| {
@@ -280,7 +281,8 @@ fn iperf() -> Result<Check> {
         let is_read = |line: &&Line| sent().any(|other| other.dir == Dir::In && other.shares_bytes(line));
         for dir in [Dir::Out, Dir::In] {
             let lines: Vec<_> = sent().filter(|line| line.dir == dir).filter(is_read).collect();
-            ensure!(lines.len() >= 50, "{} packets {dir}, not 50", lines.len());
+            let wrong = format_args!("{} packets {dir}, not 50", lines.len());
+            ensure!(lines.len() >= 50, evidence.outcome.fault(wrong, lines.iter().copied()));
             expect_known(evidence, &lines)?;
         }
         let paced = evidence.lines.iter().filter_map(|line| line.sent[QDISC]).max().unwrap_or(0);

@@ -147,11 +147,18 @@ fn answers<'a>(evidence: &'a Evidence<'_>, port: u16) -> Vec<&'a Line> {
     evidence.lines.iter().filter(is_answer).collect()
 }
 
+/// That there are N of them. What the tool has counted says why not.
+fn expect_answers(evidence: &Evidence<'_>, lines: &[&Line], count: usize) -> Result<()> {
+    let wrong = format_args!("{} answers, not {count}", lines.len());
+    ensure!(lines.len() == count, evidence.outcome.fault(wrong, lines.iter().copied()));
+    Ok(())
+}
+
 /// All answers but those of skipped calls have it, and `is` says of them what has to be so.
 fn check(port: u16, owns: Vec<Own>, is: impl FnOnce(&[(Told, Own)]) -> Result<()> + Send + 'static) -> Check {
     Box::new(move |evidence| {
         let lines = answers(evidence, port);
-        ensure!(lines.len() == owns.len(), "{} answers, not {}", lines.len(), owns.len());
+        expect_answers(evidence, &lines, owns.len())?;
         let told: Vec<_> = lines.iter().map(|line| Told::of(line)).collect::<Result<_>>()?;
         let rounds = told.into_iter().zip(owns).filter_map(|(told, own)| Some((told?, own)));
         let rounds: Vec<_> = rounds.collect();
@@ -272,7 +279,7 @@ fn two_threads() -> Result<Check> {
     joined(writes)?;
     Ok(Box::new(|evidence| {
         let lines = answers(evidence, PORT);
-        ensure!(lines.len() == ROUNDS, "{} answers, not {ROUNDS}", lines.len());
+        expect_answers(evidence, &lines, ROUNDS)?;
         for line in &lines {
             ensure!(Told::of(line)?.is_none(), evidence.outcome.fault("that can't be known", [*line]));
         }
