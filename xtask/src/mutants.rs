@@ -17,7 +17,7 @@ use crate::{cli::MutantsArgs, paths, process::quietly, setup::cargo_tool};
 
 /// The simulator's histories for each mutant: about ten seconds. A number and no time, so that a busy machine misses no more than a free
 /// one (net-latency-ebpf/src/lives/mod.rs).
-const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "300000");
+const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "130000");
 
 /// What a mutant's tests may take, in seconds. It is only for those that never end, so it is far more than the others need.
 const LIMIT: &str = "240";

@@ -29,7 +29,7 @@ use crate::{
 /// What property tests begin with. The recorded one is in .cargo/config.toml.
 const SEED: &str = "PROPTEST_RNG_SEED";
 
-/// How many histories of packets' lives the kernel side's simulator runs (net-latency-ebpf/src/lives): some two minutes of a processor.
+/// How many histories of packets' lives the kernel side's simulator runs (net-latency-ebpf/src/lives): somewhat more than a minute of a processor.
 const HISTORIES: (&str, &str) = ("NET_LATENCY_HISTORIES", "1000000");
 /// How long each reader is tried with damaged input: there are some 15, and two processors (net-latency/src/fuzz.rs).
 const FUZZING: (&str, &str) = ("NET_LATENCY_FUZZ_SECONDS", "4");

@@ -138,6 +138,12 @@ impl<T, const ENTRIES: usize> Own<T, ENTRIES> {
         #[cfg(not(target_arch = "bpf"))]
         self.0.at(number as usize & (ENTRIES - 1), ENTRIES)
     }
+
+    /// Entries that were looked at: all others are zeroes.
+    #[cfg(test)]
+    pub(crate) fn touched(&'static self) -> impl Iterator<Item = *mut T> {
+        self.0.touched(ENTRIES).into_iter().map(|(_, entry)| entry)
+    }
 }
 
 /// Adds one to a count of this CPU, a word in a map's entry. In one instruction, since a softirq or another task may run

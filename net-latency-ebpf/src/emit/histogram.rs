@@ -435,19 +435,17 @@ pub(crate) fn begin(start: u64) {
 /// All that is counted: by group, row and cell.
 #[cfg(test)]
 pub(crate) fn counted() -> std::vec::Vec<(CellKey, u64)> {
-    let mut all: std::vec::Vec<_> =
-        GROUPS.all().into_iter().map(|(key, counts)| (key, counts.iter().sum())).collect();
-    for block in 0..2 * TRAFFIC_KINDS {
-        for entry in TIMES.of_all(block) {
-            // SAFETY: in a map of this thread's machine.
-            for (number, cells) in unsafe { (*entry).iter().enumerate() } {
-                let number = number as u32 + if block < TRAFFIC_KINDS { 0 } else { ROWS };
-                let row = row(block % TRAFFIC_KINDS, number);
-                let key = |cell| CellKey { group: [0; 2], row, cell };
-                all.extend(cells.iter().enumerate().map(|(cell, count)| (key(cell as u32), *count)));
-            }
+    let of_groups = GROUPS.all().into_iter().map(|(key, counts)| (key, counts.iter().sum()));
+    let mut all: std::vec::Vec<_> = of_groups.filter(|(_, count)| *count > 0).collect();
+    for (block, entry) in TIMES.touched() {
+        // SAFETY: in a map of this thread's machine.
+        for (number, cells) in unsafe { (*entry).iter().enumerate() } {
+            let number = number as u32 + if block < TRAFFIC_KINDS { 0 } else { ROWS };
+            let row = row(block % TRAFFIC_KINDS, number);
+            let key = |cell| CellKey { group: [0; 2], row, cell };
+            let used = cells.iter().enumerate().filter(|(_, count)| **count > 0);
+            all.extend(used.map(|(cell, count)| (key(cell as u32), *count)));
         }
     }
-    all.retain(|(_, count)| *count > 0);
     all
 }

@@ -436,9 +436,7 @@ impl World {
     }
 
     fn copy_struct(&self, skb: Skb, address: u64) {
-        for word in 0..u64::from(self.sizes.skb) / 8 {
-            memory::write(address + word * 8, memory::read::<u64>(skb.address + word * 8));
-        }
+        memory::copy(skb.address, address, self.sizes.skb);
         self.put(address, self.offsets.sk_buff_users, 1_u32);
         self.put(address, self.offsets.sk_buff_next, 0_u64);
     }
@@ -456,9 +454,7 @@ impl World {
     /// A copy of a buffer, which is at another address.
     fn copy_buffer(&mut self, head: u64) -> u64 {
         let new = memory::take(self.heads);
-        for word in 0..u64::from(END + self.sizes.shared) / 8 {
-            memory::write(new + word * 8, memory::read::<u64>(head + word * 8));
-        }
+        memory::copy(head, new, END + self.sizes.shared);
         self.own(new, false);
         new
     }
@@ -543,9 +539,7 @@ impl World {
         const TCP_ESTABLISHED: u8 = 1;
         let sk = memory::take(self.socks);
         let offsets = self.offsets;
-        for word in 0..u64::from(self.sizes.sock) / 8 {
-            memory::write(sk + word * 8, 0_u64);
-        }
+        memory::clear(sk, self.sizes.sock);
         let [remote, local] = flow.addresses;
         if flow.is_v6 {
             self.put(sk, offsets.sock_skc_v6_daddr, remote);
@@ -604,9 +598,7 @@ impl World {
     pub(super) fn empty_skb(&mut self, packet: usize) -> Skb {
         let (address, head) = (memory::take(self.skbs), memory::take(self.heads));
         self.own(head, false);
-        for word in 0..u64::from(self.sizes.skb) / 8 {
-            memory::write(address + word * 8, 0_u64);
-        }
+        memory::clear(address, self.sizes.skb);
         self.put(address, self.offsets.sk_buff_head, head);
         self.put(address, self.offsets.sk_buff_end, END);
         self.put(address, self.offsets.sk_buff_data, head);

@@ -113,35 +113,44 @@ impl<T: 'static> Table<T> {
     }
 
     pub(crate) fn at(&self, index: usize, count: usize) -> *mut T {
-        self.place.with(|| Entries::new(count), |entries| entries.at(index)).expect("within the table")
+        self.get(index, count).expect("within the table")
+    }
+
+    fn get(&self, index: usize, count: usize) -> Option<*mut T> {
+        self.place.with(|| Entries::new(count), |entries| entries.at(index))
+    }
+
+    /// Entries that were looked at, with their indices: all others are zeroes.
+    #[cfg(test)]
+    pub(crate) fn touched(&self, count: usize) -> Vec<(usize, *mut T)> {
+        self.place.with(
+            || Entries::new(count),
+            |entries| {
+                entries.touched.iter().map(|index| (*index, entries.entries[*index].as_mut_ptr())).collect()
+            },
+        )
     }
 }
 
 /// `BPF_MAP_TYPE_ARRAY`.
 pub(crate) struct Array<T> {
-    place: Place,
+    table: Table<T>,
     entries: AtomicUsize,
-    of: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> Array<T> {
     pub(crate) const fn with_max_entries(entries: u32, _flags: u32) -> Self {
-        Self { place: Place::new(), entries: AtomicUsize::new(entries as usize), of: PhantomData }
+        Self { table: Table::new(), entries: AtomicUsize::new(entries as usize) }
     }
 
     pub(crate) fn get_ptr_mut(&self, index: u32) -> Option<*mut T> {
-        let count = self.entries.load(Ordering::Relaxed);
-        self.place.with(|| Entries::new(count), |entries| entries.at(index as usize))
+        self.table.get(index as usize, self.entries.load(Ordering::Relaxed))
     }
 
     /// Entries that were looked at.
     #[cfg(test)]
     pub(crate) fn touched(&self) -> Vec<*mut T> {
-        let count = self.entries.load(Ordering::Relaxed);
-        self.place.with(
-            || Entries::new(count),
-            |entries| entries.touched.iter().map(|index| entries.entries[*index].as_mut_ptr()).collect(),
-        )
+        self.table.touched(self.entries.load(Ordering::Relaxed)).into_iter().map(|(_, entry)| entry).collect()
     }
 
     pub(crate) fn get_ptr(&self, index: u32) -> Option<*const T> {
@@ -156,32 +165,31 @@ impl<T: 'static> Array<T> {
 
 /// `BPF_MAP_TYPE_PERCPU_ARRAY`.
 pub(crate) struct PerCpuArray<T> {
-    place: Place,
+    table: Table<T>,
     entries: usize,
-    of: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> PerCpuArray<T> {
     pub(crate) const fn with_max_entries(entries: u32, _flags: u32) -> Self {
-        Self { place: Place::new(), entries: entries as usize, of: PhantomData }
+        Self { table: Table::new(), entries: entries as usize }
     }
 
-    fn of_cpu(&self, cpu: usize, index: usize) -> Option<*mut T> {
-        let count = if self.entries == 1 { Machine::with(|machine| machine.room) } else { self.entries };
-        if index >= count {
-            return None;
-        }
-        self.place.with(|| Entries::new(count * CPUS), |entries| entries.at(cpu * count + index))
+    fn count(&self) -> usize {
+        if self.entries == 1 { Machine::with(|machine| machine.room) } else { self.entries }
     }
 
-    /// The entry of each CPU.
+    /// The entries that were looked at, of any CPU.
     #[cfg(test)]
-    pub(crate) fn of_all(&self, index: u32) -> impl Iterator<Item = *mut T> {
-        (0..CPUS).filter_map(move |cpu| self.of_cpu(cpu, index as usize))
+    pub(crate) fn touched(&self) -> impl Iterator<Item = (u32, *mut T)> {
+        let count = self.count();
+        let all = self.table.touched(count * CPUS).into_iter();
+        all.map(move |(index, entry)| ((index % count) as u32, entry))
     }
 
     pub(crate) fn get_ptr_mut(&self, index: u32) -> Option<*mut T> {
-        self.of_cpu(super::cpu() as usize, index as usize)
+        let count = self.count();
+        let is_there = (index as usize) < count;
+        self.table.get(super::cpu() as usize * count + index as usize, count * CPUS).filter(|_| is_there)
     }
 
     pub(crate) fn get_ptr(&self, index: u32) -> Option<*const T> {

@@ -60,21 +60,40 @@ pub fn free(address: u64) {
     MEMORY.with_borrow_mut(|memory| memory.slabs[((address - START) / SLAB) as usize].free.push(address));
 }
 
+impl Memory {
+    /// The bytes there, which are an object's.
+    fn object(&mut self, address: u64, len: usize) -> &mut [u8] {
+        let at = (address - START) as usize;
+        let slab = &self.slabs[at / SLAB as usize];
+        assert!((at + len) as u64 % SLAB <= slab.taken * slab.size, "an object that was taken");
+        &mut self.bytes[at..at + len]
+    }
+}
+
 /// Writes a value.
 ///
 /// # Panics
 /// If there is no such memory.
 pub fn write<T: Copy>(address: u64, value: T) {
     MEMORY.with_borrow_mut(|memory| {
-        let at = (address - START) as usize;
-        let slab = &memory.slabs[at / SLAB as usize];
-        assert!(
-            (at as u64 + size_of::<T>() as u64) % SLAB <= slab.taken * slab.size,
-            "an object that was taken"
-        );
-        let bytes = &mut memory.bytes[at..at + size_of::<T>()];
+        let bytes = memory.object(address, size_of::<T>());
         // SAFETY: there is room for it, at any alignment.
         unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(value) };
+    });
+}
+
+/// Writes zeroes. Panics likewise.
+#[cfg(test)]
+pub(crate) fn clear(address: u64, len: u32) {
+    MEMORY.with_borrow_mut(|memory| memory.object(address, len as usize).fill(0));
+}
+
+/// Copies bytes from one object to another. Panics likewise.
+#[cfg(test)]
+pub(crate) fn copy(from: u64, to: u64, len: u32) {
+    MEMORY.with_borrow_mut(|memory| {
+        let bytes = memory.object(from, len as usize).to_vec();
+        memory.object(to, len as usize).copy_from_slice(&bytes);
     });
 }
 
