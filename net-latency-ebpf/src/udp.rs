@@ -567,7 +567,6 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
             let (saddr, daddr) = pair.of_record(direction);
             PacketRecord {
                 stamps,
-                other: 0,
                 saddr,
                 daddr,
                 comm: task.comm(),
@@ -575,7 +574,6 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 pid: task.pid(),
                 tid: task.tid(),
                 len: skb.len(),
-                seq: 0,
                 ifindex: datagram.ifindex,
                 netns,
                 mark,
@@ -587,9 +585,8 @@ pub fn consumed<M: Memory>(socket: Socket<M>, skb: Skb<M>, len: Number) -> HookR
                 direction: direction as u8,
                 protocol,
                 family: pair.family as u8,
-                held: 0,
-                dsacks: 0,
                 rtt_or_holder: holder,
+                ..PacketRecord::default()
             }
         };
         let packet = Finished { direction, protocol, flags, stamps: &stamps };
@@ -892,7 +889,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
         let (sport, dport) = ports(send.ports.get());
         PacketRecord {
             stamps,
-            other: 0,
             saddr,
             daddr,
             comm: task.comm(),
@@ -900,7 +896,6 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             pid: task.pid(),
             tid: task.tid(),
             len: send.len.get(),
-            seq: 0,
             ifindex,
             netns: send.netns.get(),
             mark,
@@ -912,9 +907,7 @@ fn finished<M: Memory>(skb: Skb<M>, send: &Send) -> HookResult {
             direction: direction as u8,
             protocol,
             family: pair.family as u8,
-            held: 0,
-            dsacks: 0,
-            rtt_or_holder: 0,
+            ..PacketRecord::default()
         }
     };
     // Its thread alone writes its entry, unless that is evicted: then the next owner of its place has no skb at first.

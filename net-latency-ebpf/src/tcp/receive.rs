@@ -165,10 +165,6 @@ fn control(received: &Received) -> HookResult {
                 other: received.last,
                 saddr,
                 daddr,
-                comm: Task::UNKNOWN.comm(),
-                process: Task::UNKNOWN.process(),
-                pid: 0,
-                tid: 0,
                 len: received.len,
                 seq: received.header.seq,
                 ifindex: received.ifindex,
@@ -182,9 +178,7 @@ fn control(received: &Received) -> HookResult {
                 direction: direction as u8,
                 protocol,
                 family: received.pair.family as u8,
-                held: 0,
-                dsacks: 0,
-                rtt_or_holder: 0,
+                ..PacketRecord::default()
             }
         },
     )
@@ -785,9 +779,8 @@ fn record(connection: &Connection, segment: &Segment, packet: &Finished<'_>, tas
         direction: packet.direction as u8,
         protocol: packet.protocol,
         family: addresses.family as u8,
-        held: 0,
-        dsacks: 0,
         rtt_or_holder: holder(connection),
+        ..PacketRecord::default()
     }
 }
 
