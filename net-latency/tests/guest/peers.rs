@@ -465,15 +465,15 @@ impl Role {
                 self.stream()?.set_nodelay(*on == "no")?;
                 Ok(0)
             }
-            ["needless"] => Ok(tcp_info(self.stream()?, DSACK_DUPS)?.into()),
-            ["retransmissions"] => Ok(tcp_info(self.stream()?, TOTAL_RETRANSMISSIONS)?.into()),
+            ["needless"] => Ok(tcp_info(self.stream()?)?.tcpi_dsack_dups.into()),
+            ["retransmissions"] => Ok(tcp_info(self.stream()?)?.tcpi_total_retrans.into()),
             // Waits until all that was written is acknowledged.
             ["acked"] => {
                 let stream = self.stream()?;
-                until(PATIENCE, || Ok(tcp_info(stream, UNACKED)? == 0))?;
+                until(PATIENCE, || Ok(tcp_info(stream)?.tcpi_unacked == 0))?;
                 Ok(0)
             }
-            ["round-trip"] => Ok(tcp_info(self.stream()?, ROUND_TRIP)?.into()),
+            ["round-trip"] => Ok(tcp_info(self.stream()?)?.tcpi_rtt.into()),
             ["reset"] => {
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 setsockopt(self.stream()?, sockopt::Linger, &linger)?;
@@ -490,11 +490,11 @@ impl Role {
             ["connect-later", address, port] => {
                 self.take(ways::connect_with_first_write(SocketAddr::new(address.parse()?, port.parse()?))?)
             }
-            ["data-segments-out"] => Ok(tcp_info(self.stream()?, DATA_SEGMENTS_OUT)?.into()),
+            ["data-segments-out"] => Ok(tcp_info(self.stream()?)?.tcpi_data_segs_out.into()),
             // Where a machine stands still for a while, TCP sends again what is not lost.
             ["data-segments-out-once"] => {
-                let info = all_tcp_info(self.stream()?)?;
-                Ok((field(&info, DATA_SEGMENTS_OUT) - field(&info, TOTAL_RETRANSMISSIONS)).into())
+                let info = tcp_info(self.stream()?)?;
+                Ok((info.tcpi_data_segs_out - info.tcpi_total_retrans).into())
             }
             ["close"] => {
                 self.stream = None;
@@ -599,8 +599,8 @@ impl Role {
         for write in 0..writes {
             // What has no room in the congestion window would share segments. What is sent again takes room too.
             let has_room = || {
-                let info = all_tcp_info(stream)?;
-                Ok(2 * field(&info, UNACKED) < field(&info, CONGESTION_WINDOW))
+                let info = tcp_info(stream)?;
+                Ok(2 * info.tcpi_unacked < info.tcpi_snd_cwnd)
             };
             until(PATIENCE, has_room)?;
             let len = 50 + write * 37 % 101;
@@ -628,36 +628,10 @@ fn milliseconds(text: &str) -> Result<Duration> {
     Ok(Duration::from_millis(text.parse()?))
 }
 
-/// Where the kernel's `struct tcp_info` has `tcpi_unacked`.
-const UNACKED: usize = 24;
-/// Where it has `tcpi_snd_cwnd`, in segments.
-const CONGESTION_WINDOW: usize = 80;
-/// Where it has `tcpi_rtt`, in microseconds.
-const ROUND_TRIP: usize = 68;
-/// Where it has `tcpi_total_retrans`.
-const TOTAL_RETRANSMISSIONS: usize = 100;
-/// Where it has `tcpi_data_segs_out`, past the end of libc's copy of the struct.
-const DATA_SEGMENTS_OUT: usize = 156;
-
-/// Where it has `tcpi_dsack_dups`.
-const DSACK_DUPS: usize = 216;
-
-/// `TCP_INFO`, as far as it is used.
-type TcpInfo = [u8; DSACK_DUPS + 4];
-
-/// What the kernel says itself, to check the tool against.
-fn all_tcp_info(stream: &TcpStream) -> Result<TcpInfo> {
-    let mut info = [0; size_of::<TcpInfo>()];
-    let len = ways::get(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).context("TCP_INFO")?;
-    ensure!(len == info.len(), "TCP_INFO is too short: {len}");
-    Ok(info)
-}
-
-fn field(info: &TcpInfo, offset: usize) -> u32 {
-    u32::from_ne_bytes(std::array::from_fn(|byte| info[offset + byte]))
-}
-
-/// One field of it.
-fn tcp_info(stream: &TcpStream, offset: usize) -> Result<u32> {
-    Ok(field(&all_tcp_info(stream)?, offset))
+/// What the kernel says itself, to check the tool against. What it does not have yet is 0.
+pub(crate) fn tcp_info(stream: &TcpStream) -> Result<libc::tcp_info> {
+    let mut bytes = [0; size_of::<libc::tcp_info>()];
+    ways::get(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut bytes).context("TCP_INFO")?;
+    // SAFETY: integers, of which any bytes are some.
+    Ok(unsafe { bytes.as_ptr().cast::<libc::tcp_info>().read_unaligned() })
 }

@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::Case;
 use crate::{
     net::{Path, Version, drop_sent},
-    peers::{CLIENT, Pair, SERVER, multipath},
+    peers::{CLIENT, Pair, SERVER, multipath, tcp_info},
     process::{PATIENCE, until},
     tool::{self, Backend, Launch, Outcome, Scratch, Tool},
     verdict::Skipped,
@@ -315,50 +315,6 @@ fn replayed(outcome: &Outcome) -> Result<()> {
         ensure!(same, "{line}\n{other}");
     }
     Ok(())
-}
-
-fn tcp_info(stream: &TcpStream) -> Result<libc_info::TcpInfo> {
-    libc_info::of(stream)
-}
-
-/// `struct tcp_info`, as far as it goes here (include/uapi/linux/tcp.h).
-mod libc_info {
-    use std::{net::TcpStream, os::fd::AsRawFd as _};
-
-    use anyhow::Result;
-
-    #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    pub(super) struct TcpInfo {
-        states: [u8; 8],
-        timers: [u32; 4],
-        pub(super) tcpi_unacked: u32,
-        others: [u32; 10],
-        pub(super) tcpi_rtt: u32,
-        more: [u32; 8],
-        rates: [u64; 4],
-        pub(super) tcpi_segs_out: u32,
-        segs_in: u32,
-        notsent: u32,
-        pub(super) tcpi_min_rtt: u32,
-    }
-
-    pub(super) fn of(stream: &TcpStream) -> Result<TcpInfo> {
-        let mut info = TcpInfo::default();
-        let mut len = size_of::<TcpInfo>() as libc::socklen_t;
-        // SAFETY: there is room for as many bytes as it is told, and any are an info.
-        let result = unsafe {
-            libc::getsockopt(
-                stream.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut len,
-            )
-        };
-        anyhow::ensure!(result == 0, "TCP_INFO: {}", std::io::Error::last_os_error());
-        Ok(info)
-    }
 }
 
 /// A socket that does not wait for its connection.

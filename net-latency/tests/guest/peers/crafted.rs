@@ -47,7 +47,7 @@ impl Crafted {
             ["write", number, bytes] => {
                 let mut stream = self.stream(number)?;
                 stream.write_all(&vec![b'w'; bytes.parse()?])?;
-                until(PATIENCE, || Ok(super::tcp_info(stream, super::UNACKED)? == 0))?;
+                until(PATIENCE, || Ok(super::tcp_info(stream)?.tcpi_unacked == 0))?;
                 Ok(numbers(stream)?[1].into())
             }
             ["received", number] => Ok(numbers(self.stream(number)?)?[0].into()),
