@@ -15,6 +15,8 @@ pub(crate) const DELAYED_ACK_NS: Range<u64> = 35_000_000..300_000_000;
 pub struct Packet<'a> {
     /// When it was finished, in ns since 1970, UTC.
     pub wall_ns: Option<i64>,
+    /// When it crossed the last of the basic stages, likewise.
+    pub last_stage_ns: Option<i64>,
     /// Which way it went.
     pub direction: Direction,
     /// What carried its data.
@@ -60,6 +62,7 @@ impl<'a> Packet<'a> {
     ) -> Self {
         let packet = Self {
             wall_ns: Some(event.wall_ns()),
+            last_stage_ns: event.last_stage_ns(),
             direction: event.direction(),
             protocol: event.protocol(),
             is_control: event.is_control(),
@@ -95,20 +98,20 @@ impl<'a> Packet<'a> {
     /// When it arrived at its driver, or was written, ns since 1970.
     #[must_use]
     pub fn begun_ns(&self) -> Option<i64> {
-        self.at_last_stage_ns()?.checked_sub_unsigned(self.total?)
+        self.last_stage_ns?.checked_sub_unsigned(self.total?)
     }
 
-    /// When it crossed the last of the basic stages, ns since 1970.
+    /// When its device's queue let an outgoing one go, ns since 1970.
     #[must_use]
-    pub fn at_last_stage_ns(&self) -> Option<i64> {
-        let known = |part: usize| self.parts.and_then(|parts| parts[part]);
-        let behind = match (self.parts, self.direction, self.protocol) {
-            // Then that is when it was finished.
-            (None, ..) | (_, Direction::In, _) => 0,
-            (_, Direction::Out, Protocol::Tcp) => known(PART_QDISC)?.saturating_add(known(PART_NET)?),
-            (_, Direction::Out, Protocol::Udp) => known(PART_QDISC)?.saturating_add(known(PART_DRIVER)?),
-        };
-        self.wall_ns?.checked_sub_unsigned(behind)
+    pub(crate) fn left_queue_ns(&self) -> Option<i64> {
+        let qdisc = self.parts.map_or(Some(0), |parts| parts[PART_QDISC]);
+        self.last_stage_ns?.checked_add_unsigned(qdisc?)
+    }
+
+    /// When its ACK came, ns since 1970.
+    #[must_use]
+    pub(crate) fn acked_ns(&self) -> Option<i64> {
+        self.left_queue_ns()?.checked_add_unsigned(self.parts?[PART_NET]?)
     }
 
     /// The name by which people know its owner: the process' or, in a log that lacks it, the thread's.

@@ -50,10 +50,9 @@ impl Passage {
         let at_ns = match (packet.direction, packet.parts) {
             (Direction::In, _) => packet.begun_ns(),
             (Direction::Out, _) if event.is_retransmission() => None,
-            (Direction::Out, None) => packet.wall_ns,
             // A segment without an ACK of its own may have been sent again.
-            (Direction::Out, Some(parts)) => {
-                packet.wall_ns.zip(parts[PART_NET]).and_then(|(ns, net)| ns.checked_sub_unsigned(net))
+            (Direction::Out, parts) => {
+                packet.left_queue_ns().filter(|_| parts.is_none_or(|parts| parts[PART_NET].is_some()))
             }
         };
         Some(Self { direction: packet.direction, ends, first, end: first.wrapping_add(event.len()), at_ns })

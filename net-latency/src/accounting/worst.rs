@@ -222,6 +222,7 @@ mod tests {
 
     const PACKET: Packet<'_> = Packet {
         wall_ns: Some(WALL_NS),
+        last_stage_ns: Some(WALL_NS),
         direction: Direction::In,
         protocol: Protocol::Tcp,
         is_control: false,

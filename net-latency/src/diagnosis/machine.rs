@@ -8,6 +8,9 @@ use std::{
 
 use crate::kernel::cpus::{Hierarchies, Quota, Ran, Sample, Ticks, pressure_us};
 
+/// A tick of /proc/stat (`USER_HZ`, 100 on x86-64 and arm64), ns.
+const TICK_NS: u64 = 10_000_000;
+
 /// A quota of a cgroup held back its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Throttled {
@@ -31,6 +34,8 @@ pub(crate) struct Machine {
     pub(super) throttled: HashMap<u32, Throttled>,
     /// CPU time of processes.
     pub(super) ran: HashMap<u32, Ran>,
+    /// That of all CPUs together, idle or not, ns.
+    pub(super) capacity_ns: Option<u64>,
     /// What could not be read.
     pub(super) missing: Vec<&'static str>,
 }
@@ -132,6 +137,7 @@ impl Sensors {
             pressure_percent: waited.and_then(|waited| waited.busy_of(100)),
             throttled: cgroups.iter().filter_map(of_process).collect(),
             ran: last.ran.iter().filter_map(ran).collect(),
+            capacity_ns: ticks.map(|ticks| ticks.all.saturating_mul(TICK_NS)),
             missing,
         }
     }
@@ -183,6 +189,7 @@ mod tests {
         let expected = Throttled { path: "/cg/a".into(), periods: 30, ns: 300, percent: 4 };
         assert_eq!(machine.throttled, [(7, expected)].into());
         assert_eq!(machine.ran, [(7, Ran { on_ns: 20, waited_ns: 40 })].into());
+        assert_eq!(machine.capacity_ns, Some(10_000_000_000_000));
         assert_eq!(machine.missing, ["CPU quotas (no control groups are mounted)"]);
     }
 

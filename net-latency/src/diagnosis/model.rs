@@ -331,7 +331,7 @@ impl Model {
                 let part = |part: usize| parts.and_then(|parts| parts[part]);
                 let [driver, net] = [PART_DRIVER, PART_NET].map(part);
                 let packet = Packet::of_log(event);
-                let (queued_ns, written_ns) = (packet.at_last_stage_ns(), packet.begun_ns());
+                let (queued_ns, written_ns) = (packet.last_stage_ns, packet.begun_ns());
                 own.exchange = match (own.exchange, written_ns) {
                     (Exchange::Asked(read), Some(written)) if written >= read => {
                         out.add(Item::Service, Some(written.abs_diff(read)));
@@ -350,7 +350,7 @@ impl Model {
                 let is_known = parts.is_none() || net.is_some() || event.protocol() == Protocol::Udp;
                 own.pending = is_known.then_some(Pending {
                     net_ns: net.map(|net| net.saturating_sub(driver.unwrap_or(0))),
-                    acked_ns: event.wall_ns(),
+                    acked_ns: packet.acked_ns().unwrap_or(event.wall_ns()),
                     is_full,
                     is_even: event.record().segs > 1 && event.record().segs.is_multiple_of(2),
                 });

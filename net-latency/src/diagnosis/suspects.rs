@@ -259,6 +259,8 @@ pub(super) struct Noise {
     busy_percent: Option<u64>,
     /// Processes that were on a CPU for most of the time that they took to answer.
     working: Vec<u32>,
+    /// Whether these are what makes the CPUs busy: then that is no excuse for them.
+    is_of_working: bool,
     /// Processes that were asleep for most of it: no load makes that.
     sleeping: Vec<u32>,
 }
@@ -280,7 +282,16 @@ impl Noise {
             model.services.iter().filter(is_it).map(|service| service.pid).collect()
         };
         let (working, sleeping) = (all(Worked::is_most), all(Worked::sleeps));
-        Self { known, busy_percent: model.machine.busy_percent, working, sleeping }
+        let on_ns = |service: &Service| {
+            let worked = worked(service, model).filter(|worked| worked.is_most())?;
+            Some(u128::from(worked.on_ns) * u128::from(service.answers.count()))
+        };
+        let by_working: u128 = model.services.iter().filter_map(on_ns).sum();
+        let busy_percent = model.machine.busy_percent;
+        let busy =
+            model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
+        let is_of_working = busy.is_some_and(|busy| by_working * 200 >= busy);
+        Self { known, busy_percent, working, is_of_working, sleeping }
     }
 
     /// The longest mean of each other process, in order.
@@ -328,6 +339,7 @@ impl Noise {
         let usual = match item {
             _ if !is_busy => 0,
             // It has to share its CPU.
+            Item::Service if self.working.contains(&pid) && self.is_of_working => 0,
             Item::Service if self.working.contains(&pid) => busier(WORK_NS),
             Item::Service if self.sleeping.contains(&pid) => BUSY_NS,
             Item::Wait | Item::Service => busier(BUSY_NS),

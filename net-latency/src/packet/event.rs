@@ -8,8 +8,9 @@ use std::{
 
 use net_latency_common::{
     AF_INET6, COMM_LEN, Direction, FLAG_AMBIGUOUS, FLAG_COALESCED, FLAG_CONTROL, FLAG_DROPPED, FLAG_GRO,
-    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, IPPROTO_UDP, PART_CPU, PART_FINISHED,
-    PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT, STAMPS, Served, Unknown, part,
+    FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, IPPROTO_UDP, PART_CPU, PART_DRIVER,
+    PART_FINISHED, PART_NET, PART_QDISC, PacketRecord, STAMP_APP, STAMP_DRV, STAMP_IP, STAMP_TRANSPORT,
+    STAMPS, Served, Unknown, part,
 };
 use syscall_numbers::native::sys_call_name;
 
@@ -347,6 +348,21 @@ impl<'a> Event<'a> {
     #[must_use]
     pub fn wall_ns(&self) -> i64 {
         self.wall_ns
+    }
+
+    /// When it crossed the last of its stages, in ns since 1970, UTC. With fine stages the line of an outgoing one is complete later: when
+    /// its ACK is taken in, which may have waited for the task that had the socket. A log's line tells when the ACK came alone.
+    #[must_use]
+    pub(crate) fn last_stage_ns(&self) -> Option<i64> {
+        let behind = match (self.parts, self.direction()) {
+            (Some(parts), Direction::Out) => {
+                let last = if self.protocol() == Protocol::Tcp { PART_NET } else { PART_DRIVER };
+                let known = part(parts[PART_QDISC]).ok()?.saturating_add(part(parts[last]).ok()?);
+                part(parts[PART_FINISHED]).map_or(known, |at| at.saturating_sub(self.completion_ns()))
+            }
+            _ => 0,
+        };
+        self.wall_ns.checked_sub_unsigned(behind)
     }
 
     /// Completion in ns of `CLOCK_MONOTONIC`.

@@ -32,7 +32,7 @@ use crate::{
     diagnosis::{self, Recent},
     output::{Options, Writer, header, tests::any_record},
     packet::event::{
-        Event, PARTS,
+        Event, PARTS, completion_ns,
         fixtures::{WALL_NS, comm, incoming, outgoing, udp, v6},
     },
     request::{
@@ -152,7 +152,8 @@ impl Top {
                 top.record(&Event::new(&record, wall_ns, None).with_parts(Some(&parts)));
             };
             see(incoming(), [0, 20_000, 150_000 + n * 100, 19_500 - n * 100]);
-            see(outgoing(), [n * 100_000, 4_000, 900_000, 77]);
+            let acked_ns = completion_ns(&outgoing()) + n * 100_000 + 900_000;
+            see(outgoing(), [n * 100_000, 4_000, 900_000, acked_ns]);
         }
         top.advance(SECOND - 1);
         top

@@ -237,6 +237,20 @@ fn ends_of_datagrams_are_put_together_by_their_times() {
     }
 }
 
+/// An ACK that came while a task had the socket is taken in when that has run again. Its answer was written long before.
+#[test]
+fn what_waits_to_be_taken_in_has_not_made_its_answer_late() {
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 200 * US, 100 * US);
+    let is_out = |record: &PacketRecord| record.direction == Direction::Out as u8;
+    for (wall, _, parts) in traffic.packets.iter_mut().filter(|(_, record, _)| is_out(record)).step_by(3) {
+        *wall += 60 * MS as i64;
+        parts[PART_FINISHED] += 60 * MS;
+    }
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [], "{}", shown(&verdict));
+}
+
 /// The server of the first client is on another host. An impostor has both ends of the same addresses in namespaces of its own.
 #[test]
 fn namespaces_with_the_same_addresses_hide_nobody() {

@@ -140,6 +140,23 @@ fn sleep_is_no_noise_though_all_have_it_alike() {
     assert_eq!(found(8), []);
 }
 
+/// A thread for each answer that needs a CPU for 50 ms, on CPUs that it or others use.
+#[test]
+fn who_makes_the_cpus_busy_has_no_excuse() {
+    let slow = Times { service: 50 * MS, ..USUAL };
+    let mut traffic = Traffic::default();
+    traffic.server(ORDERS, 100, slow, slow);
+    let found = |capacity_ms: u64| {
+        let mut model = traffic.model();
+        let ran = Ran { on_ns: 49 * 100 * MS, waited_ns: 0 };
+        let capacity_ns = Some(capacity_ms * MS);
+        model.set_machine(Machine { ran: [(ORDERS.pid, ran)].into(), capacity_ns, ..busy(90) });
+        told(&judge(&model, None))
+    };
+    assert_eq!(found(10_000), [(Cause::Application, ORDERS.pid, Direction::Out)]);
+    assert_eq!(found(12_000), []);
+}
+
 #[test]
 fn a_quota_is_named_before_what_it_looks_like() {
     let late = Times { wait: 30 * MS, cpu: 20 * MS, service: 40 * MS, ..USUAL };

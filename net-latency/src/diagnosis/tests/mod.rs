@@ -12,8 +12,8 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use net_latency_common::{
     CONNECTION_SERVER, ConnectionRecord, Counter, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS,
-    FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, ListenerRecord, PARTS, PacketRecord, STAMP_APP,
-    STAMP_TRANSPORT, Served, Unknown, unknown_part,
+    FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, ListenerRecord, PART_FINISHED, PARTS,
+    PacketRecord, STAMP_APP, STAMP_TRANSPORT, Served, Unknown, unknown_part,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -365,7 +365,9 @@ fn into_udp(mut traffic: Traffic) -> Traffic {
     for (wall, record, parts) in &mut traffic.packets {
         *record = udp(*record);
         if record.direction == Direction::Out as u8 {
-            *wall -= (parts[2] - parts[1]) as i64;
+            let after = parts[2] - parts[1];
+            *wall -= after as i64;
+            parts[PART_FINISHED] -= after;
             parts[2] = unknown_part(Unknown::NoStamp);
         }
     }
