@@ -1,10 +1,11 @@
 //! Services whose sockets or accept queues drop what they get, and where else the kernel drops packets.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, ptr};
 
 use net_latency_common::{Counter, Direction};
 
 use super::{
+    awaited::Unanswered,
     cause::Cause,
     dropped::Dropped,
     finding::{Confidence, Finding, Who},
@@ -14,7 +15,10 @@ use super::{
     service::{Processes, Service},
     words,
 };
-use crate::{accounting::Losses, packet::event::Protocol};
+use crate::{
+    accounting::{Human, Losses},
+    packet::event::Protocol,
+};
 
 /// Datagrams and segments dropped at sockets that make a cause. Sockets that close drop some.
 const LEAST_DROPPED: u64 = 10;
@@ -22,8 +26,10 @@ const LEAST_DROPPED_PERCENT: u64 = 1;
 /// Handshakes that a full queue throws away, likewise; and from how many on they are no accident.
 const LEAST_OVERFLOWS: u64 = 5;
 const MANY: u64 = 30;
-/// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`).
+/// TCP tries a handshake again after so long at the earliest, ns (`TCP_TIMEOUT_INIT`), and sends a segment again (`TCP_RTO_MIN`). Who waits
+/// for what a datagram asks for waits longer than that.
 const AGAIN_NS: u128 = 1_000_000_000;
+const LOST_NS: u128 = 200_000_000;
 
 /// The places where most packets of that service's port were dropped.
 pub(super) fn places(model: &Model, service: &Service) -> Vec<String> {
@@ -33,6 +39,16 @@ pub(super) fn places(model: &Model, service: &Service) -> Vec<String> {
     let mut all: Vec<_> = model.drops.iter().filter(is_its).collect();
     all.sort_by_key(|drop| Reverse(drop.count));
     all.into_iter().take(MOST).map(words::dropped_in).collect()
+}
+
+/// Whether what that service asks for in vain is dropped at the sockets of who should answer, as one of these says.
+pub(super) fn is_dropped_by_peer(service: &Service, found: &[Finding], model: &Model) -> bool {
+    let Some(peer) = model.peer(service).map(|peer| Who::of(peer, Direction::In)) else { return false };
+    let is_it = |finding: &Finding| {
+        let is_its = finding.who.as_ref().is_some_and(|who| who.is_same(&peer));
+        is_its && finding.cause == Cause::SocketDrop && finding.affected * 2 >= service.unanswered.datagrams
+    };
+    found.iter().any(is_it)
 }
 
 /// The services whose sockets drop much of what they get, and the machine for drops of unknown sockets.
@@ -56,6 +72,19 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
             continue;
         }
         let one = if let [service] = its.as_slice() { Some(*service) } else { None };
+        let asks = |client: &&Service| {
+            model.peer(client).is_some_and(|asked| one.is_some_and(|one| ptr::eq(asked, one)))
+        };
+        let mut in_vain = Unanswered::default();
+        model.services.iter().filter(asks).for_each(|client| in_vain.join(&client.unanswered));
+        let mut finding = drop_finding(dropped, seen);
+        if in_vain.datagrams > 0 {
+            let requests = words::counted(in_vain.datagrams, "request");
+            let waited = Human(in_vain.waited_ns);
+            finding
+                .evidence
+                .push(format!("{requests} had no answer; its clients waited {waited} for these in all"));
+        }
         let (port, protocol, direction) = (sockets.port, Protocol::of(sockets.protocol), Direction::In);
         let nobody = Who { process: None, processes: Processes::Unknown, port, protocol, direction };
         let who = one.map_or(nobody, |service| Who::of(service, direction));
@@ -69,7 +98,11 @@ pub(super) fn socket_drops(losses: &Losses, model: &Model) -> Vec<Finding> {
                 one.map_or(command.clone(), |service| words::inside(service, &command))
             },
             pid: one.map_or(0, |service| service.pid),
-            ..drop_finding(dropped, seen)
+            // Others may have been lost elsewhere.
+            weight: u128::from(dropped) * LOST_NS
+                + u128::from(in_vain.waited_ns) * u128::from(dropped.min(in_vain.datagrams))
+                    / u128::from(in_vain.datagrams.max(1)),
+            ..finding
         });
     }
     if is_much(left, all) {

@@ -212,7 +212,7 @@ impl<'a> Judge<'a> {
         }
         // What it waits for others is a part of its own in answers.
         if suspect.item == Item::Service && suspect.slow.is_none() {
-            return self.asked(service, suspect).map(|asked| words::asks(asked, self.peer(asked)));
+            return self.asked(service, suspect).map(|asked| words::asks(asked, self.model.peer(asked)));
         }
         if suspect.item == Item::Connect {
             return self.slows_handshakes(service, suspect);
@@ -220,12 +220,12 @@ impl<'a> Judge<'a> {
         if suspect.item == Item::Wait && suspect.slow.is_some() && self.is_busy(service, suspect) {
             let [own, asked] = [Item::Service, Item::Asked].map(|item| service.answers.sum_of(item));
             let asked = if asked > own { self.most_asked(service) } else { None };
-            return asked.map(|asked| words::asks(asked, self.peer(asked)));
+            return asked.map(|asked| words::asks(asked, self.model.peer(asked)));
         }
         if !matches!(suspect.item, Item::Net | Item::Answer) {
             return None;
         }
-        let peer = self.peer(service)?;
+        let peer = self.model.peer(service)?;
         if suspect.item == Item::Answer && is_resent(peer.side(Direction::Out)) {
             return Some(words::sends_again(peer));
         }
@@ -241,7 +241,7 @@ impl<'a> Judge<'a> {
     /// What handshakes wait for that is told by itself: a full accept queue at the other end, or a stage that is slow for other packets on
     /// that way too.
     fn slows_handshakes(&self, service: &Service, handshakes: Suspect<'_>) -> Option<String> {
-        let peer = self.peer(service);
+        let peer = self.model.peer(service);
         let queues = peer.and_then(|peer| Some((peer, self.model.listening.of(peer)?)));
         if let Some((peer, queues)) = queues
             && is_often_full(queues)
@@ -279,10 +279,6 @@ impl<'a> Judge<'a> {
         others.max_by_key(|other| other.answers.sum_ns()).filter(|other| other.answers.count() > 0)
     }
 
-    fn peer(&self, service: &Service) -> Option<&Service> {
-        service.peer().and_then(|peer| self.model.services.get(peer))
-    }
-
     /// What it is, and in a sentence. `has_others` if something else could be it too.
     fn cause(
         &self,
@@ -313,7 +309,8 @@ impl<'a> Judge<'a> {
             Item::Answer if suspect.slow.is_some() && self.is_network(service, side, suspect) => {
                 (Cause::Network, words::sentence(Cause::Network, suspect.item, &device))
             }
-            Item::Answer => match self.peer(service).and_then(|peer| turnaround(peer, suspect.level())) {
+            Item::Answer => match self.model.peer(service).and_then(|peer| turnaround(peer, suspect.level()))
+            {
                 Some(turn) => (Cause::Network, words::between(turn)),
                 None => (cause, words::sentence(cause, suspect.item, &device)),
             },
@@ -341,8 +338,8 @@ impl<'a> Judge<'a> {
             Item::Connect if service.opened.are_sent_again() => {
                 (Cause::Retransmission, words::sentence(Cause::Retransmission, suspect.item, &device))
             }
-            Item::Connect => (cause, words::connects(service, self.peer(service))),
-            Item::Wire => (cause, words::between_ends(self.peer(service))),
+            Item::Connect => (cause, words::connects(service, self.model.peer(service))),
+            Item::Wire => (cause, words::between_ends(self.model.peer(service))),
             _ => (cause, words::sentence(cause, suspect.item, &device)),
         }
     }

@@ -627,6 +627,11 @@ impl Model {
         self.connections.came_back()
     }
 
+    /// The other end of a service, if that is on this machine.
+    pub(super) fn peer(&self, service: &Service) -> Option<&Service> {
+        service.peer().and_then(|peer| self.services.get(peer))
+    }
+
     /// Services with packets.
     pub(super) fn used(&self) -> usize {
         self.services.iter().filter(|service| service.is_used()).count()

@@ -5,7 +5,7 @@ use net_latency_common::Direction;
 use super::{
     awaited::{LEAST_ROW, Unanswered},
     cause::Cause,
-    drops::places,
+    drops::{is_dropped_by_peer, places},
     finding::{Confidence, Finding, Who},
     item::Item,
     model::Model,
@@ -20,10 +20,11 @@ const LEAST_UNANSWERED_PERCENT: u64 = 1;
 /// From N on they are no accident.
 const MANY: u64 = 10;
 
-/// Those that wait in vain for much.
-pub(super) fn unanswered(model: &Model) -> Vec<Finding> {
+/// Those that wait in vain for much, unless `found` says why.
+pub(super) fn unanswered(model: &Model, found: &[Finding]) -> Vec<Finding> {
     let all = |service| {
-        let told = [datagrams(service), connections(service)].into_iter().flatten();
+        let datagrams = datagrams(service).filter(|_| !is_dropped_by_peer(service, found, model));
+        let told = [datagrams, connections(service)].into_iter().flatten();
         told.map(move |mut finding| {
             finding.evidence.extend(places(model, service));
             finding

@@ -58,7 +58,7 @@ pub(crate) fn judge(model: &Model, losses: Option<&Losses>) -> Verdict {
     findings.extend(losses.map(|losses| socket_drops(losses, model)).unwrap_or_default());
     findings.extend(overflows(model, &findings));
     if !judge.is_lossy() {
-        findings.extend(unanswered(model));
+        findings.extend(unanswered(model, &findings));
     }
     findings.extend(cpu_short(model, judge.noise()));
     findings.sort_by_key(|finding| Reverse(finding.weight));

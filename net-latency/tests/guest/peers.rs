@@ -536,6 +536,7 @@ impl Role {
                     _ => bail!("unknown manner"),
                 }
             }
+            ["crowd", address, port] => party::crowd((address.parse::<IpAddr>()?, port.parse()?).into()),
             ["load", percent] => party::load(percent.parse()?),
             ["hog-when-asked", pipe, ms] => party::hog(pipe, milliseconds(ms)?),
             ["many", rest @ ..] => self.many.perform(self.listener.as_ref(), rest),

@@ -251,6 +251,37 @@ fn what_waits_to_be_taken_in_has_not_made_its_answer_late() {
     assert_eq!(told(&verdict), [], "{}", shown(&verdict));
 }
 
+/// One request of three is dropped at the server's socket: that its client waits in vain is no other fault.
+#[test]
+fn who_waits_for_what_a_socket_drops_is_not_to_blame() {
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 200 * US, 100 * US);
+    for (_, record, _) in &mut traffic.packets {
+        let port = 40_000 + record.seq % 1_000_000 / 200;
+        let is_request = (record.pid == CLIENT.pid) == (record.direction == Direction::Out as u8);
+        *(if is_request { &mut record.sport } else { &mut record.dport }) = port as u16;
+    }
+    let is_sent =
+        |record: &PacketRecord| record.pid == CLIENT.pid && record.direction == Direction::Out as u8;
+    traffic.packets.retain(|(_, record, _)| record.seq / 200 % 3 > 0 || is_sent(record));
+    let model = into_udp(traffic).model();
+    let said = |dropped| {
+        let sockets = DroppingSockets { netns: 2, port: SERVER.port, protocol: IPPROTO_UDP, is_client: 0 };
+        let mut losses = Losses { drops: Drops::new([(sockets, dropped)]), ..Losses::default() };
+        losses.counters.values[Counter::DroppedIn as usize] = dropped;
+        let verdict = judge(&model, Some(&losses));
+        (told(&verdict), shown(&verdict))
+    };
+    let [drop, in_vain] =
+        [(Cause::SocketDrop, SERVER.pid, Direction::In), (Cause::Unanswered, CLIENT.pid, Direction::Out)];
+    let (found, text) = said(100);
+    assert_eq!(found, [drop], "{text}");
+    assert!(text.contains("its clients waited"), "{text}");
+    // Most have another reason.
+    let (found, text) = said(10);
+    assert_eq!(found, [in_vain, drop], "{text}");
+}
+
 /// The server of the first client is on another host. An impostor has both ends of the same addresses in namespaces of its own.
 #[test]
 fn namespaces_with_the_same_addresses_hide_nobody() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use net_latency_common::{
     CONNECTION_SERVER, ConnectionRecord, Counter, Direction, DroppingSockets, FLAG_DROPPED, FLAG_RETRANS,
-    FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, ListenerRecord, PART_FINISHED, PARTS,
+    FLAG_RTO, FLAG_ZERO_WINDOW, Held, IPPROTO_TCP, IPPROTO_UDP, ListenerRecord, PART_FINISHED, PARTS,
     PacketRecord, STAMP_APP, STAMP_TRANSPORT, Served, Unknown, unknown_part,
 };
 use proptest::prelude::*;

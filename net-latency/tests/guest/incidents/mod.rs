@@ -61,6 +61,8 @@ pub(crate) enum Fault {
     Loss,
     /// It leaves some requests without an answer.
     Forgets,
+    /// Others send it more requests at once than its socket has room for.
+    Overflows,
     /// The quota of its cgroup holds it back.
     Quota,
     /// Now and then one process takes the CPU from all others.
@@ -91,7 +93,7 @@ const MOST_SERVICES: usize = 4;
 const STRENGTHS: [u64; 3] = [2, 10, 50];
 
 impl Fault {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::ReadsLate,
         Self::AcceptsLate,
         Self::LosesCpu,
@@ -105,6 +107,7 @@ impl Fault {
         Self::SlowStart,
         Self::Loss,
         Self::Forgets,
+        Self::Overflows,
         Self::Quota,
         Self::Stalls,
         Self::Nothing,
@@ -131,6 +134,7 @@ impl Fault {
             Self::SlowStart => ("congestion-window", Dir::Out),
             Self::Loss => ("retransmission", Dir::Out),
             Self::Forgets => ("unanswered", Dir::Out),
+            Self::Overflows => ("socket-drop", Dir::In),
             Self::Quota => ("cpu-quota", Dir::Out),
             Self::Stalls | Self::Nothing => return None,
         })
@@ -147,7 +151,10 @@ impl Fault {
 
     /// Whether it lasts for as long as is wanted.
     fn has_strength(self) -> bool {
-        !matches!(self, Self::Halves | Self::Loss | Self::Forgets | Self::Quota | Self::Nothing)
+        !matches!(
+            self,
+            Self::Halves | Self::Loss | Self::Forgets | Self::Overflows | Self::Quota | Self::Nothing
+        )
     }
 
     fn places(self) -> &'static [Where] {
@@ -162,14 +169,14 @@ impl Fault {
 
     /// The usual system with it.
     fn shape(self) -> Shape {
-        let manner = if self == Self::Forgets { Manner::Datagrams } else { Manner::Alone };
-        Shape { services: SERVICES, gateways: 1, manner, connections: self.connections()[0], asks: Asks::One }
+        let (manner, connections) = (self.manners()[0], self.connections()[0]);
+        Shape { services: SERVICES, gateways: 1, manner, connections, asks: Asks::One }
     }
 
     /// How services may take their requests, so that it shows.
     fn manners(self) -> &'static [Manner] {
         match self {
-            Self::Forgets => &[Manner::Datagrams],
+            Self::Forgets | Self::Overflows => &[Manner::Datagrams],
             // If several threads accept, the others are in their calls meanwhile.
             Self::AcceptsLate => {
                 &[Manner::Alone, Manner::Polls, Manner::Threads, Manner::Forks, Manner::Shards]
@@ -343,7 +350,8 @@ fn only_services(fault: Fault, launch: Launch) -> Launch {
 /// One of each fault: the verdicts live and on the recording.
 fn recorded() -> Result<()> {
     let mut others = Vec::new();
-    for fault in Fault::ALL {
+    // No recording has what sockets drop.
+    for fault in Fault::ALL.into_iter().filter(|fault| *fault != Fault::Overflows) {
         let ms = if fault.has_strength() { STRENGTHS[2] } else { 0 };
         let incident = Incident {
             fault,

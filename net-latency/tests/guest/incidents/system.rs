@@ -171,7 +171,7 @@ pub(super) struct System {
     services: Vec<Service>,
     /// Takes the CPU when it is told to, by that pipe.
     _hog: Option<(Peer, Scratch)>,
-    /// Others that use the processors.
+    /// Others that use the processors, and the services.
     _tenants: Vec<Peer>,
     /// Removed behind its processes.
     _quota: Option<Quota>,
@@ -202,7 +202,7 @@ impl System {
             pin(peer)?;
         }
         let quota = (fault == Fault::Quota).then(Quota::new).transpose()?;
-        let mut services = Vec::new();
+        let (mut services, mut tenants) = (Vec::new(), Vec::new());
         for (number, name) in NAMES.into_iter().take(shape.services).enumerate() {
             let path = match place {
                 Where::OneHost => Path::loopback(Version::V4)?,
@@ -247,6 +247,11 @@ impl System {
                 if fault == Fault::LosesCpu {
                     pin(&peer)?;
                 }
+                if fault == Fault::Overflows {
+                    let mut crowd = path.near(|| Peer::spawn(b"crowd"))?;
+                    crowd.tell(&format!("crowd {apparent} {port}"))?;
+                    tenants.push(crowd);
+                }
             }
             services.push(Service { peer, _path: path });
         }
@@ -265,7 +270,6 @@ impl System {
                 gateways.insert(0, before);
             }
         }
-        let mut tenants = Vec::new();
         for _ in 0..if load > 0 { processors()? } else { 0 } {
             let mut tenant = Peer::spawn(b"tenant")?;
             tenant.tell(&format!("load {load}"))?;
@@ -299,6 +303,7 @@ impl System {
                 Fault::Quota | Fault::Spins => "spin",
                 Fault::Halves => "halves",
                 Fault::Forgets => "forgets",
+                Fault::Overflows => "overflows",
                 _ => "well",
             };
             let ms = if fault == Fault::Quota { SPIN_MS } else { ms };

@@ -67,8 +67,8 @@ fn any<T: Copy>(random: &mut Random, all: &[T]) -> T {
 }
 
 fn rounds(fault: Fault, ms: u64, shape: Shape) -> u32 {
-    // One in six requests waits for a second in vain.
-    let lost_ms = if fault == Fault::Forgets { 200 } else { 0 };
+    // One in six requests waits for a second in vain, or some.
+    let lost_ms = if matches!(fault, Fault::Forgets | Fault::Overflows) { 200 } else { 0 };
     let usual_ms = USUAL_MS * shape.gateways as u64;
     u32::try_from(RUN_MS / (ms + lost_ms + usual_ms)).unwrap_or(u32::MAX).clamp(40, 300)
 }

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     fs::File,
     io::{ErrorKind, Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
     thread::{self, sleep},
     time::{Duration, Instant},
@@ -39,6 +39,10 @@ const SMALL_BUFFER: usize = 16_384;
 const WORKERS: usize = 4;
 /// Sockets that are made at once: for four services no more than a process may have.
 const SOCKETS: usize = 200;
+/// Requests that come at once, and how long later the next ones do; and a buffer that has no room for them.
+const CROWD: usize = 60;
+const CROWD_EACH: Duration = Duration::from_millis(100);
+const LITTLE_ROOM: usize = 4_096;
 /// One of N datagrams has no answer if that is the fault, and how long a client waits for it.
 const LOST_EACH: usize = 6;
 const LOST_AFTER: Duration = Duration::from_millis(1_200);
@@ -215,9 +219,24 @@ impl Way {
     }
 }
 
+/// Sends many requests at once by datagrams, and again, and takes what comes back, until it is killed. The service can't interrupt it.
+pub(super) fn crowd(to: SocketAddr) -> Result<u64> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(to)?;
+    socket.set_nonblocking(true)?;
+    schedule(libc::SCHED_FIFO, 1)?;
+    loop {
+        for _ in 0..CROWD {
+            socket.send(&[0; REQUEST])?;
+        }
+        sleep(CROWD_EACH);
+        while socket.recv(&mut [0; REQUEST]).is_ok() {}
+    }
+}
+
 /// Answers requests, with a fault that lasts for `time`: `late` reads late, `work` answers late, `spin` needs a CPU for that,
 /// `halves` writes each answer twice, half of it each time, `accepts-late` takes connections late, `forgets` leaves some without an
-/// answer, and `well` has none.
+/// answer, `overflows` has little room for requests, and `well` has none.
 pub(super) struct Service<'a> {
     pub(super) fault: &'a str,
     pub(super) answer: Vec<u8>,
@@ -284,6 +303,9 @@ impl Service<'_> {
     /// Requests by datagrams, until it is killed.
     pub(super) fn answer_datagrams(&self, socket: &UdpSocket) -> Result<u64> {
         let mut request = [0; REQUEST];
+        if self.fault == "overflows" {
+            setsockopt(socket, sockopt::RcvBuf, &LITTLE_ROOM)?;
+        }
         for number in 1.. {
             self.read_late(socket)?;
             let (_, client) = socket.recv_from(&mut request)?;
