@@ -566,7 +566,7 @@ mod tests {
 
     impl Entry for Thing {
         fn came(&self) -> u64 {
-            self.came
+            arch::load(&raw const self.came)
         }
     }
 
@@ -593,7 +593,7 @@ mod tests {
         let mut values: Vec<_> = expected.values().copied().collect();
         held.sort_unstable();
         values.sort_unstable();
-        assert_eq!(held, values);
+        assert_eq!(held, values, "lost or twice");
         for pair in 0..1 << BITS {
             let slots = SLOTS.get_ptr_mut(pair).expect("a pair");
             let is_here = |key: &&u64| TABLE.slots(**key) == Some(slots) && !TABLE.has_slot(**key);
@@ -708,90 +708,165 @@ mod tests {
         assert!(put(third, true), "room again");
     }
 
-    /// What CPUs see that swap what nothing keeps in order: loom tries what it knows of them.
+    /// What CPUs see of slots that others use meanwhile.
     mod in_any_order {
-        use loom::thread;
-
         use super::*;
-        use crate::bpf::host::order::{explore, read, watch};
+        use crate::bpf::host::order::{self, Barrier, explore, race};
 
-        fn thing(value: u64) -> Thing {
-            Thing { came: value, value }
-        }
-
-        fn insert(key: u64, value: u64) -> u64 {
-            u64::from(matches!(TABLE.insert(key, || thing(value)), Inserted::New))
-        }
-
-        /// Takes the entry with this key away, if it is there, which is what one of these values made. How many it took: its twin, too.
-        fn take(key: u64, values: &[u64]) -> u64 {
-            let Some(found) = TABLE.find(key) else { return 0 };
-            let words = read(found.entry);
-            assert!(values.iter().any(|value| words == [*value; 2]), "{words:?}, not of {values:?}");
-            u64::from(TABLE.remove(&found)) + u64::from(found.is_twin)
-        }
-
-        /// Two keys of one pair, which loom has from now on.
-        fn keys() -> [u64; 2] {
-            Machine::reset();
+        /// Four keys of one pair of slots, which is shared, and so is the map for them.
+        fn keys() -> [u64; 4] {
             let slots = TABLE.slots(1).expect("a pair");
-            watch(slots);
-            [1, (2..100).find(|key| TABLE.slots(*key) == Some(slots)).expect("another key of the pair")]
+            let mut keys = (1..).filter(|key| TABLE.slots(*key) == Some(slots));
+            let keys = [(); 4].map(|()| keys.next().expect("a key"));
+            order::share(slots);
+            MAP.share(&keys, |thing| order::share(thing));
+            keys
         }
 
-        fn expect_claims(key: u64) {
-            let slots = TABLE.slots(key).expect("a pair");
-            for slot in [0, 1].map(|number| Slots::slot(slots, number)) {
-                assert_eq!(Slot::claims(slot), u64::from(Slot::key(slot) != 0), "claims");
-            }
+        fn thing(key: u64) -> Thing {
+            Thing { came: key, value: key }
+        }
+
+        fn insert(key: u64, age: u64) -> bool {
+            matches!(TABLE.insert(key, || Thing { came: key + age, value: key }), Inserted::New)
+        }
+
+        /// Whether that is what was put in with this key.
+        fn is_of(entry: *mut Thing, key: u64) -> bool {
+            let Thing { came, value } = order::load(entry);
+            (came % OLD, value) == (key, key)
+        }
+
+        /// Takes what has the key out, if it is there. How many: its twin, too.
+        fn take(key: u64) -> u64 {
+            let Some(found) = TABLE.find(key) else { return 0 };
+            let is_its = is_of(found.entry, key);
+            let was_evicted = found.spilled_key() != 0 && !TABLE.has_spilled(key, 0);
+            let taken = u64::from(!was_evicted && TABLE.remove(&found));
+            assert!(taken == 0 || is_its, "another's entry");
+            taken + u64::from(found.is_twin)
+        }
+
+        /// What is left, and nothing else.
+        fn expect_left(keys: &[u64]) {
+            expect_whole(&keys.iter().map(|key| (*key, *key)).collect());
         }
 
         #[test]
-        fn who_finds_an_entry_has_all_of_it_alone() {
-            explore(|| {
-                let [key, _] = keys();
-                // What it was before is there still.
-                assert_eq!(insert(key, 7) + take(key, &[7]), 2);
-                let comes = thread::spawn(move || insert(key, 8));
-                let one = thread::spawn(move || take(key, &[8]));
-                let other = take(key, &[8]);
-                let (comes, one) = (comes.join().expect("it ends"), one.join().expect("it ends"));
-                assert_eq!(comes, one + other + take(key, &[8]));
-                expect_claims(key);
+        fn an_entry_is_read_as_it_was_put() {
+            explore(&[(Barrier::Write, "not whole"), (Barrier::After, "not whole")], || {
+                let [key, ..] = keys();
+                race(
+                    move || insert(key, 0),
+                    || {
+                        assert!(TABLE.peek(key).is_none_or(|entry| is_of(entry, key)), "not whole");
+                    },
+                );
+                expect_left(&[key]);
             });
         }
 
         #[test]
-        fn a_slot_that_is_anothers_by_now_is_not_found() {
-            explore(|| {
-                let [key, next] = keys();
-                assert_eq!(insert(key, 7), 1);
-                let finds = thread::spawn(move || {
-                    if let Some(found) = TABLE.find(key) {
-                        assert_eq!(read(found.entry), [7; 2]);
-                        Table::<Thing, BITS>::keep(&found);
-                    }
+        fn an_entry_is_taken_once() {
+            explore(&[], || {
+                let [key, ..] = keys();
+                insert(key, 0);
+                let (there, here) = race(move || take(key), || take(key));
+                assert!(there + here < 2, "taken twice");
+                expect_left(&[key][(there + here) as usize..]);
+            });
+        }
+
+        #[test]
+        fn an_entry_is_changed_as_a_whole() {
+            explore(&[(Barrier::Add, "not whole")], || {
+                let [key, other, ..] = keys();
+                insert(key, 0);
+                let change = move || {
+                    let Some(found) = TABLE.find(key) else { return };
+                    // SAFETY: in a map of this thread's machine.
+                    unsafe { found.entry.write(thing(other)) };
+                    order::wrote(found.entry);
+                    Table::<Thing, BITS>::keep(&found);
+                };
+                race(change, || {
+                    let Some(found) = TABLE.find(key) else { return };
+                    assert!(is_of(found.entry, key) || is_of(found.entry, other), "not whole");
+                    Table::<Thing, BITS>::keep(&found);
                 });
-                let took = take(key, &[7]);
-                let came = insert(next, 8);
-                finds.join().expect("it ends");
-                assert_eq!((1 - took, came), (take(key, &[7]), take(next, &[8])));
-                expect_claims(key);
+            });
+        }
+
+        #[test]
+        fn who_takes_a_slots_new_entry_has_that() {
+            explore(&[(Barrier::Write, "another's entry")], || {
+                let [key, other, third, _] = keys();
+                insert(key, 0);
+                insert(third, 0);
+                let replace = move || (take(key), insert(other, 0));
+                let ((there, came), (here, gone)) = race(replace, || (take(key), take(other)));
+                let mut left = Vec::from([third]);
+                left.extend((there + here == 0).then_some(key));
+                left.extend((came && gone == 0).then_some(other));
+                expect_left(&left);
+            });
+        }
+
+        /// An old entry moves to the map.
+        #[test]
+        fn what_moves_to_the_map_is_always_found() {
+            explore(&[(Barrier::Write, "nowhere"), (Barrier::After, "nowhere")], || {
+                let [old, second, new, _] = keys();
+                insert(old, 0);
+                insert(second, 0);
+                race(
+                    move || insert(new, 2 * OLD),
+                    || {
+                        assert!(TABLE.peek(old).is_some(), "nowhere");
+                    },
+                );
+                expect_left(&[old, second, new]);
+            });
+        }
+
+        #[test]
+        fn what_moves_to_the_map_is_taken_once() {
+            explore(&[(Barrier::Add, "lost or twice")], || {
+                let [old, second, new, _] = keys();
+                insert(old, 0);
+                insert(second, 0);
+                let (_, taken) = race(move || insert(new, 2 * OLD), || take(old));
+                expect_left(&[old, second, new][taken as usize..]);
+            });
+        }
+
+        /// The map evicts an entry while it is read, and gives its memory to another.
+        #[test]
+        fn an_entry_that_is_still_there_was_read_as_it_is() {
+            explore(&[(Barrier::InOrder, "another's entry")], || {
+                let [first, second, third, other] = keys();
+                for key in [first, second, third] {
+                    insert(key, 0);
+                }
+                let evict = move || {
+                    MAP.remove(third).expect("there");
+                    MAP.insert(other, thing(other), 0).expect("room for it");
+                };
+                race(evict, || {
+                    let is_its = TABLE.peek(third).is_none_or(|entry| is_of(entry, third));
+                    assert!(is_its || !TABLE.has_spilled(third, 0), "another's entry");
+                });
             });
         }
 
         #[test]
         fn of_two_that_come_at_once_each_is_counted_once() {
-            explore(|| {
-                let [key, _] = keys();
-                let one = thread::spawn(move || insert(key, 7));
-                let other = insert(key, 8);
-                let came = one.join().expect("it ends") + other;
+            explore(&[], || {
+                let [key, ..] = keys();
+                let (there, here) = race(move || insert(key, 0), || insert(key, 0));
                 // One may have been too late for a slot, and be in the map.
-                let took = take(key, &[7, 8]);
-                assert_eq!(came, took + take(key, &[7, 8]));
-                assert_eq!(take(key, &[]), 0);
-                expect_claims(key);
+                assert_eq!(u64::from(there) + u64::from(here), take(key) + take(key), "lost or twice");
+                expect_left(&[]);
             });
         }
     }

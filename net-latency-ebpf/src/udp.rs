@@ -956,11 +956,14 @@ pub(crate) fn sending() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::Offsets;
+    use net_latency_common::{Offsets, STAMP_TRANSPORT};
 
     use super::*;
     use crate::{
-        bpf::host::{Machine, memory},
+        bpf::host::{
+            Machine, memory,
+            order::{self, Barrier, explore, race},
+        },
         kernel::memory::Probed,
     };
 
@@ -989,5 +992,45 @@ mod tests {
             receiving.end_skb(Skb::<Probed>::new(address as *const u8));
             assert_eq!((receiving.skb.get(), receiving.merged_ports.get()), (0, left), "{segs} segments");
         }
+    }
+
+    /// It comes to its device while another thread's entry gets its place.
+    #[test]
+    fn a_datagram_whose_entry_is_evicted_is_not_shown_with_anothers() {
+        const THREAD: u64 = 7 << 32 | 7;
+        const OTHER: u64 = 8 << 32 | 8;
+        explore(&[(Barrier::ReadBefore, "another's")], || {
+            Machine::with(|machine| {
+                machine.offsets = Offsets { sk_buff_head: 8, ..Offsets::default() };
+                machine.ids = THREAD;
+            });
+            let [skb, others] = [64, 64].map(|size| memory::take(memory::slab(size)));
+            SENDS.share(&[THREAD, OTHER], |send| {
+                // SAFETY: an entry, of which numbers and enums are 0.
+                let send = unsafe { &*send };
+                order::share(send.skb.address());
+                order::share(send.transport.address());
+            });
+            let begin = |thread, skb, transport| {
+                // SAFETY: as above.
+                let send: Send = unsafe { core::mem::zeroed() };
+                send.transport.set(transport);
+                send.skb.set(skb);
+                send.state.set(SendState::Sent);
+                SENDS.insert(thread, send, 0).expect("room for it");
+            };
+            begin(THREAD, skb, 10);
+            let send = current().expect("there");
+            let evict = move || {
+                SENDS.remove(THREAD).expect("there");
+                begin(OTHER, others, 20);
+            };
+            let _ = race(evict, || finished(Skb::<Probed>::new(skb as *const u8), send));
+            for words in ring::take_records() {
+                // SAFETY: a record.
+                let record: PacketRecord = unsafe { words.as_ptr().cast::<PacketRecord>().read() };
+                assert_eq!(record.stamps[STAMP_TRANSPORT], 10, "another's");
+            }
+        });
     }
 }

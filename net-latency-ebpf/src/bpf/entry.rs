@@ -7,6 +7,9 @@ use core::cell::UnsafeCell;
 #[cfg(target_arch = "bpf")]
 use core::mem::MaybeUninit;
 
+#[cfg(test)]
+use super::host::order;
+
 /// A field that changes while others have a reference to its entry.
 #[repr(transparent)]
 pub(crate) struct Field<T>(UnsafeCell<T>);
@@ -25,6 +28,10 @@ impl<T: Copy> Field<T> {
     /// The value that it has now.
     #[inline(always)]
     pub(crate) fn get(&self) -> T {
+        #[cfg(test)]
+        if order::is_running() {
+            return order::load(self.0.get());
+        }
         // SAFETY: a reference is readable, and no reference to the value itself is ever given away.
         unsafe { *self.0.get() }
     }
@@ -41,6 +48,8 @@ impl<T: Copy> Field<T> {
     pub(crate) fn set(&self, value: T) {
         // SAFETY: as in `get`; maps' entries are writable.
         unsafe { *self.0.get() = value }
+        #[cfg(test)]
+        order::wrote(self.0.get());
     }
 }
 

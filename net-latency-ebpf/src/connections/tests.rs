@@ -10,7 +10,10 @@ use net_latency_common::{
 
 use super::*;
 use crate::{
-    bpf::host::{Machine, memory},
+    bpf::host::{
+        Machine, memory,
+        order::{self, Barrier, explore, race},
+    },
     kernel::{connection::Request, memory::Probed},
 };
 
@@ -725,4 +728,34 @@ fn each_filter_alone_leaves_a_connection_out() {
         taken().len()
     });
     assert_eq!(shown, [1, 0, 0, 0, 0]);
+}
+
+/// Another's entry gets the place of one that ends.
+#[test]
+fn one_that_ends_while_it_is_told_is_not_shown_with_anothers_times() {
+    explore(&[(Barrier::InOrder, "another's")], || {
+        let kernel = Kernel::new();
+        let [first, second] = [CLIENT_PORT, CLIENT_PORT + 1].map(|port| kernel.socket(port, SERVER_PORT));
+        OPEN_CONNECTIONS.share(&[first.0, second.0], |connection| {
+            // SAFETY: an entry, of which numbers are 0.
+            let connection = unsafe { &*connection };
+            order::share(connection.started.address());
+            order::share(connection.first_in.address());
+        });
+        let begin = |made: Made, at| {
+            let connection = Connection::new(0, Task::UNKNOWN);
+            connection.started.set(at);
+            connection.first_in.set(at);
+            assert!(keep(made.socket(), &connection).is_ok());
+        };
+        begin(first, 5);
+        let connection = find(first.socket()).expect("there");
+        let replace = move || {
+            OPEN_CONNECTIONS.remove(first.0).expect("there");
+            begin(second, 6);
+        };
+        let (_, told) = race(replace, || emit(first.socket(), connection, CONNECTION_OPEN));
+        assert!(told.is_ok());
+        assert!(taken().iter().all(|record| (record.started_ns, record.first_in_ns) == (5, 5)), "another's");
+    });
 }

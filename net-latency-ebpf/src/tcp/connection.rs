@@ -489,6 +489,7 @@ pub(crate) fn in_flight_packets() -> u64 {
 #[cfg(all(test, feature = "fine"))]
 mod tests {
     use super::*;
+    use crate::bpf::host::order::{self, Barrier, explore, race};
 
     #[test]
     fn what_was_done_goes_with_the_first_bytes_of_the_answer_alone() {
@@ -514,5 +515,30 @@ mod tests {
         fine.answer.set(WRITTEN | 1_100);
         assert_eq!(fine.served(900, 200), Served::NONE);
         assert_eq!(send(1_100, true), served);
+    }
+
+    /// The next answer is begun and sent while the first one waits on its way.
+    #[test]
+    fn what_was_done_is_the_first_answers_or_unknown() {
+        explore(&[(Barrier::Write, "another's"), (Barrier::ReadBefore, "another's")], || {
+            // SAFETY: as above.
+            let connection: Connection = unsafe { core::mem::zeroed() };
+            let connection: &Connection = std::boxed::Box::leak(std::boxed::Box::new(connection));
+            let fine = &connection.fine;
+            let first = Served::of(9, 5, 4, 1);
+            fine.answer.set(UNDER_WAY | 1_000);
+            fine.served.set(first);
+            // By the kernel itself: nothing is known of who will have answered.
+            connection.read(false);
+            order::share(fine.answer.address());
+            order::share(fine.served.address());
+            let write = || {
+                fine.writes(1_100, 7);
+                fine.sends(1_100, 200, true);
+            };
+            race(write, || {
+                assert!([Served::NONE, first].contains(&fine.served(900, 200)), "another's");
+            });
+        });
     }
 }

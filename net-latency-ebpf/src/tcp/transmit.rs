@@ -433,9 +433,8 @@ fn first_send<M: Memory>(socket: Socket<M>, skb: Skb<M>, seq: u32) -> u64 {
     let Some(resent) = RESENT.get_ptr(&WriteKey::new(socket.address(), seq)) else { return 0 };
     // SAFETY: an entry stays mapped while a program runs, and the values are mere numbers. In this order: equal times show that these
     // are the same bytes, and neither an older life's of that address and number, nor another's that has evicted them meanwhile.
-    let (first, last_sent) = unsafe {
-        (ptr::read_volatile(&raw const (*resent).first), ptr::read_volatile(&raw const (*resent).last))
-    };
+    let (first, last_sent) =
+        unsafe { (arch::load(&raw const (*resent).first), arch::load(&raw const (*resent).last)) };
     // Where other CPUs see writes in another order, an entry that has got another's place shows by its key.
     let is_its = || {
         arch::in_order(resent.cast_mut().cast());
@@ -765,4 +764,86 @@ pub fn left<M: Memory>(skb: Skb<M>) -> HookResult {
         in_flight::finished(key, socket, at);
     }
     Ok(())
+}
+
+/// What hooks without the socket's lock see of what others write meanwhile.
+#[cfg(test)]
+mod tests {
+    use net_latency_common::{Offsets, STAMP_TRANSPORT};
+
+    use super::*;
+    use crate::{
+        bpf::host::{
+            Machine, memory,
+            order::{self, Barrier, explore, race},
+        },
+        kernel::memory::Probed,
+    };
+
+    /// A socket, and two skbs, the first of which was sent again.
+    fn kernel() -> (Socket<Probed>, [Skb<Probed>; 2]) {
+        let [socket, first, second] = [(); 3].map(|()| memory::take(memory::slab(64)));
+        Machine::with(|machine| {
+            machine.offsets = Offsets {
+                sock_skc_state: 8,
+                sock_sk_protocol: 16,
+                sk_buff_skb_mstamp_ns: 8,
+                tcp_skb_cb_sacked: 16,
+                ..Offsets::default()
+            };
+        });
+        memory::write(socket + 8, 1_u8);
+        memory::write(socket + 16, u16::from(IPPROTO_TCP));
+        memory::write(first + 8, 7_u64);
+        memory::write(first + 16, 0x80_u8);
+        (Socket::new(socket as *const u8), [first, second].map(|skb| Skb::new(skb as *const u8)))
+    }
+
+    /// It comes to its device while TCP lets the next one go.
+    #[test]
+    fn a_packet_that_waited_is_not_shown_with_what_the_next_one_is() {
+        let needs = [
+            (Barrier::Write, "another's"),
+            (Barrier::ReadBefore, "another's"),
+            (Barrier::InOrder, "the next one's end"),
+        ];
+        explore(&needs, || {
+            let (socket, [first, second]) = kernel();
+            let connection = connection::find_or_new(socket, socket.identity());
+            let Ok(connection) = connection else { panic!("there is room") };
+            let send = move |skb, seq| {
+                // Nobody knows who wrote it.
+                let _ = sent_by(socket, skb, connection, TcpSent { seq, len: 10, segs: 1 });
+            };
+            send(first, 100);
+            let transmission = &connection.transmission;
+            let transport = transmission.transport.get();
+            order::share(transmission.skb.address());
+            order::share(transmission.transport.address());
+            race(move || send(second, 110), || segment_at_queue(first, socket, connection));
+            assert!(transmission.is_in_flight(), "the next one's end");
+            for words in ring::take_records() {
+                // SAFETY: a record.
+                let record: PacketRecord = unsafe { words.as_ptr().cast::<PacketRecord>().read() };
+                assert_eq!((record.stamps[STAMP_TRANSPORT], record.seq), (transport, 100), "another's");
+            }
+        });
+    }
+
+    /// The map evicts what is known of it, and gives its memory to another's.
+    #[test]
+    fn what_was_sent_first_is_not_of_a_segment_that_evicts_it() {
+        explore(&[(Barrier::InOrder, "another's")], || {
+            let (socket, [skb, _]) = kernel();
+            let [key, other] = [100, 200].map(|seq| WriteKey::new(socket.address(), seq));
+            RESENT.share(&[key, other], |resent| order::share(resent));
+            RESENT.insert(&key, &Resent { last: 7, first: 1 }, 0).expect("room for it");
+            let evict = move || {
+                RESENT.remove(&key).expect("there");
+                RESENT.insert(&other, &Resent { last: 7, first: 2 }, 0).expect("room for it");
+            };
+            let (_, sent) = race(evict, || first_send(socket, skb, 100));
+            assert!([0, 1].contains(&sent), "another's");
+        });
+    }
 }

@@ -12,7 +12,7 @@ use std::{boxed::Box, cell::RefCell, vec, vec::Vec};
 
 #[cfg(test)]
 use super::Records;
-use super::{CPUS, Machine};
+use super::{CPUS, Machine, order};
 
 /// `EEXIST`, `ENOENT` and `E2BIG`, as the kernel returns them.
 const EXISTS: i32 = -17;
@@ -244,34 +244,33 @@ impl<K: Copy + 'static, V: 'static> Hash<K, V> {
         Ok(())
     }
 
-    /// The kernel fills a new entry before it lets the old one with its key go.
-    fn insert(
-        &mut self,
-        key: K,
-        value: *const V,
-        flags: u64,
-        entries: usize,
-        evicts: bool,
-    ) -> Result<(), i32> {
-        let is_there = self.nodes.iter().any(|node| bytes(&node.key) == bytes(&key));
-        if is_there && flags == crate::bpf::NO_EXIST {
-            return Err(EXISTS);
-        }
-        if self.nodes.len() >= entries && !is_there {
+    /// Memory for a new entry with this key.
+    fn make_room(&mut self, key: &K, entries: usize, evicts: bool) -> Result<*mut MaybeUninit<V>, i32> {
+        if self.nodes.len() >= entries && !self.has(key) {
             if !evicts {
                 return Err(IS_FULL);
             }
             let oldest = self.nodes.iter().min_by_key(|node| node.used).map(|node| node.key);
             self.remove(&oldest.ok_or(IS_FULL)?)?;
         }
-        let memory = self.free.pop().unwrap_or_else(|| Box::into_raw(Box::new(MaybeUninit::zeroed())));
-        // SAFETY: memory for a value, and the caller's value. Its bytes are the entry's: fields that change are in it.
-        unsafe { core::ptr::copy_nonoverlapping(value, memory.cast(), 1) };
-        if is_there {
+        Ok(self.free.pop().unwrap_or_else(|| Box::into_raw(Box::new(MaybeUninit::zeroed()))))
+    }
+
+    fn has(&self, key: &K) -> bool {
+        self.nodes.iter().any(|node| bytes(&node.key) == bytes(key))
+    }
+
+    /// The kernel fills a new entry before it lets the old one with its key go.
+    fn put(&mut self, key: K, value: *mut MaybeUninit<V>, is_first: bool) -> Result<(), i32> {
+        if self.has(&key) {
+            if is_first {
+                self.free.push(value);
+                return Err(EXISTS);
+            }
             self.remove(&key)?;
         }
         self.looks += 1;
-        self.nodes.push(Node { key, value: memory, used: self.looks });
+        self.nodes.push(Node { key, value, used: self.looks });
         Ok(())
     }
 }
@@ -295,7 +294,10 @@ macro_rules! hash_map {
             }
 
             pub(crate) fn get_ptr_mut(&self, key: impl Borrow<K>) -> Option<*mut V> {
-                self.with(|entries| entries.find(key.borrow()))
+                let find = || self.with(|entries| entries.find(key.borrow()));
+                #[cfg(test)]
+                let find = || order::found(self.place.number(), bytes(key.borrow()), find);
+                find()
             }
 
             pub(crate) fn get_ptr(&self, key: impl Borrow<K>) -> Option<*const V> {
@@ -305,11 +307,38 @@ macro_rules! hash_map {
             pub(crate) fn insert(&self, key: impl Borrow<K>, value: impl Borrow<V>, flags: u64) -> Result<(), i32> {
                 let declared = if self.entries == 1 { usize::MAX } else { self.entries as usize };
                 let most = Machine::with(|machine| machine.entries.min(declared));
-                self.with(|entries| entries.insert(*key.borrow(), value.borrow(), flags, most, $evicts))
+                let (key, is_first) = (key.borrow(), flags == crate::bpf::NO_EXIST);
+                let memory = self.with(|entries| entries.make_room(key, most, $evicts))?;
+                let entry = memory.cast::<V>();
+                // SAFETY: memory for a value. Its bytes are the entry's: fields that change are in it.
+                unsafe { entry.write(order::load(value.borrow())) };
+                let put = || self.with(|entries| entries.put(*key, memory, is_first));
+                #[cfg(test)]
+                let put = || {
+                    order::wrote(entry);
+                    order::change(self.place.number(), bytes(key), (entry, is_first), put)
+                };
+                put()
             }
 
             pub(crate) fn remove(&self, key: impl Borrow<K>) -> Result<(), i32> {
-                self.with(|entries| entries.remove(key.borrow()))
+                let remove = || self.with(|entries| entries.remove(key.borrow()));
+                #[cfg(test)]
+                let none = (core::ptr::null::<V>(), false);
+                #[cfg(test)]
+                let remove = || order::change(self.place.number(), bytes(key.borrow()), none, remove);
+                remove()
+            }
+
+            /// Other CPUs may look for these keys, of which none is there yet. What they share of a value says `share`.
+            #[cfg(test)]
+            pub(crate) fn share(&self, keys: &[K], share: impl Fn(*mut V)) {
+                for key in keys {
+                    order::share_head(self.place.number(), bytes(key));
+                    let memory = Box::into_raw(Box::new(MaybeUninit::<V>::zeroed()));
+                    share(memory.cast());
+                    self.with(|entries| entries.free.push(memory));
+                }
             }
         }
     };

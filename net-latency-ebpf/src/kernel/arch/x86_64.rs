@@ -9,8 +9,8 @@ use net_latency_common::PageBases;
 use crate::bpf::entry;
 use crate::kernel::memory::probe;
 
-/// Whether memory may be read and written in another order than the code has.
-pub const REORDERS: bool = false;
+/// Whether memory may be read and written in another order than the code has: in tests it may.
+pub const REORDERS: bool = cfg!(test);
 /// Of `thread_info.status`: in a system call of 32 bits (`TS_COMPAT`).
 #[cfg(feature = "fine")]
 pub(crate) const OF_32_BITS: u32 = 1 << 1;
