@@ -1,5 +1,7 @@
 //! The judgement about one direction of a service: the cause, if there is one, in words and with its evidence.
 
+use std::iter;
+
 use net_latency_common::{Direction, Held};
 
 use super::{
@@ -241,8 +243,8 @@ impl<'a> Judge<'a> {
     /// What handshakes wait for that is told by itself: a full accept queue at the other end, or a stage that is slow for other packets on
     /// that way too.
     fn slows_handshakes(&self, service: &Service, handshakes: Suspect<'_>) -> Option<String> {
-        let peer = self.model.peer(service);
-        let queues = peer.and_then(|peer| Some((peer, self.model.listening.of(peer)?)));
+        let queues =
+            self.model.other_ends(service).find_map(|peer| Some((peer, self.model.listening.of(peer)?)));
         if let Some((peer, queues)) = queues
             && is_often_full(queues)
             && service.opened.are_sent_again()
@@ -252,7 +254,7 @@ impl<'a> Judge<'a> {
         let level = handshakes.level();
         let least = handshakes.times.quantile(level)? / 2;
         let stages = |of| Item::of_the_way().map(move |(direction, item)| (of, direction, item));
-        let all = [Some(service), peer].into_iter().flatten().flat_map(stages);
+        let all = iter::once(service).chain(self.model.other_ends(service)).flat_map(stages);
         let known = all.filter_map(|(of, direction, item)| {
             Some((of.side(direction).times(item).quantile(level)?, of, item))
         });

@@ -4,7 +4,7 @@
 //! Its size is bounded: [`SERVICES`] services, [`CONNECTIONS`] connections, [`WINDOWS`] windows of time. Once it has seen the
 //! services and the range of their times, an event takes no memory.
 
-use std::{collections::HashMap, mem, time::Duration};
+use std::{collections::HashMap, mem, ptr, time::Duration};
 
 use net_latency_common::{
     COMM_LEN, ConnectionRecord, Direction, FLAG_DROPPED, FLAG_RETRANS, FLAG_RTO, FLAG_ZERO_WINDOW, Held,
@@ -294,16 +294,16 @@ impl Model {
                         }
                         // The next request, whenever the client had one.
                         Some(came_ns) if pending.is_acked_with(came_ns) => {}
-                        Some(came_ns) if came_ns > pending.acked_ns => {
+                        Some(came_ns) if came_ns > pending.acked_ns && is_client => {
                             let is_counted = acknowledged(out, &pending, true);
                             let waited = came_ns.abs_diff(pending.acked_ns);
                             let before = pending.net_ns.filter(|_| !is_counted).unwrap_or(0);
                             let answer = waited.saturating_add(before);
-                            if is_client && answer < LONGEST_ANSWER_NS {
+                            if answer < LONGEST_ANSWER_NS {
                                 out.add(Item::Answer, Some(answer));
                             }
                         }
-                        // It was there before.
+                        // It was there before; or what came with the ACK is read later, since bytes before it were missing.
                         Some(_) => own.pending = Some(pending),
                     }
                 }
@@ -630,6 +630,12 @@ impl Model {
     /// The other end of a service, if that is on this machine.
     pub(super) fn peer(&self, service: &Service) -> Option<&Service> {
         service.peer().and_then(|peer| self.services.get(peer))
+    }
+
+    /// All of this machine that are the other end for most of their own packets, or of its: a server may be several processes.
+    pub(super) fn other_ends<'a>(&'a self, service: &'a Service) -> impl Iterator<Item = &'a Service> {
+        let is_peer = |of: &Service, other: &Service| self.peer(of).is_some_and(|peer| ptr::eq(peer, other));
+        self.services.iter().filter(move |other| is_peer(service, other) || is_peer(other, service))
     }
 
     /// Services with packets.

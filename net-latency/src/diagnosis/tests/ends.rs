@@ -108,6 +108,26 @@ fn a_request_that_comes_late_is_not_the_network_of_the_answer_before() {
     assert_eq!(told(&traffic.verdict()), []);
 }
 
+/// Its second packet comes first, with the ACK, and is read last.
+#[test]
+fn a_request_whose_first_bytes_come_late_is_not_the_network_of_the_answer_before() {
+    let mut traffic = Traffic::default();
+    for round in 0..300 {
+        let start = (1_000 + round * 25) * MS;
+        let ports = [ORDERS.port, 40_000];
+        let record = |direction| Traffic::record(ORDERS, [10, 0, 0, 9], ports, direction);
+        traffic.incoming(record(Direction::In), start + 5 * MS, USUAL);
+        let last = Times { gap: 5 * MS + 50 * US, ..USUAL };
+        let read = traffic.incoming(record(Direction::In), start, last);
+        let acked_ns = start + 25 * MS + USUAL.drv_ip + USUAL.ip_tcp + 10 * US;
+        let queued = read + USUAL.service + USUAL.app_tcp + USUAL.tcp_ip + USUAL.ip_drv;
+        let times = Times { net: acked_ns - queued - USUAL.qdisc, ..USUAL };
+        traffic.outgoing(record(Direction::Out), read + USUAL.service, times);
+    }
+    let verdict = traffic.verdict();
+    assert_eq!(told(&verdict), [(Cause::MissingBytes, ORDERS.pid, Direction::In)], "{}", shown(&verdict));
+}
+
 #[test]
 fn a_late_answer_is_the_peer_s_or_the_wire_s() {
     let client = Who { pid: 200, name: "client", port: 5_432 };

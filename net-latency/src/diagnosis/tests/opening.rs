@@ -195,8 +195,21 @@ fn a_queue_that_holds_handshakes_back_is_the_cause() {
             &[Hop::to(GATEWAY), Hop::held(ORDERS, strength)][..],
             &[Hop::to(EDGE), Hop::to(GATEWAY), Hop::held(ORDERS, strength)],
         ] {
-            let verdict = World::of(hops, 100).verdict();
+            let mut world = World::of(hops, 100);
+            let verdict = world.verdict();
             assert_eq!(told(&verdict), qdisc, "{}", shown(&verdict));
+            // By several processes that share the port.
+            let its = world.traffic.packets.iter_mut().filter(|(_, record, _)| record.pid == ORDERS.pid);
+            for (_, record, _) in its {
+                let client = record.sport.max(record.dport);
+                record.pid += u32::from(client % 4) * 1_000;
+            }
+            let verdict = world.verdict();
+            assert!(
+                matches!(faults(&verdict)[..], [finding] if finding.cause == Cause::Qdisc),
+                "{}",
+                shown(&verdict)
+            );
         }
     }
 }
