@@ -5,7 +5,7 @@ use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 use glob::Pattern;
 
 use super::{
-    choice::Choice,
+    choice::choices,
     filter::PacketFilter,
     format::{CallFormat, FooterFormat, Style},
     tracing::TracingConfig,
@@ -49,37 +49,16 @@ pub(crate) struct CallsConfig {
     pub tracing: TracingConfig,
 }
 
-/// Functions that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Preset {
-    /// All of net/socket.c: system calls of sockets, and what is between them and the protocols
-    Socket,
-    /// TCP from the system call to IP and back
-    Tcp,
-    /// UDP likewise
-    Udp,
-    /// IPv4 and IPv6
-    Ip,
-    /// Netlink
-    Netlink,
-    /// From the driver up to IP
-    Rx,
-    /// From IP down to the driver
-    Tx,
-}
-
-impl Choice for Preset {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (
-            Self::Socket,
-            "socket",
-            "All of net/socket.c: system calls of sockets, and what is between them and the protocols",
-        ),
-        (Self::Tcp, "tcp", "TCP from the system call to IP and back"),
-        (Self::Udp, "udp", "UDP likewise"),
-        (Self::Ip, "ip", "IPv4 and IPv6"),
-        (Self::Netlink, "netlink", "Netlink"),
-        (Self::Rx, "rx", "From the driver up to IP"),
-        (Self::Tx, "tx", "From IP down to the driver"),
-    ];
+choices! {
+    /// Functions that belong together.
+    #[derive(PartialOrd, Ord)]
+    pub(crate) enum Preset {
+        Socket "socket" "All of net/socket.c: system calls of sockets, and what is between them and the protocols",
+        Tcp "tcp" "TCP from the system call to IP and back",
+        Udp "udp" "UDP likewise",
+        Ip "ip" "IPv4 and IPv6",
+        Netlink "netlink" "Netlink",
+        Rx "rx" "From the driver up to IP",
+        Tx "tx" "From IP down to the driver",
+    }
 }

@@ -10,6 +10,23 @@ pub(crate) trait Choice: Copy + Send + Sync + 'static {
     const ALL: &'static [(Self, &'static str, &'static str)];
 }
 
+/// Makes an enum that is a [`Choice`] from one list of its values, each with its word and its line of help.
+macro_rules! choices {
+    ($(#[$meta:meta])* $vis:vis enum $choice:ident { $($value:ident $word:literal $help:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $choice {
+            $(#[doc = $help] $value,)+
+        }
+
+        impl $crate::request::choice::Choice for $choice {
+            const ALL: &'static [(Self, &'static str, &'static str)] =
+                &[$((Self::$value, $word, $help),)+];
+        }
+    };
+}
+pub(super) use choices;
+
 impl Choice for Direction {
     const ALL: &'static [(Self, &'static str, &'static str)] =
         &[(Self::In, "in", ""), (Self::Out, "out", "")];

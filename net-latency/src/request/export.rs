@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 use net_latency_common::GroupBy;
 
 use super::{
-    choice::Choice,
+    choice::choices,
     filter::PacketFilter,
     format::FooterFormat,
     hist::Histograms,
@@ -91,33 +91,15 @@ impl ExportConfig {
     }
 }
 
-/// What series are kept for. No process and no other end: their number has no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExportBy {
-    /// All packets together.
-    None,
-    /// The process's name.
-    Process,
-    /// The thread's name.
-    Comm,
-    /// The process's cgroup.
-    Cgroup,
-    /// The process's pod and container.
-    Pod,
-    /// The device.
-    Interface,
-    /// The server's port, unless it is ephemeral.
-    Port,
-}
-
-impl Choice for ExportBy {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::None, "none", "Nothing else"),
-        (Self::Process, "process", "The process's name"),
-        (Self::Comm, "comm", "The thread's name"),
-        (Self::Cgroup, "cgroup", "The process's cgroup: a systemd unit, a container"),
-        (Self::Pod, "pod", "The process's Kubernetes namespace, pod and container"),
-        (Self::Interface, "interface", "The network device"),
-        (Self::Port, "port", "The server's port; ephemeral ones together"),
-    ];
+choices! {
+    /// What series are kept for. No process and no other end: their number has no bound.
+    pub(crate) enum ExportBy {
+        None "none" "Nothing else",
+        Process "process" "The process's name",
+        Comm "comm" "The thread's name",
+        Cgroup "cgroup" "The process's cgroup: a systemd unit, a container",
+        Pod "pod" "The process's Kubernetes namespace, pod and container",
+        Interface "interface" "The network device",
+        Port "port" "The server's port; ephemeral ones together",
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU64, path::PathBuf, time::Duration};
 
-use super::{choice::Choice, filter::PacketFilter, format::FooterFormat, tracing::TracingConfig};
+use super::{choice::choices, filter::PacketFilter, format::FooterFormat, tracing::TracingConfig};
 use crate::clock::Zone;
 
 /// What to trace and how to show it.
@@ -26,44 +26,20 @@ pub(crate) struct TopConfig {
     pub footer: FooterFormat,
 }
 
-/// What a table can be sorted by. Times are those of the direction that is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SortBy {
-    /// The time of all packets of a second together, as the median and their rate make it.
-    Time,
-    /// The time that 99 % of the packets do not exceed.
-    P99,
-    /// The time that half of the packets do not exceed.
-    P50,
-    /// The longest time.
-    Max,
-    /// Packets a second that come in.
-    In,
-    /// Packets a second that go out.
-    Out,
-    /// The stage that takes most of the time.
-    Mostly,
-    /// The process's number.
-    Pid,
-    /// Its name.
-    Name,
-    /// How many connections it has.
-    Connections,
-}
-
-impl Choice for SortBy {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Time, "time", "Time of a second's packets together: p50 times their rate"),
-        (Self::P99, "p99", "Time that 99 % of the packets do not exceed"),
-        (Self::P50, "p50", "Time that half of the packets do not exceed"),
-        (Self::Max, "max", "Longest time"),
-        (Self::In, "in", "Packets a second that come in"),
-        (Self::Out, "out", "Packets a second that go out"),
-        (Self::Mostly, "mostly", "Stage that takes most of the time"),
-        (Self::Pid, "pid", "Process's number"),
-        (Self::Name, "name", "Process's name"),
-        (Self::Connections, "connections", "How many the process has"),
-    ];
+choices! {
+    /// What a table can be sorted by. Times are those of the direction that is shown.
+    pub(crate) enum SortBy {
+        Time "time" "Time of a second's packets together: p50 times their rate",
+        P99 "p99" "Time that 99 % of the packets do not exceed",
+        P50 "p50" "Time that half of the packets do not exceed",
+        Max "max" "Longest time",
+        In "in" "Packets a second that come in",
+        Out "out" "Packets a second that go out",
+        Mostly "mostly" "Stage that takes most of the time",
+        Pid "pid" "Process's number",
+        Name "name" "Process's name",
+        Connections "connections" "How many the process has",
+    }
 }
 
 /// Where the packets come from that are shown.

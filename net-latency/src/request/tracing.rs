@@ -1,43 +1,22 @@
 //! By what means to trace.
 
-use super::choice::Choice;
+use super::choice::choices;
 
-/// How to hook into the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// The best that this kernel has: fentry, kprobe, or both
-    #[default]
-    Auto,
-    /// BTF trampolines
-    Fentry,
-    /// Breakpoints or ftrace
-    Kprobe,
+choices! {
+    /// How to hook into the kernel.
+    pub(crate) enum Backend {
+        Auto "auto" "The best that this kernel has: fentry, kprobe, or both",
+        Fentry "fentry" "BTF trampolines",
+        Kprobe "kprobe" "Breakpoints or ftrace",
+    }
 }
 
-impl Choice for Backend {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Auto, "auto", "The best that this kernel has: fentry, kprobe, or both"),
-        (Self::Fentry, "fentry", "BTF trampolines"),
-        (Self::Kprobe, "kprobe", "Breakpoints or ftrace"),
-    ];
-}
-
-/// Stage detail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stages {
-    /// Those between driver, IP, transport and application
-    #[default]
-    Basic,
-    /// What comes before the application reads as well (missing bytes, its own pauses, the wait for a CPU), and behind the device's
-    /// queue (queue, driver, network)
-    Fine,
-}
-
-impl Choice for Stages {
-    const ALL: &'static [(Self, &'static str, &'static str)] = &[
-        (Self::Basic, "basic", "Those between driver, IP, transport and application"),
-        (Self::Fine, "fine", "The wait in the socket too (bytes, reader, CPU), and the way until the ACK"),
-    ];
+choices! {
+    /// Stage detail.
+    pub enum Stages {
+        Basic "basic" "Those between driver, IP, transport and application",
+        Fine "fine" "The wait in the socket too (bytes, reader, CPU), and the way until the ACK",
+    }
 }
 
 /// By what means to trace.
