@@ -10,6 +10,7 @@ use net_latency_common::{Direction, service_port};
 use serde::{Serialize, Serializer};
 
 use super::{Figures, Packet, Percentiles, Times};
+use crate::named::named;
 
 /// Which end of a connection this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +35,15 @@ impl Role {
     }
 }
 
-/// Why the time of an exchange is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// Requests and answers overlap: whose answer it is can't be told.
-    Interleaved,
-    /// A packet of it has no line.
-    MissingLine,
-    /// It is not known when a packet arrived, or was written.
-    NoTime,
-}
-
-impl Unanswered {
-    const ALL: [Self; 3] = [Self::Interleaved, Self::MissingLine, Self::NoTime];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Interleaved => "interleaved",
-            Self::MissingLine => "missing_line",
-            Self::NoTime => "no_time",
-        }
+named! {
+    /// Why the time of an exchange is unknown.
+    pub enum Unanswered {
+        /// Requests and answers overlap: whose answer it is can't be told.
+        Interleaved "interleaved",
+        /// A packet of it has no line.
+        MissingLine "missing_line",
+        /// It is not known when a packet arrived, or was written.
+        NoTime "no_time",
     }
 }
 
@@ -230,7 +220,7 @@ impl Answers {
     }
 
     /// Exchanges whose time is unknown, by why. Those that [`Self::times`] withholds are among them.
-    fn unknown(&self, known: &Times) -> [(&'static str, u64); Unanswered::ALL.len()] {
+    fn unknown(&self, known: &Times) -> BTreeMap<&'static str, u64> {
         let withheld = self.times.count() + self.last.count() - known.count();
         let [interleaved, ..] = self.unknown;
         let why = if Self::take_turns(interleaved, self.times.count() + self.last.count()) {
@@ -238,10 +228,11 @@ impl Answers {
         } else {
             Unanswered::Interleaved
         };
-        Unanswered::ALL.map(|reason| {
-            let more = if reason == why { withheld } else { 0 };
-            (reason.name(), self.unknown[reason as usize] + more)
-        })
+        let count = |(reason, name): &(Unanswered, &'static str)| {
+            let more = if *reason == why { withheld } else { 0 };
+            (*name, self.unknown[*reason as usize] + more)
+        };
+        Unanswered::ALL.iter().map(count).collect()
     }
 }
 
@@ -258,7 +249,7 @@ impl Serialize for Answers {
         }
         let times = self.times();
         let Figures { count, min_ns, percentiles, .. } = times.figures();
-        Object { count, min_ns, percentiles, unknown: self.unknown(&times).into() }.serialize(serializer)
+        Object { count, min_ns, percentiles, unknown: self.unknown(&times) }.serialize(serializer)
     }
 }
 
@@ -375,7 +366,7 @@ mod tests {
             answers.add(Err(Unanswered::MissingLine), false);
         }
         assert_eq!((answers.times().count(), answers.times().max()), (100, Some(100)));
-        let unknown = |answers: &Answers| answers.unknown(&answers.times()).map(|(_, count)| count);
+        let unknown = |answers: &Answers| Vec::from_iter(answers.unknown(&answers.times()).into_values());
         assert_eq!(unknown(&answers), [1, 3, 0]);
         answers.add(Err(Unanswered::Interleaved), false);
         assert_eq!(answers.times().count(), 0);

@@ -1,95 +1,43 @@
 //! What may make a service slow.
 
 use super::item::Item;
-use crate::packet::event::Protocol;
+use crate::{named::named, packet::event::Protocol};
 
-/// What makes a service slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    ReaderLate,
-    /// Connections wait for `accept`, or a full queue throws them away.
-    AcceptLate,
-    CpuWait,
-    MissingBytes,
-    /// In the socket, and why is not known.
-    SocketWait,
-    PeerWindow,
-    CongestionWindow,
-    Nagle,
-    /// For another reason, or one that is not known.
-    TcpHeld,
-    UdpHeld,
-    Qdisc,
-    Driver,
-    Network,
-    /// An answer that came late, with the ACK: the wire, or the peer's application.
-    PeerAnswer,
-    SoftirqLate,
-    SocketDrop,
-    Retransmission,
-    Application,
-    /// Of its cgroup, or of one above it.
-    CpuQuota,
-    /// The whole machine's.
-    CpuShort,
-    /// Requests, or bytes.
-    Unanswered,
+named! {
+    /// What makes a service slow.
+    pub(super) enum Cause {
+        ReaderLate "reader-late",
+        /// Connections wait for `accept`, or a full queue throws them away.
+        AcceptLate "accept-late",
+        CpuWait "cpu-wait",
+        MissingBytes "missing-bytes",
+        /// In the socket, and why is not known.
+        SocketWait "socket-wait",
+        PeerWindow "peer-window",
+        CongestionWindow "congestion-window",
+        Nagle "nagle",
+        /// For another reason, or one that is not known.
+        TcpHeld "tcp-held",
+        UdpHeld "udp-held",
+        Qdisc "qdisc",
+        Driver "driver",
+        Network "network",
+        /// An answer that came late, with the ACK: the wire, or the peer's application.
+        PeerAnswer "peer-answer",
+        SoftirqLate "softirq-late",
+        SocketDrop "socket-drop",
+        Retransmission "retransmission",
+        Application "application",
+        /// Of its cgroup, or of one above it.
+        CpuQuota "cpu-quota",
+        /// The whole machine's.
+        CpuShort "cpu-short",
+        /// Requests, or bytes.
+        Unanswered "unanswered",
+    }
 }
 
 impl Cause {
-    /// All of them.
-    #[cfg(test)]
-    pub(super) const ALL: [Self; 21] = [
-        Self::ReaderLate,
-        Self::AcceptLate,
-        Self::CpuWait,
-        Self::MissingBytes,
-        Self::SocketWait,
-        Self::PeerWindow,
-        Self::CongestionWindow,
-        Self::Nagle,
-        Self::TcpHeld,
-        Self::UdpHeld,
-        Self::Qdisc,
-        Self::Driver,
-        Self::Network,
-        Self::PeerAnswer,
-        Self::SoftirqLate,
-        Self::SocketDrop,
-        Self::Retransmission,
-        Self::Application,
-        Self::CpuQuota,
-        Self::CpuShort,
-        Self::Unanswered,
-    ];
-
-    /// Its name in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::ReaderLate => "reader-late",
-            Self::AcceptLate => "accept-late",
-            Self::CpuWait => "cpu-wait",
-            Self::MissingBytes => "missing-bytes",
-            Self::SocketWait => "socket-wait",
-            Self::PeerWindow => "peer-window",
-            Self::CongestionWindow => "congestion-window",
-            Self::Nagle => "nagle",
-            Self::TcpHeld => "tcp-held",
-            Self::UdpHeld => "udp-held",
-            Self::Qdisc => "qdisc",
-            Self::Driver => "driver",
-            Self::Network => "network",
-            Self::PeerAnswer => "peer-answer",
-            Self::SoftirqLate => "softirq-late",
-            Self::SocketDrop => "socket-drop",
-            Self::Retransmission => "retransmission",
-            Self::Application => "application",
-            Self::CpuQuota => "cpu-quota",
-            Self::CpuShort => "cpu-short",
-            Self::Unanswered => "unanswered",
-        }
-    }
-
     /// That of what takes longest.
     pub(super) fn of(item: Item, protocol: Protocol) -> Self {
         match item {

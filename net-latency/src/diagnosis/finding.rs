@@ -10,23 +10,15 @@ use super::{
     item::Item,
     service::{Processes, Service},
 };
-use crate::packet::event::Protocol;
+use crate::{named::named, packet::event::Protocol};
 
-/// How sure a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Confidence {
-    Low,
-    Medium,
-    High,
-}
-
-impl Confidence {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
+named! {
+    /// How sure a finding is.
+    #[derive(PartialOrd, Ord)]
+    pub(super) enum Confidence {
+        Low "low",
+        Medium "medium",
+        High "high",
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     facts::{Facts, Live},
     preemption::Preemption,
 };
-use crate::error::Failure;
+use crate::{error::Failure, named::named};
 
 /// Capabilities by their numbers (include/uapi/linux/capability.h), the needed ones first.
 const CAPABILITIES: [(&str, u32); 5] = [
@@ -32,29 +32,17 @@ const KPROBES: [&str; 3] = [
     "/sys/kernel/debug/tracing/kprobe_events",
 ];
 
-/// What came of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// As it should be.
-    Ok,
-    /// The tool works, but costs more or shows less than it could.
-    Degraded,
-    /// The tool can't work.
-    No,
-    /// This user may not know.
-    Unknown,
-}
-
-impl Verdict {
-    /// As in the report.
-    #[must_use]
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Degraded => "degraded",
-            Self::No => "no",
-            Self::Unknown => "?",
-        }
+named! {
+    /// What came of a check.
+    pub(crate) enum Verdict {
+        /// As it should be.
+        Ok "ok",
+        /// The tool works, but costs more or shows less than it could.
+        Degraded "degraded",
+        /// The tool can't work.
+        No "no",
+        /// This user may not know.
+        Unknown "?",
     }
 }
 

@@ -2,79 +2,51 @@
 
 use net_latency_common::Direction;
 
-use crate::packet::event::{IpVersion, Protocol};
+use crate::{
+    named::named,
+    packet::event::{IpVersion, Protocol},
+};
 
-/// The stage that a hook stamps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Driver (in), device queue (out).
-    Drv,
-    /// IP.
-    Ip,
-    /// No stage of its own: the packet is forwarded, and may come again to another namespace.
-    Forward,
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// The application.
-    App,
-    /// No stage of its own: threads are woken and get a CPU.
-    Cpu,
-    /// No stage of its own: a packet waits on its way, and goes on in any context.
-    Wait,
-    /// No stage of its own: an skb is made of another one, whose packet may go on with it.
-    Copy,
-    /// No stage: a packet's or a socket's end, which frees its entry.
-    End,
-    /// No stage: processes begin and end.
-    Process,
-    /// No stage: connections begin and end.
-    Connection,
-}
-
-impl Stage {
-    /// Its name, as in the columns of a line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Drv => "drv",
-            Self::Ip => "ip",
-            Self::Forward => "forward",
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::App => "app",
-            Self::Cpu => "cpu",
-            Self::Wait => "wait",
-            Self::Copy => "copy",
-            Self::End => "end",
-            Self::Process => "process",
-            Self::Connection => "connection",
-        }
+named! {
+    /// The stage that a hook stamps.
+    pub enum Stage {
+        /// Driver (in), device queue (out).
+        Drv "drv",
+        /// IP.
+        Ip "ip",
+        /// No stage of its own: the packet is forwarded, and may come again to another namespace.
+        Forward "forward",
+        /// TCP.
+        Tcp "tcp",
+        /// UDP.
+        Udp "udp",
+        /// The application.
+        App "app",
+        /// No stage of its own: threads are woken and get a CPU.
+        Cpu "cpu",
+        /// No stage of its own: a packet waits on its way, and goes on in any context.
+        Wait "wait",
+        /// No stage of its own: an skb is made of another one, whose packet may go on with it.
+        Copy "copy",
+        /// No stage: a packet's or a socket's end, which frees its entry.
+        End "end",
+        /// No stage: processes begin and end.
+        Process "process",
+        /// No stage: connections begin and end.
+        Connection "connection",
     }
 }
 
-/// How the functions are hooked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
-    /// BTF trampolines.
-    Fentry,
-    /// Kprobes.
-    Kprobe,
-    /// Kprobes where a task that is preempted in a program would keep it from running for others, BTF trampolines
-    /// elsewhere: for kernels that preempt tasks within the kernel.
-    Mixed,
-}
-
-impl Mechanism {
-    /// Its name, of those that `--backend` takes.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fentry => "fentry",
-            Self::Kprobe => "kprobe",
-            Self::Mixed => "fentry and kprobe",
-        }
+named! {
+    /// How the functions are hooked.
+    pub enum Mechanism {
+        /// BTF trampolines.
+        Fentry "fentry",
+        /// Kprobes.
+        Kprobe "kprobe",
+        /// Kprobes where a task that is preempted in a program would keep it from running for others, BTF trampolines
+        /// elsewhere: for kernels that preempt tasks within the kernel.
+        Mixed "fentry and kprobe",
     }
 }
 

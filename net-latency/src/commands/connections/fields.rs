@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::{
     clock::TimeText,
+    named::named,
     output::{put_csv_name, put_json_name},
 };
 
@@ -280,21 +281,10 @@ impl Kind for IpAddr {
 
 /// A value that is one of a few words.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(in crate::commands) enum $name {
-            $($(#[$variant_doc])* $variant,)+
-        }
-
-        impl $name {
-            pub(in crate::commands) const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)+];
-
-            pub(in crate::commands) fn word(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
+    ($(#[$doc:meta])* $name:ident { $($values:tt)+ }) => {
+        named! {
+            $(#[$doc])*
+            pub(in crate::commands) enum $name { $($values)+ }
         }
 
         impl Kind for $name {
@@ -305,7 +295,7 @@ macro_rules! words {
             }
 
             fn write_csv(&self, _: &mut TimeText, out: &mut Vec<u8>) {
-                out.extend_from_slice(self.word().as_bytes());
+                out.extend_from_slice(self.name().as_bytes());
             }
 
             fn read(value: &Value) -> Option<Self> {

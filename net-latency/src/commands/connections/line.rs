@@ -147,7 +147,7 @@ mod tests {
             ..ConnectionRecord::default()
         };
         let (state, by) = outcome(&record);
-        format!("{} {}", state.word(), by.map_or("-", ClosedBy::word))
+        format!("{} {}", state.name(), by.map_or("-", ClosedBy::name))
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) fn write(line: &Line, is_verbose: bool, time: &mut TimeText, out: &mu
     output::Line::append(out, |text| {
         let mut row = Row { text, end: 0 };
         row.column(9, |text| text.put_slice(&time.whole_seconds(line.ts.0).as_bytes()[CLOCK..]));
-        row.column(7, |text| text.put_slice(line.role.map_or("-", |role| role.word()).as_bytes()));
+        row.column(7, |text| text.put_slice(line.role.map_or("-", |role| role.name()).as_bytes()));
         row.column(8, |text| number(line.pid, text));
         row.name(16, line.process.as_ref().map(Name::bytes));
         row.column(6, |text| text.put_number(line.lport.into()));
@@ -100,7 +100,7 @@ fn how(line: &Line) -> &'static str {
     match (line.state, line.closed_by) {
         (State::Closed, Some(ClosedBy::Peer)) => "peer closed",
         (State::Reset, Some(ClosedBy::ResetByPeer)) => "peer reset",
-        (state, _) => state.word(),
+        (state, _) => state.name(),
     }
 }
 

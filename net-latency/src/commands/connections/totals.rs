@@ -80,7 +80,7 @@ pub(super) struct Totals {
 impl Totals {
     /// A connection that has ended, or is open at the end.
     pub(super) fn add(&mut self, line: &Line) {
-        *self.states.entry(line.state.word()).or_default() += 1;
+        *self.states.entry(line.state.name()).or_default() += 1;
         if let (Some(role), Some(ns)) = (line.role, line.handshake_ns) {
             self.handshakes[usize::from(role == Role::Server)].add(ns);
         }
@@ -345,7 +345,7 @@ impl Object {
             shown: footer.shown,
             filtered: footer.filtered,
             lost: lost(&footer.counters),
-            in_flight: totals.states.get(State::Open.word()).copied().unwrap_or(0),
+            in_flight: totals.states.get(State::Open.name()).copied().unwrap_or(0),
             skipped_calls: footer.skipped,
             losses: Lost {
                 ring_full: footer.count(ConnectionCounter::RingFull),

@@ -33,7 +33,7 @@ impl Followed {
     /// # Errors
     /// [`Failure::CannotTrace`] with the remedy.
     pub(super) fn start(config: &ExportConfig) -> Result<Self, Failure> {
-        let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.word());
+        let results = State::ALL.iter().map(|(_, word)| *word).filter(|word| *word != State::Open.name());
         Ok(Self {
             tracing: Tracing::start_beside(
                 &config.filter,
@@ -97,7 +97,7 @@ fn ended(record: &ConnectionRecord) -> Ended {
     };
     Ended {
         role,
-        result: line::outcome(record).0.word(),
+        result: line::outcome(record).0.name(),
         handshake_ns: line::handshake_ns(record),
         accept_ns: line::accept_ns(record),
     }

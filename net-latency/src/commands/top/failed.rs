@@ -148,7 +148,7 @@ pub(super) mod tests {
         }
         assert_eq!(failed.count().as_deref(), Some("2"));
         failed.advance(12_000_000_000);
-        let left: Vec<_> = failed.all().map(|one| (one.at_ns, one.how.word(), one.lasted_ns)).collect();
+        let left: Vec<_> = failed.all().map(|one| (one.at_ns, one.how.name(), one.lasted_ns)).collect();
         assert_eq!(left, [(6_000_000_000, "refused", Some(340_000))]);
         failed.advance(17_000_000_000);
         assert_eq!(failed.count(), None);

@@ -260,7 +260,7 @@ fn failed(model: &Model, filter: &Filter, sort: Sort, is_ascii: bool) -> Vec<(St
             Column::Pid => a.pid.cmp(&b.pid),
             Column::Name => a_name.cmp(b_name),
             Column::Flow => (a.remote, a.local).cmp(&(b.remote, b.local)),
-            Column::Failed => a.how.word().cmp(b.how.word()),
+            Column::Failed => a.how.name().cmp(b.how.name()),
             Column::Lasted => a.lasted_ns.cmp(&b.lasted_ns),
             _ => a.wall_ns.cmp(&b.wall_ns),
         };

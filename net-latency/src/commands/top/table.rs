@@ -234,7 +234,7 @@ fn draw_failed_cell(
         Column::Pid => pid.to_string(),
         Column::Name => name.clone(),
         Column::Flow => flow_in(Protocol::Tcp, (*local, *remote), placed.width),
-        Column::Failed => how.word().to_owned(),
+        Column::Failed => how.name().to_owned(),
         Column::Lasted => lasted_ns.map_or_else(|| "-".to_owned(), units::time),
         _ => return,
     };

@@ -73,7 +73,7 @@ fn each_cause_is_in_the_schema_and_on_its_page() {
     let described: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let names = &described["properties"]["findings"]["items"]["properties"]["cause"]["enum"];
     let names: Vec<_> = names.as_array().expect("names").iter().filter_map(Value::as_str).collect();
-    let all = Cause::ALL.map(Cause::name);
+    let all: Vec<_> = Cause::ALL.iter().map(|(_, name)| *name).collect();
     assert_eq!(names, all);
     for name in all {
         assert!(page.contains(&format!("| `{name}` |")), "docs/diagnose.md says nothing of {name}");
@@ -90,9 +90,9 @@ fn our_own_next_commands_are_taken() {
     let model = traffic.model();
     let mut ours = 0;
     for service in &model.services {
-        for cause in Cause::ALL {
+        for (cause, _) in Cause::ALL {
             for item in [Item::Wait, Item::DrvIp, Item::IpTransport] {
-                let next = words::next(cause, item, service);
+                let next = words::next(*cause, item, service);
                 assert!(!next.is_empty());
                 if let Some(line) = next.strip_prefix("sudo net-latency ") {
                     ours += 1;
@@ -115,7 +115,7 @@ fn next_commands_of_others_work() {
     traffic.server(ORDERS, 30, USUAL, USUAL);
     let model = traffic.model();
     let mut commands: Vec<_> =
-        Cause::ALL.into_iter().map(|cause| words::next(cause, Item::Wait, &model.services[0])).collect();
+        Cause::ALL.iter().map(|(cause, _)| words::next(*cause, Item::Wait, &model.services[0])).collect();
     let mut losses = Losses::default();
     losses.counters.values[Counter::DroppedIn as usize] = 70;
     commands.push(judge(&model, Some(&losses)).findings[0].next.clone());
