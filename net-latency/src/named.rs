@@ -19,6 +19,12 @@ macro_rules! named {
                 Self::ALL[self as usize].1
             }
         }
+
+        impl serde::Serialize for $named {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
     };
 }
 pub(crate) use named;

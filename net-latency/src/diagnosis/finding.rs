@@ -1,6 +1,9 @@
 //! The verdict as plain values: findings, normal times, and the evidence.
 
+use std::collections::BTreeMap;
+
 use net_latency_common::Direction;
+use serde::{Serialize, Serializer};
 
 use super::{
     answers::Slow,
@@ -52,12 +55,11 @@ impl Who {
 }
 
 /// What makes a service slow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Finding {
     /// `None` for a finding about the whole machine.
+    #[serde(skip)]
     pub(super) who: Option<Who>,
-    /// Others that have the same.
-    pub(super) also: Vec<Who>,
     pub(super) cause: Cause,
     /// The column, where it is the time of one.
     pub(super) stage: Option<&'static str>,
@@ -72,17 +74,23 @@ pub(super) struct Finding {
     pub(super) confidence: Confidence,
     pub(super) sentence: String,
     /// The sentence in a few words.
+    #[serde(skip)]
     pub(super) brief: &'static str,
     /// Where a part of an answer's time goes, as it stands behind that time.
+    #[serde(skip)]
     pub(super) within: &'static str,
     pub(super) evidence: Vec<String>,
     pub(super) cpu_held_by: Option<HeldBy>,
     pub(super) next: String,
+    /// Others that have the same.
+    pub(super) also: Vec<Who>,
     /// What it means for answers, where those were judged.
     pub(super) answers: Option<OfAnswers>,
     /// All of its time, ns: the larger comes first.
+    #[serde(skip)]
     pub(super) weight: u128,
     /// Tells whether others are of the same process; 0 for a finding about the whole machine.
+    #[serde(skip)]
     pub(super) pid: u32,
 }
 
@@ -111,8 +119,9 @@ impl OfAnswers {
 }
 
 /// A service that nothing is wrong with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Normal {
+    #[serde(skip)]
     pub(super) who: Who,
     pub(super) packets: u64,
     /// Of the way from the first basic stage to the last, ns.
@@ -123,8 +132,9 @@ pub(super) struct Normal {
 }
 
 /// A service that nothing can be said about.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Unsure {
+    #[serde(skip)]
     pub(super) who: Who,
     pub(super) packets: u64,
     pub(super) reason: String,
@@ -184,21 +194,26 @@ impl ServiceAnswers {
 }
 
 /// What all of this rests on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) elapsed_ns: u64,
+    #[serde(flatten, serialize_with = "in_and_out")]
     pub(super) packets: [u64; 2],
     pub(super) control: u64,
     pub(super) services: usize,
     /// Packets of services that there was no room for.
+    #[serde(rename = "without_service")]
     pub(super) refused: u64,
     /// Packets of connections that had been forgotten, since there are more than there is room for.
+    #[serde(rename = "without_connection")]
     pub(super) forgotten: u64,
+    #[serde(rename = "stages", serialize_with = "stages")]
     pub(super) is_fine: bool,
     pub(super) threshold_ns: u64,
     pub(super) window_ns: u64,
     /// Windows with packets, and those in which all services were slow at the same time, for a short time.
     pub(super) windows: usize,
+    #[serde(rename = "stalled_windows")]
     pub(super) stalls: usize,
     /// Lines that are missing; unknown of a log.
     pub(super) lost: Option<u64>,
@@ -207,6 +222,15 @@ pub(super) struct Seen {
     pub(super) cpu_pressure_percent: Option<u64>,
     /// What this machine does not tell.
     pub(super) missing: Vec<&'static str>,
+}
+
+fn in_and_out<S: Serializer>(packets: &[u64; 2], serializer: S) -> Result<S::Ok, S::Error> {
+    let [packets_in, packets_out] = packets;
+    BTreeMap::from([("packets_in", packets_in), ("packets_out", packets_out)]).serialize(serializer)
+}
+
+fn stages<S: Serializer>(is_fine: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *is_fine { "fine" } else { "basic" })
 }
 
 impl Seen {

@@ -1,10 +1,11 @@
 //! The verdict as one JSON object; docs/diagnose.schema.json describes it. Unknown is `null`.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{
     did::Did,
     finding::{Finding, Normal, OfAnswers, Seen, ServiceAnswers, Unsure, Verdict, Who},
+    holders::HeldBy,
     item::Item,
     suspects::column,
 };
@@ -18,21 +19,25 @@ pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
 /// The verdict, as a part of something else.
 pub(crate) fn object(verdict: &Verdict) -> impl Serialize + '_ {
     let Verdict { findings, answers, normal, unsure, seen } = verdict;
+    let none = WhoObject::default;
     Object {
-        findings: findings.iter().map(FindingObject::from).collect(),
-        normal: normal.iter().map(NormalObject::from).collect(),
-        unsure: unsure.iter().map(UnsureObject::from).collect(),
-        seen: SeenObject::from(seen),
+        findings: findings
+            .iter()
+            .map(|what| Of { who: what.who.as_ref().map_or_else(none, WhoObject::from), cause: None, what })
+            .collect(),
+        normal: normal.iter().map(|what| Of { who: (&what.who).into(), cause: Some("none"), what }).collect(),
+        unsure: unsure.iter().map(|what| Of { who: (&what.who).into(), cause: None, what }).collect(),
+        seen,
         answers: answers.iter().map(AnswersObject::from).collect(),
     }
 }
 
 #[derive(Serialize)]
 struct Object<'a> {
-    findings: Vec<FindingObject<'a>>,
-    normal: Vec<NormalObject<'a>>,
-    unsure: Vec<UnsureObject<'a>>,
-    seen: SeenObject<'a>,
+    findings: Vec<Of<'a, Finding>>,
+    normal: Vec<Of<'a, Normal>>,
+    unsure: Vec<Of<'a, Unsure>>,
+    seen: &'a Seen,
     answers: Vec<AnswersObject>,
 }
 
@@ -57,39 +62,36 @@ impl From<&Who> for WhoObject {
     }
 }
 
+/// Something about one, with what it is.
 #[derive(Serialize)]
-struct FindingObject<'a> {
+struct Of<'a, T> {
     #[serde(flatten)]
     who: WhoObject,
-    cause: &'static str,
-    stage: Option<&'static str>,
-    share: Option<u64>,
-    p50_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    packets: u64,
-    affected: u64,
-    confidence: &'static str,
-    sentence: &'a str,
-    evidence: &'a [String],
-    cpu_held_by: Option<HeldByObject>,
-    next: &'a str,
-    also: Vec<WhoObject>,
-    answers: Option<OfAnswersObject>,
+    /// So that all directions of services have a cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'static str>,
+    #[serde(flatten)]
+    what: &'a T,
+}
+
+impl Serialize for Who {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        WhoObject::from(self).serialize(serializer)
+    }
 }
 
 /// What a finding means for answers.
-#[derive(Serialize)]
-struct OfAnswersObject {
-    count: u64,
-    slow: u64,
-    answer_ns: u64,
-    part_ns: u64,
-}
-
-impl From<&OfAnswers> for OfAnswersObject {
-    fn from(answers: &OfAnswers) -> Self {
-        let (answer_ns, part_ns) = answers.each_ns();
-        Self { count: answers.count, slow: answers.slow.count, answer_ns, part_ns }
+impl Serialize for OfAnswers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Object {
+            count: u64,
+            slow: u64,
+            answer_ns: u64,
+            part_ns: u64,
+        }
+        let (answer_ns, part_ns) = self.each_ns();
+        Object { count: self.count, slow: self.slow.count, answer_ns, part_ns }.serialize(serializer)
     }
 }
 
@@ -175,113 +177,15 @@ fn name(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
-#[derive(Serialize)]
-struct HeldByObject {
-    process: Option<String>,
-    pid: u32,
-    share: u64,
-}
-
-impl<'a> From<&'a Finding> for FindingObject<'a> {
-    fn from(finding: &'a Finding) -> Self {
-        Self {
-            who: finding.who.as_ref().map(WhoObject::from).unwrap_or_default(),
-            cause: finding.cause.name(),
-            stage: finding.stage,
-            share: finding.share,
-            p50_ns: finding.p50_ns,
-            p99_ns: finding.p99_ns,
-            packets: finding.packets,
-            affected: finding.affected,
-            confidence: finding.confidence.name(),
-            sentence: &finding.sentence,
-            evidence: &finding.evidence,
-            cpu_held_by: finding.cpu_held_by.as_ref().map(|holder| HeldByObject {
-                process: name(holder.process.as_deref()),
-                pid: holder.pid,
-                share: holder.share,
-            }),
-            next: &finding.next,
-            also: finding.also.iter().map(WhoObject::from).collect(),
-            answers: finding.answers.as_ref().map(OfAnswersObject::from),
+impl Serialize for HeldBy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Object {
+            process: Option<String>,
+            pid: u32,
+            share: u64,
         }
-    }
-}
-
-#[derive(Serialize)]
-struct NormalObject<'a> {
-    #[serde(flatten)]
-    who: WhoObject,
-    /// So that all directions of services have a cause.
-    cause: &'static str,
-    packets: u64,
-    p50_ns: Option<u64>,
-    p99_ns: Option<u64>,
-    remark: Option<&'a str>,
-}
-
-impl<'a> From<&'a Normal> for NormalObject<'a> {
-    fn from(side: &'a Normal) -> Self {
-        let Normal { who, packets, p50_ns, p99_ns, remark } = side;
-        let (packets, p50_ns, p99_ns) = (*packets, *p50_ns, *p99_ns);
-        Self { who: who.into(), cause: "none", packets, p50_ns, p99_ns, remark: remark.as_deref() }
-    }
-}
-
-#[derive(Serialize)]
-struct UnsureObject<'a> {
-    #[serde(flatten)]
-    who: WhoObject,
-    packets: u64,
-    reason: &'a str,
-}
-
-impl<'a> From<&'a Unsure> for UnsureObject<'a> {
-    fn from(side: &'a Unsure) -> Self {
-        Self { who: (&side.who).into(), packets: side.packets, reason: &side.reason }
-    }
-}
-
-#[derive(Serialize)]
-struct SeenObject<'a> {
-    elapsed_ns: u64,
-    packets_in: u64,
-    packets_out: u64,
-    control: u64,
-    services: usize,
-    without_service: u64,
-    without_connection: u64,
-    stages: &'static str,
-    threshold_ns: u64,
-    window_ns: u64,
-    windows: usize,
-    stalled_windows: usize,
-    lost: Option<u64>,
-    cpu_busy_percent: Option<u64>,
-    cpu_pressure_percent: Option<u64>,
-    missing: &'a [&'static str],
-}
-
-impl<'a> From<&'a Seen> for SeenObject<'a> {
-    fn from(seen: &'a Seen) -> Self {
-        let [packets_in, packets_out] = seen.packets;
-        Self {
-            elapsed_ns: seen.elapsed_ns,
-            packets_in,
-            packets_out,
-            control: seen.control,
-            services: seen.services,
-            without_service: seen.refused,
-            without_connection: seen.forgotten,
-            stages: if seen.is_fine { "fine" } else { "basic" },
-            threshold_ns: seen.threshold_ns,
-            window_ns: seen.window_ns,
-            windows: seen.windows,
-            stalled_windows: seen.stalls,
-            lost: seen.lost,
-            cpu_busy_percent: seen.cpu_busy_percent,
-            cpu_pressure_percent: seen.cpu_pressure_percent,
-            missing: &seen.missing,
-        }
+        Object { process: name(self.process.as_deref()), pid: self.pid, share: self.share }
+            .serialize(serializer)
     }
 }
