@@ -202,16 +202,9 @@ mod tests {
         let mut out = Vec::new();
         let elapsed = Duration::from_millis(12_345);
         let cost = Cost { own: elapsed / 40, elapsed, resident_bytes: 19_000_000, programs: None };
-        let footer = Footer {
-            packets: summary.by_direction(),
-            summary,
-            elapsed,
-            losses,
-            ledger: &ledger,
-            cost: &cost,
-            view: View::Stream,
-            zone: Zone::UTC,
-        };
+        let packets = summary.by_direction();
+        let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: Some(&cost) };
+        let footer = Footer { balance, summary, view: View::Stream, zone: Zone::UTC };
         footer.write(FooterFormat::Text, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("ASCII")
     }

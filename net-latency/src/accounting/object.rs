@@ -346,16 +346,10 @@ pub(crate) mod tests {
             resident_bytes: 19_000_000,
             programs: None,
         };
-        let footer = Footer {
-            packets: summary.by_direction(),
-            summary,
-            elapsed: Duration::from_millis(12_345),
-            losses,
-            ledger,
-            cost: &cost,
-            view: View::Stream,
-            zone: Zone::UTC,
-        };
+        let elapsed = Duration::from_millis(12_345);
+        let packets = summary.by_direction();
+        let balance = Balance { packets, elapsed, losses, ledger, cost: Some(&cost) };
+        let footer = Footer { balance, summary, view: View::Stream, zone: Zone::UTC };
         let mut out = Vec::new();
         footer.write(FooterFormat::Json, &mut out).expect("memory can be written");
         String::from_utf8(out).expect("JSON is UTF-8")

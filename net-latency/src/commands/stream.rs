@@ -134,19 +134,10 @@ async fn stream(config: &StreamConfig) -> Result<ExitCode, Failure> {
     let ledger = stream.tracer.ledger(shown, stream.left_out, untaken.lines + untaken.records)?;
     losses.unwritten = untaken.lines + untaken.records;
     losses.evicted_in = ledger.evicted;
-    if config.footer != FooterFormat::None {
-        let footer = Footer {
-            packets: stream.summary.by_direction(),
-            summary: &stream.summary,
-            elapsed,
-            losses: &losses,
-            ledger: &ledger,
-            cost: &stream.tracer.cost()?,
-            view: View::Stream,
-            zone: config.zone,
-        };
-        say(|out| footer.write(config.footer, out));
-    }
+    let packets = stream.summary.by_direction();
+    let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+    let footer = Footer { balance, summary: &stream.summary, view: View::Stream, zone: config.zone };
+    stream.tracer.say_footer(config.footer, footer)?;
     // What ends the trace earlier does not end the command, and we end with it.
     if command.is_some() && status.is_none() {
         status = Some(command::ended(&mut command).await?);

@@ -12,10 +12,11 @@ use net_latency_common::{COMM_LEN, CellKey, ConnectionKey, Counter};
 use rustix::param::page_size;
 
 use crate::{
-    accounting::{Census, Cost, Drops, Ledger, LeftOut, Losses},
+    accounting::{Balance, Census, Cost, Drops, Footer, Ledger, LeftOut, Losses},
     clock::{LazyClock, cpu_of_process, monotonic_ns},
     error::Failure,
     kernel::{self, prerequisites},
+    message::say,
     probes::{
         attach::{self, Probes, Request},
         filters,
@@ -23,7 +24,7 @@ use crate::{
         plan::{Choice, Plan, Scope},
         table::Mechanism,
     },
-    request::{Backend, Histograms, PacketFilter, Stages, TracingConfig},
+    request::{Backend, FooterFormat, Histograms, PacketFilter, Stages, TracingConfig},
     run::{kernel_log::KernelLog, names::tell_unmatched, notice::Notice},
     source::ring::{Capture, Live, Names},
 };
@@ -307,6 +308,19 @@ impl Tracer {
     /// If /proc does not show this process' memory.
     pub(crate) fn cost(&self) -> Result<Cost, Failure> {
         Ok(Cost { resident_bytes: resident_bytes()?, ..self.cost })
+    }
+
+    /// Says on standard error what closes a run, with its cost, unless no footer was wanted.
+    ///
+    /// # Errors
+    /// As of [`Self::cost`].
+    pub(crate) fn say_footer(&self, form: FooterFormat, footer: Footer<'_>) -> Result<(), Failure> {
+        if form != FooterFormat::None {
+            let cost = self.cost()?;
+            let balance = Balance { cost: Some(&cost), ..footer.balance };
+            say(|out| Footer { balance, ..footer }.write(form, out));
+        }
+        Ok(())
     }
 
     /// Where the packets of the run are so far, of which N are shown. While they move, one may look as if it had been

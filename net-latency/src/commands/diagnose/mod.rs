@@ -13,7 +13,7 @@ use tokio::{task::yield_now, time::sleep};
 use self::queues::Queues;
 use super::Alarm;
 use crate::{
-    accounting::{Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
+    accounting::{Balance, Footer, LeftOut, Losses, Packet, Summary, object::View, tcp::Connections},
     clock::{Clock, LazyClock, monotonic_ns},
     diagnosis::{Model, Sensors, json, judge, text},
     error::Failure,
@@ -218,21 +218,11 @@ impl Live {
 
     /// Says what was traced and what was lost.
     fn sum_up(&self, config: &DiagnoseConfig, elapsed: Duration, losses: &Losses) -> Result<(), Failure> {
-        if config.footer == FooterFormat::None {
-            return Ok(());
-        }
-        let footer = Footer {
-            packets: self.summary.by_direction(),
-            summary: &self.summary,
-            elapsed,
-            losses,
-            ledger: &self.tracer.ledger(self.summary.packets(), self.left_out, 0)?,
-            cost: &self.tracer.cost()?,
-            view: object::View::Diagnose,
-            zone: config.zone,
-        };
-        say(|out| footer.write(config.footer, out));
-        Ok(())
+        let packets = self.summary.by_direction();
+        let ledger = self.tracer.ledger(self.summary.packets(), self.left_out, 0)?;
+        let balance = Balance { packets, elapsed, losses, ledger: &ledger, cost: None };
+        let footer = Footer { balance, summary: &self.summary, view: View::Diagnose, zone: config.zone };
+        self.tracer.say_footer(config.footer, footer)
     }
 }
 

@@ -19,18 +19,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use self::dumps::{Dumps, Refused, Written};
 use super::{Alarm, connections::line::outcome};
 use crate::{
-    accounting::{Footer, LeftOut, Losses, Summary, object::View},
+    accounting::{Balance, Footer, LeftOut, Losses, Summary, object::View},
     clock::{Clock, LazyClock, monotonic_ns},
     error::Failure,
     export::{
         listener::Listener,
         server::{Dump, Server, hosts},
     },
-    message::{say, tell},
+    message::tell,
     packet::event::is_slow,
     probes::connections::Told,
     recording::{file::Head, ring::Ring},
-    request::{FooterFormat, Listen, RecordConfig},
+    request::{Listen, RecordConfig},
     run::{
         beats::{Beat, Beats},
         connections::{Also, Tracing},
@@ -451,21 +451,12 @@ impl Recorder<'_> {
                 seconds(self.config.every)
             ));
         }
-        if self.config.footer != FooterFormat::None {
-            let footer = Footer {
-                packets: self.packets,
-                // A file tells about single packets.
-                summary: &Summary::new(),
-                elapsed,
-                losses: &losses,
-                ledger: &ledger,
-                cost: &self.tracer.cost()?,
-                view: View::Record,
-                zone: self.config.zone,
-            };
-            say(|out| footer.write(self.config.footer, out));
-        }
-        Ok(())
+        let balance =
+            Balance { packets: self.packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+        // A file tells about single packets.
+        let summary = &Summary::new();
+        let footer = Footer { balance, summary, view: View::Record, zone: self.config.zone };
+        self.tracer.say_footer(self.config.footer, footer)
     }
 }
 

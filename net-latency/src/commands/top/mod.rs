@@ -54,7 +54,7 @@ use self::{
     view::{End, Status, View},
 };
 use crate::{
-    accounting::{Footer, Human, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
+    accounting::{Balance, Footer, Human, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
     clock::{Clock, LazyClock, Zone, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
@@ -438,22 +438,13 @@ impl<'a> Top<'a> {
                     .is_some()
                 {}
                 summary.finish();
-                if config.footer == FooterFormat::None {
-                    return Ok(());
-                }
                 let ledger = tracer.ledger(summary.packets(), left_out, 0)?;
-                let footer = Footer {
-                    packets: summary.by_direction(),
-                    summary: &summary,
-                    elapsed,
-                    losses: &Losses { evicted_in: ledger.evicted, ..losses },
-                    ledger: &ledger,
-                    cost: &tracer.cost()?,
-                    view: object::View::Top,
-                    zone: config.zone,
-                };
-                say(|out| footer.write(config.footer, out));
-                Ok(())
+                let losses = Losses { evicted_in: ledger.evicted, ..losses };
+                let packets = summary.by_direction();
+                let balance = Balance { packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
+                let footer =
+                    Footer { balance, summary: &summary, view: object::View::Top, zone: config.zone };
+                tracer.say_footer(config.footer, footer)
             }
             Feed::Log(replay) => {
                 if config.footer != FooterFormat::None {
