@@ -7,7 +7,7 @@ use super::{
     balance::Balance,
     object::{Kind, Object, View},
 };
-use crate::{clock::Zone, output::write_json, request::FooterFormat};
+use crate::{clock::Zone, output::write_footer, request::FooterFormat};
 
 /// The footer of a run.
 #[derive(Clone, Copy, Debug)]
@@ -29,17 +29,11 @@ impl Footer<'_> {
     /// When `out` can't be written.
     pub(crate) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { balance, summary, view, zone } = *self;
-        match form {
-            FooterFormat::None => Ok(()),
-            FooterFormat::Json => {
-                write_json(&Object::of_summary(Kind::End, view, &balance, summary, zone), out);
-                Ok(())
-            }
-            FooterFormat::Text => {
-                balance.write_counts(out)?;
-                summary.write(zone, out)?;
-                balance.write_places(out)
-            }
-        }
+        let text = |out: &mut Vec<u8>| {
+            balance.write_counts(out)?;
+            summary.write(zone, out)?;
+            balance.write_places(out)
+        };
+        write_footer(form, out, text, || Object::of_summary(Kind::End, view, &balance, summary, zone))
     }
 }

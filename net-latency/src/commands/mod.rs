@@ -17,12 +17,20 @@ use std::{
     io::{self, Write as _},
     path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::Context as _;
 use net_latency_common::Counter;
 
-use crate::{accounting::Losses, error::Failure, message::tell, request::Config};
+use crate::{
+    accounting::{Human, Losses, Summary},
+    clock::Zone,
+    error::Failure,
+    message::tell,
+    request::Config,
+    source::log::replay::Replay,
+};
 
 /// Does what was requested. The exit code is another than 0 only for a command that was traced.
 ///
@@ -70,6 +78,28 @@ pub(crate) fn to_files(directory: &Path, files: &[(String, Vec<u8>)]) -> Result<
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// The figures of a replay: `elapsed` of the log's time, if that is told, and what was done with its lines, and with it.
+fn write_replayed(
+    replay: &Replay,
+    summary: &Summary,
+    elapsed: Option<Duration>,
+    [done, ended]: [&str; 2],
+    zone: Zone,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let [packets_in, packets_out] = summary.by_direction();
+    write!(out, "net-latency: {packets_in} packets in, {packets_out} out")?;
+    if let Some(elapsed) = elapsed {
+        write!(out, " in {} of log", Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)))?;
+    }
+    writeln!(out)?;
+    summary.write(zone, out)?;
+    let (shown, filtered) = (summary.packets(), replay.filtered());
+    writeln!(out, "  {} lines read: {shown} {done}, {filtered} filtered", shown + filtered)?;
+    replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
+    if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not {ended} to its end") }
 }
 
 /// Tells standard error, while a view runs, that packets are being lost.

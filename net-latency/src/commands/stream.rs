@@ -21,8 +21,8 @@ use crate::{
     clock::{Clock, LazyClock},
     error::Failure,
     message::{say, tell},
-    output::{self, Options, Sink, Writer, colour_wanted, write_json},
-    request::{FooterFormat, Format, PacketFilter, StreamConfig},
+    output::{self, Options, Sink, Writer, colour_wanted, write_footer},
+    request::{Format, PacketFilter, StreamConfig},
     run::{
         beats::{Beat, Beats},
         command::{self, Forwarded, Running, Stopped},
@@ -327,20 +327,17 @@ impl Stream<'_> {
     fn report(&mut self, (elapsed, ledger, losses): &(Duration, Ledger, Losses)) {
         let Some(recent) = &mut self.recent else { return };
         let zone = self.options.zone;
-        say(|out| match self.options.footer {
-            FooterFormat::None => Ok(()),
-            FooterFormat::Json => {
-                let packets = recent.by_direction();
-                let balance = Balance { packets, elapsed: *elapsed, losses, ledger, cost: None };
-                write_json(&Object::of_summary(Kind::Interval, View::Stream, &balance, recent, zone), out);
-                Ok(())
-            }
-            FooterFormat::Text => {
-                write!(out, "net-latency: ")?;
-                ledger.write(out)?;
-                recent.write(zone, out)
-            }
-        });
+        let object = || {
+            let packets = recent.by_direction();
+            let balance = Balance { packets, elapsed: *elapsed, losses, ledger, cost: None };
+            Object::of_summary(Kind::Interval, View::Stream, &balance, recent, zone)
+        };
+        let text = |out: &mut Vec<u8>| {
+            write!(out, "net-latency: ")?;
+            ledger.write(out)?;
+            recent.write(zone, out)
+        };
+        say(|out| write_footer(self.options.footer, out, text, object));
         recent.clear();
     }
 }

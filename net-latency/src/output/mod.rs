@@ -10,11 +10,13 @@ pub(crate) mod schema;
 mod sink;
 mod text;
 
-use std::ffi::OsStr;
+use std::{ffi::OsStr, io};
+
+use serde::Serialize;
 
 use crate::clock::Zone;
 use crate::packet::event::Event;
-use crate::request::{Format, Stages};
+use crate::request::{FooterFormat, Format, Stages};
 
 pub(crate) use csv::put_csv_name;
 pub(crate) use json::{put_json_name, write_json};
@@ -29,6 +31,24 @@ pub fn header(format: Format, stages: Stages) -> &'static [u8] {
         (Format::Csv, Stages::Basic) => &csv::HEADER,
         (Format::Csv, Stages::Fine) => &csv::FINE_HEADER,
     }
+}
+
+/// Writes a footer in its form: by `text`, or as the JSON object that `object` makes.
+///
+/// # Errors
+/// When `text` fails.
+pub(crate) fn write_footer<T: Serialize>(
+    form: FooterFormat,
+    out: &mut Vec<u8>,
+    text: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    object: impl FnOnce() -> T,
+) -> io::Result<()> {
+    match form {
+        FooterFormat::Text => text(out)?,
+        FooterFormat::Json => write_json(&object(), out),
+        FooterFormat::None => {}
+    }
+    Ok(())
 }
 
 /// Whether lines show what takes a look at more than the record: names of the device and the network namespace, a process'

@@ -14,7 +14,7 @@ use crate::{
         object::{Head, Kind, View},
     },
     escape::write_name,
-    output::write_json,
+    output::write_footer,
     packet::event::address,
     request::FooterFormat,
     run::connections::lost,
@@ -155,14 +155,7 @@ impl Footer<'_> {
     }
 
     pub(super) fn write(&self, form: FooterFormat, out: &mut Vec<u8>) -> io::Result<()> {
-        match form {
-            FooterFormat::Text => self.write_text(out),
-            FooterFormat::Json => {
-                write_json(&Object::new(self), out);
-                Ok(())
-            }
-            FooterFormat::None => Ok(()),
-        }
+        write_footer(form, out, |out| self.write_text(out), || Object::new(self))
     }
 
     fn write_text(&self, out: &mut Vec<u8>) -> io::Result<()> {

@@ -2,16 +2,13 @@
 
 mod queues;
 
-use std::{
-    io::{self, Write as _},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::{task::yield_now, time::sleep};
 
 use self::queues::Queues;
-use super::Alarm;
+use super::{Alarm, write_replayed};
 use crate::{
     accounting::{Balance, Footer, LeftOut, Losses, Packet, Summary, object::View, tcp::Connections},
     clock::{Clock, LazyClock, monotonic_ns},
@@ -258,26 +255,10 @@ async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failu
     model.finish();
     let written = write(config, &model, None, &mut sink);
     if config.footer != FooterFormat::None {
-        say(|out| write_replayed(&replay, &summary, config, out));
+        say(|out| write_replayed(&replay, &summary, None, ["judged", "read"], config.zone, out));
     }
     let whole = replay.tally().map_or(Ok(()), |tally| tally.check_whole("verdict"));
     written.and(whole)
-}
-
-/// The figures of the packets that were read.
-fn write_replayed(
-    replay: &Replay,
-    summary: &Summary,
-    config: &DiagnoseConfig,
-    out: &mut Vec<u8>,
-) -> io::Result<()> {
-    let [packets_in, packets_out] = summary.by_direction();
-    writeln!(out, "net-latency: {packets_in} packets in, {packets_out} out")?;
-    summary.write(config.zone, out)?;
-    let (shown, filtered) = (summary.packets(), replay.filtered());
-    writeln!(out, "  {} lines read: {shown} judged, {filtered} filtered", shown + filtered)?;
-    replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
-    if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not read to its end") }
 }
 
 /// Writes the verdict, as far as its reader takes it.

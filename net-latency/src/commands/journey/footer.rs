@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::summary::{StageObject, Summary};
 use crate::{
     accounting::{Human, object::Head},
-    output::write_json,
+    output::write_footer,
     request::FooterFormat,
 };
 
@@ -47,14 +47,7 @@ impl Footer {
         filtered: &str,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
-        match form {
-            FooterFormat::Text => self.write_text(summary, filtered, out),
-            FooterFormat::Json => {
-                write_json(self, out);
-                Ok(())
-            }
-            FooterFormat::None => Ok(()),
-        }
+        write_footer(form, out, |out| self.write_text(summary, filtered, out), || self)
     }
 
     fn write_text(&self, summary: &Summary, filtered: &str, out: &mut Vec<u8>) -> io::Result<()> {

@@ -26,12 +26,7 @@ mod verdict;
 mod view;
 mod window;
 
-use std::{
-    io::{self, Write as _},
-    ops::ControlFlow,
-    os::fd::OwnedFd,
-    time::Duration,
-};
+use std::{io, ops::ControlFlow, os::fd::OwnedFd, time::Duration};
 
 use anyhow::Context as _;
 use net_latency_common::Direction;
@@ -53,9 +48,10 @@ use self::{
     verdict::Verdict,
     view::{End, Status, View},
 };
+use super::write_replayed;
 use crate::{
-    accounting::{Balance, Footer, Human, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
-    clock::{Clock, LazyClock, Zone, monotonic_ns},
+    accounting::{Balance, Footer, LeftOut, Losses, Packet, Summary, object, tcp::Connections},
+    clock::{Clock, LazyClock, monotonic_ns},
     diagnosis::Headline,
     error::Failure,
     kernel::{owners, ports},
@@ -448,7 +444,8 @@ impl<'a> Top<'a> {
             }
             Feed::Log(replay) => {
                 if config.footer != FooterFormat::None {
-                    say(|out| write_replayed(&replay, &summary, elapsed, config.zone, out));
+                    let did = ["shown", "played"];
+                    say(|out| write_replayed(&replay, &summary, Some(elapsed), did, config.zone, out));
                 }
                 match replay.tally().filter(|_| is_over) {
                     Some(tally) => tally.check_whole("replay"),
@@ -457,22 +454,4 @@ impl<'a> Top<'a> {
             }
         }
     }
-}
-
-/// The figures at the end of a replay.
-fn write_replayed(
-    replay: &Replay,
-    summary: &Summary,
-    elapsed: Duration,
-    zone: Zone,
-    out: &mut Vec<u8>,
-) -> io::Result<()> {
-    let [packets_in, packets_out] = summary.by_direction();
-    let elapsed = Human(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
-    writeln!(out, "net-latency: {packets_in} packets in, {packets_out} out in {elapsed} of log")?;
-    summary.write(zone, out)?;
-    let (shown, filtered) = (summary.packets(), replay.filtered());
-    writeln!(out, "  {} lines read: {shown} shown, {filtered} filtered", shown + filtered)?;
-    replay.notes().iter().try_for_each(|note| writeln!(out, "  {note}"))?;
-    if replay.is_over() { Ok(()) } else { writeln!(out, "  the log was not played to its end") }
 }

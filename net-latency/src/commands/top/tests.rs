@@ -595,7 +595,15 @@ fn screen_of(top: &mut super::Top<'_>, size: (u16, u16)) -> String {
 fn footer_of(top: &super::Top<'_>) -> String {
     let super::Feed::Log(replay) = &top.feed else { panic!("this is a log") };
     let mut out = Vec::new();
-    super::write_replayed(replay, &top.summary, top.elapsed(), Zone::UTC, &mut out).expect("memory");
+    super::write_replayed(
+        replay,
+        &top.summary,
+        Some(top.elapsed()),
+        ["shown", "played"],
+        Zone::UTC,
+        &mut out,
+    )
+    .expect("memory");
     String::from_utf8(out).expect("UTF-8")
 }
 
