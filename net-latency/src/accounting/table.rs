@@ -11,7 +11,7 @@ use super::{
     unknown::Reasons,
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
-use crate::packet::stages::{columns, parts as parts_of, split};
+use crate::packet::stages::{columns, dir, parts as parts_of, split};
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::way_mut`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -209,7 +209,7 @@ impl Table {
                     Some((_, stage)) => stage.column.to_owned(),
                     None => names.get(*row).copied().unwrap_or("total").to_owned(),
                 };
-                write!(out, "  {:4}{name:7}", if *row == 0 { direction_name(direction) } else { "" })?;
+                write!(out, "  {:4}{name:7}", if *row == 0 { dir(direction) } else { "" })?;
                 write_row(&times.figures(), out)?;
             }
         }
@@ -248,12 +248,4 @@ fn write_row(figures: &Figures, out: &mut impl io::Write) -> io::Result<()> {
         write!(out, "{:>9}", figures.unknown)?;
     }
     writeln!(out)
-}
-
-/// Its name in tables.
-pub(super) fn direction_name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::In => "in",
-        Direction::Out => "out",
-    }
 }

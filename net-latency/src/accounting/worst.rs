@@ -4,13 +4,13 @@ use std::{io, net::SocketAddr};
 
 use net_latency_common::Direction;
 
-use super::{human::Human, packet::Packet, table::direction_name};
+use super::{human::Human, packet::Packet};
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
     escape::write_name,
     packet::{
         event::COLUMNS,
-        stages::{Stage, parts, stages},
+        stages::{Stage, dir, parts, stages},
     },
 };
 
@@ -149,7 +149,7 @@ fn write_packet(packet: &Packet<'_>, time: &mut TimeText, out: &mut Vec<u8>) -> 
         None => write!(out, "{:19}", "-")?,
     }
     let whole = packet.whole().map_or_else(|| "-".to_owned(), |ns| Human(ns).to_string());
-    write!(out, " {:4}{whole:>7}  ", direction_name(packet.direction))?;
+    write!(out, " {:4}{whole:>7}  ", dir(packet.direction))?;
     match (culprit(packet), packet.whole()) {
         (None, _) => out.push(b'-'),
         (Some((stage, ns)), Some(whole)) => {

@@ -127,6 +127,15 @@ pub(crate) const fn dir(direction: Direction) -> &'static str {
     }
 }
 
+/// The other one.
+#[must_use]
+pub(crate) const fn opposite(direction: Direction) -> Direction {
+    match direction {
+        Direction::In => Direction::Out,
+        Direction::Out => Direction::In,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use crate::{
     clock::{TimeStyle, TimeText},
     output::write_json,
     packet::stages::dir,
+    request::choice::Choice as _,
 };
 
 /// Appends the object of a page, and a newline.
@@ -125,15 +126,5 @@ fn who(identity: &Identity) -> Option<Who> {
 
 /// The word of `--by`.
 fn by(by: GroupBy) -> &'static str {
-    match by {
-        GroupBy::Stage => "stage",
-        GroupBy::Pid => "pid",
-        GroupBy::Process => "process",
-        GroupBy::Comm => "comm",
-        GroupBy::Port => "port",
-        GroupBy::Connection => "connection",
-        GroupBy::Host => "host",
-        GroupBy::Interface => "interface",
-        GroupBy::Cgroup => "cgroup",
-    }
+    GroupBy::ALL.iter().find(|(one, ..)| *one == by).map_or("", |(_, word, _)| *word)
 }

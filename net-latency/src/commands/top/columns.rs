@@ -3,7 +3,7 @@
 use net_latency_common::Direction;
 
 use super::place::Place;
-use crate::request::SortBy;
+use crate::{packet::stages::dir, request::SortBy};
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl Column {
     pub(super) fn long_title(self) -> String {
         match self.direction() {
             Some(direction) if !matches!(self, Self::Rate(_)) => {
-                format!("{} {}", self.title(), name(direction))
+                format!("{} {}", self.title(), dir(direction))
             }
             _ => self.title().to_owned(),
         }
@@ -171,14 +171,6 @@ impl Column {
             Self::Trend(_) => Self::Trend(direction),
             other => other,
         }
-    }
-}
-
-/// The word for a direction.
-pub(super) fn name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::In => "in",
-        Direction::Out => "out",
     }
 }
 

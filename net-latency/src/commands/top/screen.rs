@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use net_latency_common::Direction;
 use ratatui_core::buffer::Buffer;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    columns,
     failed::LATELY_NS,
     help,
     paint::{Canvas, Ink},
@@ -19,7 +17,10 @@ use super::{
     view::{End, View},
     window::Traffic,
 };
-use crate::diagnosis::Headline;
+use crate::{
+    diagnosis::Headline,
+    packet::stages::{dir, opposite},
+};
 
 /// Height from which the stages of the selected row have a place below the table.
 const TALL: u16 = 32;
@@ -210,7 +211,7 @@ fn setting(view: &View<'_>) -> String {
     let status = view.status;
     let mut text = format!("{}, {}, ", status.source, since(status.elapsed));
     if matches!(view.state.place, Place::Packets(_)) {
-        text.push_str(&format!("slowest {}, ", columns::name(view.state.shown)));
+        text.push_str(&format!("slowest {}, ", dir(view.state.shown)));
     }
     let window = match view.state.place {
         Place::Failed => Duration::from_nanos(LATELY_NS),
@@ -270,11 +271,7 @@ fn foot(view: &View<'_>, canvas: &mut Canvas<'_>, y: u16) {
         canvas.put((x, y), 1, " ", Ink::Selected);
         return;
     }
-    let other = match view.state.shown {
-        Direction::In => Direction::Out,
-        Direction::Out => Direction::In,
-    };
-    let turn = columns::name(other);
+    let turn = dir(opposite(view.state.shown));
     let back = if view.state.place == Place::Processes { "" } else { "back" };
     let freeze = if view.state.is_frozen { "go on" } else { "freeze" };
     let hints: &[(&str, &str)] = if view.state.is_help {

@@ -3,7 +3,6 @@
 use net_latency_common::Direction;
 
 use super::{
-    columns::name,
     model::Protocols,
     paint::{Canvas, Ink},
     place::Place,
@@ -13,7 +12,7 @@ use super::{
     window::{ANSWER, FIRST_PART, Figures, RTT, TOTAL, TRANSIT},
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
-use crate::packet::stages::parts;
+use crate::packet::stages::{dir, parts};
 
 /// Lines that it takes, with fine stages or without.
 pub(super) const fn height(has_parts: bool) -> u16 {
@@ -62,7 +61,7 @@ fn draw_direction(
     canvas.put(
         (x, y),
         WIDTH,
-        &format!("{:8}{:>6}{:>6}{:>6}", name(direction), "P50", "P99", "MAX"),
+        &format!("{:8}{:>6}{:>6}{:>6}", dir(direction), "P50", "P99", "MAX"),
         Ink::Header,
     );
     // What splits the last stage, or follows it, stands between that and the total.

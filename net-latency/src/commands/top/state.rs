@@ -10,7 +10,7 @@ use super::{
     model::ConnectionKey,
     place::{PLACES, Place},
 };
-use crate::request::SortBy;
+use crate::{packet::stages::opposite, request::SortBy};
 
 /// Longest filter, in characters.
 const LONGEST_FILTER: usize = 60;
@@ -179,10 +179,7 @@ impl State {
     }
 
     fn turn(&mut self) {
-        self.shown = match self.shown {
-            Direction::In => Direction::Out,
-            Direction::Out => Direction::In,
-        };
+        self.shown = opposite(self.shown);
         // What it is sorted by turns too.
         for sort in &mut self.sorts {
             sort.by = sort.by.towards(self.shown);

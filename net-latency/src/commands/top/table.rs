@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     clock::{TimeStyle, TimeText},
-    packet::event::{Protocol, flag_names},
+    packet::{
+        event::{Protocol, flag_names},
+        stages::opposite,
+    },
 };
 
 /// Draws it from line `y` to before line `bottom`.
@@ -93,13 +96,6 @@ fn draw_directions(canvas: &mut Canvas<'_>, placed: &[Placed], y: u16) {
         };
         let text = texts.into_iter().find(|text| text.len() <= usize::from(width)).unwrap_or_default();
         canvas.put((first.x, y), width, text, Ink::Weak);
-    }
-}
-
-fn opposite(direction: Direction) -> Direction {
-    match direction {
-        Direction::In => Direction::Out,
-        Direction::Out => Direction::In,
     }
 }
 

@@ -1,11 +1,9 @@
 //! Which packets are traced, in the words of the command line.
 
 use crate::{
-    packet::event::IpVersion,
+    packet::{event::IpVersion, stages::dir},
     request::{PacketFilter, network::net_text},
 };
-
-use super::columns::name;
 
 /// The options that make this filter; empty if all packets with data are traced.
 pub(super) fn options(filter: &PacketFilter) -> String {
@@ -41,7 +39,7 @@ pub(super) fn options(filter: &PacketFilter) -> String {
         IpVersion::V4 => "-4".to_owned(),
         IpVersion::V6 => "-6".to_owned(),
     }));
-    options.extend(direction.map(|direction| format!("--direction {}", name(direction))));
+    options.extend(direction.map(|direction| format!("--direction {}", dir(direction))));
     options.extend(mark.map(|mark| format!("--mark {mark}")));
     options.extend(slower.map(|least| format!("--slower {least:?}")));
     options.extend(sample.map(|count| format!("--sample 1/{count}")));
