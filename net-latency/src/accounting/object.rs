@@ -6,14 +6,14 @@ use net_latency_common::Direction;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{
-    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, drops::DroppedAt, losses,
-    table::FIRST_PART, tcp::Tcp, worst::culprit,
+    Balance, Cost, Figures, Packet, Percentiles, Reasons, Summary, drops::DroppedAt, losses, tcp::Tcp,
+    worst::culprit,
 };
 use crate::{
     clock::{TimeStyle, TimeText, Zone},
     packet::{
         event::{COLUMNS, Protocol},
-        stages::{dir, parts, stages as stages_of},
+        stages::{dir, of_row, stages as stages_of},
     },
 };
 
@@ -205,10 +205,7 @@ impl Stage {
         Self {
             dir: dir(direction),
             proto: protocol.name(),
-            stage: match parts(direction, protocol).find(|(part, _)| FIRST_PART + part == row) {
-                Some((_, part)) => part.field,
-                None => fields(direction, protocol).get(row).copied().unwrap_or("total_ns"),
-            },
+            stage: of_row(direction, protocol, row).map_or("total_ns", |stage| stage.field),
             count,
             min_ns,
             percentiles,

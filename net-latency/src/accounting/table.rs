@@ -11,7 +11,7 @@ use super::{
     unknown::Reasons,
 };
 use crate::packet::event::{COLUMNS, PARTS, Protocol};
-use crate::packet::stages::{columns, dir, parts as parts_of, split};
+use crate::packet::stages::{dir, of_row, parts as parts_of, split};
 
 /// The ways a packet can go, in the order in which they are shown. [`Table::way_mut`] knows it too.
 const WAYS: [(Direction, Protocol); 4] = [
@@ -122,7 +122,7 @@ fn add(times: &mut Times, ns: Option<u64>, reason: impl FnOnce() -> Option<Optio
 }
 
 /// The number of the first part's row, behind those of the columns and the total.
-pub(super) const FIRST_PART: usize = COLUMNS + 1;
+const FIRST_PART: usize = COLUMNS + 1;
 
 /// The times of all packets. Its size does not depend on their number (about 300 KiB).
 #[derive(Debug)]
@@ -196,19 +196,15 @@ impl Table {
         write!(out, "{:13}", "")?;
         write_head(unknown, out)?;
         for (direction, protocol, way) in seen() {
-            let names = columns(direction, protocol);
             // The parts stand below the last column.
             let (whole, parts): (Vec<_>, Vec<_>) =
                 way.rows(direction, protocol).partition(|(row, _)| *row < FIRST_PART);
             let (columns, total) = whole.split_at(COLUMNS);
             for (row, times) in columns.iter().chain(&parts).chain(total) {
-                let part = parts_of(direction, protocol).find(|(part, _)| FIRST_PART + part == *row);
-                let name = match part {
-                    // Those of an incoming packet split the column above; an outgoing one's follow it.
-                    Some((_, stage)) if direction == Direction::In => format!("  {}", stage.column),
-                    Some((_, stage)) => stage.column.to_owned(),
-                    None => names.get(*row).copied().unwrap_or("total").to_owned(),
-                };
+                let name = of_row(direction, protocol, *row).map_or("total", |stage| stage.column);
+                // The parts of an incoming packet split the column above; an outgoing one's follow it.
+                let indent = if *row >= FIRST_PART && direction == Direction::In { "  " } else { "" };
+                let name = format!("{indent}{name}");
                 write!(out, "  {:4}{name:7}", if *row == 0 { dir(direction) } else { "" })?;
                 write_row(&times.figures(), out)?;
             }

@@ -1,6 +1,6 @@
 //! All metrics, from the counts.
 
-use net_latency_common::{Direction, ROW_TOTAL, ROWS, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP, Unknown, row};
+use net_latency_common::{Direction, ROW_TOTAL, TRAFFIC_KINDS, Unknown, row};
 
 use super::{
     cells::{Cells, rows},
@@ -107,7 +107,7 @@ impl Figures<'_> {
     fn packets(&self) -> MetricFamily {
         let mut family = counter("net_latency_packets_total", "Packets counted.");
         for traffic in 0..TRAFFIC_KINDS {
-            let (direction, protocol) = of(traffic);
+            let (direction, protocol) = stages::way(traffic);
             let labels = [("direction", stages::dir(direction)), ("protocol", protocol.name())];
             family.add(&labels, self.groups.all().packets(traffic) as f64);
         }
@@ -130,7 +130,7 @@ impl Figures<'_> {
 
     fn add_stages(&self, family: &mut MetricFamily, values: &[&str], cells: &Cells) {
         for (traffic, column) in rows() {
-            let (direction, protocol) = of(traffic);
+            let (direction, protocol) = stages::way(traffic);
             let Some(stage) = stage(direction, protocol, column) else { continue };
             let Some(histogram) = cells.histogram(row(traffic, column)) else { continue };
             let mut labels =
@@ -147,7 +147,7 @@ impl Figures<'_> {
         );
         let all = self.groups.all();
         for traffic in (0..TRAFFIC_KINDS).filter(|traffic| all.packets(*traffic) > 0) {
-            let (direction, protocol) = of(traffic);
+            let (direction, protocol) = stages::way(traffic);
             for (reason, count) in Unknown::ALL.into_iter().zip(all.unknown(traffic)) {
                 let labels = [
                     ("direction", stages::dir(direction)),
@@ -170,21 +170,12 @@ fn build() -> MetricFamily {
     family.with(&[("version", env!("CARGO_PKG_VERSION"))], 1.0)
 }
 
-fn of(traffic: u32) -> (Direction, Protocol) {
-    let direction = if traffic & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out };
-    (direction, if traffic & TRAFFIC_UDP == 0 { Protocol::Tcp } else { Protocol::Udp })
-}
-
 /// `None` for a part that such packets don't have.
 fn stage(direction: Direction, protocol: Protocol, row: u32) -> Option<&'static str> {
     if row == ROW_TOTAL {
         return Some(TOTAL);
     }
-    let Some(part) = row.checked_sub(ROWS) else {
-        return Some(stages::columns(direction, protocol)[row as usize]);
-    };
-    let mut parts = stages::parts(direction, protocol);
-    parts.find(|(number, _)| *number == part as usize).map(|(_, stage)| stage.column)
+    stages::of_row(direction, protocol, row as usize).map(|stage| stage.column)
 }
 
 #[cfg(test)]
@@ -192,7 +183,7 @@ mod tests {
     use std::{collections::BTreeSet, convert::Infallible, fs, path::Path, time::Instant};
 
     use insta::assert_snapshot;
-    use net_latency_common::{CellKey, PART_CPU, UNKNOWN, bucket};
+    use net_latency_common::{CellKey, PART_CPU, ROWS, TRAFFIC_OUT, TRAFFIC_UDP, UNKNOWN, bucket};
     use regex_lite::Regex;
 
     use super::super::{

@@ -1,6 +1,6 @@
 //! The stages of a line, by name: what text, JSON, CSV, hints and tables call them stands here and nowhere else.
 
-use net_latency_common::Direction;
+use net_latency_common::{Direction, TRAFFIC_OUT, TRAFFIC_UDP};
 
 use super::event::{COLUMNS, PARTS, Protocol};
 
@@ -109,6 +109,22 @@ pub(crate) const fn crossed(direction: Direction, protocol: Protocol) -> [usize;
 pub(crate) const fn stages(direction: Direction, protocol: Protocol) -> [Stage; COLUMNS] {
     let [first, second, third] = crossed(direction, protocol);
     [STAGES[first], STAGES[second], STAGES[third]]
+}
+
+/// The stage of a row: of a column, or of a part behind columns and total; `None` for the total, and for what such packets don't have.
+#[must_use]
+pub(crate) fn of_row(direction: Direction, protocol: Protocol, row: usize) -> Option<Stage> {
+    match row.checked_sub(COLUMNS + 1) {
+        Some(part) => Some(FINE_STAGES[(*split(direction, protocol).get(part)?)?]),
+        None => stages(direction, protocol).get(row).copied(),
+    }
+}
+
+/// Direction and protocol of a kind of traffic.
+#[must_use]
+pub(crate) const fn way(traffic: u32) -> (Direction, Protocol) {
+    let direction = if traffic & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out };
+    (direction, if traffic & TRAFFIC_UDP == 0 { Protocol::Tcp } else { Protocol::Udp })
 }
 
 /// Names of the columns of a line, in display order.

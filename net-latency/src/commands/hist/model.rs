@@ -2,13 +2,13 @@
 
 use std::cmp::Reverse;
 
-use net_latency_common::{CellKey, Direction, FINE_ROWS, ROW_TOTAL, TRAFFIC_KINDS, TRAFFIC_OUT, TRAFFIC_UDP};
+use net_latency_common::{CellKey, Direction, FINE_ROWS, ROW_TOTAL, TRAFFIC_KINDS};
 
 use crate::{
     accounting::{KernelTimes, Reasons, object::Stage},
     packet::{
         event::{COLUMNS, Protocol},
-        stages::{Stage as Name, parts, stages as columns},
+        stages::{Stage as Name, of_row, parts, way},
     },
 };
 
@@ -63,11 +63,10 @@ impl Way {
     /// Its rows: the columns, the total, and the parts if there are any.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let has_parts = self.rows[COLUMNS + 1..].iter().any(|times| times.packets() > 0);
-        let stages = columns(self.direction, self.protocol).map(Some).into_iter().chain([None]);
         let parts = parts(self.direction, self.protocol).filter(move |_| has_parts);
-        let parts = parts.map(|(part, stage)| (COLUMNS + 1 + part, Some(*stage)));
-        let all = stages.enumerate().chain(parts);
-        all.map(|(number, stage)| Row { number, stage, times: &self.rows[number] })
+        let all = (0..=COLUMNS).chain(parts.map(|(part, _)| COLUMNS + 1 + part));
+        let stage = |number| of_row(self.direction, self.protocol, number);
+        all.map(move |number| Row { number, stage: stage(number), times: &self.rows[number] })
     }
 
     /// The stage in which most of the time was spent. Where parts are known, those of an incoming packet are in place of its
@@ -155,10 +154,10 @@ fn ways(cells: &[(CellKey, u64)]) -> Vec<Way> {
         let of_row = cells.iter().filter(|(key, _)| key.row == row);
         KernelTimes::of(of_row.map(|(key, count)| (key.cell, *count)))
     };
-    let way = |way: u32| Way {
-        direction: if way & TRAFFIC_OUT == 0 { Direction::In } else { Direction::Out },
-        protocol: if way & TRAFFIC_UDP == 0 { Protocol::Tcp } else { Protocol::Udp },
-        rows: std::array::from_fn(|row| distribution(net_latency_common::row(way, row as u32))),
+    let way = |traffic: u32| {
+        let (direction, protocol) = way(traffic);
+        let rows = std::array::from_fn(|row| distribution(net_latency_common::row(traffic, row as u32)));
+        Way { direction, protocol, rows }
     };
     (0..TRAFFIC_KINDS).map(way).filter(|way| way.rows.iter().any(|row| row.packets() > 0)).collect()
 }
@@ -178,7 +177,7 @@ fn together(groups: &[Group]) -> Group {
 
 #[cfg(test)]
 mod tests {
-    use net_latency_common::{PART_CPU, PART_NET, PART_WAIT, ROWS, bucket, row};
+    use net_latency_common::{PART_CPU, PART_NET, PART_WAIT, ROWS, TRAFFIC_OUT, TRAFFIC_UDP, bucket, row};
 
     use super::*;
 
