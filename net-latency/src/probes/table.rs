@@ -231,16 +231,17 @@ const fn tracepoint(
     candidates: &'static [&'static str],
     btf: &'static str,
 ) -> Hook {
-    Hook {
-        direction,
-        stage,
-        protocol: None,
-        version: None,
-        candidates,
-        programs: Programs::Tracepoint { btf, kprobe: None },
-        absence: Absence::Fatal,
-        part: None,
-    }
+    let programs = Programs::Tracepoint { btf, kprobe: None };
+    Hook { programs, ..function(direction, stage, candidates, "", "") }
+}
+
+const fn all_tracepoints(
+    direction: Option<Direction>,
+    stage: Stage,
+    candidates: &'static [&'static str],
+    raw: &'static str,
+) -> Hook {
+    Hook { programs: Programs::AllTracepoints { raw }, ..function(direction, stage, candidates, "", "") }
 }
 
 /// All hooks, in the order in which a packet meets them, incoming first. They are attached from last to
@@ -248,22 +249,18 @@ const fn tracepoint(
 pub(crate) const HOOKS: [Hook; 41] = [
     // Every way by which an skb enters the stack. `netif_rx` fires in `netif_rx_internal`, for all its
     // variants; the `_entry` ones only at the drivers' entry points, not again behind a backlog or GRO.
-    Hook {
-        direction: IN,
-        stage: Stage::Drv,
-        protocol: None,
-        version: None,
-        candidates: &[
+    all_tracepoints(
+        IN,
+        Stage::Drv,
+        &[
             "netif_rx",
             "napi_gro_receive_entry",
             "napi_gro_frags_entry",
             "netif_receive_skb_entry",
             "netif_receive_skb_list_entry",
         ],
-        programs: Programs::AllTracepoints { raw: "raw_arrived" },
-        absence: Absence::Fatal,
-        part: None,
-    },
+        "raw_arrived",
+    ),
     // The core functions serve single packets and lists; `ip_rcv` sees single packets only.
     function(IN, Stage::Ip, &["ip_rcv_core", "ip_rcv"], "fentry_in_ip4", "kprobe_in_ip4").v4(),
     function(IN, Stage::Ip, &["ip6_rcv_core", "ipv6_rcv"], "fentry_in_ip6", "kprobe_in_ip6").v6(),
@@ -295,16 +292,7 @@ pub(crate) const HOOKS: [Hook; 41] = [
         ..tracepoint(IN, Stage::App, &["tcp_rcv_space_adjust"], "").tcp()
     },
     function(IN, Stage::App, &["skb_consume_udp"], "fentry_in_udp_app", "kprobe_in_udp_app").udp(),
-    Hook {
-        direction: IN,
-        stage: Stage::End,
-        protocol: None,
-        version: None,
-        candidates: &["kfree_skb"],
-        programs: Programs::AllTracepoints { raw: "raw_dropped" },
-        absence: Absence::Fatal,
-        part: None,
-    },
+    all_tracepoints(IN, Stage::End, &["kfree_skb"], "raw_dropped"),
     // Without these, an skb may show what an earlier one has left under its address.
     function(None, Stage::Copy, &["skb_copy_header"], "fentry_copied", "kprobe_copied"),
     function(None, Stage::Copy, &["skb_segment"], "fentry_segmented", "kprobe_segmented"),
@@ -414,14 +402,5 @@ pub(crate) const PROCESSES: [Hook; 2] = [FORK, process(&["sched_process_free"], 
 pub(crate) const FORK: Hook = process(&["sched_process_fork"], "raw_started");
 
 const fn process(tracepoint: &'static [&'static str], raw: &'static str) -> Hook {
-    Hook {
-        direction: None,
-        stage: Stage::Process,
-        protocol: None,
-        version: None,
-        candidates: tracepoint,
-        programs: Programs::AllTracepoints { raw },
-        absence: Absence::Fatal,
-        part: None,
-    }
+    all_tracepoints(None, Stage::Process, tracepoint, raw)
 }
