@@ -83,11 +83,11 @@ fn benches(criterion: &mut Criterion) {
     let clock = Clock::at(WALL_NS);
     let mut group = criterion.benchmark_group("records");
     group.throughput(Throughput::Elements(RECORDS)).measurement_time(Duration::from_secs(3));
-    let mut order = Order::new();
+    let mut order = Order::default();
     group.bench_function("in order", |bencher| {
         bencher.iter(|| drain(&mut order, &records, |record| _ = black_box(record)));
     });
-    let mut summary = Summary::new();
+    let mut summary = Summary::default();
     group.bench_function("summed up", |bencher| {
         bencher.iter(|| {
             for record in &records {

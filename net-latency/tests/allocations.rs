@@ -116,7 +116,7 @@ fn no_form_allocates_for_an_event() {
 #[test]
 fn the_summary_does_not_allocate_for_an_event() {
     let records = records();
-    let mut summary = Summary::new();
+    let mut summary = Summary::default();
     let record_all = || {
         for record in &records {
             summary.record_event(&Event::new(record, 0, None));

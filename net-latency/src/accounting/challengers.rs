@@ -94,12 +94,6 @@ impl<K: Copy + Eq + Hash> Challengers<K> {
     }
 }
 
-impl<K: Copy + Eq + Hash> Default for Challengers<K> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

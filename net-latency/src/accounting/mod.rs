@@ -66,12 +66,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Nothing seen.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Nothing seen of a run in which every hook was attached at `start`, in ns of `CLOCK_MONOTONIC`.
     #[must_use]
     pub fn since(start: u64) -> Self {
@@ -210,7 +204,7 @@ mod tests {
     }
 
     fn seen(records: &[PacketRecord]) -> Summary {
-        let mut summary = Summary::new();
+        let mut summary = Summary::default();
         for record in records {
             summary.record_event(&Event::new(record, WALL_NS, None));
         }
@@ -231,7 +225,7 @@ mod tests {
 
     #[test]
     fn nothing_seen_is_one_line() {
-        assert_snapshot!(footer(&Summary::new(), &NO_LOSS));
+        assert_snapshot!(footer(&Summary::default(), &NO_LOSS));
     }
 
     #[test]
@@ -296,6 +290,6 @@ mod tests {
         };
         assert_eq!(losses.lines(), 1 + 2 + 19 + 20 + 22 + 40 + 45);
         assert_snapshot!(footer(&seen(&[incoming()]), &losses));
-        assert_snapshot!(footer(&Summary::new(), &Losses { missed_probes: None, ..NO_LOSS }));
+        assert_snapshot!(footer(&Summary::default(), &Losses { missed_probes: None, ..NO_LOSS }));
     }
 }

@@ -389,7 +389,7 @@ pub(crate) mod tests {
     fn nothing_seen_is_as_described() {
         let losses = losses::Losses { missed_probes: None, ..losses::Losses::default() };
         let twice = Ledger { seen: 3, shown: 5, ..Ledger::default() };
-        let value = valid(&footer(&Summary::new(), &losses, &twice));
+        let value = valid(&footer(&Summary::default(), &losses, &twice));
         assert_eq!((&value["in_flight"], &value["counted_twice"]), (&json!(0), &json!(2)));
         assert_eq!((&value["skipped_calls"], &value["stages"]), (&Value::Null, &json!([])));
     }

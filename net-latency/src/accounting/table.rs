@@ -132,19 +132,14 @@ pub struct Table {
     pub(super) unknown_answers: [u64; UNKNOWNS],
 }
 
+/// Nothing seen.
 impl Default for Table {
     fn default() -> Self {
-        Self::new()
+        Self { ways: WAYS.map(|_| Way::new()), unknown_answers: [0; UNKNOWNS] }
     }
 }
 
 impl Table {
-    /// Nothing seen.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { ways: WAYS.map(|_| Way::new()), unknown_answers: [0; UNKNOWNS] }
-    }
-
     /// Forgets everything and keeps the memory.
     pub fn clear(&mut self) {
         self.ways.iter_mut().for_each(Way::clear);

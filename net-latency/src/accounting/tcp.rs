@@ -293,7 +293,7 @@ impl Connections {
     /// requests and answers, as where only some packets are seen.
     #[must_use]
     pub fn new(ephemeral: Option<u32>) -> Self {
-        Self { ephemeral, ends: Places::new(), transits: Transits::new(), tcp: Tcp::default() }
+        Self { ephemeral, ends: Places::new(), transits: Transits::default(), tcp: Tcp::default() }
     }
 
     /// Adds a packet.

@@ -240,12 +240,6 @@ pub(crate) struct Transits<K> {
 }
 
 impl<K: Copy> Transits<K> {
-    /// None yet.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self { own: Places::new(), connections: Places::new() }
-    }
-
     /// Takes one end's line of a segment; `receiver` counts if that is the receiver's. Once both are known: the receiver, and how long it
     /// took, in ns.
     pub(crate) fn see(&mut self, passage: &Passage, receiver: K) -> Option<(K, u64)> {
@@ -276,9 +270,10 @@ impl<K: Copy> Transits<K> {
     }
 }
 
+/// None yet.
 impl<K: Copy> Default for Transits<K> {
     fn default() -> Self {
-        Self::new()
+        Self { own: Places::new(), connections: Places::new() }
     }
 }
 
@@ -316,7 +311,7 @@ mod tests {
 
     /// None yet, of a host that is known to have both addresses.
     fn of_host<K: Copy>() -> Transits<K> {
-        let mut transits = Transits::new();
+        let mut transits = Transits::default();
         for address in ENDS {
             transits.own.find(&SocketAddr::from(address).ip(), (1, 0), |_, ()| {});
         }
@@ -359,7 +354,7 @@ mod tests {
 
     #[test]
     fn connections_to_other_hosts_take_no_place() {
-        let mut transits = Transits::new();
+        let mut transits = Transits::default();
         assert_eq!(transits.see(&left(0, 10), ()), None);
         assert_eq!(transits.connections.iter_mut().count(), 0);
         // The receiver's line shows that both are here; the first segment's time was not kept.

@@ -90,7 +90,7 @@ impl Names {
             if is_by_cgroup { fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
         let mut names = Self {
             by,
-            devices: (by == ExportBy::Interface).then(Devices::new),
+            devices: (by == ExportBy::Interface).then(Devices::default),
             hierarchy: unified_hierarchy(&mounts),
             cgroups: FxHashMap::default(),
             walks: 0,

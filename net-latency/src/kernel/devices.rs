@@ -41,19 +41,6 @@ impl Name {
 }
 
 impl Devices {
-    /// An empty cache. Which namespaces there are it learns now: later, without privileges, the kernel does not tell.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self {
-            own: netns::own(),
-            members: Members::find(),
-            names: FxHashMap::default(),
-            elsewhere: FxHashMap::default(),
-            failed: FxHashSet::default(),
-            last: None,
-        }
-    }
-
     /// The name of the device with this index in the namespace with this inode number. The process, 0 for none, may be in it.
     pub(crate) fn name(&mut self, netns: u32, ifindex: u32, pid: u32) -> Option<&[u8]> {
         if self.last.is_none_or(|(last, _)| last != (netns, ifindex)) {
@@ -93,9 +80,17 @@ impl Devices {
     }
 }
 
+/// An empty cache. Which namespaces there are it learns now: later, without privileges, the kernel does not tell.
 impl Default for Devices {
     fn default() -> Self {
-        Self::new()
+        Self {
+            own: netns::own(),
+            members: Members::find(),
+            names: FxHashMap::default(),
+            elsewhere: FxHashMap::default(),
+            failed: FxHashSet::default(),
+            last: None,
+        }
     }
 }
 
@@ -129,7 +124,7 @@ mod tests {
 
     #[test]
     fn loopback_has_its_name_here_and_none_elsewhere() {
-        let mut devices = Devices::new();
+        let mut devices = Devices::default();
         let here = devices.own.expect("/proc is mounted");
         // Linux registers loopback first in every namespace (`LOOPBACK_IFINDEX`).
         assert_eq!(devices.name(here, 1, 0), Some(b"lo".as_slice()));
@@ -140,7 +135,7 @@ mod tests {
 
     #[test]
     fn devices_of_others_are_those_that_a_process_in_there_sees() {
-        let mut devices = Devices::new();
+        let mut devices = Devices::default();
         let here = devices.own.take().expect("/proc is mounted");
         for pid in [0, u32::MAX, std::process::id()] {
             assert_eq!(devices.name(here, 1, pid), Some(b"lo".as_slice()));

@@ -28,12 +28,6 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// An empty cache.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self { own: own(), names: FxHashMap::default(), is_fresh: false }
-    }
-
     /// The name of the namespace with this inode number. The name of a pod that owns it says more than a random one.
     pub(crate) fn name<'a>(&'a mut self, netns: u32, pod: Option<&'a [u8]>) -> Option<&'a [u8]> {
         if !self.is_fresh {
@@ -56,9 +50,10 @@ impl Namespaces {
     }
 }
 
+/// An empty cache.
 impl Default for Namespaces {
     fn default() -> Self {
-        Self::new()
+        Self { own: own(), names: FxHashMap::default(), is_fresh: false }
     }
 }
 
@@ -149,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_pod_s_name_goes_before_one_that_was_drawn() {
-        let mut namespaces = Namespaces { is_fresh: true, ..Namespaces::new() };
+        let mut namespaces = Namespaces { is_fresh: true, ..Namespaces::default() };
         namespaces.names.insert(7, (*b"cni-1b4d7a9e").into());
         namespaces.names.insert(8, (*b"red").into());
         let pod = Some(&b"shop/web"[..]);
@@ -172,7 +167,7 @@ mod tests {
 
     #[test]
     fn numbers_are_looked_up_again_after_a_refresh() {
-        let mut namespaces = Namespaces::new();
+        let mut namespaces = Namespaces::default();
         namespaces.names.insert(7, (*b"red").into());
         namespaces.is_fresh = true;
         assert_eq!(namespaces.name(7, None), Some(&b"red"[..]));

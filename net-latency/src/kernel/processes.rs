@@ -57,18 +57,6 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// An empty cache.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self {
-            usable: proc_is_initial(),
-            known: FxHashMap::default(),
-            pods: Pods::default(),
-            pods_are_fresh: false,
-            text: Vec::new(),
-        }
-    }
-
     /// The process with this number in the initial PID namespace. It has this name, and lived at `wall_ns`.
     pub(crate) fn find(&mut self, pid: u32, name: [u8; COMM_LEN], wall_ns: i64) -> Option<&Process> {
         if !self.usable || pid == 0 {
@@ -95,9 +83,16 @@ impl Processes {
     }
 }
 
+/// An empty cache.
 impl Default for Processes {
     fn default() -> Self {
-        Self::new()
+        Self {
+            usable: proc_is_initial(),
+            known: FxHashMap::default(),
+            pods: Pods::default(),
+            pods_are_fresh: false,
+            text: Vec::new(),
+        }
     }
 }
 
@@ -168,7 +163,7 @@ mod tests {
     #[test]
     fn processes_are_asked_once_and_again_after_a_refresh() {
         let own = std::process::id();
-        let mut processes = Processes { usable: true, ..Processes::new() };
+        let mut processes = Processes { usable: true, ..Processes::default() };
         let found = processes.find(own, NAME, i64::MAX).cloned();
         assert!(found.as_ref().is_some_and(|process| process.number.is_some()));
         let other = Process { number: Some(1_000_000), container: Some(*b"0123456789ab"), pod: None };
@@ -184,7 +179,7 @@ mod tests {
 
     #[test]
     fn unknown_is_none() {
-        let mut processes = Processes { usable: true, ..Processes::new() };
+        let mut processes = Processes { usable: true, ..Processes::default() };
         // More than any kernel allows (`PID_MAX_LIMIT`).
         assert_eq!(processes.find(u32::MAX, NAME, i64::MAX), None);
         assert_eq!(processes.find(0, NAME, i64::MAX), None);

@@ -21,19 +21,14 @@ pub struct Order<P> {
     hold_ns: u64,
 }
 
+/// Nothing read yet.
 impl<P: Clone> Default for Order<P> {
     fn default() -> Self {
-        Self::new()
+        Self { keys: Vec::with_capacity(ROOM), next: 0, ready: 0, hold_ns: HOLD_NS }
     }
 }
 
 impl<P: Clone> Order<P> {
-    /// Nothing read yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { keys: Vec::with_capacity(ROOM), next: 0, ready: 0, hold_ns: HOLD_NS }
-    }
-
     /// Nothing is written any more, so that nothing need be held back.
     pub fn release(&mut self) {
         self.hold_ns = 0;
@@ -125,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_newest_wait_for_those_that_come_late() {
-        let mut order = Order::new();
+        let mut order = Order::default();
         let now = 10 * HOLD_NS;
         let late = now - HOLD_NS / 2;
         assert_eq!(drain(&mut order, now, &mut [late + 1, 5, 3].into_iter()), [3, 5]);
@@ -134,7 +129,7 @@ mod tests {
 
     #[test]
     fn nothing_is_held_back_at_the_end() {
-        let mut order = Order::new();
+        let mut order = Order::default();
         assert!(drain(&mut order, 0, &mut [2, 1].into_iter()).is_empty());
         order.release();
         assert_eq!(drain(&mut order, 0, &mut [3].into_iter()), [1, 2, 3]);
@@ -160,7 +155,7 @@ mod tests {
                 })
                 .collect();
             written.sort_unstable();
-            let mut order = Order::new();
+            let mut order = Order::default();
             let mut taken = Vec::new();
             let mut rest = written.as_slice();
             for piece in pieces {

@@ -188,7 +188,7 @@ impl Capture {
         };
         Ok(Self {
             maps,
-            order: (!as_written).then(Order::new),
+            order: (!as_written).then(Order::default),
             is_fine: fine.is_some(),
             read_ns: 0,
             unfinished,

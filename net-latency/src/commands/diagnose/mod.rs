@@ -231,7 +231,7 @@ async fn replay(config: &DiagnoseConfig, logs: ReplayConfig) -> Result<(), Failu
     sink.begin();
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || true)?;
     let mut model = new_model(config);
-    let mut summary = Summary::new();
+    let mut summary = Summary::default();
     while !replay.is_over() {
         let mut is_behind = true;
         for _ in 0..BATCH {

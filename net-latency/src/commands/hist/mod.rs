@@ -66,7 +66,7 @@ async fn hist(config: &HistConfig) -> Result<(), Failure> {
     selected.are_there()?;
     let alarm = Alarm::new("packets lost just now: more --buckets, or a filter, helps", config.quiet);
     sink.begin();
-    let devices = (config.histograms.by == GroupBy::Interface).then(Devices::new);
+    let devices = (config.histograms.by == GroupBy::Interface).then(Devices::default);
     privileges::give_up(&Later { reads_names: true, ..Later::default() }, || tracer.losses().is_ok())?;
     if !config.quiet {
         tell(format_args!("tracing by {}; Ctrl-C ends it", tracer.mechanism().name()));

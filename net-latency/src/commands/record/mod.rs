@@ -454,7 +454,7 @@ impl Recorder<'_> {
         let balance =
             Balance { packets: self.packets, elapsed, losses: &losses, ledger: &ledger, cost: None };
         // A file tells about single packets.
-        let summary = &Summary::new();
+        let summary = &Summary::default();
         let footer = Footer { balance, summary, view: View::Record, zone: self.config.zone };
         self.tracer.say_footer(self.config.footer, footer)
     }

@@ -205,7 +205,7 @@ impl<'a> Top<'a> {
                 let connections = (config.footer == FooterFormat::Json).then(|| Connections::new(ephemeral));
                 Summary::since(*tracer.span.start()).with_connections(connections)
             }
-            Feed::Log(_) => Summary::new(),
+            Feed::Log(_) => Summary::default(),
         };
         Self {
             rows: Rows::new(&model, &state, look.is_ascii),

@@ -117,7 +117,7 @@ impl Model {
             now: 0,
             processes: Table::new(PROCESSES),
             connections: Table::new(CONNECTIONS),
-            transits: Transits::new(),
+            transits: Transits::default(),
             failed: Failed::default(),
             has_parts: false,
             ephemeral: None,

@@ -634,7 +634,7 @@ fn a_replay_counts_what_the_report_counts() {
     let path = directory.path().join("log");
     std::fs::write(&path, &log).expect("written");
     let mut tally = LogTally { files: 1, ..LogTally::default() };
-    let mut expected = Summary::new();
+    let mut expected = Summary::default();
     let mut reader = LogReader::new(path.display().to_string(), "report", log.as_slice());
     while reader
         .next(&mut tally, |packet| expected.record(&crate::accounting::Packet::of_log(&packet.event())))

@@ -341,7 +341,7 @@ mod tests {
             assert_eq!(large, 64 << 20);
             fs::read_to_string("/proc/self/status").expect("readable");
             fs::read_dir("/proc/self/fd").expect("readable").count();
-            assert!(crate::kernel::devices::Devices::new().name(0, 1, 0).is_none());
+            assert!(crate::kernel::devices::Devices::default().name(0, 1, 0).is_none());
             // SAFETY: the buffer has the room that the function asks for.
             let name = unsafe { libc::if_indextoname(1, [0; libc::IF_NAMESIZE].as_mut_ptr()) };
             assert!(!name.is_null());

@@ -46,7 +46,7 @@ impl<R: Read> Recorded<R> {
     /// If that can't be read.
     pub(super) fn open(source: R) -> Result<Self, Damage> {
         let (reader, head) = Reader::open(source)?;
-        let mut order = Order::new();
+        let mut order = Order::default();
         order.release();
         Ok(Self {
             reader,
