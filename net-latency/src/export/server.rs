@@ -82,8 +82,10 @@ pub(crate) type Dump = oneshot::Sender<(StatusCode, String)>;
 
 /// What a server requests from its starter.
 #[derive(Clone)]
-enum Asked {
+pub(crate) enum Asked {
+    /// Metrics.
     Metrics(mpsc::Sender<Scrape>),
+    /// Recordings.
     Dumps(mpsc::Sender<Dump>),
 }
 
@@ -96,47 +98,22 @@ pub(crate) struct Server<T> {
     _name: Option<Name>,
 }
 
-impl Server<Scrape> {
-    /// Starts to answer scrapers: those who ask for one of the `hosts`, if they come by a port: that it is alive, but not ready. The thread that reads what strangers send first does `prepare`.
+impl<T> Server<T> {
+    /// Starts to answer, those who ask for one of the `hosts` if they come by a port: that it is alive, but not ready. The thread that
+    /// reads what strangers send first does `prepare`.
     ///
     /// # Errors
     /// If there can't be another thread, or that fails.
     pub(crate) fn start(
         listener: Listener,
         hosts: Vec<String>,
+        asked: impl FnOnce(mpsc::Sender<T>) -> Asked,
         prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
     ) -> Result<Self, Failure> {
         let (sender, asks) = mpsc::channel(CONNECTIONS);
-        Self::run(listener, hosts, Asked::Metrics(sender), asks, prepare)
-    }
-}
-
-impl Server<Dump> {
-    /// [`Server::start`] for clients that request recordings.
-    ///
-    /// # Errors
-    /// As [`Server::start`].
-    pub(crate) fn start_for_dumps(
-        listener: Listener,
-        hosts: Vec<String>,
-        prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-    ) -> Result<Self, Failure> {
-        let (sender, asks) = mpsc::channel(CONNECTIONS);
-        Self::run(listener, hosts, Asked::Dumps(sender), asks, prepare)
-    }
-}
-
-impl<T> Server<T> {
-    fn run(
-        listener: Listener,
-        hosts: Vec<String>,
-        asked: Asked,
-        asks: mpsc::Receiver<T>,
-        prepare: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-    ) -> Result<Self, Failure> {
         let is_ready = Arc::new(AtomicBool::new(false));
         let service = Service {
-            asked,
+            asked: asked(sender),
             is_ready: Arc::clone(&is_ready),
             hosts: listener.is_port().then(|| hosts.into()),
             has_asked: Arc::default(),
@@ -424,7 +401,7 @@ mod tests {
     }
 
     fn start_on(listener: Listener) -> JoinHandle<()> {
-        let server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
+        let server = Server::start(listener, hosts(), Asked::Metrics, || Ok(())).expect("a thread");
         server.set_ready(true);
         thread::spawn(move || {
             // All of it, the socket's file too.
@@ -508,7 +485,7 @@ mod tests {
     #[test]
     fn recordings_are_asked_for_by_programs_only() {
         let (listener, address) = listen();
-        let server = Server::start_for_dumps(listener, hosts(), || Ok(())).expect("a thread");
+        let server = Server::start(listener, hosts(), Asked::Dumps, || Ok(())).expect("a thread");
         let post = |headers: &str| {
             ask(address, format!("POST /dump HTTP/1.1\r\nHost: {address}\r\n{headers}\r\n").as_bytes())
         };
@@ -551,7 +528,7 @@ mod tests {
     #[test]
     fn who_is_not_ready_says_so() {
         let (listener, address) = listen();
-        let server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
+        let server = Server::start(listener, hosts(), Asked::Metrics, || Ok(())).expect("a thread");
         let codes = ["/healthz", "/readyz", "/metrics"].map(|path| status(&get(address, path)).to_owned());
         assert_eq!(codes, ["200", "503", "503"]);
         // The run is over, and the thread has not noticed.
@@ -575,7 +552,7 @@ mod tests {
     #[test]
     fn too_many_connections_are_told_so_and_the_rest_goes_on() {
         let (listener, address) = listen();
-        let mut server = Server::start(listener, hosts(), || Ok(())).expect("a thread");
+        let mut server = Server::start(listener, hosts(), Asked::Metrics, || Ok(())).expect("a thread");
         server.set_ready(true);
         let mut waiting: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         for stream in &mut waiting {

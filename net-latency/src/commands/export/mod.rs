@@ -28,7 +28,7 @@ use crate::{
         listener::Listener,
         names::Names,
         process,
-        server::{Scrape, Server, gzipped, hosts},
+        server::{Asked, Scrape, Server, gzipped, hosts},
     },
     message::tell,
     request::{ExportBy, ExportConfig, Listen},
@@ -75,7 +75,7 @@ async fn export(config: &ExportConfig) -> Result<(), Failure> {
     };
     // It answers that it is alive while hooks are being attached, which takes a while.
     // Its thread reads nothing but what scrapers send.
-    let server = Server::start(listener, hosts(&config.host_names), || {
+    let server = Server::start(listener, hosts(&config.host_names), Asked::Metrics, || {
         privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
     })?;
     let tracer = Tracer::start_counting(&config.filter, config.backend, config.histograms(), config.quiet)?;

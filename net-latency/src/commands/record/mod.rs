@@ -24,7 +24,7 @@ use crate::{
     error::Failure,
     export::{
         listener::Listener,
-        server::{Dump, Server, hosts},
+        server::{Asked, Dump, Server, hosts},
     },
     message::tell,
     packet::event::is_slow,
@@ -137,7 +137,7 @@ fn serve(listen: &Listen, config: &RecordConfig) -> Result<(Server<Dump>, String
         Listen::Port(address) => format!("http://{address}"),
         socket @ Listen::Unix(_) => socket.to_string(),
     };
-    let server = Server::start_for_dumps(listener, hosts(&config.host_names), || {
+    let server = Server::start(listener, hosts(&config.host_names), Asked::Dumps, || {
         privileges::give_up_in_this_thread(&Later::default(), || true).map(drop)
     })?;
     Ok((server, address))

@@ -6,21 +6,13 @@ use std::str::FromStr;
 
 use csv_core::{ReadRecordResult, Reader};
 
-use super::fields::{Fields, Name, Values};
+use super::{
+    fields::{Fields, Name, Values},
+    skipped::Skipped,
+};
 
 /// Without these no line can be read: a header has them, and no row has them.
 const NEEDED: [&str; 3] = ["ts", "dir", "proto"];
-
-/// Why a line gives no packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
-    /// No header has come yet.
-    NoHeader,
-    /// It has more or fewer values than the header has names.
-    Width,
-    /// A value is not of its column's kind.
-    Value,
-}
 
 /// Reads the lines of one file. Each is a record of its own: the tool writes no newline inside of a value.
 #[derive(Debug, Default)]
@@ -51,15 +43,15 @@ impl Default for Splitter {
 
 impl CsvReader {
     /// The line's fields; `None` if it is a header.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Wrong> {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Fields<'_>>, Skipped> {
         self.line.split(line);
         if self.is_header() {
             self.columns = self.line.values().map(|name| Name::of(str::from_utf8(name).ok()?)).collect();
             return Ok(None);
         }
         match self.columns.len() {
-            0 => return Err(Wrong::NoHeader),
-            count if count != self.line.count => return Err(Wrong::Width),
+            0 => return Err(Skipped::NoCsv),
+            count if count != self.line.count => return Err(Skipped::Width),
             _ => {}
         }
         let mut fields = Fields::default();
@@ -116,18 +108,18 @@ fn values<'a>(text: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> 
 struct One<'a>(&'a [u8]);
 
 impl<'a> Values<'a> for One<'a> {
-    type Error = Wrong;
+    type Error = Skipped;
 
-    fn wrong(&self) -> Wrong {
-        Wrong::Value
+    fn wrong(&self) -> Skipped {
+        Skipped::Value
     }
 
-    fn number(&mut self, most: u64) -> Result<Option<u64>, Wrong> {
-        parse(self.0).filter(|number| *number <= most).map(Some).ok_or(Wrong::Value)
+    fn number(&mut self, most: u64) -> Result<Option<u64>, Skipped> {
+        parse(self.0).filter(|number| *number <= most).map(Some).ok_or(Skipped::Value)
     }
 
     #[inline]
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Wrong> {
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Skipped> {
         Ok(Some(match str::from_utf8(self.0) {
             // Nearly all of them.
             Ok(text) if memchr::memchr(b'\\', self.0).is_none() => Cow::Borrowed(text),
@@ -135,12 +127,12 @@ impl<'a> Values<'a> for One<'a> {
         }))
     }
 
-    fn address(&mut self) -> Result<Option<IpAddr>, Wrong> {
-        parse(self.0).map(Some).ok_or(Wrong::Value)
+    fn address(&mut self) -> Result<Option<IpAddr>, Skipped> {
+        parse(self.0).map(Some).ok_or(Skipped::Value)
     }
 
-    fn words(&mut self, take: impl FnMut(&str)) -> Result<(), Wrong> {
-        str::from_utf8(self.0).map_err(|_| Wrong::Value)?.split(';').for_each(take);
+    fn words(&mut self, take: impl FnMut(&str)) -> Result<(), Skipped> {
+        str::from_utf8(self.0).map_err(|_| Skipped::Value)?.split(';').for_each(take);
         Ok(())
     }
 }
@@ -189,8 +181,8 @@ mod tests {
             for line in log.split(|&byte| byte == b'\n') {
                 match reader.read(line) {
                     Ok(None) => has_header = true,
-                    Ok(Some(_)) | Err(Wrong::Width | Wrong::Value) => assert!(has_header),
-                    Err(Wrong::NoHeader) => assert!(!has_header),
+                    Ok(Some(_)) | Err(Skipped::Width | Skipped::Value) => assert!(has_header),
+                    Err(skipped) => assert!(!has_header && skipped == Skipped::NoCsv),
                 }
             }
         });
@@ -203,7 +195,7 @@ mod tests {
         }
     }
 
-    fn wrong(reader: &mut CsvReader, line: &str) -> Wrong {
+    fn wrong(reader: &mut CsvReader, line: &str) -> Skipped {
         reader.read(line.as_bytes()).expect_err("wrong")
     }
 
@@ -218,7 +210,7 @@ mod tests {
     #[test]
     fn columns_go_by_name() {
         let mut reader = CsvReader::default();
-        assert_eq!(wrong(&mut reader, "x,tcp,in"), Wrong::NoHeader);
+        assert_eq!(wrong(&mut reader, "x,tcp,in"), Skipped::NoCsv);
         assert!(matches!(reader.read(b"later,comm,proto,dir,flags,ts,ip_drv_ns"), Ok(None)));
         let fields = packet(&mut reader, "7,\"a,\"\"b\"\"\",tcp,out,control;new;gro,now,12");
         assert_eq!(fields.comm.as_deref(), Some("a,\"b\""));
@@ -226,10 +218,10 @@ mod tests {
         assert_eq!((fields.stages[STAGES.len() - 1], fields.ts.as_deref()), (Some(12), Some("now")));
         let fields = packet(&mut reader, ",,tcp,out,,now,");
         assert_eq!((fields.comm, fields.stages[STAGES.len() - 1]), (None, None));
-        assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Wrong::Width);
-        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Wrong::Width);
-        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Wrong::Value);
-        assert_eq!(wrong(&mut reader, ",,tcp,up,,now,1"), Wrong::Value);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now"), Skipped::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,1,2"), Skipped::Width);
+        assert_eq!(wrong(&mut reader, ",,tcp,out,,now,-1"), Skipped::Value);
+        assert_eq!(wrong(&mut reader, ",,tcp,up,,now,1"), Skipped::Value);
         // A second run that appends to the file may have other columns.
         assert!(matches!(reader.read(b"ts,dir,proto"), Ok(None)));
         assert_eq!(packet(&mut reader, "then,in,udp").ts.as_deref(), Some("then"));

@@ -10,29 +10,21 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use super::{
     exact,
     fields::{Fields, Name, Values},
+    skipped::Skipped,
 };
-
-/// Why a line gives no packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
-    /// It is no JSON at all.
-    Syntax,
-    /// It is an object, or a value, but of something else.
-    Content,
-}
 
 /// The fields of a line. Those that this version doesn't know are passed over.
 #[inline(always)]
-pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, Skipped> {
     exact::read(line).map_or_else(|| read_any(line), Ok)
 }
 
 /// [`read`] without the fast path for lines that are exactly as we write them.
-pub(super) fn read_any(line: &[u8]) -> Result<Fields<'_>, Wrong> {
+pub(super) fn read_any(line: &[u8]) -> Result<Fields<'_>, Skipped> {
     match serde_json::from_slice::<JsonLine<'_>>(line) {
         Ok(line) => Ok(line.0),
-        Err(error) if error.is_data() => Err(Wrong::Content),
-        Err(_) => Err(Wrong::Syntax),
+        Err(error) if error.is_data() => Err(Skipped::OtherJson),
+        Err(_) => Err(Skipped::NoJson),
     }
 }
 

@@ -13,4 +13,5 @@ pub(crate) mod read;
 pub(crate) mod record;
 mod recorded;
 pub(crate) mod replay;
+mod skipped;
 mod time;

@@ -5,12 +5,13 @@ use std::io::{self, Read};
 use anyhow::anyhow;
 
 use super::{
-    csv::{self, CsvReader},
+    csv::CsvReader,
     fields::Fields,
     json,
     lines::{Line, Lines, Unread},
     record::LogRecord,
     recorded::Recorded,
+    skipped::Skipped,
     time::TimeReader,
 };
 use crate::error::Failure;
@@ -19,47 +20,6 @@ use crate::recording::file::{Damage, MAGIC};
 /// A file in whose first lines there is nothing of ours is not read to its end.
 const PATIENCE: u64 = 1_000;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Why a line was passed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Skipped {
-    /// It is no JSON.
-    NoJson,
-    /// It is JSON, and no packet.
-    OtherJson,
-    /// It is of the text form.
-    Text,
-    /// It is no JSON, and no CSV header has come.
-    NoCsv,
-    /// It has more or fewer values than the CSV header has names.
-    Width,
-    /// A value is not of its column's kind.
-    Value,
-    /// It lacks what every packet has.
-    Incomplete,
-    /// It is longer than any of ours.
-    TooLong,
-    /// A name in it is.
-    LongName,
-}
-
-impl Skipped {
-    /// As the end of a sentence that begins with the place.
-    #[must_use]
-    pub(crate) fn reason(self) -> &'static str {
-        match self {
-            Self::NoJson => "is not valid JSON",
-            Self::OtherJson => "is not a packet's JSON, or has a value of the wrong type",
-            Self::Text => "is of the text form",
-            Self::NoCsv => "is neither JSON nor below a CSV header",
-            Self::Width => "has more or fewer values than the CSV header",
-            Self::Value => "has a value of the wrong type",
-            Self::Incomplete => "lacks a readable ts, dir or proto",
-            Self::TooLong => "is too long",
-            Self::LongName => "has a name that is too long",
-        }
-    }
-}
 
 /// What was read of some logs, and what was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -268,15 +228,10 @@ impl Parser {
         let line = line.trim_ascii_start();
         let fields: Option<Fields<'_>> = match line.first() {
             None => return Ok(None),
-            Some(b'{') => Some(json::read(line).map_err(|wrong| match wrong {
-                json::Wrong::Syntax => Skipped::NoJson,
-                json::Wrong::Content => Skipped::OtherJson,
-            })?),
-            Some(_) => self.csv.read(line).map_err(|wrong| match wrong {
-                csv::Wrong::NoHeader if is_text_form(line) => Skipped::Text,
-                csv::Wrong::NoHeader => Skipped::NoCsv,
-                csv::Wrong::Width => Skipped::Width,
-                csv::Wrong::Value => Skipped::Value,
+            Some(b'{') => Some(json::read(line)?),
+            Some(_) => self.csv.read(line).map_err(|skipped| match skipped {
+                Skipped::NoCsv if is_text_form(line) => Skipped::Text,
+                _ => skipped,
             })?,
         };
         let packet = match fields {
