@@ -18,9 +18,9 @@ mod setup;
 mod test;
 mod vm;
 
-use std::{fs, process::ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use arch::Arch;
 use clap::{Parser as _, ValueEnum as _};
 use cli::{Cli, DistArgs, Task};
@@ -74,11 +74,5 @@ fn clean() -> Result<()> {
     let of_each = Arch::value_variants()
         .iter()
         .flat_map(|&arch| [paths::tools_of(arch), paths::kernels(arch), paths::dist(arch)]);
-    for directory in of_all.into_iter().chain(of_each) {
-        if directory.exists() {
-            fs::remove_dir_all(&directory)
-                .with_context(|| format!("can't remove {}", directory.display()))?;
-        }
-    }
-    Ok(())
+    of_all.into_iter().chain(of_each).try_for_each(|directory| paths::remove(&directory))
 }

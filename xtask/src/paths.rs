@@ -1,6 +1,11 @@
 //! Where things are: the workspace, and what xtask keeps below its `target/`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
 
 use crate::arch::Arch;
 
@@ -62,4 +67,12 @@ pub(crate) fn incidents() -> PathBuf {
 /// What fuzzing leaves: its build, the inputs that it keeps for each reader, and what it found.
 pub(crate) fn fuzz() -> PathBuf {
     below_target("fuzz")
+}
+
+/// Removes a folder and all in it, if it is there.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("can't remove {}", folder.display())),
+    }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs, io,
+    env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
@@ -48,7 +48,7 @@ const BPF_TOOLS: [&str; 6] = ["bpf-linker", "clang", "llc", "llvm-config", "rust
 /// Makes the packages in `target/dist`; returns that of the tool.
 pub(super) fn pack() -> Result<PathBuf> {
     let stage = paths::crates().join("stage");
-    remove(&stage)?;
+    paths::remove(&stage)?;
     let packages = stage.join("target/package");
     copy_sources(&stage)?;
     let mut pack = cargo("package");
@@ -158,10 +158,10 @@ fn table<'a>(within: &'a mut Table, key: &str) -> Result<&'a mut Table> {
 pub(super) fn check() -> Result<()> {
     // Outside of the workspace, or cargo takes what it finds there for a part of it.
     let place = env::temp_dir().join(format!("net-latency-crates-{}", std::process::id()));
-    remove(&place)?;
+    paths::remove(&place)?;
     fs::create_dir_all(&place)?;
     let outcome = step("installing from the packages", || install(&place));
-    remove(&place)?;
+    paths::remove(&place)?;
     outcome
 }
 
@@ -253,13 +253,6 @@ fn link_programs(folder: &Path) -> Result<()> {
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     memchr::memmem::find(bytes, part).is_some()
-}
-
-fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| format!("can't remove {}", folder.display())),
-    }
 }
 
 #[cfg(test)]

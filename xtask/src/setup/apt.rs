@@ -277,9 +277,7 @@ fn debs(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Makes an empty directory, whatever an interrupted run left there.
 fn fresh(directory: &Path) -> Result<()> {
-    if directory.exists() {
-        fs::remove_dir_all(directory).with_context(|| format!("can't remove {}", directory.display()))?;
-    }
+    paths::remove(directory)?;
     fs::create_dir_all(directory).with_context(|| format!("can't create {}", directory.display()))
 }
 

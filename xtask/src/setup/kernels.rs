@@ -296,9 +296,7 @@ fn is_recent(path: &Path) -> bool {
 /// Downloads packages and keeps of them what a guest needs.
 fn install(kernel: &Kernel, apt: &PrivateApt, packages: &[String]) -> Result<()> {
     let directory = kernel.directory();
-    if directory.exists() {
-        fs::remove_dir_all(&directory)?;
-    }
+    paths::remove(&directory)?;
     let unpacked = directory.join("unpacked");
     let debs = apt.download(packages, &unpacked)?;
     extract(&debs, &unpacked)?;
