@@ -5,6 +5,8 @@ use std::{cell::LazyCell, fmt::Write as _, time::Duration};
 use chrono::{DateTime, FixedOffset, Local, NaiveDateTime, Offset as _, TimeZone as _};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
+use crate::escape::lossy;
+
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Maps ns of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`) to ns since 1970 in UTC.
@@ -121,6 +123,13 @@ pub(crate) struct TimeText {
     second: Option<i64>,
     head: String,
     tail: String,
+}
+
+/// The text of `wall_ns`, in ns since 1970 in UTC, as RFC 3339 has it.
+pub(crate) fn rfc3339(wall_ns: i64, zone: Zone) -> String {
+    let mut text = Vec::new();
+    TimeText::new(zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
+    lossy(&text)
 }
 
 impl TimeText {

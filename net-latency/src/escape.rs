@@ -39,6 +39,18 @@ pub(crate) fn write_name(name: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
+/// A name as [`write_name`] has it.
+pub(crate) fn harmless(name: Option<&[u8]>) -> String {
+    let mut out = Vec::new();
+    write_name(name, &mut out);
+    lossy(&out)
+}
+
+/// A name as a string, whatever bytes it has.
+pub(crate) fn lossy(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
 /// Bytes of a name, in metrics, where `\` and `"` are two.
 pub(crate) const LONGEST: usize = 128;
 /// Those of the beginning of one that is too long, and of its end, which says more: a container's id has 64.

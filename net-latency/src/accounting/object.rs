@@ -10,7 +10,8 @@ use super::{
     worst::culprit,
 };
 use crate::{
-    clock::{TimeStyle, TimeText, Zone},
+    clock::{Zone, rfc3339},
+    escape::lossy,
     packet::{
         event::{COLUMNS, Protocol},
         stages::{dir, of_row, stages as stages_of},
@@ -238,20 +239,14 @@ struct Slow {
 impl Slow {
     fn new(packet: &Packet<'_>, zone: Zone) -> Self {
         let names = fields(packet.direction, packet.protocol);
-        let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
-        let time = |wall_ns| {
-            let mut text = Vec::new();
-            TimeText::new(zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
-            String::from_utf8_lossy(&text).into_owned()
-        };
         let [from, to] = packet.ends.map_or([None; 2], |ends| ends.map(Some));
         Self {
-            ts: packet.wall_ns.map(time),
+            ts: packet.wall_ns.map(|wall_ns| rfc3339(wall_ns, zone)),
             dir: dir(packet.direction),
             proto: packet.protocol.name(),
             pid: packet.pid,
-            process: packet.process.map(name),
-            comm: packet.comm.map(name),
+            process: packet.process.map(lossy),
+            comm: packet.comm.map(lossy),
             saddr: from.map(|end| end.ip()),
             sport: from.map(|end| end.port()),
             daddr: to.map(|end| end.ip()),

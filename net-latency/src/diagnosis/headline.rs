@@ -9,7 +9,7 @@ use super::{
     service::Processes,
     words::{self, counted},
 };
-use crate::{accounting::Human, escape::write_name, packet::stages::dir};
+use crate::{accounting::Human, escape::harmless, packet::stages::dir};
 
 /// Without a packet for so long, it is not too early to say anything, ns.
 const EARLY_NS: u64 = 5_000_000_000;
@@ -265,9 +265,7 @@ fn process(who: &Who) -> String {
     if who.processes == Processes::Unknown {
         return "unknown process".to_owned();
     }
-    let mut name = Vec::new();
-    write_name(who.process.as_deref(), &mut name);
-    String::from_utf8_lossy(&name).into_owned()
+    harmless(who.process.as_deref())
 }
 
 fn seconds(ns: u64) -> String {

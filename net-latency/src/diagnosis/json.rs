@@ -9,7 +9,7 @@ use super::{
     item::Item,
     suspects::column,
 };
-use crate::{output::write_json, packet::stages::dir};
+use crate::{escape::lossy, output::write_json, packet::stages::dir};
 
 /// Appends it, and a newline.
 pub(crate) fn write(verdict: &Verdict, out: &mut Vec<u8>) {
@@ -53,7 +53,7 @@ struct WhoObject {
 impl From<&Who> for WhoObject {
     fn from(who: &Who) -> Self {
         Self {
-            process: name(who.process.as_deref()),
+            process: who.process.as_deref().map(lossy),
             pid: who.processes.pid(),
             port: Some(who.port),
             proto: Some(who.protocol.name()),
@@ -128,7 +128,7 @@ impl From<&Did> for DidObject {
             cpu_ns: did.on_ns,
             wait_ns: did.waited_ns,
             sleep_ns: did.slept_ns,
-            syscall: name(did.call()),
+            syscall: did.call().map(lossy),
         }
     }
 }
@@ -146,7 +146,7 @@ impl From<&ServiceAnswers> for AnswersObject {
             sum_ns: *sum_ns,
         };
         Self {
-            process: name(answers.process.as_deref()),
+            process: answers.process.as_deref().map(lossy),
             pid: answers.processes.pid(),
             port: answers.port,
             proto: answers.protocol.name(),
@@ -173,10 +173,6 @@ fn part_name(item: Item) -> &'static str {
     }
 }
 
-fn name(bytes: Option<&[u8]>) -> Option<String> {
-    bytes.map(|name| String::from_utf8_lossy(name).into_owned())
-}
-
 impl Serialize for HeldBy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -185,7 +181,7 @@ impl Serialize for HeldBy {
             pid: u32,
             share: u64,
         }
-        Object { process: name(self.process.as_deref()), pid: self.pid, share: self.share }
+        Object { process: self.process.as_deref().map(lossy), pid: self.pid, share: self.share }
             .serialize(serializer)
     }
 }

@@ -17,7 +17,7 @@ use super::{
     service::{Processes, Service},
     suspects::{Worked, column},
 };
-use crate::{accounting::Human, escape::write_name, kernel::tasks::Allowed, packet::event::held_name};
+use crate::{accounting::Human, escape::harmless, kernel::tasks::Allowed, packet::event::held_name};
 
 pub(super) const PEER_WINDOW: &str =
     "the peer's window was closed: its application does not read, or reads too slowly";
@@ -130,7 +130,7 @@ pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
     let HeldBy { pid, process, share } = holder;
     let who = match process {
         _ if is_own => "another thread of its own".to_owned(),
-        Some(name) => format!("{}, PID {pid},", plain(Some(name))),
+        Some(name) => format!("{}, PID {pid},", harmless(Some(name))),
         None => format!("PID {pid}"),
     };
     format!("{who} had that CPU until the reader got it: {share} % of the wait")
@@ -309,7 +309,7 @@ pub(super) fn quota(throttled: &Throttled) -> String {
 
 pub(super) fn throttled(throttled: &Throttled) -> String {
     let Throttled { path, periods, ns, .. } = throttled;
-    let path = plain(Some(path.as_os_str().as_encoded_bytes()));
+    let path = harmless(Some(path.as_os_str().as_encoded_bytes()));
     format!("held back in {periods} periods, {} in all: {path}", Human(*ns))
 }
 
@@ -338,7 +338,7 @@ pub(super) fn worked(worked: Worked, did: &Did) -> String {
         );
     }
     let slept = Human(did.slept_ns / did.known.max(1));
-    let call = did.call().map(|call| format!(", most of it in {}", plain(Some(call)))).unwrap_or_default();
+    let call = did.call().map(|call| format!(", most of it in {}", harmless(Some(call)))).unwrap_or_default();
     format!(
         "{does}: for each answer its thread is on a CPU for {on}, waits for one for {waited}, and is asleep for {slept}{call}"
     )
@@ -386,16 +386,9 @@ pub(super) fn waits_for(peer: &Service, turnaround_ns: u64) -> String {
     format!("it waits for {}, which has requests for {}", named(peer), Human(turnaround_ns))
 }
 
-/// A name as lines have it, so that nothing in it acts on a terminal.
-fn plain(name: Option<&[u8]>) -> String {
-    let mut plain = Vec::new();
-    write_name(name, &mut plain);
-    String::from_utf8_lossy(&plain).into_owned()
-}
-
 /// Its name and PID.
 fn named(service: &Service) -> String {
-    let name = plain(service.name());
+    let name = harmless(service.name());
     match service.processes() {
         Processes::One(pid) => format!("{name}, PID {pid}"),
         Processes::Unknown | Processes::Several => name,

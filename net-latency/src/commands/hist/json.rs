@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::{group::Identity, page::Page};
 use crate::{
     accounting::{Figures, KernelTimes, Percentiles},
-    clock::{TimeStyle, TimeText},
+    clock::rfc3339,
+    escape::lossy,
     output::write_json,
     packet::stages::dir,
     request::choice::Choice as _,
@@ -22,14 +23,9 @@ pub(super) fn write(page: &Page, out: &mut Vec<u8>) {
             })
         })
     });
-    let time = |wall_ns| {
-        let mut text = Vec::new();
-        TimeText::new(page.zone, TimeStyle::Rfc3339).write(wall_ns, &mut text);
-        String::from_utf8_lossy(&text).into_owned()
-    };
     let object = Object {
-        from: time(page.from_ns),
-        to: time(page.to_ns),
+        from: rfc3339(page.from_ns, page.zone),
+        to: rfc3339(page.to_ns, page.zone),
         part: if page.is_whole { "run" } else { "interval" },
         by: by(page.by),
         uncounted: page.uncounted,
@@ -99,17 +95,16 @@ enum Who {
 
 /// `None` for all packets, and for those of unknown processes.
 fn who(identity: &Identity) -> Option<Who> {
-    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     Some(match identity {
         Identity::All | Identity::Unknown => return None,
         Identity::Others(groups) => Who::Others { others: *groups },
         Identity::Process(pid, name) => {
-            let name = name.as_deref().map(text);
+            let name = name.as_deref().map(lossy);
             // `comm` for programs that know no `process`.
             Who::Process { pid: *pid, process: name.clone(), comm: name }
         }
-        Identity::Named(name) => Who::Named { process: text(name) },
-        Identity::Comm(name) => Who::Comm { comm: text(name) },
+        Identity::Named(name) => Who::Named { process: lossy(name) },
+        Identity::Comm(name) => Who::Comm { comm: lossy(name) },
         Identity::Port(port) => Who::Port { port: *port },
         Identity::Connection { local, remote, netns } => Who::Connection {
             local: local.to_string(),
@@ -118,7 +113,7 @@ fn who(identity: &Identity) -> Option<Who> {
         },
         Identity::Host(host) => Who::Host { host: host.to_string() },
         Identity::Interface { name, index, netns } => {
-            Who::Interface { ifname: name.as_deref().map(text), ifindex: *index, netns: *netns }
+            Who::Interface { ifname: name.as_deref().map(lossy), ifindex: *index, netns: *netns }
         }
         Identity::Cgroup { path, id } => Who::Cgroup { cgroup: path.clone(), cgroup_id: *id },
     })

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::model::{Context, Journey, Outcome};
 use crate::{
-    clock::{Clock, TimeStyle, TimeText, Zone},
+    clock::{Clock, Zone, rfc3339},
+    escape::lossy,
     output::write_json,
 };
 
@@ -63,10 +64,8 @@ struct Longest<'a> {
 /// Appends a packet's way as a line.
 pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u8>) {
     let (first, _) = journey.span();
-    let mut ts = Vec::new();
-    TimeText::new(zone, TimeStyle::Rfc3339).write(clock.to_utc_ns(first), &mut ts);
     let (pid, comm) = match &journey.outcome {
-        Outcome::Read { comm, pid } => (Some(*pid), Some(text(comm))),
+        Outcome::Read { comm, pid } => (Some(*pid), Some(lossy(comm))),
         _ => (None, None),
     };
     let (drop_function, drop_reason) = match &journey.outcome {
@@ -77,7 +76,7 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u
     let rows = journey.rows.iter().map(|row| {
         let delta_ns = previous.replace(row.at).map(|previous| row.at - previous);
         let (pid, tid, comm) = match &row.context {
-            Context::Process { comm, pid, tid } => (Some(*pid), Some(*tid), Some(text(comm))),
+            Context::Process { comm, pid, tid } => (Some(*pid), Some(*tid), Some(lossy(comm))),
             _ => (None, None, None),
         };
         Place {
@@ -89,13 +88,13 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u
             tid,
             comm,
             function: &row.function,
-            ifname: (!row.device.is_empty()).then(|| text(&row.device)),
+            ifname: (!row.device.is_empty()).then(|| lossy(&row.device)),
             netns: (row.netns != 0).then_some(row.netns),
             irq: row.interrupt.as_deref(),
         }
     });
     let object = Object {
-        ts: String::from_utf8_lossy(&ts).into_owned(),
+        ts: rfc3339(clock.to_utc_ns(first), zone),
         proto: journey.protocol.name(),
         dir: crate::packet::stages::dir(journey.direction),
         saddr: journey.source.0.to_string(),
@@ -121,9 +120,4 @@ pub(super) fn write(journey: &Journey, clock: Clock, zone: Zone, out: &mut Vec<u
         }),
     };
     write_json(&object, out);
-}
-
-/// A name as a string, whatever bytes it has.
-pub(super) fn text(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).into_owned()
 }

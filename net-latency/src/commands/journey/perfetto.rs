@@ -8,11 +8,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{
-    json::text,
-    model::{Context, Journey, Outcome},
-};
-use crate::output::write_json;
+use super::model::{Context, Journey, Outcome};
+use crate::{escape::lossy, output::write_json};
 
 /// Begins the file.
 pub(super) const HEADER: &[u8] = b"[\n";
@@ -115,10 +112,10 @@ impl Events {
                     packet: packet.clone(),
                     stage: stage.name(),
                     process: match &row.context {
-                        Context::Process { comm, pid, .. } => Some(format!("{}/{pid}", text(comm))),
+                        Context::Process { comm, pid, .. } => Some(format!("{}/{pid}", lossy(comm))),
                         _ => None,
                     },
-                    device: (!row.device.is_empty()).then(|| text(&row.device)),
+                    device: (!row.device.is_empty()).then(|| lossy(&row.device)),
                     irq: row.interrupt.as_deref(),
                     outcome: (index == last).then(|| outcome(&journey.outcome)),
                 },
@@ -169,7 +166,7 @@ fn track(context: &Context) -> u32 {
 
 fn outcome(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Read { comm, pid } => format!("read by {}/{pid}", text(comm)),
+        Outcome::Read { comm, pid } => format!("read by {}/{pid}", lossy(comm)),
         Outcome::Dropped { function, reason } => format!(
             "dropped in {}, reason {}",
             function.as_deref().unwrap_or("unknown"),

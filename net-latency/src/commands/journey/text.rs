@@ -8,7 +8,7 @@ use super::model::{Context, Journey, Outcome, Row};
 use crate::{
     accounting::Human,
     clock::{Clock, TimeStyle, TimeText, Zone},
-    escape::write_name,
+    escape::harmless,
 };
 
 /// The scale is no narrower, whatever the terminal is.
@@ -83,7 +83,7 @@ fn write_head(journey: &Journey, total: u64, out: &mut Vec<u8>) {
     let total = Human(total);
     match &journey.outcome {
         Outcome::Read { comm, pid } => {
-            also(format_args!(": read after {total} by {}, PID {pid}", name(comm)));
+            also(format_args!(": read after {total} by {}, PID {pid}", harmless(Some(comm))));
         }
         Outcome::Dropped { function, reason } => {
             also(format_args!(": dropped after {total}"));
@@ -137,7 +137,7 @@ fn end((address, port): (std::net::IpAddr, u16)) -> String {
 
 fn context(context: &Context) -> String {
     match context {
-        Context::Process { comm, pid, .. } => format!("{}/{pid}", name(comm)),
+        Context::Process { comm, pid, .. } => format!("{}/{pid}", harmless(Some(comm))),
         Context::Unknown => "-".to_owned(),
         Context::Softirq | Context::Hardirq => context.kind().to_owned(),
     }
@@ -145,14 +145,7 @@ fn context(context: &Context) -> String {
 
 /// The device, or whose interrupt it is.
 fn device(row: &Row) -> String {
-    name(row.interrupt.as_ref().map_or(&row.device, |names| names.as_bytes()))
-}
-
-/// A name, made harmless for a terminal.
-fn name(bytes: &[u8]) -> String {
-    let mut out = Vec::new();
-    write_name(Some(bytes), &mut out);
-    String::from_utf8_lossy(&out).into_owned()
+    harmless(Some(row.interrupt.as_ref().map_or(&row.device, |names| names.as_bytes())))
 }
 
 /// Microseconds between two times, with the digits of ns.

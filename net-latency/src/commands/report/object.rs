@@ -11,6 +11,7 @@ use super::table::{Entry, Others, Table};
 use super::time::show;
 use crate::accounting::{self as summary, Figures, Percentiles, Times, dominant, meaning, tcp::Tcp};
 use crate::diagnosis::{Verdict, json};
+use crate::escape::lossy;
 use crate::output;
 use crate::packet::event::{COLUMNS, FLAGS, Protocol};
 use crate::packet::stages::columns;
@@ -301,14 +302,13 @@ fn latency(times: &Times) -> Latency {
 fn slow(packet: &summary::Packet<'_>, offset_s: i32) -> Slow {
     let stage = dominant(packet).map(|(column, _)| meaning(packet, column));
     let names = columns(packet.direction, packet.protocol);
-    let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     Slow {
         ts: packet.wall_ns.map(|wall_ns| show(wall_ns, offset_s, RFC3339)),
         dir: dir(packet.direction),
         proto: packet.protocol.name(),
         pid: packet.pid,
-        process: packet.process.map(name),
-        comm: packet.comm.map(name),
+        process: packet.process.map(lossy),
+        comm: packet.comm.map(lossy),
         source: packet.ends.map(|[source, _]| source.to_string()),
         destination: packet.ends.map(|[_, destination]| destination.to_string()),
         stages: std::array::from_fn(|column| (format!("{}_ns", field(names[column])), packet.stages[column])),

@@ -93,9 +93,7 @@ pub(super) fn name_of(model: &Model, pid: u32, is_ascii: bool) -> String {
 }
 
 fn harmless(name: Option<&[u8]>, is_ascii: bool) -> String {
-    let mut text = Vec::new();
-    crate::escape::write_name(name, &mut text);
-    plain(&String::from_utf8_lossy(&text), is_ascii)
+    plain(&crate::escape::harmless(name), is_ascii)
 }
 
 /// The text for a terminal that may have no characters beyond ASCII.
