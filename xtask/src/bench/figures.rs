@@ -5,6 +5,7 @@ mod tables;
 use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// What may be more without being a rise: a figure repeats within a few per mille.
@@ -13,43 +14,52 @@ const TOLERANCE: f64 = 0.03;
 const NOTHING: &str = "nothing";
 
 /// One message's cost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct Cost {
     /// Of the bench: a table for each.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     part: String,
     mode: String,
     load: String,
-    /// Instructions per message, everything included.
+    /// Instructions per message, everything included. A nanosecond is one in such a guest.
+    #[serde(rename = "ns")]
     instructions: u64,
     /// The part of those in the tracing process; older records don't tell.
+    #[serde(rename = "own_ns", skip_serializing_if = "Option::is_none")]
     own: Option<u64>,
     /// Lines per message.
     lines: f64,
     /// The requested bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }
 
 /// A run of the tool beside its loads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct Run {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     part: String,
     mode: String,
     /// What it is beside, if that is one load.
+    #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<String>,
     start_ms: u64,
     stop_ms: u64,
     resident_kib: u64,
     /// The kernel's, for maps; older records don't tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
     maps_kib: Option<u64>,
     lost: u64,
     /// What it said went wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said: Vec<String>,
 }
 
 /// A mode that was not measured, and why.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct LeftOut {
     mode: String,
+    #[serde(rename = "left_out")]
     why: String,
 }
 
@@ -75,79 +85,23 @@ impl Figures {
     fn of(values: &[Value]) -> Result<Self> {
         let mut figures = Self::default();
         for value in values {
-            let optional = |key: &str| value[key].as_str().map(str::to_owned);
-            let text = |key: &str| optional(key).with_context(|| format!("no {key}: {value}"));
-            let number = |key: &str| value[key].as_u64().with_context(|| format!("no {key}: {value}"));
-            let (part, mode) = (optional("part").unwrap_or_default(), text("mode")?);
-            if let Some(why) = optional("left_out") {
-                figures.left_out.push(LeftOut { mode, why });
+            let Self { costs, runs, left_out } = &mut figures;
+            let read = if value["left_out"].is_string() {
+                LeftOut::deserialize(value).map(|one| left_out.push(one))
             } else if value.get("ns").is_some() {
-                figures.costs.push(Cost {
-                    part,
-                    mode,
-                    load: text("load")?,
-                    // A nanosecond is an instruction in such a guest.
-                    instructions: number("ns")?,
-                    own: value["own_ns"].as_u64(),
-                    lines: value["lines"].as_f64().with_context(|| format!("no lines: {value}"))?,
-                    bytes: value["bytes"].as_u64(),
-                });
+                Cost::deserialize(value).map(|one| costs.push(one))
             } else {
-                let said = value["said"].as_array().into_iter().flatten();
-                figures.runs.push(Run {
-                    part,
-                    mode,
-                    load: optional("load"),
-                    start_ms: number("start_ms")?,
-                    stop_ms: number("stop_ms")?,
-                    resident_kib: number("resident_kib")?,
-                    maps_kib: value["maps_kib"].as_u64(),
-                    lost: number("lost")?,
-                    said: said.filter_map(|line| line.as_str().map(str::to_owned)).collect(),
-                });
-            }
+                Run::deserialize(value).map(|one| runs.push(one))
+            };
+            read.with_context(|| format!("no figure: {value}"))?;
         }
         Ok(figures)
     }
 
     /// As they are put on record.
     fn to_values(&self) -> Vec<Value> {
-        let costs = self.costs.iter().map(|cost| {
-            let mut value =
-                json!({"mode": cost.mode, "load": cost.load, "ns": cost.instructions, "lines": cost.lines});
-            if !cost.part.is_empty() {
-                value["part"] = cost.part.as_str().into();
-            }
-            for (key, known) in [("own_ns", cost.own), ("bytes", cost.bytes)] {
-                if let Some(known) = known {
-                    value[key] = known.into();
-                }
-            }
-            value
-        });
-        let runs = self.runs.iter().map(|run| {
-            let mut value = json!({
-                "mode": run.mode,
-                "start_ms": run.start_ms,
-                "stop_ms": run.stop_ms,
-                "resident_kib": run.resident_kib,
-                "lost": run.lost,
-            });
-            if !run.part.is_empty() {
-                value["part"] = run.part.as_str().into();
-            }
-            for (key, known) in [
-                ("load", run.load.clone().map(Value::from)),
-                ("maps_kib", run.maps_kib.map(Value::from)),
-                ("said", (!run.said.is_empty()).then(|| run.said.clone().into())),
-            ] {
-                if let Some(known) = known {
-                    value[key] = known;
-                }
-            }
-            value
-        });
-        costs.chain(runs).collect()
+        let costs = self.costs.iter().map(|cost| json!(cost));
+        costs.chain(self.runs.iter().map(|run| json!(run))).collect()
     }
 
     /// The figures that are compared, by name: what a mode adds to each load, and where it writes lines, the user side's part of that.
