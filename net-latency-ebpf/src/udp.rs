@@ -1026,9 +1026,7 @@ mod tests {
                 begin(OTHER, others, 20);
             };
             let _ = race(evict, || finished(Skb::<Probed>::new(skb as *const u8), send));
-            for words in ring::take_records() {
-                // SAFETY: a record.
-                let record: PacketRecord = unsafe { words.as_ptr().cast::<PacketRecord>().read() };
+            for record in ring::take_records::<PacketRecord>() {
                 assert_eq!(record.stamps[STAMP_TRANSPORT], 10, "another's");
             }
         });

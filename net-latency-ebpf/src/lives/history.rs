@@ -17,7 +17,7 @@ use super::{
     tcp_in::{Connection, Reading},
     truth::{Entry, Hook, Packet},
     udp_in::{self, Udp},
-    world::{Kernel, Skb, World, hook, note, records, skb as hooked},
+    world::{Kernel, Skb, World, hook, note, skb as hooked},
 };
 use crate::{
     bpf::host::{CPUS, Machine},
@@ -255,9 +255,9 @@ impl History {
             run.step(*step);
         }
         let lines = if self.fine {
-            records(ring::take_records())
+            ring::take_records()
         } else {
-            let plain: Vec<PacketRecord> = records(ring::take_records());
+            let plain: Vec<PacketRecord> = ring::take_records();
             plain
                 .into_iter()
                 .map(|packet| FineRecord { packet, parts: [0; PARTS], served: Served::NONE })
@@ -899,7 +899,7 @@ impl Run {
     /// Whether lines and counters agree with the truth.
     fn check(&mut self) -> Result<u64, String> {
         let lines: Vec<PacketRecord> = if readers::is_fine() {
-            let lines: Vec<FineRecord> = records(ring::take_records());
+            let lines: Vec<FineRecord> = ring::take_records();
             for line in &lines {
                 let result = if line.packet.direction == Direction::In as u8 {
                     self.world.truth.check_fine(&line.packet, &line.parts)
@@ -910,7 +910,7 @@ impl Run {
             }
             lines.into_iter().map(|line| line.packet).collect()
         } else {
-            records(ring::take_records())
+            ring::take_records()
         };
         let (sent, lines): (Vec<_>, Vec<_>) =
             lines.into_iter().partition(|line| line.direction == Direction::Out as u8);

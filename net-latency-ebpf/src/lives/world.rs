@@ -1,6 +1,6 @@
 //! A kernel's objects in a machine's memory, and how hooks are called.
 
-use core::{cell::Cell, mem::size_of};
+use core::cell::Cell;
 use std::vec::Vec;
 
 use net_latency_common::{AF_INET, AF_INET6, COMM_LEN, Counter, INTERFACE_LEN, IPPROTO_TCP, Offsets};
@@ -626,14 +626,4 @@ impl World {
     pub(super) fn first_number(&mut self) -> u32 {
         if self.choice.one_in(4) { NEAR_WRAP } else { self.choice.next() as u32 }
     }
-}
-
-/// Records of packets from the words that a ring buffer has.
-pub(super) fn records<T: Copy>(words: Vec<Vec<u64>>) -> Vec<T> {
-    let record = |words: Vec<u64>| {
-        assert_eq!(words.len() * 8, size_of::<T>(), "a record's size");
-        // SAFETY: words of that size, which a program has written as a record.
-        unsafe { words.as_ptr().cast::<T>().read() }
-    };
-    words.into_iter().map(record).collect::<Vec<_>>()
 }

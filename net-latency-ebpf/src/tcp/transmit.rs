@@ -822,9 +822,7 @@ mod tests {
             order::share(transmission.transport.address());
             race(move || send(second, 110), || segment_at_queue(first, socket, connection));
             assert!(transmission.is_in_flight(), "the next one's end");
-            for words in ring::take_records() {
-                // SAFETY: a record.
-                let record: PacketRecord = unsafe { words.as_ptr().cast::<PacketRecord>().read() };
+            for record in ring::take_records::<PacketRecord>() {
                 assert_eq!((record.stamps[STAMP_TRANSPORT], record.seq), (transport, 100), "another's");
             }
         });

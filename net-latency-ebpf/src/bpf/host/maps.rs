@@ -187,9 +187,11 @@ impl<T: 'static> PerCpuArray<T> {
     }
 
     pub(crate) fn get_ptr_mut(&self, index: u32) -> Option<*mut T> {
-        let count = self.count();
-        let is_there = (index as usize) < count;
-        self.table.get(super::cpu() as usize * count + index as usize, count * CPUS).filter(|_| is_there)
+        let (count, index) = (self.count(), index as usize);
+        if index >= count {
+            return None;
+        }
+        self.table.get(super::cpu() as usize * count + index, count * CPUS)
     }
 
     pub(crate) fn get_ptr(&self, index: u32) -> Option<*const T> {
