@@ -336,8 +336,7 @@ fn drops_are_their_sockets() {
     let sockets =
         |port, is_client| DroppingSockets { netns: outgoing().netns, port, protocol: IPPROTO_TCP, is_client };
     let said = |drops: &[(DroppingSockets, u64)], dropped| {
-        let mut losses = Losses { drops: Drops::new(drops.iter().copied()), ..Losses::default() };
-        losses.counters.values[Counter::DroppedIn as usize] = dropped;
+        let losses = dropped_at(drops, dropped);
         let verdict = judge(&model, Some(&losses));
         let drops = verdict.findings.iter().filter(|finding| finding.cause == Cause::SocketDrop);
         drops

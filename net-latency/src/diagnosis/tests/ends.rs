@@ -239,17 +239,21 @@ fn ends_that_see_other_addresses_are_put_together_by_their_numbers() {
     assert!(shown(&verdict).contains(" = at the server "), "{}", shown(&verdict));
 }
 
-#[test]
-fn ends_of_datagrams_are_put_together_by_their_times() {
-    let mut traffic = Traffic::default();
-    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
-    // A resolver's clients have a new port for each request.
-    let mut fresh = traffic.clone();
-    for (_, record, _) in &mut fresh.packets {
+/// The client has a new port for each request, as a resolver's clients do.
+fn with_fresh_ports(mut traffic: Traffic) -> Traffic {
+    for (_, record, _) in &mut traffic.packets {
         let port = 40_000 + record.seq % 1_000_000 / 200;
         let is_request = (record.pid == CLIENT.pid) == (record.direction == Direction::Out as u8);
         *(if is_request { &mut record.sport } else { &mut record.dport }) = port as u16;
     }
+    traffic
+}
+
+#[test]
+fn ends_of_datagrams_are_put_together_by_their_times() {
+    let mut traffic = Traffic::default();
+    traffic.both_ends([CLIENT, SERVER], [1, 2], 50 * MS, 100 * US);
+    let fresh = with_fresh_ports(traffic.clone());
     for traffic in [traffic, fresh, behind_another_address()] {
         let verdict = as_udp(traffic);
         assert_eq!(told(&verdict), [(Cause::Application, SERVER.pid, Direction::Out)], "{}", shown(&verdict));
@@ -276,19 +280,14 @@ fn what_waits_to_be_taken_in_has_not_made_its_answer_late() {
 fn who_waits_for_what_a_socket_drops_is_not_to_blame() {
     let mut traffic = Traffic::default();
     traffic.both_ends([CLIENT, SERVER], [1, 2], 200 * US, 100 * US);
-    for (_, record, _) in &mut traffic.packets {
-        let port = 40_000 + record.seq % 1_000_000 / 200;
-        let is_request = (record.pid == CLIENT.pid) == (record.direction == Direction::Out as u8);
-        *(if is_request { &mut record.sport } else { &mut record.dport }) = port as u16;
-    }
+    let mut traffic = with_fresh_ports(traffic);
     let is_sent =
         |record: &PacketRecord| record.pid == CLIENT.pid && record.direction == Direction::Out as u8;
     traffic.packets.retain(|(_, record, _)| record.seq / 200 % 3 > 0 || is_sent(record));
     let model = into_udp(traffic).model();
     let said = |dropped| {
         let sockets = DroppingSockets { netns: 2, port: SERVER.port, protocol: IPPROTO_UDP, is_client: 0 };
-        let mut losses = Losses { drops: Drops::new([(sockets, dropped)]), ..Losses::default() };
-        losses.counters.values[Counter::DroppedIn as usize] = dropped;
+        let losses = dropped_at(&[(sockets, dropped)], dropped);
         let verdict = judge(&model, Some(&losses));
         (told(&verdict), shown(&verdict))
     };

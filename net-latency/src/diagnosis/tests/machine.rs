@@ -326,8 +326,7 @@ fn a_full_accept_queue_is_no_drop_of_a_socket() {
         let mut listening = accepted(60, 0);
         listening.listener(&overflowing(overflows));
         model.set_listening(listening);
-        let mut losses = Losses { drops: Drops::new([(sockets, dropped)]), ..Losses::default() };
-        losses.counters.values[Counter::DroppedIn as usize] = dropped;
+        let losses = dropped_at(&[(sockets, dropped)], dropped);
         told(&judge(&model, Some(&losses)))
             .into_iter()
             .map(|(cause, pid, _)| (cause, pid))

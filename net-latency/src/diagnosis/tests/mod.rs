@@ -355,6 +355,13 @@ impl Traffic {
     }
 }
 
+/// So many packets were dropped, at these sockets and others.
+fn dropped_at(sockets: &[(DroppingSockets, u64)], dropped: u64) -> Losses {
+    let mut losses = Losses { drops: Drops::new(sockets.iter().copied()), ..Losses::default() };
+    losses.counters.values[Counter::DroppedIn as usize] = dropped;
+    losses
+}
+
 /// The verdict of this traffic as UDP.
 fn as_udp(traffic: Traffic) -> Verdict {
     into_udp(traffic).verdict()
