@@ -12,7 +12,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use net_latency_common::{Direction, PART_NET};
+use net_latency_common::Direction;
 
 use super::{Ends, Packet, Places, leader::Leader};
 use crate::packet::event::Event;
@@ -47,13 +47,11 @@ impl Passage {
     #[must_use]
     pub(crate) fn of(event: &Event<'_>, packet: &Packet<'_>) -> Option<Self> {
         let (ends, first) = Ends::known(event).zip(event.seq())?;
-        let at_ns = match (packet.direction, packet.parts) {
-            (Direction::In, _) => packet.begun_ns(),
-            (Direction::Out, _) if event.is_retransmission() => None,
-            // A segment without an ACK of its own may have been sent again.
-            (Direction::Out, parts) => {
-                packet.left_queue_ns().filter(|_| parts.is_none_or(|parts| parts[PART_NET].is_some()))
-            }
+        let at_ns = match packet.direction {
+            Direction::In => packet.begun_ns(),
+            Direction::Out if event.is_retransmission() => None,
+            // A segment without an ACK of its own, which may have been sent again, has no such time.
+            Direction::Out => packet.left_queue_ns(),
         };
         Some(Self { direction: packet.direction, ends, first, end: first.wrapping_add(event.len()), at_ns })
     }

@@ -49,7 +49,7 @@ impl Way {
             }
             Direction::Out => {
                 let (qdisc, driver) = (part(PART_QDISC), part(PART_DRIVER));
-                let left_ns = packet.last_stage_ns?.checked_add_unsigned(qdisc)?;
+                let left_ns = packet.left_queue_ns()?;
                 (left_ns.checked_add_unsigned(driver)?, [first, second, third, qdisc, driver, 0, 0])
             }
         };
