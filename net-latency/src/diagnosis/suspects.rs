@@ -277,16 +277,15 @@ impl Noise {
                 known.extend(of_answers.map(|it| (service.pid, it.item, it.mean)));
             }
         }
-        let all = |is: fn(Worked) -> bool| {
-            let is_it = |service: &&Service| worked(service, model).is_some_and(is);
-            model.services.iter().filter(is_it).map(|service| service.pid).collect()
+        let worked: Vec<_> =
+            model.services.iter().filter_map(|service| Some((service, worked(service, model)?))).collect();
+        let all = |is: fn(Worked) -> bool| worked.iter().filter(move |(_, worked)| is(*worked));
+        let pids = |is| all(is).map(|(service, _)| service.pid).collect();
+        let (working, sleeping) = (pids(Worked::is_most), pids(Worked::sleeps));
+        let on_ns = |(service, worked): &(&Service, Worked)| {
+            u128::from(worked.on_ns) * u128::from(service.answers.count())
         };
-        let (working, sleeping) = (all(Worked::is_most), all(Worked::sleeps));
-        let on_ns = |service: &Service| {
-            let worked = worked(service, model).filter(|worked| worked.is_most())?;
-            Some(u128::from(worked.on_ns) * u128::from(service.answers.count()))
-        };
-        let by_working: u128 = model.services.iter().filter_map(on_ns).sum();
+        let by_working: u128 = all(Worked::is_most).map(on_ns).sum();
         let busy_percent = model.machine.busy_percent;
         let busy =
             model.machine.capacity_ns.zip(busy_percent).map(|(all, busy)| u128::from(all) * u128::from(busy));
@@ -339,8 +338,13 @@ impl Noise {
         let usual = match item {
             _ if !is_busy => 0,
             // It has to share its CPU.
-            Item::Service if self.working.contains(&pid) && self.is_of_working => 0,
-            Item::Service if self.working.contains(&pid) => busier(WORK_NS),
+            Item::Service if self.working.contains(&pid) => {
+                if self.is_of_working {
+                    0
+                } else {
+                    busier(WORK_NS)
+                }
+            }
             Item::Service if self.sleeping.contains(&pid) => BUSY_NS,
             Item::Wait | Item::Service => busier(BUSY_NS),
             item if item.is_of_cpu() => busier(BUSY_NS),
