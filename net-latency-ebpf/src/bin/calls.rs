@@ -18,7 +18,7 @@ use net_latency_ebpf::{
     calls::{self, CallResult},
     flow::processes,
     kernel::{
-        arch::{self, Entry},
+        arch::{Entry, Exit},
         memory::Probed,
         task::Thread,
     },
@@ -39,9 +39,9 @@ fn entry(context: &ProbeContext) -> Entry {
 }
 
 #[inline(always)]
-fn slot(context: &RetProbeContext) -> u64 {
+fn exit(context: &RetProbeContext) -> Exit {
     // SAFETY: that of a kretprobe's.
-    unsafe { arch::left_slot(context.regs) }
+    unsafe { Exit::new(context.regs) }
 }
 
 /// At the beginning of functions.
@@ -53,7 +53,7 @@ pub fn call_entry(context: ProbeContext) -> u32 {
 /// Where they return to.
 #[kretprobe]
 pub fn call_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(|| slot(&context), false))
+    end(calls::returned(|| exit(&context), false))
 }
 
 /// [`call_entry`] for calls of any task, to measure its cost.
@@ -65,7 +65,7 @@ pub fn any_entry(context: ProbeContext) -> u32 {
 /// See above.
 #[kretprobe]
 pub fn any_return(context: RetProbeContext) -> u32 {
-    end(calls::returned(|| slot(&context), true))
+    end(calls::returned(|| exit(&context), true))
 }
 
 /// `sched_process_exit(task)`.

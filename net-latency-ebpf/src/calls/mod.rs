@@ -23,7 +23,7 @@ use crate::{
     },
     flow::{addresses::bytes, filter, settings::setting},
     kernel::{
-        arch::Entry,
+        arch::{Entry, Exit},
         context::{self, CpuContext},
         globals::constant,
         memory::probe,
@@ -134,11 +134,11 @@ pub fn entered(entry: impl FnOnce() -> Entry, all: bool) -> CallResult {
 
 /// A function has returned.
 #[inline(always)]
-pub fn returned(slot: impl FnOnce() -> u64, all: bool) -> CallResult {
+pub fn returned(exit: impl FnOnce() -> Exit, all: bool) -> CallResult {
     let exit_ns = now();
     let Some(context) = context(all) else { return Ok(()) };
-    let slot = slot();
-    let function = probed_function();
+    let Exit { slot, function } = exit();
+    let function = function.unwrap_or_else(probed_function);
     let stack = STACKS.get_ptr_mut(&context).ok_or(CallCounter::NoEntry)?;
     // SAFETY: as in `entered`.
     let stack = unsafe { &mut *stack };
@@ -199,8 +199,7 @@ fn level() -> u8 {
     }
 }
 
-/// Address of the function whose kprobe's or kretprobe's handler runs on this CPU. (`bpf_get_func_ip` looks there too, and
-/// Linux 5.10 has none.)
+/// Address of the function whose kprobe's or kretprobe's handler runs on this CPU.
 #[inline(always)]
 fn probed_function() -> u64 {
     let kprobe: u64 = context::of_this_cpu(known!(per_cpu_offset), known!(current_kprobe));

@@ -65,11 +65,11 @@ static INTERRUPTS: LruHashMap<u32, Interrupt> = LruHashMap::with_max_entries(102
 /// The context of the CPU this runs on, a probe's breakpoint aside.
 #[inline(always)]
 pub(super) fn current() -> u8 {
-    let (per_cpu_offset, preempt_count) = (given!(per_cpu_offset), given!(preempt_count));
-    if per_cpu_offset == 0 || preempt_count == 0 {
+    let preempt_count = given!(preempt_count);
+    if preempt_count == 0 {
         return CONTEXT_UNKNOWN;
     }
-    let count = context::without_breakpoint(context::preempt_count(per_cpu_offset, preempt_count));
+    let count = context::without_breakpoint(context::preempt_count(given!(per_cpu_offset), preempt_count));
     match context::decode(count, || context::softirq_disable_cnt(given!(task_softirq))) {
         CpuContext::Task => CONTEXT_PROCESS,
         CpuContext::Softirq => CONTEXT_SOFTIRQ,

@@ -10,6 +10,11 @@ use rustc_hash::FxHashMap;
 
 const LIST: &str = "/proc/kallsyms";
 
+/// The array that says where each CPU has its variables.
+pub(crate) const PER_CPU_OFFSET: &str = "__per_cpu_offset";
+/// Each CPU's variable with the kprobe whose handler it runs.
+pub(crate) const CURRENT_KPROBE: &str = "current_kprobe";
+
 /// A line of the list. Its address is all zeroes where `kptr_restrict` hides it.
 pub(crate) struct Symbol<'a> {
     address: &'a [u8],

@@ -26,6 +26,7 @@ use crate::{
         btf::{Btf, named},
         functions::{Addresses, Function},
         layout,
+        symbols::{CURRENT_KPROBE, PER_CPU_OFFSET},
     },
     request::{Backend, PacketFilter},
 };
@@ -43,8 +44,6 @@ const EXITED: [&str; 2] = ["call_exited", "sched_process_exit"];
 const TRAMPOLINES: [&str; 3] = ["arch_rethook_trampoline", "__kretprobe_trampoline", "kretprobe_trampoline"];
 /// Where ftrace's `function_graph` lets a function return to.
 const GRAPH_RETURN: &str = "return_to_handler";
-const PER_CPU_OFFSET: &str = "__per_cpu_offset";
-const CURRENT_KPROBE: &str = "current_kprobe";
 
 const TRIES: u32 = 5;
 const ROUNDS: u32 = 400;
@@ -60,8 +59,8 @@ pub(crate) struct Cost {
 
 /// The symbols that [`CallSettings`] needs.
 pub(crate) fn symbols<'a>() -> impl Iterator<Item = &'a str> {
-    let others = [GRAPH_RETURN, PER_CPU_OFFSET, CURRENT_KPROBE];
-    TRAMPOLINES.into_iter().chain(others).chain(arch::COUNT_VARIABLES).chain(arch::CHEAP_CALLS)
+    let functions = TRAMPOLINES.into_iter().chain([GRAPH_RETURN]).chain(arch::CHEAP_CALLS);
+    functions.chain(arch::CALL_VARIABLES).chain(arch::COUNT_VARIABLES)
 }
 
 /// What the kernel side is told of this kernel.
@@ -72,20 +71,23 @@ pub(crate) fn settings(btf: &[u8], addresses: &Addresses) -> Result<CallSettings
     const STRUCTS: [&[u8]; 3] = [b"kprobe", b"pcpu_hot", b"task_struct"];
     let btf = Btf::parse(btf, |name| STRUCTS.contains(&name)).context("reading the kernel's BTF")?;
     let address = |name: &str| addresses.get(name).and_then(|found| found.first()).copied().unwrap_or(0);
-    let missing = |what: &str| {
-        Failure::cannot_trace(
-            format!("/proc/kallsyms does not show where {what} is"),
-            "run net-latency as root, with sysctl kernel.kptr_restrict below 2",
-        )
+    let missing = |what: &str, remedy: &str| {
+        Failure::cannot_trace(format!("/proc/kallsyms does not show where {what} is"), remedy)
     };
-    let shown = |name: &str| Some(address(name)).filter(|&address| address != 0).ok_or_else(|| missing(name));
-    let trampoline = TRAMPOLINES.into_iter().map(address).find(|&address| address != 0);
+    let trampoline = TRAMPOLINES.into_iter().map(address).find(|&address| address != 0).ok_or_else(|| {
+        missing(TRAMPOLINES[0], "run net-latency as root, with sysctl kernel.kptr_restrict below 2")
+    })?;
+    // It shows functions, so that it hides nothing.
+    let unlisted = |what: &str| missing(what, "use a kernel that is built with CONFIG_KALLSYMS_ALL");
+    if let Some(name) = arch::CALL_VARIABLES.into_iter().find(|name| address(name) == 0) {
+        return Err(unlisted(name));
+    }
     Ok(CallSettings {
-        trampoline: trampoline.ok_or_else(|| missing(TRAMPOLINES[0]))?,
+        trampoline,
         graph_return: address(GRAPH_RETURN),
-        per_cpu_offset: shown(PER_CPU_OFFSET)?,
-        preempt_count: arch::preempt_count(&btf, address).ok_or_else(|| missing("the preemption count"))?,
-        current_kprobe: shown(CURRENT_KPROBE)?,
+        per_cpu_offset: address(PER_CPU_OFFSET),
+        preempt_count: arch::preempt_count(&btf, address).ok_or_else(|| unlisted("the preemption count"))?,
+        current_kprobe: address(CURRENT_KPROBE),
         kprobe_addr: btf.offset("kprobe.addr").context("reading the kernel's BTF")?,
         softirq_disable_cnt: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
     })

@@ -6,6 +6,8 @@
 
 #[cfg(all(target_arch = "bpf", any(feature = "calls", feature = "journey")))]
 use aya_ebpf::bindings::pt_regs;
+#[cfg(all(target_arch = "bpf", feature = "calls"))]
+use aya_ebpf::helpers::generated::bpf_get_func_ip;
 
 use net_latency_common::PageBases;
 
@@ -118,16 +120,30 @@ fn without_signature(address: u64) -> u64 {
     address | u64::MAX << 48
 }
 
-/// The stack pointer with which the call was entered that has returned.
-///
-/// # Safety
-/// The context of a kretprobe's program.
-#[cfg(all(target_arch = "bpf", feature = "calls"))]
-#[inline(always)]
-#[must_use]
-pub unsafe fn left_slot(registers: *const pt_regs) -> u64 {
-    // SAFETY: the caller's.
-    unsafe { (*registers).sp }
+/// A function has returned.
+#[cfg(feature = "calls")]
+#[derive(Clone, Copy)]
+pub struct Exit {
+    /// The stack pointer with which it was entered.
+    pub(crate) slot: u64,
+    /// Its kprobe's address: the kernel tells it since Linux 5.15. Debian's 6.1 does not show where it has that itself, for it is built
+    /// without CONFIG_KALLSYMS_ALL.
+    pub(crate) function: Option<u64>,
+}
+
+#[cfg(feature = "calls")]
+impl Exit {
+    /// # Safety
+    /// The context of a kretprobe's program.
+    #[cfg(target_arch = "bpf")]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn new(registers: *const pt_regs) -> Self {
+        // SAFETY: the caller's, and the helper takes it as it is.
+        unsafe {
+            Self { slot: (*registers).sp, function: Some(bpf_get_func_ip(registers.cast_mut().cast())) }
+        }
+    }
 }
 
 /// Where the function begins, or a few bytes behind that.

@@ -49,16 +49,27 @@ impl Entry {
     }
 }
 
-/// Where the return address of the call stood that has returned.
-///
-/// # Safety
-/// The context of a kretprobe's program.
-#[cfg(all(target_arch = "bpf", feature = "calls"))]
-#[inline(always)]
-#[must_use]
-pub unsafe fn left_slot(registers: *const pt_regs) -> u64 {
-    // SAFETY: the caller's. The return has taken the address off the stack.
-    unsafe { (*registers).rsp }.wrapping_sub(8)
+/// A function has returned.
+#[cfg(feature = "calls")]
+#[derive(Clone, Copy)]
+pub struct Exit {
+    /// Where its return address stood.
+    pub(crate) slot: u64,
+    /// Its kprobe's address, if the kernel tells it: Linux 5.10 does not (`bpf_get_func_ip`).
+    pub(crate) function: Option<u64>,
+}
+
+#[cfg(feature = "calls")]
+impl Exit {
+    /// # Safety
+    /// The context of a kretprobe's program.
+    #[cfg(target_arch = "bpf")]
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn new(registers: *const pt_regs) -> Self {
+        // SAFETY: the caller's. The return has taken the address off the stack.
+        unsafe { Self { slot: (*registers).rsp.wrapping_sub(8), function: None } }
+    }
 }
 
 /// Where the function begins, or a few bytes behind that.

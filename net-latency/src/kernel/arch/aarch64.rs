@@ -21,6 +21,8 @@ pub(crate) const CHEAP_CALLS: [&str; 3] =
 
 /// Variables that [`preempt_count`] asks for.
 pub(crate) const COUNT_VARIABLES: [&str; 0] = [];
+/// Where CPUs have their variables, and the one that `calls` reads: here the kernel tells what is in it.
+pub(crate) const CALL_VARIABLES: [&str; 0] = [];
 
 /// Where each task has its preemption count. Nothing where the kernel does not tell.
 pub(crate) fn preempt_count(btf: &Btf<'_>, _variable: impl Fn(&str) -> u64) -> Option<u64> {

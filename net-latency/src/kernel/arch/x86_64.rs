@@ -2,7 +2,10 @@
 
 use libc::c_long;
 
-use crate::kernel::btf::Btf;
+use crate::kernel::{
+    btf::Btf,
+    symbols::{CURRENT_KPROBE, PER_CPU_OFFSET},
+};
 
 /// The kernel's function of a system call.
 macro_rules! system_call {
@@ -19,13 +22,16 @@ pub(crate) const TRAMPOLINE_ARGUMENTS: [usize; 2] = [6, 12];
 pub(crate) const CHEAP_CALLS: [&str; 3] =
     [system_call!("getppid"), "__do_sys_getppid", system_call!("getuid")];
 
-/// Variables that [`preempt_count`] asks for: each CPU's own, or from Linux 6.2 to 6.14 a part of another.
-pub(crate) const COUNT_VARIABLES: [&str; 2] = ["__preempt_count", "pcpu_hot"];
+/// Variables that [`preempt_count`] asks for: where CPUs have theirs, each CPU's own, or from Linux 6.2 to 6.14 a part of another.
+pub(crate) const COUNT_VARIABLES: [&str; 3] = [PER_CPU_OFFSET, "__preempt_count", "pcpu_hot"];
+/// Where CPUs have their variables, and the one that `calls` reads.
+pub(crate) const CALL_VARIABLES: [&str; 2] = [PER_CPU_OFFSET, CURRENT_KPROBE];
 
 /// Where the preemption count is: of each CPU, relative to where it has its variables. `variable` says where one is, 0 if there is
 /// none. Nothing where the kernel does not show it.
 pub(crate) fn preempt_count(btf: &Btf<'_>, variable: impl Fn(&str) -> u64) -> Option<u64> {
-    let [count, hot] = COUNT_VARIABLES.map(|name| Some(variable(name)).filter(|&address| address != 0));
+    let variables = COUNT_VARIABLES.map(|name| Some(variable(name)).filter(|&address| address != 0));
+    let [Some(_), count, hot] = variables else { return None };
     count.or_else(|| Some(hot? + u64::from(btf.offset("pcpu_hot.preempt_count").ok()?)))
 }
 

@@ -42,7 +42,7 @@ use crate::{
         btf::{Btf, named, only_functions},
         facts::Live,
         layout, preemption, prerequisites,
-        symbols::{self, Symbols},
+        symbols::{self, PER_CPU_OFFSET, Symbols},
     },
     request::{Backend, Functions, PacketFilter},
 };
@@ -258,8 +258,7 @@ impl Plan {
         let traced = special.chain(places.iter().map(|place| place.name.as_str())).map(str::as_bytes);
         let traced: FxHashSet<&[u8]> = traced.collect();
         let is_traced = |name: &[u8]| traced.contains(name);
-        let variables = ["__per_cpu_offset"].into_iter().chain(arch::COUNT_VARIABLES);
-        let symbols = Symbols::read(is_traced, &variables.collect::<Vec<_>>()).map_err(|error| {
+        let symbols = Symbols::read(is_traced, &arch::COUNT_VARIABLES).map_err(|error| {
             Failure::cannot_trace(
                 format!("cannot read the list of the kernel's functions: {error}"),
                 "run net-latency as root",
@@ -273,7 +272,7 @@ impl Plan {
         }
         let reasons = btf.drop_reasons();
         let settings = JourneySettings {
-            per_cpu_offset: symbols.variable("__per_cpu_offset"),
+            per_cpu_offset: symbols.variable(PER_CPU_OFFSET),
             preempt_count: arch::preempt_count(&btf, |name| symbols.variable(name)).unwrap_or(0),
             // PREEMPT_RT only.
             task_softirq: btf.offset("task_struct.softirq_disable_cnt").unwrap_or(0),
