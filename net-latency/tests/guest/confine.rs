@@ -57,6 +57,32 @@ const CAP_SYSLOG: libc::c_ulong = 34;
 const CAP_PERFMON: libc::c_ulong = 38;
 const CAP_BPF: libc::c_ulong = 39;
 
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+
+/// Above 2 Debian's kernels refuse kprobes to those that have CAP_PERFMON alone.
+pub(crate) fn paranoid() -> Result<i32> {
+    Ok(fs::read_to_string(PARANOID)?.trim().parse()?)
+}
+
+/// As long as it lives, CAP_PERFMON is enough for kprobes.
+pub(crate) struct KprobesPermitted {
+    before: i32,
+}
+
+impl KprobesPermitted {
+    pub(crate) fn new() -> Result<Self> {
+        let before = paranoid()?;
+        fs::write(PARANOID, "2")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for KprobesPermitted {
+    fn drop(&mut self) {
+        fs::write(PARANOID, self.before.to_string()).expect("the guest's root may set it");
+    }
+}
+
 /// Mounted over what must not be seen.
 const NOTHING: &str = "/tmp/net-latency-nothing";
 

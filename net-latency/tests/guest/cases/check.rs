@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Case, prerequisites::expect_sentence};
 use crate::{
-    confine,
+    confine::{self, KprobesPermitted},
     leftovers::Kernel,
     tool::{Backend, run},
 };
@@ -111,9 +111,8 @@ fn check_goes_on_after_a_failure(backend: Backend) -> Result<()> {
 /// The capabilities that the service runs with are all that the stream takes, by each backend. For kprobes Debian's
 /// kernels ask for more, unless told not to by a setting that the refusal names.
 fn check_needs_no_root(backend: Backend) -> Result<()> {
-    const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
     let before = Kernel::now()?;
-    let paranoid: i32 = fs::read_to_string(PARANOID)?.trim().parse()?;
+    let paranoid = confine::paranoid()?;
     let backend_name = backend.to_string();
     let check = ["check", "--backend", &backend_name];
     let expect = |arguments: &[&str], named: &str| {
@@ -144,9 +143,10 @@ fn check_needs_no_root(backend: Backend) -> Result<()> {
         }
         _ => {}
     }
-    fs::write(PARANOID, "2")?;
-    let outcome = [check.as_slice(), &stream].map(|arguments| expect(arguments, backend.mechanism()));
-    fs::write(PARANOID, paranoid.to_string())?;
-    outcome.into_iter().collect::<Result<()>>()?;
+    let permitted = KprobesPermitted::new()?;
+    for arguments in [check.as_slice(), &stream] {
+        expect(arguments, backend.mechanism())?;
+    }
+    drop(permitted);
     before.expect_restored()
 }

@@ -15,6 +15,7 @@ use super::{
     export::{in_histograms, scrape},
 };
 use crate::{
+    confine::KprobesPermitted,
     footer::Footer,
     net::{Path, Version},
     peers::{CLIENT, Pair, SERVER},
@@ -328,8 +329,9 @@ fn refused(_: Backend) -> Result<()> {
 
 /// Other people's programs read the image and run it with what the DaemonSet gives it, and no more, under a filter of system calls: it counts the conversation of
 /// processes outside, and ends well.
-fn counts(_: Backend) -> Result<()> {
+fn counts(backend: Backend) -> Result<()> {
     expect_possible()?;
+    let _permitted = (backend == Backend::Kprobe).then(KprobesPermitted::new).transpose()?;
     let path = Path::veth(Version::V4)?;
     let mut pair = Pair::prepare(&path, CLIENT, SERVER)?;
     let manifest = Manifest::read()?;
