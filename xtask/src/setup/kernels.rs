@@ -53,6 +53,8 @@ const STAMP: &str = "complete";
 const BACKPORTS: &[&str] = &["trixie-backports"];
 /// Names the newest kernel that was found in the archive, and when: by the file's time.
 const NEWEST: &str = "newest";
+/// Ends the names of packages of [`Series::LargePages`].
+const LARGE_PAGES: &str = "-16k";
 /// After this the archive is asked again.
 const NEWEST_IS_KNOWN_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -65,17 +67,25 @@ pub(crate) enum Series {
     Newest,
     /// The PREEMPT_RT kernel of Debian 13.
     RealTime,
+    /// Debian 13's kernel for arm64 with pages of 16 KiB.
+    LargePages,
 }
 
 impl Series {
-    /// What net-latency is tested on, oldest first, the real-time build last.
-    const MATRIX: [Self; 5] =
-        [Self::Version(5, 10), Self::Version(6, 1), Self::Version(6, 12), Self::Newest, Self::RealTime];
+    /// What net-latency is tested on, oldest first, other builds last.
+    const MATRIX: [Self; 6] = [
+        Self::Version(5, 10),
+        Self::Version(6, 1),
+        Self::Version(6, 12),
+        Self::Newest,
+        Self::RealTime,
+        Self::LargePages,
+    ];
 
-    /// [`Self::MATRIX`] for an architecture: on arm64 the kernel side needs Linux 5.18.
+    /// [`Self::MATRIX`] for an architecture: on arm64 the kernel side needs Linux 5.18, and x86-64 has pages of one size.
     pub(crate) fn matrix(arch: Arch) -> &'static [Self] {
         match arch {
-            Arch::X86_64 => &Self::MATRIX,
+            Arch::X86_64 => &Self::MATRIX[..5],
             Arch::Arm64 => &Self::MATRIX[1..],
         }
     }
@@ -85,18 +95,19 @@ impl Series {
         match self {
             Self::Version(5, 10) => &["bullseye", "bullseye-security"],
             Self::Version(6, 1) => &["bookworm", "bookworm-security"],
-            Self::Version(6, 12) | Self::RealTime => &["trixie", "trixie-security"],
+            Self::Version(6, 12) | Self::RealTime | Self::LargePages => &["trixie", "trixie-security"],
             Self::Version(..) | Self::Newest => BACKPORTS,
         }
     }
 
     /// The end of the package's name.
     fn flavour(self, arch: Arch) -> String {
-        let kind = match self {
-            Self::RealTime => "rt",
-            Self::Version(..) | Self::Newest => "cloud",
-        };
-        format!("-{kind}-{}", arch.debian())
+        let arch = arch.debian();
+        match self {
+            Self::RealTime => format!("-rt-{arch}"),
+            Self::LargePages => format!("-{arch}{LARGE_PAGES}"),
+            Self::Version(..) | Self::Newest => format!("-cloud-{arch}"),
+        }
     }
 
     /// Whether a kernel of these numbers belongs to it. Other suites may be searched at the same time.
@@ -104,7 +115,7 @@ impl Series {
         match self {
             Self::Version(major, minor) => numbers.starts_with(&[major, minor]),
             Self::Newest => true,
-            Self::RealTime => numbers.starts_with(&[6, 12]),
+            Self::RealTime | Self::LargePages => numbers.starts_with(&[6, 12]),
         }
     }
 
@@ -119,7 +130,7 @@ impl Series {
     fn here_of_any_age(self, arch: Arch) -> Option<Kernel> {
         let name = match self {
             Self::Newest => fs::read_to_string(newest_path(arch)).ok()?.trim().to_owned(),
-            Self::Version(..) | Self::RealTime => self.to_string(),
+            Self::Version(..) | Self::RealTime | Self::LargePages => self.to_string(),
         };
         let kernel = Kernel::named(arch, self, &name);
         kernel.is_complete().then_some(kernel)
@@ -160,6 +171,7 @@ impl fmt::Display for Series {
             Self::Version(major, minor) => write!(f, "{major}.{minor}"),
             Self::Newest => f.write_str(NEWEST),
             Self::RealTime => f.write_str("rt"),
+            Self::LargePages => f.write_str("16k"),
         }
     }
 }
@@ -175,6 +187,7 @@ impl FromStr for Series {
         match name {
             NEWEST => Ok(Self::Newest),
             "rt" => Ok(Self::RealTime),
+            "16k" => Ok(Self::LargePages),
             _ => version().ok_or_else(|| {
                 let names = Self::MATRIX.map(|series| series.to_string()).join(", ");
                 format!("a kernel is named by the first two numbers of its version; tested are {names}")
@@ -269,7 +282,8 @@ fn fetch(arch: Arch, missing: &[Series]) -> Result<()> {
         suites.sort_unstable();
         suites.dedup();
         let apt = PrivateApt::new(apt_directory.clone(), arch, &suites)?;
-        let available = apt.search(&format!("^linux-(image|binary|modules)-.*-{}$", arch.debian()))?;
+        let available =
+            apt.search(&format!("^linux-(image|binary|modules)-.*-{}({LARGE_PAGES})?$", arch.debian()))?;
         for series in missing {
             let Some((kernel, packages)) = series.choose(arch, &available) else { continue };
             if !kernel.is_complete() {
@@ -389,14 +403,16 @@ mod tests {
     }
 
     #[test]
-    fn real_time_is_a_flavour() {
+    fn other_builds_are_flavours() {
         let available = [
             "linux-image-6.12.107+deb13-cloud-amd64",
             "linux-image-6.12.106+deb13-rt-amd64",
             "linux-image-6.12.107+deb13-rt-amd64-unsigned",
             "linux-image-7.3.1+deb13-rt-amd64",
+            "linux-image-6.12.107+deb13-amd64-16k",
         ];
         assert_eq!(packages("rt", &available), ["linux-image-6.12.106+deb13-rt-amd64"]);
+        assert_eq!(packages("16k", &available), ["linux-image-6.12.107+deb13-amd64-16k"]);
     }
 
     #[test]
