@@ -4,15 +4,19 @@ use std::{path::Path, process::Command};
 
 use clap::ValueEnum;
 
-/// An architecture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// An architecture. What is built for either is built on a machine of the other one too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Arch {
-    /// What all is built for unless another is named.
-    #[default]
     #[value(name = "x86-64")]
     X86_64,
-    /// Built on a machine of the other one too.
     Arm64,
+}
+
+/// This machine's.
+impl Default for Arch {
+    fn default() -> Self {
+        Self::OF_THIS_PROGRAM
+    }
 }
 
 impl Arch {

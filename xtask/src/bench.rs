@@ -33,10 +33,6 @@ use crate::{
 /// Ends a guest that hangs: a whole bench takes some ten minutes.
 const LIMIT: Duration = Duration::from_secs(5400);
 const PROGRAM: &str = "guest-tests";
-/// The kernels of the published figures.
-const KERNELS: [Series; 2] = [WATCHED, Series::Newest];
-/// The kernel that is watched over.
-pub(crate) const WATCHED: Series = Series::Version(6, 1);
 /// The mode that takes more than the tool and the tests.
 const BPFTRACE: &str = "bpftrace, the same stages";
 
@@ -53,13 +49,14 @@ const MANY_MEBIBYTES: u32 = 4096;
 
 /// Measures and prints; compares with the committed figures, or replaces them.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let arch = args.arch;
     let kernels = match args.kernels.as_slice() {
-        [] if args.short => vec![WATCHED],
-        [] => KERNELS.into(),
+        [] if args.short || arch == Arch::Arm64 => vec![watched(arch)],
+        [] => vec![watched(arch), Series::Newest],
         chosen => chosen.to_vec(),
     };
-    let kernels = setup::ensure(&Needs::guests(Arch::default(), kernels))?;
-    let (built, tests) = (build::for_guest(Arch::default())?, build::guest_tests()?);
+    let kernels = setup::ensure(&Needs::guests(arch, kernels))?;
+    let (built, tests) = (build::for_guest(arch)?, build::guest_tests(arch)?);
     if let Some(mode) = args.mode.as_deref().filter(|_| args.hooks) {
         for kernel in kernels {
             let words = ["hooks".into(), mode.into()];
@@ -69,7 +66,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.connections || args.recorder {
         let (word, peers) =
-            if args.connections { ("connections", of_connections()) } else { ("recorder", Vec::new()) };
+            if args.connections { ("connections", of_connections(arch)) } else { ("recorder", Vec::new()) };
         for kernel in kernels {
             let printed = printed(&kernel, &[word.into()], MANY_MEBIBYTES, &peers, &built, &tests)?;
             println!("Linux {kernel}\n\n{printed}");
@@ -78,18 +75,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     let extent = Extent::of(args);
     let mut record = Record::read(&extent.record_path())?;
-    let peers = extent.peers();
+    let peers = extent.peers(arch);
     let mut risen = Vec::new();
     for kernel in kernels {
         let figures = measure(&kernel, &extent, &peers, &built, &tests)?;
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
-            record.replace(&kernel.to_string(), figures);
+            record.replace(&on_record(&kernel), figures);
             // Each kernel takes a quarter of an hour: what one has given is not lost should the next fail.
             fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
             quotes::fill()?;
         } else {
-            let compared = record.compare(&kernel.to_string(), &figures);
+            let compared = record.compare(&on_record(&kernel), &figures);
             if compared.lines.is_empty() {
                 println!("no figures of Linux {kernel} are on record, so there is nothing to compare with");
             }
@@ -111,11 +108,27 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     )
 }
 
+/// The kernel that is watched over. Before Linux 6.4 arm64 has kprobes alone.
+pub(crate) fn watched(arch: Arch) -> Series {
+    match arch {
+        Arch::X86_64 => Series::Version(6, 1),
+        Arch::Arm64 => Series::Newest,
+    }
+}
+
+/// What a kernel's figures are called there.
+fn on_record(kernel: &Kernel) -> String {
+    match kernel.arch {
+        Arch::X86_64 => kernel.to_string(),
+        arch => format!("{kernel} {arch}"),
+    }
+}
+
 /// The files of those programs. The guest leaves out missing ones, and says so.
-fn of_connections() -> Vec<(String, PathBuf)> {
+fn of_connections(arch: Arch) -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     for (package, name) in OF_CONNECTIONS {
-        match programs::files_of(Arch::default(), package, name) {
+        match programs::files_of(arch, package, name) {
             Ok(found) => files.extend(found),
             Err(error) => eprintln!("xtask: {name} can't be had: {error:#}"),
         }
@@ -168,7 +181,7 @@ impl Extent {
     }
 
     /// The files of other tracers that there are to compare with.
-    fn peers(&self) -> Vec<(String, PathBuf)> {
+    fn peers(&self, arch: Arch) -> Vec<(String, PathBuf)> {
         let is_wanted = match self {
             Self::Short | Self::Scale => false,
             Self::Modes => true,
@@ -177,7 +190,7 @@ impl Extent {
         if !is_wanted {
             return Vec::new();
         }
-        programs::files(Arch::default(), programs::BPFTRACE).unwrap_or_else(|error| {
+        programs::files(arch, programs::BPFTRACE).unwrap_or_else(|error| {
             // The guest says so as well, below its figures.
             eprintln!("xtask: bpftrace can't be had: {error:#}");
             Vec::new()
@@ -188,7 +201,7 @@ impl Extent {
 /// Measures the watched figures; the error names those that have risen.
 pub(crate) fn watch(kernel: &Kernel, built: &Built, tests: &Path) -> Result<()> {
     let figures = measure(kernel, &Extent::Short, &[], built, tests)?;
-    let compared = Record::read(&Extent::Short.record_path())?.compare(&kernel.to_string(), &figures);
+    let compared = Record::read(&Extent::Short.record_path())?.compare(&on_record(kernel), &figures);
     println!("{}", figures.table());
     for line in &compared.lines {
         println!("{line}");

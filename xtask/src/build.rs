@@ -92,8 +92,8 @@ pub(crate) fn for_guest(arch: Arch) -> Result<Built> {
 }
 
 /// Builds the test program that runs in guests, for the bench.
-pub(crate) fn guest_tests() -> Result<PathBuf> {
-    let mut command = static_cargo("test", RELEASE, Arch::default());
+pub(crate) fn guest_tests(arch: Arch) -> Result<PathBuf> {
+    let mut command = static_cargo("test", RELEASE, arch);
     command.args(["--package", "net-latency", "--test", "guest", "--no-run"]);
     programs(&mut command)?.find("guest", true)
 }

@@ -125,6 +125,9 @@ pub(crate) struct BenchArgs {
     /// Measure on this kernel only (repeatable)
     #[arg(long = "kernel", value_name = "KERNEL")]
     pub(crate) kernels: Vec<Series>,
+    /// Measure in guests of this architecture
+    #[arg(long, value_enum, value_name = "ARCH", default_value_t)]
+    pub(crate) arch: Arch,
     /// Measure only what every test run watches over
     #[arg(long)]
     pub(crate) short: bool,

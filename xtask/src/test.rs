@@ -156,7 +156,7 @@ fn fuzz(summary: &mut Summary) {
 /// Builds what users get, and counts its allocations. The quick build says little about either that or the cost.
 fn of_users(summary: &mut Summary) -> Option<(Built, PathBuf)> {
     let name = "building as for users";
-    match phase(name, || Ok((build::for_guest(Arch::default())?, build::guest_tests()?))) {
+    match phase(name, || Ok((build::for_guest(Arch::default())?, build::guest_tests(Arch::default())?))) {
         Ok(released) => {
             let name = "allocations as for users";
             if let Err(error) = phase(name, || run_tests(name, &mut build::allocations(), summary)) {

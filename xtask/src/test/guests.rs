@@ -196,7 +196,7 @@ impl Choice {
         let parts = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
             [] if args.all => Series::matrix(args.arch).iter().copied().flat_map(all).collect(),
-            [] if !args.arch.is_here() => vec![(Series::Newest, Part::Fentry)],
+            [] if args.arch == Arch::Arm64 => vec![(Series::Newest, Part::Fentry)],
             [] => {
                 vec![(Series::Version(5, 10), Part::Kprobe), (Series::Newest, Part::Fentry), OF_USER_SIDE]
             }
@@ -350,7 +350,8 @@ pub(super) struct Programs {
 /// Runs the guest tests on those of the chosen kernels that are here.
 pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summary: &mut Summary) {
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    let is_watched = |kernel: &&Kernel| choice.filter.is_none() && kernel.series == bench::WATCHED;
+    let is_watched =
+        |kernel: &&Kernel| choice.filter.is_none() && kernel.series == bench::watched(choice.arch);
     let watched = kernels.iter().find(is_watched).zip(programs.released.as_ref());
     let cost = thread::scope(|scope| {
         // A guest whose clock counts instructions doesn't mind others.
