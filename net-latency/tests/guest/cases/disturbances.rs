@@ -23,25 +23,18 @@ use crate::{
     peers::Pair,
     process::{PATIENCE, until},
     tool::{Backend, Launch, Outcome, Tool},
+    verdict::Skipped,
 };
 
 pub(crate) const CASES: &[Case] = &[
     ("disturbed_by_a_stop", by_a_stop),
     ("disturbed_by_a_cpu_that_goes", by_a_cpu_that_goes),
-    (BY_SLEEP, by_sleep),
+    ("disturbed_by_sleep", by_sleep),
     ("disturbed_by_oom", by_oom),
 ];
 
-/// Only where the host wakes the machine.
-pub(crate) const BY_SLEEP: &str = "disturbed_by_sleep";
-
 /// Set to 1 where a machine that sleeps is woken.
 const WOKEN: &str = "NET_LATENCY_WOKEN";
-
-/// Whether this machine may be put to sleep.
-pub(crate) fn may_sleep() -> bool {
-    env::var_os(WOKEN).is_some_and(|value| value == "1")
-}
 
 /// Rounds that begin together.
 const ROUNDS: u32 = 20;
@@ -181,6 +174,8 @@ fn by_sleep(backend: Backend) -> Result<()> {
 
 /// Suspends the machine to RAM. QEMU's firmware wakes its first CPU.
 pub(super) fn suspend() -> Result<()> {
+    let is_woken = env::var_os(WOKEN).is_some_and(|value| value == "1");
+    ensure!(is_woken, Skipped("nothing wakes this machine"));
     let slept =
         || -> Result<u32> { Ok(fs::read_to_string("/sys/power/suspend_stats/success")?.trim().parse()?) };
     let earlier = slept()?;

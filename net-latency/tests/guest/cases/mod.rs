@@ -184,6 +184,5 @@ pub(crate) fn applies(name: &str, backend: Backend) -> bool {
     (!is_of_kprobes || backend == Backend::Kprobe)
         && (!is_in(race::CASES) || race::is_wanted())
         && (name != conversation::BY_FENTRY_ALONE || backend == Backend::Auto)
-        && (name != disturbances::BY_SLEEP || disturbances::may_sleep())
         && is_of_share(is_behind_hooks)
 }

@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Case;
 use crate::{
+    arch,
     ftrace::{CLOCK_NS, Entry, Event, Tracing, place},
     lines::{Dir, Line, Proto, stages},
     net::{Path, Version},
@@ -58,12 +59,13 @@ const EVENTS: &[Event] = &[
 type Stamps = [u64; 4];
 
 fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Result<()> {
-    // ftrace shall stamp first everywhere, since it returns sooner. Of two probes on a tracepoint the older one
+    // ftrace shall stamp first where it can, since it returns sooner. Of two probes on a tracepoint the older one
     // runs first (`func_add`), of two on a function the newer one (`add_ftrace_ops`), fentry's after all.
     let mut tracing = Tracing::of_events(EVENTS)?;
     let tool = Launch::new(backend).start()?;
     let mut functions = functions.to_vec();
-    functions.extend(has_kprobe(TAKE)?.then_some(&[TAKE] as &[&str]));
+    let takes_by_kprobe = has_kprobe(TAKE)?;
+    functions.extend(takes_by_kprobe.then_some(&[TAKE] as &[&str]));
     tracing.set_functions(&functions)?;
     let mut pair = Pair::connect(path)?;
     pair.converse(ROUNDS.try_into()?, LEN)?;
@@ -72,9 +74,17 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
     let outcome = tool.stop()?;
 
     let testimony = Testimony::of(&entries);
+    let is_first = |dir, stage| {
+        let is_function = match (dir, stage) {
+            (Dir::Out, 3) | (Dir::In, 0) => false,
+            (Dir::In, 3) => takes_by_kprobe,
+            _ => true,
+        };
+        arch::KPROBES_COME_FIRST && backend == Backend::Kprobe && is_function
+    };
     for conversation in oracle::check(&outcome, &[&pair])? {
         conversation.expect_rounds(&outcome, ROUNDS, LEN)?;
-        compare(&outcome, &conversation, &testimony, &pair, offset)?;
+        compare(&outcome, &conversation, &testimony, &pair, offset, is_first)?;
     }
     Ok(())
 }
@@ -176,13 +186,14 @@ impl Testimony {
     }
 }
 
-/// Of every stage and every column: the tool's number less ftrace's.
+/// Of every stage and every column: the tool's number less ftrace's. `is_first`: whether the tool stamps a stage before ftrace does.
 fn compare(
     outcome: &Outcome,
     conversation: &Conversation,
     testimony: &Testimony,
     pair: &Pair,
     offset: i64,
+    is_first: impl Fn(Dir, usize) -> bool,
 ) -> Result<()> {
     let (client, server) = (pair.client.pid(), pair.server.pid());
     let mut comparisons = Vec::new();
@@ -208,7 +219,7 @@ fn compare(
             .collect::<Result<_>>()?;
         for (line, stamps) in &both {
             ensure!(
-                is_interleaved(line, stamps, offset)?,
+                is_interleaved(line, stamps, offset, |stage| is_first(line.dir, stage))?,
                 outcome.fault(format_args!("{what}: ftrace says {stamps:?} + {offset}"), [*line])
             );
         }
@@ -246,16 +257,24 @@ fn compare(
     Ok(())
 }
 
-/// Whether each of a line's stamps was taken after ftrace's of the same stage and before ftrace's of the next one,
-/// as it must be, whatever interrupts come between: ftrace stamps first everywhere.
-fn is_interleaved(line: &Line, stamps: &Stamps, offset: i64) -> Result<bool> {
+/// Whether each of a line's stamps was taken after ftrace's of the same stage and before ftrace's of the next one, or where ours comes
+/// first, one earlier, as it must be, whatever interrupts come between.
+fn is_interleaved(
+    line: &Line,
+    stamps: &Stamps,
+    offset: i64,
+    is_first: impl Fn(usize) -> bool,
+) -> Result<bool> {
     // What may be added to the line's time so that it is so.
     let (mut least, mut most) = (-MAPPING_NS, MAPPING_NS);
     for stage in 0..4 {
         let ours = stamp(line, stage)? - offset;
-        least = least.max(i64::try_from(stamps[stage])? - ours);
-        if let Some(next) = stamps.get(stage + 1) {
-            most = most.min(i64::try_from(*next)? - ours);
+        let before = usize::from(is_first(stage));
+        if let Some(earlier) = stage.checked_sub(before) {
+            least = least.max(i64::try_from(stamps[earlier])? - ours);
+        }
+        if let Some(later) = stamps.get(stage + 1 - before) {
+            most = most.min(i64::try_from(*later)? - ours);
         }
     }
     Ok(least <= most + CLOCK_NS)
