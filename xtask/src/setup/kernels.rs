@@ -43,8 +43,8 @@ const MODULES: [&str; 24] = [
     "nf_flow_table_inet",
 ];
 
-/// Further modules, which some kernels lack: 5.10 has no TLS.
-const OPTIONAL: [&str; 3] = ["tls", "aesni_intel", "wireguard"];
+/// Further modules, which some kernels lack: 5.10 has no TLS, and each architecture a cipher of its own for it.
+const OPTIONAL: [&str; 4] = ["tls", "aesni_intel", "ghash_ce", "wireguard"];
 
 /// Written last; tells that the directory is complete, and for which of the settings above.
 const STAMP: &str = "complete";
