@@ -125,7 +125,8 @@ impl CallStack {
         Some(&mut self.frames[index(depth)])
     }
 
-    /// Takes the call off that returns now, if its entry was seen.
+    /// Takes the call off that returns now, if its entry was seen. `function` is 0 where the kernel does not tell it: of calls with one
+    /// place on the stack, each of which has ended by jumping to the next, the last returns first.
     #[inline(always)]
     pub fn pop(&mut self, slot: u64, function: u64, exit_ns: u64) -> Option<ReturnedCall> {
         let mut at = self.depth;
@@ -136,7 +137,7 @@ impl CallStack {
             }
             at -= 1;
             let frame = &self.frames[index(at)];
-            if frame.slot == slot && frame.function == function {
+            if frame.slot == slot && (frame.function == function || function == 0) {
                 let entry_ns = frame.entry_ns;
                 if at > 0 {
                     self.frames[index(at - 1)].children_ns += exit_ns.saturating_sub(entry_ns);

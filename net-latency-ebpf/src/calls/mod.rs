@@ -157,7 +157,7 @@ pub fn returned(exit: impl FnOnce() -> Exit, all: bool) -> CallResult {
         entry_ns: frame.entry_ns,
         exit_ns,
         children_ns: frame.children_ns,
-        function,
+        function: frame.function,
         task: context.task,
         ids,
         comm: bytes(Task::current_name()),

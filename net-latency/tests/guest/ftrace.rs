@@ -266,11 +266,13 @@ impl Tracing {
         let in_softirq = head >> 16 & SOFTIRQ != 0;
         let function = |address: u64| {
             let found = self.functions.iter().find(|(start, _)| (*start..*start + WITHIN).contains(&address));
-            found.map(|(_, name)| *name).with_context(|| format!("no traced function at {address:#x}"))
+            found.map(|(_, name)| *name)
         };
         let entry = |name, is_end, fields| Entry { at, cpu, task, in_softirq, name, is_end, fields };
         if kind == FUNCTION {
-            return Ok(Some(entry(function(long(data, 8)?)?, false, Vec::new())));
+            let address = long(data, 8)?;
+            let name = function(address).with_context(|| format!("no traced function at {address:#x}"))?;
+            return Ok(Some(entry(name, false, Vec::new())));
         }
         let Some(layout) = self.layouts.get(&kind) else { return Ok(None) };
         let mut fields = Vec::new();
@@ -282,10 +284,13 @@ impl Tracing {
                 _ => bail!("a field of {size} bytes"),
             });
         }
-        Ok(Some(match (layout.name, fields.as_slice()) {
-            (ENTRY | EXIT, [address]) => entry(function(*address)?, layout.name == EXIT, Vec::new()),
-            _ => entry(layout.name, false, fields),
-        }))
+        Ok(match (layout.name, fields.as_slice()) {
+            // On 6.1 of arm64 this tracer has functions besides, such as `irq_enter_rcu`.
+            (ENTRY | EXIT, [address]) => {
+                function(*address).map(|name| entry(name, layout.name == EXIT, Vec::new()))
+            }
+            _ => Some(entry(layout.name, false, fields)),
+        })
     }
 }
 

@@ -159,20 +159,20 @@ enum Event {
     Call { function: u64, is_returning: bool, is_seen: bool, size: u64 },
     /// The innermost function ends by jumping to another.
     Jump { function: u64, is_returning: bool },
-    /// It returns.
-    Return,
+    /// It returns; whether the kernel says which.
+    Return { is_named: bool },
     /// N functions are left at once, unseen.
     Escape(usize),
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let call = (0..3u64, prop::bool::weighted(0.8), prop::bool::weighted(0.9), 0..3u64).prop_map(
+    let call = (1..4u64, prop::bool::weighted(0.8), prop::bool::weighted(0.9), 0..3u64).prop_map(
         |(function, is_returning, is_seen, size)| Event::Call { function, is_returning, is_seen, size },
     );
     prop_oneof![
         8 => call,
-        2 => (0..3u64, prop::bool::weighted(0.8)).prop_map(|(function, is_returning)| Event::Jump { function, is_returning }),
-        8 => Just(Event::Return),
+        2 => (1..4u64, prop::bool::weighted(0.8)).prop_map(|(function, is_returning)| Event::Jump { function, is_returning }),
+        8 => prop::bool::weighted(0.8).prop_map(|is_named| Event::Return { is_named }),
         1 => (1..4usize).prop_map(Event::Escape),
     ]
 }
@@ -235,14 +235,15 @@ fn play(events: &[Event]) -> (Vec<CallRecord>, HashMap<u64, (Truth, u64)>, u64) 
                 enter(call, &mut stack, &mut expected);
                 under_way.push(call);
             }
-            Event::Return => {
+            Event::Return { is_named } => {
                 let Some(slot) = under_way.last().map(|last| last.slot) else { continue };
                 now += 1;
                 // Those that jumped return together.
                 while let Some(call) = under_way.pop_if(|call| call.slot == slot) {
                     truth.insert(call.entry_ns, (call, now));
+                    let named = if is_named { call.function } else { 0 };
                     if call.is_returning
-                        && let Some(left) = stack.pop(slot, call.function, now)
+                        && let Some(left) = stack.pop(slot, named, now)
                     {
                         let frame = stack.frame(left.depth);
                         found.push(CallRecord {
@@ -292,8 +293,8 @@ proptest! {
         let sees_all = |event: Event| match event {
             Event::Call { function, size, .. } => Event::Call { function, size, is_returning: true, is_seen: true },
             Event::Jump { function, .. } => Event::Jump { function, is_returning: true },
-            Event::Escape(_) => Event::Return,
-            Event::Return => Event::Return,
+            Event::Escape(_) => Event::Return { is_named: true },
+            Event::Return { .. } => event,
         };
         let mut depth = 0;
         let mut deepest = 0;
