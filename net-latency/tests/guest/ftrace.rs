@@ -285,7 +285,7 @@ impl Tracing {
             });
         }
         Ok(match (layout.name, fields.as_slice()) {
-            // On 6.1 of arm64 this tracer has functions besides, such as `irq_enter_rcu`.
+            // On arm64 this tracer has functions besides, such as `irq_enter_rcu`.
             (ENTRY | EXIT, [address]) => {
                 function(*address).map(|name| entry(name, layout.name == EXIT, Vec::new()))
             }

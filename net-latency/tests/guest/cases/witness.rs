@@ -74,17 +74,21 @@ fn witness(backend: Backend, path: &Path, functions: &[&[&'static str]]) -> Resu
     let outcome = tool.stop()?;
 
     let testimony = Testimony::of(&entries);
-    let is_first = |dir, stage| {
+    let order = |dir, stage| {
         let is_function = match (dir, stage) {
             (Dir::Out, 3) | (Dir::In, 0) => false,
             (Dir::In, 3) => takes_by_kprobe,
             _ => true,
         };
-        arch::KPROBES_COME_FIRST && backend == Backend::Kprobe && is_function
+        match backend {
+            Backend::Kprobe if arch::KPROBES_COME_FIRST && is_function => Order::First,
+            Backend::Auto if arch::KPROBES_COME_FIRST && is_function => Order::Unknown,
+            _ => Order::Second,
+        }
     };
     for conversation in oracle::check(&outcome, &[&pair])? {
         conversation.expect_rounds(&outcome, ROUNDS, LEN)?;
-        compare(&outcome, &conversation, &testimony, &pair, offset, is_first)?;
+        compare(&outcome, &conversation, &testimony, &pair, offset, order)?;
     }
     Ok(())
 }
@@ -186,14 +190,24 @@ impl Testimony {
     }
 }
 
-/// Of every stage and every column: the tool's number less ftrace's. `is_first`: whether the tool stamps a stage before ftrace does.
+/// Who stamps a stage first.
+enum Order {
+    /// The tool.
+    First,
+    /// ftrace.
+    Second,
+    /// The tool does by a kprobe, which it may have or not.
+    Unknown,
+}
+
+/// Of every stage and every column: the tool's number less ftrace's.
 fn compare(
     outcome: &Outcome,
     conversation: &Conversation,
     testimony: &Testimony,
     pair: &Pair,
     offset: i64,
-    is_first: impl Fn(Dir, usize) -> bool,
+    order: impl Fn(Dir, usize) -> Order,
 ) -> Result<()> {
     let (client, server) = (pair.client.pid(), pair.server.pid());
     let mut comparisons = Vec::new();
@@ -219,7 +233,7 @@ fn compare(
             .collect::<Result<_>>()?;
         for (line, stamps) in &both {
             ensure!(
-                is_interleaved(line, stamps, offset, |stage| is_first(line.dir, stage))?,
+                is_interleaved(line, stamps, offset, |stage| order(line.dir, stage))?,
                 outcome.fault(format_args!("{what}: ftrace says {stamps:?} + {offset}"), [*line])
             );
         }
@@ -258,22 +272,21 @@ fn compare(
 }
 
 /// Whether each of a line's stamps was taken after ftrace's of the same stage and before ftrace's of the next one, or where ours comes
-/// first, one earlier, as it must be, whatever interrupts come between.
-fn is_interleaved(
-    line: &Line,
-    stamps: &Stamps,
-    offset: i64,
-    is_first: impl Fn(usize) -> bool,
-) -> Result<bool> {
+/// first, after the one before and before the same, as it must be, whatever interrupts come between.
+fn is_interleaved(line: &Line, stamps: &Stamps, offset: i64, order: impl Fn(usize) -> Order) -> Result<bool> {
     // What may be added to the line's time so that it is so.
     let (mut least, mut most) = (-MAPPING_NS, MAPPING_NS);
     for stage in 0..4 {
         let ours = stamp(line, stage)? - offset;
-        let before = usize::from(is_first(stage));
-        if let Some(earlier) = stage.checked_sub(before) {
+        let (earlier, later) = match order(stage) {
+            Order::First => (stage.checked_sub(1), stage),
+            Order::Second => (Some(stage), stage + 1),
+            Order::Unknown => (stage.checked_sub(1), stage + 1),
+        };
+        if let Some(earlier) = earlier {
             least = least.max(i64::try_from(stamps[earlier])? - ours);
         }
-        if let Some(later) = stamps.get(stage + 1 - before) {
+        if let Some(later) = stamps.get(later) {
             most = most.min(i64::try_from(*later)? - ours);
         }
     }
