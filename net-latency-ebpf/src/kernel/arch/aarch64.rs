@@ -120,22 +120,13 @@ fn without_signature(address: u64) -> u64 {
     address | u64::MAX << 48
 }
 
-/// A function has returned.
-#[cfg(feature = "calls")]
-#[derive(Clone, Copy)]
-pub struct Exit {
-    /// The stack pointer with which it was entered.
-    pub(crate) slot: u64,
-    /// Its kprobe's address: the kernel tells it since Linux 5.15. Debian's 6.1 does not show where it has that itself, for it is built
-    /// without CONFIG_KALLSYMS_ALL.
-    pub(crate) function: Option<u64>,
-}
-
-#[cfg(feature = "calls")]
-impl Exit {
+#[cfg(all(target_arch = "bpf", feature = "calls"))]
+impl super::Exit {
+    /// Since Linux 5.15 the kernel tells the function. Debian's 6.1 does not show where it has that itself, for it is built without
+    /// CONFIG_KALLSYMS_ALL.
+    ///
     /// # Safety
     /// The context of a kretprobe's program.
-    #[cfg(target_arch = "bpf")]
     #[inline(always)]
     #[must_use]
     pub unsafe fn new(registers: *const pt_regs) -> Self {

@@ -18,6 +18,16 @@ pub use aarch64::*;
 #[cfg(not(bpf_target_arch = "aarch64"))]
 pub use x86_64::*;
 
+/// A function has returned.
+#[cfg(feature = "calls")]
+#[derive(Clone, Copy)]
+pub struct Exit {
+    /// As in its `Entry`.
+    pub(crate) slot: u64,
+    /// Its kprobe's address, if the kernel tells it.
+    pub(crate) function: Option<u64>,
+}
+
 /// Reads a word in a map's entry, once.
 #[cfg(target_arch = "bpf")]
 #[inline(always)]

@@ -49,21 +49,12 @@ impl Entry {
     }
 }
 
-/// A function has returned.
-#[cfg(feature = "calls")]
-#[derive(Clone, Copy)]
-pub struct Exit {
-    /// Where its return address stood.
-    pub(crate) slot: u64,
-    /// Its kprobe's address, if the kernel tells it: Linux 5.10 does not (`bpf_get_func_ip`).
-    pub(crate) function: Option<u64>,
-}
-
-#[cfg(feature = "calls")]
-impl Exit {
+#[cfg(all(target_arch = "bpf", feature = "calls"))]
+impl super::Exit {
+    /// Linux 5.10 does not tell the function (`bpf_get_func_ip`).
+    ///
     /// # Safety
     /// The context of a kretprobe's program.
-    #[cfg(target_arch = "bpf")]
     #[inline(always)]
     #[must_use]
     pub unsafe fn new(registers: *const pt_regs) -> Self {
