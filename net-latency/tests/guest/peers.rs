@@ -470,7 +470,11 @@ impl Role {
             // Waits until all that was written is acknowledged.
             ["acked"] => {
                 let stream = self.stream()?;
-                until(PATIENCE, || Ok(tcp_info(stream)?.tcpi_unacked == 0))?;
+                let is_acked = || {
+                    let info = tcp_info(stream)?;
+                    Ok((info.tcpi_unacked, info.tcpi_notsent_bytes) == (0, 0))
+                };
+                until(PATIENCE, is_acked)?;
                 Ok(0)
             }
             ["round-trip"] => Ok(tcp_info(self.stream()?)?.tcpi_rtt.into()),
@@ -598,10 +602,11 @@ impl Role {
         let message = [b's'; 150];
         let mut bytes = 0;
         for write in 0..writes {
-            // What has no room in the congestion window would share segments. What is sent again takes room too.
+            // What still waits would share a segment with this: for room in the congestion window, which what is sent again takes
+            // too, or behind what the device is slow with (TCP small queues).
             let has_room = || {
                 let info = tcp_info(stream)?;
-                Ok(2 * info.tcpi_unacked < info.tcpi_snd_cwnd)
+                Ok(2 * info.tcpi_unacked < info.tcpi_snd_cwnd && info.tcpi_notsent_bytes == 0)
             };
             until(PATIENCE, has_room)?;
             let len = 50 + write * 37 % 101;
