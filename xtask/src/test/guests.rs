@@ -258,9 +258,9 @@ impl Choice {
         jobs.collect()
     }
 
-    /// Whether several guests share a part. If kernels or tests are named, one guest runs all of them.
+    /// Whether several guests share a part. If tests are named, one guest runs all of them.
     fn is_in_pieces(&self, part: Part) -> bool {
-        !self.is_named && self.filter.is_none() && part != Part::Race
+        self.filter.is_none() && part != Part::Race
     }
 
     /// What guests a part is shared by.
@@ -275,7 +275,8 @@ impl Choice {
         // the verifier knows no less.
         let is_between = matches!(series, Series::RealTime | Series::Version(6, 12));
         let is_elsewhere = is_between || (part == Part::Kprobe) != (series == OF_KPROBES);
-        if is_elsewhere || !self.is_whole { &[Share::Hooks] } else { &[Share::All] }
+        let has_all = self.is_named || self.is_whole && !is_elsewhere;
+        if has_all { &[Share::All] } else { &[Share::Hooks] }
     }
 
     fn job(&self, kernel: Kernel, part: Part, share: Share, piece: (u8, u8), is_user_side: bool) -> Job {
@@ -562,7 +563,10 @@ mod tests {
             "kernel 6.1, kprobe, hooks",
         ];
         assert_eq!(alone(&all), expected);
-        assert_eq!(alone(&TestArgs { kernels: vec![Series::RealTime], ..args() }), [""; 0]);
+        let named = jobs(&TestArgs { kernels: vec![Series::RealTime], ..args() });
+        let of_rt = SHARES.map(|share| format!("kernel rt, fentry or auto, {share}"));
+        let all_there_is = [&of_rt[..], &["kernel rt, kprobe".into()]].concat();
+        assert_eq!(whole(&named, |job| job.part != Part::Race), all_there_is);
     }
 
     #[test]
@@ -575,7 +579,7 @@ mod tests {
         let all = [&of_61[..], &["kernel newest, fentry or auto".into()]].concat();
         assert_eq!(has_them(&TestArgs { all: true, ..args() }), all);
         let named = TestArgs { kernels: vec![Series::Version(5, 10)], ..args() };
-        assert_eq!(has_them(&named).len(), Part::ALL.len());
+        assert_eq!(has_them(&named).len(), SHARES.len() + 2);
     }
 
     #[test]
@@ -605,7 +609,7 @@ mod tests {
         for (args, place) in [
             (TestArgs { all: true, ..args() }, of_61),
             (args(), of_61),
-            (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, fentry or auto"),
+            (TestArgs { kernels: vec![Series::RealTime], ..args() }, "kernel rt, fentry or auto, user side"),
         ] {
             assert_eq!(whole(&jobs(&args), has_user_side), [place]);
         }
