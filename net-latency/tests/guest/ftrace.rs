@@ -358,11 +358,26 @@ pub(crate) fn graph_follows_trampolines() -> Result<bool> {
     Ok(symbols.lines().any(|line| line.split(' ').nth(2) == Some("ftrace_graph_func")))
 }
 
-/// The functions to which something is attached now, by any program. Their names live as long as the process.
-pub(crate) fn enabled_functions() -> Result<Vec<&'static str>> {
+/// The functions that have kprobes.
+pub(crate) fn kprobes() -> Result<Vec<String>> {
+    const KPROBES: &str = "/sys/kernel/debug/kprobes/list";
+    let list = fs::read_to_string(KPROBES).context(KPROBES)?;
+    // ffffffc0088c0e28  k  tcp_v4_rcv+0x0
+    let function = |line: &str| Some(line.split_whitespace().nth(2)?.split_once("+0x")?.0.to_owned());
+    list.lines().map(|line| function(line).with_context(|| format!("no function: {line:?}"))).collect()
+}
+
+/// The functions of which ftrace knows and to which something is attached now, by any program: a call of ftrace's, or a kprobe that is a
+/// breakpoint. Their names live as long as the process.
+pub(crate) fn attached_functions() -> Result<Vec<&'static str>> {
     let enabled = fs::read_to_string(Path::new(ROOT).join("enabled_functions"))?;
     let names = enabled.lines().filter(|line| !line.starts_with(char::is_whitespace));
-    Ok(names.filter_map(|line| line.split(' ').next()).map(|name| &*name.to_owned().leak()).collect())
+    let mut attached: Vec<_> = names.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+    let known = known_functions()?;
+    attached.extend(kprobes()?.into_iter().filter(|function| known.contains(function)));
+    attached.sort_unstable();
+    attached.dedup();
+    Ok(attached.into_iter().map(|name| &*name.leak()).collect())
 }
 
 impl Drop for Tracing {

@@ -39,9 +39,9 @@ struct Testimony {
 impl Testimony {
     /// Follows the only packet between two ends that `send` sends, with both tracers.
     fn of(backend: Backend, port: &str, send: impl FnOnce() -> Result<()>) -> Result<Self> {
-        let before = ftrace::enabled_functions()?;
+        let before = ftrace::attached_functions()?;
         let tool = start(backend, &["--port", port, "--direction", "out"])?;
-        let mut functions = ftrace::enabled_functions()?;
+        let mut functions = ftrace::attached_functions()?;
         // These are given no skb and make no row.
         functions.retain(|function| !before.contains(function) && !function.starts_with("__napi_schedule"));
         let tracing = if backend == Backend::Kprobe || ftrace::graph_follows_trampolines()? {
