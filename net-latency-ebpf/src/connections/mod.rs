@@ -25,7 +25,7 @@ use net_latency_common::{
 
 use crate::{
     bpf::{
-        AVAIL_DATA, FORCE_WAKEUP, HashMap, NO_WAKEUP, PerCpuArray, RingBuf,
+        AVAIL_DATA, FORCE_WAKEUP, HashMap, NO_EXIST, NO_WAKEUP, PerCpuArray, RingBuf,
         entry::{self, Field},
         map, now,
     },
@@ -246,7 +246,8 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     let Some(tcp) = socket.known_tcp() else { return Ok(()) };
     let at = now();
     let syn_retrans = tcp.resent();
-    if let Some(connection) = find(socket)
+    let known = find(socket);
+    if let Some(connection) = known
         && (connection.has(CONNECTION_CLIENT) || connection.ports.get() == socket.ports())
     {
         // The SYN left after the search for a port (`inet_hash_connect`), which is long where few are free. The first one's time is
@@ -271,6 +272,22 @@ fn established<M: Memory>(socket: Socket<M>, old: u8) -> Outcome {
     listeners::arrived(socket, &connection, at);
     connection.established.set(at);
     connection.syn_retrans.set(syn_retrans);
+    let is_early = |it: &&Connection| it.has(CONNECTION_UNSEEN) && it.accepted.get() != 0;
+    let early = match known {
+        Some(known) => Some(known).filter(is_early),
+        None if OPEN_CONNECTIONS.insert(&socket.address(), &connection, NO_EXIST).is_ok() => return Ok(()),
+        None => find(socket).filter(is_early),
+    };
+    if let Some(early) = early {
+        let task = early.task.get();
+        listeners::gave(connection.listener.get(), &task);
+        if !filter::task(&task) {
+            let _ = OPEN_CONNECTIONS.remove(&socket.address());
+            return Ok(());
+        }
+        connection.task.set(task);
+        connection.accepted.set(early.accepted.get());
+    }
     keep(socket, &connection)
 }
 
@@ -343,12 +360,24 @@ fn accepted_tcp<M: Memory>(socket: Socket<M>) -> Outcome {
     let at = now();
     let task = filter::current_task();
     let is_wanted = filter::task(&task);
-    let Some(connection) = find(socket) else {
-        if !is_wanted || socket.state() == state::CLOSE {
-            return Ok(());
+    let connection = match find(socket) {
+        Some(connection) => connection,
+        None => {
+            let state = socket.state();
+            // A subflow of MPTCP may be accepted, under the lock of MPTCP's socket, before it is established.
+            let is_early = state == state::SYN_RECV;
+            if !is_early && (!is_wanted || state == state::CLOSE) {
+                return Ok(());
+            }
+            let connection = Connection::new(CONNECTION_SERVER | CONNECTION_UNSEEN, task);
+            if is_early {
+                connection.accepted.set(at);
+            }
+            let is_first = OPEN_CONNECTIONS.insert(&socket.address(), &connection, NO_EXIST).is_ok();
+            // Without room its line lacks this too, and says that the beginning was not seen.
+            let (false, Some(connection)) = (is_first, find(socket)) else { return Ok(()) };
+            connection
         }
-        keep_unseen(socket, &Connection::new(CONNECTION_SERVER | CONNECTION_UNSEEN, task));
-        return Ok(());
     };
     listeners::gave(connection.listener.get(), &task);
     if !is_wanted {

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use net_latency_common::{
     AF_INET, AF_INET6, CONNECTION_COOKIE, CONNECTION_FAST_OPEN, CONNECTION_OVERFLOW, ETH_P_IP, ETH_P_IPV6,
-    IPPROTO_UDP, Offsets, Settings,
+    IPPROTO_UDP, ListenerRecord, Offsets, Settings,
 };
 
 use super::*;
@@ -552,11 +552,7 @@ fn a_full_queue_is_counted_and_each_that_is_turned_away_told_once() {
     listeners::completed(listener.socket(), ack.skb(), request.request()).expect("room");
     assert_eq!(taken().len(), 1);
     listener.set(|fields| fields.drops = 14);
-    listener.becomes(state::LISTEN, state::CLOSE);
-    let words = CONNECTION_RECORDS.take().pop().expect("a record of the listening socket");
-    // SAFETY: a record of that size, of which any words are one.
-    let record = unsafe { words.as_ptr().cast::<net_latency_common::ListenerRecord>().read() };
-    assert_eq!(size_of_val(&words[..]), size_of_val(&record));
+    let record = ended_listener(listener);
     assert_eq!((record.overflows, record.drops, record.most_waiting, record.backlog), (7, 7, 3, 2));
     assert_eq!((record.port, record.is_closed, record.waiting), (SERVER_PORT, 1, 0));
 }
@@ -624,6 +620,67 @@ fn a_socket_of_mptcp_is_accepted_for_its_first_subflow() {
     let record = one();
     assert_eq!((record.accepted_ns, record.pid), (6_000, PID));
     assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_MPTCP);
+}
+
+/// A subflow of MPTCP that is about to be established, the socket that it is of, and the one that listens.
+fn subflow(kernel: &Kernel) -> [Made; 3] {
+    let listener = kernel.listener();
+    listener.becomes(state::CLOSE, state::LISTEN);
+    let child = server(kernel, listener, 2, ACK);
+    child.set(|fields| (fields.is_mptcp, fields.state) = (1, state::SYN_RECV));
+    let whole = kernel.socket(SERVER_PORT, CLIENT_PORT);
+    whole.set(|fields| (fields.protocol, fields.first) = (MPTCP, child.0));
+    [child, whole, listener]
+}
+
+/// The record of a listening socket, which ends.
+fn ended_listener(listener: Made) -> ListenerRecord {
+    listener.becomes(state::LISTEN, state::CLOSE);
+    let words = CONNECTION_RECORDS.take().pop().expect("a record of the listening socket");
+    assert_eq!(size_of_val(&words[..]), size_of::<ListenerRecord>());
+    // SAFETY: a record of that size, of which any words are one.
+    unsafe { words.as_ptr().cast::<ListenerRecord>().read() }
+}
+
+#[test]
+fn a_subflow_of_mptcp_that_is_accepted_before_it_is_established_is_told_whole() {
+    for wanted in [PID, PID + 1] {
+        let kernel = Kernel::new();
+        let [child, whole, listener] = subflow(&kernel);
+        Machine::with(|machine| (machine.settings.filter_task, machine.settings.filter_pid) = (1, wanted));
+        at(4_000);
+        accepted(whole.socket()).expect("room");
+        at(5_000);
+        child.becomes(state::SYN_RECV, state::ESTABLISHED);
+        child.becomes(state::ESTABLISHED, state::CLOSE);
+        let told = taken();
+        if wanted == PID {
+            let [record] = &told[..] else { panic!("one: {told:?}") };
+            assert_eq!((record.started_ns, record.established_ns, record.accepted_ns), (2_000, 5_000, 4_000));
+            assert_eq!((record.pid, record.flags), (PID, CONNECTION_SERVER | CONNECTION_MPTCP));
+        } else {
+            assert!(told.is_empty(), "{told:?}");
+        }
+        assert_eq!(ended_listener(listener).accepted, 1);
+    }
+}
+
+/// `mptcp_accept` has no lock of a subflow's, which another CPU establishes.
+#[test]
+fn who_accepts_a_subflow_of_mptcp_is_known_in_any_order() {
+    explore(&[], || {
+        let kernel = Kernel::new();
+        let [child, whole, listener] = subflow(&kernel);
+        OPEN_CONNECTIONS.share(&[child.0, whole.0], |_| ());
+        let accept = move || accepted(whole.socket()).expect("room");
+        race(accept, || child.becomes(state::SYN_RECV, state::ESTABLISHED));
+        child.becomes(state::ESTABLISHED, state::CLOSE);
+        let record = one();
+        assert_eq!((record.started_ns, record.pid), (2_000, PID));
+        assert_eq!(record.flags, CONNECTION_SERVER | CONNECTION_MPTCP);
+        assert_ne!(record.accepted_ns, 0);
+        assert_eq!(ended_listener(listener).accepted, 1);
+    });
 }
 
 #[test]
