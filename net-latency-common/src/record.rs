@@ -112,7 +112,7 @@ pub struct PacketRecord {
     /// twice (`tcp_sock.dsack_dups`, its lower bits); else 0.
     pub dsacks: u16,
     /// Sent by TCP: the smoothed round-trip time then, in eighths of a microsecond (`tcp_sock.srtt_us`); 0 where there is none yet.
-    /// Received by TCP, with fine stages: the process that had the CPU until the reader got it, if the reader waited for one
+    /// Received, with fine stages: the process that had the CPU for most of the time in which the reader waited for it, if it did
     /// ([`crate::PART_CPU`]); 0 if the CPU was idle or the holder is unknown.
     pub rtt_or_holder: u32,
 }

@@ -3,7 +3,7 @@
 //! `bin/` has the objects and declares their programs; each is a thin wrapper around one function of [`ip`], [`tcp`] or
 //! [`udp`] (or of [`journey`], [`calls`] or [`connections`]), instantiated for the way its context lets it read kernel memory
 //! ([`kernel::memory`]). Imports run down only: `bin` → `tcp`, `udp`, `ip`, `journey`, `calls`, `connections` → `leaving`, `service` → `slots`,
-//! `readers`, `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `bpf`, which alone knows whether it
+//! `readers` (and its `processors`), `drops` → `emit` → `flow` → `skb_stamps` → `kernel` → `skips` → `bpf`, which alone knows whether it
 //! is a program in the kernel or a test on some machine.
 //!
 //! Each map stands beside the type it holds. All are bounded and, but for the trie of addresses, preallocated; those that
@@ -43,6 +43,8 @@ pub mod kernel;
 mod leaving;
 #[cfg(test)]
 mod lives;
+#[cfg(feature = "fine")]
+mod processors;
 #[cfg(feature = "fine")]
 pub mod readers;
 #[cfg(feature = "fine")]

@@ -13,13 +13,14 @@ use net_latency_common::{
 };
 
 use crate::{
-    bpf::{Array, PerCpuArray, entry::Field, map, now},
+    bpf::{Array, entry::Field, map, now},
     emit::counters::HookResult,
     flow::{filter, settings::setting},
     kernel::{
         memory::Memory,
         task::{Task, Thread},
     },
+    processors,
 };
 
 /// Places, as a power of two.
@@ -36,7 +37,7 @@ pub(crate) struct Reader {
     woken: Field<u64>,
     /// It was on a CPU for the first time after that, or when it called first.
     running: Field<u64>,
-    /// Which process had that CPU until then; in place of a time its id.
+    /// Which process had that CPU while it waited; in place of a time its id.
     holder: Field<u64>,
     /// It has got this place.
     since: Field<u64>,
@@ -67,20 +68,9 @@ impl Reader {
     }
 }
 
-/// The process that a thread of the kernel's took this CPU from, the last such time.
-#[repr(C)]
-struct Displaced {
-    process: Field<u64>,
-    at: Field<u64>,
-}
-
 /// Threads that read, by the lowest bits of their ids. When a slot is taken, the newer thread has it: the other one's parts are unknown.
 #[map]
 static READERS: Array<Reader> = Array::with_max_entries(1 << SLOT_BITS, 0);
-
-/// Only a switch on this CPU looks there, and none is interrupted by another (`__schedule` disables interrupts).
-#[map]
-static DISPLACED: PerCpuArray<Displaced> = PerCpuArray::with_max_entries(1, 0);
 
 /// Parts of which nothing is known.
 pub(crate) const UNSEEN: [u64; PARTS] = [unknown_part(Unknown::ReaderUnseen); PARTS];
@@ -95,7 +85,7 @@ pub(crate) struct Reading {
     pub(crate) woken: u64,
     /// It was on a CPU for the first time after that, or after an earlier wakeup; or it called first, and what it did before is not known.
     pub(crate) running: u64,
-    /// The id of the process that had that CPU until then; 0 if none had it.
+    /// The id of the process that had that CPU while it waited; 0 if none had it.
     pub(crate) holder: u64,
 }
 
@@ -326,29 +316,23 @@ pub fn woken<M: Memory>(thread: Thread<M>) -> HookResult {
 /// A thread gets this CPU from another one (tracepoint `sched_switch`).
 #[inline(always)]
 pub fn switched<M: Memory>(before: Thread<M>, next: Thread<M>) -> HookResult {
-    let (leaving, coming) = (known(before.thread()), known(next.thread()));
-    let leaving = leaving.filter(|(reader, _)| reader.open.get() != 0);
-    let displaces = coming.is_none() && next.is_of_kernel() && !before.is_of_kernel();
-    if leaving.is_none() && coming.is_none() && !displaces {
-        return Ok(());
-    }
     let now = now();
-    if displaces {
-        displaced(before.process(), now);
-    }
-    if let Some((reader, tag)) = leaving {
+    let had = processors::loses(before, now);
+    if let Some((reader, tag)) = known(before.thread())
+        && reader.open.get() != 0
+    {
         reader.left.set(tagged::word::<TAG_BITS>(now, tag));
     }
-    if let Some((reader, tag)) = coming {
+    if let Some((reader, tag)) = known(next.thread()) {
         reader.come_back(now, tag, || next.system_call());
-        gets_cpu(reader, tag, before, now);
+        gets_cpu(reader, tag, (before, had), now);
     }
     Ok(())
 }
 
-/// A thread that reads gets this CPU from another one, and may have been woken for it.
+/// A thread that reads gets this CPU from another one, which `had` it for so many ns, and may have been woken for it.
 #[inline(always)]
-fn gets_cpu<M: Memory>(reader: &Reader, tag: u64, before: Thread<M>, now: u64) {
+fn gets_cpu<M: Memory>(reader: &Reader, tag: u64, (before, had): (Thread<M>, u64), now: u64) {
     let (asked, woken) = (reader.asked.get(), reader.woken.get());
     if !is_of(asked, tag) || !is_of(woken, tag) {
         return;
@@ -359,34 +343,9 @@ fn gets_cpu<M: Memory>(reader: &Reader, tag: u64, before: Thread<M>, now: u64) {
     let is_before = |word| tagged::age::<TAG_BITS>(word, now) >= waited;
     if woken != running && is_before(running) && is_before(asked) {
         reader.running.set(tagged::word::<TAG_BITS>(now, tag));
-        let holder = holder(before, waited.saturating_sub(tagged::JITTER), now);
+        let holder = processors::longest(before, had, waited.saturating_sub(tagged::JITTER), now);
         reader.holder.set(tagged::word::<TAG_BITS>(holder, tag));
     }
-}
-
-/// A thread of the kernel's takes this CPU from a process.
-#[inline(always)]
-fn displaced(process: u32, now: u64) {
-    if let Some(displaced) = DISPLACED.get(0) {
-        displaced.process.set(process.into());
-        displaced.at.set(now);
-    }
-}
-
-/// Which process had this CPU while a thread `waited` for it, which gets it now from `before`: where threads of the kernel's came between
-/// for the shorter part of that, as they do with PREEMPT_RT whenever there is a softirq, the process before them.
-#[inline(always)]
-fn holder<M: Memory>(before: Thread<M>, waited: u64, now: u64) -> u64 {
-    let process = before.process();
-    // The idle task is number 0.
-    if process != 0
-        && before.is_of_kernel()
-        && let Some(displaced) = DISPLACED.get(0)
-        && now.wrapping_sub(displaced.at.get()) < waited / 2
-    {
-        return displaced.process.get();
-    }
-    process.into()
 }
 
 /// The times of the current thread, which reads; `now` is about now.
@@ -403,7 +362,7 @@ pub(crate) fn current(now: u64) -> Reading {
     }
 }
 
-/// The id of the process that had the CPU until the current thread got it, which reads; 0 if none had it.
+/// The id of the process that had the CPU for which the current thread waited, which reads; 0 if none had it.
 ///
 /// A global function: the program that reads a datagram has no room on the stack for more of [`Reading`].
 #[unsafe(no_mangle)]

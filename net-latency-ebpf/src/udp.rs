@@ -640,7 +640,7 @@ fn parts(_: u64, _: u64) -> [u64; PARTS] {
     [0; PARTS]
 }
 
-/// The process that had the CPU until the current thread got it, if that is needed.
+/// The process that had the CPU for which the current thread waited, if that is needed.
 #[cfg(feature = "fine")]
 #[inline(always)]
 fn holder() -> u32 {

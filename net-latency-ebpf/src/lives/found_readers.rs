@@ -39,6 +39,15 @@ fn a_thread_of_the_kernel_that_had_the_cpu_is_named() {
     run(&[CALL, comes(0), displace, wake, switch, take(0, 0)]);
 }
 
+/// Two waited for the CPU of a third: the second of them was told that the first had it, which had it for a moment.
+#[test]
+fn who_comes_between_for_a_moment_is_not_named() {
+    let [wake, taken, switch] =
+        [Wake { task: 0 }, Displace { cpu: 0, task: 1 }, Switch { cpu: 0, task: 0, from: From::Task(2) }]
+            .map(Step::Scheduler);
+    run(&[CALL, comes(0), wake, Step::Wait { ms: 30 }, taken, switch, take(0, 0)]);
+}
+
 /// It was woken, went on without being off its CPU, called, and was preempted: that is no wait for the wakeup's CPU.
 #[test]
 fn who_has_called_was_on_a_cpu() {

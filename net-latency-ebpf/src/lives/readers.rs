@@ -7,7 +7,7 @@ use super::{
     processes::Processes,
     reader_truth::What,
     truth::Hook,
-    world::{Task, World, hook, note},
+    world::{Task, World, hook},
 };
 use crate::{
     bpf::host::{CPUS, Machine},
@@ -106,18 +106,15 @@ impl OfKernel {
                 let cpu = on(cpu);
                 let call =
                     hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
-                let thread = next.ids as u32;
-                let scheduled = &world.truth.scheduled;
-                let holder = scheduled.holder(thread, cpu, from == From::Kernel, (before.ids >> 32) as u32);
-                note!(world, "  thread {thread} gets the CPU from process {holder}");
-                world.truth.scheduled.note(thread, What::Running { holder }, call);
+                world.truth.scheduled.loses(cpu, before.ids >> 32);
+                world.truth.scheduled.note(next.ids as u32, What::Running { cpu }, call);
             }
             Step::Displace { cpu, task: number } => {
                 let before = world.tasks[task(number)];
                 let cpu = on(cpu);
                 let next = self.thread;
                 hook!(world, Hook::Other, task(number), readers::switched(hooked(before), hooked(next)));
-                world.truth.scheduled.displaces(cpu, (before.ids >> 32) as u32);
+                world.truth.scheduled.loses(cpu, before.ids >> 32);
             }
         }
     }

@@ -7,11 +7,11 @@ use crate::kernel::tasks::Allowed;
 /// Most processes that are told apart.
 const MOST: usize = 16;
 
-/// A process that had the CPU until the reader got it.
+/// A process that had the CPU for most of a reader's wait.
 #[derive(Clone, Debug)]
 pub(super) struct Holder {
     pub(super) pid: u32,
-    /// How long readers waited before they got the CPU from it, ns. It need not have had the CPU all that time.
+    /// How long readers waited when it had the CPU for most of the time, ns.
     ns: u64,
     /// Its name, ended by 0, if it was looked up in time.
     pub(super) name: Option<[u8; COMM_LEN]>,

@@ -125,7 +125,7 @@ pub(super) fn held(held: Held) -> &'static str {
     }
 }
 
-/// The process that had the CPU until the reader got it.
+/// The process that had the CPU for which readers waited.
 pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
     let HeldBy { pid, process, share } = holder;
     let who = match process {
@@ -133,7 +133,7 @@ pub(super) fn cpu_held_by(holder: &HeldBy, is_own: bool) -> String {
         Some(name) => format!("{}, PID {pid},", harmless(Some(name))),
         None => format!("PID {pid}"),
     };
-    format!("{who} had that CPU until the reader got it: {share} % of the wait")
+    format!("{who} had that CPU: {share} % of the wait")
 }
 
 /// The peer has a closed window, and is on this machine.

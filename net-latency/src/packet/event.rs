@@ -535,8 +535,8 @@ impl<'a> Event<'a> {
         (self.direction() == Direction::Out && rtt != 0).then_some(u64::from(rtt) * 125)
     }
 
-    /// The process that had the CPU until this packet's reader, which waited for one, got it; `None` of others, and if the CPU was idle or
-    /// the holder is unknown.
+    /// The process that had the CPU for most of the time in which this packet's reader waited for it; `None` of others, and if the CPU was
+    /// idle or the holder is unknown.
     #[must_use]
     pub fn cpu_held_by(&self) -> Option<u32> {
         let has_waited = self.direction() == Direction::In

@@ -135,7 +135,7 @@ macro_rules! with_fields {
             dsacks: u16 = dsacks, Of::SENT_BY_TCP.where_known(),
                 "Of outgoing TCP: how many segments the peer had said by then to have got twice (the lower 16 bits of the kernel's count since the connection began). Only where the connection has sent something again while it was traced.";
             cpu_held_by: u32 = cpu_held_by, Of::RECEIVED.alone().fine().from(1),
-                "Of incoming packets: the PID of the process that had the CPU until the thread that reads, which waited for one, got it. Null where it did not wait, no process had that CPU, or that is not known.";
+                "Of incoming packets: the PID of the process that had the CPU for most of the time in which the thread that reads waited for it. Null where it did not wait, the CPU was idle, or no process had it for a quarter of that time.";
             netns_name: name = netns_name, Of::ANY.from(1),
                 "The network namespace's name in /run/netns, else the process's pod as NAMESPACE/NAME, unless the namespace is that of net-latency. Null where neither is known.";
             container: name = container, Of::ANY.from(1),

@@ -9,7 +9,7 @@ fn who_had_the_cpu_is_named_and_whether_affinity_forces_it() {
     let said = |model: &Model| faults(&judge(model, None))[0].evidence.join("\n");
     // For a log no process is looked up.
     let mut model = traffic.model();
-    let wait = "had that CPU until the reader got it: 100 % of the wait";
+    let wait = "had that CPU: 100 % of the wait";
     assert!(said(&model).contains(&format!("\nPID {HOLDER} {wait}")), "{}", said(&model));
     let allowed = Allowed { count: 1, first: 3, online: 4 };
     let name = |pid, _| (pid == HOLDER).then(|| comm(b"ba\x1bckup"));

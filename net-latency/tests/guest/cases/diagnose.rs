@@ -150,15 +150,21 @@ fn reader_needs_a_cpu(backend: Backend) -> Result<()> {
     let mut hog = Peer::spawn(b"nl-hog")?;
     pair.client.ask("pin 0")?;
     pair.server.ask("pin 1")?;
+    // It waits for that CPU as well, and comes first.
+    let mut in_line = connect(&Path::loopback(Version::V4)?)?;
+    in_line.client.ask("pin 1")?;
     let tool = start(backend, &pair, &[])?;
     for _ in 0..ROUNDS {
         let (settle, kept) = (Duration::from_millis(50), 2 * BEFORE + FAULT);
-        let writes = format!("write-after {} 200", BEFORE.as_millis());
-        pair.server.held_up("read 200 200 0", settle, (&mut pair.client, &writes), (&mut hog, kept))?;
+        let writes = |after: Duration| format!("write-after {} 200", after.as_millis());
+        in_line.client.tell(&writes(settle + BEFORE / 2))?;
+        let writer = (&mut pair.client, &*writes(BEFORE));
+        pair.server.held_up("read 200 200 0", settle, writer, (&mut hog, kept))?;
+        in_line.client.answer()?;
     }
     let verdict = expect(tool, &pair, &[], &[("cpu-wait", "in")])?;
     let evidence = verdict["findings"][0]["evidence"].to_string();
-    let holder = format!("nl-hog, PID {}, had that CPU until the reader got it", hog.pid());
+    let holder = format!("nl-hog, PID {}, had that CPU: ", hog.pid());
     ensure!(evidence.contains(&holder), "{holder:?} is not said: {verdict}");
     let holder = &verdict["findings"][0]["cpu_held_by"];
     ensure!(holder["pid"] == hog.pid() && holder["process"] == "nl-hog", "{holder} is not it: {verdict}");
