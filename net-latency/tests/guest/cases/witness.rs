@@ -25,9 +25,8 @@ pub(crate) const CASES: &[Case] = &[
 const ROUNDS: usize = 1000;
 const LEN: u32 = 200;
 
-/// What two probes at one place may lie apart in the middle of all packets: the cost of either, emulated. A kprobe that is a breakpoint
-/// takes two exceptions, each as long as such a probe.
-const TYPICAL_NS: i64 = if arch::KPROBES_COME_FIRST { 40_000 } else { 20_000 };
+/// What two probes at one place may lie apart in the middle of all packets: the cost of either, emulated.
+const TYPICAL_NS: i64 = arch::PROBE_NS;
 /// What they may lie apart in 90 % of all packets: an interrupt may come between, or the emulated CPU be taken away. That each of our
 /// stamps lies between two of ftrace's holds for all of them.
 const RARE_NS: i64 = 200_000;
