@@ -183,7 +183,6 @@ impl Testimony {
 }
 
 /// Who stamps a stage first.
-#[derive(PartialEq)]
 enum Order {
     /// The tool.
     First,
@@ -238,8 +237,10 @@ fn compare(
                 differences.push(ours - i64::try_from(stamps[column + 1] - stamps[column])?);
             }
             // The probes' costs don't cancel each other out where the tool comes first at one end, and ftrace at the other.
-            let is_alike = order(dir, column) == order(dir, column + 1);
-            let probes = if is_alike { 1 } else { 2 };
+            let probes = match [column, column + 1].map(|stage| order(dir, stage)) {
+                [Order::First, Order::First] | [Order::Second, Order::Second] => 1,
+                _ => 2,
+            };
             comparisons.push(Comparison::of(format!("{what}, {name}"), differences, probes));
         }
         let names = match dir {
