@@ -170,8 +170,13 @@ impl Extent {
         }
     }
 
-    fn mebibytes(&self) -> u32 {
-        if matches!(self, Self::Scale) { MANY_MEBIBYTES } else { MEBIBYTES }
+    /// A guest's memory. Files take half of it at most, and bpftrace's libraries don't fit into that on arm64.
+    fn mebibytes(&self, arch: Arch) -> u32 {
+        match self {
+            Self::Scale => MANY_MEBIBYTES,
+            _ if arch == Arch::Arm64 => 2 * MEBIBYTES,
+            _ => MEBIBYTES,
+        }
     }
 
     /// The figures on record.
@@ -218,7 +223,7 @@ fn measure(
     built: &Built,
     tests: &Path,
 ) -> Result<Figures> {
-    Figures::parse(&printed(kernel, &extent.words(), extent.mebibytes(), peers, built, tests)?)
+    Figures::parse(&printed(kernel, &extent.words(), extent.mebibytes(kernel.arch), peers, built, tests)?)
 }
 
 /// What the guest's program prints when it is told these words.
