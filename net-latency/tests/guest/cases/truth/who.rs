@@ -235,9 +235,13 @@ fn sent_later() -> Result<Check> {
 /// A segment that waits below IP for its neighbour's address is its writer's, though another process writes meanwhile.
 fn waits_below_ip() -> Result<Check> {
     const WAIT: Duration = Duration::from_millis(60);
-    let path = Path::veth(Version::V4)?;
+    /// However busy the machine is, the first one is not sent again while it waits: its line would be the second sending's.
+    const TIMEOUT_MS: u32 = 10_000;
+    let path = Path::veth(Version::V4)?.with_shortest_timeout(TIMEOUT_MS)?;
     let mut pair = Pair::connect(&path)?;
     pair.converse(2, LEN)?;
+    // Or else the server sends its last answer again, whose ACK would overtake the first one.
+    pair.server.ask("acked")?;
     // What comes meanwhile waits for the first one's ACK.
     pair.client.ask("delay-small yes")?;
     path.forget_neighbour()?;
