@@ -164,8 +164,11 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
 /// Names in this file's lists and in [`daily`]'s that no test has.
 fn unknown_names() -> Vec<&'static str> {
     let themes: Vec<_> = truth::THEMES.iter().map(|theme| format!("truth::{}", theme.name)).collect();
-    let is_known =
-        |name: &str| all().any(|(known, _)| known == name) || themes.iter().any(|theme| theme == name);
+    let is_known = |name: &str| {
+        let of_harness = harness::CASES.iter().map(|(known, _)| *known);
+        all().map(|(known, _)| known).chain(of_harness).any(|known| known == name)
+            || themes.iter().any(|theme| theme == name)
+    };
     daily::names().chain(OF_USER_SIDE.iter().copied()).filter(|name| !is_known(name)).collect()
 }
 
