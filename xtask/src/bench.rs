@@ -81,12 +81,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         let figures = measure(&kernel, &extent, &peers, &built, &tests)?;
         println!("Linux {kernel}\n\n{}", figures.table());
         if args.save {
-            record.replace(&on_record(&kernel), figures);
+            record.replace(&kernel.full_name(), figures);
             // Each kernel takes a quarter of an hour: what one has given is not lost should the next fail.
             fs::write(extent.record_path(), record.to_text()).context("can't write the figures")?;
             quotes::fill()?;
         } else {
-            let compared = record.compare(&on_record(&kernel), &figures);
+            let compared = record.compare(&kernel.full_name(), &figures);
             if compared.lines.is_empty() {
                 println!("no figures of Linux {kernel} are on record, so there is nothing to compare with");
             }
@@ -113,14 +113,6 @@ pub(crate) fn watched(arch: Arch) -> Series {
     match arch {
         Arch::X86_64 => Series::Version(6, 1),
         Arch::Arm64 => Series::Newest,
-    }
-}
-
-/// What a kernel's figures are called there.
-fn on_record(kernel: &Kernel) -> String {
-    match kernel.arch {
-        Arch::X86_64 => kernel.to_string(),
-        arch => format!("{kernel} {arch}"),
     }
 }
 
@@ -206,7 +198,7 @@ impl Extent {
 /// Measures the watched figures; the error names those that have risen.
 pub(crate) fn watch(kernel: &Kernel, built: &Built, tests: &Path) -> Result<()> {
     let figures = measure(kernel, &Extent::Short, &[], built, tests)?;
-    let compared = Record::read(&Extent::Short.record_path())?.compare(&on_record(kernel), &figures);
+    let compared = Record::read(&Extent::Short.record_path())?.compare(&kernel.full_name(), &figures);
     println!("{}", figures.table());
     for line in &compared.lines {
         println!("{line}");

@@ -131,9 +131,11 @@ pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
     guest_programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))
 }
 
-/// Builds those of guests alone, for an architecture whose programs this machine doesn't run.
+/// Builds those of guests alone, for an architecture whose programs this machine doesn't run. They are not optimized: a build takes longer
+/// than the few guests that it is for.
 pub(crate) fn for_tests_elsewhere(arch: Arch) -> Result<(Built, PathBuf)> {
     let mut command = static_cargo("build", QUICK, arch);
+    command.args(["--config", "profile.quick.opt-level=0"]);
     guest_programs(command.args([
         "--package",
         "net-latency",

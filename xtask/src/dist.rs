@@ -170,8 +170,12 @@ fn package(arch: Arch) -> Result<PathBuf> {
 /// Leaves the files for users of each of these architectures, and one image of their tools and licences with those of the first.
 pub(crate) fn image(archs: &[Arch]) -> Result<PathBuf> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("can't read {}", path.display()));
-    let mut parts = Vec::new();
+    let mut parts: Vec<(Arch, Vec<u8>, Vec<u8>)> = Vec::new();
+    // One that is given twice is in the image once.
     for &arch in archs {
+        if parts.iter().any(|(made, ..)| *made == arch) {
+            continue;
+        }
         let tool = leave(arch)?;
         parts.push((arch, read(&tool)?, read(&paths::dist(arch).join(NOTICES))?));
     }

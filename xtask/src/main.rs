@@ -34,7 +34,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Setup => {
             let arch = Arch::default();
-            setup::ensure(&Needs::tests(arch, Series::matrix(arch).to_vec())).map(|_| ExitCode::SUCCESS)
+            let needs = Needs::guests(arch, Series::matrix(arch).iter().copied()).with_tests_here();
+            setup::ensure(&needs).map(|_| ExitCode::SUCCESS)
         }
         Task::Build(args) => build(&[args.arch], || build::tool(args.arch)),
         Task::Run(args) => run::run(args),

@@ -44,12 +44,19 @@ pub(crate) fn run(args: &TestArgs) -> Result<ExitCode> {
         let mut beside = None;
         let prepared = setup::ensure_meanwhile(&needs, || {
             eprintln!("xtask: setup: {:.0} s", start.elapsed().as_secs_f64());
-            if !args.arch.is_here() {
-                return elsewhere(args.arch, &mut summary);
-            }
-            let programs = on_this_machine(args, &mut summary);
+            let programs = if args.arch.is_here() {
+                on_this_machine(args, &mut summary)
+            } else {
+                let tested = elsewhere(args.arch, &mut summary);
+                tested.map(|built| Programs { tested: vec![built], released: None })
+            };
+            let programs = programs.map(|mut programs| {
+                programs.tested.extend(choice.others().filter_map(|arch| elsewhere(arch, &mut summary)));
+                programs
+            });
             // They know no clock, and guests wait for a part of their time.
-            beside = programs.is_some().then(|| scope.spawn(|| beside_guests(args)));
+            let is_here = args.arch.is_here() && programs.is_some();
+            beside = is_here.then(|| scope.spawn(|| beside_guests(args)));
             programs
         });
         match prepared {
@@ -78,7 +85,7 @@ fn on_this_machine(args: &TestArgs, summary: &mut Summary) -> Option<Programs> {
     }
     let (name, built) = ("building", phase("building", build::for_tests));
     let mut programs = match built {
-        Ok(tested) => Programs { tested, released: None },
+        Ok((built, tests)) => Programs { tested: vec![(args.arch, built, tests)], released: None },
         Err(error) => {
             summary.fail(name, &format!("{error:#}"));
             return None;
@@ -131,12 +138,12 @@ fn unit_tests(name: &str, packages: &[&str], args: &TestArgs, summary: &mut Summ
 }
 
 /// Builds what guests of another architecture need, which is all that is tested of it.
-fn elsewhere(arch: Arch, summary: &mut Summary) -> Option<Programs> {
-    let name = "building";
-    match phase(name, || build::for_tests_elsewhere(arch)) {
-        Ok(tested) => Some(Programs { tested, released: None }),
+fn elsewhere(arch: Arch, summary: &mut Summary) -> Option<(Arch, Built, PathBuf)> {
+    let name = format!("building for {arch}");
+    match phase(&name, || build::for_tests_elsewhere(arch)) {
+        Ok((built, tests)) => Some((arch, built, tests)),
         Err(error) => {
-            summary.fail(name, &format!("{error:#}"));
+            summary.fail(&name, &format!("{error:#}"));
             None
         }
     }

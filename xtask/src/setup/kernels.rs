@@ -212,6 +212,14 @@ impl Kernel {
         Self { arch, series, name: name.to_owned() }
     }
 
+    /// Its name, and its architecture where that is not the usual one.
+    pub(crate) fn full_name(&self) -> String {
+        match self.arch {
+            Arch::X86_64 => self.to_string(),
+            arch => format!("{self} {arch}"),
+        }
+    }
+
     /// The kernel image.
     pub(crate) fn image(&self) -> PathBuf {
         self.directory().join("vmlinuz")

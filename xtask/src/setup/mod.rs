@@ -19,6 +19,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 use apt::{Apt, Packages};
+use clap::ValueEnum as _;
 use kernels::{Kernel, Series};
 
 use crate::arch::Arch;
@@ -26,12 +27,10 @@ use crate::arch::Arch;
 /// What a task is about to do.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// For this architecture.
-    pub(crate) arch: Arch,
-    /// Build the tool.
-    pub(crate) build: bool,
+    /// Build the tool for these architectures.
+    pub(crate) build: Vec<Arch>,
     /// Boot guests with these kernels.
-    pub(crate) kernels: Vec<Series>,
+    pub(crate) kernels: Vec<(Arch, Series)>,
     /// Look at pages.
     pub(crate) browser: bool,
     /// Check manifests, and look at logs by other programs.
@@ -43,17 +42,17 @@ pub(crate) struct Needs {
 impl Needs {
     /// To build only.
     pub(crate) fn build(arch: Arch) -> Self {
-        Self { arch, build: true, ..Self::default() }
+        Self { build: vec![arch], ..Self::default() }
     }
 
     /// To build, and to boot guests with these kernels.
-    pub(crate) fn guests(arch: Arch, kernels: Vec<Series>) -> Self {
-        Self { kernels, ..Self::build(arch) }
+    pub(crate) fn guests(arch: Arch, kernels: impl IntoIterator<Item = Series>) -> Self {
+        Self { kernels: kernels.into_iter().map(|series| (arch, series)).collect(), ..Self::build(arch) }
     }
 
-    /// To run all tests, those of guests with these kernels.
-    pub(crate) fn tests(arch: Arch, kernels: Vec<Series>) -> Self {
-        Self { browser: true, python: true, wireshark: true, ..Self::guests(arch, kernels) }
+    /// What tests on this machine take besides.
+    pub(crate) fn with_tests_here(self) -> Self {
+        Self { browser: true, python: true, wireshark: true, ..self }
     }
 }
 
@@ -65,15 +64,21 @@ pub(crate) fn ensure(needs: &Needs) -> Result<Vec<Kernel>> {
 /// [`ensure`], which fetches files only for guests while `action` runs, which may build.
 pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> Result<(Vec<Kernel>, T)> {
     let mut apt = Apt::default();
-    let guests = !needs.kernels.is_empty();
+    let wanted = Arch::value_variants().iter().map(|&arch| {
+        let of_it = needs.kernels.iter().filter(|(its, _)| *its == arch);
+        (arch, of_it.map(|(_, series)| *series).collect::<Vec<_>>())
+    });
+    let wanted: Vec<_> = wanted.filter(|(_, series)| !series.is_empty()).collect();
     let mut packages = Vec::new();
-    if needs.build {
+    if !needs.build.is_empty() {
         packages.extend(toolchain::missing_packages(&mut apt)?);
         packages.extend(linker::missing_packages());
-        packages.extend(toolchain::missing_packages_of(needs.arch));
     }
-    if guests {
-        packages.extend(qemu::missing_packages(needs.arch));
+    for &arch in &needs.build {
+        packages.extend(toolchain::missing_packages_of(arch));
+    }
+    for (arch, _) in &wanted {
+        packages.extend(qemu::missing_packages(*arch));
     }
     if needs.browser {
         packages.extend(browser::missing_packages(&mut apt)?);
@@ -90,36 +95,41 @@ pub(crate) fn ensure_meanwhile<T>(needs: &Needs, action: impl FnOnce() -> T) -> 
     }
     // Building keeps the processors busy, the downloads keep the network busy.
     thread::scope(|scope| {
-        let fetched = guests.then(|| {
-            scope.spawn(move || {
-                let arch = needs.arch;
-                let mut apt = Packages::of(arch);
-                qemu::ensure_busybox(arch, &mut apt)?;
-                programs::ensure(arch, programs::STRACE, &mut apt)?;
-                programs::ensure(arch, programs::WIREGUARD_TOOLS, &mut apt)?;
-                programs::ensure(arch, programs::PROMETHEUS, &mut apt)?;
-                programs::ensure(arch, programs::UMOCI, &mut apt)?;
-                programs::ensure(arch, programs::CRUN, &mut apt)?;
-                for (package, _) in programs::TRACED {
-                    programs::ensure(arch, package, &mut apt)?;
-                }
-                kernels::ensure(arch, &needs.kernels)
-            })
+        let fetched = scope.spawn(|| {
+            let mut kernels = Vec::new();
+            for (arch, series) in &wanted {
+                fetch_programs(*arch)?;
+                kernels.extend(kernels::ensure(*arch, series)?);
+            }
+            Ok(kernels)
         });
-        if needs.build {
+        if !needs.build.is_empty() {
             toolchain::ensure()?;
-            toolchain::ensure_target(needs.arch)?;
             linker::ensure()?;
         }
+        for &arch in &needs.build {
+            toolchain::ensure_target(arch)?;
+        }
         let result = action();
-        let kernels =
-            fetched.map_or(Ok(Vec::new()), |thread| thread.join().expect("fetching doesn't panic"))?;
-        Ok((kernels, result))
+        let kernels: Result<_> = fetched.join().expect("fetching doesn't panic");
+        Ok((kernels?, result))
     })
+}
+
+/// Fetches what guests of an architecture have besides the tool.
+fn fetch_programs(arch: Arch) -> Result<()> {
+    use programs::{CRUN, PROMETHEUS, STRACE, TRACED, UMOCI, WIREGUARD_TOOLS};
+    let mut apt = Packages::of(arch);
+    qemu::ensure_busybox(arch, &mut apt)?;
+    let of_tests = TRACED.into_iter().map(|(package, _)| package);
+    for package in [STRACE, WIREGUARD_TOOLS, PROMETHEUS, UMOCI, CRUN].into_iter().chain(of_tests) {
+        programs::ensure(arch, package, &mut apt)?;
+    }
+    Ok(())
 }
 
 /// The one kernel that was requested.
 pub(crate) fn ensure_guest(arch: Arch, kernel: Series) -> Result<Kernel> {
-    let mut kernels = ensure(&Needs::guests(arch, vec![kernel]))?;
+    let mut kernels = ensure(&Needs::guests(arch, [kernel]))?;
     kernels.pop().context("setup found no kernel")
 }

@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 
 use super::{phase, summary::Summary};
 use crate::{
@@ -33,8 +34,8 @@ use crate::{
     },
 };
 
-/// Guests beyond one per processor: more than half of a guest's time goes into sleeps and the kernel's grace periods. One more made
-/// each take 17 % more of a processor, and tests fail that depend on time.
+/// Guests beyond one per processor: more than half of a guest's time goes into sleeps and the kernel's grace periods. Two more take each
+/// as much longer, so that nothing is gained, and tests fail that depend on time.
 const GUESTS_BEYOND: usize = 2;
 /// Ends a guest that hangs. The tests take a few minutes under emulation, those on PREEMPT_RT three times as long.
 const GUEST_LIMIT: Duration = Duration::from_secs(4500);
@@ -158,6 +159,9 @@ const USER_SIDE: &str = "user::";
 /// Where, if it is among the jobs.
 const OF_USER_SIDE: (Series, Part) = (Series::Version(6, 1), Part::Fentry);
 
+/// What the daily run has of arm64.
+const ON_ARM64: (Arch, Series, Part) = (Arch::Arm64, Series::Newest, Part::Fentry);
+
 /// The test that takes a Prometheus, which is larger than all else in a guest.
 const SCRAPING: &str = "export_by_prometheus";
 /// Memory for that: its programs lie in the guest's memory too.
@@ -175,8 +179,9 @@ const IMAGE: &str = "root/net-latency.oci.tar";
 /// Which kernels and backends are tested.
 #[derive(Debug)]
 pub(super) struct Choice {
+    /// That of the tests on this machine, or the one that was named.
     arch: Arch,
-    parts: Vec<(Series, Part)>,
+    parts: Vec<(Arch, Series, Part)>,
     filter: Option<String>,
     soak: bool,
     /// How often each test runs.
@@ -192,19 +197,32 @@ pub(super) struct Choice {
 impl Choice {
     /// The oldest backend on the oldest kernel, and the usual one on a usual kernel and on the newest; or those requested.
     pub(super) fn of(args: &TestArgs) -> Self {
-        let all = |series: Series| Part::ALL.map(|part| (series, part));
+        let arch = args.arch;
+        let all = |series: Series| Part::ALL.map(|part| (arch, series, part));
         let parts = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
-            [] if args.all => Series::matrix(args.arch).iter().copied().flat_map(all).collect(),
-            [] if args.arch == Arch::Arm64 => vec![(Series::Newest, Part::Fentry)],
+            [] if args.all => {
+                let here = Series::matrix(arch).iter().copied().flat_map(all);
+                let both =
+                    |series: &Series| [Part::Fentry, Part::Kprobe].map(|part| (Arch::Arm64, *series, part));
+                let others = Series::matrix(Arch::Arm64).iter().filter(|_| arch != Arch::Arm64);
+                here.chain(others.flat_map(both)).collect()
+            }
+            [] if arch == Arch::Arm64 => vec![ON_ARM64],
             [] => {
-                vec![(Series::Version(5, 10), Part::Kprobe), (Series::Newest, Part::Fentry), OF_USER_SIDE]
+                let (series, part) = OF_USER_SIDE;
+                let here = [
+                    (arch, Series::Version(5, 10), Part::Kprobe),
+                    (arch, Series::Newest, Part::Fentry),
+                    (arch, series, part),
+                ];
+                here.into_iter().chain(args.filter.is_none().then_some(ON_ARM64)).collect()
             }
             chosen => chosen.iter().copied().flat_map(all).collect(),
         };
         let is_named = !args.kernels.is_empty();
         Self {
-            arch: args.arch,
+            arch,
             parts,
             filter: args.filter.clone(),
             soak: args.soak,
@@ -217,38 +235,44 @@ impl Choice {
 
     /// What it takes.
     pub(super) fn needs(&self) -> Needs {
-        if self.arch.is_here() {
-            Needs::tests(self.arch, self.series())
-        } else {
-            Needs::guests(self.arch, self.series())
-        }
+        let build = std::iter::once(self.arch).chain(self.others()).collect();
+        let needs = Needs { build, kernels: self.kernels(), ..Needs::default() };
+        if self.arch.is_here() { needs.with_tests_here() } else { needs }
+    }
+
+    /// Architectures of guests other than its own.
+    pub(super) fn others(&self) -> impl Iterator<Item = Arch> {
+        let of_guests = |arch: &Arch| self.parts.iter().any(|(its, ..)| its == arch);
+        Arch::value_variants().iter().copied().filter(move |arch| *arch != self.arch && of_guests(arch))
     }
 
     /// The kernels that it takes, each once.
-    fn series(&self) -> Vec<Series> {
-        let mut series: Vec<_> = self.parts.iter().map(|(series, _)| *series).collect();
-        series.dedup();
-        series
+    fn kernels(&self) -> Vec<(Arch, Series)> {
+        let mut kernels: Vec<_> = self.parts.iter().map(|(arch, series, _)| (*arch, *series)).collect();
+        kernels.dedup();
+        kernels
     }
 
     /// The slowest first: PREEMPT_RT takes three times as long as the others, and the kernel that has the user side twice as long.
     fn jobs(&self, kernels: &[Kernel]) -> Vec<Job> {
-        let with_kernel = |(series, part): &(Series, Part)| {
-            Some((kernels.iter().find(|kernel| kernel.series == *series)?.clone(), *part))
+        let with_kernel = |(arch, series, part): &(Arch, Series, Part)| {
+            let is_it = |kernel: &&Kernel| (kernel.arch, kernel.series) == (*arch, *series);
+            Some((kernels.iter().find(is_it)?.clone(), *part))
         };
         let is_wanted = |(_, part): &(Kernel, Part)| {
             *part != Part::Race || self.filter.as_ref().is_none_or(|filter| filter.contains("race"))
         };
         let mut found: Vec<_> = self.parts.iter().rev().filter_map(with_kernel).filter(is_wanted).collect();
-        found.sort_by_key(|(kernel, part)| {
-            (kernel.series != Series::RealTime, (kernel.series, *part) != OF_USER_SIDE, *part as u8)
-        });
-        let of_user_side = found.iter().position(|(kernel, part)| (kernel.series, *part) == OF_USER_SIDE);
+        let has_user_side = |(kernel, part): &(Kernel, Part)| {
+            (kernel.arch, (kernel.series, *part)) == (self.arch, OF_USER_SIDE)
+        };
+        found.sort_by_key(|job| (job.0.series != Series::RealTime, !has_user_side(job), job.1 as u8));
+        let of_user_side = found.iter().position(has_user_side);
         // Elsewhere in the first guest that is not for races.
         let of_user_side = of_user_side.or_else(|| found.iter().position(|(_, part)| *part != Part::Race));
         let jobs = found.into_iter().enumerate().flat_map(|(place, (kernel, part))| {
             let is_user_side = Some(place) == of_user_side;
-            let shares = self.shares(kernel.series, part, is_user_side);
+            let shares = self.shares(kernel.arch, kernel.series, part, is_user_side);
             let pieces = shares.iter().flat_map(move |share| {
                 let of = if self.is_in_pieces(part) { share.pieces() } else { 1 };
                 (1..=of).map(move |number| (*share, (number, of)))
@@ -264,7 +288,7 @@ impl Choice {
     }
 
     /// What guests a part is shared by.
-    fn shares(&self, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
+    fn shares(&self, arch: Arch, series: Series, part: Part, is_user_side: bool) -> &'static [Share] {
         if !self.is_in_pieces(part) {
             return &[Share::All];
         }
@@ -275,7 +299,7 @@ impl Choice {
         // the verifier knows no less.
         let is_between = matches!(series, Series::RealTime | Series::Version(6, 12));
         let is_elsewhere = is_between || (part == Part::Kprobe) != (series == OF_KPROBES);
-        let has_all = self.is_named || self.is_whole && !is_elsewhere;
+        let has_all = self.is_named || self.is_whole && arch == self.arch && !is_elsewhere;
         if has_all { &[Share::All] } else { &[Share::Hooks] }
     }
 
@@ -285,7 +309,8 @@ impl Choice {
         if !has_user_side {
             skipped.push(USER_SIDE);
         }
-        let on_newest = self.is_whole && (kernel.series, part) == (Series::Newest, Part::Fentry);
+        let is_daily = self.is_daily || kernel.arch != self.arch;
+        let on_newest = self.is_whole && !is_daily && (kernel.series, part) == (Series::Newest, Part::Fentry);
         if !(self.is_named || is_user_side || on_newest) {
             skipped.push(INCIDENTS);
         }
@@ -305,7 +330,7 @@ impl Choice {
         };
         let (scrapes, contains) = (has(SCRAPING), has(CONTAINING));
         let arguments = skipped.chain(filter.map(OsString::from)).collect();
-        Job { kernel, part, arguments, scrapes, contains, share, piece }
+        Job { kernel, part, arguments, scrapes, contains, is_daily, share, piece }
     }
 }
 
@@ -319,6 +344,8 @@ struct Job {
     scrapes: bool,
     /// It is among the tests that the tool runs in a container.
     contains: bool,
+    /// It has the daily run's choice of the tests, as all guests of another architecture.
+    is_daily: bool,
     share: Share,
     /// Which piece of the share, and of how many.
     piece: (u8, u8),
@@ -326,7 +353,7 @@ struct Job {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "kernel {}, {}", self.kernel, self.part)?;
+        write!(f, "kernel {}, {}", self.kernel.full_name(), self.part)?;
         f.write_str(match self.share {
             Share::All => "",
             Share::Hooks => ", hooks",
@@ -342,8 +369,8 @@ impl fmt::Display for Job {
 
 /// What every guest gets.
 pub(super) struct Programs {
-    /// What goes into guests, and the test program.
-    pub(super) tested: (Built, PathBuf),
+    /// For each architecture what goes into guests, and the test program.
+    pub(super) tested: Vec<(Arch, Built, PathBuf)>,
     /// The tool as users have it, if the cost is to be measured.
     pub(super) released: Option<(Built, PathBuf)>,
 }
@@ -351,8 +378,8 @@ pub(super) struct Programs {
 /// Runs the guest tests on those of the chosen kernels that are here.
 pub(super) fn run(choice: &Choice, kernels: &[Kernel], programs: &Programs, summary: &mut Summary) {
     let processors = thread::available_parallelism().map_or(1, Into::into);
-    let is_watched =
-        |kernel: &&Kernel| choice.filter.is_none() && kernel.series == bench::watched(choice.arch);
+    let watched = (choice.arch, bench::watched(choice.arch));
+    let is_watched = |kernel: &&Kernel| choice.filter.is_none() && (kernel.arch, kernel.series) == watched;
     let watched = kernels.iter().find(is_watched).zip(programs.released.as_ref());
     let cost = thread::scope(|scope| {
         // A guest whose clock counts instructions doesn't mind others.
@@ -402,8 +429,10 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     let mut command = vec![TEST_PROGRAM.into(), "--test-threads=1".into(), "--color=never".into()];
     command.extend(job.arguments.iter().cloned());
     let arch = job.kernel.arch;
-    let mut contents = contents(job.kernel.clone(), &programs.tested.0, command);
-    contents.programs.push((TEST_PROGRAM.into(), programs.tested.1.clone()));
+    let built = programs.tested.iter().find(|(its, ..)| *its == arch);
+    let (_, built, tests) = built.with_context(|| format!("nothing was built for {arch}"))?;
+    let mut contents = contents(job.kernel.clone(), built, command);
+    contents.programs.push((TEST_PROGRAM.into(), tests.clone()));
     contents.files = programs::files(arch, programs::STRACE)?;
     contents.files.extend(programs::files_of(arch, programs::WIREGUARD_TOOLS, programs::WG)?);
     if job.part != Part::Race {
@@ -424,7 +453,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
         // Named as initramfs images are, so that one whose xtask has gone is removed by the next.
         let image = paths::guest().join(format!("container-{}-image.tar", process::id()));
         fs::create_dir_all(paths::guest())?;
-        dist::image_for_tests(arch, &programs.tested.0.tool, &image)?;
+        dist::image_for_tests(arch, &built.tool, &image)?;
         contents.files.push((IMAGE.into(), image));
         for program in [programs::UMOCI, programs::CRUN] {
             contents.files.extend(programs::files(arch, program)?);
@@ -439,7 +468,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     let mut set = |(name, value): (&str, &str)| contents.environment.push((name.into(), value.into()));
     set(CARDS);
     // Firmware of QEMU's machines of arm64 puts none to sleep.
-    if choice.arch == Arch::X86_64 {
+    if arch == Arch::X86_64 {
         set(WOKEN);
     }
     set((REPEAT, repeat.as_str()));
@@ -447,7 +476,7 @@ fn play(choice: &Choice, job: &Job, programs: &Programs) -> Result<(Outcome, Str
     if job.part == Part::Race {
         set(RACE);
     }
-    if choice.is_daily {
+    if job.is_daily {
         set(DAILY);
     }
     if let Some(share) = job.share.asked() {
@@ -482,7 +511,7 @@ fn report(job: &Job, result: Result<(Outcome, String)>, took: Duration, summary:
     let mut stdout = io::stdout().lock();
     for line in text.lines() {
         // If standard output is closed, no reader is left; the exit code still counts.
-        drop(writeln!(stdout, "{:>4} | {line}", job.kernel));
+        drop(writeln!(stdout, "{:>4} | {line}", job.kernel.full_name()));
     }
     eprintln!("xtask: {name}: {:.0} s", took.as_secs_f64());
 }
@@ -494,8 +523,8 @@ mod tests {
     /// The guests of a part that has the user side too.
     const SHARES: [&str; 3] = ["behind the hooks", "user side", "hooks"];
 
-    fn kernel(series: Series) -> Kernel {
-        Kernel::named(Arch::X86_64, series, &series.to_string())
+    fn kernel(arch: Arch, series: Series) -> Kernel {
+        Kernel::named(arch, series, &series.to_string())
     }
 
     fn args() -> TestArgs {
@@ -512,7 +541,8 @@ mod tests {
 
     fn jobs(args: &TestArgs) -> Vec<Job> {
         let choice = Choice::of(args);
-        let kernels: Vec<_> = choice.series().into_iter().map(kernel).collect();
+        let kernels: Vec<_> =
+            choice.kernels().into_iter().map(|(arch, series)| kernel(arch, series)).collect();
         choice.jobs(&kernels)
     }
 
@@ -534,6 +564,8 @@ mod tests {
             "kernel 6.1, fentry or auto, user side",
             "kernel 6.1, fentry or auto, hooks, 1 of 2",
             "kernel 6.1, fentry or auto, hooks, 2 of 2",
+            "kernel newest arm64, fentry or auto, hooks, 1 of 2",
+            "kernel newest arm64, fentry or auto, hooks, 2 of 2",
             "kernel newest, fentry or auto, hooks, 1 of 2",
             "kernel newest, fentry or auto, hooks, 2 of 2",
             "kernel 5.10, kprobe, hooks, 1 of 2",
@@ -542,15 +574,21 @@ mod tests {
         assert_eq!(named(&jobs(&args())), few);
         let all = named(&jobs(&TestArgs { all: true, ..args() }));
         // Races have one guest for each kernel, both backends two, and the user side and what comes behind the hooks three more.
-        assert_eq!(all.len(), 5 * Series::matrix(Arch::X86_64).len() + 3);
-        assert_eq!(all[0], "kernel rt, fentry or auto, hooks, 1 of 2");
-        assert!(few[..5].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        let of_arm64 = all.iter().filter(|name| name.contains("arm64")).count();
+        assert_eq!(of_arm64, 4 * Series::matrix(Arch::Arm64).len());
+        assert_eq!(all.len() - of_arm64, 5 * Series::matrix(Arch::X86_64).len() + 3);
+        assert!(
+            all[0].starts_with("kernel rt") && few[..5].iter().all(|job| all.contains(&(*job).to_owned())),
+            "{all:?}"
+        );
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
 
     #[test]
     fn what_comes_behind_the_hooks_is_tested_on_three_kernels_and_by_kprobes_on_the_oldest() {
-        let alone = |args: &TestArgs| whole(&jobs(args), |job| job.share == Share::Hooks);
+        let alone = |args: &TestArgs| {
+            whole(&jobs(args), |job| job.share == Share::Hooks && job.kernel.arch == Arch::X86_64)
+        };
         let all = TestArgs { all: true, ..args() };
         let expected = [
             "kernel rt, fentry or auto, hooks",
@@ -587,7 +625,7 @@ mod tests {
         let choice = Choice::of(&args());
         // What comes behind the hooks, and the user side, is tested where there is a kernel.
         let of_510 = SHARES.map(|share| format!("kernel 5.10, kprobe, {share}"));
-        assert_eq!(whole(&choice.jobs(&[kernel(Series::Version(5, 10))]), |_| true), of_510);
+        assert_eq!(whole(&choice.jobs(&[kernel(Arch::X86_64, Series::Version(5, 10))]), |_| true), of_510);
     }
 
     #[test]
