@@ -29,6 +29,14 @@ impl Arch {
         self == Self::OF_THIS_PROGRAM
     }
 
+    /// Those of guests that a test run of this one has: that of x86-64 has guests of arm64 too.
+    pub(crate) fn of_guests(self) -> &'static [Self] {
+        match self {
+            Self::X86_64 => &[Self::X86_64, Self::Arm64],
+            Self::Arm64 => &[Self::Arm64],
+        }
+    }
+
     /// Rust's name of the target.
     pub(crate) fn target(self) -> &'static str {
         match self {

@@ -131,8 +131,8 @@ pub(crate) fn for_tests() -> Result<(Built, PathBuf)> {
     guest_programs(quick_cargo("build").args(WORKSPACE).args(ALL_PROGRAMS))
 }
 
-/// Builds those of guests alone, for an architecture whose programs this machine doesn't run. They are not optimized: a build takes longer
-/// than the few guests that it is for.
+/// Builds those of guests alone, for an architecture whose programs this machine doesn't run. They are not optimized: in the daily
+/// run the build takes longer than the guests.
 pub(crate) fn for_tests_elsewhere(arch: Arch) -> Result<(Built, PathBuf)> {
     let mut command = static_cargo("build", QUICK, arch);
     command.args(["--config", "profile.quick.opt-level=0"]);

@@ -33,9 +33,11 @@ fn main() -> ExitCode {
     }
     let result = match Cli::parse().task {
         Task::Setup => {
-            let arch = Arch::default();
-            let needs = Needs::guests(arch, Series::matrix(arch).iter().copied()).with_tests_here();
-            setup::ensure(&needs).map(|_| ExitCode::SUCCESS)
+            let of_each = |&arch: &Arch| Series::matrix(arch).iter().map(move |&series| (arch, series));
+            let archs = Arch::default().of_guests();
+            let kernels = archs.iter().flat_map(of_each).collect();
+            let needs = Needs { build: archs.to_vec(), kernels, ..Needs::default() };
+            setup::ensure(&needs.with_tests_here()).map(|_| ExitCode::SUCCESS)
         }
         Task::Build(args) => build(&[args.arch], || build::tool(args.arch)),
         Task::Run(args) => run::run(args),

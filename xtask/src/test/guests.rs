@@ -199,31 +199,33 @@ impl Choice {
     pub(super) fn of(args: &TestArgs) -> Self {
         let arch = args.arch;
         let all = |series: Series| Part::ALL.map(|part| (arch, series, part));
-        let parts = match args.kernels.as_slice() {
+        let parts: Vec<_> = match args.kernels.as_slice() {
             _ if args.no_guest => Vec::new(),
-            [] if args.all => {
-                let here = Series::matrix(arch).iter().copied().flat_map(all);
-                let both =
-                    |series: &Series| [Part::Fentry, Part::Kprobe].map(|part| (Arch::Arm64, *series, part));
-                let others = Series::matrix(Arch::Arm64).iter().filter(|_| arch != Arch::Arm64);
-                here.chain(others.flat_map(both)).collect()
-            }
+            [] if args.all => Series::matrix(arch).iter().copied().flat_map(all).collect(),
             [] if arch == Arch::Arm64 => vec![ON_ARM64],
             [] => {
                 let (series, part) = OF_USER_SIDE;
-                let here = [
+                vec![
                     (arch, Series::Version(5, 10), Part::Kprobe),
                     (arch, Series::Newest, Part::Fentry),
                     (arch, series, part),
-                ];
-                here.into_iter().chain(args.filter.is_none().then_some(ON_ARM64)).collect()
+                ]
             }
             chosen => chosen.iter().copied().flat_map(all).collect(),
         };
         let is_named = !args.kernels.is_empty();
+        // What is named is wanted of the architecture that is named.
+        let is_alone = args.no_guest || is_named || args.filter.is_some();
+        let mut beside = Vec::new();
+        if !is_alone && arch.of_guests().iter().any(|other| *other != arch) {
+            let both =
+                |series: &Series| [Part::Fentry, Part::Kprobe].map(|part| (Arch::Arm64, *series, part));
+            let every = Series::matrix(Arch::Arm64).iter().flat_map(both);
+            beside = if args.all { every.collect() } else { vec![ON_ARM64] };
+        }
         Self {
             arch,
-            parts,
+            parts: beside.into_iter().chain(parts).collect(),
             filter: args.filter.clone(),
             soak: args.soak,
             repeat: args.repeat,
@@ -564,10 +566,10 @@ mod tests {
             "kernel 6.1, fentry or auto, user side",
             "kernel 6.1, fentry or auto, hooks, 1 of 2",
             "kernel 6.1, fentry or auto, hooks, 2 of 2",
-            "kernel newest arm64, fentry or auto, hooks, 1 of 2",
-            "kernel newest arm64, fentry or auto, hooks, 2 of 2",
             "kernel newest, fentry or auto, hooks, 1 of 2",
             "kernel newest, fentry or auto, hooks, 2 of 2",
+            "kernel newest arm64, fentry or auto, hooks, 1 of 2",
+            "kernel newest arm64, fentry or auto, hooks, 2 of 2",
             "kernel 5.10, kprobe, hooks, 1 of 2",
             "kernel 5.10, kprobe, hooks, 2 of 2",
         ];
@@ -577,10 +579,10 @@ mod tests {
         let of_arm64 = all.iter().filter(|name| name.contains("arm64")).count();
         assert_eq!(of_arm64, 4 * Series::matrix(Arch::Arm64).len());
         assert_eq!(all.len() - of_arm64, 5 * Series::matrix(Arch::X86_64).len() + 3);
-        assert!(
-            all[0].starts_with("kernel rt") && few[..5].iter().all(|job| all.contains(&(*job).to_owned())),
-            "{all:?}"
-        );
+        assert_eq!(all[0], "kernel rt, fentry or auto, hooks, 1 of 2");
+        assert!(few[..5].iter().all(|job| all.contains(&(*job).to_owned())), "{all:?}");
+        let filtered = jobs(&TestArgs { all: true, filter: Some("who".into()), ..args() });
+        assert!(filtered.iter().all(|job| job.kernel.arch == Arch::X86_64), "{filtered:?}");
         assert!(jobs(&TestArgs { no_guest: true, ..args() }).is_empty());
     }
 
