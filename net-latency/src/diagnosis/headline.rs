@@ -9,7 +9,11 @@ use super::{
     service::Processes,
     words::{self, counted},
 };
-use crate::{accounting::Human, escape::harmless, packet::stages::dir};
+use crate::{
+    accounting::Human,
+    escape::harmless,
+    packet::{event::Protocol, stages::dir},
+};
 
 /// Without a packet for so long, it is not too early to say anything, ns.
 const EARLY_NS: u64 = 5_000_000_000;
@@ -163,7 +167,15 @@ pub(super) fn also(finding: &Finding) -> Option<String> {
 
 /// How many have it.
 fn affected(finding: &Finding) -> String {
-    let what = if finding.cause == Cause::AcceptLate { "handshakes" } else { "packets" };
+    let is_udp = finding.who.as_ref().is_some_and(|who| who.protocol == Protocol::Udp);
+    let what = match finding.cause {
+        Cause::AcceptLate => "handshakes",
+        Cause::CpuShort => "answers",
+        Cause::Unanswered if is_udp => "requests",
+        // How many connections there are is not known.
+        Cause::Unanswered => return counted(finding.affected, "connection"),
+        _ => "packets",
+    };
     format!("{} of {} {what}", finding.affected, finding.packets)
 }
 

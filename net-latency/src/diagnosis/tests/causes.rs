@@ -381,6 +381,11 @@ fn requests_without_an_answer_are_told() {
     let finding = faults(&verdict)[0];
     assert_eq!((finding.packets, finding.affected, finding.confidence), (70, 10, Confidence::High));
     assert!(finding.evidence[1].starts_with("it waited 50."), "{:?}", finding.evidence);
+    assert!(
+        text::first_lines(&verdict)[0].ends_with("has no answer, 10 of 70 requests"),
+        "{}",
+        shown(&verdict)
+    );
     // Where they were dropped, if that is known; other services' are not its.
     let drop = |port, count, reason: Option<&str>| Dropped {
         protocol: Protocol::Udp,
@@ -419,6 +424,7 @@ fn a_connection_whose_path_is_gone_is_told() {
     let verdict = traffic.verdict();
     assert_eq!(told(&verdict), [(Cause::Unanswered, BILLING.pid, Direction::Out)], "{}", shown(&verdict));
     assert!(shown(&verdict).contains("on 1 connection TCP's timer sent the same bytes 3 times or more"));
+    assert!(text::first_lines(&verdict)[0].ends_with("has no answer, 1 connection"), "{}", shown(&verdict));
 }
 
 /// A service whose requests are eight packets each, of which those behind the fourth wait for `gap`, in each second request or in all.

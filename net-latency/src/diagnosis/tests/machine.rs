@@ -100,6 +100,8 @@ fn a_busy_system_is_not_slow() {
     let [finding] = faults(&verdict)[..] else { panic!("{}", shown(&verdict)) };
     assert_eq!((finding.cause, finding.confidence), (Cause::CpuShort, Confidence::High));
     assert!(finding.evidence.iter().any(|line| line.contains("busy for 98 %")), "{:?}", finding.evidence);
+    let headline = &Headline::of(&verdict, SECOND).texts[0];
+    assert!(headline.ends_with(&format!(", {} of 900 answers", finding.affected)), "{headline}");
     traffic.server(Who { pid: 104, name: "users", port: 8_004 }, 300, USUAL, Times { cpu: 60 * MS, ..USUAL });
     let mut model = traffic.model();
     model.set_machine(busy(85));
